@@ -3,12 +3,12 @@
 //! then commands: a byte with the nexus (its lowest bit) and the bytes of the CDB beyond 16, in words, the CDB, the
 //! length of the parameters as a byte, the parameters.
 
-use device::{
+use lunar_scsi::{
     Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Protocol, Settings,
     TargetPort,
 };
+use lunar_wire::scsi::Status;
 use std::sync::Arc;
-use wire::scsi::Status;
 
 fn settings(flags: u8, blocks: u64) -> Settings {
     let cd = flags & 1 != 0;

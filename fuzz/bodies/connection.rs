@@ -4,8 +4,8 @@
 //! 4 says, data; lengths and digests are made right. Form 2 is the same with the data 64 times over, and form
 //! 3 with one of its bits turned.
 
-use target::testing::{Frame, Framing};
-use wire::iscsi::{BHS_LEN, Bhs};
+use lunar_target::testing::{Frame, Framing};
+use lunar_wire::iscsi::{BHS_LEN, Bhs};
 
 const MAX_DATA: usize = 128 << 10;
 

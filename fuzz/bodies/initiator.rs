@@ -5,8 +5,8 @@
 //! of direction, its length as two bytes. Form 4 cuts the connection. Form 5 asks in key text. Form 6 is form 1 with
 //! the tag of that exchange. Form 7 gives a command up, of which a byte says which.
 
-use initiator::testing::Session;
-use wire::iscsi::{BHS_LEN, Bhs};
+use lunar_initiator::testing::Session;
+use lunar_wire::iscsi::{BHS_LEN, Bhs};
 
 pub fn run(input: &[u8]) {
     let [flags, pieces @ ..] = input else { return };

@@ -3,14 +3,14 @@
 //! instead (place 0: none; place 255: the text gets the target's proof), the length of its data as two bytes,
 //! the data.
 
-use proto::Pdu;
-use proto::chap::{Algorithm, Secret};
-use proto::initiator::login::{Credentials, Login, Step, Wish};
-use proto::initiator::targets::PortalAddress;
-use proto::login::{SEGMENT_LEN, SessionType};
-use proto::parameters::Offer;
-use wire::iscsi::text::{binary, number, pairs, push, push_hex};
-use wire::iscsi::{Bhs, opcode};
+use lunar_proto::Pdu;
+use lunar_proto::chap::{Algorithm, Secret};
+use lunar_proto::initiator::login::{Credentials, Login, Step, Wish};
+use lunar_proto::initiator::targets::PortalAddress;
+use lunar_proto::login::{SEGMENT_LEN, SessionType};
+use lunar_proto::parameters::Offer;
+use lunar_wire::iscsi::text::{binary, number, pairs, push, push_hex};
+use lunar_wire::iscsi::{Bhs, opcode};
 
 const LUNAR: &[u8] = b"lunar's secret";
 

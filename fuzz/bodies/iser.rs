@@ -1,6 +1,6 @@
 //! A message of iSER: its header and its PDU, and what is said while a connection is made.
 
-use wire::iser::{Abilities, HEADER_LEN, Header, OVERHEAD, Pdu};
+use lunar_wire::iser::{Abilities, HEADER_LEN, Header, OVERHEAD, Pdu};
 
 pub fn run(input: &[u8]) {
     let abilities = Abilities::decode(input);

@@ -2,14 +2,14 @@
 //! CRCs, 2: this side was called), then frames of five bytes each: operation and flags, a choice of steering tag,
 //! offset or number, length, content. A frame of 0xff takes the rest of the input as it is.
 
-use net::Buf;
-use net::iscsi::digest::crc32c;
-use net::out::Payload;
-use rdma::iwarp::{Agreed, Engine, First};
-use rdma::{Event, Events, Exposed, Remote};
+use lunar_rdma::iwarp::{Agreed, Engine, First};
+use lunar_rdma::{Event, Events, Exposed, Remote};
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::digest::crc32c;
+use lunar_runtime::out::Payload;
+use lunar_wire::iwarp::ddp::{opcode, queue};
+use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Untagged, mpa};
 use std::rc::Rc;
-use wire::iwarp::ddp::{opcode, queue};
-use wire::iwarp::{Header, ReadRequest, Tagged, Untagged, mpa};
 
 /// Bytes of each memory, and of the longest message.
 const LEN: usize = 64;

@@ -2,11 +2,11 @@
 //! Request, the length of its data as two bytes, the data. The first bit of the first flags' reserved bits
 //! asks for CHAP.
 
-use proto::chap::{Authentication, ChapUser, Secret};
-use proto::login::{Login, Policy, SEGMENT_LEN, Step, TargetInfo};
-use proto::parameters::Offer;
-use wire::iscsi::status::LoginStatus;
-use wire::iscsi::{Bhs, opcode};
+use lunar_proto::chap::{Authentication, ChapUser, Secret};
+use lunar_proto::login::{Login, Policy, SEGMENT_LEN, Step, TargetInfo};
+use lunar_proto::parameters::Offer;
+use lunar_wire::iscsi::status::LoginStatus;
+use lunar_wire::iscsi::{Bhs, opcode};
 
 struct House(Authentication);
 
@@ -55,7 +55,7 @@ pub fn run(mut input: &[u8]) {
             }
             Step::Ready => {
                 assert!(login.chap_user().is_some() || !house.0.required);
-                assert!(proto::name::is_valid(login.initiator_name()));
+                assert!(lunar_proto::name::is_valid(login.initiator_name()));
                 let p = login.parameters();
                 assert!(p.first_burst_length <= p.max_burst_length);
                 assert!(login.accept(1, 32).data.len() <= SEGMENT_LEN);

@@ -1,8 +1,8 @@
 //! How an iWARP connection begins. Input: a byte that is odd for a reply, then what follows its key; with a first
 //! byte above 0x7f the key is part of the input.
 
-use wire::iwarp::Frame;
-use wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REQUEST_KEY, is_request};
+use lunar_wire::iwarp::Frame;
+use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REQUEST_KEY, is_request};
 
 pub fn run(input: &[u8]) {
     let Some((switches, rest)) = input.split_first() else { return };

@@ -2,9 +2,9 @@
 //! 0xfe between messages stands for the magic of an option, 0xff for that of a request, so that a fuzzer need
 //! not find them.
 
-use export::nbd::testing::{Talk, talk};
-use proto::nbd::{Command, Offer};
-use wire::nbd::{OPTION_LEN, OptionHeader, REQUEST_LEN, Request};
+use lunar_host::nbd::testing::{Talk, talk};
+use lunar_proto::nbd::{Command, Offer};
+use lunar_wire::nbd::{OPTION_LEN, OptionHeader, REQUEST_LEN, Request};
 
 const SIZE: u64 = 1 << 20;
 

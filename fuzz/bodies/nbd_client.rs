@@ -3,11 +3,11 @@
 //! that of a chunk, and 0xfd for that of a simple reply, so that a fuzzer need not find them. The same bytes are
 //! also read as a URL.
 
-use block::nbd::Url;
-use block::nbd::testing::{Talk, talk};
-use proto::nbd::Command;
-use proto::nbd::client::{Failure, Step};
-use wire::nbd::{
+use lunar_block::nbd::Url;
+use lunar_block::nbd::testing::{Talk, talk};
+use lunar_proto::nbd::Command;
+use lunar_proto::nbd::client::{Failure, Step};
+use lunar_wire::nbd::{
     CHUNK_LEN, CHUNK_MAGIC, ChunkHeader, OPTION_REPLY_LEN, OPTION_REPLY_MAGIC, OptionReply, SIMPLE_REPLY_LEN,
     SIMPLE_REPLY_MAGIC, greeting,
 };

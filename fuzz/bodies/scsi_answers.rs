@@ -1,7 +1,7 @@
 //! What a logical unit answers to the commands that ask what it is: every decoder over the same bytes.
 
-use wire::scsi::fields::{Value, read};
-use wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
+use lunar_wire::scsi::fields::{Value, read};
+use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
 
 pub fn run(input: &[u8]) {
     let b = &input[..input.len().min(4096)];

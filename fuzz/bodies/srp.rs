@@ -1,6 +1,8 @@
 //! What either side of SRP says: every decoder over the same bytes, and back.
 
-use wire::srp::{Command, Data, Form, FromInitiator, FromTarget, LoginReject, LoginRequest, LoginResponse};
+use lunar_wire::srp::{
+    Command, Data, Form, FromInitiator, FromTarget, LoginReject, LoginRequest, LoginResponse,
+};
 
 pub fn run(input: &[u8]) {
     for form in [Form::Ib, Form::RdmaCm] {

@@ -1,9 +1,9 @@
 //! The answer to SendTargets. Input: a byte that says in what parts it comes, then its text.
 
-use proto::initiator::targets::{PortalAddress, parse};
-use proto::initiator::{Text, TextStep};
-use proto::name;
-use wire::iscsi::{Bhs, NONE, opcode};
+use lunar_proto::initiator::targets::{PortalAddress, parse};
+use lunar_proto::initiator::{Text, TextStep};
+use lunar_proto::name;
+use lunar_wire::iscsi::{Bhs, NONE, opcode};
 
 /// Bytes of text that are taken.
 const LIMIT: usize = 65536;

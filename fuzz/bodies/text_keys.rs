@@ -1,10 +1,10 @@
 //! Key text. Input: a byte of flags for a Text Request that the rest is the data of.
 
-use proto::login::SessionType;
-use proto::text::{Exchange, SendTargets, TargetRecord, TextStep};
-use wire::iscsi::name::prepare;
-use wire::iscsi::text::{binary, number, pairs, push};
-use wire::iscsi::{Bhs, NONE, opcode};
+use lunar_proto::login::SessionType;
+use lunar_proto::text::{Exchange, SendTargets, TargetRecord, TextStep};
+use lunar_wire::iscsi::name::prepare;
+use lunar_wire::iscsi::text::{binary, number, pairs, push};
+use lunar_wire::iscsi::{Bhs, NONE, opcode};
 
 const FINAL: u8 = 0x80;
 const MAX_XMIT: u32 = 512;
@@ -36,7 +36,7 @@ fn name(value: &str) {
     if let Ok(prepared) = prepare(value) {
         assert_eq!(prepare(&prepared).as_ref(), Ok(&prepared));
     }
-    let _ = proto::name::check(value);
+    let _ = lunar_proto::name::check(value);
 }
 
 /// Sends the text, then asks for the rest of the answer until it ends.

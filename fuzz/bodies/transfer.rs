@@ -2,9 +2,9 @@
 //! then for each Data-Out a byte of its tag and F bit, DataSN as a byte, Buffer Offset and length as two
 //! bytes each.
 
-use proto::parameters::Parameters;
-use proto::transfer::{Incoming, Verdict};
-use wire::iscsi::{Bhs, opcode};
+use lunar_proto::parameters::Parameters;
+use lunar_proto::transfer::{Incoming, Verdict};
+use lunar_wire::iscsi::{Bhs, opcode};
 
 pub fn run(input: &[u8]) {
     let [switches, e1, e0, w1, w0, i1, i0, rest @ ..] = input else { return };

@@ -1,6 +1,6 @@
 //! URLs. Input: the text of one.
 
-use initiator::{Kind, Url};
+use lunar_initiator::{Kind, Url};
 
 pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };

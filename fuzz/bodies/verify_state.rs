@@ -1,7 +1,7 @@
 //! The file of --verify-state. Input: one, whose checksums are also put right, so that what is behind them is seen.
 
-use bench::verify::Ledger;
-use net::iscsi::digest::crc32c;
+use lunar_bench::verify::Ledger;
+use lunar_runtime::iscsi::digest::crc32c;
 
 /// Bytes in front of the target's name.
 const FIXED: usize = 48;

@@ -32,7 +32,7 @@ pub fn lunar_bin() -> PathBuf {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root.join("target"));
     let bin = target.join("release/lunar");
-    assert!(bin.exists(), "{} is missing; build it: cargo build --release -p cli", bin.display());
+    assert!(bin.exists(), "{} is missing; build it: cargo build --release -p lunar", bin.display());
     bin
 }
 

@@ -1,10 +1,10 @@
 //! The faces of `lunar bench` on the wire: what reaches a scripted target, and what becomes of them when it vanishes.
 
-use bench::faces::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
-use bench::{Document, Error, Watch};
 use clap::Parser;
 use interop::script::{BLOCK, BLOCKS, Link, Script, Target, Turn};
 use interop::{Folder, Pdu, Server, TARGET, op};
+use lunar_bench::faces::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
+use lunar_bench::{Document, Error, Watch};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};

@@ -411,9 +411,9 @@ const OF_IB_SRP: [&str; 5] = ["id_ext", "ioc_guid", "reconnect_delay", "fast_io_
 #[test]
 fn keys_are_those_of_the_example() {
     let example = read("docs/lunar.example.toml") + &read("docs/router.example.toml");
-    let settings = read("crates/initiator/src/url/settings.rs");
-    let saved = read("crates/control/src/config/attachment.rs");
-    let report = read("crates/cli/src/copy/report.rs");
+    let settings = read("crates/lunar-initiator/src/url/settings.rs");
+    let saved = read("crates/lunar-server/src/config/attachment.rs");
+    let report = read("crates/lunar/src/copy/report.rs");
     let is_key = |word: &str| {
         word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
@@ -448,7 +448,7 @@ fn keys_are_those_of_the_example() {
 
 #[test]
 fn every_setting_of_a_url_is_told() {
-    let (settings, page) = (read("crates/initiator/src/url/settings.rs"), read("docs/use.md"));
+    let (settings, page) = (read("crates/lunar-initiator/src/url/settings.rs"), read("docs/use.md"));
     let names: Vec<&str> =
         settings.split("row(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     assert!(names.len() >= 20, "{names:?}");

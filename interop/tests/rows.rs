@@ -11,9 +11,9 @@ fn tests() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (prefix, place) in [
         ("", "tests"),
-        ("", "../crates/initiator/tests"),
-        ("initiator", "../crates/initiator/src"),
-        ("proto", "../crates/proto/src/initiator"),
+        ("", "../crates/lunar-initiator/tests"),
+        ("initiator", "../crates/lunar-initiator/src"),
+        ("proto", "../crates/lunar-proto/src/initiator"),
     ] {
         collect(prefix, &folder.join(place), &mut all);
     }

@@ -13,7 +13,7 @@ const ROWS: &str = "interop/conformance/rows.tsv";
 const PAGE: &str = "docs/conformance.md";
 /// Where unit tests of the initiator stand. The table names them as crate::module::function.
 const UNIT_TESTS: [(&str, &str); 2] =
-    [("initiator", "crates/initiator/src"), ("proto", "crates/proto/src/initiator")];
+    [("initiator", "crates/lunar-initiator/src"), ("proto", "crates/lunar-proto/src/initiator")];
 /// What this target and this initiator negotiate: rows with other features alone do not bind them.
 const FEATURES: [&str; 5] = ["ERL0", "Digest", "CHAP", "Discovery", "FastAbort"];
 const WRITE_IT: &str = "cargo xtask conformance --write";
@@ -127,7 +127,7 @@ fn ours(text: &str, role: &Role) -> Result<Vec<Row>> {
 }
 
 /// Tests from outside.
-const TESTS: [&str; 2] = ["interop/tests", "crates/initiator/tests"];
+const TESTS: [&str; 2] = ["interop/tests", "crates/lunar-initiator/tests"];
 
 /// The names of all functions in tests from outside, and in the initiator's unit tests.
 fn tests() -> Result<BTreeSet<String>> {

@@ -42,7 +42,7 @@ pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
 pub fn build_examples(examples: &[(&str, &str)]) -> Result<PathBuf> {
     let wanted = examples.iter().flat_map(|(package, name)| ["--package", package, "--example", name]);
     let all: Vec<&str> =
-        ["build", "--release", "--quiet", "--package", "cli"].into_iter().chain(wanted).collect();
+        ["build", "--release", "--quiet", "--package", "lunar"].into_iter().chain(wanted).collect();
     must("cargo", &all)?;
     Ok(target_dir().join("release/examples"))
 }
@@ -50,7 +50,7 @@ pub fn build_examples(examples: &[(&str, &str)]) -> Result<PathBuf> {
 /// The program under test, built if it is our own: `$LUNAR_BIN`, or the release build.
 pub fn lunar() -> Result<PathBuf> {
     if std::env::var_os("LUNAR_BIN").is_none() {
-        build("cli", "lunar")?;
+        build("lunar", "lunar")?;
     }
     Ok(lunar_path())
 }

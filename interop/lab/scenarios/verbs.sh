@@ -1,6 +1,6 @@
 #!/bin/bash
 # Our verbs provider with itself, over a soft RDMA device of each kind that this kernel has.
-#   VERBS_LOOP  the example of that name of crates/rdma
+#   VERBS_LOOP  the example of that name of crates/lunar-rdma
 . "$(dirname "$0")/lib.sh"
 modprobe -a ib_uverbs rdma_cm rdma_ucm iw_cm || fail modprobe
 passed=0

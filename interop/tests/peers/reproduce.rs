@@ -1,11 +1,11 @@
 //! `lunar bench reproduce` against STGT and istgt, and against a target that runs: experiments of the seeds, briefly.
 
-use bench::Document;
-use bench::document::Table;
 use interop::peer::{ISTGT, TGT};
 use interop::server::{Folder, lunar_bin};
 use interop::tool;
 use interop::{Server, TARGET};
+use lunar_bench::Document;
+use lunar_bench::document::Table;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -94,7 +94,7 @@ fn programs(options: &Options) -> Result<Programs> {
     if !libnbd {
         eprintln!("bench: no nbdcopy here (apt-get install libnbd-bin): the NBD export is not measured");
     }
-    let examples = root::build_examples(&[("initiator", "load"), ("target", "in_memory")])?;
+    let examples = root::build_examples(&[("lunar-initiator", "load"), ("lunar-target", "in_memory")])?;
     Ok(Programs {
         blast: root::build("xtask", "blast")?,
         floor: root::build("xtask", "floor")?,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::root;
 
-/// Names the disk to the test (`crates/block/tests/contract.rs`).
+/// Names the disk to the test (`crates/lunar-block/tests/contract.rs`).
 pub const VARIABLE: &str = "LUNAR_TEST_DEVICE";
 /// Bytes that the test asks for.
 const SIZE: u64 = 640 << 10;

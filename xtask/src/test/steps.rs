@@ -107,7 +107,7 @@ fn peers() -> Result<Report> {
 
 /// One guest at a time: an emulated machine fills two cores.
 fn lab() -> Result<Report> {
-    root::build_examples(&[("export", "ublk"), ("router", "sg"), ("rdma", "verbs_loop")])?;
+    root::build_examples(&[("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")])?;
     cargo::test(&["--package", "interop", "--test", "lab"], &["--test-threads=1"])
 }
 

@@ -6,44 +6,81 @@ use super::source::code_only;
 
 /// A crate of the product and the crates of the product that it may use.
 const FLOORS: [(&str, &[&str]); 13] = [
-    ("wire", &[]),
-    ("proto", &["wire"]),
-    ("device", &["wire"]),
-    ("net", &["wire"]),
-    ("block", &["net", "proto"]),
-    ("rdma", &["wire", "net"]),
-    ("target", &["wire", "proto", "device", "net", "block", "rdma"]),
-    ("initiator", &["wire", "proto", "net", "block", "rdma"]),
-    ("export", &["wire", "proto", "net", "block"]),
-    ("router", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
-    ("control", &["wire", "proto", "device", "net", "block", "target", "initiator", "router"]),
-    ("bench", &["wire", "proto", "net", "block", "rdma", "initiator", "control"]),
+    ("lunar-wire", &[]),
+    ("lunar-proto", &["lunar-wire"]),
+    ("lunar-scsi", &["lunar-wire"]),
+    ("lunar-runtime", &["lunar-wire"]),
+    ("lunar-block", &["lunar-runtime", "lunar-proto"]),
+    ("lunar-rdma", &["lunar-wire", "lunar-runtime"]),
     (
-        "cli",
+        "lunar-target",
+        &["lunar-wire", "lunar-proto", "lunar-scsi", "lunar-runtime", "lunar-block", "lunar-rdma"],
+    ),
+    ("lunar-initiator", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block", "lunar-rdma"]),
+    ("lunar-host", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
+    (
+        "lunar-router",
         &[
-            "wire",
-            "proto",
-            "device",
-            "net",
-            "block",
-            "rdma",
-            "target",
-            "initiator",
-            "router",
-            "export",
-            "control",
-            "bench",
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-scsi",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-target",
+            "lunar-initiator",
+        ],
+    ),
+    (
+        "lunar-server",
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-scsi",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-target",
+            "lunar-initiator",
+            "lunar-router",
+        ],
+    ),
+    (
+        "lunar-bench",
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-rdma",
+            "lunar-initiator",
+            "lunar-server",
+        ],
+    ),
+    (
+        "lunar",
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-scsi",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-rdma",
+            "lunar-target",
+            "lunar-initiator",
+            "lunar-router",
+            "lunar-host",
+            "lunar-server",
+            "lunar-bench",
         ],
     ),
 ];
 
 /// Packages whose roots need not forbid `unsafe`, and why.
 const MAY_BE_UNSAFE: [(&str, &str); 6] = [
-    ("crates/block", "loop devices: an ioctl that names the file below one"),
-    ("crates/export", "ublk: a ring of the kernel's commands and memory shared with it"),
-    ("crates/net", "the runtime's edge: system calls that the standard library lacks"),
-    ("crates/rdma", "verbs: functions and memory of rdma-core, loaded at run time"),
-    ("crates/router", "sg: the kernel's SG_IO and memory that it is told of"),
+    ("crates/lunar-block", "loop devices: an ioctl that names the file below one"),
+    ("crates/lunar-host", "ublk: a ring of the kernel's commands and memory shared with it"),
+    ("crates/lunar-runtime", "the runtime's edge: system calls that the standard library lacks"),
+    ("crates/lunar-rdma", "verbs: functions and memory of rdma-core, loaded at run time"),
+    ("crates/lunar-router", "sg: the kernel's SG_IO and memory that it is told of"),
     ("fuzz", "the fuzzer's macro exports a C symbol"),
 ];
 const FORBID: &str = "#![forbid(unsafe_code)]";
@@ -126,12 +163,12 @@ mod tests {
 
     #[test]
     fn an_arrow_upwards_is_found() {
-        assert_eq!(whats(&[manifest("crates/proto", "wire")]), []);
-        assert_eq!(whats(&[manifest("crates/proto", "anyhow")]), []);
-        let up = [manifest("crates/proto", "net")];
+        assert_eq!(whats(&[manifest("crates/lunar-proto", "lunar-wire")]), []);
+        assert_eq!(whats(&[manifest("crates/lunar-proto", "anyhow")]), []);
+        let up = [manifest("crates/lunar-proto", "lunar-runtime")];
         assert_eq!(whats(&up), [(4, "proto may not use net".to_string())]);
         assert_eq!(
-            whats(&[manifest("crates/stray", "wire")]),
+            whats(&[manifest("crates/stray", "lunar-wire")]),
             [(1, "crate stray stands on no floor".to_string())]
         );
     }
@@ -141,8 +178,8 @@ mod tests {
         let root = |folder: &str, text: &str| {
             [manifest(folder, "anyhow"), file(&format!("{folder}/src/lib.rs"), text)]
         };
-        assert_eq!(whats(&root("crates/wire", FORBID)), []);
-        assert_eq!(whats(&root("crates/wire", "// none")), [(1, format!("no {FORBID}"))]);
-        assert_eq!(whats(&root("crates/net", "// none")), []);
+        assert_eq!(whats(&root("crates/lunar-wire", FORBID)), []);
+        assert_eq!(whats(&root("crates/lunar-wire", "// none")), [(1, format!("no {FORBID}"))]);
+        assert_eq!(whats(&root("crates/lunar-runtime", "// none")), []);
     }
 }

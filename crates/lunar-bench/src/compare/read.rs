@@ -1,0 +1,61 @@
+//! Reading a document from a file that may be anything.
+
+use crate::document::{OLDER, SCHEMA};
+use crate::{Document, Error, Kind};
+use serde::Deserialize;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes of the longest file that is read: a document of a thousand runs has a hundredth of it.
+const LIMIT: u64 = 1 << 30;
+
+/// Reads a document.
+///
+/// # Errors
+/// When the file cannot be read, or is no document of the schema that this version knows.
+pub fn read(path: &Path) -> Result<Document, Error> {
+    let name = path.display().to_string();
+    let cannot = |e: std::io::Error| {
+        let kind = Kind::Medium(lunar_server::Cause::of(e.kind()));
+        Error::new(kind, format!("{name}: {e}"), "a file of lunar bench --json is read")
+    };
+    let mut text = String::new();
+    let file = File::open(path).map_err(cannot)?;
+    file.take(LIMIT + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData => not_one(&name, "it is no text"),
+        _ => cannot(e),
+    })?;
+    if text.len() as u64 > LIMIT {
+        return Err(not_one(&name, "it has more than 1 GiB"));
+    }
+    parse(&text, &name)
+}
+
+fn not_one(name: &str, why: &str) -> Error {
+    let what = format!("{name} is no measurement of lunar bench: {why}");
+    Error::new(Kind::Invalid, what, "lunar bench --json makes such files")
+}
+
+/// A document from its text; `name` is told in errors.
+pub fn parse(text: &str, name: &str) -> Result<Document, Error> {
+    let value: Value = serde_json::from_str(text).map_err(|e| not_one(name, &format!("no JSON, {e}")))?;
+    let schema = value.get("schema").and_then(Value::as_str);
+    let family = SCHEMA.split('/').next().unwrap_or(SCHEMA);
+    match schema {
+        Some(known) if known == SCHEMA || OLDER.contains(&known) => {}
+        Some(other) if other.split('/').next() == Some(family) => {
+            let [other, known] = [other.escape_debug().to_string(), OLDER.join(", ")];
+            let what = format!("{name} has schema {other}, and this version reads {SCHEMA} and {known}");
+            return Err(Error::new(
+                Kind::Invalid,
+                what,
+                "use the version of lunar that made it, or measure again",
+            ));
+        }
+        Some(other) => return Err(not_one(name, &format!("its schema is {}", other.escape_debug()))),
+        None => return Err(not_one(name, "it names no schema")),
+    }
+    Document::deserialize(value).map_err(|e| not_one(name, &e.to_string()))
+}

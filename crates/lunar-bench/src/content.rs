@@ -1,0 +1,191 @@
+//! What is written, and whether what is read is that.
+
+use crate::job::{Fill, Job};
+use lunar_runtime::Buf;
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+
+/// Bytes of a block whose number [`Fill::Lba`] writes.
+const BLOCK: u64 = 512;
+
+/// The contents of one who sends commands, one after the other.
+pub struct Content {
+    fill: Fill,
+    /// What the buffer held when it was made; empty where nobody asks for it again.
+    original: Vec<u8>,
+    is_compared: bool,
+    /// Bytes at the begin of the buffer in which reads may have left something.
+    soiled: usize,
+    /// What tells the next stretch of random data from all others of this buffer.
+    mark: u64,
+}
+
+/// In random data each stretch of so many bytes begins with a mark that no other has: a target that keeps equal blocks
+/// once shall find none.
+const MARKED: usize = 4096;
+
+impl Content {
+    /// For a job, with the buffer in which its data will go; `lane` tells those apart that run at once.
+    pub fn new(job: &Job, lane: u64) -> (Content, Buf) {
+        let mut buf = Buf::zeroed(job.longest() as usize);
+        match job.fill {
+            Fill::Random => SmallRng::seed_from_u64(job.chance(lane)).fill_bytes(&mut buf),
+            fill => settle(fill, &mut buf),
+        }
+        let (is_compared, is_mixed) = (job.compare && job.way.reads(), job.way.reads() && job.way.writes());
+        let original = if is_compared || is_mixed { buf.to_vec() } else { Vec::new() };
+        let mark = job.chance(lane);
+        (Content { fill: job.fill, original, is_compared, soiled: 0, mark }, buf)
+    }
+
+    /// What is at `offset` is read into the buffer. Where it will be compared, no byte of the buffer is right before.
+    pub fn soil(&mut self, offset: u64, buf: &mut [u8]) {
+        self.soiled = self.soiled.max(buf.len());
+        if self.is_compared {
+            let expected = self.expected(offset, buf.len());
+            buf.iter_mut().zip(expected).for_each(|(byte, right)| *byte = !*right);
+        }
+    }
+
+    /// Makes ready what is written at `offset`: what was read is not written back.
+    pub fn prepare(&mut self, offset: u64, buf: &mut Buf) {
+        if self.fill == Fill::Lba {
+            return number(offset, buf);
+        }
+        if self.soiled > 0 {
+            let len = buf.len();
+            buf.copy_from_slice(&self.original[..len]);
+            self.soiled = if len < self.soiled { self.soiled } else { 0 };
+        }
+        if self.fill == Fill::Random {
+            self.mark(buf);
+        }
+    }
+
+    fn mark(&mut self, buf: &mut [u8]) {
+        for stretch in buf.chunks_mut(MARKED) {
+            let mark = self.mark.to_le_bytes();
+            let len = stretch.len().min(mark.len());
+            stretch[..len].copy_from_slice(&mark[..len]);
+            self.mark = self.mark.wrapping_add(1);
+        }
+    }
+
+    /// The first byte that is not what would have been written there.
+    pub fn wrong(&mut self, offset: u64, buf: &[u8]) -> Option<u64> {
+        if !self.is_compared {
+            return None;
+        }
+        let expected = self.expected(offset, buf.len());
+        if expected == buf {
+            return None;
+        }
+        expected.iter().zip(buf).position(|(a, b)| a != b).map(|at| offset + at as u64)
+    }
+
+    /// What would have been written at `offset`.
+    fn expected(&mut self, offset: u64, len: usize) -> &[u8] {
+        let expected = &mut self.original[..len];
+        if self.fill == Fill::Lba {
+            number(offset, expected);
+        }
+        expected
+    }
+}
+
+/// Whatever hangs neither on the place nor on chance.
+fn settle(fill: Fill, buf: &mut [u8]) {
+    match fill {
+        Fill::Zeros => buf.fill(0),
+        Fill::Counting => buf.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n),
+        Fill::Bytes(eight) => buf.iter_mut().zip(eight.into_iter().cycle()).for_each(|(byte, n)| *byte = n),
+        // The memory is there before it is measured.
+        Fill::Random | Fill::Lba => buf.fill(0),
+    }
+}
+
+fn number(offset: u64, buf: &mut [u8]) {
+    for (eight, at) in buf.chunks_mut(8).zip((offset..).step_by(8)) {
+        eight.copy_from_slice(&(at / BLOCK).to_be_bytes()[..eight.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Way;
+
+    fn job(fill: Fill) -> Job {
+        Job { fill, way: Way::Mix(50), compare: true, sizes: vec![(1024, 1)], ..Job::default() }
+    }
+
+    #[test]
+    fn what_was_written_is_found_right_and_one_wrong_byte_is_found() {
+        for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
+            let (mut content, mut buf) = Content::new(&job(fill), 0);
+            content.prepare(4096, &mut buf);
+            assert_eq!(content.wrong(4096, &buf), None, "{fill:?}");
+            content.soil(4096, &mut buf);
+            content.prepare(4096, &mut buf);
+            assert_eq!(content.wrong(4096, &buf), None, "{fill:?} after a read");
+            buf[777] ^= 1;
+            assert_eq!(content.wrong(4096, &buf), Some(4096 + 777), "{fill:?}");
+        }
+    }
+
+    #[test]
+    fn no_byte_is_right_before_it_is_read() {
+        for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
+            let (mut content, mut buf) = Content::new(&job(fill), 0);
+            content.prepare(4096, &mut buf);
+            let right = buf.to_vec();
+            content.soil(4096, &mut buf);
+            assert!(buf.iter().zip(&right).all(|(byte, right)| byte != right), "{fill:?}");
+            assert_eq!(content.wrong(4096, &buf), Some(4096), "{fill:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_bear_their_numbers() {
+        let (mut content, mut buf) = Content::new(&job(Fill::Lba), 0);
+        content.prepare(1024, &mut buf);
+        assert_eq!((&buf[..8], &buf[512..520]), (&2u64.to_be_bytes()[..], &3u64.to_be_bytes()[..]));
+    }
+
+    #[test]
+    fn what_a_read_left_is_not_written_back_whatever_the_lengths() {
+        for fill in [Fill::Zeros, Fill::Counting, Fill::Random, Fill::Bytes(*b"12345678")] {
+            let (mut content, mut buf) = Content::new(&job(fill), 0);
+            let made = buf.to_vec();
+            content.soil(0, &mut buf);
+            buf.fill(0x55);
+            // The mark is another each time.
+            let from = if fill == Fill::Random { 8 } else { 0 };
+            for len in [512, 1024, 512] {
+                buf.set_visible(len);
+                content.prepare(0, &mut buf);
+                assert_eq!(buf[from..], made[from..len], "{fill:?}, {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_random_data_no_two_blocks_are_alike() {
+        let job = Job { way: Way::Write, compare: false, sizes: vec![(3 * 4096, 1)], ..job(Fill::Random) };
+        let mut seen = std::collections::HashSet::new();
+        for lane in 0..2 {
+            let (mut content, mut buf) = Content::new(&job, lane);
+            for _ in 0..50 {
+                content.prepare(0, &mut buf);
+                assert!(buf.chunks(4096).all(|block| seen.insert(block.to_vec())), "one was there before");
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_differ_from_lane_to_lane() {
+        let job = Job { way: Way::Write, ..job(Fill::Random) };
+        assert_ne!(Content::new(&job, 0).1[..], Content::new(&job, 1).1[..]);
+        assert_eq!(Content::new(&job, 1).1[..], Content::new(&job, 1).1[..]);
+    }
+}

@@ -1,0 +1,208 @@
+//! How a kernel sends a large request to a block device: cut into pieces, all of them at once.
+
+use super::stream::PIECE;
+use flume::Receiver;
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A disk whose requests of more than [`PIECE`] go out in pieces, and are over when the last one is.
+pub struct Burst {
+    disk: Arc<dyn Backend>,
+    /// Bytes go between the caller's buffer and those of the pieces.
+    is_carrying: bool,
+    /// Buffers of pieces.
+    free: Mutex<Vec<Buf>>,
+}
+
+/// A piece that has ended: where it lies in the caller's buffer.
+type Ended = (usize, Finished);
+
+impl Burst {
+    /// Before this disk; all bytes arrive.
+    pub fn carrying(disk: Arc<dyn Backend>) -> Burst {
+        Burst { disk, is_carrying: true, free: Mutex::default() }
+    }
+
+    /// Before this disk, for measuring alone: the bytes of what is cut stay behind. What is read is dropped, what
+    /// is written is zeros. Nothing is copied that a kernel, which pins the pages of the caller, would not copy.
+    pub fn dropping_what_is_read_and_writing_zeros(disk: Arc<dyn Backend>) -> Burst {
+        Burst { is_carrying: false, ..Burst::carrying(disk) }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Buf>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn piece(&self, bytes: &[u8], is_written: bool) -> Buf {
+        let mut buf = self.free().pop().unwrap_or_else(|| Buf::zeroed(PIECE));
+        buf.set_visible(bytes.len());
+        match (is_written, self.is_carrying) {
+            (true, true) => buf.copy_from_slice(bytes),
+            (true, false) => buf.fill(0),
+            (false, _) => {}
+        }
+        buf
+    }
+
+    async fn read_pieces(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let ends = self.launch(offset, bytes, None);
+        self.all(ends, bytes.len(), |from, piece| {
+            if self.is_carrying {
+                bytes[from..from + piece.len()].copy_from_slice(piece);
+            }
+        })
+        .await
+    }
+
+    async fn write_pieces(&self, offset: u64, bytes: &[u8], stable: bool) -> io::Result<()> {
+        let ends = self.launch(offset, bytes, Some(stable));
+        self.all(ends, bytes.len(), |_, _| {}).await
+    }
+
+    /// Sends all pieces: reads, or writes that are stable or not.
+    fn launch(&self, offset: u64, bytes: &[u8], write: Option<bool>) -> Receiver<Ended> {
+        let (done, ends) = flume::unbounded();
+        for (n, part) in bytes.chunks(PIECE).enumerate() {
+            let (disk, done, buf) = (self.disk.clone(), done.clone(), self.piece(part, write.is_some()));
+            let from = n * PIECE;
+            let at = offset + from as u64;
+            let piece = async move {
+                let end = match write {
+                    Some(stable) => disk.write(at, buf, stable).await,
+                    None => disk.read(at, buf).await,
+                };
+                // Whoever waits for it may have given up.
+                let _ = done.send((from, end));
+            };
+            lunar_runtime::spawn(piece);
+        }
+        ends
+    }
+
+    /// Waits for the pieces of a request of `len` bytes; `good` gets those that did not fail.
+    async fn all(
+        &self,
+        ends: Receiver<Ended>,
+        len: usize,
+        mut good: impl FnMut(usize, &[u8]),
+    ) -> io::Result<()> {
+        let (mut result, mut came) = (Ok(()), 0);
+        while let Ok((from, (end, buf))) = ends.recv_async().await {
+            came += buf.len();
+            if end.is_ok() {
+                good(from, &buf);
+            }
+            self.free().push(buf);
+            result = result.and(end);
+        }
+        match came == len {
+            true => result,
+            false => result.and(Err(io::Error::other("a piece of a request was lost"))),
+        }
+    }
+}
+
+impl Backend for Burst {
+    fn facts(&self) -> Facts {
+        self.disk.facts()
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+        if buf.len() <= PIECE {
+            return self.disk.read(offset, buf);
+        }
+        Box::pin(async move { (self.read_pieces(offset, &mut buf).await, buf) })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        if buf.len() <= PIECE {
+            return self.disk.write(offset, buf, stable);
+        }
+        Box::pin(async move { (self.write_pieces(offset, &buf, stable).await, buf) })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.disk.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.disk.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.disk.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.disk.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faces::testing::{Probe, on_a_core};
+
+    fn pattern(len: usize) -> Buf {
+        let mut buf = Buf::zeroed(len);
+        buf.iter_mut().zip((0..=250u8).cycle()).for_each(|(byte, n)| *byte = n);
+        buf
+    }
+
+    #[test]
+    fn a_large_request_is_cut_and_its_pieces_fly_together() {
+        for make in [Burst::carrying, Burst::dropping_what_is_read_and_writing_zeros] {
+            let probe = Probe::new(8 << 20);
+            let burst = make(probe.clone());
+            on_a_core(move || async move {
+                burst.write(4096, Buf::zeroed((2 << 20) + 4096), false).await.0.expect("written");
+                burst.read(0, Buf::zeroed(PIECE)).await.0.expect("read");
+                burst.read(4 << 20, Buf::zeroed(PIECE * 2)).await.0.expect("read");
+            });
+            let mut writes = probe.writes();
+            writes.sort_unstable();
+            let piece = PIECE as u64;
+            let at = |n: u64| (4096 + n * piece, PIECE);
+            assert_eq!(writes, [at(0), at(1), at(2), at(3), (4096 + 4 * piece, 4096)]);
+            assert_eq!(probe.reads().len(), 3);
+            assert_eq!(probe.most_at_once(), 5);
+        }
+    }
+
+    #[test]
+    fn every_byte_arrives_unless_zeros_are_asked_for_by_name() {
+        let len = 3 * PIECE + 512;
+        for (make, arrives) in
+            [(Burst::carrying as fn(_) -> _, true), (Burst::dropping_what_is_read_and_writing_zeros, false)]
+        {
+            let probe = Probe::new(4 << 20);
+            probe.set(&[0xee; 4 << 20]);
+            let burst = make(probe.clone());
+            on_a_core(move || async move {
+                burst.write(512, pattern(len), false).await.0.expect("written");
+                let (result, buf) = burst.read(512, Buf::zeroed(len)).await;
+                result.expect("read");
+                assert_eq!(buf[..] == pattern(len)[..], arrives);
+            });
+            let bytes = probe.bytes();
+            assert_eq!(bytes[512..512 + len] == pattern(len)[..], arrives);
+            assert_eq!(bytes[512..512 + len].iter().all(|byte| *byte == 0), !arrives);
+            assert!(bytes[..512].iter().chain(&bytes[512 + len..]).all(|byte| *byte == 0xee));
+        }
+    }
+
+    #[test]
+    fn one_failed_piece_fails_the_request() {
+        let probe = Probe::new(1 << 20);
+        let burst = Burst::carrying(probe.clone());
+        on_a_core(move || async move {
+            let end = burst.read(512 << 10, Buf::zeroed(1 << 20)).await;
+            assert!(end.0.is_err(), "half of it lies behind the end");
+            assert_eq!(end.1.len(), 1 << 20);
+            let end = burst.write(512 << 10, Buf::zeroed(1 << 20), false).await;
+            assert!(end.0.is_err(), "half of it lies behind the end");
+        });
+    }
+}

@@ -1,0 +1,339 @@
+//! What the page cache of a host does for one who reads or writes from the beginning to the end: several large
+//! requests in flight, ahead of a reader and behind a writer, whatever the size of the caller's own.
+
+use async_lock::Mutex;
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of a request to the disk.
+pub const PIECE: usize = 512 << 10;
+/// Requests in flight.
+pub const FLIGHT: usize = 4;
+
+/// A disk behind a small page cache, for one sequential stream at a time. What was written is on its way when
+/// it is acknowledged, and has arrived after a flush. It never holds more than a few pieces, and none for a reader
+/// who goes elsewhere or begins again: what is read once more is asked for once more.
+pub struct Stream {
+    disk: Arc<dyn Backend>,
+    state: Mutex<State>,
+}
+
+/// A request that will end.
+struct Flying {
+    offset: u64,
+    len: usize,
+    end: flume::Receiver<Finished>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The piece that is being read from, and where it lies.
+    current: Option<(u64, Buf)>,
+    /// Pieces behind it, in their order.
+    ahead: VecDeque<Flying>,
+    /// Where who reads goes on, if he does.
+    next: u64,
+    /// The piece that is being filled, and where it lies.
+    filling: Option<(u64, Buf)>,
+    /// Pieces on their way to the disk.
+    behind: VecDeque<Flying>,
+    free: Vec<Buf>,
+}
+
+impl Flying {
+    fn contains(&self, at: u64) -> bool {
+        (self.offset..self.offset + self.len as u64).contains(&at)
+    }
+
+    async fn land(self) -> Finished {
+        self.end
+            .recv_async()
+            .await
+            .unwrap_or_else(|_| (Err(io::Error::other("a request was lost")), Buf::zeroed(0)))
+    }
+}
+
+impl State {
+    fn buffer(&mut self, len: usize) -> Buf {
+        let mut buf =
+            self.free.pop().filter(|buf| buf.capacity() >= PIECE).unwrap_or_else(|| Buf::zeroed(PIECE));
+        buf.set_visible(len);
+        buf
+    }
+
+    /// Nothing of what was read is known any more.
+    fn forget(&mut self) {
+        self.free.extend(self.current.take().map(|(_, buf)| buf));
+        self.ahead.clear();
+    }
+}
+
+impl Stream {
+    /// Before this disk.
+    pub fn new(disk: Arc<dyn Backend>) -> Stream {
+        Stream { disk, state: Mutex::default() }
+    }
+
+    fn launch(&self, write: bool, offset: u64, buf: Buf) -> Flying {
+        let (disk, len) = (self.disk.clone(), buf.len());
+        let (done, end) = flume::bounded(1);
+        let work = async move {
+            let finished = match write {
+                true => disk.write(offset, buf, false).await,
+                false => disk.read(offset, buf).await,
+            };
+            // Whoever wanted it may have gone elsewhere.
+            let _ = done.send(finished);
+        };
+        lunar_runtime::spawn(work);
+        Flying { offset, len, end }
+    }
+
+    /// Makes the piece that contains a byte the current one.
+    async fn bring(&self, state: &mut State, at: u64) -> io::Result<()> {
+        let contains = |(offset, buf): &(u64, Buf)| (*offset..offset + buf.len() as u64).contains(&at);
+        if state.current.as_ref().is_some_and(contains) {
+            return Ok(());
+        }
+        if let Some((_, buf)) = state.current.take() {
+            state.free.push(buf);
+        }
+        if !state.ahead.front().is_some_and(|piece| piece.contains(at)) {
+            state.ahead.clear();
+        }
+        self.read_ahead(state, at);
+        let Some(piece) = state.ahead.pop_front() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is nothing behind the end"));
+        };
+        let offset = piece.offset;
+        let (result, buf) = piece.land().await;
+        result?;
+        state.current = Some((offset, buf));
+        self.read_ahead(state, at);
+        Ok(())
+    }
+
+    /// Asks for what follows on the last piece that was asked for, or for what begins at `at`.
+    fn read_ahead(&self, state: &mut State, at: u64) {
+        let capacity = self.disk.facts().capacity;
+        let behind = state.current.as_ref().map_or(at, |(offset, buf)| offset + buf.len() as u64);
+        let mut next = state.ahead.back().map_or(behind, |piece| piece.offset + piece.len as u64);
+        while state.ahead.len() < FLIGHT && next < capacity {
+            let buf = state.buffer((capacity - next).min(PIECE as u64) as usize);
+            let piece = self.launch(false, next, buf);
+            next += piece.len as u64;
+            state.ahead.push_back(piece);
+        }
+    }
+
+    async fn take(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut state = self.state.lock().await;
+        if state.filling.is_some() || !state.behind.is_empty() {
+            self.drain(&mut state).await?;
+        }
+        if offset != state.next {
+            state.forget();
+        }
+        state.next = offset + buf.len() as u64;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            self.bring(&mut state, at).await?;
+            let Some((start, piece)) = &state.current else { continue };
+            let from = (at - start) as usize;
+            let len = (buf.len() - done).min(piece.len() - from);
+            buf[done..done + len].copy_from_slice(&piece[from..from + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    async fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock().await;
+        state.forget();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            if state.filling.as_ref().is_some_and(|(start, buf)| start + buf.len() as u64 != at) {
+                self.send(&mut state).await?;
+            }
+            let (start, mut buf) = match state.filling.take() {
+                Some(filling) => filling,
+                None => (at, state.buffer(0)),
+            };
+            let (filled, len) = (buf.len(), (bytes.len() - done).min(PIECE - buf.len()));
+            buf.set_visible(filled + len);
+            buf[filled..].copy_from_slice(&bytes[done..done + len]);
+            done += len;
+            let full = buf.len() == PIECE;
+            state.filling = Some((start, buf));
+            if full {
+                self.send(&mut state).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the piece that is being filled, when few enough are on their way.
+    async fn send(&self, state: &mut State) -> io::Result<()> {
+        while state.behind.len() >= FLIGHT {
+            self.land_one(state).await?;
+        }
+        if let Some((offset, buf)) = state.filling.take() {
+            let piece = self.launch(true, offset, buf);
+            state.behind.push_back(piece);
+        }
+        Ok(())
+    }
+
+    async fn land_one(&self, state: &mut State) -> io::Result<()> {
+        let Some(piece) = state.behind.pop_front() else { return Ok(()) };
+        let (result, buf) = piece.land().await;
+        state.free.push(buf);
+        result
+    }
+
+    /// Waits until all that was written has arrived.
+    async fn drain(&self, state: &mut State) -> io::Result<()> {
+        self.send(state).await?;
+        while !state.behind.is_empty() {
+            self.land_one(state).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Stream {
+    fn facts(&self) -> Facts {
+        self.disk.facts()
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move { (self.take(offset, &mut buf).await, buf) })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let mut result = self.put(offset, &buf).await;
+            if stable && result.is_ok() {
+                result = self.flush().await;
+            }
+            (result, buf)
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.drain(&mut *self.state.lock().await).await?;
+            self.disk.flush().await
+        })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.state.lock().await.forget();
+            self.flush().await?;
+            self.disk.unmap(offset, len).await
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.state.lock().await.forget();
+            self.flush().await?;
+            self.disk.write_zeroes(offset, len, unmap).await
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.disk.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faces::testing::{Probe, on_a_core};
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at / 7) as u8).collect()
+    }
+
+    #[test]
+    fn a_reader_of_small_blocks_gets_its_bytes_from_large_requests() {
+        let probe = Probe::new(3 << 20);
+        probe.set(&pattern(3 << 20));
+        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
+        on_a_core(move || async move {
+            let mut got = Vec::new();
+            for at in (0..(3 << 20) - 4096).step_by(1000) {
+                let (result, buf) = stream.read(at as u64, Buf::zeroed(1000)).await;
+                result.expect("read");
+                got.extend_from_slice(&buf);
+            }
+            assert!(got == pattern(got.len()));
+            // Elsewhere: a fresh stream.
+            let (result, buf) = stream.read(1234, Buf::zeroed(5000)).await;
+            result.expect("read");
+            assert!(buf[..] == pattern(1 << 20)[1234..6234]);
+            assert!(stream.read((3 << 20) - 10, Buf::zeroed(20)).await.0.is_err(), "over the end");
+        });
+        let reads = asked.reads();
+        assert!(reads[..6].iter().all(|read| read.1 == PIECE), "{reads:?}");
+        assert!(asked.most_at_once() >= FLIGHT, "{}", asked.most_at_once());
+    }
+
+    #[test]
+    fn who_begins_again_is_not_served_from_what_was_read_before() {
+        let probe = Probe::new(PIECE);
+        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
+        on_a_core(move || async move {
+            for _ in 0..3 {
+                for at in (0..PIECE as u64).step_by(65536) {
+                    stream.read(at, Buf::zeroed(65536)).await.0.expect("read");
+                }
+            }
+        });
+        assert_eq!(asked.reads(), [(0, PIECE); 3]);
+    }
+
+    #[test]
+    fn what_is_written_in_small_blocks_arrives_in_large_ones_and_whole() {
+        let probe = Probe::new(4 << 20);
+        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
+        on_a_core(move || async move {
+            let bytes = pattern(3 << 20);
+            for (n, block) in bytes.chunks(3000).enumerate() {
+                let mut buf = Buf::zeroed(block.len());
+                buf.copy_from_slice(block);
+                stream.write(n as u64 * 3000, buf, false).await.0.expect("written");
+            }
+            // A reader finds what is not on the disk yet.
+            let (result, buf) = stream.read((3 << 20) - 100, Buf::zeroed(100)).await;
+            result.expect("read");
+            assert!(buf[..] == bytes[(3 << 20) - 100..]);
+            stream.write(4000, Buf::zeroed(10), false).await.0.expect("written");
+            stream.flush().await.expect("flushed");
+        });
+        let mut expected = pattern(3 << 20);
+        expected[4000..4010].fill(0);
+        assert!(asked.bytes()[..3 << 20] == expected[..]);
+        assert_eq!(asked.flushes(), 1);
+        let writes = asked.writes();
+        assert_eq!((writes.len(), writes[0]), (7, (0, PIECE)), "{writes:?}");
+        assert!(asked.most_at_once() >= FLIGHT);
+    }
+
+    #[test]
+    fn a_write_that_fails_later_is_told_at_the_flush() {
+        let probe = Probe::new(1 << 20);
+        let stream = Stream::new(probe);
+        on_a_core(move || async move {
+            stream.write(1 << 20, Buf::zeroed(4096), false).await.0.expect("it is on its way");
+            assert!(stream.flush().await.is_err());
+        });
+    }
+}

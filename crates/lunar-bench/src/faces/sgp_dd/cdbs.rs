@@ -1,0 +1,209 @@
+//! A logical unit that is read and written with CDBs of one size.
+
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_initiator::{Completion, Direction, Lun};
+use lunar_runtime::Buf;
+use lunar_wire::be;
+use lunar_wire::scsi::cdb::Cdb;
+use lunar_wire::scsi::op;
+use std::io;
+use std::sync::Arc;
+
+/// A CDB size: bytes, the operation codes of READ and WRITE, the last LBA, and the most blocks (SBC-4).
+struct Size {
+    bytes: u8,
+    read: u8,
+    write: u8,
+    last: u64,
+    blocks: u64,
+}
+
+const SIZES: [Size; 4] = [
+    Size { bytes: 6, read: op::READ_6, write: op::WRITE_6, last: (1 << 21) - 1, blocks: 256 },
+    Size {
+        bytes: 10,
+        read: op::READ_10,
+        write: op::WRITE_10,
+        last: u32::MAX as u64,
+        blocks: u16::MAX as u64,
+    },
+    Size {
+        bytes: 12,
+        read: op::READ_12,
+        write: op::WRITE_12,
+        last: u32::MAX as u64,
+        blocks: u32::MAX as u64,
+    },
+    Size { bytes: 16, read: op::READ_16, write: op::WRITE_16, last: u64::MAX, blocks: u32::MAX as u64 },
+];
+
+const FUA: u8 = 0x08;
+const DPO: u8 = 0x10;
+
+/// How CDBs are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// 6, 10, 12 or 16 bytes.
+    pub size: u8,
+    /// Force unit access.
+    pub fua: bool,
+    /// Disable page out.
+    pub dpo: bool,
+}
+
+impl Shape {
+    fn row(self) -> &'static Size {
+        SIZES.iter().find(|size| size.bytes == self.size).unwrap_or(&SIZES[1])
+    }
+
+    /// Whether a range of blocks, in commands of so many, can be told in this size; why not otherwise.
+    pub fn check(self, end: u64, blocks: u64) -> Result<(), String> {
+        let size = self.row();
+        if self.size == 6 && (self.fua || self.dpo) {
+            return Err("6-byte CDBs have no FUA and no DPO".into());
+        }
+        if blocks > size.blocks {
+            return Err(format!("{} blocks do not fit into a {}-byte CDB", blocks, self.size));
+        }
+        if end > 0 && end - 1 > size.last {
+            return Err(format!("block {} does not fit into a {}-byte CDB", end - 1, self.size));
+        }
+        Ok(())
+    }
+
+    /// READ or WRITE of so many blocks, which fit.
+    fn cdb(self, write: bool, lba: u64, blocks: u32) -> Cdb {
+        let size = self.row();
+        let mut cdb = [0; 16];
+        cdb[0] = if write { size.write } else { size.read };
+        cdb[1] = (u8::from(self.fua) * FUA) | (u8::from(self.dpo) * DPO);
+        match self.size {
+            6 => {
+                let [_, high, middle, low] = (lba as u32).to_be_bytes();
+                // 256 blocks are told as 0.
+                cdb[1..5].copy_from_slice(&[high, middle, low, blocks as u8]);
+            }
+            12 => {
+                be::put32(&mut cdb[2..], lba as u32);
+                be::put32(&mut cdb[6..], blocks);
+            }
+            16 => {
+                be::put64(&mut cdb[2..], lba);
+                be::put32(&mut cdb[10..], blocks);
+            }
+            _ => {
+                be::put32(&mut cdb[2..], lba as u32);
+                be::put16(&mut cdb[7..], blocks as u16);
+            }
+        }
+        cdb
+    }
+}
+
+/// A logical unit whose READs and WRITEs have a given shape.
+pub struct Cdbs {
+    lun: Arc<Lun>,
+    shape: Shape,
+}
+
+impl Cdbs {
+    /// Before this logical unit.
+    pub fn new(lun: Arc<Lun>, shape: Shape) -> Cdbs {
+        Cdbs { lun, shape }
+    }
+
+    fn cdb(&self, write: bool, offset: u64, len: usize) -> io::Result<Cdb> {
+        let size = u64::from(self.lun.block_size());
+        let (lba, blocks) = (offset / size, len as u64 / size);
+        if !offset.is_multiple_of(size) || !(len as u64).is_multiple_of(size) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no whole blocks"));
+        }
+        let fits = self.shape.check(lba + blocks, blocks);
+        fits.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+        Ok(self.shape.cdb(write, lba, blocks as u32))
+    }
+}
+
+fn whole(completion: &Completion, len: usize) -> io::Result<()> {
+    if completion.transferred == len {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} of {len} bytes were transferred", completion.transferred)))
+}
+
+impl Backend for Cdbs {
+    fn facts(&self) -> Facts {
+        self.lun.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let len = buf.len();
+            let cdb = match self.cdb(false, offset, len) {
+                Ok(cdb) => cdb,
+                Err(e) => return (Err(e), buf),
+            };
+            let (result, buf) = self.lun.perform(cdb, Direction::In(buf)).await;
+            let result = result.map_err(io::Error::from).and_then(|c| whole(&c, len));
+            (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let len = buf.len();
+            let cdb = match self.cdb(true, offset, len) {
+                Ok(cdb) => cdb,
+                Err(e) => return (Err(e), buf),
+            };
+            let (result, buf) = self.lun.perform(cdb, Direction::Out(buf)).await;
+            let result = result.map_err(io::Error::from).and_then(|c| whole(&c, len));
+            (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.lun.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.lun.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.lun.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.lun.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cdbs_of_each_size_have_their_fields_in_their_places() {
+        let shape = |size| Shape { size, fua: size != 6, dpo: false };
+        let cdb = |size, write| shape(size).cdb(write, 0x0012_3456, 0x80)[..16].to_vec();
+        assert_eq!(cdb(6, false)[..6], [0x08, 0x12, 0x34, 0x56, 0x80, 0]);
+        assert_eq!(cdb(10, true)[..10], [0x2a, 8, 0, 0x12, 0x34, 0x56, 0, 0, 0x80, 0]);
+        assert_eq!(cdb(12, false)[..12], [0xa8, 8, 0, 0x12, 0x34, 0x56, 0, 0, 0, 0x80, 0, 0]);
+        assert_eq!(cdb(16, true), [0x8a, 8, 0, 0, 0, 0, 0, 0x12, 0x34, 0x56, 0, 0, 0, 0x80, 0, 0]);
+        assert_eq!(Shape { size: 6, fua: false, dpo: false }.cdb(true, 0, 256)[..5], [0x0a, 0, 0, 0, 0]);
+        assert_eq!(Shape { size: 10, fua: false, dpo: true }.cdb(false, 0, 1)[1], 0x10);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let shape = |size| Shape { size, fua: false, dpo: false };
+        assert_eq!(shape(6).check(1 << 21, 256), Ok(()));
+        assert!(shape(6).check((1 << 21) + 1, 1).unwrap_err().contains("block 2097152"));
+        assert!(shape(6).check(1, 257).is_err());
+        assert!(shape(10).check(1 << 32, 65536).is_err());
+        assert!(shape(12).check((1 << 32) + 1, 1).is_err());
+        assert_eq!(shape(16).check(1 << 40, 1 << 20), Ok(()));
+        assert!(Shape { fua: true, ..shape(6) }.check(1, 1).unwrap_err().contains("FUA"));
+    }
+}

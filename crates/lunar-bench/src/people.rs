@@ -1,0 +1,182 @@
+//! A document as people read it on a terminal.
+
+use crate::document::Run;
+use crate::outcome::{Latency, Outcome, Totals};
+use crate::rig::TRANSPORT;
+use crate::{Document, beside};
+use std::fmt::Write;
+
+const MB: f64 = 1e6;
+const MIB: f64 = (1 << 20) as f64;
+
+/// All of a document: what ran where, then runs and tables, then what must be known besides.
+pub fn text(document: &Document) -> String {
+    let host = &document.host;
+    let mut text =
+        format!("{}\nLunar {} on {}, {}, {}\n", document.title, host.lunar, host.name, host.cpu, host.kernel);
+    for run in &document.runs {
+        text += "\n";
+        if document.runs.len() > 1 {
+            let _ = writeln!(text, "{}", run.label);
+        }
+        text += &of_run(run);
+    }
+    for table in &document.tables {
+        text += &format!("\n{}", beside::table(table));
+    }
+    for note in &document.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+/// One run.
+pub fn of_run(run: &Run) -> String {
+    let outcome = &run.outcome;
+    let mut text = String::new();
+    for target in &run.targets {
+        let carrier = target.facts.iter().find(|(name, _)| name == TRANSPORT);
+        let carrier = carrier.map(|(_, carrier)| format!(", {carrier}")).unwrap_or_default();
+        let size = lunar_server::config::show_size(target.capacity);
+        let _ = writeln!(text, "{} ({size}{carrier})", target.name);
+    }
+    let head = ["", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "p99.9", "max"].map(String::from).to_vec();
+    let mut rows = vec![head];
+    for (name, totals) in [("read", &outcome.read), ("write", &outcome.write)] {
+        if totals.ios > 0 || totals.total.count() > 0 {
+            rows.push(row(name, totals, outcome.elapsed_s));
+        }
+    }
+    text += &columns(&rows);
+    text += &of_cpu(outcome);
+    if !outcome.read.submit.histogram.is_empty() || !outcome.write.submit.histogram.is_empty() {
+        let _ = writeln!(
+            text,
+            "latency counts from the moment a command was due; {} were due and had not begun at the end",
+            outcome.backlog
+        );
+    }
+    if outcome.errors > 0 {
+        let _ = writeln!(text, "{} commands failed", outcome.errors);
+    }
+    if let Some(why) = &outcome.ended_early {
+        let _ = writeln!(text, "it ended early: {why}");
+    }
+    text
+}
+
+fn row(name: &str, totals: &Totals, elapsed_s: f64) -> Vec<String> {
+    let rate = totals.rate(elapsed_s);
+    let mut row = vec![name.to_owned(), whole(totals.iops(elapsed_s)), tenth(rate / MB), tenth(rate / MIB)];
+    row.push(time(totals.total.mean_ns));
+    row.extend([50.0, 99.0, 99.9].map(|percent| percentile(&totals.total, percent)));
+    row.push(time(totals.total.max_ns as f64));
+    row
+}
+
+fn percentile(latency: &Latency, percent: f64) -> String {
+    let found = latency.percentiles.iter().find(|p| p.0 == percent);
+    found.map_or("-".into(), |p| time(p.1 as f64))
+}
+
+fn of_cpu(outcome: &Outcome) -> String {
+    let busy = |seconds: f64| seconds / outcome.elapsed_s.max(1e-9);
+    let told = |who: &str, s: f64| match outcome.ios() {
+        0 => format!("{who} {s:.2} s"),
+        ios => format!("{who} {:.2} us an I/O ({:.2} cores)", s * 1e6 / ios as f64, busy(s)),
+    };
+    let target = outcome.cpu.target_s.map(|s| told(", target", s)).unwrap_or_default();
+    format!("CPU: {}{target}, of {}\n", told("client", outcome.cpu.client_s), outcome.cpu.cores)
+}
+
+/// A number and what it counts.
+pub fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// About four digits.
+pub(crate) fn short(figure: f64) -> String {
+    match figure.abs() {
+        0.0 => "0".into(),
+        x if x < 0.1 => format!("{figure:.4}"),
+        x if x < 10.0 => format!("{figure:.2}"),
+        x if x < 1000.0 => format!("{figure:.1}"),
+        _ => whole(figure),
+    }
+}
+
+fn whole(figure: f64) -> String {
+    let digits = format!("{figure:.0}");
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |rest| ("-", rest));
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).unwrap_or("")).collect();
+    format!("{sign}{}", groups.join(","))
+}
+
+fn tenth(figure: f64) -> String {
+    format!("{figure:.1}")
+}
+
+/// Nanoseconds in a unit that suits them.
+pub(crate) fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+/// Rows of cells below each other: the first to the left, the others to the right.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let many = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..many).map(|at| width(at).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells =
+            cells.map(|(at, (cell, w))| if at == 0 { format!("{cell:<w$}") } else { format!("{cell:>w$}") });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(["1,234,567", "999", "-1,000"], [whole(1234567.4), whole(999.0), whole(-1000.0)]);
+        assert_eq!(["950 ns", "1.5 us", "2.50 ms", "3.00 s"], [950.0, 1.5e3, 2.5e6, 3e9].map(time));
+        assert_eq!(["0", "0.0123", "1.23", "56.8", "1,235"], [0.0, 0.0123, 1.234, 56.78, 1234.6].map(short));
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!([count(0, "LUN"), count(1, "LUN"), count(2, "LUN")], ["0 LUNs", "1 LUN", "2 LUNs"]);
+    }
+
+    #[test]
+    fn a_run_tells_rates_in_both_units_and_what_went_wrong() {
+        let total = Latency {
+            mean_ns: 1500.0,
+            max_ns: 9_000_000,
+            percentiles: vec![(50.0, 1000), (99.0, 2000), (99.9, 3000)],
+            ..Latency::default()
+        };
+        let read = Totals { ios: 1000, bytes: 1 << 20, total, ..Totals::default() };
+        let outcome = Outcome {
+            elapsed_s: 1.0,
+            read,
+            errors: 2,
+            ended_early: Some("a scratch".into()),
+            ..Outcome::default()
+        };
+        let run = Run { label: "x".into(), job: vec![], targets: vec![], outcome };
+        let text = of_run(&run);
+        let row: Vec<&str> = text.lines().nth(1).expect("a row").split_whitespace().collect();
+        assert_eq!(row.join(" "), "read 1,000 1.0 1.0 1.5 us 1.0 us 2.0 us 3.0 us 9.00 ms");
+        assert!(text.contains("2 commands failed\nit ended early: a scratch\n"), "{text}");
+    }
+}

@@ -1,0 +1,336 @@
+use super::*;
+use crate::job::{Order, Pace, Way};
+use crate::{Kind, Opening, Target};
+use clap::Parser;
+use interop::op;
+use interop::script::Script;
+use lunar_host::nbd::{Export, Limits, Listen, serve};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(line: &str) -> Args {
+    Line::try_parse_from(format!("bench {line}").split_whitespace()).expect("a line that clap takes").args
+}
+
+fn job(line: &str) -> Job {
+    args(line).job().expect("a job")
+}
+
+#[test]
+fn without_options_it_reads_4k_for_ten_seconds() {
+    assert_eq!(job("null:1M"), Job::default());
+}
+
+#[test]
+fn a_short_run_has_narrow_steps() {
+    let ms = |line: &str| job(line).interval.as_millis();
+    assert_eq!(
+        ["1m", "10", "3", "1", "200ms"].map(|time| ms(&format!("null:1M --runtime {time}"))),
+        [1000, 1000, 300, 100, 100]
+    );
+    assert_eq!((ms("null:1M --amount 1G"), ms("null:1M --runtime 1 --interval 1")), (1000, 1000));
+}
+
+#[test]
+fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are_waited_for() {
+    let patience = |settings: &str| {
+        let target = Target::parse(&format!("iscsi://127.0.0.1/iqn.2026-11.org.example:a/0{settings}"));
+        let Target::Lun(url) = target.expect("a target") else { panic!("it is a LUN") };
+        let times = url.options().expect("options").timeouts;
+        (times.recovery.as_secs(), times.login_tries)
+    };
+    assert_eq!(patience(""), (30, 1));
+    assert_eq!(patience("?recovery_timeout=90&login_tries=2"), (90, 2));
+}
+
+#[test]
+fn the_work_stands_first_or_behind_rw() {
+    assert_eq!(job("randrw null:1M --rwmixread 70").way, Way::Mix(70));
+    assert_eq!(job("--rw randrw --read-percent 70 null:1M"), job("randrw null:1M --read-percent 70"));
+    // A file may have the name of a work.
+    assert_eq!(args("read").on().unwrap()[0].to_string(), "read");
+    assert_eq!(args("read --rw write null:1M").job().unwrap_err().what, "two works: read and --rw write");
+}
+
+#[test]
+fn every_option_reaches_the_job() {
+    let all = job(
+        "randwrite null:1M --bs 4k/3:8k --iodepth 32 --runtime 500ms --amount 1G --ramp-time 2 --rate-iops 1000 \
+         --poisson --zipf 1.2 --offset 1M --span 2M --fill 0xff --compare --fua --flush --continue-on-error \
+         --seed 7 --interval 100ms --thinktime 3ms",
+    );
+    let expected = Job {
+        order: Order::Zipf(1.2),
+        way: Way::Write,
+        sizes: vec![(4096, 3), (8192, 1)],
+        depth: 32,
+        time: Some(Duration::from_millis(500)),
+        amount: Some(1 << 30),
+        commands: None,
+        ramp: Duration::from_secs(2),
+        pace: Pace::Poisson(1000.0),
+        think: Duration::from_millis(3),
+        fill: crate::job::Fill::Bytes([0xff; 8]),
+        compare: true,
+        stable: true,
+        flush: true,
+        offset: 1 << 20,
+        span: Some(2 << 20),
+        go_on: true,
+        seed: 7,
+        interval: Duration::from_millis(100),
+    };
+    assert_eq!(all, expected);
+    assert_eq!(job("read null:1M --stride 64k").order, Order::Strided(65536));
+    assert_eq!(job("read null:1M --amount 1G").time, None, "an amount is enough");
+    let opening =
+        args("null:1M --sessions 3 --direct --destroy --create 1M --target-pid 1 --cores 0,").opening(&all);
+    let opening = opening.unwrap();
+    assert_eq!(opening.cores, lunar_server::config::Cores::List(vec![0]));
+    assert_eq!((opening.sessions, opening.direct, opening.destroy), (3, true, true));
+    assert_eq!((opening.create, opening.target_pid, opening.write), (Some(1 << 20), Some(1), true));
+}
+
+#[test]
+fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
+    let notes = |line| run(&args(line), &Watch::default()).expect("a document").notes;
+    let told = notes("randwrite memory:1M --runtime 20ms --fill lba");
+    assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes "), "{told:?}");
+    let told = notes("read null:1M --runtime 20ms");
+    assert!(told.len() == 1 && told[0].contains("(this run, as it is on null:)"), "{told:?}");
+    let fine = notes("read memory:1M --runtime 5ms --interval 10ns");
+    assert!(fine[0].starts_with("overhead: measuring takes "), "{fine:?}");
+}
+
+#[test]
+fn a_size_may_be_left_out_where_any_will_do() {
+    for name in ["null:", "memory:"] {
+        let document = run(&args(&format!("read {name} --amount 64k")), &Watch::default()).expect(name);
+        let target = &document.runs[0].targets[0];
+        assert_eq!((target.name.as_str(), target.capacity), (format!("{name}1073741824").as_str(), 1 << 30));
+    }
+}
+
+#[test]
+fn of_targets_that_differ_in_size_it_is_told_what_is_used() {
+    let notes = |line| -> Vec<String> {
+        let document = run(&args(line), &Watch::default()).expect("a document");
+        document.notes.into_iter().filter(|note| !note.starts_with("overhead: ")).collect()
+    };
+    assert_eq!(
+        notes("read null:1M null:2M --amount 64k"),
+        ["the targets differ in size: of each, 1048576 bytes are used, as the smallest has"]
+    );
+    assert_eq!(notes("read null:1M null:2M --amount 64k --span 512k"), [""; 0]);
+    assert_eq!(notes("read null:1M null:1M --amount 64k"), [""; 0]);
+}
+
+#[test]
+fn of_a_lun_amounts_and_strides_are_whole_blocks() {
+    let target = Script::new().listen();
+    let line = |more: &str| args(&format!("read {} {more}", target.url("")));
+    let refused = |more| run(&line(more), &Watch::default()).unwrap_err();
+    let amount = refused("--amount 1003");
+    assert_eq!(
+        (amount.kind, amount.what.as_str()),
+        (Kind::Invalid, "--amount: 1003 bytes are no whole blocks of 512")
+    );
+    assert_eq!(refused("--stride 1000 --amount 4k").what, "1000 bytes are no whole blocks of 512");
+    let document = run(&line("--bs 512 --stride 1k --amount 1k"), &Watch::default()).expect("whole blocks");
+    assert_eq!((document.ended_early(), document.runs[0].outcome.read.bytes), (None, 1024));
+}
+
+#[test]
+fn sessions_are_logged_out_whatever_goes_wrong() {
+    let target = Script::new().listen();
+    let line = |more: &str| args(&format!("{} {more}", target.url("")));
+    for (more, said) in [
+        ("--rw write --amount 4k", "holds data"),
+        ("--bs 1000 --amount 4k", "no whole blocks"),
+        ("--amount 4k --verify", "writes nothing"),
+    ] {
+        let before = target.requests(op::LOGOUT).len();
+        let e = run(&line(more), &Watch::default()).unwrap_err();
+        assert!(e.what.contains(said), "{e}");
+        assert_eq!(target.requests(op::LOGOUT).len(), before + 1, "{more}");
+    }
+}
+
+#[test]
+fn the_page_cache_is_passed_by_where_that_is_asked_for() {
+    const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+    let path = std::env::temp_dir().join(format!("lunar-direct-{}", std::process::id()));
+    std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("a file");
+    let flags_of = |more: &str| {
+        let args = args(&format!("read {} {more}", path.display()));
+        let opening = args.opening(&args.job().expect("a job")).expect("an opening");
+        let rig = Rig::open(&args.on().expect("a target"), &opening).expect("a rig");
+        let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+        let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path));
+        let flags: Vec<u32> = ours.map(|fd| flags(&fd.file_name().to_string_lossy())).collect();
+        rig.close();
+        flags
+    };
+    let (direct, cached) = (flags_of("--direct"), flags_of(""));
+    assert!(direct.iter().any(|flags| flags & O_DIRECT != 0), "{direct:x?}");
+    assert!(!cached.is_empty() && cached.iter().all(|flags| flags & O_DIRECT == 0), "{cached:x?}");
+    std::fs::remove_file(&path).expect("removed");
+}
+
+/// Those with which a descriptor of this process was opened.
+fn flags(fd: &str) -> u32 {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0)
+}
+
+#[test]
+fn the_cpu_time_of_a_process_that_is_named_is_told() {
+    let target_s = |more: &str| {
+        let document = run(&args(&format!("null:1M --runtime 100ms {more}")), &Watch::default());
+        document.map(|document| document.runs[0].outcome.cpu.target_s)
+    };
+    let ours = target_s(&format!("--target-pid {}", std::process::id())).expect("a document");
+    assert!(ours.is_some_and(|seconds| seconds > 0.0), "{ours:?}");
+    assert_eq!(target_s("").expect("a document"), None);
+    assert_eq!(target_s("--target-pid 4294967295").unwrap_err().kind, Kind::System);
+}
+
+#[test]
+fn rounds_and_searches_are_asked_for() {
+    let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
+    let document = run(&steady, &Watch::default()).expect("a document");
+    assert_eq!((document.runs.len(), document.notes.len()), (2, 2));
+    let told = document.steady.as_ref().expect("it was asked for");
+    assert_eq!((told.figure.as_str(), told.rounds, told.is_steady), ("iops", 2, false));
+    assert_eq!(document.amiss().expect("it is not steady").0, "it did not become steady");
+    let search =
+        run(&args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"), &Watch::default());
+    let document = search.expect("a document");
+    let told = document.search.as_ref().expect("it was asked for");
+    assert_eq!((told.percent, told.within_ns, told.rate), (60.0, 1, None));
+    assert_eq!(document.amiss().expect("there is none").0, "no rate was found that keeps the bound");
+    let text = serde_json::to_string(&document).expect("JSON");
+    assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
+    let bound = args("null:1M --latency-target 500us --latency-percentile 99.9").bound().unwrap();
+    assert_eq!(bound, Some(crate::rounds::Bound { percent: 99.9, within: Duration::from_micros(500) }));
+    assert!(args("null:1M --latency-target 1ms --latency-percentile 101").bound().is_err());
+    for (line, what, hint) in [
+        ("null:1M --rounds 6", "--rounds 6: without --steady", "--steady iops"),
+        ("null:1M --latency-percentile 60", "--latency-percentile 60: without", "--latency-target 5ms"),
+    ] {
+        let e = run(&args(line), &Watch::default()).expect_err(line);
+        assert!(e.kind == Kind::Invalid && e.what.starts_with(what) && e.hint.contains(hint), "{e}");
+    }
+    assert_eq!(args("null:1M --steady bw").until_steady().unwrap().map(|(_, rounds)| rounds), Some(25));
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (line, said) in [
+        ("read null:1M --zipf 1.2", "--zipf is for random work"),
+        ("randread null:1M --stride 4k", "--stride is for sequential work"),
+        ("randread null:1M --zipf 0", "no zipf with 0"),
+        ("read null:1M --stride 0", "a stride of 0"),
+        ("read null:1M --bs 0", "commands cannot have"),
+    ] {
+        let e = args(line).job().unwrap_err();
+        assert!(e.kind == Kind::Invalid && e.what.contains(said) && !e.hint.is_empty(), "{line}: {e}");
+    }
+}
+
+#[test]
+fn verification_is_asked_for() {
+    let checks = |line: &str| args(line).checks();
+    assert!(!checks("write null:1M").is_on);
+    assert!(checks("write null:1M --verify").is_on);
+    let kept = checks("write null:1M --verify --verify-state kept --verify-only");
+    assert!(kept.is_on && kept.is_only && kept.state.is_some_and(|path| path.ends_with("kept")));
+    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").way, Way::Read);
+    for wrong in
+        ["--verify --compare", "--verify --fill lba", "--verify-only", "--verify-state kept --fill lba"]
+    {
+        let line = format!("bench write null:1M {wrong}");
+        assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
+    }
+}
+
+fn kept_job(line: &str) -> Job {
+    args(line).checks().limit(job(line))
+}
+
+#[test]
+fn a_job_is_told_in_the_words_that_ask_for_it() {
+    let common = "--bs 4k/3:8k --depth 4 --sessions 3 --runtime 500ms --amount 1m --ramp 10ms --think 3ms --rate 5000 \
+                  --poisson --offset 64k --span 512k --fill 0xff00000000000000 --fua --flush --direct --cores 0, \
+                  --continue-on-error --seed 7 --interval 100ms";
+    for work in [
+        "randrw null:1M --read-percent 30 --zipf 1.2 --compare",
+        "write null:1M --stride 16k",
+        "bidir null:1M",
+    ] {
+        let line = format!("{work} {common}");
+        let (asked, given) = (job(&line), args(&line));
+        let opening = given.opening(&asked).expect("an opening");
+        let rig = Rig::open(&given.on().expect("a target"), &opening).expect("a rig");
+        let run = told_of(&rig, &asked, Outcome::default());
+        let words = run.job.iter().map(|(name, value)| match value.as_str() {
+            "yes" => format!("--{name}"),
+            value => format!("--{name} {value}"),
+        });
+        let again = format!("null:1M {}", words.collect::<Vec<_>>().join(" "));
+        assert_eq!(job(&again), asked, "{again}");
+        let told = args(&again).opening(&asked).expect("an opening");
+        assert_eq!(
+            (told.sessions, told.direct, told.cores),
+            (opening.sessions, opening.direct, opening.cores),
+            "{again}"
+        );
+    }
+    let plain = told_of(&rig_of("null:1M"), &Job::default(), Outcome::default());
+    let names: Vec<&str> = plain.job.iter().map(|word| word.0.as_str()).collect();
+    assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "what is usual is not told");
+}
+
+fn rig_of(target: &str) -> Rig {
+    Rig::open(&[Target::parse(target).expect("a target")], &Opening::default()).expect("a rig")
+}
+
+#[test]
+fn exports_of_nbd_servers_are_measured_by_their_urls() {
+    let backend =
+        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, 8 << 20)).expect("memory");
+    let description = String::new();
+    let export = Export { name: "disk".into(), backend, block_size: 512, read_only: false, description };
+    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let cores = Arc::new(lunar_runtime::Cores::one().expect("an event loop"));
+    let server = serve(&listen, vec![export], cores, Limits::default()).expect("served");
+    let url = server.addresses()[0].url("disk");
+    let line = format!("randrw {url} --amount 1m --depth 4 --sessions 2 --verify");
+    let document = run(&args(&line), &Watch::default()).expect("a document");
+    let (first, facts) = (&document.runs[0], &document.runs[0].targets[0]);
+    assert_eq!((document.ended_early(), first.outcome.bytes()), (None, 1 << 20));
+    assert_eq!((facts.name.as_str(), facts.capacity, facts.sessions), (url.as_str(), 8 << 20, 2));
+    assert!(document.notes.iter().any(|note| note.starts_with("verified: ")), "{:?}", document.notes);
+    let gone = args(&format!("read {url}-that-is-not-there")).clone();
+    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Medium(lunar_server::Cause::NotFound));
+}
+
+#[test]
+fn a_run_on_a_null_disk_is_told_whole() {
+    let document =
+        run(&args("randread null:64M --depth 4 --runtime 100ms --interval 50ms"), &Watch::default());
+    let document = document.expect("a document");
+    let run = &document.runs[0];
+    assert_eq!(run.label, "randread, 4k, depth 4, 1 session");
+    assert!(run.outcome.read.ios > 1000 && run.outcome.ended_early.is_none());
+    assert_eq!((run.targets[0].name.as_str(), run.targets[0].capacity), ("null:67108864", 64 << 20));
+    let text = serde_json::to_string(&document).expect("JSON");
+    assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
+}

@@ -1,0 +1,364 @@
+//! Targets, open on the cores of this machine, ready for jobs.
+
+use crate::document::TargetFacts;
+use crate::run::PATIENCE;
+use crate::verify::Ledger;
+use crate::{Error, Kind, cpu};
+use lunar_block::{Backend, Spec, nbd};
+use lunar_initiator::{Lun, Url};
+use lunar_runtime::Cores;
+use lunar_server::config::{self, Cores as Chosen};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Something that can be read and written, as it is named.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A logical unit: `iscsi://...`.
+    Lun(Box<Url>),
+    /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
+    Nbd(nbd::Url),
+    /// A disk that reads as zeros and forgets: `null:SIZE`, or `null:`.
+    Null(u64),
+    /// A disk in this process: `memory:SIZE`, or `memory:`.
+    Memory(u64),
+    /// A file or a block device.
+    Path(PathBuf),
+}
+
+/// Unless the URL says otherwise, a target that has vanished is waited for as long as commands are that are in flight at the end of
+/// a time: there is nothing to measure meanwhile.
+fn with_patience(url: Url) -> Result<Url, lunar_initiator::Error> {
+    let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
+    url.with_default("recovery_timeout", &PATIENCE.as_secs().to_string())
+}
+
+/// Bytes of `null:` and `memory:` without a size.
+const USUAL_SIZE: u64 = 1 << 30;
+
+/// How targets are opened.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// Sessions with each target. Local disks are opened once, for all.
+    pub sessions: usize,
+    /// The cores to run on; sessions take turns.
+    pub cores: Chosen,
+    /// Pass the page cache of this host by. Files and block devices.
+    pub direct: bool,
+    /// It will be written.
+    pub write: bool,
+    /// Data that is there may be overwritten.
+    pub destroy: bool,
+    /// The bytes of files and devices are measured as they are, whatever they look like.
+    pub raw: bool,
+    /// Makes a file of this size where there is none.
+    pub create: Option<u64>,
+    /// The process of a local target, whose CPU time is counted.
+    pub target_pid: Option<u32>,
+}
+
+impl Default for Opening {
+    /// One session, all cores, read only; bytes as they are, which is how other tools take them.
+    fn default() -> Opening {
+        Opening {
+            sessions: 1,
+            cores: Chosen::All,
+            direct: false,
+            write: false,
+            destroy: false,
+            raw: true,
+            create: None,
+            target_pid: None,
+        }
+    }
+}
+
+/// A session with a target.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub core: usize,
+    pub disk: Arc<dyn Backend>,
+    /// The target's number.
+    pub target: usize,
+    /// What the target must hold, where that is verified.
+    pub ledger: Option<Arc<Ledger>>,
+}
+
+/// Targets that are open. Sessions are logged out when it is closed or dropped.
+pub struct Rig {
+    pub(crate) cores: Cores,
+    pub(crate) places: Vec<Place>,
+    /// How its targets were opened.
+    pub(crate) opening: Opening,
+    luns: Vec<(usize, Arc<Lun>)>,
+    facts: Vec<TargetFacts>,
+}
+
+impl Target {
+    /// Reads how a target is named.
+    ///
+    /// # Errors
+    /// When it cannot be understood.
+    pub fn parse(text: &str) -> Result<Target, Error> {
+        let sized = |size: &str| {
+            let named =
+                |e: lunar_server::Problem| lunar_server::Problem { what: format!("{text}: {}", e.what), ..e };
+            match size {
+                "" => Ok(USUAL_SIZE),
+                size => config::read_size(size).map_err(|e| Error::invalid(named(e))),
+            }
+        };
+        Ok(match text.split_once(':') {
+            Some(("null", size)) => Target::Null(sized(size)?),
+            Some(("memory", size)) => Target::Memory(sized(size)?),
+            _ if lunar_initiator::is_url(text) => {
+                Target::Lun(Box::new(Url::parse(text).and_then(with_patience).map_err(refused)?))
+            }
+            Some(_) if nbd::is_url(text) => {
+                Target::Nbd(text.parse().map_err(|e| Error { kind: Kind::Invalid, ..not_open(e) })?)
+            }
+            _ => Target::Path(text.into()),
+        })
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Lun(url) => url.fmt(f),
+            Target::Nbd(url) => url.fmt(f),
+            Target::Null(size) => write!(f, "null:{size}"),
+            Target::Memory(size) => write!(f, "memory:{size}"),
+            Target::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+fn refused(e: lunar_initiator::Error) -> Error {
+    let kind = Kind::Target(Some(e.kind));
+    let lunar_initiator::Details { what, hint, .. } = e.into_details();
+    Error::new(kind, what, hint.unwrap_or_else(|| "lunar doctor tells more".into()))
+}
+
+impl Rig {
+    /// Opens targets. Where something is to be written, their beginnings and ends are looked at first.
+    ///
+    /// # Errors
+    /// When one cannot be opened, or holds data that must not be destroyed.
+    pub fn open(targets: &[Target], opening: &Opening) -> Result<Rig, Error> {
+        let cpus = opening.cores.usable().map_err(Error::invalid)?;
+        if let Some(pid) = opening.target_pid {
+            cpu::of(pid)?;
+        }
+        let cores = Cores::start(&cpus).map_err(|e| system("the event loops", &e))?;
+        let (places, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rig = Rig { cores, places, opening: opening.clone(), luns, facts };
+        for target in targets {
+            rig.add(target, opening)?;
+            if opening.write && !opening.destroy {
+                rig.refuse_data(target)?;
+            }
+        }
+        Ok(rig)
+    }
+
+    /// What its targets are.
+    pub fn facts(&self) -> Vec<TargetFacts> {
+        self.facts.clone()
+    }
+
+    /// Sessions, all targets together.
+    pub fn sessions(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Which of the sessions with its target one is, and how many those are.
+    pub(crate) fn at_target(&self, session: usize) -> (usize, usize) {
+        let is_beside = |place: &&Place| place.target == self.places[session].target;
+        let before = self.places[..session].iter().filter(is_beside).count();
+        (before, self.places.iter().filter(is_beside).count())
+    }
+
+    /// All of its targets are disks that do nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        self.places.iter().all(|place| place.disk.facts().null)
+    }
+
+    /// Bytes of the smallest target.
+    pub fn capacity(&self) -> u64 {
+        self.places.iter().map(|place| place.disk.facts().capacity).min().unwrap_or(0)
+    }
+
+    /// Bytes of the largest block among its logical units; 1 if there are none.
+    pub(crate) fn block_size(&self) -> u64 {
+        self.luns.iter().map(|(_, lun)| u64::from(lun.block_size())).max().unwrap_or(1)
+    }
+
+    /// The logical unit of a session, if it is one.
+    pub fn lun(&self, session: usize) -> Option<&Arc<Lun>> {
+        let disk = Arc::as_ptr(&self.places.get(session)?.disk).cast::<()>();
+        self.luns.iter().map(|(_, lun)| lun).find(|lun| Arc::as_ptr(lun).cast::<()>() == disk)
+    }
+
+    /// The disk of a session.
+    pub fn disk(&self, session: usize) -> Option<Arc<dyn Backend>> {
+        self.places.get(session).map(|place| place.disk.clone())
+    }
+
+    /// Puts another disk in the place of each session's: a filter around it.
+    pub fn wrap(&mut self, filter: impl Fn(usize, Arc<dyn Backend>) -> Arc<dyn Backend>) {
+        for (session, place) in self.places.iter_mut().enumerate() {
+            place.disk = filter(session, place.disk.clone());
+        }
+    }
+
+    /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
+    pub(crate) fn share(
+        &mut self,
+        sessions: usize,
+        made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,
+    ) {
+        let disk = made_of(self.places.drain(..).map(|place| place.disk).collect());
+        for _ in 0..sessions {
+            self.place(disk.clone());
+        }
+    }
+
+    /// From now on jobs keep account of what they write, and check what they read: a ledger for each target,
+    /// in their order.
+    pub(crate) fn keep_account(&mut self, ledgers: &[Arc<Ledger>]) {
+        for place in &mut self.places {
+            place.ledger = ledgers.get(place.target).cloned();
+        }
+    }
+
+    /// Logs out.
+    pub fn close(self) {
+        drop(self);
+    }
+
+    fn add(&mut self, target: &Target, opening: &Opening) -> Result<(), Error> {
+        let sessions = opening.sessions.max(1);
+        let facts = match target {
+            Target::Lun(url) => {
+                let luns = (0..sessions).map(|_| self.add_lun(url)).collect::<Result<Vec<_>, _>>()?;
+                facts_of_lun(&luns[0])
+            }
+            Target::Nbd(url) => {
+                let exports = (0..sessions).map(|_| self.add_nbd(url)).collect::<Result<Vec<_>, _>>()?;
+                exports[0].describe()
+            }
+            local => {
+                let disk = open_local(local, opening)?;
+                for _ in 0..sessions {
+                    self.place(disk.clone());
+                }
+                disk.describe()
+            }
+        };
+        let capacity = self.places.last().map_or(0, |place| place.disk.facts().capacity);
+        self.facts.push(TargetFacts { name: target.to_string(), sessions, capacity, facts });
+        Ok(())
+    }
+
+    fn place(&mut self, disk: Arc<dyn Backend>) -> usize {
+        let core = self.places.len() % self.cores.count();
+        self.places.push(Place { core, disk, target: self.facts.len(), ledger: None });
+        core
+    }
+
+    fn add_lun(&mut self, url: &Url) -> Result<Arc<Lun>, Error> {
+        let (core, url) = (self.places.len() % self.cores.count(), url.clone());
+        let lun = self.cores.wait(core, move || async move { lunar_initiator::open(&url).await });
+        let lun = lun.map_err(|e| system("an event loop", &e))?.map_err(refused)?;
+        self.place(lun.clone());
+        self.luns.push((core, lun.clone()));
+        Ok(lun)
+    }
+
+    fn add_nbd(&mut self, url: &nbd::Url) -> Result<Arc<nbd::Disk>, Error> {
+        let (core, url) = (self.places.len() % self.cores.count(), url.clone());
+        let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
+        let disk = disk.map_err(|e| system("an event loop", &e))?.map_err(not_open)?;
+        self.place(disk.clone());
+        Ok(disk)
+    }
+
+    /// Looks at the first and the last mebibyte of the target that was opened last.
+    fn refuse_data(&self, target: &Target) -> Result<(), Error> {
+        const LOOK: u64 = 1 << 20;
+        let Some(place) = self.places.last() else { return Ok(()) };
+        let capacity = place.disk.facts().capacity;
+        for offset in [0, capacity.saturating_sub(LOOK)] {
+            let (disk, len) = (place.disk.clone(), LOOK.min(capacity) as usize);
+            let look = move || async move { disk.read(offset, lunar_runtime::Buf::zeroed(len)).await };
+            let (result, buf) = self.cores.wait(place.core, look).map_err(|e| system("an event loop", &e))?;
+            result.map_err(|e| system(&format!("{target} cannot be read"), &e))?;
+            if let Some(at) = buf.iter().position(|byte| *byte != 0) {
+                let what = format!("{target} holds data: byte {} is not zero", offset + at as u64);
+                return Err(Error::new(Kind::HoldsData, what, "--destroy overwrites it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for (core, lun) in self.luns.drain(..) {
+            // Whoever does not answer any more is left alone: nothing is lost by that.
+            let goodbye = move || async move { drop(lun.session().close().await) };
+            let _ = self.cores.wait(core, goodbye);
+        }
+    }
+}
+
+fn system(what: &str, e: &std::io::Error) -> Error {
+    Error::new(Kind::System, format!("{what}: {e}"), "LUNAR_LOG=debug tells more")
+}
+
+fn not_open(e: lunar_block::OpenError) -> Error {
+    let kind = Kind::Medium(lunar_server::Cause::of(e.kind));
+    Error::new(kind, format!("{}: {}", e.subject, e.what), e.hint)
+}
+
+fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Error> {
+    let spec = match target {
+        Target::Null(size) => Spec::sized(lunar_block::Kind::Null, *size),
+        Target::Memory(size) => Spec::sized(lunar_block::Kind::Memory, *size),
+        Target::Path(path) => Spec {
+            read_only: !opening.write,
+            direct: opening.direct,
+            create: opening.create.is_some(),
+            size: opening.create,
+            raw: opening.raw,
+            ..Spec::path(path)
+        },
+        Target::Lun(_) | Target::Nbd(_) => unreachable!("it is no local disk"),
+    };
+    lunar_block::open(&spec).map_err(not_open)
+}
+
+/// The name of the fact that tells what carries sessions: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+pub(crate) const TRANSPORT: &str = "Transport";
+
+/// What a logical unit tells of itself, and what was negotiated (RFC 7143 section 13).
+fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
+    let (unit, session) = (lun.properties(), lun.session().facts());
+    let is_srp = session.carrier.starts_with("srp/");
+    let mut facts = vec![
+        (TRANSPORT.to_owned(), session.carrier),
+        ("Vendor".to_owned(), unit.vendor.trim().to_owned()),
+        ("Product".to_owned(), unit.product.trim().to_owned()),
+        ("Revision".to_owned(), unit.revision.trim().to_owned()),
+        ("TargetName".to_owned(), session.target),
+    ];
+    if is_srp {
+        // There are no keys: what stands for them in a session says nothing.
+        return facts;
+    }
+    let parameters = lunar_server::admin::Parameters::from(&session.parameters).to_string();
+    let told = parameters.lines().filter_map(|line| line.split_once('='));
+    facts.extend(told.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    facts
+}

@@ -1,0 +1,628 @@
+use super::*;
+use crate::job::{Fill, Pace, Way};
+use crate::offsets::Offsets;
+use crate::{Opening, Target, cpu};
+use compio::time::sleep;
+use lunar_block::{Backend, Facts, Finished, Future, Queue};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn rig(targets: &[&str], sessions: usize) -> Rig {
+    let targets: Vec<Target> = targets.iter().map(|t| Target::parse(t).expect("a target")).collect();
+    let opening = Opening { sessions, write: true, ..Opening::default() };
+    Rig::open(&targets, &opening).expect("a rig")
+}
+
+fn run(rig: &Rig, job: &Job) -> Outcome {
+    rig.run(job, &Watch::default()).expect("a job that makes sense")
+}
+
+/// By amount alone.
+fn amount(bytes: u64) -> Job {
+    Job { time: None, amount: Some(bytes), ..Job::default() }
+}
+
+fn short(ms: u64) -> Job {
+    Job { time: Some(Duration::from_millis(ms)), ..Job::default() }
+}
+
+/// A disk that does something else at each read, and may leave buffers as they are.
+struct Odd<F>(Arc<dyn Backend>, F, bool);
+
+impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Odd<F> {
+    fn facts(&self) -> Facts {
+        self.0.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, lunar_block::Finished> {
+        Box::pin(async move {
+            match self.1(offset).await {
+                Ok(()) if self.2 => (Ok(()), buf),
+                Ok(()) => self.0.read(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, lunar_block::Finished> {
+        self.0.write(offset, buf, stable)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.0.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.0.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.0.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.0.describe()
+    }
+}
+
+/// A disk that does this before each read, with its place.
+pub(crate) fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static) -> Rig {
+    let mut rig = rig(&["memory:1M"], 1);
+    rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone(), false)));
+    rig
+}
+
+#[test]
+fn a_worker_that_dies_is_told_and_ends_the_job() {
+    let reads = Arc::new(AtomicU64::new(0));
+    let rig = odd(move |_| {
+        if reads.fetch_add(1, Relaxed) == 9 {
+            std::panic::resume_unwind(Box::new("as asked"));
+        }
+        Box::pin(async { Ok(()) })
+    });
+    let begun = Instant::now();
+    let outcome = run(&rig, &Job { depth: 4, ..short(60_000) });
+    assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker died")));
+    assert!(begun.elapsed() < Duration::from_secs(30), "the others end with it");
+}
+
+#[test]
+fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
+    let rig = rig(&["null:1M", "null:2M"], 2);
+    let job = Job { sizes: vec![(4096, 1)], depth: 3, ..amount(1_000_003) };
+    let outcome = run(&rig, &job);
+    assert_eq!((outcome.read.bytes, outcome.write.bytes, outcome.ended_early), (1_000_003, 0, None));
+    assert_eq!(outcome.sessions.len(), 4);
+    assert_eq!(outcome.sessions.iter().map(|s| s.read_bytes).sum::<u64>(), 1_000_003);
+    assert!(outcome.elapsed_s > 0.0);
+}
+
+#[test]
+fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
+    let rig = rig(&["null:1M"], 3);
+    let sizes = vec![(512, 1), (4096, 1), (65536, 1)];
+    let job =
+        Job { order: Order::Random, sizes, depth: 4, time: None, commands: Some(1001), ..Job::default() };
+    let outcome = run(&rig, &job);
+    assert_eq!((outcome.read.ios, outcome.ended_early), (1001, None));
+    assert_eq!(outcome.sessions.iter().map(|s| s.read_ios).collect::<Vec<_>>(), [335, 333, 333]);
+    assert_eq!(outcome.read.bytes % 512, 0);
+}
+
+#[test]
+fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
+    let probe = crate::faces::testing::Probe::new(1 << 20);
+    let mut rig = rig(&["memory:1M"], 1);
+    rig.wrap(|_, _| probe.clone());
+    let job = Job { way: Way::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
+    let outcome = run(&rig, &job);
+    assert_eq!((outcome.write.ios, outcome.read.ios, probe.most_at_once()), (4, 3, 1));
+}
+
+#[test]
+fn a_time_is_kept_and_the_ramp_does_not_count() {
+    let rig = rig(&["null:1M"], 1);
+    let job = Job { ramp: Duration::from_millis(200), interval: Duration::from_millis(100), ..short(300) };
+    let (before, watch) = (Instant::now(), Watch::default());
+    let outcome = rig.run(&job, &watch).expect("a job");
+    assert_eq!(outcome.elapsed_s, 0.3);
+    assert!(before.elapsed() >= Duration::from_millis(500));
+    assert_eq!(outcome.series.len(), 3);
+    assert_eq!(outcome.series.iter().map(|s| s.share.read_ios).sum::<u64>(), outcome.read.ios);
+    assert_eq!(watch.done(), (outcome.read.ios, outcome.read.bytes));
+    assert_eq!(outcome.read.total.count(), outcome.read.ios + outcome.late);
+    assert!(outcome.cpu.client_s > 0.0, "{:?}", outcome.cpu);
+}
+
+#[test]
+fn what_is_written_can_be_read_and_compared() {
+    let rig = rig(&["memory:1M"], 1);
+    let job = Job { fill: Fill::Lba, sizes: vec![(8192, 1)], depth: 4, ..amount(1 << 20) };
+    assert_eq!(run(&rig, &Job { way: Way::Write, flush: true, ..job.clone() }).write.bytes, 1 << 20);
+    let read = Job { compare: true, sizes: vec![(65536, 1)], ..job.clone() };
+    assert_eq!(run(&rig, &read).ended_early, None);
+    run(&rig, &Job { way: Way::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) });
+    let why = run(&rig, &read).ended_early.expect("a wrong byte");
+    assert_eq!(why, "byte 307206 is not what was written there");
+}
+
+#[test]
+fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
+    let rig = rig(&["memory:1M"], 2);
+    let both = run(&rig, &Job { way: Way::Both, depth: 2, ..short(100) });
+    assert!(both.read.ios > 0 && both.write.ios > 0);
+    let mix = run(&rig, &Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 2000) });
+    assert!((800..1200).contains(&mix.read.ios), "{} of 2000", mix.read.ios);
+}
+
+/// A disk on which every read takes 5 ms.
+fn slow() -> Rig {
+    odd(|_| {
+        Box::pin(async {
+            sleep(Duration::from_millis(5)).await;
+            Ok(())
+        })
+    })
+}
+
+/// Runs a job that somebody ends after 100 ms.
+fn ended(rig: &Rig, job: &Job) -> Outcome {
+    let watch = Watch::default();
+    let ender = watch.clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        ender.end();
+    });
+    let outcome = rig.run(job, &watch).expect("an outcome");
+    thread.join().expect("it ends");
+    outcome
+}
+
+#[test]
+fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
+    // One at a time: 200 a second, where 1000 are due.
+    let slow = slow();
+    let outcome = run(&slow, &Job { pace: Pace::Even(1000.0), ..short(400) });
+    assert!(outcome.read.ios <= 80, "{}", outcome.read.ios);
+    assert!(outcome.backlog >= 300, "{}", outcome.backlog);
+    let (service, total) = (&outcome.read.service, &outcome.read.total);
+    assert!(
+        total.quantile(0.5).unwrap() > 2 * service.quantile(0.5).unwrap(),
+        "most waited for those before them: {service:?} {total:?}"
+    );
+    let quick = rig(&["null:1M"], 2);
+    let outcome = run(&quick, &Job { pace: Pace::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
+    assert!(outcome.elapsed_s > 0.4, "300 at 500 a second came in {} s", outcome.elapsed_s);
+}
+
+#[test]
+fn what_somebody_ends_was_measured_until_then_and_no_longer() {
+    let (rig, hour) = (rig(&["null:1M"], 1), short(3_600_000));
+    let outcome = ended(&rig, &hour);
+    assert!(outcome.read.ios > 0 && outcome.ended_early.is_none());
+    assert!(outcome.elapsed_s > 0.05 && outcome.elapsed_s < 60.0, "{}", outcome.elapsed_s);
+    assert_eq!(outcome.series.last().map(|step| step.until_s), Some(outcome.elapsed_s));
+    let paced = ended(&rig, &Job { pace: Pace::Even(1000.0), ..hour });
+    assert!(paced.elapsed_s < 60.0 && paced.backlog < 60_000, "{} {}", paced.elapsed_s, paced.backlog);
+}
+
+#[test]
+fn nothing_is_due_once_the_amount_is_reached() {
+    let hundred = Job { pace: Pace::Even(1000.0), amount: Some(4096 * 100), ..short(60_000) };
+    for rig in [rig(&["null:1M"], 1), slow()] {
+        let outcome = run(&rig, &hundred);
+        assert_eq!((outcome.read.ios, outcome.backlog), (100, 0));
+    }
+}
+
+#[test]
+fn what_runs_in_the_ramp_is_not_taken_out_of_the_amount() {
+    let rig = rig(&["null:64M"], 2);
+    let job = Job { ramp: Duration::from_millis(300), depth: 4, ..amount(64 << 20) };
+    let (outcome, watch) = (run(&rig, &job), Watch::default());
+    assert_eq!((outcome.read.bytes, outcome.ended_early), (64 << 20, None));
+    let paced = rig.run(&Job { pace: Pace::Even(2000.0), amount: Some(4096 * 100), ..job }, &watch);
+    assert_eq!(paced.expect("a job").read.ios, 100);
+}
+
+#[test]
+fn steps_that_never_end_and_more_than_can_be_kept_are_refused() {
+    let rig = rig(&["null:1M"], 1);
+    let refused = |job: Job| rig.run(&job, &Watch::default()).unwrap_err().to_string();
+    let none = refused(Job { interval: Duration::ZERO, ..short(10) });
+    assert!(none.contains("steps that take no time never end\nhint: name an interval"), "{none}");
+    let many = refused(Job { interval: Duration::from_nanos(1), ..short(10) });
+    assert!(many.contains("10000000 steps, and 1000000 are the most\nhint: use a longer"), "{many}");
+    let job = Job { interval: Duration::from_nanos(1), ..amount(1 << 20) };
+    let series = run(&rig, &job).series;
+    assert!(series.len() <= crate::steps::MOST, "{}", series.len());
+    assert_eq!(series.iter().map(|step| step.share.read_bytes).sum::<u64>(), 1 << 20);
+}
+
+#[test]
+fn a_mix_does_not_write_back_what_it_read() {
+    let rig = rig(&["memory:1M"], 1);
+    let job = Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 1000) };
+    run(&rig, &job);
+    // The same places once more, without a disk.
+    let mut again = Offsets::new(&job, 0, 1 << 20, 0, (0, 1));
+    let written: std::collections::HashSet<u64> = (0..1000)
+        .map(|_| again.next(true, u64::MAX))
+        .filter(|next| !next.read)
+        .map(|next| next.offset)
+        .collect();
+    assert!(written.len() > 100, "{}", written.len());
+    for offset in written {
+        let zeros = Job { fill: Fill::Zeros, compare: true, offset, ..amount(4096) };
+        assert!(run(&rig, &zeros).ended_early.is_some(), "zeros at {offset}");
+    }
+}
+
+#[test]
+fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
+    let hangs = |offset| -> Future<'static, io::Result<()>> {
+        Box::pin(async move { if offset < 40960 { Ok(()) } else { std::future::pending().await } })
+    };
+    let (rig, watch) = (odd(hangs), Watch::default());
+    let job = Job { depth: 3, time: Some(HOUR), ..Job::default() };
+    let outcome = std::thread::scope(|scope| {
+        let run = scope.spawn(|| rig.run(&job, &watch).expect("a job that makes sense"));
+        std::thread::sleep(Duration::from_millis(100));
+        watch.end();
+        run.join().expect("no panic")
+    });
+    assert_eq!((outcome.read.ios, outcome.late), (10, 3));
+    assert!(outcome.read.total.max_ns >= 1_000_000_000, "{} ns", outcome.read.total.max_ns);
+    assert!(outcome.ended_early.expect("it did not end").contains("not answered"));
+}
+
+#[test]
+fn a_failure_of_one_session_is_the_end_of_all() {
+    let mut rig = rig(&["memory:1M"], 3);
+    rig.wrap(|index, disk| {
+        let fails = move |_| -> Future<'static, io::Result<()>> {
+            Box::pin(async move {
+                sleep(Duration::from_millis(5)).await;
+                if index == 1 { Err(io::Error::other("gone")) } else { Ok(()) }
+            })
+        };
+        Arc::new(Odd(disk, fails, false))
+    });
+    let outcome = run(&rig, &Job { time: Some(HOUR), ..Job::default() });
+    assert!(outcome.ended_early.expect("a failure").contains("gone"));
+    assert!(outcome.elapsed_s < 20.0, "the rate is that of the time in which all worked");
+}
+
+#[test]
+fn a_failure_ends_the_job_and_what_was_measured_stands() {
+    let broken = |offset| -> Future<'static, io::Result<()>> {
+        Box::pin(async move { if offset == 40960 { Err(io::Error::other("a scratch")) } else { Ok(()) } })
+    };
+    let outcome = run(&odd(broken), &amount(1 << 20));
+    assert_eq!((outcome.read.ios, outcome.errors), (10, 1));
+    assert_eq!(outcome.ended_early.as_deref(), Some("read of 4096 bytes at 40960: a scratch"));
+    let outcome = run(&odd(broken), &Job { go_on: true, ..amount(1 << 20) });
+    assert_eq!((outcome.read.ios, outcome.errors, outcome.ended_early), (255, 1, None));
+}
+
+#[test]
+fn a_target_that_does_not_answer_does_not_hold_whoever_wants_to_end() {
+    let silent = odd(|_| Box::pin(std::future::pending()));
+    let outcome = ended(&silent, &amount(1 << 20));
+    assert_eq!(outcome.ended_early.as_deref(), Some("not answered 2 s after the end: 1 command"));
+    let outcome = ended(&silent, &Job { depth: 3, interval: Duration::from_millis(10), ..short(60) });
+    assert_eq!(outcome.ended_early.as_deref(), Some("not answered 2 s after the end: 3 commands"));
+    assert_eq!((outcome.elapsed_s, outcome.series.len()), (0.06, 6), "what was measured is its time");
+}
+
+/// A disk whose reads from a place on take so long.
+fn slow_from(place: u64, ms: u64) -> Rig {
+    odd(move |offset| {
+        Box::pin(async move {
+            if offset >= place {
+                sleep(Duration::from_millis(ms)).await;
+            }
+            Ok(())
+        })
+    })
+}
+
+#[test]
+fn what_is_in_flight_at_the_end_of_the_time_is_in_latencies_and_in_no_rate() {
+    let stalled = slow_from(0, 500);
+    for pace in [Pace::Closed, Pace::Even(1000.0)] {
+        let job = Job { depth: 3, pace, interval: Duration::from_millis(50), ..short(200) };
+        let outcome = run(&stalled, &job);
+        assert_eq!((outcome.read.ios, outcome.late, &outcome.ended_early), (0, 3, &None), "{pace:?}");
+        assert_eq!(outcome.read.service.count(), 3, "{pace:?}");
+        assert_eq!(outcome.read.total.count(), 3 + outcome.backlog, "{pace:?}");
+        assert!(outcome.read.service.quantile(0.01) > Some(490_000_000), "{:?}", outcome.read.service);
+        assert_eq!((outcome.elapsed_s, outcome.series.len()), (0.2, 4));
+        assert!(outcome.series.iter().all(|step| step.share.read_ios == 0));
+    }
+}
+
+#[test]
+fn a_slow_tail_does_not_shorten_what_was_measured() {
+    let tail = slow_from(9 * 4096, 500);
+    let job = Job { amount: Some(10 * 4096), interval: Duration::from_millis(50), ..short(200) };
+    let outcome = run(&tail, &job);
+    assert_eq!((outcome.read.ios, outcome.late, outcome.elapsed_s, outcome.series.len()), (9, 1, 0.2, 4));
+    let in_time = run(&tail, &Job { amount: Some(9 * 4096), ..job.clone() });
+    assert!(in_time.elapsed_s < 0.2, "its amount was done before: {}", in_time.elapsed_s);
+    let failing = odd(|offset| {
+        Box::pin(async move {
+            if offset < 4096 {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(150)).await;
+            Err(io::Error::other("a scratch"))
+        })
+    });
+    let outcome = run(&failing, &amount(1 << 20));
+    assert!(outcome.read.ios == 1 && outcome.elapsed_s >= 0.15, "{} s", outcome.elapsed_s);
+}
+
+#[test]
+fn buffers_are_made_before_the_clock_starts() {
+    let mut rig = rig(&["null:1G"], 1);
+    rig.wrap(|_, disk| {
+        let five_ms = || -> Future<'static, io::Result<()>> {
+            Box::pin(async {
+                sleep(Duration::from_millis(5)).await;
+                Ok(())
+            })
+        };
+        Arc::new(Odd(disk, move |_| five_ms(), true))
+    });
+    let outcome = run(&rig, &Job { sizes: vec![(32 << 20, 1)], depth: 8, ..short(60) });
+    assert!(
+        outcome.read.ios >= 8,
+        "each of 8 in flight has time for several, and all did {}",
+        outcome.read.ios
+    );
+}
+
+#[test]
+fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
+    let (rig, begun) = (rig(&["null:1M"], 2), Instant::now());
+    let hour = short(3_600_000);
+    let thinking = ended(&rig, &Job { think: HOUR, ..hour.clone() });
+    assert_eq!((thinking.read.ios, &thinking.ended_early), (2, &None), "one of each session");
+    assert!(thinking.elapsed_s >= 0.1, "{}", thinking.elapsed_s);
+    let waiting = ended(&rig, &Job { pace: Pace::Even(1e-3), ..hour.clone() });
+    assert_eq!((waiting.read.ios, waiting.backlog, waiting.ended_early), (0, 0, None));
+    let in_ramp = ended(&rig, &Job { ramp: HOUR, think: HOUR, ..hour });
+    assert_eq!((in_ramp.read.ios, in_ramp.elapsed_s, in_ramp.ended_early), (0, 0.0, None));
+    let over = run(&rig, &Job { think: HOUR, ..short(100) });
+    assert_eq!((over.read.ios, over.elapsed_s, over.ended_early), (2, 0.1, None));
+    assert!(begun.elapsed() < Duration::from_secs(60), "it waited for those who sleep");
+}
+
+/// What a disk was asked to make stable.
+#[derive(Default)]
+struct Asked {
+    /// For each write, whether it must be stable when it is acknowledged.
+    writes: Mutex<Vec<bool>>,
+    flushes: AtomicU64,
+}
+
+/// A disk that notes what is to be stable, and takes its time; with a queue, or without.
+struct Noting {
+    disk: Arc<dyn Backend>,
+    asked: Arc<Asked>,
+    write: Duration,
+    flush: Duration,
+    has_queue: bool,
+    /// Runs that it lasts for.
+    left: AtomicU64,
+}
+
+impl Backend for Noting {
+    fn facts(&self) -> Facts {
+        self.disk.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.disk.read(offset, buf)
+    }
+    fn write(&self, _: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.asked.writes.lock().expect("no panic").push(stable);
+        Box::pin(async move {
+            sleep(self.write).await;
+            (Ok(()), buf)
+        })
+    }
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        if self.left.fetch_sub(1, Relaxed) == 0 {
+            std::panic::resume_unwind(Box::new("as asked"));
+        }
+        let queue = NotingQueue { asked: self.asked.clone(), ended: Vec::new() };
+        self.has_queue.then(|| Box::new(queue) as _)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.asked.flushes.fetch_add(1, Relaxed);
+        Box::pin(async move {
+            sleep(self.flush).await;
+            Ok(())
+        })
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.disk.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.disk.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.disk.describe()
+    }
+}
+
+struct NotingQueue {
+    asked: Arc<Asked>,
+    ended: Vec<(usize, Buf)>,
+}
+
+impl Queue for NotingQueue {
+    fn read(&mut self, lane: usize, _: u64, buf: Buf) {
+        self.ended.push((lane, buf));
+    }
+    fn write(&mut self, lane: usize, _: u64, buf: Buf, stable: bool) {
+        self.asked.writes.lock().expect("no panic").push(stable);
+        self.ended.push((lane, buf));
+    }
+    fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        let Some((lane, buf)) = self.ended.pop() else { return Poll::Pending };
+        Poll::Ready((lane, (Ok(()), buf)))
+    }
+}
+
+/// A disk that takes so long, and lasts for so many runs.
+fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (Rig, Arc<Asked>) {
+    let (mut rig, asked) = (rig(&["null:1M"], 1), Arc::new(Asked::default()));
+    let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
+    rig.wrap(|_, disk| {
+        let left = AtomicU64::new(runs);
+        Arc::new(Noting { disk, asked: asked.clone(), write, flush, has_queue, left })
+    });
+    (rig, asked)
+}
+
+/// A rig of which so many runs come to an end, and no more.
+pub(crate) fn lasting(runs: u64) -> Rig {
+    noting(0, 0, true, runs).0
+}
+
+#[test]
+fn writes_are_stable_where_that_is_asked_for_and_only_there() {
+    for (has_queue, stable) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (rig, asked) = noting(0, 0, has_queue, 1);
+        run(&rig, &Job { way: Way::Write, stable, depth: 2, ..amount(4096 * 8) });
+        assert_eq!(*asked.writes.lock().expect("no panic"), [stable; 8], "queue: {has_queue}");
+        assert_eq!(asked.flushes.load(Relaxed), 0);
+    }
+}
+
+#[test]
+fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
+    let two = |flush| {
+        let (rig, asked) = noting(200, 300, false, 1);
+        let job = Job { way: Way::Write, flush, depth: 2, ..short(300) };
+        (run(&rig, &job), asked.flushes.load(Relaxed))
+    };
+    // Two are written in time, and two are in flight when the time is over.
+    let (without, flushes) = two(false);
+    assert_eq!((without.write.ios, without.late, without.elapsed_s, flushes), (2, 2, 0.3, 0));
+    let (with, flushes) = two(true);
+    assert_eq!((with.write.ios, with.write.bytes, with.late, flushes), (4, 4 * 4096, 0, 1));
+    assert!(with.elapsed_s >= 0.7, "it ended with its flush: {} s", with.elapsed_s);
+    assert_eq!(with.series.iter().map(|step| step.share.write_ios).sum::<u64>(), 4);
+}
+
+#[test]
+fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
+    let (idle, busy) = (rig(&["null:1M"], 1), rig(&["null:1M"], 1));
+    let watch = Watch::default();
+    let [idle, busy] = std::thread::scope(|scope| {
+        let idle = scope.spawn(|| idle.run(&Job { think: HOUR, ..short(400) }, &watch));
+        let busy = busy.run(&Job { depth: 8, ..short(400) }, &watch);
+        [idle.join().expect("it ends"), busy].map(|outcome| outcome.expect("a job"))
+    });
+    let (idle, busy) = (idle.cpu.client_s, busy.cpu.client_s);
+    assert!(busy > 0.0 && idle < busy / 4.0, "idle {idle} s, busy {busy} s");
+}
+
+#[test]
+fn a_rig_runs_on_the_cores_that_are_named() {
+    let core = lunar_server::config::Cores::All.usable().expect("cores")[0];
+    let opening = |cores| Opening { sessions: 3, cores, ..Opening::default() };
+    let target = [Target::parse("null:1M").expect("a target")];
+    for cores in [lunar_server::config::Cores::Count(1), lunar_server::config::Cores::List(vec![core])] {
+        let rig = Rig::open(&target, &opening(cores)).expect("a rig");
+        let name = rig.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
+        assert_eq!(name.expect("it runs"), Some(format!("core {core}")));
+        assert_eq!((rig.cores.count(), rig.sessions()), (1, 3));
+        assert!(rig.places.iter().all(|place| place.core == 0));
+    }
+}
+
+#[test]
+fn cpu_time_after_the_deadline_does_not_count() {
+    let busy_later = odd(|_| {
+        Box::pin(async {
+            sleep(Duration::from_millis(120)).await;
+            let before = cpu::own();
+            while cpu::own() < before + 2.0 {}
+            Ok(())
+        })
+    });
+    let outcome = run(&busy_later, &short(50));
+    assert_eq!(outcome.late, 1);
+    assert!(outcome.cpu.client_s < 2.0, "{:?}", outcome.cpu);
+}
+
+#[test]
+fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
+    for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
+        let mut rig = rig(&["memory:1M"], 1);
+        let job = Job { fill, ..amount(64 << 10) };
+        run(&rig, &Job { way: Way::Write, ..job.clone() });
+        let read = Job { compare: true, ..job };
+        assert_eq!(run(&rig, &read).ended_early, None, "{fill:?}");
+        mute(&mut rig);
+        let why = run(&rig, &read).ended_early;
+        assert_eq!(why.as_deref(), Some("byte 0 is not what was written there"), "{fill:?}");
+    }
+}
+
+/// From now on reads leave the buffer as it is.
+pub(crate) fn mute(rig: &mut Rig) {
+    let nothing = |_| -> Future<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
+    rig.wrap(|_, disk| Arc::new(Odd(disk, nothing, true)));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let rig = rig(&["null:1M"], 1);
+    let refused = |job: Job| rig.run(&job, &Watch::default()).unwrap_err().what;
+    assert_eq!(refused(Job { time: None, ..Job::default() }), "it would never end");
+    assert!(refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() }).contains("do not fit into 1048576"));
+    assert!(refused(Job { span: Some(1 << 20), offset: 1, ..Job::default() }).contains("do not fit"));
+    assert!(refused(Job { depth: 0, ..Job::default() }).contains("zero"));
+    assert!(refused(Job { compare: true, ..Job::default() }).contains("cannot be compared"));
+}
+
+#[test]
+fn lengths_and_offsets_are_whole_blocks() {
+    let checked = |sizes: &[u32], offset, block_size| {
+        let sizes = sizes.iter().map(|bytes| (*bytes, 1)).collect();
+        check_blocks(&Job { sizes, offset, ..Job::default() }, block_size).map_err(|e| e.what)
+    };
+    assert!(checked(&[512, 4096], 512, 512).is_ok());
+    assert!(checked(&[1000], 3, 1).is_ok());
+    assert_eq!(checked(&[3000, 1000], 0, 512).unwrap_err(), "1000 bytes are no whole blocks of 512");
+    assert_eq!(checked(&[4096], 512, 4096).unwrap_err(), "512 bytes are no whole blocks of 4096");
+    let strided = |stride| check_blocks(&Job { order: Order::Strided(stride), ..Job::default() }, 512);
+    assert!(strided(8192).is_ok());
+    assert_eq!(strided(1000).unwrap_err().what, "1000 bytes are no whole blocks of 512");
+}
+
+#[test]
+fn data_is_not_overwritten_unless_that_is_wanted() {
+    let dir = std::env::temp_dir().join(format!("lunar-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let path = dir.join("disk");
+    let target = [Target::parse(path.to_str().expect("text")).expect("a path")];
+    let opening = Opening { write: true, create: Some(4 << 20), ..Opening::default() };
+    let open = |opening: &Opening| Rig::open(&target, opening).map(Rig::close);
+    open(&opening).expect("a new file holds no data");
+    let mut bytes = vec![0; 4 << 20];
+    bytes[(4 << 20) - 512] = 1;
+    std::fs::write(&path, &bytes).expect("written");
+    let refused = open(&opening).unwrap_err();
+    assert_eq!(refused.kind, Kind::HoldsData);
+    assert!(refused.what.ends_with("holds data: byte 4193792 is not zero"), "{}", refused.what);
+    open(&Opening { destroy: true, ..opening.clone() }).expect("it is wanted");
+    open(&Opening::default()).expect("reading does no harm");
+    std::fs::remove_dir_all(&dir).expect("removed");
+}

@@ -1,0 +1,254 @@
+//! Is it still the data that was written? Every unit that is written carries its owner, its place and its
+//! generation; a ledger knows which generations each may have, and a journal keeps that beyond the process.
+
+mod journal;
+mod ledger;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use ledger::Ledger;
+pub(crate) use ledger::{Claim, Counts};
+
+use crate::document::Run;
+use crate::job::{Order, Pace, Way};
+use crate::run::check;
+use crate::{Document, Error, Job, Kind, Rig, Watch, plain};
+use journal::{Header, Journal};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// What is written carries checks, and is read back.
+    pub is_on: bool,
+    /// The file in which account is kept beyond the process.
+    pub state: Option<PathBuf>,
+    /// Nothing is written, and all that the file knows is checked.
+    pub is_only: bool,
+}
+
+/// A verification while it goes on.
+pub(crate) struct Verification {
+    ledgers: Vec<Arc<Ledger>>,
+    state: Option<PathBuf>,
+    notes: Vec<String>,
+}
+
+impl Checks {
+    /// The job as it is with these arguments: nothing is written to be checked only.
+    pub(crate) fn limit(&self, job: Job) -> Job {
+        if self.is_only { Job { way: Way::Read, ..job } } else { job }
+    }
+
+    /// Lets a rig keep account of what the job writes, if that was asked for.
+    ///
+    /// # Errors
+    /// When the job cannot be verified, or the file not be used.
+    pub(crate) fn prepare(&self, rig: &mut Rig, job: &Job) -> Result<Option<Verification>, Error> {
+        if !self.is_on {
+            return Ok(None);
+        }
+        let (ledgers, notes) = match &self.state {
+            None => (self.fresh(rig, job)?, Vec::new()),
+            Some(path) => {
+                let (ledger, notes) = self.kept(path, rig, job)?;
+                (vec![Arc::new(ledger)], notes)
+            }
+        };
+        rig.keep_account(&ledgers);
+        Ok(Some(Verification { ledgers, state: self.state.clone(), notes }))
+    }
+
+    fn fresh(&self, rig: &Rig, job: &Job) -> Result<Vec<Arc<Ledger>>, Error> {
+        if !job.way.writes() {
+            return invalid("it writes nothing that could be verified", "write, or name --verify-state");
+        }
+        let of = |facts: crate::document::TargetFacts| {
+            Ledger::new(header(job, rig.capacity(), &facts.name)?, None).map(Arc::new).map_err(too_large)
+        };
+        rig.facts().into_iter().map(of).collect()
+    }
+
+    /// A ledger that a file knows of, and what must be told.
+    fn kept(&self, path: &Path, rig: &Rig, job: &Job) -> Result<(Ledger, Vec<String>), Error> {
+        let [target] = &rig.facts()[..] else {
+            return invalid("--verify-state is for one target", "verify each by itself");
+        };
+        let cannot = |e: io::Error| {
+            let what = format!("{} cannot be used: {e}", path.display());
+            Error::new(Kind::Medium(lunar_server::Cause::of(e.kind())), what, "name another file")
+        };
+        let journal = Journal::open(path, !self.is_only).map_err(cannot)?;
+        if journal.is_empty().map_err(cannot)? && !self.is_only {
+            let header = header(job, rig.capacity(), &target.name)?;
+            let ledger = Ledger::new(header.clone(), None).map_err(too_large)?;
+            journal.begin(&header).map_err(cannot)?;
+            ledger.keep(journal);
+            return Ok((ledger, Vec::new()));
+        }
+        let unusable = |why: String| {
+            let what = format!("{} cannot be used: {why}", path.display());
+            Error::new(Kind::Invalid, what, "name another file")
+        };
+        let (ledger, records) = Ledger::read(&mut journal.read().map_err(cannot)?).map_err(unusable)?;
+        self.fits(ledger.header(), rig, job).map_err(unusable)?;
+        let other = (ledger.header().target != target.name)
+            .then(|| format!("{} was made on {}", path.display(), ledger.header().target));
+        if !self.is_only {
+            journal.cut(ledger.header(), records).map_err(cannot)?;
+            ledger.keep(journal);
+        }
+        Ok((ledger, other.into_iter().collect()))
+    }
+
+    /// Whether what a file knows is about this.
+    fn fits(&self, kept: &Header, rig: &Rig, job: &Job) -> Result<(), String> {
+        let told = format!("it knows blocks of {} bytes in {} from {} on", kept.unit, kept.span, kept.first);
+        let capacity = rig.capacity();
+        if kept.first + kept.span > capacity {
+            return Err(format!("{told}, and there are {capacity} bytes"));
+        }
+        if self.is_only {
+            return Ok(());
+        }
+        let asked = header(job, capacity, &kept.target).map_err(|e| e.what)?;
+        if (asked.unit, asked.first, asked.span) != (kept.unit, kept.first, kept.span) {
+            let Header { unit, first, span, .. } = asked;
+            return Err(format!(
+                "{told}, and asked for are blocks of {unit} bytes in {span} from {first} on"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn invalid<T>(what: impl Into<String>, hint: &str) -> Result<T, Error> {
+    Err(Error::new(Kind::Invalid, what, hint))
+}
+
+fn too_large(what: String) -> Error {
+    Error::new(Kind::Invalid, what, "use less of the target: --span 64G")
+}
+
+/// What a job's ledger is about, with an owner by lot.
+fn header(job: &Job, capacity: u64, target: &str) -> Result<Header, Error> {
+    let span = check(job, capacity)?;
+    let unit = 1 << job.granule().trailing_zeros().min(unit::LONGEST.trailing_zeros());
+    if unit < unit::SHORTEST {
+        let what = format!("commands in steps of {} bytes cannot be verified", job.granule());
+        return invalid(what, "--bs takes multiples of 512");
+    }
+    let stride = if let Order::Strided(stride) = job.order { stride } else { 0 };
+    for (name, bytes) in [("offset", job.offset), ("amount", job.amount.unwrap_or(0)), ("stride", stride)] {
+        if !bytes.is_multiple_of(unit) {
+            let what = format!("--{name} is no multiple of the {unit} bytes of a block that is verified");
+            return invalid(what, "round it");
+        }
+    }
+    let owner = getrandom::u64().map_err(|e| {
+        Error::new(Kind::System, format!("there are no random numbers: {e}"), "look at /dev/urandom")
+    })?;
+    Ok(Header { owner, unit: unit as u32, first: job.offset, span, target: target.into() })
+}
+
+impl Verification {
+    /// Reads back all that is known, once `document` has what ran before, and tells what was found.
+    ///
+    /// # Errors
+    /// As [`Rig::run`].
+    pub(crate) fn finish(
+        self,
+        rig: &Rig,
+        job: &Job,
+        document: &mut Document,
+        watch: &Watch,
+    ) -> Result<(), Error> {
+        document.runs.iter_mut().for_each(|run| self.tell(&mut run.job));
+        document.notes.extend(self.notes.iter().cloned());
+        if document.ended_early().is_some() || watch.is_ended() {
+            document.notes.push(self.left_out());
+            return Ok(());
+        }
+        let run = self.read_back(rig, job, watch)?;
+        let note = match &run.outcome.ended_early {
+            None => self.found(),
+            Some(why) => format!("verification failed: {why}"),
+        };
+        document.runs.push(run);
+        document.notes.push(note);
+        Ok(())
+    }
+
+    fn read_back(&self, rig: &Rig, job: &Job, watch: &Watch) -> Result<Run, Error> {
+        let job = self.reading(job);
+        self.ledgers.iter().for_each(|ledger| ledger.rewind());
+        let mut outcome = rig.read_back(&job, watch)?;
+        if outcome.ended_early.is_none() {
+            let left = self.blocks().saturating_sub(self.counts().iter().map(|c| c.sound + c.unsure).sum());
+            outcome.ended_early = (left > 0).then(|| format!("{left} blocks were not read back"));
+        }
+        let mut run = plain::told_of(rig, &job, outcome);
+        run.label = "verify".into();
+        self.tell(&mut run.job);
+        Ok(run)
+    }
+
+    /// The job that reads back: as fast as it goes, in the lengths and at the depth of the one that wrote.
+    fn reading(&self, job: &Job) -> Job {
+        let unit = self.ledgers.iter().map(|ledger| ledger.header().unit).max().unwrap_or(1);
+        let longest = job.longest().max(unit) / unit * unit;
+        Job {
+            order: Order::Sequential,
+            way: Way::Read,
+            sizes: vec![(longest, 1)],
+            time: None,
+            amount: Some(self.ledgers.iter().map(|ledger| ledger.known_bytes()).sum()),
+            ramp: Duration::ZERO,
+            pace: Pace::Closed,
+            think: Duration::ZERO,
+            stable: false,
+            flush: false,
+            offset: 0,
+            span: None,
+            ..job.clone()
+        }
+    }
+
+    /// Adds to what is told of a job.
+    fn tell(&self, told: &mut Vec<(String, String)>) {
+        told.retain(|(name, _)| name != "fill");
+        told.push(("verify".into(), "yes".into()));
+        let state = self.state.iter().map(|path| ("verify-state".into(), path.display().to_string()));
+        told.extend(state);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.ledgers.iter().map(|ledger| ledger.known_bytes() / u64::from(ledger.header().unit)).sum()
+    }
+
+    fn counts(&self) -> Vec<Counts> {
+        self.ledgers.iter().map(|ledger| ledger.counts()).collect()
+    }
+
+    fn left_out(&self) -> String {
+        let later = match &self.state {
+            Some(path) => format!("; --verify-only --verify-state {} does that", path.display()),
+            None => String::new(),
+        };
+        format!("what was written was not read back{later}")
+    }
+
+    fn found(&self) -> String {
+        let sum = |of: fn(&Counts) -> u64| self.counts().iter().map(of).sum::<u64>();
+        let (sound, unsure, torn) = (sum(|c| c.sound), sum(|c| c.unsure), sum(|c| c.torn));
+        let unsure = match unsure {
+            0 => String::new(),
+            n => format!("; {n} more have a write that was never acknowledged, {torn} of them torn"),
+        };
+        format!("verified: {sound} blocks hold what was acknowledged{unsure}")
+    }
+}

@@ -1,0 +1,343 @@
+use super::*;
+use crate::{Opening, Target};
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a disk does wrong with a command at an offset.
+type Fault = fn(u64) -> Wrong;
+
+#[derive(Clone, Copy)]
+enum Wrong {
+    Nothing,
+    /// It is acknowledged and forgotten.
+    Forgotten,
+    /// It goes elsewhere.
+    At(u64),
+    /// It fails.
+    Fails,
+}
+
+/// A disk with a fault, from the given write of each place on.
+struct Faulty {
+    disk: Arc<dyn Backend>,
+    fault: Fault,
+    good: u32,
+    writes: AtomicU32,
+}
+
+impl Backend for Faulty {
+    fn facts(&self) -> Facts {
+        self.disk.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.disk.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        let is_good = self.writes.fetch_add(1, Ordering::Relaxed) < self.good;
+        match if is_good { Wrong::Nothing } else { (self.fault)(offset) } {
+            Wrong::Nothing => self.disk.write(offset, buf, stable),
+            Wrong::At(other) => self.disk.write(other, buf, stable),
+            Wrong::Forgotten => Box::pin(async move { (Ok(()), buf) }),
+            Wrong::Fails => Box::pin(async move { (Err(io::Error::other("a scratch")), buf) }),
+        }
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.disk.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.disk.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.disk.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.disk.describe()
+    }
+}
+
+fn rig(target: &str, sessions: usize) -> Rig {
+    let opening = Opening { sessions, write: true, destroy: true, ..Opening::default() };
+    Rig::open(&[Target::parse(target).expect("a target")], &opening).expect("a rig")
+}
+
+fn checks() -> Checks {
+    Checks { is_on: true, ..Checks::default() }
+}
+
+/// Runs a job as the command does.
+fn run(mut rig: Rig, checks: &Checks, job: Job) -> Result<Document, Error> {
+    let (job, watch) = (checks.limit(job), Watch::default());
+    let verification = checks.prepare(&mut rig, &job)?.expect("it is asked for");
+    let mut document = Document::new("a test");
+    if !checks.is_only {
+        document.runs.push(plain::one(&rig, &job, &watch)?);
+    }
+    verification.finish(&rig, &job, &mut document, &watch)?;
+    rig.close();
+    Ok(document)
+}
+
+fn good(document: &Document) -> &str {
+    assert_eq!(document.ended_early(), None);
+    let last = document.runs.last().expect("a run");
+    assert_eq!(last.label, "verify");
+    document.notes.last().expect("a note")
+}
+
+/// Writes 64 KiB from the first byte on, twice, on a disk that has a fault after `good` writes; what is said.
+fn on_faulty(good: u32, fault: Fault, more: Job) -> Document {
+    let mut rig = rig("memory:1M", 1);
+    rig.wrap(|_, disk| Arc::new(Faulty { disk, fault, good, writes: AtomicU32::new(0) }));
+    let job = Job { way: Way::Write, time: None, amount: Some(128 << 10), span: Some(64 << 10), ..more };
+    run(rig, &checks(), job).expect("a document")
+}
+
+fn said(document: &Document) -> &str {
+    document.ended_early().expect("it is found")
+}
+
+#[test]
+fn commands_that_want_the_same_places_leave_them_consistent() {
+    for way in [Way::Write, Way::Mix(50), Way::Both] {
+        let job = Job {
+            order: Order::Random,
+            way,
+            sizes: vec![(512, 1), (4096, 2), (16384, 1)],
+            depth: 32,
+            span: Some(64 << 10),
+            time: Some(Duration::from_millis(300)),
+            ..Job::default()
+        };
+        let document = run(rig("memory:1M", 2), &checks(), job).expect("a document");
+        assert_eq!(good(&document), "verified: 128 blocks hold what was acknowledged");
+        assert!(document.runs[0].outcome.write.ios > 1000, "{:?}", document.runs[0].outcome.write.ios);
+        assert_eq!(document.runs[1].outcome.read.bytes, 64 << 10);
+        let has = |name: &str| document.runs[1].job.iter().any(|(n, _)| n == name);
+        assert!(has("verify") && !has("fill"));
+    }
+}
+
+#[test]
+fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
+    let job = Job { think: Duration::from_millis(20), ..sixteen() };
+    let document = run(rig("memory:1M", 1), &checks(), job).expect("a document");
+    good(&document);
+    let [written, read] = [&document.runs[0], &document.runs[1]].map(|run| run.outcome.elapsed_s);
+    assert!(written > 0.3 && read < 0.2, "written in {written} s, read back in {read} s");
+    assert!(document.runs[1].job.iter().all(|word| word.0 != "think"));
+}
+
+#[test]
+fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_before() {
+    let mut rig = rig("memory:1M", 1);
+    crate::run::tests::mute(&mut rig);
+    let job =
+        Job { way: Way::Mix(50), time: None, amount: Some(4096 * 100), span: Some(4096), ..Job::default() };
+    let document = run(rig, &checks(), job).expect("a document");
+    assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
+    assert!(document.runs[0].outcome.read.ios < 40, "it was found in the read-back only");
+}
+
+#[test]
+fn each_target_has_a_ledger_of_its_own() {
+    let targets = ["memory:1M", "memory:2M"].map(|t| Target::parse(t).expect("a target"));
+    let opening = Opening { sessions: 2, write: true, ..Opening::default() };
+    let job = Job { way: Way::Write, time: None, amount: Some(4 << 20), ..Job::default() };
+    let document = run(Rig::open(&targets, &opening).expect("a rig"), &checks(), job).expect("a document");
+    assert_eq!(good(&document), "verified: 512 blocks hold what was acknowledged");
+}
+
+#[test]
+fn a_write_that_is_forgotten_is_found() {
+    let forgets: Fault = |offset| if offset == 8192 { Wrong::Forgotten } else { Wrong::Nothing };
+    let never_there = on_faulty(0, forgets, Job::default());
+    assert_eq!(said(&never_there), "block 2 (byte 8192): not written by this run");
+    let second = on_faulty(16, forgets, Job::default());
+    assert_eq!(said(&second), "block 2 (byte 8192): stale: holds generation 1, 2 was acknowledged");
+    assert!(second.notes.last().expect("a note").starts_with("verification failed: block 2"));
+}
+
+#[test]
+fn a_write_that_goes_elsewhere_is_found_where_it_went() {
+    let astray: Fault = |offset| if offset == 12288 { Wrong::At(4096) } else { Wrong::Nothing };
+    assert_eq!(said(&on_faulty(0, astray, Job::default())), "block 1 (byte 4096): misplaced: it is block 3");
+}
+
+#[test]
+fn a_write_that_fails_may_or_may_not_have_happened() {
+    let fails: Fault = |offset| if offset == 8192 { Wrong::Fails } else { Wrong::Nothing };
+    let document = on_faulty(16, fails, Job { go_on: true, ..Job::default() });
+    assert!(good(&document).ends_with(
+        "15 blocks hold what was acknowledged; 1 more have a write that was \
+                                       never acknowledged, 0 of them torn"
+    ));
+    let ended = on_faulty(16, fails, Job::default());
+    assert_eq!(said(&ended), "write of 4096 bytes at 8192: a scratch");
+    assert_eq!(ended.notes, ["what was written was not read back"]);
+}
+
+#[test]
+fn reads_of_a_mix_are_checked_on_the_fly() {
+    let forgets: Fault = |_| Wrong::Forgotten;
+    let mix = Job { order: Order::Random, way: Way::Mix(50), ..Job::default() };
+    let mut rig = rig("memory:1M", 1);
+    rig.wrap(|_, disk| Arc::new(Faulty { disk, fault: forgets, good: 0, writes: AtomicU32::new(0) }));
+    let document = run(rig, &checks(), mix).expect("a document");
+    assert_eq!(document.runs.len(), 1);
+    assert!(said(&document).ends_with("not written by this run"));
+}
+
+/// A folder with a disk and a state, which goes away.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lunar-verify-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        File::create(path.join("disk")).and_then(|file| file.set_len(1 << 20)).expect("a disk");
+        Folder(path)
+    }
+
+    fn rig(&self) -> Rig {
+        rig(self.0.join("disk").to_str().expect("text"), 2)
+    }
+
+    fn checks(&self) -> Checks {
+        Checks { state: Some(self.0.join("state")), ..checks() }
+    }
+
+    fn only(&self) -> Checks {
+        Checks { is_only: true, ..self.checks() }
+    }
+
+    fn disk(&self) -> File {
+        File::options().read(true).write(true).open(self.0.join("disk")).expect("a disk")
+    }
+
+    fn block(&self, n: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        self.disk().read_exact_at(&mut bytes, n * 4096).expect("a block");
+        bytes
+    }
+
+    fn put(&self, n: u64, bytes: &[u8]) {
+        self.disk().write_all_at(bytes, n * 4096).expect("a block");
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// 16 blocks, each once.
+fn sixteen() -> Job {
+    Job { way: Way::Write, time: None, amount: Some(64 << 10), span: Some(64 << 10), ..Job::default() }
+}
+
+#[test]
+fn a_run_goes_on_where_the_last_one_ended() {
+    let folder = Folder::new("resume");
+    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let first = folder.block(3);
+    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
+    assert_eq!(document.runs[0].outcome.write.ios, 0);
+    folder.put(3, &first);
+    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    assert_eq!(said(&document), "block 3 (byte 12288): stale: holds generation 1, 2 was acknowledged");
+}
+
+#[test]
+fn a_disk_that_is_altered_behind_its_back_is_found_out() {
+    let folder = Folder::new("altered");
+    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let why = || {
+        let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+        said(&document).to_owned()
+    };
+    let (four, five) = (folder.block(4), folder.block(5));
+    let mut flipped = four.clone();
+    flipped[1000] ^= 1;
+    folder.put(4, &flipped);
+    assert_eq!(why(), "block 4 (byte 16384): CRC wrong");
+    folder.put(4, &five);
+    assert_eq!(why(), "block 4 (byte 16384): misplaced: it is block 5");
+    folder.put(4, &[0; 4096]);
+    assert_eq!(why(), "block 4 (byte 16384): not written by this run");
+    folder.put(4, &four);
+    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    good(&document);
+}
+
+#[test]
+fn a_state_with_a_torn_end_is_gone_on_with_and_a_damaged_one_is_refused() {
+    let folder = Folder::new("torn");
+    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let whole = fs::read(folder.state()).expect("a state");
+    // The acknowledgement of the last write is lost, half of it.
+    fs::write(folder.state(), &whole[..whole.len() - 10]).expect("written");
+    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    assert!(good(&document).contains("15 blocks hold what was acknowledged; 1 more"));
+    assert_eq!(fs::read(folder.state()).expect("a state").len(), whole.len() - 10, "only looked at");
+    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
+    for garbage in [&whole[..20], b"something else, long enough to hold a header, but without a word of ours"]
+    {
+        fs::write(folder.state(), garbage).expect("written");
+        let refused = run(folder.rig(), &folder.checks(), sixteen()).unwrap_err();
+        assert!(refused.kind == Kind::Invalid && refused.what.contains("cannot be used"), "{refused}");
+        assert_eq!(fs::read(folder.state()).expect("a state"), garbage, "it is left alone");
+    }
+    let mut damaged = whole.clone();
+    let at = whole.len() - 100;
+    damaged[at] ^= 1;
+    fs::write(folder.state(), &damaged).expect("written");
+    assert!(run(folder.rig(), &folder.only(), sixteen()).unwrap_err().what.contains("is damaged"));
+}
+
+#[test]
+fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
+    let folder = Folder::new("fits");
+    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let refused = |checks: &Checks, job: Job| run(folder.rig(), checks, job).unwrap_err().what;
+    let other = refused(&folder.checks(), Job { span: Some(32 << 10), ..sixteen() });
+    assert!(other.ends_with(
+        "it knows blocks of 4096 bytes in 65536 from 0 on, and asked for are blocks of 4096 bytes in 32768 \
+         from 0 on"
+    ));
+    let held = Journal::open(&folder.state(), false).expect("it can be used");
+    assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses it"));
+    drop(held);
+    let small = folder.0.join("small");
+    File::create(&small).and_then(|file| file.set_len(32 << 10)).expect("a disk");
+    let small = || rig(small.to_str().expect("text"), 1);
+    assert!(run(small(), &folder.only(), sixteen()).unwrap_err().what.ends_with("there are 32768 bytes"));
+    fs::remove_file(folder.state()).expect("removed");
+    assert_eq!(
+        run(folder.rig(), &folder.only(), sixteen()).unwrap_err().kind,
+        Kind::Medium(lunar_server::Cause::NotFound)
+    );
+}
+
+#[test]
+fn what_cannot_be_verified_is_refused() {
+    let refused = |job: Job| run(rig("memory:1M", 1), &checks(), job).unwrap_err().what;
+    assert!(refused(Job { sizes: vec![(4096, 1), (768, 1)], ..sixteen() }).contains("in steps of 256 bytes"));
+    assert!(refused(Job { way: Way::Read, ..sixteen() }).contains("writes nothing"));
+    assert!(refused(Job { offset: 512, ..sixteen() }).starts_with("--offset is no multiple of the 4096"));
+    assert!(refused(Job { amount: Some(5000), ..sixteen() }).starts_with("--amount"));
+    assert!(refused(Job { order: Order::Strided(6144), ..sixteen() }).starts_with("--stride"));
+    let huge = run(rig("null:2T", 1), &checks(), Job { span: None, ..sixteen() }).unwrap_err();
+    assert!(huge.what.contains("are more than 268435456") && huge.hint.contains("--span"), "{huge}");
+}

@@ -1,0 +1,128 @@
+//! A unit: the stretch of bytes that carries its own proof.
+//!
+//! ```text
+//! 0   magic, 8 bytes          16  number of the block        28  bytes of a unit
+//! 8   owner                   24  generation                 32  CRC32C of all, this field zero
+//! ```
+//! Numbers are little endian. From 36 on come bytes that follow from owner, block and generation.
+
+use lunar_runtime::iscsi::digest::crc32c;
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+
+/// The shortest unit in bytes: what a logical block has at least.
+pub const SHORTEST: u64 = 512;
+/// The longest one in bytes: what can be torn is told apart in steps of it.
+pub const LONGEST: u64 = 4096;
+
+const MAGIC: [u8; 8] = *b"LUNARBLK";
+const CRC: std::ops::Range<usize> = 32..36;
+
+/// What a unit says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Who wrote it: a number by lot for each run and target.
+    pub owner: u64,
+    /// Its place: units from the first byte of the disk.
+    pub block: u64,
+    /// It grows with each write of the block; 0 was never written.
+    pub generation: u32,
+}
+
+/// What bytes turn out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// No unit, or one of somebody else.
+    Foreign,
+    /// A unit of the owner, with a checksum that is not that of its bytes.
+    Damaged,
+    /// Whole.
+    Whole {
+        /// The place that it was written to.
+        block: u64,
+        /// Which write of that place.
+        generation: u32,
+    },
+}
+
+impl Stamp {
+    /// Makes a unit of all of `bytes`, at least [`SHORTEST`].
+    pub fn put(self, bytes: &mut [u8]) {
+        let len = bytes.len() as u32;
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.owner.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.block.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[28..32].copy_from_slice(&len.to_le_bytes());
+        self.random().fill_bytes(&mut bytes[CRC.end..]);
+        let crc = checksum(bytes);
+        bytes[CRC].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    fn random(self) -> SmallRng {
+        let mixed = self.owner ^ self.block.rotate_left(32) ^ u64::from(self.generation);
+        SmallRng::seed_from_u64(mixed)
+    }
+}
+
+/// Looks at a unit that `owner` may have written.
+pub fn look(owner: u64, bytes: &[u8]) -> Seen {
+    let eight = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    let four = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    if bytes[..8] != MAGIC || eight(8) != owner {
+        return Seen::Foreign;
+    }
+    if four(CRC.start) != checksum(bytes) {
+        return Seen::Damaged;
+    }
+    Seen::Whole { block: eight(16), generation: four(24) }
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c(&[&bytes[..CRC.start], &[0; 4], &bytes[CRC.end..]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAMP: Stamp = Stamp { owner: 0x0123_4567_89ab_cdef, block: 77, generation: 3 };
+
+    fn unit(stamp: Stamp, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        stamp.put(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_unit_is_known_again() {
+        for len in [512, 4096] {
+            let bytes = unit(STAMP, len);
+            assert_eq!(look(STAMP.owner, &bytes), Seen::Whole { block: 77, generation: 3 });
+            assert_eq!(look(1, &bytes), Seen::Foreign);
+            let zeros = bytes.iter().filter(|byte| **byte == 0).count();
+            assert!(zeros < len / 8, "{zeros} zeros of {len}: it compresses");
+        }
+        assert_eq!(look(0, &[0; 512]), Seen::Foreign);
+    }
+
+    #[test]
+    fn any_changed_bit_is_seen() {
+        let good = unit(STAMP, 512);
+        for bit in 0..512 * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let expected = if bit < 128 { Seen::Foreign } else { Seen::Damaged };
+            assert_eq!(look(STAMP.owner, &bytes), expected, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_unit_of_another_length_or_of_two_halves_is_damaged() {
+        let long = unit(STAMP, 4096);
+        assert_eq!(look(STAMP.owner, &long[..512]), Seen::Damaged);
+        let newer = unit(Stamp { generation: 4, ..STAMP }, 4096);
+        let torn = [&newer[..512], &long[512..]].concat();
+        assert_eq!(look(STAMP.owner, &torn), Seen::Damaged);
+    }
+}

@@ -1,0 +1,195 @@
+//! Atomic writes of a file or device, with a [`Journal`](super::journal::Journal).
+
+use super::journal::changed;
+use super::space::cannot;
+use super::watch::{look_again, wait};
+use super::{File, Share};
+use crate::{Finished, MAX_ATOMIC, locked};
+use lunar_runtime::Buf;
+use rustix::fs::FallocateFlags;
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+
+/// A record that may be valid. No other write begins until it is cleared: done again later, it would replace newer data.
+#[derive(Default)]
+pub(super) struct Open {
+    is_open: AtomicBool,
+    /// The old blocks of a write that failed, and where they belong.
+    undo: Mutex<Option<(u64, Buf)>>,
+}
+
+impl Open {
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(SeqCst)
+    }
+
+    fn begin(&self) {
+        self.is_open.store(true, SeqCst);
+    }
+
+    fn end(&self) {
+        *locked(&self.undo) = None;
+        self.is_open.store(false, SeqCst);
+    }
+
+    /// As after a write that failed.
+    #[cfg(test)]
+    pub(super) fn fail(&self, offset: u64, old: Buf) {
+        self.begin();
+        *locked(&self.undo) = Some((offset, old));
+    }
+
+    fn copy(&self) -> Option<(u64, Buf)> {
+        locked(&self.undo).as_ref().map(|(offset, old)| {
+            let mut copy = Buf::zeroed(old.len());
+            copy.copy_from_slice(old);
+            (*offset, copy)
+        })
+    }
+}
+
+impl File {
+    /// Keeps a record, writes, and clears the record: one atomic write of a medium at a time.
+    pub(super) async fn write_recorded(&self, offset: u64, buf: Buf) -> Finished {
+        let Some(journal) = self.journal.clone().filter(|_| buf.len() <= MAX_ATOMIC as usize) else {
+            return (Err(io::ErrorKind::Unsupported.into()), buf);
+        };
+        let _turn = self.atomic.hold(0..1, Share::Nothing).await;
+        let old = match self.stable_old(offset, buf.len()).await {
+            Ok(old) => old,
+            Err(e) => return (Err(e), buf),
+        };
+        let record = journal.record(offset, &old, &buf);
+        self.open.begin();
+        let kept = lunar_runtime::blocking(move || journal.put(&record)).await;
+        let (result, buf) = match kept {
+            Ok(()) => self.write_or_undo(offset, buf, old).await,
+            Err(e) => (Err(e), buf),
+        };
+        let ended = self.end_record().await;
+        if let Err(e) = &ended {
+            let len = buf.len();
+            tracing::error!(
+                error = %e, offset, len,
+                "the record of an atomic write cannot be cleared; the medium refuses writes until it is; \
+                 hint: check the disks of the medium and of the state folder, and restart"
+            );
+        }
+        (result.and(ended), buf)
+    }
+
+    /// The blocks as they are, on stable storage too: after a power loss the record must know each of them.
+    async fn stable_old(&self, offset: u64, len: usize) -> io::Result<Buf> {
+        self.end_record().await?;
+        self.syncer.flush().await?;
+        let (result, old) = self.read_all(offset, Buf::zeroed(len)).await;
+        result.map(|()| old)
+    }
+
+    /// Another write may begin: the record of the last atomic write is cleared.
+    pub(super) async fn no_record(&self) -> io::Result<()> {
+        if !self.open.is_open() {
+            return Ok(());
+        }
+        let _turn = self.atomic.hold(0..1, Share::Nothing).await;
+        self.end_record().await
+    }
+
+    /// Clears the record, and before that restores the old blocks if its write failed.
+    async fn end_record(&self) -> io::Result<()> {
+        let Some(journal) = self.journal.clone().filter(|_| self.open.is_open()) else { return Ok(()) };
+        if let Some((offset, old)) = self.open.copy() {
+            self.undo(offset, &old).await?;
+            self.syncer.flush().await?;
+        }
+        lunar_runtime::blocking(move || journal.clear()).await?;
+        self.open.end();
+        Ok(())
+    }
+
+    /// Restores the old blocks: only those that have changed, for the others may be shared with another file, and writing
+    /// them would take space. What was beyond the end of a file when it became shorter is gone.
+    async fn undo(&self, offset: u64, old: &Buf) -> io::Result<()> {
+        look_again();
+        self.look_for_end();
+        let left = self.capacity.load(Relaxed).saturating_sub(offset).min(old.len() as u64) as usize;
+        let (result, now) = wait(self.read_all(offset, Buf::zeroed(left))).await;
+        result?;
+        for changed in changed(&now, &old[..left]) {
+            let mut part = Buf::zeroed(changed.len());
+            part.copy_from_slice(&old[changed.clone()]);
+            wait(self.write_all(offset + changed.start as u64, part, false)).await.0?;
+        }
+        Ok(())
+    }
+
+    /// What cannot be written as a whole is to be undone.
+    async fn write_or_undo(&self, offset: u64, buf: Buf, old: Buf) -> Finished {
+        look_again();
+        if let Err(e) = wait(self.reserve(offset, buf.len() as u64)).await {
+            return (Err(e), buf);
+        }
+        let (result, buf) = self.write_all(offset, buf, true).await;
+        if result.is_err() {
+            *locked(&self.open.undo) = Some((offset, old));
+        }
+        (result, buf)
+    }
+
+    /// Sees to it that there is space, where that can be asked for.
+    async fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.medium.is_device() {
+            return Ok(());
+        }
+        let found = rustix::fs::fstatfs(&self.medium.files.plain)?;
+        if !has_room(found.f_type as u32, found.f_bavail.saturating_mul(found.f_bsize as u64), len) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        for flags in [FallocateFlags::UNSHARE_RANGE, FallocateFlags::empty()] {
+            let all = offset..offset + len;
+            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &all)).await {
+                Err(e) if cannot(&e) || e.kind() == io::ErrorKind::InvalidInput => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `linux/magic.h`, and those of OpenZFS and bcachefs: each write of a block takes a new one.
+const COPY_ON_WRITE: [u32; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
+
+/// A write that fails in the middle can be undone: on a file system that copies on each write, that takes space too.
+fn has_room(file_system: u32, free: u64, len: u64) -> bool {
+    !COPY_ON_WRITE.contains(&file_system) || free >= 2 * len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::SECTOR;
+    use super::*;
+
+    #[test]
+    fn an_undo_has_room_where_each_write_is_a_copy() {
+        const EXT4: u32 = 0xef53;
+        for (file_system, free, is_enough) in
+            [(EXT4, 0, true), (COPY_ON_WRITE[0], 8191, false), (COPY_ON_WRITE[0], 8192, true)]
+        {
+            assert_eq!(has_room(file_system, free, 4096), is_enough, "{file_system:x} {free}");
+        }
+    }
+
+    #[test]
+    fn sectors_that_have_changed_are_found() {
+        let old = [1; 5 * SECTOR - 12];
+        assert_eq!(changed(&old, &old), []);
+        assert_eq!(changed(&[2; 5 * SECTOR - 12], &old).first(), Some(&(0..old.len())));
+        let mut now = old;
+        [0, 2 * SECTOR + 5, 3 * SECTOR, 5 * SECTOR - 13].iter().for_each(|at| now[*at] = 2);
+        assert_eq!(changed(&now, &old), [0..SECTOR, 2 * SECTOR..old.len()]);
+        now[3 * SECTOR] = 1;
+        assert_eq!(changed(&now, &old), [0..SECTOR, 2 * SECTOR..3 * SECTOR, 4 * SECTOR..old.len()]);
+    }
+}

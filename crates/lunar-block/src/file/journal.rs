@@ -1,0 +1,734 @@
+//! Atomic writes: what is to be written is on stable storage before the first byte of it is on the medium, so that a
+//! write that was cut off is done again when the medium is opened the next time.
+//!
+//! One record at a time. It is cleared before its write is acknowledged: done again later, it would replace newer data.
+//! A record has the identity of its medium. One of another medium stays as it is until that medium is back, and new
+//! records go to another file. A record has checksums of what it replaces too. Where the medium has something else by
+//! then, neither old nor new, another program has changed it, and the record is put aside.
+
+use super::identity::Identity;
+use super::medium::is_same_file;
+use crate::{MAX_ATOMIC, locked};
+use lunar_runtime::iscsi::digest::crc32c;
+use rustix::fs::Advice;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+const MAGIC: [u8; 8] = *b"LUNARWA2";
+/// Of records that do not have their medium. They are left as they are.
+const OLD_MAGIC: [u8; 8] = *b"LUNARWA1";
+/// Magic, offset, bytes, checksum of all, bytes of the medium's name.
+const HEADER: usize = 28;
+const CHECKSUM: Range<usize> = 20..24;
+/// Bytes that a medium changes as one.
+pub(super) const SECTOR: usize = 512;
+/// Bytes of the identity and path of a medium.
+const MAX_NAME: usize = 16 << 10;
+/// Bytes of a whole record.
+const MAX_RECORD: u64 =
+    (HEADER + MAX_NAME) as u64 + MAX_ATOMIC as u64 / SECTOR as u64 * 4 + MAX_ATOMIC as u64;
+/// Files of the records of one path: each medium that was there may have left one.
+const FILES: u32 = 16;
+/// Records of one path that are put aside.
+const ASIDE: u32 = 8;
+
+/// The records of one medium.
+pub(super) struct Journal {
+    folder: PathBuf,
+    medium: Identity,
+    /// From the first record on.
+    file: Mutex<Option<Kept>>,
+}
+
+/// The file of the records, locked: no other journal uses it.
+struct Kept {
+    file: File,
+    path: PathBuf,
+}
+
+/// What was to be written.
+struct Record {
+    medium: Identity,
+    offset: u64,
+    /// Of each sector as it was.
+    old: Vec<u32>,
+    data: Vec<u8>,
+}
+
+/// What is in a file of a record.
+enum Content {
+    Record(Record),
+    /// It does not have its medium.
+    Old,
+}
+
+impl Content {
+    /// None: there is no whole record.
+    fn of(bytes: &[u8]) -> Option<Content> {
+        let record = Record::of(bytes).map(Content::Record);
+        record.or_else(|| bytes.starts_with(&OLD_MAGIC).then_some(Content::Old))
+    }
+}
+
+/// What became of a record of this medium, or of one that another medium left at its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Replayed {
+    /// Its write is done.
+    Done { offset: u64, len: usize },
+    /// The medium does not take it, and has the old blocks: its host got no GOOD.
+    Undone { offset: u64, len: usize, error: io::ErrorKind },
+    /// The medium has changed since. The record is here.
+    Aside { offset: u64, len: usize, path: PathBuf },
+    /// It waits here for its own medium.
+    Other { id: String, path: PathBuf },
+    /// It does not have its medium.
+    Old { path: PathBuf },
+}
+
+/// A record that keeps its medium from being used, and why.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    /// The record, or the folder of all.
+    pub(super) path: PathBuf,
+    pub(super) error: io::Error,
+    /// It cannot be read: whether its write is done is not known.
+    pub(super) is_unread: bool,
+}
+
+impl Stuck {
+    fn unread(path: &Path, error: io::Error) -> Stuck {
+        Stuck { path: path.to_path_buf(), error, is_unread: true }
+    }
+}
+
+impl Record {
+    /// None: it is cleared, or was not yet whole when its writer ended.
+    fn of(bytes: &[u8]) -> Option<Record> {
+        let (header, rest) = bytes.split_at_checked(HEADER)?;
+        let offset = u64::from_le_bytes(header[8..16].try_into().ok()?);
+        let number = |at: usize| Some(u32::from_le_bytes(header[at..at + 4].try_into().ok()?));
+        let (len, name) = (number(16)?, number(24)?);
+        if header[..8] != MAGIC || len == 0 || len > MAX_ATOMIC {
+            return None;
+        }
+        let len = len as usize;
+        let (name, rest) = rest.split_at_checked(name as usize)?;
+        let (old, rest) = rest.split_at_checked(len.div_ceil(SECTOR) * 4)?;
+        let data = rest.get(..len)?;
+        let checksum =
+            crc32c(&[&header[..CHECKSUM.start], &[0; 4], &header[CHECKSUM.end..], name, old, data]);
+        if header[CHECKSUM] != checksum.to_le_bytes() {
+            return None;
+        }
+        let old = old.as_chunks::<4>().0.iter().map(|crc| u32::from_le_bytes(*crc)).collect();
+        Some(Record { medium: medium_of(name)?, offset, old, data: data.to_vec() })
+    }
+
+    /// Each sector of the medium is as it was before the write, or as it is after it.
+    fn fits(&self, medium: &[u8]) -> bool {
+        let sectors = medium.chunks(SECTOR).zip(self.data.chunks(SECTOR)).zip(&self.old);
+        sectors.into_iter().all(|((now, new), old)| now == new || crc32c(&[now]) == *old)
+    }
+
+    /// Each sector of the medium is as it was before the write.
+    fn is_undone(&self, medium: &[u8]) -> bool {
+        medium.chunks(SECTOR).zip(&self.old).all(|(now, old)| crc32c(&[now]) == *old)
+    }
+
+    /// Does its write again on its own medium, unless another program has changed that.
+    fn redo(&self, medium: &File) -> io::Result<Redone> {
+        forget(medium, self.offset, self.data.len());
+        let mut now = vec![0; self.data.len()];
+        match medium.read_exact_at(&mut now, self.offset) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(Redone::Changed),
+            read => read?,
+        }
+        if !self.fits(&now) {
+            return Ok(Redone::Changed);
+        }
+        let write = || match now == self.data {
+            // What was read here may be in the page cache only.
+            true => medium.sync_data(),
+            false => medium.write_all_at(&self.data, self.offset).and_then(|()| medium.sync_data()),
+        };
+        let Err(e) = write() else { return Ok(Redone::Done) };
+        match self.is_undone(&now) && self.restore(medium, &now)? {
+            true => Ok(Redone::Undone(e.kind())),
+            false => Err(e),
+        }
+    }
+
+    /// Restores the old blocks where the medium has taken new ones; whether it has all of the old ones then.
+    fn restore(&self, medium: &File, old: &[u8]) -> io::Result<bool> {
+        let read = || {
+            forget(medium, self.offset, old.len());
+            let mut now = vec![0; old.len()];
+            medium.read_exact_at(&mut now, self.offset).map(|()| now)
+        };
+        for changed in changed(&read()?, old) {
+            medium.write_all_at(&old[changed.clone()], self.offset + changed.start as u64)?;
+        }
+        medium.sync_data()?;
+        Ok(read()? == old)
+    }
+}
+
+/// What became of the write of a record.
+enum Redone {
+    Done,
+    /// It failed, and the medium has the old blocks.
+    Undone(io::ErrorKind),
+    /// Another program has changed the medium.
+    Changed,
+}
+
+/// Lets the page cache forget these bytes, which are to be read from the medium: it goes on to show data that the medium has not
+/// taken.
+fn forget(medium: &File, offset: u64, len: usize) {
+    if let Some(len) = NonZeroU64::new(len as u64) {
+        // What cannot be forgotten is compared as it is.
+        _ = rustix::fs::fadvise(medium, offset, Some(len), Advice::DontNeed);
+    }
+}
+
+/// The sectors that are not as they were, neighbours together.
+pub(super) fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for (at, (now, old)) in now.chunks(SECTOR).zip(old.chunks(SECTOR)).enumerate() {
+        let sector = at * SECTOR..at * SECTOR + old.len();
+        match all.last_mut() {
+            _ if now == old => {}
+            Some(last) if last.end == sector.start => last.end = sector.end,
+            _ => all.push(sector),
+        }
+    }
+    all
+}
+
+/// The identity, a zero byte, the path.
+fn medium_of(name: &[u8]) -> Option<Identity> {
+    let (id, path) = name.split_at(name.iter().position(|byte| *byte == 0)?);
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path[1..].to_vec()));
+    Some(Identity { id: String::from_utf8(id.to_vec()).ok()?, path })
+}
+
+impl Journal {
+    /// In a folder that is there.
+    pub(super) fn new(folder: &Path, medium: Identity) -> Journal {
+        Journal { folder: folder.to_path_buf(), medium, file: Mutex::default() }
+    }
+
+    /// A record as it is kept.
+    pub(super) fn record(&self, offset: u64, old: &[u8], new: &[u8]) -> Vec<u8> {
+        let name = [self.medium.id.as_bytes(), &[0], self.medium.path.as_os_str().as_bytes()].concat();
+        let mut bytes = Vec::with_capacity(HEADER + name.len() + new.len() + new.len().div_ceil(SECTOR) * 4);
+        bytes.extend(MAGIC);
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend((new.len() as u32).to_le_bytes());
+        bytes.extend([0; CHECKSUM.end - CHECKSUM.start]);
+        bytes.extend((name.len() as u32).to_le_bytes());
+        bytes.extend(name);
+        old.chunks(SECTOR).for_each(|sector| bytes.extend(crc32c(&[sector]).to_le_bytes()));
+        bytes.extend(new);
+        let checksum = crc32c(&[&bytes]);
+        bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Keeps a record; may wait.
+    pub(super) fn put(&self, record: &[u8]) -> io::Result<()> {
+        let mut slot = locked(&self.file);
+        // Somebody may have removed the file: nobody would find the record then.
+        let kept = slot.take().filter(|kept| is_at(&kept.file, &kept.path));
+        let kept = match kept {
+            Some(kept) => slot.insert(kept),
+            None => slot.insert(self.create()?),
+        };
+        kept.file.write_all_at(record, 0)?;
+        kept.file.sync_data()
+    }
+
+    /// The write of the record is done, or given up; may wait.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        locked(&self.file).as_ref().map_or(Ok(()), |kept| clear(&kept.file))
+    }
+
+    /// Does a write again that was cut off. Nobody else uses the medium yet.
+    pub(super) fn replay(&self, medium: &File) -> Result<Vec<Replayed>, Stuck> {
+        let mut all = Vec::new();
+        let found = self.found()?;
+        for (path, record) in self.ours(&found)? {
+            let done = self.end(record, path, medium);
+            all.push(done.map_err(|error| Stuck { path: path.clone(), error, is_unread: false })?);
+        }
+        all.extend(found.into_iter().filter_map(|(path, content)| self.waiting(path, content)));
+        Ok(all)
+    }
+
+    /// A write was cut off that was not done again yet.
+    pub(super) fn is_pending(&self) -> Result<bool, Stuck> {
+        Ok(!self.ours(&self.found()?)?.is_empty())
+    }
+
+    /// The records of this medium. A copy of a whole file system has the same media once more: of several records those of this path
+    /// count.
+    fn ours<'a>(&self, found: &'a [(PathBuf, Content)]) -> Result<Vec<(&'a PathBuf, &'a Record)>, Stuck> {
+        let ours = found.iter().filter_map(|(path, content)| match content {
+            Content::Record(record) if record.medium.id == self.medium.id => Some((path, record)),
+            _ => None,
+        });
+        let mut ours: Vec<_> = ours.collect();
+        if ours.len() < 2 {
+            return Ok(ours);
+        }
+        let first = ours[0].0;
+        ours.retain(|(_, record)| record.medium.path == self.medium.path);
+        match ours.is_empty() {
+            true => Err(Stuck::unread(first, io::Error::other("another record is of the same medium"))),
+            false => Ok(ours),
+        }
+    }
+
+    /// A record at this path that is not done again.
+    fn waiting(&self, path: PathBuf, content: Content) -> Option<Replayed> {
+        match content {
+            Content::Record(Record { medium: Identity { id, path: at }, .. }) => {
+                (id != self.medium.id && at == self.medium.path).then_some(Replayed::Other { id, path })
+            }
+            Content::Old => (path == self.path(0)).then_some(Replayed::Old { path }),
+        }
+    }
+
+    /// What this medium is.
+    pub(super) fn medium(&self) -> &str {
+        &self.medium.id
+    }
+
+    fn end(&self, record: &Record, path: &Path, medium: &File) -> io::Result<Replayed> {
+        let (offset, len) = (record.offset, record.data.len());
+        let redone = record.redo(medium)?;
+        if !matches!(redone, Redone::Changed) {
+            clear(&OpenOptions::new().write(true).open(path)?)?;
+        }
+        match redone {
+            Redone::Done => return Ok(Replayed::Done { offset, len }),
+            Redone::Undone(error) => return Ok(Replayed::Undone { offset, len, error }),
+            Redone::Changed => {}
+        }
+        let aside = self.aside();
+        std::fs::rename(path, &aside)?;
+        sync_folder(&self.folder)?;
+        Ok(Replayed::Aside { offset, len, path: aside })
+    }
+
+    /// The records that are not cleared, in the order of their names.
+    fn found(&self) -> Result<Vec<(PathBuf, Content)>, Stuck> {
+        let mut found = Vec::new();
+        for path in journals(&self.folder).map_err(|e| Stuck::unread(&self.folder, e))? {
+            match read(&path) {
+                Ok(bytes) => found.extend(bytes.and_then(|bytes| Some((path, Content::of(&bytes)?)))),
+                Err(e) if self.is_of_path(&path) => return Err(Stuck::unread(&path, e)),
+                // Most likely it is of another medium, which has to be served.
+                Err(e) => tracing::warn!(
+                    "{}: this record of an atomic write cannot be read: {e}; it may be of {}; hint: repair it, or remove it \
+                     if its medium does not come back",
+                    path.display(),
+                    self.medium.path.display()
+                ),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The record was written for this path.
+    fn is_of_path(&self, journal: &Path) -> bool {
+        let name = journal.file_name().unwrap_or_default().as_bytes();
+        name.starts_with(format!("{:016x}.", self.medium.hash_of_path()).as_bytes())
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        let number = if number == 0 { String::new() } else { format!(".{number}") };
+        self.folder.join(format!("{:016x}{number}.journal", self.medium.hash_of_path()))
+    }
+
+    /// A name for a record that is put aside: a free one, or that of the oldest.
+    fn aside(&self) -> PathBuf {
+        let path = |number| self.folder.join(format!("{:016x}.{number}.aside", self.medium.hash_of_path()));
+        let age = |path: &PathBuf| path.metadata().and_then(|found| found.modified()).ok();
+        // None, which is that of a free name, comes first.
+        (0..ASIDE).map(path).min_by_key(age).unwrap_or_else(|| path(0))
+    }
+
+    /// A file without a record that no other journal uses.
+    fn create(&self) -> io::Result<Kept> {
+        // Somebody may have deleted the folder.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        made.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.folder.display())))?;
+        for path in (0..FILES).map(|number| self.path(number)) {
+            let file = open(&path)?;
+            if is_locked_by_others(&file) || !is_at(&file, &path) {
+                continue;
+            }
+            if read(&path)?.is_some_and(|bytes| Content::of(&bytes).is_some()) {
+                continue;
+            }
+            file.sync_all()?;
+            sync_folder(&self.folder)?;
+            return Ok(Kept { file, path });
+        }
+        let all = self.folder.display();
+        let what = format!("the records of {FILES} other media that were at this path are in {all}");
+        Err(io::Error::new(io::ErrorKind::StorageFull, what))
+    }
+
+    /// Opens its file again, for reading only unless `writes`.
+    #[cfg(test)]
+    pub(super) fn reopen(&self, writes: bool) {
+        let path = locked(&self.file).as_ref().expect("a record").path.clone();
+        let file = OpenOptions::new().read(true).write(writes).open(&path).expect("a journal");
+        *locked(&self.file) = Some(Kept { file, path });
+    }
+
+    /// The file of its records; at first the one that it will be.
+    #[cfg(test)]
+    pub(super) fn file_now(&self) -> PathBuf {
+        locked(&self.file).as_ref().map_or(self.path(0), |kept| kept.path.clone())
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let found = file.metadata().and_then(|ours| Ok((ours, std::fs::metadata(path)?)));
+    found.is_ok_and(|(ours, there)| is_same_file(&ours, &there))
+}
+
+/// Where locks are not offered, the names of paths keep journals apart.
+fn is_locked_by_others(file: &File) -> bool {
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// Keeps the space for the next record. Without space for a header, the file becomes empty: a file system that is full
+/// does that too.
+fn clear(file: &File) -> io::Result<()> {
+    let overwritten = file.write_all_at(&[0; MAGIC.len()], 0).and_then(|()| file.sync_data());
+    overwritten.or_else(|_| file.set_len(0).and_then(|()| file.sync_all()))
+}
+
+/// The files of records, in the order of their names.
+fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
+    paths.sort();
+    Ok(paths)
+}
+
+/// What is in a file that is not cleared.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?.take(MAX_RECORD),
+    };
+    let mut bytes = Vec::new();
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+    if bytes != MAGIC && bytes != OLD_MAGIC {
+        return Ok(None);
+    }
+    file.read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Makes names stable.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::os::unix::fs::MetadataExt;
+
+    const LEN: usize = 5 * SECTOR;
+
+    /// A medium of ones, and the folder of its records, both gone at the end.
+    struct Place {
+        path: PathBuf,
+        folder: PathBuf,
+    }
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+            let folder = path.with_extension("records");
+            _ = std::fs::remove_dir_all(&folder);
+            std::fs::create_dir(&folder).expect("a folder");
+            std::fs::write(&path, [1; 8 * SECTOR]).expect("a medium");
+            Place { path, folder }
+        }
+
+        fn medium(&self) -> File {
+            OpenOptions::new().read(true).write(true).open(&self.path).expect("a medium")
+        }
+
+        fn journal(&self) -> Journal {
+            let medium = Identity::of(&self.medium(), &self.path, 0).expect("its identity");
+            Journal::new(&self.folder, medium)
+        }
+
+        fn whole(&self) -> Vec<u8> {
+            self.journal().record(SECTOR as u64, &[1; LEN], &[2; LEN])
+        }
+
+        fn put(&self) -> Journal {
+            let journal = self.journal();
+            journal.put(&self.whole()).expect("kept");
+            journal
+        }
+
+        /// What is there once it was opened again.
+        fn replayed(&self) -> (Vec<Replayed>, Vec<u8>) {
+            let replayed = self.journal().replay(&self.medium()).map_err(|stuck| stuck.error);
+            let medium = std::fs::read(&self.path).expect("a medium");
+            (replayed.expect("replayed"), medium[SECTOR..][..LEN].to_vec())
+        }
+
+        /// How many files of records there are.
+        fn files(&self, extension: &str) -> usize {
+            let paths =
+                std::fs::read_dir(&self.folder).expect("a folder").map(|entry| entry.expect("one").path());
+            paths.filter(|path| path.extension().is_some_and(|found| found == extension)).count()
+        }
+
+        /// Another file of ones comes to its path; where the first one is now.
+        fn replace(&self) -> PathBuf {
+            let away = self.path.with_extension("away");
+            std::fs::rename(&self.path, &away).expect("moved");
+            std::fs::write(&self.path, [1; 8 * SECTOR]).expect("another medium");
+            away
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            _ = std::fs::remove_file(&self.path);
+            _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    const DONE: Replayed = Replayed::Done { offset: SECTOR as u64, len: LEN };
+
+    #[test]
+    fn a_write_that_was_cut_off_anywhere_is_done_again() {
+        for sectors in 0..=5 {
+            let place = Place::new("cut-off");
+            place.put();
+            place.medium().write_all_at(&[2; LEN][..sectors * SECTOR], SECTOR as u64).expect("a part");
+            assert!(place.journal().is_pending().expect("readable"));
+            assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]), "after {sectors} sectors");
+            assert_eq!(place.replayed().0, [], "once");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_whole_changes_nothing() {
+        let place = Place::new("not-whole");
+        let path = place.put().file_now();
+        let whole = place.whole();
+        for cut in [0, 7, HEADER - 1, HEADER, HEADER + 20, whole.len() - 1] {
+            std::fs::write(&path, &whole[..cut]).expect("a part");
+            assert_eq!(place.replayed(), (vec![], vec![1; LEN]), "{cut} bytes");
+        }
+        for at in 0..whole.len() {
+            let mut wrong = whole.clone();
+            wrong[at] ^= 1;
+            assert!(Record::of(&wrong).is_none(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_medium_that_another_program_changed_is_left_alone() {
+        let place = Place::new("changed");
+        place.put();
+        place.medium().write_all_at(&[3], 2 * SECTOR as u64).expect("changed");
+        let (replayed, now) = place.replayed();
+        assert!(matches!(replayed[..], [Replayed::Aside { .. }]), "{replayed:?}");
+        assert_eq!((now[0], now[SECTOR], now[SECTOR + 1]), (1, 3, 1));
+        place.put();
+        place.medium().set_len(2 * SECTOR as u64).expect("shorter");
+        let replayed = place.journal().replay(&place.medium()).map_err(|stuck| stuck.error);
+        let [Replayed::Aside { path, .. }] = &replayed.expect("replayed")[..] else {
+            panic!("not put aside")
+        };
+        assert!(std::fs::read(path).is_ok_and(|bytes| Record::of(&bytes).is_some()), "it is kept");
+        for _ in 0..ASIDE {
+            place.put();
+            _ = place.journal().replay(&place.medium());
+        }
+        assert_eq!((place.files("aside"), place.files("journal")), (ASIDE as usize, 0));
+    }
+
+    /// Ones, and twos in the first `new` sectors of the write; nothing can be written there.
+    fn sealed(new: usize) -> File {
+        let mut bytes = [1; 8 * SECTOR];
+        bytes[SECTOR..][..new * SECTOR].fill(2);
+        let file = File::from(rustix::fs::memfd_create("sealed", MemfdFlags::ALLOW_SEALING).expect("a file"));
+        file.write_all_at(&bytes, 0).expect("written");
+        rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).expect("sealed");
+        file
+    }
+
+    #[test]
+    fn a_record_that_its_medium_refuses_is_dropped_if_all_is_old() {
+        let place = Place::new("refused");
+        place.put();
+        let stuck = place.journal().replay(&sealed(1)).expect_err("new and old blocks");
+        assert_eq!(stuck.error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(place.journal().is_pending().expect("readable"));
+        let replayed = place.journal().replay(&sealed(0)).map_err(|stuck| stuck.error).expect("undone");
+        assert!(matches!(replayed[..], [Replayed::Undone { .. }]), "{replayed:?}");
+        assert!(!place.journal().is_pending().expect("readable"));
+    }
+
+    #[test]
+    fn another_medium_at_the_path_is_left_alone() {
+        let place = Place::new("another");
+        place.put();
+        let record = place.medium().metadata().expect("a medium").ino();
+        place.medium().write_all_at(&[2; SECTOR], SECTOR as u64).expect("a part");
+        let away = place.replace();
+        for _ in 0..2 {
+            let (replayed, now) = place.replayed();
+            let [Replayed::Other { id, .. }] = &replayed[..] else { panic!("{replayed:?}") };
+            assert!(id.starts_with(&format!("inode {record}")), "{id}");
+            assert_eq!(now, [1; LEN]);
+        }
+        // Its own records do not replace that of the other.
+        place.put();
+        assert_eq!(place.files("journal"), 2);
+        assert_eq!(place.replayed().1, [2; LEN]);
+        std::fs::rename(&away, &place.path).expect("the first one is back");
+        assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]));
+        assert_eq!(place.replayed().0, []);
+    }
+
+    #[test]
+    fn a_medium_at_another_path_finds_its_record() {
+        let mut place = Place::new("moved");
+        place.put();
+        if place.journal().medium().contains(" at ") {
+            return println!("skipped: needs a file system with times of birth");
+        }
+        let to = place.path.with_extension("moved");
+        std::fs::rename(&place.path, &to).expect("moved");
+        place.path = to;
+        assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]));
+    }
+
+    #[test]
+    fn records_of_other_media_have_a_limit() {
+        let place = Place::new("limit");
+        let record = place.whole();
+        for number in 0..FILES {
+            std::fs::write(place.journal().path(number), &record).expect("a record");
+        }
+        let away = place.replace();
+        let e = place.journal().put(&place.whole()).expect_err("no place for it");
+        assert!(e.to_string().contains("16 other media"), "{e}");
+        std::fs::remove_file(away).expect("removed");
+        assert_eq!(place.files("journal"), FILES as usize);
+    }
+
+    #[test]
+    fn a_record_of_an_older_format_is_left_alone() {
+        let place = Place::new("older");
+        let path = place.journal().path(0);
+        std::fs::write(&path, [&OLD_MAGIC[..], &[1; 100]].concat()).expect("a record");
+        assert_eq!(place.replayed(), (vec![Replayed::Old { path: path.clone() }], vec![1; LEN]));
+        place.put();
+        assert!(std::fs::read(path).expect("there").starts_with(&OLD_MAGIC));
+        assert_eq!(place.replayed().0[0], DONE);
+    }
+
+    #[test]
+    fn an_unreadable_record_of_another_path_harms_nobody() {
+        let place = Place::new("unreadable");
+        std::fs::create_dir(place.folder.join("0123456789abcdef.journal")).expect("unreadable");
+        assert_eq!(place.replayed().0, []);
+        assert!(!place.journal().is_pending().expect("readable"));
+        place.put();
+        assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]));
+    }
+
+    #[test]
+    fn an_unreadable_record_of_this_path_is_an_error() {
+        let place = Place::new("unreadable-own");
+        let path = place.journal().path(3);
+        std::fs::create_dir(&path).expect("unreadable");
+        let refused = [
+            place.journal().replay(&place.medium()).expect_err("unreadable"),
+            place.journal().is_pending().expect_err("unreadable"),
+        ];
+        assert!(refused.iter().all(|stuck| stuck.is_unread && stuck.path == path), "{refused:?}");
+    }
+
+    /// As in a copy of a file system, which has the same inodes and times of birth.
+    #[test]
+    fn of_records_of_one_identity_that_of_the_path_counts() {
+        let place = Place::new("clones");
+        let medium = |path: &str| Identity { path: path.into(), ..place.journal().medium };
+        let journal = |path: &str| Journal::new(&place.folder, medium(path));
+        for path in ["/first", "/second"] {
+            let record = journal(path).record(SECTOR as u64, &[1; LEN], &[2; LEN]);
+            journal(path).put(&record).expect("kept");
+        }
+        let stuck = journal("/third").replay(&place.medium()).expect_err("nobody knows which");
+        assert!(stuck.error.to_string().contains("of the same medium"), "{stuck:?}");
+        assert_eq!(journal("/second").replay(&place.medium()).expect("replayed"), [DONE]);
+        assert!(journal("/first").is_pending().expect("readable"), "it waits");
+    }
+
+    #[test]
+    fn two_journals_of_one_path_keep_apart() {
+        let place = Place::new("apart");
+        let (first, second) = (place.put(), place.put());
+        assert_ne!(first.file_now(), second.file_now());
+        second.clear().expect("cleared");
+        assert!(place.journal().is_pending().expect("readable"));
+    }
+
+    #[test]
+    fn a_record_is_kept_though_its_file_was_removed() {
+        let place = Place::new("removed");
+        let journal = place.put();
+        journal.clear().expect("cleared");
+        std::fs::remove_file(journal.file_now()).expect("removed");
+        journal.put(&place.whole()).expect("kept");
+        journal.clear().expect("cleared");
+        std::fs::remove_dir_all(&place.folder).expect("removed");
+        journal.put(&place.whole()).expect("kept");
+        assert_eq!(place.replayed().0, [DONE]);
+    }
+
+    #[test]
+    fn a_write_that_has_ended_is_not_done_again() {
+        let place = Place::new("ended");
+        let journal = place.put();
+        place.medium().write_all_at(&[2; LEN], SECTOR as u64).expect("written");
+        journal.clear().expect("cleared");
+        place.medium().write_all_at(&[1; LEN], SECTOR as u64).expect("a later write");
+        assert_eq!(place.replayed(), (vec![], vec![1; LEN]));
+    }
+}

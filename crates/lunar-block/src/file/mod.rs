@@ -1,0 +1,881 @@
+//! Files and block devices, through the page cache or past it.
+//!
+//! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to
+//! the open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
+
+mod atomic;
+mod examine;
+mod identity;
+mod journal;
+mod lock;
+mod loops;
+mod medium;
+mod ops;
+#[cfg(test)]
+mod power;
+mod space;
+mod sync;
+mod underway;
+pub mod users;
+mod watch;
+
+use crate::range::{Ranges, Share};
+use crate::{
+    Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, Missing, OpenError, Spec, format, within,
+};
+pub(crate) use examine::examine;
+use journal::Journal;
+use lunar_runtime::Buf;
+use medium::Medium;
+use ops::{Handle, Held};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use sync::Syncer;
+use underway::{Regions, UnderWay};
+pub use watch::next_turn;
+use watch::{look_again, wait};
+
+/// How often a read on the spot is done before it takes the way that keeps writers out.
+const TRIES: u32 = 2;
+/// Bytes of a read that keeps writers out at a time.
+const ALONE: usize = 256 << 10;
+
+/// A regular file or a block device.
+pub(crate) struct File {
+    medium: Medium,
+    capacity: AtomicU64,
+    /// What the kernel has not yet refused for this file.
+    can: Can,
+    syncer: Arc<Syncer>,
+    ranges: Arc<Ranges>,
+    under_way: Arc<UnderWay>,
+    journal: Option<Arc<Journal>>,
+    /// The turn of atomic writes.
+    atomic: Arc<Ranges>,
+    /// The record of the last one.
+    open: atomic::Open,
+}
+
+/// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
+struct Can {
+    read_now: AtomicBool,
+    write_now: AtomicBool,
+    punch: AtomicBool,
+    zero_range: AtomicBool,
+}
+
+impl File {
+    pub(crate) fn open(spec: &Spec) -> Result<File, OpenError> {
+        let medium = Medium::open(spec)?;
+        if !spec.raw {
+            format::check(spec, &medium.files.plain, medium.size)?;
+        }
+        let journal = medium.journal(spec)?;
+        let cached = !medium.direct();
+        let can = Can {
+            read_now: AtomicBool::new(cached),
+            write_now: AtomicBool::new(cached && !medium.read_only),
+            punch: AtomicBool::new(medium.can_punch()),
+            zero_range: AtomicBool::new(true),
+        };
+        let files = medium.files.clone();
+        let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
+        let capacity = AtomicU64::new(medium.size);
+        let (ranges, under_way, atomic, open) = Default::default();
+        Ok(File { medium, capacity, can, syncer, ranges, under_way, journal, atomic, open })
+    }
+
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        within(self.capacity.load(Relaxed), offset, len)
+    }
+
+    fn check_write(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.medium.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        self.still_there(offset, len)
+    }
+
+    #[inline]
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Inline {
+        let checked = self.check(offset, buf.len() as u64);
+        inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
+            let mut rest = [IoSliceMut::new(&mut buf[at..])];
+            Ok(preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)?)
+        })
+    }
+
+    async fn read_all(&self, offset: u64, mut buf: Buf) -> Finished {
+        if self.medium.is_aligned(offset, buf.len()) {
+            return self.read_whole_blocks(offset, buf).await;
+        }
+        let whole = self.medium.widen(offset, buf.len() as u64);
+        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+        let (result, bounce) = self.read_whole_blocks(whole.start, bounce).await;
+        if result.is_ok() {
+            let skip = (offset - whole.start) as usize;
+            let n = buf.len();
+            buf.copy_from_slice(&bounce[skip..skip + n]);
+        }
+        (result, buf)
+    }
+
+    /// Each block as it is before a write, or after it.
+    async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> Finished {
+        let regions = Regions::of(offset, buf.len() as u64);
+        let before = self.under_way.before(regions);
+        let (result, buf) = ops::read(Handle::reading(&self.medium.files), offset, buf).await;
+        if result.is_err() || before.is_some_and(|before| self.under_way.is_as_before(regions, before)) {
+            return (result, buf);
+        }
+        self.read_alone(offset, buf).await
+    }
+
+    /// Piece by piece, and without a writer beside any of them.
+    async fn read_alone(&self, offset: u64, mut buf: Buf) -> Finished {
+        let (mut result, mut at, len) = (Ok(()), 0, buf.len());
+        while result.is_ok() && at < len {
+            let part = at..len.min(at + ALONE);
+            let _still = self.under_way.still(Regions::of(offset + at as u64, part.len() as u64)).await;
+            at = part.end;
+            (result, buf) = ops::read_part(Handle::reading(&self.medium.files), offset, buf, part).await;
+        }
+        (result, buf)
+    }
+
+    async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
+        let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
+            true => {
+                let len = buf.len() as u64;
+                let handle = self.handle(offset, len, Share::Blocks, stable).await;
+                ops::write(handle, offset, buf, || self.still_there(offset, len)).await
+            }
+            false => self.write_around(offset, buf, stable).await,
+        };
+        let result = match result {
+            Ok(()) if stable => self.settle().await,
+            other => other,
+        };
+        (result, buf)
+    }
+
+    /// What is left to do for a stable write after it was written.
+    async fn settle(&self) -> io::Result<()> {
+        match self.medium.files.through {
+            Some(_) => self.syncer.verdict(),
+            None => self.syncer.flush().await,
+        }
+    }
+
+    /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that
+    /// range.
+    async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
+        let whole = self.medium.widen(offset, buf.len() as u64);
+        let handle = self.handle(whole.start, whole.end - whole.start, Share::Nothing, stable).await;
+        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+        let read = Handle::reading(&self.medium.files);
+        let (mut result, mut bounce) = wait(ops::read(read, whole.start, bounce)).await;
+        if result.is_ok() {
+            let skip = (offset - whole.start) as usize;
+            bounce[skip..skip + buf.len()].copy_from_slice(&buf);
+            let may = || self.still_there(whole.start, whole.end - whole.start);
+            (result, _) = ops::write(handle, whole.start, bounce, may).await;
+        }
+        (result, buf)
+    }
+
+    /// The file together with the right to change a range of it. The page cache orders neighbours by itself;
+    /// direct I/O needs it as soon as one of them is narrower than a block.
+    async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
+        let range = match self.medium.direct() {
+            true => Some(wait(self.ranges.hold(self.medium.widen(offset, len), share)).await),
+            false => None,
+        };
+        let mark = Some(wait(UnderWay::write(&self.under_way, Regions::of(offset, len))).await);
+        Handle::new(&self.medium.files, stable, Some(Held { _range: range, _mark: mark }))
+    }
+}
+
+impl Backend for File {
+    fn facts(&self) -> Facts {
+        Facts {
+            capacity: self.capacity.load(Relaxed),
+            read_only: self.medium.read_only,
+            unmap: self.can.punch.load(Relaxed),
+            null: false,
+            stable: false,
+        }
+    }
+
+    fn refresh(&self) -> bool {
+        // A medium that does not tell its size now keeps the one it had; reads beyond the real end fail by
+        // themselves.
+        match self.medium.size_now() {
+            Ok(size) => self.capacity.swap(size, Relaxed) != size,
+            Err(_) => false,
+        }
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        self.medium.missing()
+    }
+
+    fn device_block_size(&self) -> Option<u32> {
+        self.medium.block_size()
+    }
+
+    fn offer(&self, offered: bool) {
+        self.medium.offer(offered);
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+        if !self.can.read_now.load(Relaxed) {
+            return Inline::WouldWait;
+        }
+        let regions = Regions::of(offset, buf.len() as u64);
+        for _ in 0..TRIES {
+            let Some(before) = self.under_way.before_soon(regions) else { break };
+            let outcome = self.read_once(offset, buf);
+            let is_whole = self.under_way.is_as_before(regions, before);
+            if is_whole || !matches!(outcome, Inline::Done(Ok(()))) {
+                return outcome;
+            }
+        }
+        Inline::WouldWait
+    }
+
+    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+        if !self.can.write_now.load(Relaxed) || self.open.is_open() {
+            return Inline::WouldWait;
+        }
+        let regions = Regions::of(offset, data.len() as u64);
+        let Some(_mark) = UnderWay::try_write(&*self.under_way, regions) else { return Inline::WouldWait };
+        let checked = self.check_write(offset, data.len() as u64);
+        inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
+            let rest = [IoSlice::new(&data[at..])];
+            // What has begun is ended here, though it may wait: to decide the command again could refuse the
+            // rest of it.
+            let how = if at == 0 { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
+            if at > 0 {
+                look_again();
+                self.still_there(offset, data.len() as u64)?;
+            }
+            Ok(pwritev2(&self.medium.files.plain, &rest, offset + at as u64, how)?)
+        })
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.check(offset, buf.len() as u64) {
+                Ok(()) => self.read_all(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let may = match wait(self.no_record()).await {
+                Ok(()) => self.check_write(offset, buf.len() as u64),
+                other => other,
+            };
+            match may {
+                Ok(()) => self.write_all(offset, buf, stable).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+
+    fn max_atomic(&self) -> u32 {
+        if self.journal.is_some() { MAX_ATOMIC } else { 0 }
+    }
+
+    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.check_write(offset, buf.len() as u64) {
+                Ok(()) => self.write_recorded(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(self.syncer.flush())
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.write_zeroes(offset, len, true)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            wait(self.no_record()).await?;
+            self.check_write(offset, len)?;
+            self.clear(offset, len, unmap).await
+        })
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if !self.medium.direct() {
+            self.medium.will_need(offset, len);
+        }
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            self.check(offset, len)?;
+            let found = self.find(offset, len, 1).await?;
+            Ok(found.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            self.check(offset, len)?;
+            self.find(offset, len, most).await
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let mut told = self.medium.describe();
+        told.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
+        told.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
+        told
+    }
+}
+
+/// Repeats `step` from where the last one ended until `len` bytes are done or it would wait.
+fn inline(
+    checked: io::Result<()>,
+    len: usize,
+    can: &AtomicBool,
+    nothing: io::ErrorKind,
+    mut step: impl FnMut(usize) -> io::Result<usize>,
+) -> Inline {
+    if checked.is_err() {
+        return Inline::Done(checked);
+    }
+    let mut at = 0;
+    while at < len {
+        match step(at).map_err(|e| (Errno::from_io_error(&e), e)) {
+            Ok(0) => return Inline::Done(Err(nothing.into())),
+            Ok(n) => at += n,
+            Err((Some(Errno::INTR), _)) => {}
+            Err((Some(Errno::AGAIN), _)) => return Inline::WouldWait,
+            Err((Some(Errno::OPNOTSUPP), _)) => {
+                can.store(false, Relaxed);
+                return Inline::WouldWait;
+            }
+            Err((_, e)) => return Inline::Done(Err(e)),
+        }
+    }
+    Inline::Done(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl};
+    use std::path::{Path, PathBuf};
+
+    /// An open file of one page without a name.
+    fn nameless() -> File {
+        let path = std::env::temp_dir().join(format!(
+            "lunar-block-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let spec = Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        std::fs::remove_file(path).expect("its name");
+        file
+    }
+
+    fn write(file: &File, stable: bool) -> io::Result<()> {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(file.write(0, Buf::zeroed(512), stable)).0
+    }
+
+    #[test]
+    fn a_read_waits_for_the_end_of_a_write_beside_it() {
+        let file = nameless();
+        let mark = UnderWay::try_write(&*file.under_way, Regions::of(0, 512));
+        let mut buf = [0; 512];
+        assert!(matches!(file.read_now(0, &mut buf), Inline::WouldWait), "on the spot it would be torn");
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let mut read = file.read(0, Buf::zeroed(512));
+            for _ in 0..20 {
+                let once = std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx)));
+                assert!(once.await.is_pending(), "a write is under way");
+                compio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            drop(mark);
+            read.await.0.expect("it has ended");
+        });
+        write(&file, false).expect("nobody reads any more");
+    }
+
+    /// A file with a folder of records; both go at the end.
+    fn with_journal(name: &str, test: impl AsyncFnOnce(&Spec, File)) {
+        with_journal_in(name, None, test);
+    }
+
+    /// The records are in this folder, or in one of their own.
+    fn with_journal_in(name: &str, folder: Option<&Path>, test: impl AsyncFnOnce(&Spec, File)) {
+        let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+        let own = path.with_extension("records");
+        std::fs::create_dir_all(&own).expect("a folder");
+        let journal = Some(folder.unwrap_or(&own).to_path_buf());
+        let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, journal, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        compio::runtime::Runtime::new().expect("a runtime").block_on(test(&spec, file));
+        std::fs::remove_file(&path).expect("a file");
+        std::fs::remove_dir_all(&own).expect("a folder");
+    }
+
+    fn of(byte: u8, len: usize) -> Buf {
+        let mut buf = Buf::zeroed(len);
+        buf.fill(byte);
+        buf
+    }
+
+    #[test]
+    fn an_atomic_write_ends_and_is_not_done_again() {
+        with_journal("ends", async |spec, file| {
+            file.write_atomic(512, of(1, 5000)).await.0.expect("written");
+            file.write(512, of(2, 5000), true).await.0.expect("a later write");
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(512, Buf::zeroed(5000)).await.1[..], [2; 5000]);
+        });
+    }
+
+    /// What is written stably goes to a device that is always full.
+    #[test]
+    fn an_atomic_write_without_space_leaves_the_old_blocks() {
+        with_journal("full", async |spec, mut file| {
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+            file.syncer = Arc::new(Syncer::new(|| Ok(())));
+            Arc::get_mut(&mut file.medium.files).expect("not shared").through = Some(full);
+            let e = file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
+            assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        });
+    }
+
+    /// At each sync of the file: its first byte, and whether a record is valid.
+    type Syncs = Arc<std::sync::Mutex<Vec<(u8, bool)>>>;
+
+    /// Syncs end like this, by their number.
+    fn watch_syncs(spec: &Spec, file: &mut File, end: fn(usize, &Journal) -> Result<(), Errno>) -> Syncs {
+        let syncs = Syncs::default();
+        let (path, seen) = (spec.path.clone(), syncs.clone());
+        let journal = file.journal.clone().expect("a journal");
+        file.syncer = Arc::new(Syncer::new(move || {
+            let first = std::fs::read(&path).expect("a file")[0];
+            let mut seen = crate::locked(&seen);
+            seen.push((first, journal.is_pending().expect("readable")));
+            end(seen.len(), &journal)
+        }));
+        syncs
+    }
+
+    #[test]
+    fn unflushed_old_blocks_are_stable_before_the_record() {
+        with_journal("unflushed", async |spec, mut file| {
+            let syncs = watch_syncs(spec, &mut file, |_, _| Ok(()));
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            file.write_atomic(0, of(2, 8192)).await.0.expect("written");
+            assert_eq!(crate::locked(&syncs).first(), Some(&(1, false)));
+        });
+    }
+
+    #[test]
+    fn a_record_that_is_not_cleared_stops_other_writes() {
+        with_journal("not-cleared", async |spec, mut file| {
+            // The second sync is that of the new blocks.
+            _ = watch_syncs(spec, &mut file, |number, journal| {
+                (number == 2).then(|| journal.reopen(false));
+                Ok(())
+            });
+            Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            file.write_atomic(0, of(2, 8192)).await.0.expect_err("not cleared");
+            assert!(matches!(file.write_now(0, &[1; 8192]), Inline::WouldWait));
+            file.write(0, of(1, 8192), true).await.0.expect_err("not cleared");
+            file.write_zeroes(0, 8192, false).await.expect_err("not cleared");
+            file.write_atomic(0, of(3, 8192)).await.0.expect_err("not cleared");
+            file.journal.as_ref().expect("a journal").reopen(true);
+            file.write(0, of(1, 8192), true).await.0.expect("cleared");
+            assert!(!file.open.is_open());
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        });
+    }
+
+    /// An atomic write that cannot be recorded changes nothing, and stops no other write.
+    async fn has_no_record(file: &File) {
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space for its record");
+        assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        assert!(!file.open.is_open());
+        file.write(0, of(3, 8192), true).await.0.expect("a plain write needs no record");
+        file.write_zeroes(0, 4096, false).await.expect("nor do zeros");
+    }
+
+    #[test]
+    fn a_record_without_space_stops_no_other_write() {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        with_journal("no-record", async |_, file| {
+            // Like an empty file on a full file system: it cannot grow, but it can become empty.
+            let full = rustix::fs::memfd_create("full", MemfdFlags::ALLOW_SEALING).expect("a file");
+            rustix::fs::fcntl_add_seals(&full, SealFlags::GROW).expect("sealed");
+            let path = file.journal.as_ref().expect("a journal").file_now();
+            let number = std::os::fd::AsRawFd::as_raw_fd(&full);
+            std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), path).expect("a link");
+            has_no_record(&file).await;
+        });
+    }
+
+    #[test]
+    fn a_full_state_folder_stops_no_other_write() {
+        let Some(folder) = Tmpfs::mount("full-state", "64k") else { return };
+        let room = || std::fs::remove_file(folder.0.join("other"));
+        with_journal_in("full-state", Some(&folder.0), async |_, file| {
+            std::fs::write(folder.0.join("other"), [0; 1 << 17]).expect_err("it is full");
+            has_no_record(&file).await;
+            room().expect("removed");
+            file.write_atomic(0, of(4, 8192)).await.0.expect("there is space again");
+        });
+    }
+
+    fn shrink(spec: &Spec) {
+        let file = std::fs::OpenOptions::new().write(true).open(&spec.path).expect("a file");
+        file.set_len(4096).expect("shorter");
+    }
+
+    fn size(spec: &Spec) -> u64 {
+        std::fs::metadata(&spec.path).expect("a file").len()
+    }
+
+    async fn poll_once<T>(work: &mut Future<'_, T>) -> std::task::Poll<T> {
+        std::future::poll_fn(|cx| std::task::Poll::Ready(work.as_mut().poll(cx))).await
+    }
+
+    /// A file that becomes shorter while a write of 16 KiB waits for a reader; how the write ends.
+    async fn shrinks(
+        spec: &Spec,
+        file: &File,
+        is_waiting: impl Fn() -> bool,
+        mut write: Future<'_, io::Result<()>>,
+    ) {
+        let still = file.under_way.still(Regions::of(0, 1 << 14)).await;
+        let (mut polls, pause) = (0, std::time::Duration::from_millis(1));
+        while polls < 20 || !is_waiting() {
+            assert!(poll_once(&mut write).await.is_pending(), "a reader keeps it out");
+            compio::time::sleep(pause).await;
+            polls += 1;
+        }
+        shrink(spec);
+        // As if another write had looked at the size right before.
+        next_turn();
+        file.look_for_end();
+        file.capacity.store(1 << 16, Relaxed);
+        drop(still);
+        assert_eq!(write.await.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(size(spec), 4096);
+        assert!(!file.open.is_open());
+    }
+
+    #[test]
+    fn a_write_that_waited_never_grows_a_file() {
+        for kind in 0..5 {
+            with_journal("waited", async |spec, file| {
+                let file = &file;
+                file.write(0, of(1, 1 << 14), false).await.0.expect("written");
+                let write: Future<'_, io::Result<()>> = match kind {
+                    0 => Box::pin(async { file.write(0, of(2, 1 << 14), false).await.0 }),
+                    1 => Box::pin(async { file.write(0, of(2, 1 << 14), true).await.0 }),
+                    2 => Box::pin(async { file.write_atomic(0, of(2, 1 << 14)).await.0 }),
+                    3 => file.write_zeroes(0, 1 << 14, false),
+                    _ => file.unmap(0, 1 << 14),
+                };
+                let journal = file.journal.as_ref().expect("a journal");
+                shrinks(spec, file, || kind != 2 || journal.is_pending().expect("readable"), write).await;
+            });
+        }
+    }
+
+    #[test]
+    fn zeros_that_are_written_never_grow_a_file() {
+        with_journal("zeros", async |spec, file| {
+            [&file.can.punch, &file.can.zero_range].iter().for_each(|can| can.store(false, Relaxed));
+            shrinks(spec, &file, || true, file.write_zeroes(0, 1 << 14, false)).await;
+        });
+    }
+
+    /// Where there is no ring, a write waits for its turn at the threads.
+    #[test]
+    fn a_write_that_waits_for_its_turn_never_grows_a_file() {
+        use compio::driver::{DriverType, ProactorBuilder};
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::Poll);
+        let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).build();
+        let path = std::env::temp_dir().join(format!("lunar-turn-{}", std::process::id()));
+        let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        runtime.expect("a runtime").block_on(async {
+            let mut turns = Vec::new();
+            for _ in 0..lunar_runtime::threads::AT_ONCE {
+                turns.push(lunar_runtime::Turn::wait().await);
+            }
+            let mut write = file.write(0, of(2, 8192), false);
+            assert!(poll_once(&mut write).await.is_pending(), "all turns are taken");
+            shrink(&spec);
+            drop(turns);
+            assert_eq!(write.await.0.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
+        });
+        assert_eq!(size(&spec), 4096);
+        std::fs::remove_file(path).expect("a file");
+    }
+
+    /// An atomic write of this range has failed: the old blocks were ones.
+    async fn undo(file: &File, offset: u64, len: usize) -> io::Result<()> {
+        let journal = file.journal.as_ref().expect("a journal");
+        journal.put(&journal.record(offset, &of(1, len), &of(2, len))).expect("kept");
+        file.open.fail(offset, of(1, len));
+        file.no_record().await
+    }
+
+    #[test]
+    fn an_undo_never_grows_a_file() {
+        with_journal("undo-shrunk", async |spec, file| {
+            file.write(0, of(2, 8192), false).await.0.expect("written");
+            shrink(spec);
+            for (offset, len) in [(0, 8192), (8192, 4096)] {
+                undo(&file, offset, len).await.expect("what is left is undone");
+                assert!(!file.open.is_open() && size(spec) == 4096);
+            }
+            assert_eq!(std::fs::read(&spec.path).expect("a file"), [1; 4096]);
+        });
+    }
+
+    /// They may be shared with another file, and there may be no space for a copy of them.
+    #[test]
+    fn an_undo_writes_no_block_that_has_not_changed() {
+        with_journal("undo-same", async |spec, mut file| {
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            let reads = std::fs::File::open(&spec.path).expect("a file");
+            file.syncer = Arc::new(Syncer::new(|| Ok(())));
+            Arc::get_mut(&mut file.medium.files).expect("not shared").plain = reads;
+            undo(&file, 0, 8192).await.expect("nothing is to be written");
+            assert!(!file.open.is_open());
+        });
+    }
+
+    /// The image is a copy that shares its blocks, on a file system with space for a part of them.
+    fn fails_whole(folder: &Volume) {
+        let records = folder.0.with_extension("records");
+        std::fs::create_dir_all(&records).expect("a folder");
+        let spec = Spec { journal: Some(records.clone()), ..Spec::path(folder.0.join("copy")) };
+        std::fs::write(folder.0.join("first"), vec![1; 1 << 20]).expect("an image");
+        let copy = std::fs::File::create(&spec.path).expect("a copy");
+        let first = std::fs::File::open(folder.0.join("first")).expect("an image");
+        rustix::fs::ioctl_ficlone(&copy, &first).expect("shared");
+        copy.sync_all().expect("stable");
+        let other = std::fs::File::create(folder.0.join("other")).expect("a file");
+        let (mut at, mut step) = (0, 1 << 28);
+        while step >= 4096 {
+            match rustix::fs::fallocate(&other, FallocateFlags::empty(), at, step) {
+                Ok(()) => at += step,
+                Err(_) => step /= 2,
+            }
+        }
+        other.set_len(at - (1 << 19)).and_then(|()| other.sync_all()).expect("space for a half");
+        drop((copy, first));
+        let file = File::open(&spec).expect("a file");
+        compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            file.write_atomic(0, of(2, 1 << 20)).await.0.expect_err("no space");
+            assert_eq!(file.read(0, Buf::zeroed(1 << 20)).await.1[..], [1; 1 << 20]);
+            assert!(!file.open.is_open(), "other writes go on");
+        });
+        std::fs::remove_dir_all(records).expect("a folder");
+    }
+
+    #[test]
+    fn an_atomic_write_to_shared_blocks_is_whole_or_not_there() {
+        for (program, package, options) in
+            [("mkfs.xfs", "xfsprogs", &["-q", "-m", "reflink=1"][..]), ("mkfs.btrfs", "btrfs-progs", &["-q"])]
+        {
+            match Volume::mount(program, options) {
+                Some(folder) => fails_whole(&folder),
+                None => {
+                    println!("skipped: needs root, loop devices and {program} (apt-get install {package})");
+                }
+            }
+        }
+    }
+
+    /// A file system whose files share blocks; None where it cannot be made.
+    struct Volume(PathBuf);
+
+    impl Volume {
+        fn mount(program: &str, options: &[&str]) -> Option<Volume> {
+            let path = std::env::temp_dir().join(format!("lunar-{program}-{}.mount", std::process::id()));
+            let image = path.with_extension("img");
+            std::fs::create_dir_all(&path).expect("a folder");
+            std::fs::File::create(&image).and_then(|file| file.set_len(320 << 20)).expect("an image");
+            let folder = Volume(path);
+            let run = |program, options: &[&str], paths: &[&Path]| {
+                let ran = std::process::Command::new(program).args(options).args(paths).output();
+                ran.is_ok_and(|ran| ran.status.success())
+            };
+            let is_mounted =
+                run(program, options, &[&image]) && run("mount", &["-o", "loop"], &[&image, &folder.0]);
+            is_mounted.then_some(folder)
+        }
+    }
+
+    impl Drop for Volume {
+        fn drop(&mut self) {
+            _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+            _ = std::fs::remove_file(self.0.with_extension("img"));
+            _ = std::fs::remove_dir(&self.0);
+        }
+    }
+
+    /// A small file system of its own; None, and `skipped`, without root.
+    struct Tmpfs(PathBuf);
+
+    impl Tmpfs {
+        fn mount(name: &str, size: &str) -> Option<Tmpfs> {
+            let path = std::env::temp_dir().join(format!("lunar-{name}-{}.mount", std::process::id()));
+            std::fs::create_dir_all(&path).expect("a folder");
+            let folder = Tmpfs(path);
+            let mut mount = std::process::Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder.0);
+            if mount.output().is_ok_and(|ran| ran.status.success()) {
+                return Some(folder);
+            }
+            println!("skipped: needs root and mount, for a small file system");
+            None
+        }
+    }
+
+    impl Drop for Tmpfs {
+        fn drop(&mut self) {
+            _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+            _ = std::fs::remove_dir(&self.0);
+        }
+    }
+
+    /// A file of ones whose atomic write of twos finds no space.
+    async fn without_space(
+        spec: &Spec,
+        file: &mut File,
+        end: fn(usize, &Journal) -> Result<(), Errno>,
+    ) -> Syncs {
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        let syncs = watch_syncs(spec, file, end);
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = Some(full);
+        file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
+        syncs
+    }
+
+    #[test]
+    fn an_undo_is_stable_before_its_record_is_cleared() {
+        with_journal("undo-stable", async |spec, mut file| {
+            let syncs = without_space(spec, &mut file, |_, _| Ok(())).await;
+            assert_eq!(*crate::locked(&syncs), [(1, false), (1, true)]);
+            assert!(!file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
+        });
+    }
+
+    #[test]
+    fn an_undo_that_fails_keeps_its_record() {
+        with_journal("undo-fails", async |spec, mut file| {
+            let end = |number, _: &Journal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
+            without_space(spec, &mut file, end).await;
+            assert!(file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
+            file.write(0, of(1, 8192), false).await.0.expect_err("the record is valid");
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [2; 8192]);
+        });
+    }
+
+    #[test]
+    fn a_medium_without_a_journal_writes_nothing_atomically() {
+        let file = nameless();
+        assert_eq!(file.max_atomic(), 0);
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        let e = runtime.block_on(file.write_atomic(0, Buf::zeroed(512))).0.expect_err("no journal");
+        assert_eq!(e.kind(), io::ErrorKind::Unsupported);
+    }
+
+    fn broken() -> Arc<Syncer> {
+        Arc::new(Syncer::new(|| Err(Errno::IO)))
+    }
+
+    #[test]
+    fn a_stable_write_goes_through() {
+        let file = nameless();
+        let files = &file.medium.files;
+        let Some(through) = &files.through else { return println!("skipped: no /proc") };
+        let flags =
+            [through, &files.plain].map(|file| fcntl_getfl(file).expect("flags").contains(OFlags::DSYNC));
+        assert_eq!(flags, [true, false]);
+        let chosen = |through| ops::Handle::new(files, through, None);
+        use std::os::fd::{AsFd, AsRawFd};
+        assert_eq!(chosen(true).as_fd().as_raw_fd(), through.as_raw_fd());
+        assert_eq!(chosen(false).as_fd().as_raw_fd(), files.plain.as_raw_fd());
+    }
+
+    /// The kernel goes on with it after the process was killed: nobody else may have the file before that.
+    #[test]
+    fn what_a_stable_write_past_the_page_cache_holds_is_locked() {
+        let path = std::env::temp_dir().join(format!("lunar-block-direct-{}", std::process::id()));
+        let spec =
+            Spec { kind: Kind::File, size: Some(4096), create: true, direct: true, ..Spec::path(&path) };
+        let Ok(file) = File::open(&spec) else { return println!("skipped: O_DIRECT") };
+        use std::os::fd::AsFd;
+        let handle = ops::Handle::new(&file.medium.files, true, None);
+        // As the kernel keeps it for a write that is under way.
+        let kept = handle.as_fd().try_clone_to_owned().expect("a descriptor");
+        drop((handle, file));
+        let refused = File::open(&spec).err().expect("it is in use");
+        assert_eq!(refused.kind, io::ErrorKind::ResourceBusy);
+        drop(kept);
+        assert!(File::open(&spec).is_ok());
+        std::fs::remove_file(path).expect("its name");
+    }
+
+    #[test]
+    fn a_stable_write_without_o_dsync_is_synced() {
+        let mut file = nameless();
+        file.syncer = broken();
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+        write(&file, false).expect("nobody asked for a sync");
+        assert_eq!(write(&file, true).expect_err("it was asked").raw_os_error(), Some(5));
+    }
+
+    #[test]
+    fn after_a_failed_flush_nothing_is_called_stable() {
+        let mut file = nameless();
+        file.syncer = broken();
+        write(&file, true).expect("nothing lost yet");
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(file.flush()).expect_err("lost");
+        assert_eq!(write(&file, true).expect_err("lost").raw_os_error(), Some(5));
+        write(&file, false).expect("it promises nothing");
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads and writes in the kernel: through the ring, or through the runtime's threads where there is none.
+
+use super::medium::Files;
+use super::underway::{Mark, UnderWay};
+use super::watch::{look_again, wait};
+use crate::range::Hold;
+use compio::BufResult;
+use compio::buf::{IntoInner, IoBuf};
+use compio::driver::op::{ReadAt, WriteAt};
+use compio::runtime::submit;
+use lunar_runtime::{Buf, Turn};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::Finished;
+
+/// What an operation that changes the file holds meanwhile.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) _range: Option<Hold>,
+    pub(super) _mark: Option<Mark<Arc<UnderWay>>>,
+}
+
+/// A reference to the open file that an operation takes along, and what it holds. Both last until the
+/// kernel has finished, also when the one who asked has gone: only then may a neighbour read what it will
+/// write back.
+#[derive(Clone)]
+pub(super) struct Handle {
+    files: Arc<Files>,
+    /// Of the two descriptors the one with O_DSYNC, where there is one.
+    through: bool,
+    _held: Option<Arc<Held>>,
+    /// Where there is no ring: its turn at the threads.
+    _turn: Option<Arc<Turn>>,
+}
+
+impl Handle {
+    pub(super) fn new(files: &Arc<Files>, through: bool, held: Option<Held>) -> Self {
+        Handle { files: files.clone(), through, _held: held.map(Arc::new), _turn: None }
+    }
+
+    /// For what changes nothing.
+    pub(super) fn reading(files: &Arc<Files>) -> Self {
+        Self::new(files, false, None)
+    }
+
+    /// The handle as a read or write takes it along, as soon as it may.
+    async fn in_turn(self) -> Handle {
+        Handle { _turn: Turn::for_file().await.map(Arc::new), ..self }
+    }
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let through = self.files.through.as_ref().filter(|_| self.through);
+        through.unwrap_or(&self.files.plain).as_fd()
+    }
+}
+
+/// Fills the whole of `buf`; the end of the file before that is `UnexpectedEof`.
+pub(super) async fn read(handle: Handle, offset: u64, buf: Buf) -> Finished {
+    let whole = 0..buf.len();
+    read_part(handle, offset, buf, whole).await
+}
+
+/// Fills a part of `buf`, of which `offset` is the beginning.
+pub(super) async fn read_part(handle: Handle, offset: u64, mut buf: Buf, part: Range<usize>) -> Finished {
+    let handle = handle.in_turn().await;
+    let mut at = part.start;
+    while at < part.end {
+        let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..part.end));
+        let BufResult(result, op) = submit(op).await;
+        buf = op.into_inner().into_inner();
+        match step(result, io::ErrorKind::UnexpectedEof) {
+            Ok(n) => at += n,
+            Err(e) => return (Err(e), buf),
+        }
+    }
+    (Ok(()), buf)
+}
+
+/// Writes the whole of `buf`. Asks `may` right before each step: the file may have become shorter meanwhile.
+pub(super) async fn write(
+    handle: Handle,
+    offset: u64,
+    mut buf: Buf,
+    may: impl Fn() -> io::Result<()>,
+) -> Finished {
+    let handle = wait(handle.in_turn()).await;
+    let mut at = 0;
+    while at < buf.len() {
+        if at > 0 {
+            look_again();
+        }
+        if let Err(e) = may() {
+            return (Err(e), buf);
+        }
+        let op = WriteAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
+        let BufResult(result, op) = submit(op).await;
+        buf = op.into_inner().into_inner();
+        match step(result, io::ErrorKind::WriteZero) {
+            Ok(n) => at += n,
+            Err(e) => return (Err(e), buf),
+        }
+    }
+    (Ok(()), buf)
+}
+
+fn step(result: io::Result<usize>, nothing: io::ErrorKind) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(nothing.into()),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::{Ranges, Share};
+    use compio::driver::{DriverType, ProactorBuilder};
+    use compio::runtime::RuntimeBuilder;
+    use std::io::{PipeReader, pipe};
+    use std::os::fd::OwnedFd;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    fn is_free(ranges: &Arc<Ranges>) -> bool {
+        let mut hold = pin!(ranges.hold(0..1, Share::Nothing));
+        hold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// An end of a pipe as a file that lets its readers wait as long as the other end is silent.
+    fn silent(end: PipeReader) -> Arc<Files> {
+        Arc::new(Files { plain: OwnedFd::from(end).into(), through: None, claim: None })
+    }
+
+    fn held(files: &Arc<Files>, range: Hold) -> Handle {
+        Handle::new(files, false, Some(Held { _range: Some(range), _mark: None }))
+    }
+
+    #[test]
+    fn a_range_is_held_until_the_kernel_is_done_with_it() {
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::IoUring);
+        let runtime = match RuntimeBuilder::new().with_proactor(proactor).build() {
+            Ok(runtime) => runtime,
+            Err(e) => return println!("skipped: io_uring: {e}"),
+        };
+        let (end, _writer) = pipe().expect("a pipe");
+        let ranges = Arc::new(Ranges::default());
+        runtime.block_on(async {
+            let handle = held(&silent(end), ranges.hold(0..1, Share::Nothing).await);
+            // A pipe has no offsets; this one says so.
+            let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
+            let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
+            assert!(once && !is_free(&ranges), "it reads");
+            drop(waiting);
+            assert!(!is_free(&ranges), "who asked has gone, the kernel has not");
+            while !is_free(&ranges) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+
+    /// Where there is no ring, reads and writes have their turns at the threads like everything else there.
+    #[test]
+    fn without_a_ring_a_read_waits_for_its_turn() {
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::Poll);
+        let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
+        let zero = std::fs::File::open("/dev/zero").expect("zeros");
+        let files = Arc::new(Files { plain: zero, through: None, claim: None });
+        let once = async |waiting: &mut Pin<Box<dyn Future<Output = Finished>>>| {
+            std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
+        };
+        runtime.block_on(async {
+            let mut turns = Vec::new();
+            for _ in 0..lunar_runtime::threads::AT_ONCE {
+                turns.push(Turn::wait().await);
+            }
+            let mut waiting: Pin<Box<dyn Future<Output = Finished>>> =
+                Box::pin(read(Handle::reading(&files), 0, Buf::zeroed(1)));
+            for _ in 0..20 {
+                assert!(!once(&mut waiting).await, "all turns are taken");
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+            turns.pop();
+            waiting.await.0.expect("zeros");
+            let begun = read(Handle::reading(&files), 0, Buf::zeroed(1)).await;
+            begun.0.expect("its turn was given back");
+        });
+    }
+}

@@ -1,0 +1,198 @@
+//! A model of power loss: stable storage has the bytes of the last sync, and of what was written after it any sectors. What
+//! stands there must be the old or the new blocks of an atomic write, once the medium was opened again.
+
+use super::identity::Identity;
+use super::journal::Journal;
+use super::sync::Syncer;
+use super::{Backend, File};
+use crate::{Kind, Spec, locked, random};
+use lunar_runtime::Buf;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+const SECTOR: usize = 512;
+const OFFSET: usize = 3 * SECTOR;
+const LEN: usize = 9 * SECTOR;
+const SIZE: usize = 16 * SECTOR;
+/// Losses at each moment, each with other sectors.
+const LOSSES: u64 = 16;
+
+/// A medium and its journal, as bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Both {
+    medium: Vec<u8>,
+    journal: Vec<u8>,
+}
+
+impl Both {
+    fn at(spec: &Spec) -> Both {
+        let folder = spec.journal.as_deref().expect("a folder");
+        let journal = std::fs::read(journal_in(folder)).unwrap_or_default();
+        Both { medium: std::fs::read(&spec.path).expect("a medium"), journal }
+    }
+}
+
+/// The only journal in a folder.
+fn journal_in(folder: &Path) -> PathBuf {
+    let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("one").path());
+    paths.into_iter().next().unwrap_or_else(|| folder.join("0.journal"))
+}
+
+/// The medium and the folder of its journal, which go with the test.
+struct Place(Spec);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("lunar-power-{name}-{}", std::process::id()));
+        let journal = Some(path.with_extension("records"));
+        let spec =
+            Spec { kind: Kind::File, size: Some(SIZE as u64), create: true, journal, ..Spec::path(&path) };
+        let place = Place(spec);
+        place.remove();
+        std::fs::create_dir(place.folder()).expect("a folder");
+        place
+    }
+
+    fn folder(&self) -> &Path {
+        self.0.journal.as_deref().expect("a folder")
+    }
+
+    fn remove(&self) {
+        _ = std::fs::remove_file(&self.0.path);
+        _ = std::fs::remove_dir_all(self.folder());
+    }
+
+    /// The medium, opened after a loss that left this.
+    async fn opened(&self, left: &Both) -> Vec<u8> {
+        std::fs::write(&self.0.path, &left.medium).expect("a medium");
+        std::fs::write(journal_in(self.folder()), &left.journal).expect("a journal");
+        let file = File::open(&self.0).expect("opened");
+        file.read(0, Buf::zeroed(SIZE)).await.1.to_vec()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Some sectors are old and some are new.
+fn mixed(old: &[u8], new: &[u8], seed: u64) -> Vec<u8> {
+    let len = old.len().max(new.len());
+    let sector = |at: usize| {
+        let from = if random(seed, at as u64) & 1 == 0 { old } else { new };
+        from.get(at..from.len().min(at + SECTOR)).unwrap_or_default()
+    };
+    (0..len).step_by(SECTOR).flat_map(|at| sector(at).iter().copied()).collect()
+}
+
+/// Ones, with the atomic write of this byte in it.
+fn with(byte: u8) -> Vec<u8> {
+    let mut bytes = vec![1; SIZE];
+    bytes[OFFSET..][..LEN].fill(byte);
+    bytes
+}
+
+fn of(byte: u8, len: usize) -> Buf {
+    let mut buf = Buf::zeroed(len);
+    buf.fill(byte);
+    buf
+}
+
+/// What both files have at each sync of the medium.
+fn watch(place: &Place, file: &mut File) -> Arc<Mutex<Vec<Both>>> {
+    let syncs = Arc::<Mutex<Vec<Both>>>::default();
+    let (spec, seen) = (place.0.clone(), syncs.clone());
+    file.syncer = Arc::new(Syncer::new(move || {
+        locked(&seen).push(Both::at(&spec));
+        Ok(())
+    }));
+    // A stable write is a write and a sync then.
+    Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+    syncs
+}
+
+fn run(test: impl Future<Output = ()>) {
+    compio::runtime::Runtime::new().expect("a runtime").block_on(test);
+}
+
+#[test]
+fn power_loss_leaves_an_atomic_write_whole_or_undone() {
+    run(async {
+        let place = Place::new("steps");
+        let mut file = File::open(&place.0).expect("a file");
+        let syncs = watch(&place, &mut file);
+        file.write(0, of(1, SIZE), false).await.0.expect("written");
+        // A record that was cleared stands where the next one comes.
+        file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect("written");
+        let before = Both::at(&place.0);
+        locked(&syncs).clear();
+        file.write_atomic(OFFSET as u64, of(3, LEN)).await.0.expect("written");
+        let end = Both::at(&place.0);
+        let [first, second] = &locked(&syncs).clone()[..] else { panic!("two syncs") };
+        assert_eq!((first, &second.medium, &end.medium), (&before, &with(3), &with(3)));
+        assert!(first.journal != second.journal && second.journal != end.journal);
+        drop(file);
+        for seed in 0..LOSSES {
+            let both =
+                |medium: &[u8], journal: &[u8]| Both { medium: medium.into(), journal: journal.into() };
+            let kept = place.opened(&both(&with(2), &mixed(&first.journal, &second.journal, seed))).await;
+            assert!(kept == with(2) || kept == with(3), "the record is being kept, {seed}");
+            let written = mixed(&with(2), &second.medium, seed);
+            let written = place.opened(&both(&written, &second.journal)).await;
+            assert!(written == with(3), "the blocks are being written, {seed}");
+            let cleared = place.opened(&both(&with(3), &mixed(&second.journal, &end.journal, seed))).await;
+            assert!(cleared == with(3), "the record is being cleared, {seed}");
+        }
+        assert!(place.opened(&end).await == with(3), "acknowledged");
+    });
+}
+
+#[test]
+fn power_loss_after_an_atomic_write_spares_later_writes() {
+    run(async {
+        let place = Place::new("later");
+        let mut file = File::open(&place.0).expect("a file");
+        let syncs = watch(&place, &mut file);
+        file.write(0, of(1, SIZE), false).await.0.expect("written");
+        file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect("written");
+        let mut acknowledged = Vec::new();
+        for (byte, is_flushed) in [(3, false), (4, true)] {
+            locked(&syncs).clear();
+            file.write(OFFSET as u64, of(byte, LEN), !is_flushed).await.0.expect("written");
+            if is_flushed {
+                file.flush().await.expect("flushed");
+            }
+            acknowledged.push((byte, locked(&syncs).last().cloned().expect("a sync")));
+        }
+        let stable = Both::at(&place.0);
+        file.write(OFFSET as u64, of(5, LEN), false).await.0.expect("written");
+        drop(file);
+        for (byte, stable) in acknowledged {
+            assert!(place.opened(&stable).await == with(byte), "acknowledged as stable: {byte}");
+        }
+        for seed in 0..LOSSES {
+            let lost = Both { medium: mixed(&stable.medium, &with(5), seed), ..stable.clone() };
+            let found = place.opened(&lost).await;
+            assert!(found == lost.medium, "no record replaces a later write, {seed}");
+        }
+    });
+}
+
+/// Before its record is kept, not one sector of an atomic write is on its way to the medium.
+#[test]
+fn an_atomic_write_without_a_record_does_not_begin() {
+    run(async {
+        let place = Place::new("unkept");
+        let mut file = File::open(&place.0).expect("a file");
+        let medium =
+            Identity::of(&file.medium.files.plain, &place.0.path, SIZE as u64).expect("its identity");
+        let no_folder = place.folder().join("none");
+        std::fs::write(&no_folder, []).expect("a file");
+        file.journal = Some(Arc::new(Journal::new(&no_folder, medium)));
+        file.write(0, of(1, SIZE), false).await.0.expect("written");
+        file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect_err("no record");
+        assert!(Both::at(&place.0).medium == with(1));
+    });
+}

@@ -1,0 +1,127 @@
+//! What may happen to an open file or device from outside: its path leads elsewhere, or it becomes shorter.
+
+use super::File;
+use super::medium::{Medium, is_same_file};
+use crate::{FileId, Missing};
+use lunar_runtime::Recheck;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::fs::Metadata;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::pin::pin;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Medium {
+    /// How this is missing from the path that it was opened by; None while it leads here, or if the system does not say.
+    pub(super) fn missing(&self) -> Option<Missing> {
+        let (ours, there) = (self.files.plain.metadata(), std::fs::metadata(&self.path));
+        let is_unlinked = !self.device
+            && match &ours {
+                Ok(ours) => ours.nlink() == 0,
+                // A server of NFS has no such file any more.
+                Err(e) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
+            };
+        let there = match (&ours, &there) {
+            (Ok(ours), Ok(there)) if self.is_at(ours, there) => return None,
+            (_, Ok(there)) => Some(FileId::of(there)),
+            (_, Err(e)) if is_unlinked || is_gone(e.kind()) => None,
+            (_, Err(_)) => return None,
+        };
+        let served = ours.as_ref().ok().map(FileId::of);
+        let is_link = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink());
+        let descriptor = self.files.plain.as_raw_fd();
+        let is_ours = |found: &Metadata| ours.as_ref().is_ok_and(|ours| self.is_at(ours, found));
+        let name_now = match self.device || is_unlinked {
+            true => None,
+            false => std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok(),
+        };
+        // The kernel knows the name that it was opened by, also when only another one is left.
+        let name_now = name_now.filter(|name| std::fs::metadata(name).is_ok_and(|found| is_ours(&found)));
+        let (path, is_device) = (self.path.clone(), self.device);
+        Some(Missing { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
+    }
+
+    /// Both are one file, or one device, however many nodes that has.
+    pub(super) fn is_at(&self, ours: &Metadata, there: &Metadata) -> bool {
+        match self.device {
+            true => there.file_type().is_block_device() && there.rdev() == ours.rdev(),
+            false => is_same_file(ours, there),
+        }
+    }
+
+    /// The size of a file as the system knows it without asking anybody: a network file system is not waited for.
+    fn size_known(&self) -> Option<u64> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(&self.files.plain, c"", flags, StatxFlags::SIZE).ok()?;
+        StatxFlags::from_bits_retain(found.stx_mask)
+            .contains(StatxFlags::SIZE)
+            .then(|| self.whole(found.stx_size))
+    }
+}
+
+fn is_gone(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+thread_local! {
+    /// The file whose size this core looked at last.
+    static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+    /// For how long what it saw there holds.
+    static LOOK: Recheck = const { Recheck::new() };
+}
+
+/// Says that this core has received something else: all that it writes from here on is newer than the looks at the sizes of
+/// files before. Writes that one receive brought share a look, which costs as much as a small write.
+pub fn next_turn() {
+    LOOK.with(Recheck::next_batch);
+}
+
+/// Waits for what may take a while. What was seen of a size before that holds no longer.
+pub(super) async fn wait<T>(work: impl Future<Output = T>) -> T {
+    let (mut work, mut waited) = (pin!(work), false);
+    let done = poll_fn(|cx| {
+        let done = work.as_mut().poll(cx);
+        waited |= done.is_pending();
+        done
+    });
+    let done = done.await;
+    if waited {
+        look_again();
+    }
+    done
+}
+
+/// The next look asks the system.
+pub(super) fn look_again() {
+    LOOK.with(Recheck::forget);
+}
+
+impl File {
+    /// The range is still there: asked right before each step of a write, which never makes a file grow.
+    pub(super) fn still_there(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.look_for_end();
+        self.check(offset, len)
+    }
+
+    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each receive,
+    /// unless that was done just now (100 microseconds), of each tick of the coarse clock (1 to 10 ms), and after each wait.
+    pub(super) fn look_for_end(&self) {
+        if self.medium.device {
+            return;
+        }
+        let this = std::ptr::from_ref(self).addr();
+        if LOOKED_AT.replace(this) != this {
+            LOOK.with(Recheck::forget);
+        }
+        if !LOOK.with(Recheck::is_due) {
+            return;
+        }
+        if let Some(size) = self.medium.size_known() {
+            self.capacity.fetch_min(size, Relaxed);
+        }
+    }
+}

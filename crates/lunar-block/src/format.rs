@@ -1,0 +1,125 @@
+//! Image formats: files whose bytes are not those of the disk in them.
+
+use crate::{OpenError, Spec};
+use lunar_runtime::Buf;
+use rustix::io::{Errno, pread};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+
+/// Bytes that tell a format, at an offset from the start.
+const HEADS: [(usize, &[u8], &str); 11] = [
+    (0, b"QFI\xfb\0\0\0\x01", "qcow"),
+    (0, b"QFI\xfb", "qcow2"),
+    (0, b"QED\0", "QED"),
+    (0, b"KDMV", "VMDK"),
+    (0, b"COWD", "VMDK"),
+    (0, b"# Disk DescriptorFile", "VMDK"),
+    (0, b"vhdxfile", "VHDX"),
+    (0, b"conectix", "VHD"),
+    (64, b"\x7f\x10\xda\xbe", "VDI"),
+    (0, b"WithoutFreeSpace", "Parallels"),
+    (0, b"WithouFreSpacExt", "Parallels"),
+];
+
+/// A VHD of fixed size begins like a disk and ends with a footer: its cookie, and the version of the format.
+const FOOTER: (&[u8], &[u8]) = (b"conectix", b"\0\x01\0\0");
+const FOOTER_BYTES: usize = 512;
+
+/// Bytes looked at, at either end. Past the page cache offset, length and memory must be multiples of a block.
+const LOOK: usize = 64 << 10;
+
+/// Refuses the file of an image format.
+pub(crate) fn check(spec: &Spec, file: &File, size: u64) -> Result<(), OpenError> {
+    let cannot = |e: io::Error| {
+        let subject = spec.path.display().to_string();
+        OpenError::new(subject, format!("cannot be read: {e}"), "check the medium").of(e.kind())
+    };
+    match find(file, size).map_err(cannot)? {
+        None => Ok(()),
+        Some(format) => Err(refused(spec, format)),
+    }
+}
+
+fn refused(spec: &Spec, format: &str) -> OpenError {
+    let path = spec.path.display();
+    let hint = format!(
+        "where these bytes themselves are the disk, as of a disk whose host has written them: --raw, in a configuration \
+         format = \"raw\"; an image of yours can be converted (qemu-img convert -f {} -O raw {path} disk.img), or exported \
+         (qemu-nbd) and used by its nbd: URL",
+        if format == "VHD" { "vpc".into() } else { format.to_lowercase() }
+    );
+    let what = format!("is a disk image in the format {format}, not raw");
+    OpenError::new(path.to_string(), what, hint).of(ErrorKind::InvalidData)
+}
+
+fn find(file: &File, size: u64) -> io::Result<Option<&'static str>> {
+    let head = read(file, 0)?;
+    if let Some(format) = of_head(&head) {
+        return Ok(Some(format));
+    }
+    let last = size.saturating_sub(1) / LOOK as u64 * LOOK as u64;
+    let tail = if last == 0 { head } else { read(file, last)? };
+    // The footer may lie across the last border.
+    let before =
+        if tail.len() < FOOTER_BYTES && last > 0 { read(file, last - LOOK as u64)? } else { Buf::zeroed(0) };
+    let end = [&before[..], &tail[..]].concat();
+    Ok(is_footer(&end).then_some("VHD"))
+}
+
+/// `LOOK` bytes, or fewer at the end.
+fn read(file: &File, offset: u64) -> io::Result<Buf> {
+    let mut buf = Buf::zeroed(LOOK);
+    let len = loop {
+        match pread(file, &mut buf[..], offset) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    buf.set_visible(len);
+    Ok(buf)
+}
+
+fn of_head(head: &[u8]) -> Option<&'static str> {
+    let is = |at: usize, magic: &[u8]| head.get(at..).is_some_and(|from| from.starts_with(magic));
+    HEADS.iter().find(|(at, magic, _)| is(*at, magic)).map(|(_, _, format)| *format)
+}
+
+fn is_footer(end: &[u8]) -> bool {
+    let Some(start) = end.len().checked_sub(FOOTER_BYTES) else { return false };
+    let footer = &end[start..];
+    footer.starts_with(FOOTER.0) && footer[12..].starts_with(FOOTER.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_format_is_known_by_its_bytes() {
+        for (at, magic, format) in HEADS {
+            let mut head = vec![0; 512];
+            head[at..at + magic.len()].copy_from_slice(magic);
+            assert_eq!(of_head(&head), Some(format));
+            assert_eq!(of_head(&head[1..]), None);
+        }
+        assert_eq!(of_head(&[0; 4096]), None);
+    }
+
+    #[test]
+    fn a_fixed_vhd_is_known_by_its_footer() {
+        let path = std::env::temp_dir().join(format!("lunar-vhd-{}", std::process::id()));
+        let mut footer = [0; FOOTER_BYTES];
+        footer[..8].copy_from_slice(FOOTER.0);
+        footer[12..16].copy_from_slice(FOOTER.1);
+        for len in [0, 512, LOOK - 256, LOOK, 3 * LOOK, 3 * LOOK - 511] {
+            std::fs::write(&path, [&vec![0; len][..], &footer].concat()).expect("written");
+            let file = File::open(&path).expect("there");
+            let size = (len + FOOTER_BYTES) as u64;
+            assert_eq!(find(&file, size).expect("read"), Some("VHD"), "{len}");
+            std::fs::write(&path, [&footer[..], &vec![0; len + 1]].concat()).expect("written");
+        }
+        std::fs::write(&path, [7; 1000]).expect("written");
+        assert_eq!(find(&File::open(&path).expect("there"), 1000).expect("read"), None);
+        std::fs::remove_file(path).expect("its name");
+    }
+}

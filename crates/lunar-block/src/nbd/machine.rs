@@ -1,0 +1,272 @@
+//! The commands of a connection: on their way, in flight, answered. No I/O; what is to be sent waits in `out`.
+
+use super::receive::Broken;
+use lunar_proto::nbd::Command;
+use lunar_proto::nbd::client::{Export, Fill, InFlight, Refused, Status, Taken, next};
+use lunar_runtime::Buf;
+use lunar_runtime::out::{Out, Payload};
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// A command, with its buffer if bytes travel with it or its answer.
+pub struct Ask {
+    pub command: Command,
+    pub offset: u64,
+    pub len: u32,
+    pub buf: Option<Buf>,
+}
+
+/// The end of a command: the extent that was asked for, or success, or why not; and its buffer.
+pub type Ended = (io::Result<Option<Status>>, Option<Buf>);
+
+/// Who waits for an answer.
+pub enum Waiter {
+    /// Nobody has asked yet.
+    Unknown,
+    /// A task of this core.
+    Here(Waker),
+    /// Somebody on another core.
+    There(flume::Sender<Ended>),
+    /// Nobody any more.
+    Gone,
+}
+
+enum Data {
+    None,
+    In(Buf),
+    Out(Rc<Buf>),
+}
+
+struct Task {
+    flight: InFlight,
+    data: Data,
+    waiter: Waiter,
+    answer: Option<io::Result<Option<Status>>>,
+}
+
+impl Task {
+    /// Parts of its buffer wait to be sent.
+    fn is_leaving(&self) -> bool {
+        matches!(&self.data, Data::Out(buf) if Rc::strong_count(buf) > 1)
+    }
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    task: Option<Task>,
+}
+
+/// The tasks, found by cookie in one step. An answer to a cookie that was used before finds nothing.
+#[derive(Default)]
+struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    fn reserve(&mut self) -> u64 {
+        let at = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if at as usize == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let slot = &mut self.slots[at as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        u64::from(slot.generation) << 32 | u64::from(at)
+    }
+
+    fn slot(&mut self, cookie: u64) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(cookie as u32 as usize)?;
+        (slot.generation == (cookie >> 32) as u32).then_some(slot)
+    }
+
+    fn get(&mut self, cookie: u64) -> Option<&mut Task> {
+        self.slot(cookie)?.task.as_mut()
+    }
+
+    fn take(&mut self, cookie: u64) -> Option<Task> {
+        let task = self.slot(cookie)?.task.take()?;
+        self.free.push(cookie as u32);
+        Some(task)
+    }
+}
+
+/// The protocol of a connection in the transmission phase.
+pub struct Machine {
+    export: Export,
+    slots: Slots,
+    /// What waits to be sent.
+    pub out: Out,
+    /// Answered before all of their data has left.
+    leaving: Vec<u64>,
+    /// Why no command can be sent any more.
+    over: Option<(io::ErrorKind, String)>,
+}
+
+impl Machine {
+    pub fn new(export: Export) -> Machine {
+        let (slots, out) = (Slots::default(), Out::default());
+        Machine { export, slots, out, leaving: Vec::new(), over: None }
+    }
+
+    /// Takes a command in, and queues its request; the connection may be over.
+    pub fn submit(&mut self, ask: Ask, waiter: Waiter) -> Result<u64, Box<Ended>> {
+        if let Some((kind, why)) = &self.over {
+            return Err(Box::new((Err(io::Error::new(*kind, why.clone())), ask.buf)));
+        }
+        let cookie = self.slots.reserve();
+        let flight = InFlight::new(ask.command, cookie, ask.offset, ask.len);
+        let data = match (ask.command, ask.buf) {
+            (Command::Write { .. }, Some(buf)) => Data::Out(Rc::new(buf)),
+            (Command::Read { .. }, Some(buf)) => Data::In(buf),
+            _ => Data::None,
+        };
+        let payload = match &data {
+            Data::Out(buf) => Payload::Part(buf.clone(), 0, buf.len()),
+            _ => Payload::Empty,
+        };
+        self.out.push(&flight.encode(), payload, &[]);
+        let task = Task { flight, data, waiter, answer: None };
+        self.slots.slot(cookie).expect("just reserved").task = Some(task);
+        Ok(cookie)
+    }
+
+    /// The last request: what is submitted from now on is refused.
+    pub fn leave(&mut self) {
+        if self.over.is_none() {
+            self.over = Some((io::ErrorKind::NotConnected, "the disk was closed".into()));
+            self.out.push(&InFlight::new(Command::Disconnect, 0, 0, 0).encode(), Payload::Empty, &[]);
+        }
+    }
+
+    /// Takes the message at the start of `bytes`.
+    pub fn message(&mut self, bytes: &[u8]) -> Result<Option<Taken>, Broken> {
+        let slots = &mut self.slots;
+        let taken = next(bytes, &self.export, move |cookie| {
+            slots.get(cookie).filter(|task| task.answer.is_none()).map(|task| &mut task.flight)
+        });
+        let taken = taken.map_err(|broken| Broken::Rules(broken.0))?;
+        if let Some(Taken { cookie, fill: Fill::Zeros(place), .. }) = &taken {
+            self.place(*cookie, place.clone()).fill(0);
+        }
+        Ok(taken)
+    }
+
+    /// A part of the buffer of a read that is in flight.
+    pub fn place(&mut self, cookie: u64, place: Range<usize>) -> &mut [u8] {
+        match self.slots.get(cookie).map(|task| &mut task.data) {
+            Some(Data::In(buf)) => &mut buf[place],
+            _ => unreachable!("only reads have places, and stay until they are answered"),
+        }
+    }
+
+    /// A request has been answered in full.
+    pub fn answered(&mut self, cookie: u64) {
+        let Some(task) = self.slots.get(cookie) else { return };
+        let outcome = task.flight.outcome().map_err(refused);
+        self.end(cookie, outcome);
+    }
+
+    fn end(&mut self, cookie: u64, outcome: io::Result<Option<Status>>) {
+        let Some(task) = self.slots.get(cookie) else { return };
+        task.answer.get_or_insert(outcome);
+        match task.is_leaving() {
+            true => self.leaving.push(cookie),
+            false => self.hand_over(cookie),
+        }
+    }
+
+    /// Tells who waits for an answered command.
+    fn hand_over(&mut self, cookie: u64) {
+        let Some(task) = self.slots.get(cookie) else { return };
+        match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
+            Waiter::Unknown => {}
+            Waiter::Here(waker) => waker.wake(),
+            Waiter::There(reply) => {
+                if let Some(ended) = self.take(cookie) {
+                    // Who has stopped to wait does not want it.
+                    let _ = reply.send(ended);
+                }
+            }
+            Waiter::Gone => drop(self.slots.take(cookie)),
+        }
+    }
+
+    /// After something was sent: hands over what was answered meanwhile.
+    pub fn settle(&mut self) {
+        for cookie in std::mem::take(&mut self.leaving) {
+            match self.slots.get(cookie).is_some_and(|task| task.is_leaving()) {
+                true => self.leaving.push(cookie),
+                false => self.hand_over(cookie),
+            }
+        }
+    }
+
+    /// The end of a command for its owner, if it is there; else it is woken then.
+    pub fn poll(&mut self, cookie: u64, cx: &mut Context<'_>) -> Poll<Ended> {
+        if let Some(ended) = self.take(cookie) {
+            return Poll::Ready(ended);
+        }
+        if let Some(task) = self.slots.get(cookie) {
+            task.waiter = Waiter::Here(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn take(&mut self, cookie: u64) -> Option<Ended> {
+        self.slots.get(cookie).filter(|task| task.answer.is_some() && !task.is_leaving())?;
+        let task = self.slots.take(cookie)?;
+        let buf = match task.data {
+            Data::None => None,
+            Data::In(buf) => Some(buf),
+            Data::Out(buf) => Rc::try_unwrap(buf).ok(),
+        };
+        task.answer.map(|answer| (answer, buf))
+    }
+
+    /// Its owner has gone. A request in flight keeps its buffer until it is answered.
+    pub fn abandon(&mut self, cookie: u64) {
+        let Some(task) = self.slots.get(cookie) else { return };
+        task.waiter = Waiter::Gone;
+        if task.answer.is_some() && !task.is_leaving() {
+            self.slots.take(cookie);
+        }
+    }
+
+    /// The connection is gone: all that was not answered fails, and is not sent again.
+    pub fn lost(&mut self, why: &str) {
+        self.over.get_or_insert((io::ErrorKind::ConnectionReset, why.to_owned()));
+        self.out = Out::default();
+        for at in 0..self.slots.slots.len() {
+            let slot = &self.slots.slots[at];
+            if slot.task.as_ref().is_some_and(|task| task.answer.is_none()) {
+                let cookie = u64::from(slot.generation) << 32 | at as u64;
+                self.end(cookie, Err(io::Error::new(io::ErrorKind::ConnectionReset, why)));
+            }
+        }
+        self.settle();
+    }
+}
+
+/// The protocol's errors ("Error values"): number, kind, words.
+const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
+    (1, io::ErrorKind::PermissionDenied, "operation not permitted"),
+    (5, io::ErrorKind::Other, "input/output error"),
+    (12, io::ErrorKind::OutOfMemory, "it has no memory"),
+    (22, io::ErrorKind::InvalidInput, "invalid argument"),
+    (28, io::ErrorKind::StorageFull, "no space left on its device"),
+    (75, io::ErrorKind::InvalidInput, "value too large"),
+    (95, io::ErrorKind::Unsupported, "operation not supported"),
+    (108, io::ErrorKind::NotConnected, "it is being stopped"),
+];
+
+/// An error of the server as one of the operating system.
+fn refused(Refused { errno, said }: Refused) -> io::Error {
+    let known = ERRORS.iter().find(|row| row.0 == errno);
+    let kind = known.map_or(io::ErrorKind::Other, |row| row.1);
+    let words = known.map_or_else(|| format!("error {errno}"), |row| row.2.to_owned());
+    let said = if said.is_empty() { said } else { format!(" ({said})") };
+    io::Error::new(kind, format!("the NBD server answers: {words}{said}"))
+}

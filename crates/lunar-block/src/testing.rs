@@ -1,0 +1,256 @@
+//! Disks for tests.
+
+use crate::range::{Hold, Ranges, Share};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing, locked, random, within};
+use lunar_runtime::Buf;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// Bytes that a disk writes whole or not at all.
+const SECTOR: u64 = 512;
+
+/// A disk with a cache that power loss empties: what was neither flushed nor written stably can be lost.
+///
+/// The cache grows until it is flushed: a tool for tests, not for service.
+pub struct Lossy {
+    inner: Arc<dyn Backend>,
+    cache: Mutex<Vec<Cached>>,
+    /// Who moves the cache to the medium does it alone.
+    turn: Arc<Ranges>,
+}
+
+/// One write that is acknowledged and not stable. Later ones lie over earlier ones.
+#[derive(Clone)]
+struct Cached {
+    offset: u64,
+    data: Data,
+}
+
+#[derive(Clone)]
+enum Data {
+    Bytes(Vec<u8>),
+    Zeros(u64),
+}
+
+impl Cached {
+    fn range(&self) -> Range<u64> {
+        let len = match &self.data {
+            Data::Bytes(bytes) => bytes.len() as u64,
+            Data::Zeros(len) => *len,
+        };
+        self.offset..self.offset + len
+    }
+
+    fn overlaps(&self, other: &Range<u64>) -> bool {
+        let mine = self.range();
+        mine.start < other.end && other.start < mine.end
+    }
+
+    /// The part of it that lies within `other`, if any does.
+    fn part(&self, other: Range<u64>) -> Option<Cached> {
+        let mine = self.range();
+        let (start, end) = (mine.start.max(other.start), mine.end.min(other.end));
+        let data = match &self.data {
+            _ if start >= end => return None,
+            Data::Bytes(bytes) => {
+                Data::Bytes(bytes[(start - mine.start) as usize..(end - mine.start) as usize].to_vec())
+            }
+            Data::Zeros(_) => Data::Zeros(end - start),
+        };
+        Some(Cached { offset: start, data })
+    }
+
+    /// What remains of it when `gone` is cut out.
+    fn without(&self, gone: &Range<u64>) -> Vec<Cached> {
+        [self.part(0..gone.start), self.part(gone.end..u64::MAX)].into_iter().flatten().collect()
+    }
+
+    /// Lays it over `buf`, which begins at `offset` and covers it.
+    fn lay_over(&self, offset: u64, buf: &mut [u8]) {
+        let range = self.range();
+        let place = &mut buf[(range.start - offset) as usize..(range.end - offset) as usize];
+        match &self.data {
+            Data::Bytes(bytes) => place.copy_from_slice(bytes),
+            Data::Zeros(_) => place.fill(0),
+        }
+    }
+
+    async fn store(&self, to: &dyn Backend) -> io::Result<()> {
+        match &self.data {
+            Data::Bytes(bytes) => {
+                let mut buf = Buf::zeroed(bytes.len());
+                buf.copy_from_slice(bytes);
+                to.write(self.offset, buf, false).await.0
+            }
+            Data::Zeros(len) => to.write_zeroes(self.offset, *len, true).await,
+        }
+    }
+
+    /// The sectors of it; zeros stay in one piece, since they may be many.
+    fn sectors(&self) -> Vec<Cached> {
+        let range = self.range();
+        match &self.data {
+            Data::Zeros(_) => vec![self.clone()],
+            Data::Bytes(_) => (range.start / SECTOR..range.end.div_ceil(SECTOR))
+                .filter_map(|sector| self.part(sector * SECTOR..(sector + 1) * SECTOR))
+                .collect(),
+        }
+    }
+}
+
+impl Lossy {
+    /// A volatile cache in front of `inner`.
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        Lossy { inner, cache: Mutex::default(), turn: Arc::default() }
+    }
+
+    /// The power fails: the cache is empty afterwards. With a `seed`, a random half of the sectors in it had
+    /// reached the medium, in whatever order; without, none had.
+    ///
+    /// # Errors
+    /// Those of the medium, when it does not take what survives.
+    pub async fn lose(&self, seed: Option<u64>) -> io::Result<()> {
+        let _turn = self.alone().await;
+        let lost = std::mem::take(&mut *locked(&self.cache));
+        let Some(seed) = seed else { return Ok(()) };
+        for (n, sector) in lost.iter().flat_map(Cached::sectors).enumerate() {
+            if random(seed, n as u64) & 1 == 0 {
+                sector.store(&*self.inner).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn alone(&self) -> Hold {
+        self.turn.hold(0..1, Share::Nothing).await
+    }
+
+    fn add(&self, offset: u64, data: Data) -> io::Result<()> {
+        let cached = Cached { offset, data };
+        let (range, facts) = (cached.range(), self.inner.facts());
+        if facts.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        within(facts.capacity, range.start, range.end - range.start)?;
+        locked(&self.cache).push(cached);
+        Ok(())
+    }
+
+    /// What the cache has of a range. Taken before the medium is read: it may be on its way there.
+    fn over(&self, range: Range<u64>) -> Vec<Cached> {
+        locked(&self.cache).iter().filter_map(|cached| cached.part(range.clone())).collect()
+    }
+
+    /// Writes past the cache, and drops from it what is older.
+    async fn write_through(&self, offset: u64, buf: Buf) -> Finished {
+        let _turn = self.alone().await;
+        let range = offset..offset + buf.len() as u64;
+        let (result, buf) = self.inner.write(offset, buf, true).await;
+        if result.is_ok() {
+            let mut cache = locked(&self.cache);
+            let older = cache.drain(..).flat_map(|cached| match cached.overlaps(&range) {
+                true => cached.without(&range),
+                false => vec![cached],
+            });
+            *cache = older.collect::<Vec<_>>();
+        }
+        (result, buf)
+    }
+}
+
+impl Backend for Lossy {
+    fn facts(&self) -> Facts {
+        Facts { null: false, stable: false, ..self.inner.facts() }
+    }
+
+    fn refresh(&self) -> bool {
+        self.inner.refresh()
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        self.inner.missing()
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+        let over = self.over(offset..offset.saturating_add(buf.len() as u64));
+        let outcome = self.inner.read_now(offset, buf);
+        if matches!(outcome, Inline::Done(Ok(()))) {
+            over.iter().for_each(|cached| cached.lay_over(offset, buf));
+        }
+        outcome
+    }
+
+    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+        Inline::Done(self.add(offset, Data::Bytes(data.to_vec())))
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let over = self.over(offset..offset.saturating_add(buf.len() as u64));
+            let (result, mut buf) = self.inner.read(offset, buf).await;
+            if result.is_ok() {
+                over.iter().for_each(|cached| cached.lay_over(offset, &mut buf));
+            }
+            (result, buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match stable {
+                true => self.write_through(offset, buf).await,
+                false => (self.add(offset, Data::Bytes(buf.to_vec())), buf),
+            }
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            let _turn = self.alone().await;
+            let cached = locked(&self.cache).clone();
+            for one in &cached {
+                one.store(&*self.inner).await?;
+            }
+            self.inner.flush().await?;
+            locked(&self.cache).drain(..cached.len());
+            Ok(())
+        })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.write_zeroes(offset, len, true)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(std::future::ready(self.add(offset, Data::Zeros(len))))
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.inner.prefetch(offset, len);
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        // What is cached may be anything; up to where it begins the medium knows.
+        let cached = locked(&self.cache)
+            .iter()
+            .filter_map(|one| one.part(offset..offset.saturating_add(len)))
+            .map(|one| one.range())
+            .min_by_key(|range| range.start);
+        match cached {
+            Some(range) if range.start == offset => {
+                let extent = Extent { offset, len: range.end - offset, mapped: true };
+                Box::pin(std::future::ready(Ok(extent)))
+            }
+            Some(range) => self.inner.extent(offset, range.start - offset),
+            None => self.inner.extent(offset, len),
+        }
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let cached = locked(&self.cache).len();
+        let mut told = vec![("filter".into(), "lossy".into()), ("cached_writes".into(), cached.to_string())];
+        told.extend(self.inner.describe());
+        told
+    }
+}

@@ -1,0 +1,85 @@
+//! A block is read as it was before a write or as it is after it, never in part of each, on every kind of medium.
+
+mod common;
+
+use common::Scratch;
+use lunar_block::{Backend, Inline, Kind, Spec, open};
+use lunar_runtime::Buf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const CAPACITY: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+
+/// Writes the whole of `len` bytes with one number after the other, on the spot where that can be.
+async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
+    let mut buf = Buf::zeroed(len);
+    let mut number = 0_u8;
+    while !ends.load(Relaxed) {
+        number = number.wrapping_add(1);
+        if number == 0 {
+            disk.write_zeroes(0, len as u64, false).await.expect("zeros");
+            continue;
+        }
+        buf.fill(number);
+        match disk.write_now(0, &buf) {
+            Inline::Done(result) => result.expect("written"),
+            Inline::WouldWait => {
+                let result;
+                (result, buf) = disk.write(0, buf, false).await;
+                result.expect("written");
+            }
+        }
+    }
+}
+
+/// How many of the blocks that it reads are not of one number.
+async fn torn(disk: &dyn Backend, len: usize, reads: u32) -> u32 {
+    let (mut buf, mut torn) = (Buf::zeroed(len), 0);
+    for round in 0..reads {
+        let done = if round % 4 == 0 { Inline::WouldWait } else { disk.read_now(0, &mut buf) };
+        match done {
+            Inline::Done(result) => result.expect("read"),
+            Inline::WouldWait => {
+                let result;
+                (result, buf) = disk.read(0, buf).await;
+                result.expect("read");
+            }
+        }
+        torn += buf.chunks(BLOCK).filter(|block| **block != [block[0]; BLOCK]).count() as u32;
+    }
+    torn
+}
+
+/// A writer on another core, and a reader here.
+fn beside(disk: &Arc<dyn Backend>, len: usize, reads: u32) -> u32 {
+    let ends = Arc::new(AtomicBool::new(false));
+    let (other, stop) = (disk.clone(), ends.clone());
+    let writer = std::thread::spawn(move || {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(write(&*other, len, &stop));
+    });
+    let runtime = compio::runtime::Runtime::new().expect("a runtime");
+    let torn = runtime.block_on(torn(&**disk, len, reads));
+    ends.store(true, Relaxed);
+    writer.join().expect("a writer");
+    torn
+}
+
+#[test]
+fn a_read_beside_a_write_returns_whole_blocks() {
+    let [cached, direct] = [Scratch::new(), Scratch::new()];
+    let direct = open(&Spec { direct: true, ..direct.spec(CAPACITY) });
+    let media = [
+        ("memory", open(&Spec::sized(Kind::Memory, CAPACITY)), 100_000),
+        ("file", open(&cached.spec(CAPACITY)), 100_000),
+        ("direct", direct, 2_000),
+    ];
+    for (name, disk, reads) in media {
+        let Ok(disk) = disk else { return println!("skipped: {name}") };
+        for blocks in [1, 64] {
+            let torn = beside(&disk, blocks * BLOCK, reads / blocks as u32);
+            assert_eq!(torn, 0, "{name}: torn blocks in reads of {blocks} blocks");
+        }
+    }
+}

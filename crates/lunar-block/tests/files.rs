@@ -1,0 +1,329 @@
+//! Files as people have them: missing, locked, cut short, shared by cores, read past the page cache.
+
+mod common;
+
+use common::{Scratch, filled, runtimes};
+use lunar_block::{Backend, Found, Inline, Kind, OpenError, Spec, examine, open};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+fn refused(spec: &Spec) -> OpenError {
+    open(spec).err().expect("a refusal")
+}
+
+/// A disk past the page cache, where the file system can.
+fn direct(scratch: &Scratch) -> Option<Arc<dyn Backend>> {
+    let opened = open(&Spec { direct: true, ..scratch.spec(MIB) });
+    opened.inspect_err(|e| println!("skipped: O_DIRECT: {e}")).ok()
+}
+
+#[test]
+fn a_missing_file_is_made_sparse_and_private() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new();
+    let e = refused(&Spec { create: false, ..scratch.spec(1 << 40) });
+    assert_eq!(e.hint, "check the path, or give a size to create it");
+    let disk = open(&scratch.spec(1 << 40)).expect("made");
+    assert_eq!(disk.facts().capacity, 1 << 40);
+    let made = std::fs::metadata(&scratch.0).expect("there");
+    assert!(made.blocks() < 100 && made.mode() & 0o777 == 0o600);
+}
+
+#[test]
+fn a_file_that_exists_keeps_its_size_and_bytes() {
+    let scratch = Scratch::new();
+    std::fs::write(&scratch.0, [7; 5000]).expect("written");
+    let disk = open(&scratch.spec(MIB)).expect("open");
+    assert_eq!(disk.facts().capacity, 5000);
+    assert_eq!(std::fs::read(&scratch.0).expect("read"), [7; 5000]);
+}
+
+#[test]
+fn what_is_offered_can_be_opened_in_another_way() {
+    let scratch = Scratch::new();
+    let first = open(&scratch.spec(MIB)).expect("open");
+    let reader = Spec { read_only: true, ..scratch.spec(MIB) };
+    assert_eq!(refused(&reader).what, "is being written by another server");
+    first.offer(true);
+    let second = open(&reader).expect("offered");
+    drop(second);
+    first.offer(false);
+    // The name has gone, the file has not.
+    let moved = scratch.0.with_extension("moved");
+    std::fs::rename(&scratch.0, &moved).expect("renamed");
+    let e = refused(&Spec { path: moved.clone(), ..scratch.spec(MIB) });
+    assert_eq!(e.what, "is in use by another server");
+    std::fs::remove_file(&moved).expect("removed");
+}
+
+#[test]
+fn a_look_finds_what_opening_would_and_changes_nothing() {
+    let scratch = Scratch::new();
+    let spec = scratch.spec(MIB);
+    let found = |spec: &Spec| examine(spec).map_err(|e| e.what);
+    assert_eq!(found(&spec), Ok(Found { size: None, in_use: None, block_size: None }));
+    assert!(!scratch.0.exists(), "it is not made");
+    let e = examine(&Spec { create: false, ..spec.clone() }).expect_err("missing");
+    assert_eq!(e.hint, "check the path, or give a size to create it");
+    let nowhere = Spec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
+    assert!(examine(&nowhere).is_err());
+    let disk = open(&spec).expect("open");
+    let reader = Spec { read_only: true, ..spec.clone() };
+    for (spec, how) in [(&spec, "is in use by"), (&reader, "is being written by")] {
+        let found = examine(spec).expect("it is there");
+        let in_use = found.in_use.expect("it is in use");
+        assert_eq!((in_use.error.what.as_str(), found.size), (&*format!("{how} another server"), Some(MIB)));
+        assert_eq!(in_use.error, refused(spec), "as opening says it");
+    }
+    drop(disk);
+    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: None, block_size: None }));
+    open(&spec).expect("the look has let go");
+    std::fs::write(&scratch.0, []).expect("emptied");
+    assert_eq!(found(&Spec { create: false, ..spec.clone() }), Err("is empty".into()));
+    let folder = Spec::path(std::env::temp_dir());
+    assert_eq!(found(&folder), Err("is a directory".into()));
+    assert_eq!(
+        found(&Spec::sized(Kind::Memory, 4096)),
+        Ok(Found { size: Some(4096), in_use: None, block_size: None })
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_made_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let e = refused(&scratch.spec(i64::MAX as u64 - 511));
+    assert!(e.what.starts_with("cannot be created"), "{}", e.what);
+    assert!(!scratch.0.exists());
+    std::fs::write(&scratch.0, []).expect("written");
+    assert!(open(&scratch.spec(i64::MAX as u64 - 511)).is_err());
+    assert!(scratch.0.exists(), "it was there before");
+}
+
+#[test]
+fn only_one_server_writes_a_file() {
+    let scratch = Scratch::new();
+    let first = open(&scratch.spec(MIB)).expect("open");
+    let e = refused(&scratch.spec(MIB));
+    let path = scratch.0.display().to_string();
+    assert_eq!((e.subject.as_str(), e.what.as_str()), (path.as_str(), "is in use by another server"));
+    assert!(e.to_string().contains("\nhint: stop that server"));
+    assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
+    let reader = Spec { read_only: true, ..scratch.spec(MIB) };
+    assert_eq!(refused(&reader).what, "is being written by another server");
+    drop(first);
+    let readers = (open(&reader).expect("one reader"), open(&reader).expect("and another"));
+    assert_eq!(refused(&scratch.spec(MIB)).what, "is in use by another server");
+    drop(readers);
+    open(&scratch.spec(MIB)).expect("free again");
+}
+
+#[test]
+fn a_reader_changes_nothing() {
+    let scratch = Scratch::new();
+    drop(open(&scratch.spec(MIB)).expect("made"));
+    let disk = open(&Spec { read_only: true, ..scratch.spec(MIB) }).expect("open");
+    assert!(disk.facts().read_only && !disk.facts().unmap);
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let kinds = [
+                disk.write(0, Buf::zeroed(512), false).await.0,
+                disk.write(0, Buf::zeroed(512), true).await.0,
+                disk.unmap(0, 4096).await,
+                disk.write_zeroes(0, 4096, false).await,
+            ]
+            .map(|result| result.expect_err("refused").kind());
+            assert_eq!(kinds, [io::ErrorKind::ReadOnlyFilesystem; 4]);
+            disk.flush().await.expect("nothing to flush");
+        });
+    }
+}
+
+#[test]
+fn refusals_tell_what_to_do() {
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let empty = Scratch::new();
+    std::fs::write(&empty.0, []).expect("written");
+    let file = |path: &str| Spec { kind: Kind::File, ..Spec::path(path) };
+    let device = |path: &str| Spec { kind: Kind::Device, ..Spec::path(path) };
+    let cases = [
+        (file(folder), "is a directory", "name a file in it"),
+        (file("/dev/null"), "is neither a file nor a block device", "name a disk image or a disk"),
+        (device(&empty.0.display().to_string()), "is a file, not a block device", "use backend = \"file\""),
+        (Spec::path(&empty.0), "is empty", "give a size to create it"),
+        (
+            Spec { size: None, ..Spec::sized(Kind::Null, 1) },
+            "has no size",
+            "say how large it is, such as null:1G",
+        ),
+        (Spec::sized(Kind::Memory, 0), "a size of 0 bytes cannot be", "choose 1 to 2^63-1 bytes"),
+        (
+            Spec::sized(Kind::Memory, u64::MAX),
+            "a size of 18446744073709551615 bytes cannot be",
+            "choose 1 to 2^63-1 bytes",
+        ),
+    ];
+    for (spec, what, hint) in cases {
+        let e = refused(&spec);
+        assert_eq!((e.what.as_str(), e.hint.as_str()), (what, hint));
+    }
+    let e = refused(&device("/dev/no such disk"));
+    assert_eq!(e.hint, "check the path; lsblk lists the disks");
+}
+
+#[test]
+fn a_file_that_grows_or_shrinks_is_seen() {
+    let scratch = Scratch::new();
+    let disk = open(&scratch.spec(MIB)).expect("made");
+    let resize = |size| {
+        let file = std::fs::OpenOptions::new().write(true).open(&scratch.0).expect("open");
+        file.set_len(size).expect("resized");
+    };
+    assert!(!disk.refresh());
+    resize(2 * MIB);
+    for runtime in runtimes() {
+        let (result, _) = runtime.block_on(disk.read(MIB, Buf::zeroed(512)));
+        assert_eq!(result.expect_err("not yet seen").kind(), io::ErrorKind::UnexpectedEof);
+    }
+    assert!(disk.refresh() && !disk.refresh());
+    assert_eq!(disk.facts().capacity, 2 * MIB);
+    resize(4096);
+    for runtime in runtimes() {
+        let (result, _) = runtime.block_on(disk.read(4096 - 512, Buf::zeroed(1024)));
+        assert_eq!(result.expect_err("cut short").kind(), io::ErrorKind::UnexpectedEof);
+    }
+    match disk.read_now(4096, &mut [0; 512]) {
+        Inline::Done(result) => {
+            assert_eq!(result.expect_err("cut short").kind(), io::ErrorKind::UnexpectedEof)
+        }
+        Inline::WouldWait => println!("skipped: this file system does not read on the spot"),
+    }
+    assert!(disk.refresh());
+    assert_eq!(disk.facts().capacity, 4096);
+}
+
+#[test]
+fn what_lies_in_the_page_cache_is_read_on_the_spot() {
+    let scratch = Scratch::new();
+    let disk = open(&scratch.spec(MIB)).expect("made");
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let (result, _) = disk.write(4096, filled(&[5; 8192]), false).await;
+            result.expect("write");
+        });
+        let mut seen = [0; 8192];
+        match disk.read_now(4096, &mut seen) {
+            Inline::Done(result) => result.expect("read"),
+            Inline::WouldWait => println!("skipped: this file system does not read on the spot"),
+        }
+        assert!(seen == [5; 8192] || seen == [0; 8192]);
+    }
+}
+
+#[test]
+fn unmap_gives_space_back() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new();
+    let disk = open(&scratch.spec(4 * MIB)).expect("made");
+    if !disk.facts().unmap {
+        return println!("skipped: this file system cannot punch holes");
+    }
+    let blocks = || std::fs::metadata(&scratch.0).expect("there").blocks();
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            disk.write(0, filled(&vec![1; 4 * MIB as usize]), true).await.0.expect("write");
+            let full = blocks();
+            disk.unmap(MIB + 1, 2 * MIB).await.expect("unmap");
+            disk.flush().await.expect("flush");
+            assert!(blocks() + 3000 < full, "{} of {full} blocks left", blocks());
+            let hole = disk.extent(MIB + 4096, MIB).await.expect("extent");
+            assert!(!hole.mapped && hole.len == MIB);
+        });
+    }
+}
+
+/// Eight writers on two cores and both drivers, each with its own bytes of every block: nobody's may be
+/// undone.
+#[test]
+fn narrow_direct_neighbours_do_not_undo_one_another() {
+    const LANE: u64 = 64;
+    const ROUNDS: u64 = 12;
+    let scratch = Scratch::new();
+    let Some(disk) = direct(&scratch) else { return };
+    std::thread::scope(|threads| {
+        for runtime in 0..runtimes().len() as u64 {
+            let disk = &disk;
+            threads.spawn(move || {
+                let lanes = (0..4).map(|lane| async move {
+                    for round in 1..=ROUNDS {
+                        for block in 0..4 {
+                            let lane = runtime * 4 + lane;
+                            let bytes = filled(&[(lane * 16 + round) as u8; LANE as usize]);
+                            disk.write(block * 512 + lane * LANE, bytes, round % 4 == 0)
+                                .await
+                                .0
+                                .expect("write");
+                        }
+                    }
+                });
+                runtimes().remove(runtime as usize).block_on(together(lanes));
+            });
+        }
+    });
+    let lanes = runtimes().len() as u64 * 4;
+    let (result, seen) = runtimes().remove(0).block_on(disk.read(0, Buf::zeroed(2048)));
+    result.expect("read");
+    for (at, byte) in seen.iter().enumerate() {
+        let lane = at as u64 % 512 / LANE;
+        let last = if lane < lanes { (lane * 16 + ROUNDS) as u8 } else { 0 };
+        assert_eq!(*byte, last, "byte {at}");
+    }
+}
+
+/// Runs futures side by side on this core.
+async fn together(futures: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut waiting: Vec<_> = futures.map(Box::pin).collect();
+    std::future::poll_fn(|cx| {
+        waiting.retain_mut(|future| future.as_mut().poll(cx).is_pending());
+        if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
+
+#[test]
+fn direct_needs_whole_blocks_to_the_end() {
+    let scratch = Scratch::new();
+    std::fs::write(&scratch.0, [0; 4096 + 100]).expect("written");
+    if direct(&Scratch::new()).is_some() {
+        let e = refused(&Spec { direct: true, ..scratch.spec(MIB) });
+        assert!(e.what.starts_with("has 4196 bytes, which O_DIRECT in blocks of"), "{e}");
+    }
+    assert_eq!(open(&scratch.spec(MIB)).expect("through the page cache").facts().capacity, 4196);
+}
+
+/// One backend, used by two cores with a runtime of their own each, flushes included.
+#[test]
+fn all_cores_share_one_file() {
+    let scratch = Scratch::new();
+    let disk = open(&scratch.spec(MIB)).expect("made");
+    std::thread::scope(|threads| {
+        for core in 0..4u64 {
+            let disk = &disk;
+            threads.spawn(move || {
+                let runtime = runtimes().remove(core as usize % runtimes().len());
+                runtime.block_on(async {
+                    for round in 0..20 {
+                        let bytes = filled(&[(core * 32 + round) as u8; 1000]);
+                        disk.write(core * 1000, bytes, round % 5 == 0).await.0.expect("write");
+                        disk.flush().await.expect("flush");
+                        let (result, seen) = disk.read(core * 1000, Buf::zeroed(1000)).await;
+                        result.expect("read");
+                        assert!(seen.iter().all(|byte| *byte == (core * 32 + round) as u8));
+                    }
+                });
+            });
+        }
+    });
+}

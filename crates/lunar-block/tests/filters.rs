@@ -1,0 +1,271 @@
+//! What each filter does to what passes, and what a lost cache leaves.
+
+mod common;
+
+use common::{filled, runtimes};
+use lunar_block::filter::{Counts, Op, Rate, delay, error, rate, stats};
+use lunar_block::testing::Lossy;
+use lunar_block::{Backend, Inline, Kind, Spec, open};
+use lunar_runtime::Buf;
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn memory(size: u64) -> Arc<dyn Backend> {
+    open(&Spec::sized(Kind::Memory, size)).expect("memory")
+}
+
+fn null() -> Arc<dyn Backend> {
+    open(&Spec::sized(Kind::Null, 1 << 40)).expect("null")
+}
+
+async fn read_ok(disk: &dyn Backend) -> bool {
+    disk.read(0, Buf::zeroed(512)).await.0.is_ok()
+}
+
+async fn write_ok(disk: &dyn Backend) -> bool {
+    disk.write(0, Buf::zeroed(512), false).await.0.is_ok()
+}
+
+#[test]
+fn a_null_backend_behind_a_filter_is_no_longer_left_out() {
+    assert!(null().facts().null);
+    for disk in [rate(null(), Rate::new(0, 0)), stats(null()).0, error(null(), Op::Read, 0.5, None)] {
+        assert!(!disk.facts().null, "{:?}", disk.describe());
+    }
+}
+
+#[test]
+fn null_is_zeros_without_end() {
+    let mut seen = [7; 4096];
+    assert!(matches!(null().write_now(1 << 39, &seen), Inline::Done(Ok(()))));
+    assert!(matches!(null().read_now(1 << 39, &mut seen), Inline::Done(Ok(()))));
+    assert_eq!(seen, [0; 4096]);
+    assert!(matches!(null().read_now((1 << 40) - 1, &mut seen), Inline::Done(Err(_))));
+}
+
+#[test]
+fn delay_holds_what_it_is_told_to() {
+    for runtime in runtimes() {
+        let disk = delay(memory(4096), Duration::from_millis(20), Duration::ZERO);
+        runtime.block_on(async {
+            assert!(matches!(disk.read_now(0, &mut [0; 512]), Inline::WouldWait));
+            assert!(matches!(disk.write_now(0, &[0; 512]), Inline::Done(Ok(()))));
+            let begin = Instant::now();
+            assert!(read_ok(&*disk).await);
+            assert!(begin.elapsed() >= Duration::from_millis(20));
+        });
+    }
+}
+
+#[test]
+fn errors_come_at_their_rate_and_by_their_seed() {
+    let row = |seed| {
+        let disk = error(memory(4096), Op::Read, 0.25, Some(seed));
+        let runtime = runtimes().remove(0);
+        runtime.block_on(async {
+            let mut row = Vec::new();
+            for _ in 0..2000 {
+                assert!(write_ok(&*disk).await, "only reads fail");
+                row.push(read_ok(&*disk).await);
+            }
+            row
+        })
+    };
+    let failed = row(7).iter().filter(|ok| !**ok).count();
+    assert!((400..600).contains(&failed), "{failed} of 2000 at a rate of 0.25");
+    assert_eq!(row(7), row(7));
+    assert_ne!(row(7), row(8));
+}
+
+#[test]
+fn an_error_is_eio_and_never_comes_on_the_spot() {
+    let disk = error(memory(4096), Op::Write, 1.0, None);
+    runtimes().remove(0).block_on(async {
+        assert!(matches!(disk.write_now(0, &[1; 512]), Inline::WouldWait));
+        let (result, buf) = disk.write(0, filled(&[1; 512]), false).await;
+        assert_eq!(result.expect_err("always").raw_os_error(), Some(5));
+        assert_eq!(buf[0], 1, "the buffer comes back");
+        disk.unmap(0, 512).await.expect_err("a change too");
+        assert!(read_ok(&*disk).await);
+    });
+}
+
+#[test]
+fn a_failing_flush_is_asked_for() {
+    let disk = error(memory(4096), Op::Flush, 1.0, None);
+    assert!(memory(4096).facts().stable && !disk.facts().stable);
+    runtimes().remove(0).block_on(async {
+        assert!(write_ok(&*disk).await);
+        disk.flush().await.expect_err("always");
+    });
+}
+
+#[test]
+fn stats_count_what_ended_on_every_thread() {
+    let (disk, counters) = stats(error(memory(1 << 20), Op::Flush, 1.0, None));
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for _ in 0..10 {
+                    assert!(matches!(disk.write_now(0, &[1; 1024]), Inline::Done(Ok(()))));
+                    assert!(matches!(disk.read_now(0, &mut [0; 512]), Inline::Done(Ok(()))));
+                }
+                runtimes().remove(0).block_on(async {
+                    assert!(read_ok(&*disk).await);
+                    disk.unmap(0, 512).await.expect("unmap");
+                    disk.write_zeroes(0, 512, false).await.expect("write zeroes");
+                    disk.flush().await.expect_err("always");
+                });
+            });
+        }
+    });
+    let expected = Counts {
+        reads: 44,
+        writes: 40,
+        unmaps: 8,
+        flushes: 4,
+        read_bytes: 44 * 512,
+        written_bytes: 40 * 1024,
+        errors: 4,
+    };
+    assert_eq!(counters.total(), expected);
+    assert!(disk.describe().contains(&("reads".into(), "44".into())));
+}
+
+#[test]
+fn rate_lets_no_more_through_than_it_says() {
+    for runtime in runtimes() {
+        // 100 a second, of which the burst gives ten at once: 20 more take a fifth of a second.
+        let disk = rate(memory(4096), Rate::new(100, 0));
+        runtime.block_on(async {
+            let begin = Instant::now();
+            for _ in 0..30 {
+                assert!(read_ok(&*disk).await);
+            }
+            assert!(begin.elapsed() >= Duration::from_millis(190));
+            let mut waits = (0..20).map(|_| disk.read_now(0, &mut [0; 512]));
+            assert!(waits.any(|outcome| matches!(outcome, Inline::WouldWait)), "nor on the spot");
+        });
+    }
+}
+
+#[test]
+fn rate_counts_bytes_too() {
+    let disk = rate(memory(1 << 20), Rate::new(0, 1 << 20));
+    runtimes().remove(0).block_on(async {
+        let begin = Instant::now();
+        for _ in 0..5 {
+            disk.read(0, Buf::zeroed(1 << 16)).await.0.expect("read");
+        }
+        // 320 KiB at 1 MiB/s; the last one need not be paid, and a tenth of a second was saved.
+        assert!(begin.elapsed() >= Duration::from_millis(140));
+    });
+}
+
+#[test]
+fn describe_tells_the_stack_from_the_outside_in() {
+    let disk = stats(delay(Arc::new(Lossy::new(memory(4096))), Duration::ZERO, Duration::from_micros(9))).0;
+    let told = disk.describe();
+    let names: Vec<_> =
+        told.iter().filter(|row| row.0 == "filter" || row.0 == "backend").map(|row| &row.1).collect();
+    assert_eq!(names, ["stats", "delay", "lossy", "memory"]);
+    assert!(told.contains(&("write_us".into(), "9".into())));
+}
+
+/// One thing that happens to a disk before the power fails; places are sectors of 512 bytes.
+#[derive(Clone, Debug)]
+enum Event {
+    Write { at: u64, seed: u8, stable: bool },
+    Clear { at: u64, sectors: u64 },
+    Flush,
+}
+
+const SECTORS: u64 = 64;
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..SECTORS, 1u8.., any::<bool>()).prop_map(|(at, seed, stable)| Event::Write { at, seed, stable }),
+        1 => (0..SECTORS, 1u64..8)
+            .prop_map(|(at, n)| Event::Clear { at, sectors: n.min(SECTORS - at) }),
+        1 => Just(Event::Flush),
+    ]
+}
+
+/// Per sector, the values that it may have after the power failed.
+struct Possible(Vec<Vec<u8>>);
+
+impl Possible {
+    fn change(&mut self, at: u64, value: u8, stable: bool) {
+        let sector = &mut self.0[at as usize];
+        if stable {
+            sector.clear();
+        }
+        sector.push(value);
+    }
+
+    fn flush(&mut self) {
+        for sector in &mut self.0 {
+            sector.drain(..sector.len() - 1);
+        }
+    }
+}
+
+async fn happen(disk: &Lossy, possible: &mut Possible, event: &Event) {
+    match *event {
+        Event::Write { at, seed, stable } => {
+            disk.write(at * 512, filled(&[seed; 512]), stable).await.0.expect("write");
+            possible.change(at, seed, stable);
+        }
+        Event::Clear { at, sectors } => {
+            disk.unmap(at * 512, sectors * 512).await.expect("unmap");
+            (at..at + sectors).for_each(|at| possible.change(at, 0, false));
+        }
+        Event::Flush => {
+            disk.flush().await.expect("flush");
+            possible.flush();
+        }
+    }
+}
+
+async fn sectors(disk: &dyn Backend) -> Vec<u8> {
+    let (result, buf) = disk.read(0, Buf::zeroed(SECTORS as usize * 512)).await;
+    result.expect("read");
+    let whole = |sector: &[u8]| sector.iter().all(|byte| *byte == sector[0]).then_some(sector[0]);
+    buf.chunks(512).map(|sector| whole(sector).expect("a sector of one write")).collect()
+}
+
+proptest! {
+    #[test]
+    fn lost_power_loses_only_what_was_not_stable(
+        events in proptest::collection::vec(event(), 1..60), seed in any::<Option<u64>>(),
+    ) {
+        runtimes().remove(0).block_on(async {
+            let disk = Lossy::new(memory(SECTORS * 512));
+            let mut possible = Possible(vec![vec![0]; SECTORS as usize]);
+            for event in &events {
+                happen(&disk, &mut possible, event).await;
+            }
+            let newest: Vec<u8> = possible.0.iter().map(|values| values[values.len() - 1]).collect();
+            assert_eq!(sectors(&disk).await, newest, "with power nothing is lost");
+            disk.lose(seed).await.expect("lose");
+            let left = sectors(&disk).await;
+            for (at, value) in left.iter().enumerate() {
+                let allowed = &possible.0[at];
+                assert!(allowed.contains(value), "sector {at} is {value}, none of {allowed:?}");
+                assert!(seed.is_some() || *value == allowed[0], "without a seed all that can be lost is lost");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_seed_loses_some_and_keeps_some() {
+    runtimes().remove(0).block_on(async {
+        let disk = Lossy::new(memory(SECTORS * 512));
+        disk.write(0, filled(&vec![1; SECTORS as usize * 512]), false).await.0.expect("write");
+        disk.lose(Some(3)).await.expect("lose");
+        let kept = sectors(&disk).await.iter().filter(|value| **value == 1).count();
+        assert!((10..54).contains(&kept), "{kept} of {SECTORS} kept");
+    });
+}

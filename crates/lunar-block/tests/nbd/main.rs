@@ -1,0 +1,58 @@
+//! The NBD client against programs that nobody here wrote, against our own server, and against servers that
+//! do as they please.
+#![forbid(unsafe_code)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod hostile;
+mod ours;
+mod peers;
+
+use common::filled;
+use lunar_block::{Backend, nbd};
+use lunar_runtime::Cores;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a future on an event loop of its own.
+fn on_a_core<T: Send + 'static, W: Future<Output = T> + 'static>(
+    work: impl FnOnce() -> W + Send + 'static,
+) -> T {
+    Cores::one().expect("an event loop").wait(0, work).expect("an end")
+}
+
+async fn open(url: &str) -> Arc<nbd::Disk> {
+    let url: nbd::Url = url.parse().unwrap_or_else(|e| panic!("{e}"));
+    nbd::open(&url).await.unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Why an export cannot be had: what happened, and the hint.
+fn refused(url: &str) -> (String, String) {
+    let url: nbd::Url = url.parse().unwrap_or_else(|e| panic!("{e}"));
+    let refused = on_a_core(move || async move { nbd::open(&url).await.err() });
+    let e = refused.expect("it is refused");
+    (e.what, e.hint)
+}
+
+async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool) {
+    let (result, buf) = disk.write(offset, filled(bytes), stable).await;
+    result.expect("written");
+    assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
+}
+
+async fn read(disk: &dyn Backend, offset: u64, len: usize) -> Vec<u8> {
+    // Not zeros, so that bytes that nobody filled are seen.
+    let (result, buf) = disk.read(offset, filled(&vec![0xEE; len])).await;
+    result.expect("read");
+    buf.to_vec()
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at / 512).wrapping_mul(seed * 2 + 1).wrapping_add(at) as u8).collect()
+}
+
+/// What `describe` tells of one thing.
+fn told(disk: &dyn Backend, name: &str) -> String {
+    disk.describe().into_iter().find(|row| row.0 == name).map(|row| row.1).unwrap_or_default()
+}

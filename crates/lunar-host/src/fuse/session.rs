@@ -1,0 +1,100 @@
+//! The conversation with the kernel: requests come one by one through the open device, and are answered in
+//! whatever order they end.
+
+use super::answer::{Answer, File, IN_FLIGHT, MAX_WRITE, Request, out_header};
+use compio::runtime::fd::PollFd;
+use lunar_runtime::Buf;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use zerocopy::IntoBytes;
+
+/// Serves until it is unmounted, or `stop` is dropped. Dropping `_ended` says that it is over.
+pub(super) async fn serve(
+    device: OwnedFd,
+    file: File,
+    stop: flume::Receiver<()>,
+    _ended: flume::Sender<()>,
+) -> io::Result<()> {
+    fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
+    let device = Rc::new(PollFd::new(device)?);
+    let file = Rc::new(file);
+    let (give_back, free) = flume::unbounded();
+    for _ in 0..IN_FLIGHT {
+        let _ = give_back.send(Request::new());
+    }
+    loop {
+        let next = async { receive(&device, free.recv_async().await.map_err(io::Error::other)?).await };
+        let request = match either(next, stop.recv_async()).await {
+            Some(Ok(Some(request))) => request,
+            Some(Err(e)) => return Err(e),
+            Some(Ok(None)) | None => return Ok(()),
+        };
+        let (device, file, give_back) = (device.clone(), file.clone(), give_back.clone());
+        lunar_runtime::spawn(async move {
+            let request = handle(&device, &file, request).await;
+            let _ = give_back.send(request);
+        });
+    }
+}
+
+/// The first future's end, or None if the second ends before.
+async fn either<T, U>(first: impl Future<Output = T>, second: impl Future<Output = U>) -> Option<T> {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    poll_fn(|cx| match first.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => second.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
+
+/// The next request; None once it is unmounted. A WRITE's data comes to lie at the start of the buffer,
+/// aligned as direct I/O wants it.
+async fn receive(device: &PollFd<OwnedFd>, mut into: Request) -> io::Result<Option<Request>> {
+    into.rest.set_visible(MAX_WRITE);
+    loop {
+        let mut parts = [IoSliceMut::new(&mut into.head), IoSliceMut::new(&mut into.rest)];
+        match rustix::io::readv(device, &mut parts) {
+            Ok(len) => {
+                into.len = len;
+                return Ok(Some(into));
+            }
+            Err(Errno::AGAIN) => device.read_ready().await?,
+            // ENOENT: who asked has been interrupted meanwhile.
+            Err(Errno::INTR | Errno::NOENT) => {}
+            Err(Errno::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Answers a request; its buffer is free then.
+async fn handle(device: &PollFd<OwnedFd>, file: &File, mut request: Request) -> Request {
+    let Some(header) = request.header() else {
+        tracing::warn!(len = request.len, "no FUSE request");
+        return request;
+    };
+    let result = file.answer(&header, &mut request).await;
+    if request.rest.capacity() < MAX_WRITE {
+        request.rest = Buf::zeroed(MAX_WRITE);
+    }
+    if matches!(result, Ok(Answer::Silence)) {
+        return request;
+    }
+    let head = out_header(header.unique, &result);
+    let body = match &result {
+        Ok(Answer::Bytes(bytes)) => &bytes[..],
+        Ok(Answer::Data(len)) => &request.rest[..*len],
+        Ok(Answer::Silence) | Err(_) => &[],
+    };
+    // The kernel takes an answer at once, whole or not at all: who asked may be gone, or the mount.
+    if let Err(e) = rustix::io::writev(device, &[IoSlice::new(head.as_bytes()), IoSlice::new(body)]) {
+        tracing::debug!(header.opcode, "a FUSE answer was not taken: {e}");
+    }
+    request
+}

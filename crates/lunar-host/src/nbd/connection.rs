@@ -1,0 +1,336 @@
+//! A connection in the transmission phase: what it holds, its loops, and its end.
+
+use super::Limits;
+use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken, ends_with_leave};
+use super::reply::Replies;
+use super::turns::Turn;
+use event_listener::Event;
+use lunar_block::Backend;
+use lunar_proto::nbd::Terms;
+use lunar_runtime::out::Out;
+use lunar_runtime::{Buf, PeerState, Pool, Stream, either};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// While more bytes than these wait to be sent, nothing is received.
+const MAX_WAITING: usize = 4 << 20;
+/// More answers than these, in bytes, are sent before the rest of a receive is looked at: what was just read
+/// is still in the caches.
+const WARM: usize = 256 << 10;
+/// Bytes behind the last request of a closed connection, among which the client's leave is looked for.
+const MOST_UNREAD: usize = 8 << 20;
+/// How long a client may take to fetch its last answers.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// A connection. Lives on one core.
+pub(super) struct Connection {
+    stream: Stream,
+    pub(super) backend: Arc<dyn Backend>,
+    /// Reads are zeros: no buffer needs to be filled.
+    pub(super) null: bool,
+    /// Minimum block in bytes.
+    pub(super) block: u64,
+    pub(super) pool: Pool,
+    limits: Limits,
+    pub(super) state: RefCell<State>,
+    /// A request has ended, something has been sent, or life is over.
+    changed: Event,
+    /// The client is gone.
+    gone: Event,
+    /// Somebody waits until more can be sent.
+    writing: Cell<bool>,
+    /// A flush is on its way.
+    flushing: Cell<bool>,
+    /// A closed connection ends with the client's leave.
+    leave: OnceCell<bool>,
+}
+
+/// What changes in a connection.
+pub(super) struct State {
+    pub(super) replies: Replies,
+    /// Requests that wait for the backend.
+    in_flight: usize,
+    /// Those of them that change what it holds.
+    changing: usize,
+    /// The buffer that the receiver waited for.
+    spare: Option<Buf>,
+    /// New requests are refused: the server is being stopped.
+    pub(super) stopping: bool,
+    /// The client is gone.
+    lost: bool,
+}
+
+/// The place of a request among those in flight.
+pub(super) struct InFlight {
+    pub(super) conn: Rc<Connection>,
+    changes: bool,
+}
+
+impl InFlight {
+    pub(super) fn new(conn: &Rc<Connection>, changes: bool) -> InFlight {
+        let mut state = conn.state.borrow_mut();
+        state.in_flight += 1;
+        state.changing += usize::from(changes);
+        InFlight { conn: conn.clone(), changes }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut state = self.conn.state.borrow_mut();
+        state.in_flight -= 1;
+        state.changing -= usize::from(self.changes);
+        drop(state);
+        self.conn.changed.notify(usize::MAX);
+        self.conn.flush_soon();
+    }
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: Stream,
+        backend: Arc<dyn Backend>,
+        terms: &Terms,
+        pool: Pool,
+        limits: Limits,
+    ) -> Rc<Connection> {
+        let state = State {
+            replies: Replies::new(terms.structured),
+            in_flight: 0,
+            changing: 0,
+            spare: None,
+            stopping: false,
+            lost: false,
+        };
+        Rc::new(Connection {
+            stream,
+            null: backend.facts().null,
+            backend,
+            block: terms.block_size.into(),
+            pool,
+            limits,
+            state: RefCell::new(state),
+            changed: Event::new(),
+            gone: Event::new(),
+            writing: Cell::new(false),
+            flushing: Cell::new(false),
+            leave: OnceCell::new(),
+        })
+    }
+
+    /// Serves requests until the client leaves, or until `stopping` ends: then what is in flight is finished
+    /// and all else refused.
+    pub(super) async fn serve(
+        self: &Rc<Self>,
+        receiver: Receiver,
+        turn: &Turn<'_>,
+        stopping: impl Future<Output = ()>,
+    ) -> Result<(), Broken> {
+        either(self.receive(receiver, turn), self.wind_down(stopping)).await
+    }
+
+    /// Waits until no request that changes anything is on its way any more.
+    pub(super) async fn settle(&self) {
+        self.wait_until(|conn| conn.state.borrow().changing == 0).await;
+    }
+
+    /// Sends the last answers and closes.
+    pub(super) async fn leave(self: &Rc<Self>) {
+        self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
+        self.flush();
+        let _ = compio::time::timeout(FAREWELL, self.wait_until(|conn| !conn.writing.get())).await;
+        self.stream.shutdown(Shutdown::Both);
+    }
+
+    async fn wind_down(&self, stopping: impl Future<Output = ()>) -> Result<(), Broken> {
+        stopping.await;
+        self.state.borrow_mut().stopping = true;
+        self.wait_until(|conn| conn.state.borrow().in_flight == 0 && !conn.writing.get()).await;
+        Ok(())
+    }
+
+    /// Receives until the connection ends.
+    async fn receive(self: &Rc<Self>, mut receiver: Receiver, turn: &Turn<'_>) -> Result<(), Broken> {
+        let mut next = receiver.resume(&mut Requests(self))?;
+        loop {
+            self.flush();
+            next = match next {
+                Received::End => return Ok(()),
+                Received::More => {
+                    self.stream.readable().await?;
+                    receiver.receive(&self.stream, &mut Requests(self))?
+                }
+                Received::Full | Received::Starved(_) => {
+                    if !self.can_go_on(next, turn).await {
+                        return Ok(());
+                    }
+                    receiver.resume(&mut Requests(self))?
+                }
+            };
+            if self.is_lost() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for what is missing. False: the connection's turn ends first.
+    async fn can_go_on(&self, missing: Received, turn: &Turn<'_>) -> bool {
+        let is_there = async {
+            if let Received::Starved(len) = missing {
+                let buf = self.pool.get(len).await;
+                self.state.borrow_mut().spare = Some(buf);
+            } else {
+                self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
+            }
+            true
+        };
+        let ends = async {
+            turn.ends().await;
+            false
+        };
+        either(is_there, ends).await
+    }
+
+    fn is_full(&self) -> bool {
+        let state = self.state.borrow();
+        state.in_flight >= self.limits.requests || state.replies.out.waiting() > MAX_WAITING
+    }
+
+    /// A buffer for an answer, as soon as there is one; None when nobody is there to be answered.
+    pub(super) async fn buffer_for_answer(&self, len: usize) -> Option<Buf> {
+        let gone = self.gone.listen();
+        if self.is_lost() {
+            return None;
+        }
+        let lost = async {
+            gone.await;
+            None
+        };
+        either(lost, async { Some(self.pool.get(len).await) }).await
+    }
+
+    /// A request comes too late to begin: its client has reset the connection, or closed it without its leave, and may have
+    /// written something newer over another one since. `behind` was received behind the request.
+    pub(super) fn is_late(&self, behind: &[u8]) -> bool {
+        match self.stream.peer_state() {
+            PeerState::Open => false,
+            PeerState::Reset => true,
+            PeerState::Closed => !self.leaves(behind),
+        }
+    }
+
+    /// The client sends no more, and its leave is the last of what it has sent; so there is one answer.
+    fn leaves(&self, behind: &[u8]) -> bool {
+        let look = || ends_with_leave(&[behind, &self.stream.peek(MOST_UNREAD)].concat());
+        *self.leave.get_or_init(look)
+    }
+
+    /// Its client has reset the connection.
+    pub(super) fn is_reset(&self) -> bool {
+        self.stream.peer_state() == PeerState::Reset
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state.borrow().lost
+    }
+
+    /// Waits until the connection is as wanted; looks again whenever something has changed.
+    async fn wait_until(&self, wanted: impl Fn(&Connection) -> bool) {
+        loop {
+            let changed = self.changed.listen();
+            if wanted(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// A buffer of `len` bytes for a payload: the one that was waited for, or another.
+    pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
+        let spare = self.state.borrow_mut().spare.take();
+        match spare {
+            Some(buf) if buf.len() == len => Some(buf),
+            _ => self.pool.try_get(len),
+        }
+    }
+
+    /// Sends what waits; what the socket does not take now follows as soon as it does.
+    fn flush(self: &Rc<Self>) {
+        if self.writing.get() {
+            return;
+        }
+        let sent = self.state.borrow_mut().replies.out.flush(&self.stream);
+        match sent {
+            Ok(true) => {}
+            Ok(false) => {
+                self.writing.set(true);
+                lunar_runtime::spawn(write(self.clone()));
+            }
+            Err(_) => self.lost(),
+        }
+    }
+
+    /// Flushes after whatever else is ready to run: answers of several requests leave together.
+    fn flush_soon(self: &Rc<Self>) {
+        if !self.flushing.replace(true) {
+            let me = self.clone();
+            lunar_runtime::spawn(async move {
+                me.flushing.set(false);
+                me.flush();
+            });
+        }
+    }
+
+    /// Nothing can be sent any more. What waits is dropped: it must not keep the connection from its end.
+    fn lost(&self) {
+        let mut state = self.state.borrow_mut();
+        state.replies.out = Out::default();
+        state.lost = true;
+        drop(state);
+        self.changed.notify(usize::MAX);
+        self.gone.notify(usize::MAX);
+        self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+async fn write(conn: Rc<Connection>) {
+    loop {
+        let ready = conn.stream.writable().await;
+        let sent = ready.and_then(|()| conn.state.borrow_mut().replies.out.flush(&conn.stream));
+        conn.changed.notify(usize::MAX);
+        match sent {
+            Ok(false) => {}
+            Ok(true) => break,
+            Err(_) => {
+                conn.lost();
+                break;
+            }
+        }
+    }
+    conn.writing.set(false);
+    conn.changed.notify(usize::MAX);
+}
+
+/// A connection as its receiver sees it.
+pub(super) struct Requests<'a>(pub(super) &'a Rc<Connection>);
+
+impl Sink for Requests<'_> {
+    fn is_full(&self) -> bool {
+        self.0.is_full()
+    }
+
+    fn buffer(&mut self, len: usize) -> Option<Buf> {
+        self.0.buffer(len)
+    }
+
+    fn take(&mut self, arrived: Arrived<'_>) -> Taken {
+        let taken = super::execute::take(self.0, arrived);
+        if self.0.state.borrow().replies.out.waiting() >= WARM {
+            self.0.flush();
+        }
+        taken
+    }
+}

@@ -1,0 +1,215 @@
+//! From requests to the backend and back.
+
+use super::connection::{Connection, InFlight};
+use super::receive::{Arrived, Data, Taken};
+use super::reply::Failure;
+use lunar_block::{Backend, Extent, Inline};
+use lunar_proto::nbd::Command;
+use lunar_runtime::Buf;
+use lunar_wire::nbd::{Errno, Request};
+use std::io;
+use std::rc::Rc;
+
+/// Longer reads and writes in bytes leave the loop to others before they go on.
+const MAX_INLINE: usize = 1 << 20;
+/// Extents of one answer; the client asks again from where they end.
+const MAX_EXTENTS: usize = 1024;
+
+/// Takes a request: it is done at once, or becomes a task.
+pub(super) fn take(conn: &Rc<Connection>, arrived: Arrived<'_>) -> Taken {
+    let Arrived { request, verdict, data, behind } = arrived;
+    let refusal = match verdict {
+        Ok(Command::Disconnect) => return Taken::Last,
+        Ok(command) if changes(&command) && conn.is_late(behind) => return Taken::Last,
+        Ok(_) if conn.state.borrow().stopping => Failure::new(Errno::Shutdown, "the server is being stopped"),
+        Ok(_) if request.len == 0 && !matches!(verdict, Ok(Command::Flush)) => {
+            conn.state.borrow_mut().replies.done(&request);
+            return Taken::Yes;
+        }
+        Ok(command) => return start(conn, request, command, data),
+        Err(refusal) => Failure::new(refusal.errno, refusal.why),
+    };
+    conn.state.borrow_mut().replies.failed(&request, &refusal);
+    Taken::Yes
+}
+
+fn start(conn: &Rc<Connection>, request: Request, command: Command, data: Data<'_>) -> Taken {
+    let mut payload = None;
+    match (command, data) {
+        (Command::Read { whole }, _) if read_now(conn, &request, whole) => return Taken::Yes,
+        (Command::Write { stable: false }, Data::Bytes(data)) if write_now(conn, &request, data) => {
+            return Taken::Yes;
+        }
+        (Command::Write { stable: false }, Data::Buf(buf)) if write_now(conn, &request, &buf) => {
+            return Taken::Yes;
+        }
+        (Command::Write { .. }, Data::Bytes(data)) => {
+            let Some(mut buf) = conn.buffer(data.len()) else { return Taken::Starved };
+            buf.copy_from_slice(data);
+            payload = Some(buf);
+        }
+        (Command::Write { .. }, Data::Buf(buf)) => payload = Some(buf),
+        (Command::Cache, _) => {
+            conn.backend.prefetch(request.offset, request.len.into());
+            end(conn, &request, Ok(()));
+            return Taken::Yes;
+        }
+        _ => {}
+    }
+    let place = InFlight::new(conn, changes(&command));
+    lunar_runtime::spawn(async move { perform(&place.conn, request, command, payload).await });
+    Taken::Yes
+}
+
+/// It changes what the backend holds.
+fn changes(command: &Command) -> bool {
+    matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
+}
+
+/// Reads if that takes no waiting.
+fn read_now(conn: &Connection, request: &Request, whole: bool) -> bool {
+    if conn.null {
+        conn.state.borrow_mut().replies.zeros(request);
+        return true;
+    }
+    let len = request.len as usize;
+    let Some(mut buf) = (len <= MAX_INLINE).then(|| conn.pool.try_get(len)).flatten() else { return false };
+    match conn.backend.read_now(request.offset, &mut buf) {
+        Inline::Done(result) => end_read(conn, request, (result, buf), whole),
+        Inline::WouldWait => return false,
+    }
+    true
+}
+
+/// Writes if that takes no waiting.
+fn write_now(conn: &Connection, request: &Request, data: &[u8]) -> bool {
+    if data.len() > MAX_INLINE {
+        return false;
+    }
+    match conn.backend.write_now(request.offset, data) {
+        Inline::Done(result) => end(conn, request, result.map_err(Failure::from)),
+        Inline::WouldWait => return false,
+    }
+    true
+}
+
+/// Carries out a request that may wait, and answers it.
+async fn perform(conn: &Connection, request: Request, command: Command, payload: Option<Buf>) {
+    match command {
+        Command::Read { whole } => {
+            let Some(buf) = conn.buffer_for_answer(request.len as usize).await else { return };
+            end_read(conn, &request, conn.backend.read(request.offset, buf).await, whole);
+        }
+        Command::BlockStatus { one } => match extents(&*conn.backend, &request, one, conn.block).await {
+            Ok(extents) => conn.state.borrow_mut().replies.status(&request, &extents),
+            Err(e) => end(conn, &request, Err(e.into())),
+        },
+        _ => {
+            let result = change(conn, &request, command, payload).await;
+            end(conn, &request, result);
+        }
+    }
+}
+
+/// The commands that bring nothing back.
+async fn change(
+    conn: &Connection,
+    request: &Request,
+    command: Command,
+    payload: Option<Buf>,
+) -> Result<(), Failure> {
+    let (backend, offset, len) = (&conn.backend, request.offset, u64::from(request.len));
+    let mut settle = false;
+    if conn.is_reset() {
+        return Err(Failure::new(Errno::Shutdown, "the client has reset the connection"));
+    }
+    match (command, payload) {
+        (Command::Write { stable }, Some(buf)) => backend.write(offset, buf, stable).await.0?,
+        (Command::Flush, _) => backend.flush().await?,
+        (Command::Trim { stable }, _) => {
+            backend.unmap(offset, len).await?;
+            settle = stable;
+        }
+        (Command::WriteZeroes { stable, unmap, fast }, _) => {
+            if fast && !is_fast(&**backend, unmap) {
+                return Err(Failure::new(Errno::NotSup, "no faster than a write"));
+            }
+            backend.write_zeroes(offset, len, unmap).await?;
+            settle = stable;
+        }
+        _ => return Err(Failure::new(Errno::Inval, "unknown command")),
+    }
+    if settle {
+        backend.flush().await?;
+    }
+    Ok(())
+}
+
+/// Zeros are certain to cost less than a write: space is given back, or there is none.
+fn is_fast(backend: &dyn Backend, unmap: bool) -> bool {
+    let facts = backend.facts();
+    facts.null || (unmap && facts.unmap)
+}
+
+/// What is allocated from the start of a request on. Each extent is whole blocks, and differs from the one
+/// before.
+async fn extents(backend: &dyn Backend, request: &Request, one: bool, block: u64) -> io::Result<Vec<Extent>> {
+    let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
+    let mut found: Vec<Extent> = Vec::new();
+    while at < end && found.len() < MAX_EXTENTS {
+        let extent = whole_blocks(backend.extent(at, end - at).await?, at, end, block);
+        at += extent.len;
+        match found.last_mut() {
+            Some(last) if last.mapped == extent.mapped => last.len += extent.len,
+            Some(_) if one => break,
+            _ => found.push(extent),
+        }
+    }
+    Ok(found)
+}
+
+/// An extent in whole blocks, at least one: a block that is allocated in part is allocated.
+fn whole_blocks(extent: Extent, at: u64, end: u64, block: u64) -> Extent {
+    let len = match extent.mapped {
+        true => extent.len.next_multiple_of(block),
+        false => extent.len - extent.len % block,
+    };
+    Extent { offset: at, len: len.clamp(block, end - at), mapped: extent.mapped || len == 0 }
+}
+
+fn end_read(conn: &Connection, request: &Request, (result, buf): lunar_block::Finished, whole: bool) {
+    match result {
+        Ok(()) => conn.state.borrow_mut().replies.data(request, buf, whole),
+        Err(e) => end(conn, request, Err(e.into())),
+    }
+}
+
+fn end(conn: &Connection, request: &Request, result: Result<(), Failure>) {
+    let replies = &mut conn.state.borrow_mut().replies;
+    match result {
+        Ok(()) => replies.done(request),
+        Err(failure) => replies.failed(request, &failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_become_whole_blocks() {
+        let of = |len, mapped| Extent { offset: 4096, len, mapped };
+        let cases = [
+            (of(1, true), 512, true),
+            (of(513, true), 1024, true),
+            (of(8192, true), 4096, true),
+            (of(0, true), 512, true),
+            (of(511, false), 512, true),
+            (of(513, false), 512, false),
+            (of(4096, false), 4096, false),
+        ];
+        for (extent, len, mapped) in cases {
+            assert_eq!(whole_blocks(extent, 4096, 8192, 512), of(len, mapped), "{extent:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The handshake over a socket.
+
+use lunar_proto::nbd::{Agreed, Handshake, Offer, Step};
+use lunar_runtime::Stream;
+use std::io::{self, IoSlice};
+
+/// Bytes of one receive.
+const SCRATCH: usize = 4096;
+
+/// Haggles until an export is chosen: what was agreed on, and what has come behind it. None when the client
+/// leaves or is shown the door.
+pub(super) async fn haggle(stream: &Stream, offers: Vec<Offer>) -> io::Result<Option<(Agreed, Vec<u8>)>> {
+    let mut machine = Handshake::new(offers);
+    let (mut input, mut out) = (Vec::new(), Handshake::greeting().to_vec());
+    loop {
+        send(stream, &out).await?;
+        out.clear();
+        let (used, step) = machine.feed(&input, &mut out);
+        input.drain(..used);
+        match step {
+            Step::More if used > 0 => {}
+            Step::More => {
+                if !receive(stream, &mut input).await? {
+                    return Ok(None);
+                }
+            }
+            Step::Agreed(agreed) => {
+                send(stream, &out).await?;
+                return Ok(Some((agreed, input)));
+            }
+            Step::End(why) => {
+                tracing::debug!(why, "an NBD client is not served");
+                send(stream, &out).await?;
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// False: the client has closed.
+async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<bool> {
+    let mut scratch = [0; SCRATCH];
+    loop {
+        if let Some(n) = stream.receive(&mut scratch)? {
+            input.extend_from_slice(&scratch[..n]);
+            return Ok(n > 0);
+        }
+        stream.readable().await?;
+    }
+}
+
+async fn send(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.send(&[IoSlice::new(bytes)])? {
+            Some(n) => bytes = &bytes[n..],
+            None => stream.writable().await?,
+        }
+    }
+    Ok(())
+}

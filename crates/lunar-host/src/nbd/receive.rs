@@ -1,0 +1,246 @@
+//! Framing: one receive, many requests. Small payloads are looked at where they lie in a buffer that the core
+//! shares; the rest of a large one is received straight into the buffer that is written.
+
+use lunar_proto::nbd::{Command, Refusal, Terms};
+use lunar_runtime::{Buf, Stream, with_scratch};
+use lunar_wire::nbd::{REQUEST_LEN, Request, command};
+use std::io::{self, IoSliceMut};
+
+/// A payload above this that did not arrive whole gets a buffer of its own.
+const LARGE: usize = 16 << 10;
+
+/// The payload of a request.
+pub(super) enum Data<'a> {
+    /// Where it was received: gone after the call.
+    Bytes(&'a [u8]),
+    /// In a buffer of its own.
+    Buf(Buf),
+}
+
+/// A request that has arrived, with all of its payload; that of one that is refused is gone.
+pub(super) struct Arrived<'a> {
+    pub request: Request,
+    pub verdict: Result<Command, Refusal>,
+    pub data: Data<'a>,
+    /// What has been received behind it.
+    pub behind: &'a [u8],
+}
+
+/// What became of a request.
+pub(super) enum Taken {
+    /// More are wanted.
+    Yes,
+    /// It needs a buffer of as many bytes as its payload has: it is to be offered again.
+    Starved,
+    /// No more are wanted.
+    Last,
+}
+
+/// Who takes the requests.
+pub(super) trait Sink {
+    /// There is no room for more requests now.
+    fn is_full(&self) -> bool;
+    /// A buffer for a payload, if there is one.
+    fn buffer(&mut self, len: usize) -> Option<Buf>;
+    /// A request is there.
+    fn take(&mut self, arrived: Arrived<'_>) -> Taken;
+}
+
+/// What a receive came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Go on when there is more.
+    More,
+    /// The sink has no room for more requests: resume when it has.
+    Full,
+    /// Resume when there is a buffer of so many bytes.
+    Starved(usize),
+    /// The client has left.
+    End,
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The socket failed.
+    Io(io::Error),
+    /// A request with a wrong magic: nothing behind it can be trusted.
+    Magic,
+}
+
+impl From<io::Error> for Broken {
+    fn from(e: io::Error) -> Self {
+        Broken::Io(e)
+    }
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Broken::Io(e) => write!(f, "{e}"),
+            Broken::Magic => write!(f, "a request with a wrong magic"),
+        }
+    }
+}
+
+/// A payload that is on its way.
+enum Coming {
+    /// Into a buffer, of which so much is filled.
+    Gather { request: Request, command: Command, buf: Buf, filled: usize },
+    /// To nowhere; so many bytes are missing.
+    Skip { request: Request, refusal: Refusal, rest: usize },
+}
+
+/// The receiving side of a connection.
+pub(super) struct Receiver {
+    terms: Terms,
+    /// Bytes that are not looked at yet: the start of a request, or all that there was no room for.
+    partial: Vec<u8>,
+    coming: Option<Coming>,
+}
+
+impl Receiver {
+    /// A receiver that begins with bytes that came with the handshake, which [`Receiver::resume`] looks at.
+    pub(super) fn new(terms: Terms, begun: Vec<u8>) -> Self {
+        Receiver { terms, partial: begun, coming: None }
+    }
+
+    /// Receives once and hands every whole request over. Only after [`Received::More`].
+    pub(super) fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
+        with_scratch(|scratch| {
+            let have = self.partial.len();
+            scratch[..have].copy_from_slice(&self.partial);
+            let got = match &mut self.coming {
+                Some(Coming::Gather { buf, filled, .. }) => {
+                    let mut into = [IoSliceMut::new(&mut buf[*filled..]), IoSliceMut::new(scratch)];
+                    stream.receive_vectored(&mut into)?
+                }
+                _ => stream.receive(&mut scratch[have..])?,
+            };
+            let Some(got) = got else { return Ok(Received::More) };
+            if got == 0 {
+                return Ok(Received::End);
+            }
+            self.partial.clear();
+            let landed = self.landed(got);
+            self.parse(&scratch[..have + got - landed], sink)
+        })
+    }
+
+    /// Hands over what is whole in the bytes that are there already.
+    pub(super) fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
+        let begun = std::mem::take(&mut self.partial);
+        self.parse(&begun, sink)
+    }
+
+    /// As [`Receiver::receive`], with bytes that a receive would have brought.
+    pub(super) fn feed(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+        if let Some(Coming::Gather { buf, filled, .. }) = &mut self.coming {
+            let direct = chunk.len().min(buf.len() - *filled);
+            buf[*filled..*filled + direct].copy_from_slice(&chunk[..direct]);
+            self.landed(direct);
+            chunk = &chunk[direct..];
+        }
+        let all = [&std::mem::take(&mut self.partial)[..], chunk].concat();
+        self.parse(&all, sink)
+    }
+
+    /// Counts what a receive brought; the bytes of it that went into a payload's buffer.
+    fn landed(&mut self, got: usize) -> usize {
+        let Some(Coming::Gather { buf, filled, .. }) = &mut self.coming else { return 0 };
+        let direct = got.min(buf.len() - *filled);
+        *filled += direct;
+        direct
+    }
+
+    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+        loop {
+            let (used, next) = match self.coming.take() {
+                Some(coming) => self.go_on(coming, bytes, sink),
+                None if bytes.len() < REQUEST_LEN => (0, Some(Received::More)),
+                None if sink.is_full() => (0, Some(Received::Full)),
+                None => self.begin(bytes, sink)?,
+            };
+            bytes = &bytes[used..];
+            if let Some(next) = next {
+                self.partial.extend_from_slice(bytes);
+                return Ok(next);
+            }
+        }
+    }
+
+    /// More of a payload: the bytes used, and what ends the parse.
+    fn go_on(&mut self, coming: Coming, bytes: &[u8], sink: &mut impl Sink) -> (usize, Option<Received>) {
+        match coming {
+            Coming::Gather { request, command, buf, filled } if filled == buf.len() => {
+                (0, hand_over(sink, request, Ok(command), Data::Buf(buf), bytes))
+            }
+            Coming::Skip { request, refusal, rest } if bytes.len() >= rest => {
+                (rest, hand_over(sink, request, Err(refusal), Data::Bytes(&[]), &bytes[rest..]))
+            }
+            Coming::Skip { request, refusal, rest } => {
+                self.coming = Some(Coming::Skip { request, refusal, rest: rest - bytes.len() });
+                (bytes.len(), Some(Received::More))
+            }
+            gather => {
+                self.coming = Some(gather);
+                (0, Some(Received::More))
+            }
+        }
+    }
+
+    /// A request begins here: the bytes used, and what ends the parse.
+    fn begin(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<(usize, Option<Received>), Broken> {
+        let header = bytes.first_chunk::<REQUEST_LEN>().expect("a whole request");
+        let request = Request::decode(header).ok_or(Broken::Magic)?;
+        let (len, body) = (request.payload_len(), &bytes[REQUEST_LEN..]);
+        match (self.terms.check(&request), body.get(..len)) {
+            (Ok(command), Some(data)) => {
+                let (data, behind) = (Data::Bytes(data), &body[len..]);
+                Ok(match sink.take(Arrived { request, verdict: Ok(command), data, behind }) {
+                    Taken::Yes => (REQUEST_LEN + len, None),
+                    Taken::Starved => (0, Some(Received::Starved(len))),
+                    Taken::Last => (REQUEST_LEN + len, Some(Received::End)),
+                })
+            }
+            (Ok(_), None) if len <= LARGE => Ok((0, Some(Received::More))),
+            (Ok(command), None) => Ok(match sink.buffer(len) {
+                Some(mut buf) => {
+                    buf[..body.len()].copy_from_slice(body);
+                    self.coming = Some(Coming::Gather { request, command, buf, filled: body.len() });
+                    (bytes.len(), Some(Received::More))
+                }
+                None => (0, Some(Received::Starved(len))),
+            }),
+            (Err(refusal), _) => {
+                self.coming = Some(Coming::Skip { request, refusal, rest: len });
+                Ok((REQUEST_LEN, None))
+            }
+        }
+    }
+}
+
+/// The last of these requests is the client's leave.
+pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
+    let mut leaves = false;
+    while let Some(request) = bytes.first_chunk::<REQUEST_LEN>().and_then(Request::decode) {
+        let Some(rest) = bytes.get(REQUEST_LEN + request.payload_len()..) else { return false };
+        leaves = request.command == command::DISC;
+        bytes = rest;
+    }
+    leaves && bytes.is_empty()
+}
+
+/// Hands over a request that needs no buffer any more; what ends the parse.
+fn hand_over(
+    sink: &mut impl Sink,
+    request: Request,
+    verdict: Result<Command, Refusal>,
+    data: Data<'_>,
+    behind: &[u8],
+) -> Option<Received> {
+    match sink.take(Arrived { request, verdict, data, behind }) {
+        Taken::Last => Some(Received::End),
+        Taken::Yes | Taken::Starved => None,
+    }
+}

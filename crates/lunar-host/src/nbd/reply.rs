@@ -1,0 +1,192 @@
+//! Answers, in the form that the client has chosen.
+
+use lunar_block::Extent;
+use lunar_proto::nbd::Terms;
+use lunar_runtime::Buf;
+use lunar_runtime::out::{MAX_ZEROS, Out, Payload};
+use lunar_wire::be;
+use lunar_wire::nbd::{
+    CHUNK_LEN, ChunkHeader, Errno, Request, SIMPLE_REPLY_LEN, SimpleReply, chunk, command, state,
+};
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Zeros of this length in bytes are told as a hole, not sent.
+const GRAIN: usize = 32 << 10;
+/// Characters that are said about a failure; four bytes each are within the protocol's limit.
+const MAX_WORDS: usize = 200;
+/// Shorter reads in bytes are not searched for zeros.
+const WORTHWHILE: usize = 4096;
+
+/// What is said about a failed request.
+pub(super) struct Failure {
+    errno: Errno,
+    why: String,
+}
+
+impl Failure {
+    pub(super) fn new(errno: Errno, why: impl Into<String>) -> Failure {
+        Failure { errno, why: why.into() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        let errno = match e.kind() {
+            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => Errno::NoSpc,
+            Kind::ReadOnlyFilesystem | Kind::PermissionDenied => Errno::Perm,
+            Kind::OutOfMemory => Errno::NoMem,
+            Kind::InvalidInput | Kind::Unsupported => Errno::Inval,
+            _ => Errno::Io,
+        };
+        Failure { errno, why: e.to_string() }
+    }
+}
+
+/// The queue of answers.
+pub(super) struct Replies {
+    pub out: Out,
+    structured: bool,
+}
+
+impl Replies {
+    pub(super) fn new(structured: bool) -> Replies {
+        Replies { out: Out::default(), structured }
+    }
+
+    /// Done, and there is nothing to tell.
+    pub(super) fn done(&mut self, request: &Request) {
+        if self.structured && request.command == command::READ {
+            return self.chunk(request, chunk::NONE, true, &[], Payload::Empty);
+        }
+        self.simple(request, 0, Payload::Empty);
+    }
+
+    /// Failed.
+    pub(super) fn failed(&mut self, request: &Request, failure: &Failure) {
+        if !self.structured {
+            return self.simple(request, failure.errno as u32, Payload::Empty);
+        }
+        let why = failure.why.chars().take(MAX_WORDS).collect::<String>().into_bytes();
+        let mut head = [0; 6];
+        be::put32(&mut head, failure.errno as u32);
+        be::put16(&mut head[4..], why.len() as u16);
+        self.chunk(request, chunk::ERROR, true, &head, Payload::Bytes(why));
+    }
+
+    /// What a read brought. `whole` asks for one chunk.
+    pub(super) fn data(&mut self, request: &Request, buf: Buf, whole: bool) {
+        let len = buf.len();
+        if !self.structured {
+            return self.simple(request, 0, Payload::Buf(buf, len));
+        }
+        let mut pieces = pieces(&buf);
+        if whole && pieces.len() > 1 {
+            pieces = vec![(0..len, false)];
+        }
+        if let [(_, zero)] = pieces[..] {
+            let payload = if zero { Payload::Empty } else { Payload::Buf(buf, len) };
+            return self.content(request, 0..len, zero, true, payload);
+        }
+        let (buf, last) = (Rc::new(buf), pieces.len() - 1);
+        for (i, (range, zero)) in pieces.into_iter().enumerate() {
+            let payload = match zero {
+                true => Payload::Empty,
+                false => Payload::Part(buf.clone(), range.start, range.len()),
+            };
+            self.content(request, range, zero, i == last, payload);
+        }
+    }
+
+    /// A read of zeros that were never in a buffer.
+    pub(super) fn zeros(&mut self, request: &Request) {
+        let len = request.len as usize;
+        if self.structured {
+            return self.content(request, 0..len, true, true, Payload::Empty);
+        }
+        let first = len.min(MAX_ZEROS);
+        self.simple(request, 0, Payload::Zeros(first));
+        for at in (first..len).step_by(MAX_ZEROS) {
+            self.out.push(&[], Payload::Zeros((len - at).min(MAX_ZEROS)), &[]);
+        }
+    }
+
+    /// The extents that a request asked for, in `base:allocation`.
+    pub(super) fn status(&mut self, request: &Request, extents: &[Extent]) {
+        let mut told = Vec::with_capacity(extents.len() * 8);
+        for extent in extents {
+            let flags = if extent.mapped { 0 } else { state::HOLE | state::ZERO };
+            told.extend((extent.len as u32).to_be_bytes());
+            told.extend(flags.to_be_bytes());
+        }
+        let head = Terms::ALLOCATION_ID.to_be_bytes();
+        self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(told));
+    }
+
+    /// A part of what was read, or a hole.
+    fn content(&mut self, request: &Request, range: Range<usize>, zero: bool, done: bool, payload: Payload) {
+        let mut head = [0; 12];
+        be::put64(&mut head, request.offset + range.start as u64);
+        if zero {
+            be::put32(&mut head[8..], range.len() as u32);
+            self.chunk(request, chunk::OFFSET_HOLE, done, &head, payload);
+        } else {
+            self.chunk(request, chunk::OFFSET_DATA, done, &head[..8], payload);
+        }
+    }
+
+    fn simple(&mut self, request: &Request, error: u32, payload: Payload) {
+        let head: [u8; SIMPLE_REPLY_LEN] = SimpleReply { error, cookie: request.cookie }.encode();
+        self.out.push(&head, payload, &[]);
+    }
+
+    fn chunk(&mut self, request: &Request, kind: u16, done: bool, fixed: &[u8], payload: Payload) {
+        let flags = if done { chunk::DONE } else { 0 };
+        let len = (fixed.len() + payload.bytes().len()) as u32;
+        let mut head = [0; CHUNK_LEN + 12];
+        head[..CHUNK_LEN].copy_from_slice(&ChunkHeader { flags, kind, cookie: request.cookie, len }.encode());
+        head[CHUNK_LEN..CHUNK_LEN + fixed.len()].copy_from_slice(fixed);
+        self.out.push(&head[..CHUNK_LEN + fixed.len()], payload, &[]);
+    }
+}
+
+/// Cuts what was read into data and zeros; never empty.
+fn pieces(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
+    let mut pieces: Vec<(Range<usize>, bool)> = Vec::new();
+    if bytes.len() < WORTHWHILE {
+        return vec![(0..bytes.len(), false)];
+    }
+    for (i, grain) in bytes.chunks(GRAIN).enumerate() {
+        let (range, zero) = (i * GRAIN..i * GRAIN + grain.len(), is_zero(grain));
+        match pieces.last_mut() {
+            Some((last, same)) if *same == zero => last.end = range.end,
+            _ => pieces.push((range, zero)),
+        }
+    }
+    pieces
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    bytes.chunks(ZEROS.len()).all(|piece| *piece == ZEROS[..piece.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_told_apart_in_grains() {
+        let mut bytes = vec![0; 4 * GRAIN + 512];
+        assert_eq!(pieces(&bytes), [(0..4 * GRAIN + 512, true)]);
+        bytes[2 * GRAIN] = 1;
+        let expected =
+            [(0..2 * GRAIN, true), (2 * GRAIN..3 * GRAIN, false), (3 * GRAIN..4 * GRAIN + 512, true)];
+        assert_eq!(pieces(&bytes), expected);
+        bytes[4 * GRAIN + 511] = 1;
+        assert_eq!(pieces(&bytes)[3], (4 * GRAIN..4 * GRAIN + 512, false));
+        assert_eq!(pieces(&[0; 512]), [(0..512, false)]);
+    }
+}

@@ -1,0 +1,260 @@
+//! Listeners, the connections that come of them, and the end of all.
+
+use super::connection::Connection;
+use super::haggle::haggle;
+use super::listen::{Listen, Trace};
+use super::receive::Receiver;
+use super::turns::Turns;
+use super::{Export, Limits};
+use event_listener::Event;
+use lunar_runtime::{Cores, Listener, Pool, Seldom, Stream, either};
+use socket2::{Domain, Socket, TcpKeepalive};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// How long a stop waits for requests and clients.
+const STOP: Duration = Duration::from_secs(20);
+/// A silent client is looked for after this time, and as many times as follows.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_RETRIES: u32 = 4;
+
+/// What all connections share.
+struct Shared {
+    exports: Vec<Export>,
+    /// Those of each export.
+    turns: Vec<Turns>,
+    limits: Limits,
+    pool: Pool,
+    connections: AtomicUsize,
+    stopping: AtomicBool,
+    /// It is being stopped, or a connection has ended.
+    changed: Event,
+    /// Lines about clients that end badly.
+    ended: Seldom,
+}
+
+impl Shared {
+    async fn until(&self, wanted: impl Fn(&Shared) -> bool) {
+        loop {
+            let changed = self.changed.listen();
+            if wanted(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends when the server is being stopped.
+    async fn stopped(&self) {
+        self.until(|shared| shared.stopping.load(SeqCst)).await;
+    }
+
+    fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        self.changed.notify(usize::MAX);
+    }
+}
+
+/// A running server. Dropped, it takes no new clients and lets those that it has finish what is in flight;
+/// [`Handle::stop`] also waits for that.
+pub struct Handle {
+    shared: Arc<Shared>,
+    cores: Arc<Cores>,
+    addresses: Vec<Listen>,
+    _traces: Vec<Trace>,
+}
+
+/// Serves exports wherever `listen` says, on all of these cores.
+///
+/// # Errors
+/// When an address cannot be bound (the message names it), or an export cannot be offered: a block size that
+/// is no power of two up to 64 KiB, a name or description above 4096 bytes, two exports of one name, or no
+/// export at all.
+pub fn serve(
+    listen: &[Listen],
+    exports: Vec<Export>,
+    cores: Arc<Cores>,
+    limits: Limits,
+) -> io::Result<Handle> {
+    check(&exports)?;
+    let bound = listen.iter().map(Listen::bind).collect::<io::Result<Vec<_>>>()?;
+    let shared = Arc::new(Shared {
+        turns: exports.iter().map(|_| Turns::default()).collect(),
+        exports,
+        pool: Pool::new(limits.memory),
+        limits,
+        connections: AtomicUsize::new(0),
+        stopping: AtomicBool::new(false),
+        changed: Event::new(),
+        ended: Seldom::default(),
+    });
+    let (mut addresses, mut traces) = (Vec::new(), Vec::new());
+    for (i, (address, socket)) in bound.into_iter().enumerate() {
+        if let Listen::Unix(path) = &address {
+            traces.push(Trace::new(path)?);
+        }
+        addresses.push(address);
+        let (shared, to) = (shared.clone(), cores.clone());
+        cores.run_on(i % cores.count(), move || {
+            lunar_runtime::spawn(accept(shared, to, socket, i));
+        });
+    }
+    Ok(Handle { shared, cores, addresses, _traces: traces })
+}
+
+fn check(exports: &[Export]) -> io::Result<()> {
+    let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    for (i, export) in exports.iter().enumerate() {
+        export.check()?;
+        if exports[..i].iter().any(|other| other.name == export.name) {
+            return wrong(format!("there are two exports of the name {:?}", export.name));
+        }
+    }
+    if exports.is_empty() { wrong("there is nothing to export".into()) } else { Ok(()) }
+}
+
+impl Handle {
+    /// Where it listens, with the ports that it got.
+    pub fn addresses(&self) -> &[Listen] {
+        &self.addresses
+    }
+
+    /// Connections that are open now. One whose client has gone stays open until its last write has ended.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(SeqCst)
+    }
+
+    /// Clients that have chosen an export, and are there.
+    pub fn clients(&self) -> usize {
+        self.shared.turns.iter().map(Turns::clients).sum()
+    }
+
+    /// Takes no more clients and requests, finishes those in flight, closes, makes every backend stable. Not
+    /// to be called from one of the cores.
+    ///
+    /// # Errors
+    /// When a backend could not be made stable; the last such error.
+    pub fn stop(self) -> io::Result<()> {
+        self.shared.stop();
+        let (result, ended) = flume::bounded(1);
+        let shared = self.shared.clone();
+        self.cores.run_on(0, move || {
+            lunar_runtime::spawn(async move { drop(result.send(wind_down(&shared).await)) });
+        });
+        ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+async fn wind_down(shared: &Shared) -> io::Result<()> {
+    let ended = shared.until(|shared| shared.connections.load(SeqCst) == 0);
+    if compio::time::timeout(STOP, ended).await.is_err() {
+        tracing::warn!(clients = shared.connections.load(SeqCst), "NBD clients did not end in time");
+    }
+    let mut result = Ok(());
+    for export in &shared.exports {
+        if let Err(e) = export.backend.flush().await {
+            tracing::error!(export = %export.name, error = %e, "a medium could not be made stable");
+            result = Err(e);
+        }
+    }
+    result
+}
+
+/// Takes clients of one listener and deals them out over the cores, until the server is stopped.
+async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: Socket, first: usize) {
+    let listener = match Listener::new(socket) {
+        Ok(listener) => listener,
+        Err(e) => return tracing::error!(error = %e, "an address cannot be served"),
+    };
+    let mut next = first;
+    loop {
+        let accepted = either(async { Some(listener.accept().await) }, async {
+            shared.stopped().await;
+            None
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok((socket, _))) => {
+                if let Some(count) = Counted::new(&shared) {
+                    next = (next + 1) % cores.count();
+                    cores.run_on(next, move || lunar_runtime::spawn(serve_one(socket, count)));
+                }
+            }
+            Some(Err(e)) => {
+                tracing::error!(error = %e, "accepting NBD clients failed");
+                compio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// A connection's place in the count; None when there is no room.
+struct Counted(Arc<Shared>);
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Option<Counted> {
+        // Made before the check, so that the count goes down again when it is dropped.
+        let count = Counted(shared.clone());
+        let before = shared.connections.fetch_add(1, SeqCst);
+        (before < shared.limits.connections && !shared.stopping.load(SeqCst)).then_some(count)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, SeqCst);
+        self.0.changed.notify(usize::MAX);
+    }
+}
+
+/// Serves one client from its handshake to its end.
+async fn serve_one(socket: Socket, count: Counted) {
+    let shared = &count.0;
+    match serve_client(socket, shared).await {
+        Ok(()) => tracing::debug!("NBD client ended"),
+        Err(e) => {
+            if let Some(left_out) = shared.ended.may(Instant::now()) {
+                tracing::info!(error = %e, left_out, "NBD client ended");
+            }
+        }
+    }
+}
+
+async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
+    if socket.domain()? != Domain::UNIX {
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_RETRIES))?;
+    }
+    let stream = Stream::new(socket)?;
+    let offers = shared.exports.iter().map(Export::offer).collect();
+    let handshake = either(haggle(&stream, offers), async {
+        shared.stopped().await;
+        Ok(None)
+    });
+    let Ok(haggled) = compio::time::timeout(shared.limits.handshake, handshake).await else {
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    let Some((agreed, begun)) = haggled? else { return Ok(()) };
+    let export = &shared.exports[agreed.export];
+    tracing::debug!(export = %export.name, "NBD client begins");
+    let turn = shared.turns[agreed.export].join(stream.hangup()?);
+    either(turn.comes(), shared.stopped()).await;
+    if turn.is_over() || shared.stopping.load(SeqCst) {
+        return Ok(());
+    }
+    let pool = shared.pool.share();
+    let conn = Connection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
+    let ended = conn.serve(Receiver::new(agreed.terms, begun), &turn, shared.stopped()).await;
+    conn.settle().await;
+    drop(turn);
+    conn.leave().await;
+    ended.map_err(|e| io::Error::other(e.to_string()))
+}

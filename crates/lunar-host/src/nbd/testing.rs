@@ -1,0 +1,84 @@
+//! A client's bytes without a socket, for tests and fuzzers.
+
+use super::receive::{Arrived, Data, Received, Receiver, Sink, Taken};
+use lunar_proto::nbd::{Agreed, Command, Handshake, Offer, Step};
+use lunar_runtime::Buf;
+use lunar_wire::nbd::{Errno, Request};
+
+/// What came of a client's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Talk {
+    /// What was said to it while it haggled.
+    pub said: Vec<u8>,
+    /// What was agreed on, if it came so far.
+    pub agreed: Option<Agreed>,
+    /// Its requests: each with what it was taken for and its payload.
+    pub requests: Vec<(Request, Result<Command, Errno>, Vec<u8>)>,
+    /// It had to be cut off.
+    pub broken: bool,
+}
+
+struct Requests<'a> {
+    talk: &'a mut Talk,
+    /// Every other time there is no buffer.
+    starved: bool,
+}
+
+impl Sink for Requests<'_> {
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn buffer(&mut self, len: usize) -> Option<Buf> {
+        self.starved = !self.starved;
+        (!self.starved).then(|| Buf::zeroed(len))
+    }
+
+    fn take(&mut self, arrived: Arrived<'_>) -> Taken {
+        let payload = match &arrived.data {
+            Data::Bytes(bytes) => bytes.to_vec(),
+            Data::Buf(buf) => buf.to_vec(),
+        };
+        let verdict = arrived.verdict.map_err(|refusal| refusal.errno);
+        self.talk.requests.push((arrived.request, verdict, payload));
+        if verdict == Ok(Command::Disconnect) { Taken::Last } else { Taken::Yes }
+    }
+}
+
+/// What comes of a client's bytes that arrive `step` at a time.
+pub fn talk(offers: Vec<Offer>, bytes: &[u8], step: usize) -> Talk {
+    let mut talk = Talk { said: Vec::new(), agreed: None, requests: Vec::new(), broken: false };
+    let (mut machine, mut input) = (Handshake::new(offers), Vec::new());
+    let mut chunks = bytes.chunks(step.max(1));
+    let agreed = loop {
+        let (used, next) = machine.feed(&input, &mut talk.said);
+        input.drain(..used);
+        match (next, used) {
+            (Step::Agreed(agreed), _) => break agreed,
+            (Step::End(_), _) => return talk,
+            (Step::More, 0) => match chunks.next() {
+                Some(chunk) => input.extend_from_slice(chunk),
+                None => return talk,
+            },
+            (Step::More, _) => {}
+        }
+    };
+    talk.agreed = Some(agreed);
+    let mut receiver = Receiver::new(agreed.terms, input);
+    let mut sink = Requests { talk: &mut talk, starved: true };
+    let mut next = receiver.resume(&mut sink);
+    loop {
+        next = match next {
+            Ok(Received::End) => return talk,
+            Ok(Received::Starved(_) | Received::Full) => receiver.resume(&mut sink),
+            Ok(Received::More) => match chunks.next() {
+                Some(chunk) => receiver.feed(chunk, &mut sink),
+                None => return talk,
+            },
+            Err(_) => {
+                talk.broken = true;
+                return talk;
+            }
+        };
+    }
+}

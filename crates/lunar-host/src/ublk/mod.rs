@@ -1,0 +1,437 @@
+//! A backend as a block device of this host, `/dev/ublkbN`, by the kernel's ublk driver.
+//!
+//! The device outlives its process (Linux 6.1 and later): its I/O waits until another process takes it over
+//! with [`Device::recover`], and what was in flight is asked once more.
+//!
+//! Everything here blocks, and must not be called on a core's own thread.
+
+mod abi;
+mod control;
+mod queue;
+mod request;
+
+use crate::Error;
+use abi::{Basic, Command, DeviceInfo, Discard, Params, SECTOR_SHIFT, attribute, feature, state};
+use control::Control;
+use lunar_block::{Backend, Facts};
+use lunar_runtime::Cores;
+use queue::Queue;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest read or write in bytes. Each request that can be in flight has a buffer of this size, of which
+/// only what was used takes memory.
+const MAX_IO_BYTES: u32 = 512 << 10;
+/// The longest discard in bytes.
+const MAX_DISCARD_BYTES: u32 = 1 << 30;
+/// The longest range that is written with zeros at once, in bytes.
+const MAX_ZEROES_BYTES: u32 = 32 << 20;
+/// What the device says is its physical block, in powers of two.
+const PHYSICAL_SHIFT: u8 = 12;
+/// How long the kernel may take to notice that a device's process is gone, and to make its nodes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the last users of a stopped device may take to close it before that is left to them.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// What kind of device to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The number N of `/dev/ublkbN`; None is the first free one.
+    pub id: Option<u32>,
+    /// Queues, dealt out to the cores in turn. At least 1; the kernel makes no more than there are CPUs.
+    pub queues: u16,
+    /// Requests in flight per queue, 1 to 4096.
+    pub depth: u16,
+    /// Logical block in bytes: 512, 1024, 2048 or 4096.
+    pub block_size: u32,
+    /// Refuse writes, also if the backend would take them.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { id: None, queues: 1, depth: 64, block_size: 512, read_only: false }
+    }
+}
+
+/// A block device of this host. It is gone when this is dropped or stopped.
+pub struct Device {
+    id: u32,
+    control: Control,
+    backend: Arc<dyn Backend>,
+    /// Why tags are served no more; disconnected when none is.
+    ended: flume::Receiver<io::Error>,
+    failure: Option<io::Error>,
+    block_size: u32,
+    flags: u64,
+    is_stopped: bool,
+}
+
+impl Device {
+    /// Makes a device of a backend, served on these cores; it is there when this returns. Its capacity is the
+    /// backend's, down to whole blocks.
+    ///
+    /// # Errors
+    /// Options that cannot be; no driver, no privileges, no io_uring, an `id` that is taken.
+    pub fn start(cores: &Cores, backend: Arc<dyn Backend>, options: &Options) -> Result<Device, Error> {
+        let facts = backend.facts();
+        check(options, &facts)?;
+        let mut control = Control::open()?;
+        let info = control.add(wanted(options)).map_err(|e| not_added(options, e))?;
+        // Should it not come to life, it is dropped, and so removed.
+        let mut device = Device::new(control, &info, backend, options.block_size);
+        let alive = device.begin(cores, &info, params(options, &facts));
+        alive.map_err(|e| device.refused("start it", e, "see dmesg"))?;
+        if !device.survives() {
+            tracing::warn!(device.id, "before Linux 6.1, a ublk device does not outlive its process");
+        }
+        Ok(device)
+    }
+
+    /// Takes over the device `id` of a process that is gone, with the same backend, on these cores. Its I/O,
+    /// which has waited, goes on. Should this fail, the device is left to wait.
+    ///
+    /// # Errors
+    /// No such device, one that is served, one that does not outlive its process, or a backend that is
+    /// smaller than the device.
+    pub fn recover(cores: &Cores, backend: Arc<dyn Backend>, id: u32) -> Result<Device, Error> {
+        let mut control = Control::open()?;
+        let info = orphan(&mut control, id)?;
+        if info.flags & feature::USER_RECOVERY == 0 || info.state != state::QUIESCED {
+            let hint = "remove it and start anew: it was made without recovery, or never started";
+            return Err(Error::new(block_path(id).display().to_string(), "cannot be taken over", hint));
+        }
+        let fail = |what: &str, e| Error::refused(block_path(id).display().to_string(), what, e, "see dmesg");
+        let params = control.params(id).map_err(|e| fail("read the parameters", e))?;
+        let (has, needs) = (backend.facts().capacity, params.basic.sectors << SECTOR_SHIFT);
+        if has < needs {
+            let what = format!("has {needs} bytes, but the medium only {has}");
+            let subject = block_path(id).display().to_string();
+            return Err(Error::new(subject, what, "give it the medium that it had"));
+        }
+        while_busy(|| control.plain(Command::START_USER_RECOVERY, id, 0))
+            .map_err(|e| fail("take it over", e))?;
+        let mut device = Device::new(control, &info, backend, 1 << params.basic.logical_shift);
+        let alive = device.serve(cores, &info, Command::END_USER_RECOVERY);
+        alive.map_err(|e| {
+            // It is not this one's to remove.
+            device.is_stopped = true;
+            fail("take it over", e)
+        })?;
+        Ok(device)
+    }
+
+    /// Removes the device `id`, whose process is gone. I/O that waits fails.
+    ///
+    /// # Errors
+    /// No such device, or one that is served.
+    pub fn remove(id: u32) -> Result<(), Error> {
+        let mut control = Control::open()?;
+        orphan(&mut control, id)?;
+        let removed = control.plain(Command::STOP_DEV, id, 0).and_then(|()| delete(&mut control, id));
+        removed.map_err(|e| Error::refused(block_path(id).display().to_string(), "remove it", e, "see dmesg"))
+    }
+
+    /// The number N of `/dev/ublkbN`.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The block device.
+    pub fn path(&self) -> PathBuf {
+        block_path(self.id)
+    }
+
+    /// It outlives this process and can be recovered.
+    pub fn survives(&self) -> bool {
+        self.flags & feature::USER_RECOVERY != 0
+    }
+
+    /// Requests of it have no answer any more: a queue's ring has failed, or its tasks are over. To be stopped, so that those
+    /// who wait for them get errors.
+    pub fn has_failed(&mut self) -> bool {
+        if self.failure.is_none() {
+            self.failure = failure(&self.ended);
+        }
+        self.failure.is_some()
+    }
+
+    /// Somebody has it mounted, or otherwise for himself.
+    pub fn is_in_use(&self) -> bool {
+        let exclusive = OFlags::EXCL.bits() as i32;
+        let opened = File::options().read(true).custom_flags(exclusive).open(self.path());
+        opened.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+    }
+
+    /// Tells the kernel the backend's present capacity, to be called when that has changed.
+    ///
+    /// # Errors
+    /// Before Linux 6.16, which cannot change it.
+    pub fn resize(&mut self) -> Result<(), Error> {
+        let can = self.control.features().unwrap_or(0) & feature::UPDATE_SIZE != 0;
+        let hint = "detach it and attach it again: a change while it is in use needs Linux 6.16";
+        if !can {
+            let what = "this kernel's ublk devices keep their capacity";
+            return Err(Error::new(self.path().display().to_string(), what, hint));
+        }
+        let sectors = sectors(&self.backend.facts(), self.block_size);
+        let done = self.control.plain(Command::UPDATE_SIZE, self.id, sectors);
+        done.map_err(|e| self.refused("change its capacity", e, hint))
+    }
+
+    /// Writes out what the page cache holds, and removes the device, also from under those who use it (see
+    /// [`Device::is_in_use`]): they get errors from then on.
+    ///
+    /// # Errors
+    /// When the kernel does not let go of it.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn new(control: Control, info: &DeviceInfo, backend: Arc<dyn Backend>, block_size: u32) -> Device {
+        let ended = flume::bounded(0).1;
+        let (id, flags) = (info.id, info.flags);
+        Device { id, control, backend, ended, failure: None, block_size, flags, is_stopped: false }
+    }
+
+    /// Brings a new device to life.
+    fn begin(&mut self, cores: &Cores, info: &DeviceInfo, params: Params) -> io::Result<()> {
+        self.control.set_params(self.id, params)?;
+        self.serve(cores, info, Command::START_DEV)
+    }
+
+    /// Starts the queues, each on its core. The command ends when every tag has asked for its first request.
+    fn serve(&mut self, cores: &Cores, info: &DeviceInfo, command: Command) -> io::Result<()> {
+        let device = Arc::new(open_char(self.id)?);
+        let as_ioctl = self.control.as_ioctl();
+        let open = |number| Ok((usize::from(number), Queue::open(device.clone(), number, info, as_ioctl)?));
+        let queues: Vec<(usize, Queue)> = (0..info.queues).map(open).collect::<io::Result<_>>()?;
+        let (ending, ended) = flume::unbounded();
+        self.ended = ended;
+        for (number, queue) in queues {
+            let (backend, ending) = (self.backend.clone(), ending.clone());
+            cores.run_on(number % cores.count(), move || queue.run(&backend, &ending));
+        }
+        drop((device, ending));
+        // If one cannot ask, the command would never end.
+        let give_up = || failure(&self.ended);
+        self.control.plain_unless(command, self.id, std::process::id().into(), &give_up)
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.is_stopped = true;
+        // Once it is being stopped, the kernel fails what it still has to write.
+        let synced = self.sync();
+        let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
+        stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
+        if !self.served_no_more() {
+            let hint = "it goes when this process ends, and can then be removed";
+            return Err(Error::new(self.path().display().to_string(), "its requests do not end", hint));
+        }
+        let id = self.id;
+        delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))?;
+        let lost = "its last writes may be lost: look at what it was a disk of";
+        synced.map_err(|e| self.refused("make what was written to it stable", e, lost))
+    }
+
+    /// Writes out what the page cache holds. One that has failed would never answer.
+    fn sync(&mut self) -> io::Result<()> {
+        if self.has_failed() {
+            return self.failure.take().map_or(Ok(()), Err);
+        }
+        match File::open(self.path()).and_then(|device| device.sync_all()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the queues' tasks are over: they hold the device open.
+    fn served_no_more(&self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Err(e) = self.ended.recv_deadline(end) {
+                return e == flume::RecvTimeoutError::Disconnected;
+            }
+        }
+    }
+
+    fn refused(&self, what: &str, e: io::Error, hint: &str) -> Error {
+        Error::refused(self.path().display().to_string(), what, e, hint)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if !self.is_stopped
+            && let Err(e) = self.end()
+        {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+/// Why tags are served no more; None while all are.
+fn failure(ended: &flume::Receiver<io::Error>) -> Option<io::Error> {
+    match ended.try_recv() {
+        Ok(e) => Some(e),
+        Err(flume::TryRecvError::Empty) => None,
+        Err(flume::TryRecvError::Disconnected) => Some(Errno::NODEV.into()),
+    }
+}
+
+fn block_path(id: u32) -> PathBuf {
+    format!("/dev/ublkb{id}").into()
+}
+
+fn check(options: &Options, facts: &Facts) -> Result<(), Error> {
+    let fail = |what: String, hint: &str| Err(Error::new("a ublk device", what, hint));
+    if !matches!(options.block_size, 512 | 1024 | 2048 | 4096) {
+        let what = format!("a logical block of {} bytes cannot be", options.block_size);
+        return fail(what, "choose 512, 1024, 2048 or 4096");
+    }
+    if options.queues == 0 || options.depth == 0 || options.depth > abi::MAX_DEPTH {
+        let what = format!("{} queues of {} requests cannot be", options.queues, options.depth);
+        return fail(what, "choose at least 1 queue, of 1 to 4096 requests");
+    }
+    if sectors(facts, options.block_size) == 0 {
+        return fail("the medium is smaller than one block".into(), "give it a larger one");
+    }
+    Ok(())
+}
+
+/// The device to ask the driver for. What it does not know it leaves out of the flags.
+fn wanted(options: &Options) -> DeviceInfo {
+    DeviceInfo {
+        queues: options.queues,
+        depth: options.depth,
+        max_io_bytes: MAX_IO_BYTES,
+        id: options.id.unwrap_or(u32::MAX),
+        flags: feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE,
+        ..DeviceInfo::default()
+    }
+}
+
+fn not_added(options: &Options, e: io::Error) -> Error {
+    let hint = match (e.kind(), options.id) {
+        (io::ErrorKind::AlreadyExists, _) => "choose another number, or recover or remove that device",
+        (io::ErrorKind::PermissionDenied, _) => {
+            "run this as root (CAP_SYS_ADMIN), or export with NBD or FUSE"
+        }
+        (_, Some(_)) => "choose a smaller number, or none",
+        (_, None) => "see dmesg; the driver's parameter ublks_max limits the number of devices",
+    };
+    let subject = options.id.map_or("a ublk device".into(), |id| block_path(id).display().to_string());
+    Error::refused(subject, "make it", e, hint)
+}
+
+/// Capacity in sectors, down to whole blocks.
+fn sectors(facts: &Facts, block_size: u32) -> u64 {
+    let block = u64::from(block_size);
+    (facts.capacity / block * block) >> SECTOR_SHIFT
+}
+
+fn params(options: &Options, facts: &Facts) -> Params {
+    // Also of a medium that has none: a device cannot tell later that a cache was switched on.
+    let mut attributes = attribute::VOLATILE_CACHE | attribute::FUA;
+    if options.read_only || facts.read_only {
+        attributes |= attribute::READ_ONLY;
+    }
+    let basic = Basic {
+        attributes,
+        logical_shift: options.block_size.trailing_zeros() as u8,
+        physical_shift: PHYSICAL_SHIFT,
+        optimal_shift: MAX_IO_BYTES.trailing_zeros() as u8,
+        minimum_shift: PHYSICAL_SHIFT,
+        max_sectors: MAX_IO_BYTES >> SECTOR_SHIFT,
+        sectors: sectors(facts, options.block_size),
+        ..Basic::default()
+    };
+    let discard = Discard {
+        granularity: 1 << PHYSICAL_SHIFT,
+        max_discard_sectors: if facts.unmap { MAX_DISCARD_BYTES >> SECTOR_SHIFT } else { 0 },
+        max_zeroes_sectors: MAX_ZEROES_BYTES >> SECTOR_SHIFT,
+        max_segments: 1,
+        ..Discard::default()
+    };
+    let types = abi::PARAM_BASIC | abi::PARAM_DISCARD;
+    Params { len: size_of::<Params>() as u32, types, basic, discard, pad: 0 }
+}
+
+/// The device's character device, as soon as there is one, and nobody else has it.
+fn open_char(id: u32) -> io::Result<File> {
+    let path = format!("/dev/ublkc{id}");
+    let opened = while_busy(|| File::options().read(true).write(true).open(&path));
+    opened.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))
+}
+
+/// Tries until there is an end other than `ResourceBusy` or `NotFound`, or patience has one.
+fn while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(e) if is_busy(&e) && Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            other => return other,
+        }
+    }
+}
+
+fn is_busy(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::NotFound)
+}
+
+/// A device whose process is gone, as soon as the kernel has noticed.
+fn orphan(control: &mut Control, id: u32) -> Result<DeviceInfo, Error> {
+    let subject = block_path(id).display().to_string();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let found = control.info(id);
+        let info = found.map_err(|e| Error::refused(&subject, "find it", e, "see `ls /dev/ublkb*`"))?;
+        if info.state != state::LIVE {
+            return Ok(info);
+        }
+        // A process that is ending has no program any more.
+        let is_served = std::fs::read_link(format!("/proc/{}/exe", info.pid)).is_ok();
+        if is_served || Instant::now() > end {
+            return Err(Error::new(subject, format!("process {} serves it", info.pid), "end that one first"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Deletes a device that is stopped. One that is still open, such as by a mounted file system, keeps its
+/// number until it is closed; that is not waited for.
+fn delete(control: &mut Control, id: u32) -> io::Result<()> {
+    let end = Instant::now() + CLOSING;
+    let give_up = || (Instant::now() > end).then(|| io::Error::other("somebody has it open"));
+    match control.plain_unless(Command::DEL_DEV, id, 0, &give_up) {
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+            tracing::info!(id, "a ublk device is gone, and its number when the last user has closed it");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_that_fails_is_a_failure_of_the_device() {
+        let (ending, ended) = flume::unbounded();
+        assert!(failure(&ended).is_none(), "it is served");
+        ending.send(Errno::NOMEM.into()).expect("it is heard");
+        let why = failure(&ended).and_then(|e| e.raw_os_error());
+        assert_eq!(why, Some(Errno::NOMEM.raw_os_error()));
+        drop(ending);
+        let why = failure(&ended).and_then(|e| e.raw_os_error());
+        assert_eq!(why, Some(Errno::NODEV.raw_os_error()), "no task is left");
+    }
+}

@@ -1,0 +1,170 @@
+//! A queue of a device. Each of its tags is a task: it waits for a request, carries it out, and waits for the
+//! next one with the answer, all through the event loop of the core that the queue is on.
+#![allow(unsafe_code)]
+
+use super::abi::{self, Command, DeviceInfo, IoCommand, Request};
+use super::request;
+use compio::BufResult;
+use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
+use io_uring::{opcode, types};
+use lunar_block::Backend;
+use lunar_runtime::Buf;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Poll;
+use zerocopy::IntoBytes;
+
+/// The memory in which the driver shows a queue's requests, one place for each tag.
+struct Requests {
+    at: NonNull<c_void>,
+    bytes: usize,
+    depth: u16,
+}
+
+// SAFETY: the mapping belongs to no thread, and is only read.
+unsafe impl Send for Requests {}
+// SAFETY: as above; the driver writes a place only while its tag has no request.
+unsafe impl Sync for Requests {}
+
+impl Requests {
+    fn map(device: &File, queue: u16, depth: u16) -> io::Result<Requests> {
+        let bytes = (usize::from(depth) * size_of::<Request>()).next_multiple_of(rustix::param::page_size());
+        let offset = abi::requests_offset(queue);
+        // SAFETY: a new mapping of its own, at an address that the kernel chooses.
+        let at =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, device, offset)? };
+        let at = NonNull::new(at).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Requests { at, bytes, depth })
+    }
+
+    /// The request of a tag that has one.
+    fn get(&self, tag: u16) -> Request {
+        assert!(tag < self.depth);
+        // SAFETY: within the mapping, whose start is page-aligned; the driver may write it, hence volatile, and
+        // every bit pattern is a Request.
+        unsafe { self.at.cast::<Request>().add(usize::from(tag)).read_volatile() }
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and nothing refers to it any more.
+        if let Err(e) = unsafe { munmap(self.at.as_ptr(), self.bytes) } {
+            tracing::warn!("munmap: {e}");
+        }
+    }
+}
+
+/// A queue of an open device.
+pub(super) struct Queue {
+    device: Arc<File>,
+    requests: Requests,
+    number: u16,
+    depth: u16,
+    max_io_bytes: usize,
+    as_ioctl: bool,
+}
+
+impl Queue {
+    /// The queue `number` of the device behind `/dev/ublkcN`.
+    pub fn open(device: Arc<File>, number: u16, info: &DeviceInfo, as_ioctl: bool) -> io::Result<Queue> {
+        let requests = Requests::map(&device, number, info.depth)?;
+        let max_io_bytes = info.max_io_bytes as usize;
+        Ok(Queue { device, requests, number, depth: info.depth, max_io_bytes, as_ioctl })
+    }
+
+    /// Starts the tasks, on the event loop that this is called in: the driver wants all commands of a queue
+    /// from one thread. `ended` is told of each that ends otherwise than with its device, and is dropped by
+    /// the last one.
+    pub fn run(self, backend: &Arc<dyn Backend>, ended: &flume::Sender<io::Error>) {
+        let queue = Arc::new(self);
+        for tag in 0..queue.depth {
+            let (queue, backend, ended) = (queue.clone(), backend.clone(), ended.clone());
+            lunar_runtime::spawn(async move {
+                if let Err(e) = serve(queue, tag, &*backend).await {
+                    tracing::error!(tag, "a ublk device is served no more: {e}");
+                    // Nobody may be left to hear it.
+                    let _ = ended.send(e);
+                }
+            });
+        }
+    }
+}
+
+/// Serves one tag until the device is stopped.
+async fn serve(queue: Arc<Queue>, tag: u16, backend: &dyn Backend) -> io::Result<()> {
+    let mut buf = Buf::zeroed(queue.max_io_bytes);
+    let (mut command, mut result) = (Command::FETCH, 0);
+    loop {
+        let (answer, back) = exchange(&queue, tag, command, result, buf).await;
+        match answer {
+            Ok(0) => {}
+            Ok(other) => return Err(io::Error::other(format!("the driver answered {other}"))),
+            Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+        let request = queue.requests.get(tag);
+        (result, buf) = request::perform(backend, &request, back).await;
+        // The driver copies as much as its longest request into it.
+        if buf.capacity() < queue.max_io_bytes {
+            (result, buf) = (-Errno::IO.raw_os_error(), Buf::zeroed(queue.max_io_bytes));
+        }
+        command = Command::COMMIT_AND_FETCH;
+    }
+}
+
+/// A command of a tag on its way through the kernel. Owns the buffer that the driver copies from and to.
+struct Exchange {
+    queue: Arc<Queue>,
+    code: u32,
+    inner: IoCommand,
+    buf: Buf,
+}
+
+/// Sends a command with the result of the last request; the driver's answer and the buffer.
+async fn exchange(
+    queue: &Arc<Queue>,
+    tag: u16,
+    command: Command,
+    result: i32,
+    mut buf: Buf,
+) -> (io::Result<usize>, Buf) {
+    buf.set_visible(queue.max_io_bytes);
+    let inner = IoCommand { queue: queue.number, tag, result, addr: buf.as_mut_ptr() as u64 };
+    let code = command.code(queue.as_ioctl);
+    let BufResult(answer, done) =
+        compio::runtime::submit(Exchange { queue: queue.clone(), code, inner, buf }).await;
+    (answer, done.buf)
+}
+
+// SAFETY: the entry names a file and a buffer that the operation itself owns, at an address that does not
+// change when it is moved; the runtime keeps it until the kernel has ended it.
+unsafe impl IourOpCode for Exchange {
+    type Control = ();
+
+    fn create_entry(&mut self, (): &mut ()) -> OpEntry {
+        let fd = types::Fd(self.queue.device.as_raw_fd());
+        let mut inner = [0; size_of::<IoCommand>()];
+        inner.copy_from_slice(self.inner.as_bytes());
+        opcode::UringCmd16::new(fd, self.code).cmd(inner).build().into()
+    }
+}
+
+// SAFETY: it waits for no descriptor.
+unsafe impl PollOpCode for Exchange {
+    type Control = ();
+
+    fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "ublk needs event loops on io_uring"))
+    }
+
+    fn operate(&mut self, (): &mut ()) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}

@@ -1,0 +1,357 @@
+//! A FUSE mount in use by this machine's kernel.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use lunar_block::testing::Lossy;
+use lunar_block::{Backend, Inline, Kind, Spec};
+use lunar_host::fuse::{Mount, Options};
+use lunar_runtime::Cores;
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+
+const MIB: u64 = 1 << 20;
+const NAME: &str = "disk.img";
+
+/// FUSE works here, or the reason why it does not is told.
+fn possible() -> bool {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
+    let reason = match fs::metadata("/dev/fuse") {
+        Err(e) => format!("/dev/fuse: {e}"),
+        Ok(_) if is_root || has("fusermount3") => return true,
+        Ok(_) => "fusermount3 (apt-get install fuse3), or root".into(),
+    };
+    println!("skipped: needs {reason}");
+    false
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// A fresh folder, gone at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("fuse-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&dir).expect("a folder");
+        Folder(dir)
+    }
+
+    fn mount(&self, cores: &Cores, backend: Arc<dyn Backend>) -> Mount {
+        Mount::start(cores, backend, &self.0, NAME, &Options::default()).expect("a mount")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Never what lies in a mount that a failed test has left.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn cores() -> Cores {
+    Cores::start(&[0]).expect("an event loop")
+}
+
+fn memory(size: u64) -> Arc<dyn Backend> {
+    lunar_block::open(&Spec::sized(Kind::Memory, size)).expect("memory")
+}
+
+/// Bytes of which neighbouring sectors differ.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n / 512 * 7 + n) as u8).collect()
+}
+
+fn writable(mount: &Mount) -> File {
+    OpenOptions::new().read(true).write(true).open(mount.path()).expect("open it")
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    mounts.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect("run it");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{program} {arguments:?}\n{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn what_was_written_is_read_back_and_reaches_the_backend() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder, backend) = (cores(), Folder::new(), memory(64 * MIB));
+    let mount = folder.mount(&cores, backend.clone());
+    let found = fs::metadata(mount.path()).expect("the file");
+    assert_eq!((found.len(), found.mode()), (64 * MIB, 0o100_600));
+    let names: Vec<_> =
+        fs::read_dir(&folder.0).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
+    assert_eq!(names, [NAME]);
+    let (file, data) = (writable(&mount), pattern(5 * MIB as usize + 700));
+    file.write_all_at(&data, 3 * MIB + 100).expect("write");
+    drop(file);
+    let mut back = vec![0; data.len()];
+    writable(&mount).read_exact_at(&mut back, 3 * MIB + 100).expect("read");
+    assert!(back == data, "other data came back");
+    let mut below = vec![0; data.len()];
+    assert!(matches!(backend.read_now(3 * MIB + 100, &mut below), Inline::Done(Ok(()))));
+    assert!(below == data, "the backend has other data");
+    mount.stop().expect("stop");
+    assert!(!is_mounted(&folder.0));
+}
+
+#[test]
+fn direct_transfers_pass_the_page_cache_by() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder, scratch) = (cores(), Folder::new(), Folder::new());
+    let below = scratch.0.join("below.img");
+    let spec =
+        Spec { create: true, size: Some(32 * MIB), kind: Kind::File, direct: true, ..Spec::path(&below) };
+    let mount = folder.mount(&cores, lunar_block::open(&spec).expect("a file"));
+    let direct = OFlags::DIRECT.bits() as i32;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(mount.path());
+    let file = file.expect("open it");
+    let mut data = lunar_runtime::Buf::zeroed(4 * MIB as usize);
+    data.copy_from_slice(&pattern(4 * MIB as usize));
+    file.write_all_at(&data, MIB).expect("write");
+    let changed = OpenOptions::new().write(true).open(&below).expect("open what is below");
+    changed.write_all_at(&[0xee; 4096], 2 * MIB).expect("write below");
+    data[MIB as usize..][..4096].fill(0xee);
+    let mut back = lunar_runtime::Buf::zeroed(data.len());
+    file.read_exact_at(&mut back, MIB).expect("read");
+    assert!(back[..] == data[..], "other data came back");
+    drop(file);
+    mount.stop().expect("stop");
+    assert!(fs::read(&below).expect("below")[MIB as usize..5 * MIB as usize] == data[..]);
+    fs::remove_file(below).expect("remove");
+}
+
+#[test]
+fn fsync_and_o_dsync_reach_stable_storage() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder, lossy) = (cores(), Folder::new(), Arc::new(Lossy::new(memory(MIB))));
+    let mount = folder.mount(&cores, lossy.clone());
+    let file = writable(&mount);
+    let dsync = OpenOptions::new().write(true).custom_flags(OFlags::DSYNC.bits() as i32).open(mount.path());
+    let dsync = dsync.expect("open it");
+    file.write_all_at(&[1; 4096], 0).expect("write");
+    file.sync_all().expect("fsync");
+    dsync.write_all_at(&[2; 4096], 4096).expect("write");
+    file.write_all_at(&[3; 4096], 8192).expect("write");
+    let (done, end) = flume::bounded(1);
+    cores.run_on(0, move || {
+        compio::runtime::spawn(async move { done.send(lossy.lose(None).await) }).detach();
+    });
+    end.recv().expect("an answer").expect("lose what is not stable");
+    // Opened anew, it is read anew: the page cache knows nothing of the loss.
+    let mut back = [9; 12288];
+    writable(&mount).read_exact_at(&mut back, 0).expect("read");
+    assert_eq!([back[0], back[4096], back[8192]], [1, 2, 0]);
+    drop((file, dsync));
+    mount.stop().expect("stop");
+}
+
+#[test]
+fn the_size_is_the_mediums() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder, scratch) = (cores(), Folder::new(), Folder::new());
+    let below = scratch.0.join("below.img");
+    let spec = Spec { create: true, size: Some(8 * MIB), kind: Kind::File, ..Spec::path(&below) };
+    let mount = folder.mount(&cores, lunar_block::open(&spec).expect("a file"));
+    let file = writable(&mount);
+    for size in [0, 4 * MIB, 16 * MIB] {
+        let refused = file.set_len(size).expect_err("truncated");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{size}");
+    }
+    file.set_len(8 * MIB).expect("the size that it has");
+    assert_eq!(file.write_at(&[1], 8 * MIB).expect_err("written").kind(), io::ErrorKind::StorageFull);
+    assert_eq!(file.read_at(&mut [0; 10], 8 * MIB).expect("the end"), 0);
+    let stat = rustix::fs::statfs(mount.path()).expect("statfs");
+    assert_eq!((stat.f_blocks, stat.f_bsize, stat.f_bfree), (2048, 4096, 0));
+    let larger = OpenOptions::new().write(true).open(&below).and_then(|below| below.set_len(24 * MIB));
+    larger.expect("a larger medium");
+    let end = Instant::now() + Duration::from_secs(20);
+    while file.metadata().expect("the file").len() != 24 * MIB {
+        assert!(Instant::now() < end, "the new size is not seen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    file.write_all_at(&[7; 512], 20 * MIB).expect("write to the new part");
+    drop(file);
+    mount.stop().expect("stop");
+    fs::remove_file(below).expect("remove");
+}
+
+#[test]
+fn there_is_one_file_and_no_other() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder) = (cores(), Folder::new());
+    let mount = folder.mount(&cores, memory(MIB));
+    for name in ["other", "disk.im", "disk.img2"] {
+        let other = folder.0.join(name);
+        assert_eq!(fs::metadata(&other).expect_err("found").kind(), io::ErrorKind::NotFound);
+        assert_eq!(File::create(&other).expect_err("created").kind(), io::ErrorKind::PermissionDenied);
+    }
+    assert_eq!(fs::remove_file(mount.path()).expect_err("removed").kind(), io::ErrorKind::PermissionDenied);
+    mount.stop().expect("stop");
+}
+
+#[test]
+fn a_hole_gives_space_back_and_a_zeroed_range_reads_as_zeros() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder, backend) = (cores(), Folder::new(), memory(16 * MIB));
+    let mount = folder.mount(&cores, backend.clone());
+    let allocated = || -> u64 { backend.describe()[2].1.parse().expect("a number") };
+    let file = writable(&mount);
+    file.write_all_at(&vec![5; 16 * MIB as usize], 0).expect("write");
+    assert_eq!(allocated(), 16 * MIB);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 8 * MIB, 64 * MIB).expect("punch a hole");
+    assert_eq!(allocated(), 8 * MIB);
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 1000, 3000).expect("zero a range");
+    let mut back = vec![9; 16 * MIB as usize];
+    file.read_exact_at(&mut back, 0).expect("read");
+    let expected = |n: usize| if (1000..4000).contains(&n) || n >= 8 * MIB as usize { 0 } else { 5 };
+    assert!(back.iter().enumerate().all(|(n, byte)| *byte == expected(n)));
+    let beyond = fallocate(&file, FallocateFlags::ZERO_RANGE, 15 * MIB, 2 * MIB);
+    assert_eq!(beyond, Err(rustix::io::Errno::NOSPC));
+    let reserve = fallocate(&file, FallocateFlags::empty(), 0, 4096);
+    assert_eq!(reserve, Err(rustix::io::Errno::OPNOTSUPP));
+    drop(file);
+    mount.stop().expect("stop");
+}
+
+#[test]
+fn read_only_is_read_only() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder) = (cores(), Folder::new());
+    let options = Options { read_only: true };
+    let mount = Mount::start(&cores, memory(MIB), &folder.0, NAME, &options).expect("a mount");
+    assert_eq!(fs::metadata(mount.path()).expect("the file").mode(), 0o100_400);
+    let refused = OpenOptions::new().write(true).open(mount.path()).expect_err("opened for writing");
+    assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fs::read(mount.path()).expect("read").len(), MIB as usize);
+    mount.stop().expect("stop");
+}
+
+#[test]
+fn a_file_system_is_whole_in_it() {
+    if !possible() {
+        return;
+    }
+    if !has("mkfs.ext4") || !has("e2fsck") {
+        println!("skipped: needs mkfs.ext4 (apt-get install e2fsprogs)");
+        return;
+    }
+    let (cores, folder) = (cores(), Folder::new());
+    let mount = folder.mount(&cores, memory(64 * MIB));
+    let path = mount.path().to_str().expect("text").to_owned();
+    run("mkfs.ext4", &["-q", "-F", "-E", "discard", "-d", env!("CARGO_MANIFEST_DIR"), &path]);
+    run("e2fsck", &["-f", "-n", &path]);
+    mount.stop().expect("stop");
+}
+
+#[test]
+fn a_folder_or_name_that_cannot_be_is_refused_with_a_hint() {
+    let cores = cores();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let long = "x".repeat(256);
+    let cases = [
+        (Path::new("/no/such/folder"), NAME, "make an empty folder"),
+        (&file, NAME, "is no folder"),
+        (Path::new("/"), "a/b", "is no name"),
+        (Path::new("/"), "..", "is no name"),
+        (Path::new("/"), &long, "is no name"),
+    ];
+    for (dir, name, says) in cases {
+        let started = Mount::start(&cores, memory(MIB), dir, name, &Options::default());
+        let Err(e) = started else { panic!("{name} is mounted on {}", dir.display()) };
+        assert!(e.to_string().contains("hint: ") && e.to_string().contains(says), "{e}");
+    }
+}
+
+#[test]
+fn who_has_the_file_open_does_not_keep_it_mounted() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder) = (cores(), Folder::new());
+    let mount = folder.mount(&cores, memory(MIB));
+    let file = writable(&mount);
+    assert!(mount.is_mounted());
+    mount.stop().expect("stop");
+    assert!(!is_mounted(&folder.0));
+    assert!(file.write_at(&[1], 0).is_err(), "written although nobody serves it");
+}
+
+#[test]
+fn an_unmount_by_others_is_noticed() {
+    if !possible() {
+        return;
+    }
+    let (cores, folder) = (cores(), Folder::new());
+    let mount = folder.mount(&cores, memory(MIB));
+    run("umount", &[folder.0.to_str().expect("text")]);
+    let end = Instant::now() + Duration::from_secs(20);
+    while mount.is_mounted() {
+        assert!(Instant::now() < end, "not noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    mount.stop().expect("stop");
+}
+
+/// The test starts itself once more, to serve, and kills that process.
+#[test]
+fn it_is_unmounted_when_its_process_is_killed() {
+    const VARIABLE: &str = "FUSE_TEST_SERVES";
+    if let Some(dir) = std::env::var_os(VARIABLE) {
+        let cores = cores();
+        let mount = Mount::start(&cores, memory(MIB), Path::new(&dir), NAME, &Options::default());
+        println!("serves {}", mount.as_ref().expect("a mount").path().display());
+        // Until it is killed; should its parent die before, it ends.
+        let _ = io::stdin().read(&mut [0]);
+        return;
+    }
+    if !possible() {
+        return;
+    }
+    let folder = Folder::new();
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", "it_is_unmounted_when_its_process_is_killed", "--nocapture"]);
+    command.env(VARIABLE, &folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("start it");
+    let stdout = BufReader::new(child.stdout.take().expect("piped"));
+    assert!(stdout.lines().map_while(Result::ok).any(|line| line.contains("serves")), "it did not serve");
+    assert!(is_mounted(&folder.0));
+    child.kill().expect("kill -9");
+    child.wait().expect("a child");
+    let end = Instant::now() + Duration::from_secs(20);
+    while is_mounted(&folder.0) {
+        assert!(Instant::now() < end, "still mounted");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

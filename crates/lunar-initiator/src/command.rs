@@ -1,0 +1,289 @@
+//! A SCSI command for a logical unit, and how it ended.
+
+use crate::{Error, Kind};
+use lunar_block::range::Hold;
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::request::{self, Attribute};
+use lunar_wire::scsi::cdb::Cdb;
+use lunar_wire::scsi::{Sense, op};
+use std::time::{Duration, Instant};
+
+/// Which way the data of a command goes. The buffer comes back when it ends.
+#[derive(Debug)]
+pub enum Direction {
+    /// No data.
+    None,
+    /// From the logical unit, at most as much as the buffer holds.
+    In(Buf),
+    /// To the logical unit, the whole buffer.
+    Out(Buf),
+}
+
+impl Direction {
+    /// Bytes that are expected to be transferred.
+    #[inline]
+    pub fn expected(&self) -> usize {
+        match self {
+            Direction::None => 0,
+            Direction::In(b) | Direction::Out(b) => b.len(),
+        }
+    }
+
+    /// The buffer alone.
+    pub fn into_buf(self) -> Option<Buf> {
+        match self {
+            Direction::None => None,
+            Direction::In(b) | Direction::Out(b) => Some(b),
+        }
+    }
+}
+
+/// A command as it is to be sent.
+#[derive(Debug)]
+pub struct Command {
+    /// The eight bytes of the LUN (SAM-5 section 4.7).
+    pub lun: u64,
+    /// The CDB, followed by zeros; of a longer one its first 16 bytes.
+    pub cdb: Cdb,
+    /// What a longer CDB has behind them.
+    pub rest: Option<Box<Rest>>,
+    /// Its data.
+    pub data: Direction,
+    /// Its task attribute.
+    pub attribute: Attribute,
+    /// Whether it may be sent once more although it may have been carried out already.
+    pub repeatable: bool,
+    /// Whether it may change the medium or the state of the logical unit: carried out late, it could undo what came after it.
+    pub changes: bool,
+    /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
+    pub(crate) since: Option<Instant>,
+    /// Of a write: bytes that nobody else may write before the target has done with it, whether its owner waits or not.
+    pub(crate) hold: Option<Hold>,
+}
+
+impl Command {
+    /// A SIMPLE command; whether it may be repeated is decided by [`is_repeatable`].
+    #[inline]
+    pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
+        let (repeatable, changes) = (is_repeatable(&cdb), !only_reads(&cdb));
+        let attribute = Attribute::Simple;
+        Command { lun, cdb, rest: None, data, attribute, repeatable, changes, since: None, hold: None }
+    }
+
+    /// The same for a logical unit that has blocks, where [`is_repeatable_on_blocks`] decides.
+    #[inline]
+    pub(crate) fn on_blocks(lun: u64, cdb: Cdb, data: Direction) -> Command {
+        let mut command = Command::new(lun, cdb, data);
+        (command.repeatable, command.changes) = (is_repeatable_on_blocks(&cdb), !only_reads_on_blocks(&cdb));
+        command
+    }
+
+    /// The same with a CDB of any length that SPC knows.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a CDB of no byte, or of more than [`MAX_CDB_LEN`] bytes.
+    pub fn long(lun: u64, cdb: &[u8], data: Direction) -> Result<Command, Error> {
+        if cdb.is_empty() || cdb.len() > MAX_CDB_LEN {
+            let what = format!("a CDB has 1 to {MAX_CDB_LEN} bytes, not {}", cdb.len());
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let (first, rest) = cdb.split_at(cdb.len().min(16));
+        let mut short = Cdb::default();
+        short[..first.len()].copy_from_slice(first);
+        let mut command = Command::new(lun, short, data);
+        command.rest = (!rest.is_empty()).then(|| Box::new(Rest(request::extended_cdb(rest))));
+        Ok(command)
+    }
+}
+
+/// The longest CDB in bytes (SPC-5 section 4.2.3).
+pub const MAX_CDB_LEN: usize = 260;
+
+/// What a CDB has behind its first 16 bytes, as it travels: an additional header segment.
+#[derive(Clone, Debug)]
+pub struct Rest(Vec<u8>);
+
+impl Rest {
+    /// The segment, padded.
+    pub(crate) fn ahs(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The end of a command: how, and its buffer.
+pub type Finished = (Result<Completion, Error>, Option<Buf>);
+
+/// How a command ended: the answer of the logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// SCSI status.
+    pub status: u8,
+    /// Sense data as they came; empty without CHECK CONDITION.
+    pub sense: Box<[u8]>,
+    /// Bytes that came in, or were taken.
+    pub transferred: usize,
+    /// The logical unit had, or wanted, so many bytes more than the buffer holds.
+    pub overflow: u32,
+    /// How long it waited to be sent, because the window was closed or there was no connection; zero if it was
+    /// sent at once.
+    pub queued: Duration,
+}
+
+impl Completion {
+    /// The sense data, decoded.
+    pub fn sense(&self) -> Option<Sense> {
+        Sense::decode(&self.sense)
+    }
+}
+
+/// Whether doing it twice comes to the same as doing it once, whatever kind of device does it. Anything that is not known
+/// here is not: neither what moves a tape (READ(6), WRITE(6), and the operation codes of [`is_repeatable_on_blocks`])
+/// nor what compares first.
+#[inline]
+pub fn is_repeatable(cdb: &Cdb) -> bool {
+    REPEATABLE[cdb[0] as usize]
+}
+
+/// The same on a device with blocks. On a tape some of these write at its present place, or move it.
+#[inline]
+pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
+    const ON_BLOCKS: [u8; 4] = [op::READ_16, op::WRITE_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
+    is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
+}
+
+/// Whether it changes nothing, whatever kind of device does it: it may be carried out late. Anything that is not known here
+/// may change something.
+#[inline]
+pub fn only_reads(cdb: &Cdb) -> bool {
+    ONLY_READS[cdb[0] as usize]
+}
+
+/// The same on a device with blocks. On a tape some of these move it.
+#[inline]
+pub fn only_reads_on_blocks(cdb: &Cdb) -> bool {
+    const ON_BLOCKS: [u8; 4] = [op::READ_6, op::READ_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
+    only_reads(cdb) || ON_BLOCKS.contains(&cdb[0])
+}
+
+/// By operation code.
+static REPEATABLE: [bool; 256] = {
+    const SAME: [u8; 35] = [
+        op::TEST_UNIT_READY,
+        op::REQUEST_SENSE,
+        op::INQUIRY,
+        op::MODE_SENSE_6,
+        op::RESERVE_6,
+        op::RELEASE_6,
+        op::RECEIVE_DIAGNOSTIC,
+        op::PREVENT_ALLOW,
+        op::READ_CAPACITY_10,
+        op::READ_10,
+        op::WRITE_10,
+        op::WRITE_VERIFY_10,
+        op::VERIFY_10,
+        op::PRE_FETCH_10,
+        op::SYNCHRONIZE_CACHE_10,
+        op::READ_DEFECT_DATA_10,
+        op::READ_BUFFER_10,
+        op::WRITE_SAME_10,
+        op::UNMAP,
+        op::READ_TOC,
+        op::GET_CONFIGURATION,
+        op::LOG_SENSE,
+        op::MODE_SENSE_10,
+        op::PERSISTENT_RESERVE_IN,
+        op::RECEIVE_COPY_RESULTS,
+        op::WRITE_VERIFY_16,
+        op::PRE_FETCH_16,
+        op::WRITE_SAME_16,
+        op::SERVICE_ACTION_IN_16,
+        op::REPORT_LUNS,
+        op::MAINTENANCE_IN,
+        op::READ_12,
+        op::WRITE_12,
+        op::WRITE_VERIFY_12,
+        op::VERIFY_12,
+    ];
+    let mut bits = [false; 256];
+    let mut i = 0;
+    while i < SAME.len() {
+        bits[SAME[i] as usize] = true;
+        i += 1;
+    }
+    bits
+};
+
+/// By operation code: what may be repeated, without what leaves a change behind.
+static ONLY_READS: [bool; 256] = {
+    const CHANGE: [u8; 11] = [
+        op::RESERVE_6,
+        op::RELEASE_6,
+        op::PREVENT_ALLOW,
+        op::WRITE_10,
+        op::WRITE_12,
+        op::WRITE_VERIFY_10,
+        op::WRITE_VERIFY_12,
+        op::WRITE_VERIFY_16,
+        op::WRITE_SAME_10,
+        op::WRITE_SAME_16,
+        op::UNMAP,
+    ];
+    let mut bits = REPEATABLE;
+    let mut i = 0;
+    while i < CHANGE.len() {
+        bits[CHANGE[i] as usize] = false;
+        i += 1;
+    }
+    bits
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_may_change_something_is_no_mere_read() {
+        let cdb = |code: u8| {
+            let mut cdb = Cdb::default();
+            cdb[0] = code;
+            cdb
+        };
+        let reads = (0..=255).filter(|code| only_reads(&cdb(*code))).count();
+        assert_eq!(reads, 24);
+        for code in [0x00, 0x12, 0x25, 0x28, 0x2f, 0x35, 0x5e, 0x9e, 0xa0, 0xa3, 0xa8] {
+            assert!(
+                only_reads(&cdb(code)) && !Command::new(0, cdb(code), Direction::None).changes,
+                "{code:02x}"
+            );
+        }
+        // From WRITE(6) to WRITE SCATTERED, and what this does not know.
+        for code in [
+            0x04, 0x0a, 0x1b, 0x2a, 0x2e, 0x3f, 0x41, 0x42, 0x48, 0x50, 0x51, 0x53, 0x5f, 0x7f, 0x83, 0x89,
+            0x8a, 0x8b, 0x8e, 0x93, 0x9c, 0x9f, 0xaa, 0xae, 0xc1, 0xff,
+        ] {
+            assert!(!only_reads(&cdb(code)) && !only_reads_on_blocks(&cdb(code)), "{code:02x}");
+            assert!(Command::on_blocks(0, cdb(code), Direction::None).changes, "{code:02x}");
+        }
+        // Of a tape they move it.
+        for code in [0x08, 0x88, 0x8f, 0x91] {
+            assert!(!only_reads(&cdb(code)) && only_reads_on_blocks(&cdb(code)), "{code:02x}");
+        }
+    }
+
+    /// READ(16), WRITE(16), VERIFY(16) and SPACE(16), which has the code of SYNCHRONIZE CACHE(16).
+    #[test]
+    fn what_moves_a_tape_is_repeated_on_blocks_alone() {
+        for code in [0x88, 0x8a, 0x8f, 0x91] {
+            let mut cdb = Cdb::default();
+            cdb[0] = code;
+            assert!(!is_repeatable(&cdb) && is_repeatable_on_blocks(&cdb), "{code:02x}");
+            assert!(!Command::new(0, cdb, Direction::None).repeatable);
+            assert!(Command::on_blocks(0, cdb, Direction::None).repeatable);
+        }
+        for (code, is) in [(0x28, true), (0x2a, true), (0x08, false), (0x0a, false), (0x89, false)] {
+            let mut cdb = Cdb::default();
+            cdb[0] = code;
+            assert_eq!((is_repeatable(&cdb), is_repeatable_on_blocks(&cdb)), (is, is), "{code:02x}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal tells.
+
+use crate::connect::{self, Connected, Goal, Wire};
+use crate::options::Transport;
+use crate::srp::no_discovery;
+use crate::text;
+use crate::{Error, Kind, Options, Portal};
+use lunar_proto::Pdu;
+use lunar_proto::initiator::targets::{self, FoundTarget};
+use lunar_proto::initiator::{Text, TextStep};
+use lunar_proto::parameters::{Digests, Offer};
+use lunar_wire::iscsi::text::push;
+use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
+use std::future::Future;
+use std::time::Duration;
+
+/// What is taken in one PDU, as Open-iSCSI does.
+const SEGMENT: u32 = 32768;
+
+/// Asks a portal for all targets that it shows us.
+///
+/// # Errors
+/// When the portal cannot be reached or refuses, or its answer breaks the rules.
+pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<FoundTarget>, Error> {
+    let during = |e: Error| e.during(format!("discovery at {portal}"));
+    let mut discovery = Discovery::open(portal.clone(), options).await?;
+    let mut question = Vec::new();
+    push(&mut question, "SendTargets", "All");
+    let told = discovery.exchange(question).await.map_err(answered).map_err(during)?;
+    let told = targets::parse(&told).map_err(|why| during(Error::new(Kind::Protocol, why)))?;
+    told.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    // What was asked for is there: a target that does not answer the logout changes nothing.
+    let _ = discovery.close().await;
+    Ok(told.found)
+}
+
+/// A target has to answer SendTargets: to refuse it breaks the rules (RFC 7143 appendix C).
+fn answered(e: Error) -> Error {
+    if e.kind == Kind::Refused { Error::new(Kind::Protocol, e.what.clone()) } else { e }
+}
+
+/// A discovery session that stays open, on the core that opened it. Dropping it closes the connection.
+pub struct Discovery {
+    /// None once an exchange did not come to its end: what comes next on the connection is not known.
+    exchange: Option<Exchange>,
+    /// The time that an exchange has.
+    answer: Duration,
+    /// The time that a logout has.
+    logout: Duration,
+}
+
+impl Discovery {
+    /// Logs in to a portal, without a target.
+    ///
+    /// # Errors
+    /// When the portal cannot be reached within the set tries, or refuses. [`Kind::Invalid`] over SRP, which has no
+    /// discovery.
+    pub async fn open(portal: Portal, options: &Options) -> Result<Discovery, Error> {
+        if options.transport == Transport::Srp {
+            return Err(no_discovery());
+        }
+        let none = Digests { none: true, crc32c: false };
+        let offer = Offer {
+            header_digest: none,
+            data_digest: none,
+            max_recv_data_segment_length: SEGMENT,
+            ..options.offer.clone()
+        };
+        let options = Options { offer, ..options.clone() };
+        let goal = Goal { portal, target: None, isid: connect::new_isid(), beside: false };
+        let connected = connect::patiently(&goal, &options).await?;
+        let (answer, logout) = (options.timeouts.login, options.timeouts.logout);
+        Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })
+    }
+
+    /// Asks in key text and waits for the answer, as long as a login may take. A key that the target does not
+    /// know is answered by NotUnderstood, which is no error.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] when the target rejects the request: the session stays. All others end it:
+    /// [`Kind::Lost`], [`Kind::TimedOut`], and [`Kind::Protocol`] for an answer that breaks the rules.
+    /// [`Kind::Invalid`] for what is no key text, or is settled by the login.
+    pub async fn text(&mut self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
+        text::answer(&self.exchange(text::question(asked)?).await?)
+    }
+
+    /// Logs out.
+    ///
+    /// # Errors
+    /// When the target does not answer in time; the session is over all the same.
+    pub async fn close(mut self) -> Result<(), Error> {
+        let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
+        within(self.logout, exchange.log_out()).await
+    }
+
+    async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let gone = || Error::new(Kind::Lost, "the discovery session has ended");
+        // Away until it is over: who gives up in the middle of it leaves nothing behind.
+        let mut exchange = self.exchange.take().ok_or_else(gone)?;
+        let told = within(self.answer, exchange.ask(question)).await;
+        if !told.as_ref().is_err_and(|e| e.kind != Kind::Refused) {
+            self.exchange = Some(exchange);
+        }
+        told
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = || Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
+    compio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// The connection of a discovery session: one request, one answer.
+struct Exchange {
+    wire: Wire,
+    cmd_sn: u32,
+    exp_stat_sn: u32,
+    max_xmit: u32,
+    /// The latest Initiator Task Tag.
+    tag: u32,
+}
+
+impl Exchange {
+    fn new(connected: Connected) -> Exchange {
+        let Connected { wire, login, .. } = connected;
+        Exchange {
+            wire,
+            cmd_sn: login.cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+            max_xmit: login.parameters.max_xmit_data_segment_length,
+            tag: 0,
+        }
+    }
+
+    fn next_tag(&mut self) -> u32 {
+        self.tag = self.tag.wrapping_add(1) & (NONE >> 1);
+        self.tag
+    }
+
+    async fn ask(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let (mut text, mut request) = Text::new(self.next_tag(), question, self.max_xmit, text::LIMIT);
+        loop {
+            self.send(request).await?;
+            let (header, data) = self.receive().await?;
+            match text.response(&header, &data) {
+                TextStep::Send(next) => request = next,
+                TextStep::Done(told) => return Ok(told),
+                TextStep::Rejected(reason) => return Err(text::rejected(reason)),
+                TextStep::Failed(why) => return Err(Error::new(Kind::Protocol, why)),
+            }
+        }
+    }
+
+    async fn log_out(&mut self) -> Result<(), Error> {
+        let tag = self.next_tag();
+        self.send(Pdu::new(request::logout(tag), Vec::new())).await?;
+        self.receive().await.map(drop)
+    }
+
+    async fn send(&mut self, mut pdu: Pdu) -> Result<(), Error> {
+        request::stamp(&mut pdu.header, self.cmd_sn, self.exp_stat_sn);
+        self.wire.send(pdu).await
+    }
+
+    /// The next PDU that is no ping: those are answered here.
+    async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), Error> {
+        loop {
+            let (header, data) = self.wire.receive(SEGMENT as usize).await?;
+            if header.opcode() != opcode::NOP_IN {
+                let (got, next) = (header.word(24), self.exp_stat_sn);
+                if got != next {
+                    let what = format!("StatSN {got} instead of {next}: an answer was lost");
+                    return Err(Error::new(Kind::Protocol, what));
+                }
+                self.exp_stat_sn = next.wrapping_add(1);
+                return Ok((header, data));
+            }
+            if header.word20() != NONE {
+                let pong = request::nop_out(header.lun(), NONE, header.word20());
+                self.send(Pdu::new(pong, data)).await?;
+            }
+        }
+    }
+}

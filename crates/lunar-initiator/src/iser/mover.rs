@@ -1,0 +1,208 @@
+//! The data mover over RDMA (RFC 7145 section 7), as the initiator plays it: each command lends its memory to the target,
+//! and has it back with the answer.
+
+use crate::session::by_tag::ByTag;
+use crate::session::carrier;
+use crate::session::machine::Machine;
+use crate::session::task::{Data as Memory, Task};
+use crate::{Error, Kind};
+use lunar_proto::parameters::Parameters;
+use lunar_rdma::{Endpoint, Events, Exposed, Remote, Wait};
+use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::{Bhs, opcode, padded, request};
+use lunar_wire::iser::{self, Advertised, Header, LOGIN_LEN};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+/// O and U of a SCSI Response: there was more than the command expected, or less.
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+
+#[derive(Default)]
+struct State {
+    /// The steering tags of commands, by Initiator Task Tag.
+    lent: ByTag<u32>,
+    /// What has come and was not taken yet.
+    events: Events,
+}
+
+/// The data mover of one connection.
+pub struct Mover {
+    endpoint: Rc<dyn Endpoint>,
+    state: RefCell<State>,
+}
+
+impl Mover {
+    /// A connection that has logged in, and what has come on it since.
+    pub fn new(endpoint: Rc<dyn Endpoint>, events: Events) -> Mover {
+        Mover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
+    }
+
+    fn lend(&self, itt: u32, memory: Exposed) -> Result<Remote, Error> {
+        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
+        self.state.borrow_mut().lent.insert(itt, place.stag);
+        Ok(place)
+    }
+
+    /// Ends the right of the target to the memory of a command.
+    fn take_back(&self, itt: u32) -> Option<Exposed> {
+        let stag = self.state.borrow_mut().lent.remove(itt)?;
+        self.endpoint.revoke(stag)
+    }
+
+    /// Hands a PDU over; false: nothing more is taken.
+    fn message(&self, machine: &mut Machine, message: &[u8]) -> bool {
+        let pdu = match iser::Pdu::decode(message) {
+            Ok(pdu) => pdu,
+            Err(e) => return breaks(machine, &e.to_string()),
+        };
+        if pdu.read.is_some() || pdu.write.is_some() {
+            return breaks(machine, "the target advertises memory");
+        }
+        match pdu.bhs.opcode() {
+            opcode::SCSI_RESPONSE => self.give_back(machine, &pdu.bhs, pdu.data),
+            opcode::DATA_IN | opcode::R2T => {
+                return breaks(machine, &format!("{} over RDMA", opcode::name(pdu.bhs.opcode())));
+            }
+            _ => {}
+        }
+        machine.take(Arrived {
+            header: pdu.bhs,
+            ahs: pdu.ahs,
+            data: Data::Bytes(pdu.data),
+            intact: true,
+            behind: &[],
+        })
+    }
+
+    /// The memory of a command that is answered; what was not filled is told as residual.
+    fn give_back(&self, machine: &mut Machine, response: &Bhs, data: &[u8]) {
+        if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
+            let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
+                0 => None,
+                OVERFLOW => Some(0),
+                _ => Some(response.word(44)),
+            };
+            // Behind its length.
+            let sense = data.get(2..).unwrap_or_default();
+            machine.filled(response.itt(), buf, carrier::unfilled(residual, response.0[3], sense));
+        }
+    }
+}
+
+impl carrier::Mover for Mover {
+    fn push(&self, header: Bhs, payload: Payload) {
+        let (head, payload) = message(Header::PLAIN, header, &[], payload);
+        self.endpoint.send(&head, payload, None);
+    }
+
+    fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) -> Result<(), Error> {
+        let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
+        let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
+        match &mut task.data {
+            Memory::None => {}
+            Memory::In(buf, _) => {
+                request::reads(&mut header, task.expected);
+                let lent = buf.take().map(|buf| self.lend(task.tag, Exposed::Sink(buf)));
+                read = lent.transpose()?.map(advertised);
+            }
+            Memory::Out(buf) => {
+                // Linux takes messages of its longest data segment behind the plain headers, and none longer.
+                let room = (p.target_recv_data_segment_length as usize).saturating_sub(ahs.len());
+                let first = (p.first_burst_length as usize).min(room).min(buf.len());
+                let immediate = if p.immediate_data { first } else { 0 };
+                request::writes(&mut header, task.expected, false);
+                if immediate < buf.len() {
+                    let place = self.lend(task.tag, Exposed::Source(buf.clone()))?;
+                    // As Linux has it: what is advertised begins behind what goes with the command.
+                    write = Some(advertised(place.beyond(immediate as u64)));
+                }
+                if immediate > 0 {
+                    payload = Payload::Part(buf.clone(), 0, immediate);
+                }
+            }
+        }
+        let (head, payload) = message(Header::Control { write, read }, header, ahs, payload);
+        self.endpoint.send(&head, payload, None);
+        Ok(())
+    }
+
+    fn ended(&self, itt: u32) {
+        // What was in it is nobody's any more.
+        drop(self.take_back(itt));
+    }
+
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.endpoint.has_moved()
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        self.endpoint.flush()
+    }
+
+    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
+        let mut events = std::mem::take(&mut self.state.borrow_mut().events);
+        if events.is_empty() {
+            events.clear();
+            self.endpoint.poll(&mut events);
+        }
+        let result = carrier::messages(&*self.endpoint, &mut events, LOGIN_LEN, |message| {
+            Ok(self.message(machine, message))
+        });
+        self.state.borrow_mut().events = events;
+        result
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.readable()
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn close(&self) {
+        self.endpoint.close();
+    }
+
+    fn reset(&self) {
+        self.endpoint.reset();
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.endpoint.reset_on_close(reset)
+    }
+}
+
+fn advertised(place: Remote) -> Advertised {
+    Advertised { stag: place.stag, offset: place.offset }
+}
+
+/// The target broke a rule: nothing more is taken from it.
+fn breaks(machine: &mut Machine, what: &str) -> bool {
+    machine.broken.get_or_insert_with(|| Error::new(Kind::Protocol, what));
+    false
+}
+
+/// The message of a PDU: its head, and its data with what pads it.
+pub fn message(header: Header, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (Vec<u8>, Payload) {
+    let len = payload.bytes().len();
+    bhs.set_data_len(len);
+    bhs.0[4] = (ahs.len() / 4) as u8;
+    let head = [&header.encode()[..], &bhs.0, ahs].concat();
+    let payload = match payload {
+        Payload::Bytes(mut bytes) => {
+            bytes.resize(padded(len), 0);
+            Payload::Bytes(bytes)
+        }
+        // Not all of it needs padding, and who takes it does not ask for it.
+        other => other,
+    };
+    (head, payload)
+}

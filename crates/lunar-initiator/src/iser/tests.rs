@@ -1,0 +1,424 @@
+//! The session over RDMA, against a target that is played here.
+
+use super::Mover;
+use crate::connect::TargetPort;
+use crate::session::carrier::{Line, Mover as _, Out};
+use crate::session::machine::{Machine, Online};
+use crate::session::numbers::Numbers;
+use crate::session::task::Waiter;
+use crate::{Command, Completion, Direction, Error, Finished, Kind};
+use lunar_proto::parameters::Parameters;
+use lunar_rdma::mem::{self, Faults};
+use lunar_rdma::{Endpoint, Event, Events, Remote, Terms};
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::request;
+use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
+use lunar_wire::iser::{self, Advertised, Header, LOGIN_LEN, OVERHEAD};
+use lunar_wire::scsi::{Sense, cdb};
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Instant;
+
+mod ends;
+mod login;
+
+const TERMS: Terms = Terms { ord: 8, ird: 8, receives: (64, LOGIN_LEN) };
+
+/// What came of a session with LIO.
+fn parameters() -> Parameters {
+    Parameters { rdma_extensions: true, first_burst_length: 65536, ..Parameters::default() }
+}
+
+/// A message of the machine.
+#[derive(Debug)]
+struct Got {
+    write: Option<Advertised>,
+    read: Option<Advertised>,
+    bhs: Bhs,
+    ahs: Vec<u8>,
+    data: Vec<u8>,
+}
+
+/// A machine that is logged in, with a target that is us.
+struct Peer {
+    machine: Machine,
+    mover: Rc<Mover>,
+    end: Rc<dyn Endpoint>,
+    /// What is to go wrong at our end.
+    faults: Rc<Faults>,
+    stat_sn: u32,
+}
+
+impl Peer {
+    fn new(parameters: Parameters) -> Peer {
+        let mut machine = Machine::new(32, Instant::now);
+        machine.port = Some(TargetPort::Group(1));
+        let (mover, end, faults) = connection();
+        let mut peer = Peer { machine, mover, end, faults, stat_sn: 7 };
+        peer.begin(parameters);
+        peer
+    }
+
+    /// Another connection, to which the machine has come.
+    fn reconnect(&mut self) {
+        (self.mover, self.end, self.faults) = connection();
+        self.begin(parameters());
+    }
+
+    fn begin(&mut self, parameters: Parameters) {
+        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64, exp_stat_sn: self.stat_sn };
+        self.machine.connect(parameters, numbers, Out::Moved(self.mover.clone()));
+        self.machine.online = Online::Yes;
+        self.machine.pump();
+    }
+
+    fn submit(&mut self, cdb: cdb::Cdb, data: Direction) -> u32 {
+        self.machine.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
+    }
+
+    fn read(&mut self, len: usize) -> u32 {
+        self.submit(cdb::read_10(0, 1), Direction::In(Buf::zeroed(len)))
+    }
+
+    fn write(&mut self, len: usize) -> u32 {
+        let mut buf = Buf::zeroed(len);
+        buf.copy_from_slice(&pattern(len));
+        self.submit(cdb::write_10(0, 1, false), Direction::Out(buf))
+    }
+
+    /// What the machine has sent since.
+    fn sent(&mut self) -> Vec<Got> {
+        self.mover.flush().expect("a connection");
+        self.machine.settle();
+        let mut events = Events::default();
+        self.end.poll(&mut events);
+        self.end.receives(events.list.len(), LOGIN_LEN);
+        let messages = events.list.iter().map(|event| match event {
+            Event::Message(range, None) => &events.bytes[range.clone()],
+            other => panic!("{other:?}"),
+        });
+        messages.map(got).collect()
+    }
+
+    /// The one message that it has sent since.
+    fn one(&mut self) -> Got {
+        let mut sent = self.sent();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        sent.remove(0)
+    }
+
+    /// Sends a PDU and lets the machine take it.
+    fn say(&mut self, mut bhs: Bhs, data: &[u8], invalidate: Option<u32>) -> Received {
+        let has_status = !matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T);
+        let next = self.machine.numbers.cmd_sn;
+        pdu::stamp(&mut bhs, self.stat_sn, next, next + 63);
+        self.stat_sn += u32::from(has_status);
+        bhs.set_data_len(data.len());
+        self.bytes(&[&Header::PLAIN.encode()[..], &bhs.0, data].concat(), invalidate)
+    }
+
+    fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> Received {
+        self.end.send(message, Payload::Empty, invalidate);
+        self.end.flush().expect("a connection");
+        self.mover.receive(&mut self.machine).unwrap_or_else(|_| panic!("a connection"))
+    }
+
+    /// Answers a command.
+    fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) -> Received {
+        let mut bhs = pdu::scsi_response(tag, flags, 0, status);
+        bhs.set_word(44, residual);
+        self.say(bhs, sense, None)
+    }
+
+    fn fill(&self, to: Remote, bytes: &[u8]) -> bool {
+        self.end.write(to, Payload::Bytes(bytes.to_vec()));
+        self.end.flush().is_ok()
+    }
+
+    /// What an RDMA Read finds; None when the connection ends for it.
+    fn fetch(&self, from: Remote, len: usize) -> Option<Vec<u8>> {
+        self.end.read(1, from, Buf::zeroed(len), 0, len);
+        let _ = self.end.flush();
+        let mut events = Events::default();
+        self.end.poll(&mut events);
+        match events.list.remove(0) {
+            Event::Read(1, buf, result) => result.ok().map(|()| buf.to_vec()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(&mut self, tag: u32) -> Option<Finished> {
+        self.machine.poll(tag, Waker::noop())
+    }
+
+    fn done(&mut self, tag: u32) -> (Completion, Vec<u8>) {
+        let (result, buf) = self.end(tag).expect("it has ended");
+        (result.expect("an answer"), buf.expect("its buffer").to_vec())
+    }
+}
+
+fn connection() -> (Rc<Mover>, Rc<dyn Endpoint>, Rc<Faults>) {
+    let faults = Rc::<Faults>::default();
+    let (ours, end) = mem::pair(TERMS, TERMS, [faults.clone(), Rc::default()]);
+    (Rc::new(Mover::new(ours, Events::default())), end, faults)
+}
+
+fn got(message: &[u8]) -> Got {
+    let pdu = iser::Pdu::decode(message).expect("a PDU");
+    Got { write: pdu.write, read: pdu.read, bhs: pdu.bhs, ahs: pdu.ahs.to_vec(), data: pdu.data.to_vec() }
+}
+
+fn remote(place: Option<Advertised>) -> Remote {
+    let Advertised { stag, offset } = place.expect("memory");
+    Remote { stag, offset }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
+}
+
+#[test]
+fn a_read_lends_its_memory_and_has_it_back_with_the_answer() {
+    for invalidates in [false, true] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.read(4096);
+        let got = peer.one();
+        assert_eq!((got.bhs.itt(), got.bhs.flags(), got.bhs.word20()), (tag, 0xc1, 4096));
+        assert!(got.write.is_none() && got.data.is_empty() && got.ahs.is_empty());
+        let place = remote(got.read);
+        assert!(peer.fill(place, &pattern(4096)));
+        let invalidate = invalidates.then_some(place.stag);
+        assert_eq!(peer.say(pdu::scsi_response(tag, 0, 0, 0), &[], invalidate), Received::More);
+        let (completion, buf) = peer.done(tag);
+        assert_eq!((completion.status, completion.transferred, buf), (0, 4096, pattern(4096)));
+        assert!(!peer.fill(place, &[1]), "its right has ended");
+    }
+}
+
+#[test]
+fn a_write_brings_8192_bytes_at_most_and_lends_what_is_behind_them() {
+    let small = Parameters { target_recv_data_segment_length: 4096, ..parameters() };
+    let burst = Parameters { first_burst_length: 1024, ..parameters() };
+    let none = Parameters { immediate_data: false, ..parameters() };
+    for (p, len, want) in [
+        (parameters(), 65536, 8192),
+        (parameters(), 8192, 8192),
+        (parameters(), 512, 512),
+        (small, 65536, 4096),
+        (burst, 65536, 1024),
+        (none, 65536, 0),
+    ] {
+        let mut peer = Peer::new(p);
+        let tag = peer.write(len);
+        let got = peer.one();
+        assert_eq!((got.bhs.flags(), got.bhs.word20()), (0xa1, len as u32), "F and W");
+        assert!(got.read.is_none() && got.data == pattern(len)[..want], "{len} {want}");
+        assert_eq!(got.write.is_some(), want < len);
+        if let Some(place) = got.write {
+            let rest = peer.fetch(remote(Some(place)), len - want);
+            assert!(rest.expect("it is there") == pattern(len)[want..]);
+        }
+        peer.respond(tag, 0, 0, 0, &[]);
+        let (completion, buf) = peer.done(tag);
+        assert_eq!((completion.transferred, buf), (len, pattern(len)));
+    }
+}
+
+#[test]
+fn a_write_is_not_lent_any_more_once_it_is_answered() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(65536);
+    let place = remote(peer.one().write);
+    peer.respond(tag, 0, 0, 0, &[]);
+    assert!(peer.fetch(place, 1).is_none());
+}
+
+/// Who takes a message apart accepts data with padding and without.
+#[test]
+fn data_of_any_length_makes_a_message_that_is_a_pdu() {
+    for len in 1..20 {
+        let mut peer = Peer::new(parameters());
+        peer.write(len);
+        assert_eq!(peer.one().data, pattern(len));
+    }
+    let mut peer = Peer::new(parameters());
+    for len in 3..20 {
+        let question = [b"X-a=", &vec![b'a'; len][..], b"\0"].concat();
+        drop(peer.machine.talk(question.clone()));
+        let asked = peer.sent();
+        if let [got] = &asked[..] {
+            assert_eq!(got.data, question);
+            let mut bhs = Bhs::new(opcode::TEXT_RESPONSE);
+            bhs.set_word(16, got.bhs.itt());
+            bhs.set_word(20, NONE);
+            peer.say(bhs, b"X-a=1\0", None);
+        }
+    }
+}
+
+#[test]
+fn a_long_cdb_travels_in_front_of_immediate_data() {
+    let mut peer = Peer::new(parameters());
+    let cdb: Vec<u8> = (0..32).collect();
+    let mut buf = Buf::zeroed(600);
+    buf.copy_from_slice(&pattern(600));
+    let command = Command::long(0, &cdb, Direction::Out(buf)).expect("a command");
+    peer.machine.submit(command, Waiter::Unknown).expect("room");
+    let got = peer.one();
+    assert_eq!((got.ahs, got.data), (request::extended_cdb(&cdb[16..]), pattern(600)));
+}
+
+#[test]
+fn what_was_not_filled_is_told_as_residual() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(4096);
+    let place = remote(peer.one().read);
+    assert!(peer.fill(place, &pattern(1000)));
+    peer.respond(tag, 0x02, 0, 3096, &[]);
+    let (completion, buf) = peer.done(tag);
+    assert_eq!((completion.transferred, completion.overflow, buf.len()), (1000, 0, 4096));
+    assert!(buf[..1000] == pattern(1000) && buf[1000..].iter().all(|b| *b == 0));
+    let tag = peer.read(512);
+    peer.one();
+    peer.respond(tag, 0x04, 0, 99, &[]);
+    let (completion, _) = peer.done(tag);
+    assert_eq!((completion.transferred, completion.overflow), (512, 99));
+    // More than there is room for cannot be missing.
+    let tag = peer.read(512);
+    peer.one();
+    assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), Received::End);
+    assert_eq!(peer.machine.broken.as_ref().expect("it cannot go on").kind, Kind::Protocol);
+}
+
+#[test]
+fn a_check_condition_is_told_with_its_sense_data_padded_or_not() {
+    let sense = Sense::INVALID_FIELD_IN_CDB.encode(false);
+    for (cut, pad) in [(18, 0), (18, 1), (18, 4), (17, 0), (17, 3)] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.read(4096);
+        peer.one();
+        let data = [&[0, cut][..], &sense[..usize::from(cut)]].concat();
+        let mut bhs = pdu::scsi_response(tag, 0x02, 0, 2);
+        bhs.set_word(44, 4096);
+        bhs.set_data_len(data.len());
+        pdu::stamp(&mut bhs, peer.stat_sn, 1, 64);
+        let message = [&Header::PLAIN.encode()[..], &bhs.0, &data, &vec![0; pad]].concat();
+        assert_eq!(peer.bytes(&message, None), Received::More);
+        let (completion, _) = peer.done(tag);
+        assert_eq!((completion.status, &completion.sense[..]), (2, &sense[..usize::from(cut)]));
+    }
+}
+
+/// What else is in its memory was there before.
+#[test]
+fn a_failure_without_a_residual_has_brought_nothing() {
+    let mut peer = Peer::new(parameters());
+    for (status, key, transferred) in
+        [(2, Some(3), 0), (2, Some(0xb), 0), (2, None, 0), (8, None, 0), (2, Some(0), 512), (2, Some(1), 512)]
+    {
+        let tag = peer.read(512);
+        peer.one();
+        let sense = key.map(|key| [&[0, 18][..], &Sense::new(key, 0x11, 0).encode(false)].concat());
+        peer.respond(tag, 0, status, 0, &sense.unwrap_or_default());
+        assert_eq!(peer.done(tag).0.transferred, transferred, "{status} {key:?}");
+    }
+    let tag = peer.read(512);
+    peer.one();
+    let sense = [&[0, 18][..], &Sense::new(3, 0x11, 0).encode(false)].concat();
+    peer.respond(tag, 0x02, 2, 112, &sense);
+    assert_eq!(peer.done(tag).0.transferred, 400, "as the residual tells");
+}
+
+#[test]
+fn data_in_and_r2t_in_messages_break_the_protocol() {
+    let mut data_in = Bhs::new(opcode::DATA_IN);
+    data_in.set_word(20, NONE);
+    for (mut bhs, reads) in [(data_in, true), (pdu::r2t(1 << 48, 0, 1, 0, 8192, 4096), false)] {
+        let mut peer = Peer::new(parameters());
+        let tag = if reads { peer.read(512) } else { peer.write(65536) };
+        peer.one();
+        bhs.set_word(16, tag);
+        let data = if reads { vec![0; 512] } else { vec![] };
+        assert_eq!(peer.say(bhs, &data, None), Received::End);
+        let error = peer.machine.broken.take().expect("it cannot go on");
+        assert_eq!(error.kind, Kind::Protocol, "{error}");
+        assert!(peer.sent().is_empty() && peer.end(tag).is_none());
+    }
+}
+
+#[test]
+fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
+    let place = Some(Advertised { stag: 1, offset: 0 });
+    let nop = pdu::nop_in(0, NONE, 5);
+    let whole = |header: Header| [&header.encode()[..], &nop.0].concat();
+    let mut long = whole(Header::PLAIN);
+    long[iser::HEADER_LEN + 7] = 4;
+    let mut more = whole(Header::PLAIN);
+    more.extend([0; 5]);
+    let mut ahs = whole(Header::PLAIN);
+    ahs[iser::HEADER_LEN + 4] = 1;
+    for message in [
+        vec![],
+        whole(Header::PLAIN)[..OVERHEAD - 1].to_vec(),
+        whole(Header::Control { write: place, read: None }),
+        whole(Header::Control { write: None, read: place }),
+        whole(Header::HelloReply { reject: false, versions: (10, 10), ord: 1 }),
+        long,
+        more,
+        [ahs, vec![0; 4]].concat(),
+    ] {
+        let mut peer = Peer::new(parameters());
+        assert_eq!(peer.bytes(&message, None), Received::End, "{message:?}");
+        assert_eq!(peer.machine.broken.take().expect("it cannot go on").kind, Kind::Protocol);
+    }
+}
+
+/// Receives are used up by messages, and posted again.
+#[test]
+fn a_session_takes_more_messages_than_it_has_receives() {
+    let mut peer = Peer::new(parameters());
+    for _ in 0..3 * TERMS.receives.0 {
+        let tag = peer.read(512);
+        let place = remote(peer.one().read);
+        assert!(peer.fill(place, &[7; 512]));
+        assert_eq!(peer.respond(tag, 0, 0, 0, &[]), Received::More);
+        assert_eq!(peer.done(tag).1, [7; 512]);
+    }
+}
+
+#[test]
+fn pings_and_logout_are_answered_as_over_tcp() {
+    let mut peer = Peer::new(parameters());
+    peer.machine.ping();
+    let got = peer.one();
+    assert_eq!((got.bhs.opcode(), got.data.len()), (opcode::NOP_OUT, 0), "LIO takes no data with it");
+    peer.say(pdu::nop_in(0, got.bhs.itt(), NONE), &[], None);
+    assert!(peer.machine.oldest_ping().is_none());
+    let answer = peer.machine.log_out();
+    let got = peer.one();
+    peer.say(pdu::logout_response(got.bhs.itt(), 0, 2, 0), &[], None);
+    assert_eq!(answer.try_recv(), Ok(Ok(0)));
+}
+
+/// Also where InitialR2T is No: what is not in the command is read.
+#[test]
+fn no_data_out_is_ever_sent() {
+    let p = Parameters { initial_r2t: false, first_burst_length: 65536, ..parameters() };
+    let mut peer = Peer::new(p);
+    peer.write(1 << 20);
+    let sent = peer.sent();
+    assert!(sent.iter().all(|got| got.bhs.opcode() == opcode::SCSI_COMMAND && got.bhs.is_final()));
+}
+
+#[test]
+fn the_end_of_the_connection_is_seen() {
+    let mut peer = Peer::new(parameters());
+    peer.end.close();
+    assert!(matches!(peer.mover.receive(&mut peer.machine), Ok(Received::End)));
+    let (mover, end, _) = connection();
+    end.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(1));
+    assert!(end.flush().is_err());
+    assert!(matches!(mover.receive(&mut peer.machine), Err(Broken::Io(_))));
+}

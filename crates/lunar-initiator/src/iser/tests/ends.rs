@@ -1,0 +1,160 @@
+//! Commands that end without an answer: aborted, late, or with their connection.
+
+use super::*;
+
+/// ABORT TASK was answered: what the target still does is its own fault.
+#[test]
+fn memory_is_revoked_when_an_abort_is_answered() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        let tag = if reads { peer.read(65536) } else { peer.write(65536) };
+        let got = peer.one();
+        assert!(peer.machine.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_some());
+        let place = remote(got.read.or(got.write));
+        // The target has it until then.
+        if reads {
+            assert!(peer.fill(place, &[1; 512]));
+        } else {
+            assert!(peer.fetch(place, 512).is_some());
+        }
+        peer.machine.ended_by_abort([tag], "aborted");
+        let (result, buf) = peer.end(tag).expect("it has ended");
+        assert_eq!(result.expect_err("aborted").kind, Kind::Aborted);
+        assert_eq!(buf.expect("a buffer comes back").len(), 65536);
+        assert!(if reads { !peer.fill(place, &[1]) } else { peer.fetch(place, 1).is_none() });
+    }
+}
+
+#[test]
+fn what_was_aborted_because_it_took_too_long_is_sent_again_with_memory_of_its_own() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        let tag = if reads { peer.read(65536) } else { peer.write(65536) };
+        let first = peer.one();
+        peer.machine.ended_by_abort([tag], "late");
+        assert!(peer.end(tag).is_none(), "it goes on");
+        let again = peer.one();
+        assert_eq!((again.bhs.itt(), again.bhs.cmd_sn()), (tag, first.bhs.cmd_sn() + 1));
+        let places = [&first, &again].map(|got| remote(got.read.or(got.write)));
+        assert_ne!(places[0].stag, places[1].stag);
+        if reads {
+            assert!(peer.fill(places[1], &pattern(65536)));
+        } else {
+            let rest = peer.fetch(places[1], 65536 - 8192).expect("it is there");
+            assert!(rest == pattern(65536)[8192..]);
+        }
+        peer.respond(tag, 0, 0, 0, &[]);
+        assert!(peer.done(tag).1 == pattern(65536));
+        assert!(if reads { !peer.fill(places[0], &[1]) } else { peer.fetch(places[0], 1).is_none() });
+    }
+}
+
+/// Its owner is told, but the target may still use the memory: that stays until it is answered.
+#[test]
+fn what_is_late_keeps_its_memory_until_the_target_is_done_with_it() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(4096);
+    let place = remote(peer.one().read);
+    peer.machine.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
+    let (result, buf) = peer.end(tag).expect("its owner hears of it");
+    assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(4096)));
+    assert!(peer.fill(place, &pattern(4096)), "the connection goes on");
+    peer.respond(tag, 0, 0, 0, &[]);
+    assert!(peer.machine.broken.is_none() && peer.machine.tasks.count() == 0);
+    assert!(!peer.fill(place, &[1]));
+}
+
+#[test]
+fn buffers_come_back_when_the_connection_is_lost_whoever_still_holds_it() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        // What may not be done twice ends with the connection.
+        let cdb = cdb::compare_and_write(0, 1, false);
+        let buf = Buf::zeroed(65536);
+        let tag = peer.submit(cdb, if reads { Direction::In(buf) } else { Direction::Out(buf) });
+        peer.one();
+        let held = peer.mover.clone();
+        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        assert!(peer.end(tag).is_none(), "the target may still carry it out");
+        peer.reconnect();
+        let (result, buf) = peer.end(tag).expect("it has ended");
+        assert_eq!((result.expect_err("lost").kind, buf.map(|b| b.len())), (Kind::Lost, Some(65536)));
+        drop(held);
+    }
+}
+
+#[test]
+fn what_may_be_repeated_goes_again_on_the_next_connection() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        let tag = if reads { peer.read(65536) } else { peer.write(65536) };
+        peer.one();
+        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.reconnect();
+        let got = peer.one();
+        let place = remote(got.read.or(got.write));
+        match reads {
+            true => assert!(peer.fill(place, &pattern(65536))),
+            false => assert!(peer.fetch(place, 65536 - 8192).expect("it is there") == pattern(65536)[8192..]),
+        }
+        peer.respond(tag, 0, 0, 0, &[]);
+        assert!(peer.done(tag).1 == pattern(65536));
+    }
+}
+
+/// Two iWARP ends over TCP.
+async fn by_tcp() -> [Rc<dyn Endpoint>; 2] {
+    let bound = lunar_runtime::Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+    let address = bound.local_addr().expect("bound");
+    let stream = lunar_runtime::Stream::connect(address).await.expect("connected");
+    let called = lunar_runtime::Stream::new(bound.accept().expect("accepted").0).expect("a stream");
+    let options = lunar_rdma::iwarp::Options::default();
+    let answer = compio::runtime::spawn(async move {
+        let asked =
+            lunar_rdma::iwarp::request(called, vec![], address, address, &options).await.expect("a request");
+        asked.accept(vec![], TERMS).await.expect("accepted")
+    });
+    let (ours, _) =
+        lunar_rdma::iwarp::connect(stream, address, &[], TERMS, &options).await.expect("connected");
+    [ours, answer.await.expect("answered")]
+}
+
+/// What the kernel still holds of a connection that was given up would come behind what is written on the next one.
+#[test]
+fn what_was_given_up_is_not_delivered_later() {
+    const LEN: usize = 16 << 20;
+    compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+        let [ours, target] = by_tcp().await;
+        let sink = target.expose(lunar_rdma::Exposed::Sink(Buf::zeroed(LEN))).expect("room");
+        ours.write(sink, Payload::Buf(Buf::zeroed(LEN), LEN));
+        assert!(!ours.flush().expect("a connection"), "the sockets hold all of it");
+        Line::Moved(Rc::new(Mover::new(ours, Events::default()))).reset();
+        let mut events = Events::default();
+        while events.list.is_empty() {
+            target.readable().await.expect("something");
+            target.poll(&mut events);
+        }
+        let [Event::End(Some(e))] = &events.list[..] else { panic!("{:?}", events.list) };
+        assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}
+
+/// As of a device that takes no more of it.
+#[test]
+fn a_command_whose_memory_cannot_be_lent_ends_and_the_next_one_has_its_number() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        peer.faults.fail_next_expose.set(true);
+        let tag = if reads { peer.read(65536) } else { peer.write(65536) };
+        let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
+        assert_eq!(error.kind, Kind::Invalid);
+        assert!(error.what.contains("no room for memory"), "{error}");
+        assert!(peer.sent().is_empty() && peer.machine.broken.is_none() && peer.machine.is_idle());
+        let next = peer.read(65536);
+        let got = peer.one();
+        assert_eq!(got.bhs.cmd_sn(), 1);
+        assert!(peer.fill(remote(got.read), &pattern(65536)));
+        peer.respond(next, 0, 0, 0, &[]);
+        assert!(peer.done(next).1 == pattern(65536));
+    }
+}

@@ -1,0 +1,153 @@
+//! The PDUs of a login, each in a message.
+
+use super::Mover;
+use crate::made::{Make, no_device};
+use crate::options::Options;
+use crate::speaks::{self, instead, no_rdma};
+use crate::{Error, Kind};
+use lunar_proto::Pdu;
+use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Terms};
+use lunar_runtime::Stream;
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::Bhs;
+use lunar_wire::iser::{self, Abilities, LOGIN_LEN};
+use lunar_wire::srp::LoginReject;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// RDMA Reads of ours that the target may have under way: so many writes at a time.
+const READS: u16 = 128;
+/// Messages beside the answers to commands: pings, task management, logout.
+const BESIDE: usize = 32;
+
+/// A connection on which one PDU goes out and one comes back.
+pub struct Wire {
+    endpoint: Rc<dyn Endpoint>,
+    /// What has come and was not taken yet.
+    events: Events,
+}
+
+/// All that may come before the session is over, as nobody says when it needs more.
+fn terms(options: &Options) -> Terms {
+    Terms { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
+}
+
+/// What we can do, as the other side is told it.
+fn abilities(invalidate: bool) -> Vec<u8> {
+    Abilities { zero_based: false, invalidate }.encode().to_vec()
+}
+
+impl Wire {
+    /// A connection to a target by the RDMA device that leads there.
+    ///
+    /// # Errors
+    /// When none does, or the other side turns it down.
+    pub async fn by_device(address: SocketAddr, options: &Options) -> Result<Wire, Error> {
+        let private = abilities(lunar_rdma::verbs::TAKES_INVALIDATE);
+        let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
+        let (endpoint, _) = connected.map_err(|e| match e {
+            Refused::Io(e) => no_device(&e),
+            rejected => refused(rejected),
+        })?;
+        Ok(Wire { endpoint, events: Events::default() })
+    }
+
+    /// A connection to a target, over software iWARP on a stream of bytes.
+    ///
+    /// # Errors
+    /// When the other side does not speak it, or turns it down.
+    pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
+        // What protects PDUs elsewhere protects the frames that carry them here.
+        let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
+        let window = options.window.map(|bytes| bytes as usize);
+        let how = lunar_rdma::iwarp::Options { crc, window, ..lunar_rdma::iwarp::Options::default() };
+        let private = abilities(lunar_rdma::iwarp::TAKES_INVALIDATE);
+        let peer = stream.peer().map_err(lost)?;
+        let connected = lunar_rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
+        Ok(Wire::with(connected.map_err(refused)?))
+    }
+
+    /// A connection to a target that somebody else makes.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the other side turns it down.
+    pub async fn made(options: &Options, make: impl Make) -> Result<Wire, Error> {
+        let connected = make(&abilities(true), terms(options)).await;
+        Ok(Wire::with(connected.map_err(refused)?))
+    }
+
+    /// A connection that was made already.
+    pub fn with((endpoint, _): Connected) -> Wire {
+        Wire { endpoint, events: Events::default() }
+    }
+
+    /// What carries it: `iwarp`, or `verbs` and a device.
+    pub fn provider(&self) -> &str {
+        &self.endpoint.facts().provider
+    }
+
+    /// The address of the other side.
+    pub fn peer(&self) -> SocketAddr {
+        self.endpoint.facts().peer
+    }
+
+    /// Sends a PDU.
+    pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
+        let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
+        let (head, payload) = super::mover::message(iser::Header::PLAIN, pdu.header, &[], data);
+        self.endpoint.send(&head, payload, None);
+        while !self.endpoint.flush().map_err(lost)? {
+            self.endpoint.writable().await.map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// Receives a PDU with at most so many bytes of data.
+    pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
+        while self.events.is_empty() {
+            self.events.clear();
+            self.endpoint.readable().await.map_err(lost)?;
+            self.endpoint.poll(&mut self.events);
+        }
+        match self.events.list.remove(0) {
+            Event::Message(range, _) => {
+                let message = &self.events.bytes[range];
+                let pdu = iser::Pdu::decode(message).map_err(|e| broke(e.to_string()))?;
+                self.endpoint.receives(1, LOGIN_LEN);
+                match pdu.data.len() <= limit && pdu.ahs.is_empty() {
+                    true => Ok((pdu.bhs, pdu.data.to_vec())),
+                    false => Err(broke(format!("a PDU with {} bytes of data", pdu.data.len()))),
+                }
+            }
+            Event::End(Some(e)) => Err(lost(e)),
+            Event::End(None) => Err(Error::new(Kind::Lost, "the target closed the connection")),
+            Event::Read(..) => Err(broke("data that was not asked for")),
+        }
+    }
+
+    /// The connection of a session that has logged in.
+    pub fn into_mover(self) -> Mover {
+        Mover::new(self.endpoint, self.events)
+    }
+}
+
+fn refused(e: Refused) -> Error {
+    match e {
+        Refused::Io(e) => no_rdma(&e),
+        Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
+            instead("the portal turned the connection down, in words of SRP", speaks::SRP)
+        }
+        Refused::Rejected(_) => Error::new(Kind::Unreachable, "the portal turned the connection down")
+            .with_hint(
+                "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
+            ),
+    }
+}
+
+fn broke(what: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, what)
+}
+
+fn lost(e: std::io::Error) -> Error {
+    Error::new(Kind::Lost, crate::connect::io_text(&e))
+}

@@ -1,0 +1,412 @@
+//! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
+//! written back.
+
+use super::queue::Lanes;
+use super::{Lun, perform, status};
+use crate::{Completion, Direction, Error, Kind};
+use lunar_block::range::{Hold, Ranges, Share};
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_runtime::Buf;
+use lunar_wire::scsi::cdb::{self, Cdb};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Zeros are written in pieces of this, where WRITE SAME is not there.
+const ZEROS: usize = 1 << 20;
+
+/// The most bytes that one WRITE SAME writes.
+const WRITTEN_SAME: u64 = 64 << 20;
+
+/// The end of a transfer of blocks, and its buffer.
+pub(super) type Ended = (Result<(), Error>, Buf);
+
+impl Lun {
+    /// LBA and count of whole blocks; None if they are not whole.
+    #[inline]
+    fn blocks(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
+        let size = u64::from(self.block_size);
+        if size.is_power_of_two() {
+            // Nearly always, and four divisions cost more than sending the command.
+            let whole = (offset | len) & (size - 1) == 0;
+            return whole.then(|| (offset >> size.trailing_zeros(), len >> size.trailing_zeros()));
+        }
+        let whole = offset.is_multiple_of(size) && len.is_multiple_of(size);
+        whole.then(|| (offset / size, len / size))
+    }
+
+    /// One command can transfer these bytes: they are whole blocks, and not too many.
+    #[inline]
+    pub(super) fn is_one_command(&self, offset: u64, len: usize) -> bool {
+        len <= self.transfer && self.blocks(offset, len as u64).is_some()
+    }
+
+    /// The command that reads whole blocks.
+    #[inline]
+    pub(super) fn read_cdb(&self, offset: u64, len: usize) -> Cdb {
+        let (lba, blocks) = self.blocks(offset, len as u64).expect("whole blocks");
+        match (u32::try_from(lba), u16::try_from(blocks)) {
+            (Ok(lba), Ok(blocks)) => cdb::read_10(lba, blocks),
+            _ => cdb::read_16(lba, blocks as u32),
+        }
+    }
+
+    /// The command that writes whole blocks.
+    #[inline]
+    pub(super) fn write_cdb(&self, offset: u64, len: usize, fua: bool) -> Cdb {
+        let (lba, blocks) = self.blocks(offset, len as u64).expect("whole blocks");
+        match (u32::try_from(lba), u16::try_from(blocks)) {
+            (Ok(lba), Ok(blocks)) => cdb::write_10(lba, blocks, fua),
+            _ => cdb::write_16(lba, blocks as u32, fua),
+        }
+    }
+
+    fn read_blocks(&self, offset: u64, buf: Buf) -> impl std::future::Future<Output = Ended> {
+        let len = buf.len();
+        let answer = perform(&self.session, self.lun, self.read_cdb(offset, len), Direction::In(buf));
+        async move {
+            let (result, buf) = answer.await;
+            was_read(result, buf, len)
+        }
+    }
+
+    fn write_blocks<'a>(
+        &'a self,
+        offset: u64,
+        buf: Buf,
+        stable: bool,
+        hold: &'a Hold,
+    ) -> impl std::future::Future<Output = Ended> + use<'a> {
+        let len = buf.len();
+        let (fua, flush) = self.how_to_be_stable(stable);
+        let answer = self.perform_holding(self.write_cdb(offset, len, fua), Direction::Out(buf), hold);
+        async move {
+            let (result, buf) = answer.await;
+            let (mut result, buf) = was_written(result, buf, len);
+            if flush && result.is_ok() {
+                result = self.synchronize().await;
+            }
+            (result, buf)
+        }
+    }
+
+    /// With FUA, or with a flush after it, or by itself.
+    pub(super) fn how_to_be_stable(&self, stable: bool) -> (bool, bool) {
+        if !stable {
+            return (false, false);
+        }
+        let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
+        (p.fua, p.write_cache && !p.fua)
+    }
+
+    async fn synchronize(&self) -> Result<(), Error> {
+        match perform(&self.session, self.lun, cdb::synchronize_cache(), Direction::None).await.0 {
+            // It has no cache that could be flushed.
+            Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => {}
+            other => drop(other?),
+        }
+        self.session.take_loss(self.lun).map_or(Ok(()), Err)
+    }
+
+    /// The whole blocks around some bytes: offset and length.
+    fn around(&self, offset: u64, len: u64) -> (u64, u64) {
+        let size = u64::from(self.block_size);
+        let start = offset - offset % size;
+        (start, (offset + len).next_multiple_of(size) - start)
+    }
+
+    /// Reads, piece by piece if it is more than one command may bring, and with what lies around it if it is
+    /// no whole blocks.
+    async fn read_any(&self, offset: u64, mut buf: Buf) -> (Result<(), Error>, Buf) {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let len = (buf.len() - done).min(self.piece());
+            let (start, around) = self.around(at, len as u64);
+            let (result, piece) = self.read_blocks(start, Buf::zeroed(around as usize)).await;
+            if let Err(e) = result {
+                return (Err(e), buf);
+            }
+            let from = (at - start) as usize;
+            buf[done..done + len].copy_from_slice(&piece[from..from + len]);
+            done += len;
+        }
+        (Ok(()), buf)
+    }
+
+    /// Waits until these bytes may be written: two who write parts of one block could undo each other's work.
+    pub(super) async fn hold(&self, offset: u64, len: u64) -> Hold {
+        let (bytes, share) = self.to_hold(offset, len);
+        self.ranges().hold(bytes, share).await
+    }
+
+    /// The same without waiting; None if it would.
+    pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
+        let (bytes, share) = self.to_hold(offset, len);
+        self.ranges().try_hold(&bytes, share)
+    }
+
+    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, Share) {
+        Ranges::around(&(offset..offset.saturating_add(len)), self.block_size.into())
+    }
+
+    /// Writes piece by piece; blocks that are only partly written are read before.
+    async fn write_any(&self, offset: u64, buf: &[u8], stable: bool) -> Result<(), Error> {
+        let hold = self.hold(offset, buf.len() as u64).await;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let len = (buf.len() - done).min(self.piece());
+            let (start, around) = self.around(at, len as u64);
+            let mut piece = Buf::zeroed(around as usize);
+            if around != len as u64 {
+                let (result, before) = self.read_blocks(start, piece).await;
+                result?;
+                piece = before;
+            }
+            let from = (at - start) as usize;
+            piece[from..from + len].copy_from_slice(&buf[done..done + len]);
+            self.write_blocks(start, piece, stable, &hold).await.0?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Bytes of one command at most, with room for a block before and one behind.
+    fn piece(&self) -> usize {
+        let size = self.block_size as usize;
+        (self.transfer / size).saturating_sub(2).max(1) * size
+    }
+
+    /// The whole blocks inside some bytes, as LBA and count, and the parts of blocks before and behind them
+    /// as offset and length.
+    fn inside(&self, offset: u64, len: u64) -> ((u64, u64), [(u64, u64); 2]) {
+        let size = u64::from(self.block_size);
+        let end = offset + len;
+        let (first, last) = (offset.next_multiple_of(size), end - end % size);
+        if first >= last {
+            return ((first / size, 0), [(offset, len), (end, 0)]);
+        }
+        ((first / size, (last - first) / size), [(offset, first - offset), (last, end - last)])
+    }
+
+    /// Makes bytes zero: whole blocks by WRITE SAME where it is there, the rest by writing.
+    async fn zero(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
+        let ((lba, blocks), edges) = self.inside(offset, len);
+        for (at, len) in edges {
+            self.write_any(at, &vec![0; len as usize], false).await?;
+        }
+        let size = u64::from(self.block_size);
+        let hold = self.hold(lba * size, blocks * size).await;
+        let p = self.properties();
+        let unmap = unmap && p.write_same_unmap && p.unmapped_reads_zero;
+        let mut done = 0;
+        while done < blocks && !self.no_write_same.load(Ordering::Relaxed) {
+            // Without UNMAP all of it is written, and that within the time-out of a command.
+            let most = if unmap { 1 << 22 } else { (WRITTEN_SAME / size).max(1) };
+            let n = (blocks - done).min(p.write_same).min(most) as u32;
+            let cdb = cdb::write_same_16(lba + done, n, unmap);
+            let block = Direction::Out(Buf::zeroed(self.block_size as usize));
+            match self.perform_holding(cdb, block, &hold).await.0 {
+                Ok(_) => done += u64::from(n),
+                Err(e) if e.sense.is_some_and(|s| s.key == 5 && matches!(s.asc, 0x20 | 0x24)) => {
+                    self.no_write_same.store(true, Ordering::Relaxed);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        self.write_zeros(lba + done, blocks - done, &hold).await
+    }
+
+    async fn write_zeros(&self, lba: u64, blocks: u64, hold: &Hold) -> Result<(), Error> {
+        let size = u64::from(self.block_size);
+        let (mut at, end) = (lba * size, (lba + blocks) * size);
+        let mut zeros = Buf::zeroed(0);
+        while at < end {
+            let len = (end - at).min(ZEROS.min(self.piece()) as u64) as usize;
+            if zeros.len() != len {
+                zeros = Buf::zeroed(len);
+            }
+            let (result, back) = self.write_blocks(at, zeros, false, hold).await;
+            result?;
+            (zeros, at) = (back, at + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Gives space back. Where only UNMAP is there, which is but a hint, and unmapped blocks are said to read
+    /// as zeros, that is relied on.
+    async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let p = self.properties();
+        let (Some(most), true) = (p.unmap, p.unmapped_reads_zero) else {
+            return self.zero(offset, len, true).await;
+        };
+        if p.write_same_unmap && !self.no_write_same.load(Ordering::Relaxed) {
+            return self.zero(offset, len, true).await;
+        }
+        let ((lba, blocks), edges) = self.inside(offset, len);
+        for (at, len) in edges {
+            self.write_any(at, &vec![0; len as usize], false).await?;
+        }
+        let size = u64::from(self.block_size);
+        let hold = self.hold(lba * size, blocks * size).await;
+        let mut done = 0;
+        while done < blocks {
+            let n = (blocks - done).min(most.into()) as u32;
+            let mut list = Buf::zeroed(24);
+            list.copy_from_slice(&cdb::unmap_list(lba + done, n));
+            self.perform_holding(cdb::unmap(24), Direction::Out(list), &hold).await.0?;
+            done += u64::from(n);
+        }
+        Ok(())
+    }
+
+    /// GET LBA STATUS once: the extents from `offset` on, as far as the answer tells, and at least one.
+    async fn status_of(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, Error> {
+        let mapped = vec![Extent { offset, len, mapped: true }];
+        let p = self.properties();
+        // Without LBPRZ, what is not mapped may read as anything.
+        if !(p.thin && p.unmapped_reads_zero) {
+            return Ok(mapped);
+        }
+        let size = u64::from(self.block_size);
+        let room = status::room(most);
+        let cdb = cdb::get_lba_status(offset / size, room as u32);
+        let (result, buf) = perform(&self.session, self.lun, cdb, Direction::In(Buf::zeroed(room))).await;
+        let (got, buf) = match (result, buf) {
+            (Ok(c), Some(buf)) => (c.transferred, buf),
+            (Err(e), _) if e.sense.is_some_and(|s| s.key == 5) => return Ok(mapped),
+            (Err(e), _) => return Err(e),
+            (Ok(_), None) => return Ok(mapped),
+        };
+        let told = status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
+        Ok(if told.is_empty() { mapped } else { told.into_iter().take(most.max(1)).collect() })
+    }
+}
+
+/// The end of a write with its data. Where these are gone with the session nobody may write on another path what stands
+/// in their place.
+pub(super) fn given_back<T>(
+    result: Result<T, Error>,
+    data: Option<Buf>,
+    len: usize,
+) -> (Result<T, Error>, Buf) {
+    let gone = |e: Error| Error::new(Kind::Invalid, format!("{e}; the data of the write are gone"));
+    match data {
+        Some(data) => (result, data),
+        None => (result.map_err(gone), Buf::zeroed(len)),
+    }
+}
+
+/// The end of a read of `len` bytes.
+#[inline]
+pub(super) fn was_read(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Ended {
+    (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
+}
+
+/// The end of a write of `len` bytes.
+#[inline]
+pub(super) fn was_written(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Ended {
+    given_back(result.and_then(|c| whole(&c, len)), data, len)
+}
+
+/// All bytes of a transfer have to come.
+fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
+    if c.transferred == wanted {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Scsi, format!("{} of {wanted} bytes were transferred", c.transferred)))
+}
+
+impl Backend for Lun {
+    fn facts(&self) -> Facts {
+        let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
+        Facts {
+            capacity: self.capacity.load(Ordering::Relaxed),
+            read_only: p.read_only,
+            unmap: p.unmapped_reads_zero && (p.write_same_unmap || p.unmap.is_some()),
+            null: false,
+            stable: !p.write_cache,
+        }
+    }
+
+    fn refresh(&self) -> bool {
+        self.changed.swap(false, Ordering::Relaxed)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if self.is_one_command(offset, buf.len()) {
+                let (result, buf) = self.read_blocks(offset, buf).await;
+                return (result.map_err(io::Error::from), buf);
+            }
+            let (result, buf) = self.read_any(offset, buf).await;
+            (result.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if self.is_one_command(offset, buf.len()) {
+                let hold = self.hold(offset, buf.len() as u64).await;
+                let (result, buf) = self.write_blocks(offset, buf, stable, &hold).await;
+                return (result.map_err(io::Error::from), buf);
+            }
+            (self.write_any(offset, &buf, stable).await.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        let batch = self.session.batch()?;
+        Some(Box::new(Lanes::new(self, batch)))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.synchronize().await.map_err(io::Error::from) })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.give_back(offset, len).await.map_err(io::Error::from) })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.zero(offset, len, unmap).await.map_err(io::Error::from) })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            let told = self.status_of(offset, len, 1).await?;
+            Ok(told.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move { self.status_of(offset, len, most).await.map_err(io::Error::from) })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let facts = self.session.facts();
+        let told = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            told("kind", "remote".into()),
+            told("target", facts.target),
+            told("portal", facts.portal.to_string()),
+            told("lun", self.number.to_string()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
+        let lost = || Err::<(), _>(Error::new(Kind::Closed, "the session is closed"));
+        let kind = |data| given_back(lost(), data, 512).0.map_err(|e| e.kind);
+        assert_eq!(kind(Some(Buf::zeroed(512))), Err(Kind::Closed));
+        assert_eq!(kind(None), Err(Kind::Invalid));
+        assert!(given_back(Ok(()), None, 512).0.is_ok());
+    }
+}

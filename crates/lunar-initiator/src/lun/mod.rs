@@ -1,0 +1,291 @@
+//! A logical unit as storage.
+
+mod backend;
+mod open;
+mod perform;
+mod properties;
+mod queue;
+mod status;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use crate::session::Held;
+use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
+use lunar_block::range::{Hold, Ranges};
+use lunar_runtime::Buf;
+use lunar_runtime::either;
+use lunar_wire::iscsi::lun::encode;
+use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::cdb::{self, Cdb};
+pub(crate) use perform::{List, Patience, perform, perform_within, settle};
+pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// A logical unit of a session. It is a [`lunar_block::Backend`]; whatever else a logical unit can do goes through
+/// [`Lun::scsi`].
+pub struct Lun {
+    session: Session,
+    /// The eight bytes of its LUN.
+    lun: u64,
+    number: u16,
+    properties: Mutex<Properties>,
+    /// Capacity in bytes: looked at by every operation.
+    capacity: AtomicU64,
+    block_size: u32,
+    transfer: usize,
+    /// The capacity has changed since somebody looked.
+    changed: AtomicBool,
+    /// WRITE SAME is not there, as a refusal has shown.
+    no_write_same: AtomicBool,
+    /// Writes in progress: a write of parts of blocks is alone there. Several paths to it share them.
+    ranges: OnceLock<Arc<Ranges>>,
+    /// For as long as this is there the session holds it to its identity.
+    _held: Option<Held>,
+    /// Nothing is ever sent: who heeds its events ends when this is gone.
+    _life: flume::Sender<()>,
+}
+
+impl Lun {
+    /// Opens a logical unit of a session: waits until it is ready, reads what it is, and from then on holds
+    /// it to its identity, until it is dropped.
+    ///
+    /// # Errors
+    /// When there is no such logical unit, it is not ready in time, or is no block device; when this session holds it to
+    /// another identity.
+    pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
+        let looked = Lun::look_and_hold(session, encode(number), number).await?;
+        Ok(Lun::begin(session, number, looked, session.events()))
+    }
+
+    /// One that was looked at; from now on it heeds these events.
+    fn begin(
+        session: &Session,
+        number: u16,
+        (properties, held): (Properties, Option<Held>),
+        events: flume::Receiver<Event>,
+    ) -> Arc<Lun> {
+        let (life, end) = flume::bounded(1);
+        let lun = Arc::new(Lun {
+            session: session.clone(),
+            lun: encode(number),
+            number,
+            capacity: AtomicU64::new(properties.capacity()),
+            block_size: properties.block_size,
+            transfer: properties.transfer.min(16 << 20) as usize,
+            properties: Mutex::new(properties),
+            changed: AtomicBool::new(false),
+            no_write_same: AtomicBool::new(false),
+            ranges: OnceLock::new(),
+            _held: held,
+            _life: life,
+        });
+        lunar_runtime::spawn(heed(Arc::downgrade(&lun), events, end));
+        lun
+    }
+
+    /// What it is, and the session's promise to notice when it is another one.
+    async fn look_and_hold(
+        session: &Session,
+        lun: u64,
+        number: u16,
+    ) -> Result<(Properties, Option<Held>), Error> {
+        loop {
+            let before = session.facts().recoveries;
+            let properties =
+                open::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
+            if !properties.is_block_device() || properties.block_size == 0 {
+                let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            if properties.identity.is_empty() {
+                return Ok((properties, None));
+            }
+            let held = session.hold(lun, properties.identity.clone()).await?;
+            // What was seen on another connection than this one may be another one by now.
+            if session.facts().recoveries == before {
+                return Ok((properties, Some(held)));
+            }
+        }
+    }
+
+    /// Its writes hold their bytes here. To be called before the first write; later calls have no effect.
+    pub(crate) fn share(&self, ranges: &Arc<Ranges>) {
+        _ = self.ranges.set(ranges.clone());
+    }
+
+    fn ranges(&self) -> &Arc<Ranges> {
+        self.ranges.get_or_init(Arc::default)
+    }
+
+    /// Its session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The eight bytes of its LUN.
+    pub fn address(&self) -> u64 {
+        self.lun
+    }
+
+    /// What it is, as read last.
+    pub fn properties(&self) -> Properties {
+        self.properties.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Sends a CDB as it is, once; unit attentions and errors come back as the logical unit tells them. Nor is it sent again
+    /// after a lost connection.
+    pub async fn scsi(&self, cdb: Cdb, data: Direction) -> Finished {
+        let command = Command { repeatable: false, ..Command::new(self.lun, cdb, data) };
+        self.session.submit(command).await
+    }
+
+    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something
+    /// to tell first.
+    ///
+    /// # Errors
+    /// What the logical unit answers, or that there was no answer; with the buffer.
+    pub async fn perform(&self, cdb: Cdb, data: Direction) -> Finished {
+        perform(&self.session, self.lun, cdb, data).await
+    }
+
+    /// The same of what writes bytes that are held.
+    fn perform_holding<'a>(
+        &'a self,
+        cdb: Cdb,
+        data: Direction,
+        hold: &'a Hold,
+    ) -> impl Future<Output = Finished> + use<'a> {
+        perform::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
+    }
+
+    /// Reads its properties again.
+    ///
+    /// # Errors
+    /// Those of the commands.
+    pub async fn reload(&self) -> Result<(), Error> {
+        self.take(open::properties(&self.session, self.lun).await?)
+    }
+
+    /// Reads what it is once more, as after a unit attention that something of it changed: not all targets tell. One that is
+    /// another logical unit takes no commands from then on ([`Event::Changed`]).
+    ///
+    /// # Errors
+    /// [`Kind::Identity`] when it is another one; those of its commands.
+    pub async fn read_again(&self) -> Result<(), Error> {
+        self.take(open::properties(&self.session, self.lun).await?)
+    }
+
+    /// It is like this now, as far as it may be.
+    fn take(&self, properties: Properties) -> Result<(), Error> {
+        let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
+        if !before.is_empty() && properties.identity != before {
+            return Err(self.session.expel(self.lun, properties.identity));
+        }
+        if properties.block_size != self.block_size {
+            let what =
+                format!("the block size changed from {} to {}", self.block_size, properties.block_size);
+            return Err(Error::new(Kind::Identity, what));
+        }
+        let before = self.capacity.swap(properties.capacity(), Ordering::Relaxed);
+        if before != properties.capacity() {
+            tracing::info!(lun = self.number, before, now = properties.capacity(), "the capacity changed");
+            self.changed.store(true, Ordering::Relaxed);
+        }
+        *self.properties.lock().unwrap_or_else(|e| e.into_inner()) = properties;
+        Ok(())
+    }
+
+    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one
+    /// step (COMPARE AND WRITE). False if they differ. It is never repeated by itself.
+    ///
+    /// # Errors
+    /// As of any command; [`Kind::Lost`] if it is not known whether it was carried out.
+    pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
+        self.compare_or_return(offset, data).await.0
+    }
+
+    /// The same, with the buffer.
+    pub(crate) async fn compare_or_return(&self, offset: u64, data: Buf) -> (Result<bool, Error>, Buf) {
+        let size = u64::from(self.block_size);
+        let blocks = data.len() as u64 / 2 / size;
+        let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
+        let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
+        let Some(blocks) = blocks else {
+            let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
+            return (Err(e), data);
+        };
+        let hold = self.hold(offset, u64::from(blocks) * size).await;
+        let (cdb, len) = (cdb::compare_and_write(offset / size, blocks, false), data.len());
+        let (result, data) = self.perform_holding(cdb, Direction::Out(data), &hold).await;
+        let equal = match result {
+            Ok(_) => Ok(true),
+            Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
+            Err(e) => Err(e),
+        };
+        backend::given_back(equal, data, len)
+    }
+}
+
+/// Reads what a logical unit of a session is, whatever kind of device it is.
+///
+/// # Errors
+/// When there is no such logical unit, or it is not ready in time.
+pub async fn properties(session: &Session, number: u16) -> Result<Properties, Error> {
+    let read = open::properties(session, encode(number)).await;
+    read.map_err(|e| e.during(format!("LUN {number}")))
+}
+
+/// The same of one that need not be ready: what only a medium can tell is 0 without one.
+///
+/// # Errors
+/// When there is no such logical unit, or it does not answer.
+pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error> {
+    let read = open::whatever_state(session, encode(number)).await;
+    read.map_err(|e| e.during(format!("LUN {number}")))
+}
+
+/// Reads the properties again when the logical unit tells that they changed, until it is dropped: then also in the
+/// middle of that.
+async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>, end: flume::Receiver<()>) {
+    let dropped = async { _ = end.recv_async().await };
+    either(dropped, keep_reading(&lun, &events)).await;
+}
+
+async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
+    while let Ok(event) = events.recv_async().await {
+        let Some((session, address)) = lun.upgrade().map(|lun| (lun.session.clone(), lun.lun)) else {
+            return;
+        };
+        if !is_change(&event, address) {
+            continue;
+        }
+        let read = open::properties(&session, address).await;
+        let Some(lun) = lun.upgrade() else { return };
+        if let Err(e) = read.and_then(|properties| lun.take(properties)) {
+            tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
+        }
+    }
+}
+
+/// What the logical unit at this address is like may have changed. A reset brings saved mode pages back (SPC-5 section
+/// 7.5.1): a write cache that was off may be on.
+fn is_change(event: &Event, address: u64) -> bool {
+    match event {
+        Event::Attention { lun, sense } => *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f),
+        Event::Seen { lun } => *lun == address,
+        Event::Connected => true,
+        Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
+    }
+}

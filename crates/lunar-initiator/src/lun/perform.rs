@@ -1,0 +1,235 @@
+//! Sends a command as a host does: again while the logical unit is not ready for it.
+
+use super::verdict::{Verdict, is_in_transition, judge};
+use crate::command::Rest;
+use crate::{Command, Completion, Direction, Error, Finished, Kind, Session};
+use lunar_block::range::Hold;
+use lunar_runtime::Buf;
+use lunar_wire::be;
+use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::scsi::cdb::Cdb;
+use std::time::{Duration, Instant};
+
+/// How long a logical unit that is not ready is asked again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// It is busy, or becoming ready.
+    busy: Duration,
+    /// It is between two access states (ALUA).
+    transition: Duration,
+}
+
+impl Patience {
+    /// Its first answer counts.
+    pub const NONE: Patience = Patience { busy: Duration::ZERO, transition: Duration::ZERO };
+
+    /// As the session was opened.
+    pub fn of(session: &Session) -> Patience {
+        let timeouts = &session.options().timeouts;
+        let transition = timeouts.transition.unwrap_or(timeouts.busy);
+        Patience { busy: timeouts.busy, transition }
+    }
+
+    /// To learn what it is: no other path can tell that of this one.
+    pub fn to_look(session: &Session) -> Patience {
+        let busy = session.options().timeouts.busy;
+        Patience { busy, transition: busy }
+    }
+
+    fn with(self, answer: &Completion) -> Duration {
+        if is_in_transition(answer) { self.transition } else { self.busy }
+    }
+}
+
+/// What is sent, and sent again.
+pub(super) struct What<'h> {
+    pub lun: u64,
+    pub cdb: Cdb,
+    /// Of a longer CDB.
+    pub rest: Option<Box<Rest>>,
+    /// Its data are Data-Out.
+    pub out: bool,
+    pub repeatable: bool,
+    pub attribute: Attribute,
+    /// Of a write: what nobody else may write meanwhile.
+    pub hold: Option<&'h Hold>,
+}
+
+impl What<'_> {
+    fn of(command: &Command) -> What<'static> {
+        What {
+            lun: command.lun,
+            cdb: command.cdb,
+            rest: command.rest.clone(),
+            out: matches!(command.data, Direction::Out(_)),
+            repeatable: command.repeatable,
+            attribute: command.attribute,
+            hold: None,
+        }
+    }
+
+    /// With the buffer that the try before gave back.
+    fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
+        let data = match buf {
+            None => Direction::None,
+            Some(buf) if self.out => Direction::Out(buf),
+            Some(buf) => Direction::In(buf),
+        };
+        let mut command = Command::new(self.lun, self.cdb, data);
+        (command.since, command.rest) = (Some(since), self.rest.clone());
+        (command.repeatable, command.attribute) = (self.repeatable, self.attribute);
+        command.hold = self.hold.map(Hold::again);
+        command
+    }
+}
+
+/// Sends a command of a logical unit with blocks as a host does; see [`Lun::perform`].
+#[inline]
+pub(crate) fn perform(
+    session: &Session,
+    lun: u64,
+    cdb: Cdb,
+    data: Direction,
+) -> impl Future<Output = Finished> {
+    perform_holding(session, lun, cdb, data, None)
+}
+
+/// The same of what writes bytes that are held.
+#[inline]
+pub(super) fn perform_holding<'a>(
+    session: &'a Session,
+    lun: u64,
+    cdb: Cdb,
+    data: Direction,
+    hold: Option<&'a Hold>,
+) -> impl Future<Output = Finished> + use<'a> {
+    let mut command = Command::on_blocks(lun, cdb, data);
+    command.hold = hold.map(Hold::again);
+    let what = What { hold, ..What::of(&command) };
+    let since = session.about_now();
+    // Sent before anybody waits: the future holds what it waits for, not what it was made of.
+    let sent = session.submit(command);
+    async move {
+        let (result, buf) = sent.await;
+        if let Ok(Completion { status: 0, .. }) = result {
+            return (result, buf);
+        }
+        // Boxed, so that a success carries none of it about.
+        Box::pin(perform_again(session, what, since, result, buf)).await
+    }
+}
+
+/// What [`perform`] does once there is an answer to the first try, which began at `since`.
+pub(super) async fn perform_again(
+    session: &Session,
+    what: What<'_>,
+    since: Instant,
+    result: Result<Completion, Error>,
+    buf: Option<Buf>,
+) -> Finished {
+    judged(resettle(session, what, (since, Patience::of(session)), result, buf).await)
+}
+
+/// Sends a command to whatever kind of device, for who has more patience than a host, or less.
+pub(crate) async fn perform_within(
+    patience: Patience,
+    session: &Session,
+    lun: u64,
+    cdb: Cdb,
+    data: Direction,
+) -> Finished {
+    judged(settle(patience, session, Command::new(lun, cdb, data)).await)
+}
+
+/// A list of parameter data whose first four bytes tell how many follow the head.
+pub(crate) struct List<C> {
+    /// Asks for so many bytes of it.
+    pub cdb: C,
+    /// Bytes of its head.
+    pub head: u32,
+}
+
+/// Bytes of a list that are asked for first; a longer one is asked for again.
+const FIRST: u32 = 4096;
+/// The longest that is taken.
+const LONGEST: u32 = 16 << 20;
+
+impl<C: Fn(u32) -> Cdb> List<C> {
+    /// The whole of it.
+    ///
+    /// # Errors
+    /// Those of the command.
+    pub async fn read(&self, patience: Patience, session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+        let mut len = FIRST;
+        loop {
+            let data = Direction::In(Buf::zeroed(len as usize));
+            let (result, buf) = perform_within(patience, session, lun, (self.cdb)(len), data).await;
+            let got = result?.transferred;
+            let list = buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default();
+            let told = list.get(..self.head as usize).map_or(0, be::get32);
+            let whole = told.saturating_add(self.head).min(LONGEST);
+            if whole <= len {
+                return Ok(list);
+            }
+            len = whole;
+        }
+    }
+}
+
+/// What is no success is an error.
+fn judged((result, buf): Settled) -> Finished {
+    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
+}
+
+/// The answer that stays, and what a host makes of it when it is no success.
+type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
+
+/// Sends a command to whatever kind of device until it has an answer that stays.
+pub(crate) async fn settle(patience: Patience, session: &Session, command: Command) -> Settled {
+    let (what, since) = (What::of(&command), session.about_now());
+    let (result, buf) = session.submit(command).await;
+    resettle(session, what, (since, patience), result, buf).await
+}
+
+/// The same, with the answer to the first try, which began at `since`.
+async fn resettle(
+    session: &Session,
+    what: What<'_>,
+    (since, patience): (Instant, Patience),
+    mut result: Result<Completion, Error>,
+    mut buf: Option<Buf>,
+) -> Settled {
+    let (mut tries, answered) = (1, Instant::now());
+    let operation = session.options().timeouts.operation;
+    loop {
+        let completion = match result {
+            Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
+            Ok(c) => c,
+            Err(e) => return (Err(e), buf),
+        };
+        let left = operation.saturating_sub(since.elapsed());
+        let late = |pause| answered.elapsed() >= patience.with(&completion) || left <= pause;
+        match judge(&completion, tries, what.repeatable, |sense| session.attention(what.lun, sense)) {
+            Verdict::Done => return (Ok((completion, None)), buf),
+            Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
+            Verdict::Later(pause) if late(pause) => {
+                let why = unready(&completion, "it stays busy or not ready");
+                return (Ok((completion, Some(why))), buf);
+            }
+            Verdict::Again if left.is_zero() => {
+                let why = unready(&completion, "it did not end in time");
+                return (Ok((completion, Some(why))), buf);
+            }
+            Verdict::Later(pause) => compio::time::sleep(pause).await,
+            Verdict::Again => {}
+        }
+        tries += 1;
+        (result, buf) = session.submit(what.again(buf, since)).await;
+    }
+}
+
+fn unready(c: &Completion, what: &str) -> Error {
+    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
+    let error = Error::new(Kind::TimedOut, format!("{what}: {why}"));
+    error.with_status(c.status).with_sense(c.sense())
+}

@@ -1,0 +1,303 @@
+//! What a logical unit tells of itself, as far as using it as storage needs it.
+
+use crate::options::Transport;
+use lunar_wire::be;
+use lunar_wire::scsi::vpd::Designator;
+use lunar_wire::scsi::{fields, mode, vpd};
+
+/// Bytes of a transfer where the logical unit sets no limit.
+const TRANSFER: u64 = 8 << 20;
+/// The same over RDMA: what Linux's initiators send. STGT takes no more, and ends the connection.
+const RDMA_TRANSFER: u64 = 512 << 10;
+/// And never more than this, which every count of blocks can tell.
+const MAX_TRANSFER: u64 = 16 << 20;
+
+/// What a logical unit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Peripheral device type: 0 is a disk, 5 a CD.
+    pub device_type: u8,
+    /// T10 vendor identification.
+    pub vendor: String,
+    /// Product identification.
+    pub product: String,
+    /// Product revision level.
+    pub revision: String,
+    /// Unit serial number (VPD page 80h).
+    pub serial: Option<String>,
+    /// The same as it came, with the spaces around it; empty if there is none.
+    pub serial_as_told: Vec<u8>,
+    /// The designators of the logical unit in VPD page 83h, as they came: empty if there are none.
+    pub identity: Vec<u8>,
+    /// The designator of the logical unit that is best to tell it by, such as `naa.6001405...`.
+    pub designator: Option<String>,
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Bytes of a physical block.
+    pub physical_block_size: u32,
+    /// It cannot be written.
+    pub read_only: bool,
+    /// Its medium can be removed.
+    pub removable: bool,
+    /// Its write cache is on: only flushed data are stable.
+    pub write_cache: bool,
+    /// A single write can be made stable (FUA).
+    pub fua: bool,
+    /// It is thinly provisioned.
+    pub thin: bool,
+    /// Unmapped blocks read as zeros.
+    pub unmapped_reads_zero: bool,
+    /// UNMAP is there, and this is the most blocks of one.
+    pub unmap: Option<u32>,
+    /// WRITE SAME(16) with UNMAP is there.
+    pub write_same_unmap: bool,
+    /// The most blocks of one WRITE SAME.
+    pub write_same: u64,
+    /// The most bytes of one transfer.
+    pub transfer: u64,
+    /// The best size of a transfer in bytes, if it says so.
+    pub optimal_transfer: Option<u64>,
+    /// The most blocks of one COMPARE AND WRITE; 0 if there is none.
+    pub compare_and_write: u8,
+    /// The target port group behind which it was asked.
+    pub port_group: Option<u16>,
+    /// It tells of target port groups (TPGS): implicit, explicit or both.
+    pub alua: u8,
+}
+
+fn text(b: &[u8], at: usize, len: usize) -> String {
+    fields::text(b.get(at..(at + len).min(b.len())).unwrap_or(&[]))
+}
+
+fn byte(b: &[u8], at: usize) -> u8 {
+    b.get(at).copied().unwrap_or(0)
+}
+
+fn word(b: &[u8], at: usize) -> u32 {
+    b.get(at..at + 4).map_or(0, be::get32)
+}
+
+fn long(b: &[u8], at: usize) -> u64 {
+    b.get(at..at + 8).map_or(0, be::get64)
+}
+
+/// The answers from which properties are read; what the logical unit does not have is empty.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// Standard INQUIRY data.
+    pub inquiry: Vec<u8>,
+    /// VPD page 80h.
+    pub serial: Vec<u8>,
+    /// VPD page 83h.
+    pub identity: Vec<u8>,
+    /// VPD page B0h.
+    pub limits: Vec<u8>,
+    /// VPD page B2h.
+    pub provisioning: Vec<u8>,
+    /// READ CAPACITY(16), or what READ CAPACITY(10) says in its form.
+    pub capacity: Vec<u8>,
+    /// MODE SENSE(10) of the caching page, or that of all pages.
+    pub mode: Vec<u8>,
+    /// What carried them.
+    pub transport: Transport,
+}
+
+impl Properties {
+    /// Reads the answers. What is cut short is taken as zeros.
+    pub fn read(a: &Answers) -> Properties {
+        let block_size = word(&a.capacity, 8);
+        let exponent = u32::from(byte(&a.capacity, 13) & 0x0f);
+        let limit = |blocks: u32| u64::from(blocks) * u64::from(block_size);
+        let provisioning = byte(&a.provisioning, 5);
+        let thin = byte(&a.capacity, 14) & 0x80 != 0;
+        let (max_unmap, unmaps) = (word(&a.limits, 20), provisioning & 0x80 != 0);
+        Properties {
+            device_type: byte(&a.inquiry, 0) & 0x1f,
+            vendor: text(&a.inquiry, 8, 8),
+            product: text(&a.inquiry, 16, 16),
+            revision: text(&a.inquiry, 32, 4),
+            serial: Some(vpd::serial(&a.serial)).filter(|s| !s.is_empty()),
+            serial_as_told: vpd::body(&a.serial).to_vec(),
+            designator: name_of(&identity(&a.identity)),
+            identity: identity(&a.identity),
+            blocks: if a.capacity.len() < 12 { 0 } else { long(&a.capacity, 0).saturating_add(1) },
+            block_size,
+            physical_block_size: block_size << exponent.min(15),
+            read_only: byte(&a.mode, 3) & 0x80 != 0 || byte(&a.inquiry, 0) & 0x1f == 5,
+            removable: byte(&a.inquiry, 1) & 0x80 != 0,
+            // What is not known is taken as a cache that is on.
+            write_cache: caching(&a.mode).is_none_or(|b| b & 0x04 != 0),
+            fua: byte(&a.mode, 3) & 0x10 != 0,
+            thin,
+            unmapped_reads_zero: byte(&a.capacity, 14) & 0x40 != 0 || provisioning & 0x04 != 0,
+            unmap: (thin && unmaps && max_unmap > 0).then_some(max_unmap),
+            write_same_unmap: thin && provisioning & 0x40 != 0,
+            write_same: match long(&a.limits, 36) {
+                0 => u32::MAX.into(),
+                n => n,
+            },
+            transfer: match limit(word(&a.limits, 8)) {
+                0 if a.transport == Transport::Tcp => TRANSFER,
+                0 => RDMA_TRANSFER,
+                n => n.min(MAX_TRANSFER),
+            },
+            optimal_transfer: Some(limit(word(&a.limits, 12))).filter(|n| *n > 0),
+            compare_and_write: byte(&a.limits, 5),
+            port_group: crate::multipath::port_group(&a.identity),
+            alua: byte(&a.inquiry, 5) >> 4 & 3,
+        }
+    }
+
+    /// Bytes.
+    pub fn capacity(&self) -> u64 {
+        self.blocks.saturating_mul(self.block_size.into())
+    }
+
+    /// It is something that is read and written by blocks.
+    pub fn is_block_device(&self) -> bool {
+        matches!(self.device_type, 0 | 5 | 7 | 0x0e)
+    }
+}
+
+/// Byte 2 of the caching mode page (08h), if it came.
+fn caching(mode: &[u8]) -> Option<u8> {
+    let page = mode::pages(mode).find(|page| (page.code, page.subpage) == (8, 0))?;
+    page.bytes.get(2).copied()
+}
+
+/// The descriptors of VPD page 83h that name the logical unit, not the port or the target behind which it is
+/// seen.
+fn designations(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
+    vpd::designators(page).filter(|d| d.association == 0)
+}
+
+/// What has to stay the same for a logical unit to be the same, whatever path leads there.
+pub fn identity(page: &[u8]) -> Vec<u8> {
+    designations(page).flat_map(|d| d.whole).copied().collect()
+}
+
+/// The designator of an identity that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
+pub fn name_of(identity: &[u8]) -> Option<String> {
+    ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
+}
+
+/// An identity has this designator, as [`name_of`] writes it, in whatever case.
+pub fn is_named(identity: &[u8], name: &str) -> bool {
+    ranked(identity).any(|(_, known)| known.eq_ignore_ascii_case(name))
+}
+
+fn ranked(identity: &[u8]) -> impl Iterator<Item = (u8, String)> {
+    vpd::descriptors(identity).filter_map(|d| match d.kind {
+        3 => Some((4, format!("naa.{}", d.text()))),
+        2 => Some((3, format!("eui.{}", d.text()))),
+        8 => Some((2, d.text())),
+        1 => Some((1, format!("t10.{}", d.text()))),
+        _ => None,
+    })
+}
+
+/// The bytes of the first NAA designator of an identity.
+pub fn naa(identity: &[u8]) -> Option<&[u8]> {
+    vpd::descriptors(identity).find(|d| d.kind == 3).map(|d| d.value)
+}
+
+/// The designation descriptor by which a copy manager finds the logical unit of this identity: binary NAA, or
+/// else EUI-64, each of a length that it can have (SPC-5 section 7.7.6).
+pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
+    let rank = |d: &Designator<'_>| match (d.code_set, d.kind, d.value.len()) {
+        (1, 3, 8 | 16) => Some(2),
+        (1, 2, 8 | 12 | 16) => Some(1),
+        _ => None,
+    };
+    let ranked = vpd::descriptors(identity).filter_map(|d| Some((rank(&d)?, d.whole)));
+    // The first of those that rank alike.
+    ranked.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, whole)| whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_manager_is_told_naa_before_eui() {
+        let (text, eui) = ([2, 1, 0, 2, 65, 66], [1, 2, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let (naa, other) = ([1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7], [1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7]);
+        let odd = [1, 3, 0, 2, 0x60, 1];
+        assert_eq!(copy_name(&[&text[..], &odd, &eui, &naa, &other].concat()), Some(&naa[..]));
+        assert_eq!(copy_name(&[&text[..], &eui].concat()), Some(&eui[..]));
+        assert_eq!(copy_name(&[&text[..], &naa[..6]].concat()), None);
+    }
+
+    #[test]
+    fn a_thin_disk_is_read_as_what_it_is() {
+        let mut a = Answers { inquiry: vec![0; 36], limits: vec![0; 64], ..Answers::default() };
+        a.inquiry[8..15].copy_from_slice(b"LUNAR  ");
+        a.inquiry[16..20].copy_from_slice(b"DISK");
+        a.inquiry[5] = 0x10;
+        a.limits[5] = 1;
+        be::put32(&mut a.limits[8..], 64);
+        be::put32(&mut a.limits[20..], 1000);
+        a.provisioning = vec![0, 0xb2, 0, 4, 0, 0xe4, 0, 0];
+        a.capacity = vec![0; 32];
+        a.capacity[7] = 99;
+        be::put32(&mut a.capacity[8..], 512);
+        (a.capacity[13], a.capacity[14]) = (3, 0xc0);
+        a.mode = vec![0, 0, 0, 0x10, 0, 0, 0, 0, 0x08, 0x12, 0x04];
+        a.mode.resize(28, 0);
+        a.serial = [&[0, 0x80, 0, 3][..], b"S\x1b1"].concat();
+        let port = [1, 0x14, 0, 4, 0, 0, 0, 1];
+        let unit = [&[1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
+        a.identity = [&[0, 0x83, 0, 20][..], &port, &unit].concat();
+        let p = Properties::read(&a);
+        assert_eq!((p.vendor.as_str(), p.product.as_str(), p.capacity()), ("LUNAR", "DISK", 51200));
+        assert_eq!(
+            (p.physical_block_size, p.thin, p.unmap, p.write_same_unmap),
+            (4096, true, Some(1000), true)
+        );
+        assert_eq!((p.fua, p.write_cache, p.read_only, p.unmapped_reads_zero), (true, true, false, true));
+        assert_eq!((p.transfer, p.compare_and_write, p.alua), (64 * 512, 1, 1));
+        a.mode[10] = 0;
+        assert!(!Properties::read(&a).write_cache);
+        a.mode.truncate(8);
+        assert!(Properties::read(&a).write_cache, "a cache of which nothing is known is on");
+        assert_eq!(p.serial.as_deref(), Some("S?1"), "nothing in it steers a terminal");
+        assert_eq!(p.identity, unit, "the port is no part of it");
+        assert_eq!(p.designator.as_deref(), Some("naa.6001020304050607"));
+        assert_eq!(naa(&p.identity), Some(&unit[4..]));
+        assert!(is_named(&p.identity, "NAA.6001020304050607") && !is_named(&p.identity, "naa.6001"));
+        assert!(!p.removable);
+        a.inquiry[1] = 0x80;
+        assert!(Properties::read(&a).removable);
+    }
+
+    #[test]
+    fn where_no_limit_is_told_it_is_that_of_the_transport() {
+        let transfer = |transport| Properties::read(&Answers { transport, ..Answers::default() }).transfer;
+        assert_eq!(
+            [Transport::Tcp, Transport::Iser, Transport::Srp].map(transfer),
+            [8 << 20, 512 << 10, 512 << 10]
+        );
+    }
+
+    #[test]
+    fn answers_cut_anywhere_are_read_without_a_panic() {
+        let page = [&[0, 0x83, 0, 12, 1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
+        let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
+        assert_eq!(caching(&mode), Some(0x04));
+        for n in 0..mode.len() {
+            let cut = |b: &[u8]| b[..n.min(b.len())].to_vec();
+            Properties::read(&Answers {
+                inquiry: cut(&[0xff; 36]),
+                serial: cut(&[0xff; 20]),
+                identity: cut(&page),
+                limits: cut(&[0xff; 64]),
+                provisioning: cut(&[0xff; 8]),
+                capacity: cut(&[0xff; 32]),
+                mode: cut(&mode),
+                transport: Transport::Tcp,
+            });
+        }
+    }
+}

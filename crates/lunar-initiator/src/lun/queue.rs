@@ -1,0 +1,134 @@
+//! Many reads and writes at once. What goes straight to the logical unit goes without a future of its own; what takes
+//! more than one command, or another try, has one.
+
+use super::Lun;
+use super::backend::{Ended, was_read, was_written};
+use super::perform::{What, perform_again};
+use crate::slow::Slow;
+use crate::{Batch, Command, Completion, Direction, Error};
+use lunar_block::{Backend, Finished, Queue};
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::scsi::cdb::Cdb;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// The reads and writes of one owner.
+pub struct Lanes {
+    lun: Arc<Lun>,
+    batch: Batch,
+    /// What was sent and has not ended, at its lane.
+    sent: Vec<Option<Sent>>,
+    /// What takes longer.
+    slow: Slow,
+}
+
+/// A command that was sent.
+struct Sent {
+    cdb: Cdb,
+    since: Instant,
+    offset: u64,
+    len: usize,
+    is_write: bool,
+}
+
+impl Sent {
+    #[inline(always)]
+    fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> Finished {
+        let (result, buf): Ended = match self.is_write {
+            false => was_read(result, buf, self.len),
+            true => was_written(result, buf, self.len),
+        };
+        (result.map_err(io::Error::from), buf)
+    }
+}
+
+impl Lanes {
+    pub fn new(lun: Arc<Lun>, batch: Batch) -> Lanes {
+        Lanes { lun, batch, sent: Vec::new(), slow: Slow::default() }
+    }
+
+    #[inline]
+    fn send(&mut self, lane: usize, offset: u64, command: Command) {
+        let sent = Sent {
+            cdb: command.cdb,
+            since: self.batch.about_now(),
+            offset,
+            len: command.data.expected(),
+            is_write: command.hold.is_some(),
+        };
+        match self.batch.submit(lane as u32, command) {
+            Ok(()) => {
+                if lane >= self.sent.len() {
+                    self.sent.resize_with(lane + 1, || None);
+                }
+                self.sent[lane] = Some(sent);
+            }
+            Err(ended) => {
+                let (result, buf) = *ended;
+                self.slow.begin(lane, async move { sent.end(result, buf) });
+            }
+        }
+    }
+
+    /// The logical unit had something to tell first, or is busy.
+    fn try_again(&mut self, lane: usize, sent: Sent, completion: Completion, buf: Option<Buf>) {
+        let lun = self.lun.clone();
+        self.slow.begin(lane, async move {
+            let Sent { cdb, since, offset, len, is_write } = sent;
+            // That of the first try went with it.
+            let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
+            let what = What {
+                lun: lun.lun,
+                cdb,
+                rest: None,
+                out: is_write,
+                repeatable: true,
+                attribute: Attribute::Simple,
+                hold: hold.as_ref(),
+            };
+            let (result, buf) = perform_again(&lun.session, what, since, Ok(completion), buf).await;
+            sent.end(result, buf)
+        });
+    }
+}
+
+impl Queue for Lanes {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        if self.lun.is_one_command(offset, buf.len()) {
+            let cdb = self.lun.read_cdb(offset, buf.len());
+            return self.send(lane, offset, Command::on_blocks(self.lun.lun, cdb, Direction::In(buf)));
+        }
+        let lun = self.lun.clone();
+        self.slow.begin(lane, async move { lun.read(offset, buf).await });
+    }
+
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        let (fua, flush) = self.lun.how_to_be_stable(stable);
+        if self.lun.is_one_command(offset, buf.len())
+            && !flush
+            && let Some(hold) = self.lun.try_hold(offset, buf.len() as u64)
+        {
+            let cdb = self.lun.write_cdb(offset, buf.len(), fua);
+            let mut command = Command::on_blocks(self.lun.lun, cdb, Direction::Out(buf));
+            command.hold = Some(hold);
+            return self.send(lane, offset, command);
+        }
+        let lun = self.lun.clone();
+        self.slow.begin(lane, async move { lun.write(offset, buf, stable).await });
+    }
+
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        while let Poll::Ready((lane, (result, buf))) = self.batch.poll_ended(cx) {
+            let lane = lane as usize;
+            let sent = self.sent[lane].take().expect("what has ended was sent");
+            match result {
+                Ok(completion) if completion.status != 0 => self.try_again(lane, sent, completion, buf),
+                result => return Poll::Ready((lane, sent.end(result, buf))),
+            }
+        }
+        self.slow.poll(cx)
+    }
+}

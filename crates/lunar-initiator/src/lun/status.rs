@@ -1,0 +1,100 @@
+//! What GET LBA STATUS answers (SBC-4 section 5.9): which blocks have storage.
+
+use lunar_block::Extent;
+use lunar_wire::be;
+use std::ops::Range;
+
+/// Bytes before the descriptors, and of one of them.
+const HEAD: usize = 8;
+const DESCRIPTOR: usize = 16;
+/// So many descriptors are asked for at least: a target with small extents has many of the same state in a row.
+const FEWEST: usize = 64;
+/// So many at most.
+const MOST: usize = 256;
+
+/// Bytes of an answer that has room for so many extents.
+pub fn room(extents: usize) -> usize {
+    HEAD + extents.clamp(FEWEST, MOST) * DESCRIPTOR
+}
+
+/// The extents from the beginning of `bytes` on, as far as the answer tells of them without a gap. Neighbours differ.
+pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
+    let told = answer.get(..4).map_or(0, be::get32) as usize + 4;
+    let Some(list) = answer.get(HEAD..told.min(answer.len())) else { return Vec::new() };
+    let mut found: Vec<Extent> = Vec::new();
+    let mut at = bytes.start;
+    for (start, end, mapped) in list.chunks_exact(DESCRIPTOR).map(|d| extent(d, block_size)) {
+        // Only the first one may begin before.
+        let joins = start == at || (found.is_empty() && start < at);
+        let end = end.min(bytes.end);
+        if !joins || end <= at {
+            break;
+        }
+        let len = end - at;
+        match found.last_mut() {
+            Some(last) if last.mapped == mapped => last.len += len,
+            _ => found.push(Extent { offset: at, len, mapped }),
+        }
+        at = end;
+    }
+    found
+}
+
+/// First byte, end, and whether it is mapped: deallocated is the one state that is not; an anchored block has storage.
+fn extent(descriptor: &[u8], block_size: u64) -> (u64, u64, bool) {
+    let (lba, blocks) = (be::get64(descriptor), u64::from(be::get32(&descriptor[8..])));
+    let byte = |lba: u64| lba.saturating_mul(block_size);
+    (byte(lba), byte(lba.saturating_add(blocks)), descriptor[12] & 0x0f != 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// LBA, blocks, provisioning status.
+    fn answer(all: &[(u64, u32, u8)]) -> Vec<u8> {
+        let descriptor = |(lba, blocks, state): &(u64, u32, u8)| {
+            [&lba.to_be_bytes()[..], &blocks.to_be_bytes(), &[*state, 0, 0, 0]].concat()
+        };
+        let list: Vec<u8> = all.iter().flat_map(descriptor).collect();
+        [&(list.len() as u32 + 4).to_be_bytes()[..], &[0; 4], &list].concat()
+    }
+
+    /// First block, blocks, whether they are mapped, of what is told from a block on.
+    fn told(answer: &[u8], from: u64, to: u64) -> Vec<(u64, u64, bool)> {
+        let found = extents(answer, 512, from * 512..to * 512);
+        found.iter().map(|e| (e.offset / 512, e.len / 512, e.mapped)).collect()
+    }
+
+    const END: u64 = 1 << 20;
+
+    #[test]
+    fn extents_of_one_state_that_touch_are_one() {
+        let all = [(8, 8, 0), (16, 8, 2), (24, 8, 1), (32, 8, 0)];
+        assert_eq!(told(&answer(&all), 9, END), [(9, 15, true), (24, 8, false), (32, 8, true)]);
+        assert_eq!(told(&answer(&all[2..]), 24, 30), [(24, 6, false)], "no further than was asked");
+        assert_eq!(told(&answer(&all), 9, 24), [(9, 15, true)]);
+        let apart = [(0, 8, 1), (16, 8, 1)];
+        assert_eq!(told(&answer(&apart), 0, END), [(0, 8, false)], "what lies between is not told");
+        let turning = [(0, 8, 1), (8, 0, 1), (8, 8, 1)];
+        assert_eq!(told(&answer(&turning), 0, END), [(0, 8, false)], "an extent of nothing ends it");
+        let back = [(0, 8, 1), (4, 8, 0)];
+        assert_eq!(told(&answer(&back), 0, END), [(0, 8, false)], "one that goes back ends it");
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_known() {
+        for all in [&[(9, 8, 1)][..], &[(0, 8, 1)], &[(8, 0, 1)], &[]] {
+            assert!(told(&answer(all), 8, END).is_empty(), "{all:?}");
+        }
+        let whole = answer(&[(0, 8, 1), (8, 8, 1)]);
+        let blocks = |n: usize| told(&whole[..n], 0, END).first().map(|extent| extent.1);
+        (0..24).for_each(|n| assert_eq!(blocks(n), None, "{n} bytes"));
+        (24..40).for_each(|n| assert_eq!(blocks(n), Some(8), "{n} bytes"));
+        assert_eq!(blocks(40), Some(16));
+        let mut short = whole;
+        short[3] = 20;
+        assert_eq!(told(&short, 0, END), [(0, 8, false)], "what lies behind the list is none of it");
+        assert!(told(&answer(&[(u64::MAX - 1, u32::MAX, 0)]), 0, END).is_empty());
+    }
+}

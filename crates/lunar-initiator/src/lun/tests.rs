@@ -1,0 +1,67 @@
+//! What a logical unit hears of itself while it is in use, and until when.
+
+use super::*;
+use crate::Url;
+use interop::script::{Script, Turn};
+use lunar_block::Backend;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+const READ_10: u8 = 0x28;
+const MODE_SENSE_10: u8 = 0x5a;
+
+fn inside<T: 'static>(test: impl Future<Output = T>) -> T {
+    let limited = async { compio::time::timeout(Duration::from_secs(20), test).await.expect("it hangs") };
+    compio::runtime::Runtime::new().expect("an event loop").block_on(limited)
+}
+
+async fn open(script: Script) -> (Arc<Lun>, interop::script::Target) {
+    let target = script.listen();
+    let url = Url::parse(&target.url("")).expect("a URL");
+    (crate::open(&url).await.expect("a LUN"), target)
+}
+
+/// Nothing happens in the session that would tell it.
+#[test]
+fn who_heeds_the_events_of_a_unit_ends_with_it() {
+    inside(async {
+        let (first, _target) = open(Script::new()).await;
+        let session = first.session();
+        let looked = Lun::look_and_hold(session, first.address(), first.number()).await.expect("a look");
+        let (tell, events) = flume::bounded(1);
+        let lun = Lun::begin(session, first.number(), looked, events);
+        drop(lun);
+        while !tell.is_disconnected() {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+/// The write cache was turned off, but not for good: after a reset it is on.
+#[test]
+fn after_a_reset_it_is_read_anew_whether_writes_are_stable() {
+    let resets = Arc::new(AtomicU64::new(0));
+    let told = resets.clone();
+    let script = Script::new().hook(move |link, pdu| {
+        match (pdu.opcode() == interop::op::SCSI).then(|| pdu.bhs[32]) {
+            Some(MODE_SENSE_10) => {
+                let wce = if told.load(SeqCst) > 0 { 4 } else { 0 };
+                let mut page = [0; 28];
+                (page[1], page[8], page[9], page[10]) = (26, 0x08, 0x12, wce);
+                link.data_in(pdu, &page);
+            }
+            Some(READ_10) if told.fetch_add(1, SeqCst) == 0 => link.check_condition(pdu, [6, 0x29, 0x02]),
+            _ => return Turn::Usual,
+        }
+        Turn::Done
+    });
+    inside(async {
+        let (lun, _target) = open(script).await;
+        assert!(lun.facts().stable);
+        lun.read(0, Buf::zeroed(512)).await.0.expect("read again");
+        assert_eq!(resets.load(SeqCst), 2);
+        while lun.facts().stable {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}

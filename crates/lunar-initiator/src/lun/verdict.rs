@@ -1,0 +1,173 @@
+//! What a host makes of a status: done, to be tried again, or an error (SPC-5 section 4.4, SAM-5 section 5.3).
+
+use crate::{Completion, Error, Kind};
+use lunar_wire::scsi::{Sense, Status};
+use std::time::Duration;
+
+/// Tries of a command that was aborted or met a unit attention.
+const TRIES: u32 = 8;
+/// A logical unit that is busy is asked again after this, and later each time.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What to do after a status.
+#[derive(Debug, PartialEq)]
+pub enum Verdict {
+    /// It is done.
+    Done,
+    /// It has not been carried out: once more, at once.
+    Again,
+    /// It has not been carried out: once more, after a while.
+    Later(Duration),
+    /// It failed.
+    Failed(Error),
+}
+
+/// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides, and so is the deferred
+/// error of a command that has ended before.
+/// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a
+/// deferred error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
+pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
+    let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
+    let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what).with_status(c.status));
+    match c.status {
+        s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Verdict::Done,
+        s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Verdict::Later(pause),
+        s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Verdict::Again,
+        s if s == Status::ReservationConflict as u8 => {
+            failed(Kind::Reserved, "somebody else holds a reservation, or we under another ISID".into())
+        }
+        s if s == Status::CheckCondition as u8 => match c.sense() {
+            Some(sense) => by_sense(sense, (tries, repeatable), pause, tell),
+            None => failed(Kind::Scsi, "CHECK CONDITION without sense data".into()),
+        },
+        s => failed(Kind::Scsi, format!("SCSI status {s:02x}")),
+    }
+}
+
+/// It refuses because the path is between two access states: another one may do.
+pub fn is_in_transition(c: &Completion) -> bool {
+    let is = |s: Sense| (s.key, s.asc, s.ascq) == (2, 0x04, 0x0a);
+    c.status == Status::CheckCondition as u8 && c.sense().is_some_and(is)
+}
+
+fn by_sense(
+    sense: Sense,
+    (tries, repeatable): (u32, bool),
+    pause: Duration,
+    tell: impl FnOnce(Sense),
+) -> Verdict {
+    if sense.deferred {
+        tracing::warn!("of a command that has ended: {sense}");
+        // What was recovered is not lost.
+        if sense.key > 1 {
+            tell(sense);
+        }
+        return if tries < TRIES { Verdict::Again } else { failed_by(sense) };
+    }
+    match (sense.key, sense.asc, sense.ascq) {
+        // No sense, recovered error, completed.
+        (0 | 1 | 0xf, ..) => return Verdict::Done,
+        (6, ..) => {
+            tell(sense);
+            if tries < TRIES {
+                return Verdict::Again;
+            }
+        }
+        // Becoming ready; in transition between access states.
+        (2, 0x04, 0x00 | 0x01 | 0x0a) => return Verdict::Later(pause),
+        (0xb, ..) if repeatable && tries < TRIES => return Verdict::Again,
+        _ => {}
+    }
+    failed_by(sense)
+}
+
+fn failed_by(sense: Sense) -> Verdict {
+    let error = Error::new(Kind::Scsi, sense.to_string()).with_status(Status::CheckCondition as u8);
+    Verdict::Failed(error.with_sense(Some(sense)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(status: Status, sense: Option<Sense>, tries: u32) -> (Verdict, Option<Sense>) {
+        let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
+        let c =
+            Completion { status: status as u8, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
+        let mut told = None;
+        let verdict = judge(&c, tries, true, |s| told = Some(s));
+        (verdict, told)
+    }
+
+    #[test]
+    fn a_unit_attention_is_told_and_the_command_tried_again() {
+        let (verdict, told) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
+        assert_eq!((verdict, told), (Verdict::Again, Some(Sense::CAPACITY_CHANGED)));
+        let (verdict, _) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
+        assert!(matches!(verdict, Verdict::Failed(_)), "not for ever");
+    }
+
+    #[test]
+    fn what_was_aborted_is_sent_again_only_if_that_comes_to_the_same() {
+        let sense = Sense { key: 0xb, asc: 0x47, ascq: 0x05, ..Sense::READ_ERROR };
+        let end = |status: Status, sense: Option<Sense>, repeatable| {
+            let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
+            let c = Completion {
+                status: status as u8,
+                sense,
+                transferred: 0,
+                overflow: 0,
+                queued: Duration::ZERO,
+            };
+            judge(&c, 1, repeatable, |_| {})
+        };
+        for (status, sense) in [(Status::TaskAborted, None), (Status::CheckCondition, Some(sense))] {
+            assert_eq!(end(status, sense, true), Verdict::Again, "{status:?}");
+            assert!(matches!(end(status, sense, false), Verdict::Failed(_)), "{status:?}");
+        }
+        let attention = end(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), false);
+        assert_eq!(attention, Verdict::Again, "it was not carried out");
+    }
+
+    #[test]
+    fn a_deferred_error_is_that_of_another_command_and_this_one_was_not_performed() {
+        for (key, repeatable) in [(1, false), (3, false), (4, false), (1, true), (0xb, false)] {
+            let sense = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
+            let end = |tries| {
+                let (status, told) = (Status::CheckCondition as u8, sense.encode(false).into());
+                let c =
+                    Completion { status, sense: told, transferred: 0, overflow: 0, queued: Duration::ZERO };
+                let mut lost = None;
+                let verdict = judge(&c, tries, repeatable, |sense| lost = Some(sense));
+                assert_eq!(lost, (key > 1).then_some(sense), "key {key}");
+                verdict
+            };
+            assert_eq!(end(1), Verdict::Again, "key {key}");
+            assert!(matches!(end(TRIES), Verdict::Failed(_)), "key {key}: not for ever");
+        }
+    }
+
+    #[test]
+    fn what_passes_is_waited_for_and_what_stays_is_an_error() {
+        for (status, sense) in [
+            (Status::Busy, None),
+            (Status::TaskSetFull, None),
+            (Status::CheckCondition, Some(Sense::NOT_READY_TRANSITION)),
+        ] {
+            assert!(matches!(judged(status, sense, 3).0, Verdict::Later(_)), "{status:?}");
+        }
+        for (status, sense, kind) in [
+            (Status::ReservationConflict, None, Kind::Reserved),
+            (Status::CheckCondition, Some(Sense::READ_ERROR), Kind::Scsi),
+            (Status::CheckCondition, Some(Sense::WRITE_PROTECTED), Kind::Scsi),
+            (Status::CheckCondition, Some(Sense::NOT_READY_NO_MEDIUM), Kind::Scsi),
+            (Status::CheckCondition, None, Kind::Scsi),
+            (Status::AcaActive, None, Kind::Scsi),
+        ] {
+            let Verdict::Failed(error) = judged(status, sense, 1).0 else { panic!("{status:?} {sense:?}") };
+            assert_eq!((error.kind, error.sense, error.status), (kind, sense, Some(status as u8)));
+        }
+        assert_eq!(judged(Status::Good, None, 1).0, Verdict::Done);
+    }
+}

@@ -1,0 +1,397 @@
+//! Several paths to one logical unit: I/O goes on while one of them lives.
+
+mod alua;
+mod certain;
+mod choice;
+mod look;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod times;
+mod way;
+
+#[cfg(doc)]
+use crate::Lun;
+use crate::{Error, Kind, Timeouts};
+use choice::Paths;
+pub use choice::{Policy, State};
+use event_listener::{Event as Bell, EventListener};
+use look::look_after;
+use lunar_block::range::Ranges;
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_runtime::Buf;
+use lunar_runtime::tally::Tally;
+use queue::{Job, Lanes};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+pub use times::Times;
+pub use way::Way;
+pub(crate) use way::port_group;
+
+/// How the paths are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Which of the best paths takes the next operation.
+    pub policy: Policy,
+    /// So often every path is looked at.
+    pub check: Duration,
+    /// So long after the last path was lost operations wait for one; from then on they fail at once. Zero is not
+    /// at all.
+    pub queue: Duration,
+    /// An operation that has lasted so long is not tried on another path.
+    pub operation: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            policy: Policy::LeastQueue,
+            check: Duration::from_secs(5),
+            queue: Duration::from_secs(120),
+            operation: Timeouts::default().operation,
+        }
+    }
+}
+
+/// A logical unit that is reached over several paths.
+pub struct Multipath {
+    ways: Vec<Arc<dyn Way>>,
+    paths: Paths,
+    settings: Settings,
+    /// Rings when a path is in another state.
+    turned: Bell,
+    /// Of each path: asks who looks after it to do so now.
+    doubts: Vec<flume::Sender<()>>,
+    /// Since when there is no path.
+    outage: Mutex<Option<Instant>>,
+    /// No path is waited for any more.
+    gives_up: AtomicBool,
+    queued: Tally,
+    served: Tally,
+    /// Who writes where, whatever the path: each command holds its range until the target has done with it.
+    ranges: Arc<Ranges>,
+}
+
+impl Multipath {
+    /// Joins paths, best first where nothing else tells. To be called inside an event loop, which then looks
+    /// after them. Sessions of paths should have a recovery time of zero, so that their commands come back
+    /// at once.
+    ///
+    /// # Errors
+    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or cannot be told
+    /// apart.
+    pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
+        same_unit(&ways)?;
+        let paths = Paths::new(ways.len(), settings.policy);
+        let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
+        let joined = Arc::new(Multipath {
+            ways,
+            paths,
+            settings,
+            turned: Bell::new(),
+            doubts,
+            outage: Mutex::new(Some(Instant::now())),
+            gives_up: false.into(),
+            queued: Tally::default(),
+            served: Tally::default(),
+            ranges: Arc::default(),
+        });
+        for (at, doubts) in doubted.into_iter().enumerate() {
+            joined.set(at, joined.ways[at].check().await);
+            lunar_runtime::spawn(look_after(Arc::downgrade(&joined), at, doubts));
+        }
+        Ok(joined)
+    }
+
+    /// Each path: where it leads, how it is, and how many operations are on it.
+    pub fn paths(&self) -> Vec<(String, State, usize)> {
+        self.ways
+            .iter()
+            .enumerate()
+            .map(|(at, w)| (w.name(), self.paths.state(at), self.paths.load(at)))
+            .collect()
+    }
+
+    /// Operations that wait for a path fail now, and later ones at once, while there is none.
+    pub fn give_up(&self) {
+        self.gives_up.store(true, SeqCst);
+        self.turned.notify(usize::MAX);
+    }
+
+    /// Since when there is no path that takes I/O; None while there is one.
+    pub fn outage(&self) -> Option<Instant> {
+        *self.lock_outage()
+    }
+
+    /// Every path leads to another logical unit than it did: operations fail at once.
+    pub fn is_changed(&self) -> bool {
+        self.paths.all_changed()
+    }
+
+    /// Ends when a path gets into another state after this call, or when the paths are gone.
+    pub fn turn(&self) -> EventListener {
+        self.turned.listen()
+    }
+
+    /// Where the time of operations has gone.
+    pub fn times(&self) -> Times {
+        Times { queue: self.queued.total(), service: self.served.total() }
+    }
+
+    fn lock_outage(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A path has failed under an operation. It may have been another failure than of now: it is looked at.
+    fn fail(&self, at: usize, state: State) {
+        if self.paths.state(at) != state {
+            self.set(at, state);
+            self.doubt(at);
+        }
+    }
+
+    /// A path is to be looked at.
+    fn doubt(&self, at: usize) {
+        // Full: it will be.
+        _ = self.doubts[at].try_send(());
+    }
+
+    fn set(&self, at: usize, state: State) {
+        if state.is_usable() {
+            self.ways[at].share(&self.ranges);
+        }
+        let before = self.paths.set(at, state);
+        if before == state {
+            return;
+        }
+        self.take_time();
+        self.turned.notify(usize::MAX);
+        if before.is_usable() == state.is_usable() {
+            return;
+        }
+        let path = self.ways[at].name();
+        if state.is_usable() {
+            tracing::info!(path, "the path is back");
+        } else {
+            tracing::warn!(path, ?state, "the path is out of use");
+        }
+    }
+
+    /// Takes note of when an outage begins, and of its end.
+    fn take_time(&self) {
+        let mut outage = self.lock_outage();
+        if self.paths.has_usable() {
+            *outage = None;
+        } else if outage.is_none() {
+            *outage = Some(Instant::now());
+            // Those that were not needed may be needed now.
+            (0..self.ways.len()).for_each(|at| self.doubt(at));
+        }
+    }
+
+    /// Does something on a path, on others while paths fail, and waits for one when none is left.
+    async fn run<T, R>(
+        &self,
+        what: T,
+        does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
+    ) -> (io::Result<R>, T) {
+        self.run_since(Instant::now(), what, does).await
+    }
+
+    /// The same with what has begun earlier.
+    async fn run_since<T, R>(
+        &self,
+        begun: Instant,
+        mut what: T,
+        does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
+    ) -> (io::Result<R>, T) {
+        let mut sent = begun;
+        loop {
+            let Some(turn) = self.paths.choose() else {
+                if let Err(e) = Box::pin(self.wait()).await {
+                    self.queued.add(begun.elapsed());
+                    return (Err(e.into()), what);
+                }
+                sent = Instant::now();
+                continue;
+            };
+            let (result, back) = does(&*self.ways[turn.at], what).await;
+            what = back;
+            match result {
+                Err(e) if let Some(state) = way::fault(&e) => {
+                    if let Err(e) = self.leave(turn.at, state, e, begun).await {
+                        return (Err(e), what);
+                    }
+                }
+                end => {
+                    self.queued.add(sent - begun);
+                    self.served.add(sent.elapsed());
+                    return (end, what);
+                }
+            }
+        }
+    }
+
+    /// A path has failed under an operation, which may be done on another one now.
+    ///
+    /// # Errors
+    /// The failure, when the operation has lasted too long.
+    async fn leave(&self, at: usize, state: State, e: io::Error, begun: Instant) -> io::Result<()> {
+        tracing::debug!(path = self.ways[at].name(), "{e}");
+        self.fail(at, state);
+        self.ways[at].give_up_strays().await;
+        if begun.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
+    }
+
+    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one step
+    /// (COMPARE AND WRITE). False if they differ. It goes on another path only where the first has not carried it out
+    /// for certain.
+    ///
+    /// # Errors
+    /// As of [`Lun::compare_and_write`], and that no path is left.
+    pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
+        let begun = Instant::now();
+        loop {
+            let Some(turn) = self.paths.choose() else {
+                self.wait().await?;
+                continue;
+            };
+            let (result, back) = self.ways[turn.at].compare_and_write(offset, data).await;
+            data = back;
+            let e = match result {
+                Ok(equal) => return Ok(equal),
+                Err(e) => e,
+            };
+            let Some(state) = way::state_after(&e) else { return Err(e) };
+            self.fail(turn.at, state);
+            if !way::is_undone(&e) || begun.elapsed() >= self.settings.operation {
+                return Err(e);
+            }
+        }
+    }
+
+    /// Waits until a path is in another state than it was.
+    async fn wait(&self) -> Result<(), Error> {
+        let turn = self.turned.listen();
+        if self.paths.has_usable() {
+            return Ok(());
+        }
+        if self.paths.all_changed() {
+            return Err(Error::new(Kind::Identity, "every path leads to another logical unit than it did"));
+        }
+        if self.gives_up.load(SeqCst) {
+            return Err(Error::new(Kind::Closed, "no path is left, and none is waited for"));
+        }
+        let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
+        let left = self.settings.queue.saturating_sub(gone);
+        let in_time = !left.is_zero() && compio::time::timeout(left, turn).await.is_ok();
+        in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
+    }
+
+    /// The first path that works, or the first.
+    fn any(&self) -> &dyn Way {
+        let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
+        &*self.ways[at]
+    }
+}
+
+fn none_left(queue: Duration) -> Error {
+    Error::new(Kind::TimedOut, format!("no path is left, for {} s", queue.as_secs()))
+}
+
+/// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
+fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
+    let wrong = |what: String| Err(Error::new(Kind::Identity, what));
+    let Some((first, others)) = ways.split_first() else {
+        return Err(Error::new(Kind::Invalid, "a logical unit needs at least one path"));
+    };
+    for other in others {
+        let (a, b) = (first.name(), other.name());
+        if first.identity().is_empty() || other.identity().is_empty() {
+            return wrong(format!(
+                "{a} and {b}: without VPD page 83h it cannot be seen that they are the same"
+            ));
+        }
+        let (f, o) = (first.facts(), other.facts());
+        if first.identity() != other.identity() || f.capacity != o.capacity {
+            return wrong(format!("{a} and {b} lead to different logical units"));
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Multipath {
+    fn drop(&mut self) {
+        self.turned.notify(usize::MAX);
+    }
+}
+
+impl Backend for Multipath {
+    fn facts(&self) -> Facts {
+        self.any().facts()
+    }
+
+    fn refresh(&self) -> bool {
+        // Every path has to be asked: each keeps its own mark.
+        self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(self.run(buf, move |way, buf| Job::Read { offset }.on(way, buf)))
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)))
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        Some(Box::new(Lanes::new(self)))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
+            // One path flushes for all; what is lost may have been told on another.
+            self.ways.iter().find_map(|way| way.take_loss()).map_or(Ok(()), |e| Err(e.into()))
+        })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| {
+                Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
+            })
+            .await
+            .0
+        })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.extent(offset, len).await, ()) })).await.0
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, most).await, ()) }))
+                .await
+                .0
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let paths = self.paths();
+        let told =
+            paths.into_iter().map(|(name, state, load)| (name, format!("{state:?}, {load} in flight")));
+        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(told).collect()
+    }
+}

@@ -1,0 +1,182 @@
+//! Many reads and writes at once over several paths. What its first path carries out goes without a future of its own;
+//! what finds no path, or is left by it, has one.
+
+use super::{Multipath, State, Way, way};
+use crate::slow::Slow;
+use lunar_block::{Finished, Future, Queue};
+use lunar_runtime::Buf;
+use lunar_runtime::tally::Total;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// A read or a write, on whichever path.
+#[derive(Clone, Copy)]
+pub enum Job {
+    Read { offset: u64 },
+    Write { offset: u64, stable: bool },
+}
+
+impl Job {
+    pub fn on(self, way: &dyn Way, buf: Buf) -> Future<'_, Finished> {
+        match self {
+            Job::Read { offset } => way.read(offset, buf),
+            Job::Write { offset, stable } => way.write(offset, buf, stable),
+        }
+    }
+
+    fn begin(self, queue: &mut dyn Queue, lane: usize, buf: Buf) {
+        match self {
+            Job::Read { offset } => queue.read(lane, offset, buf),
+            Job::Write { offset, stable } => queue.write(lane, offset, buf, stable),
+        }
+    }
+}
+
+/// The reads and writes of one owner.
+pub struct Lanes {
+    joined: Arc<Multipath>,
+    /// Those of each path, from its first use on.
+    ways: Vec<Option<Box<dyn Queue>>>,
+    /// What is on a path, at its lane.
+    sent: Vec<Option<Sent>>,
+    slow: Slow,
+    clock: Clock,
+    /// Times of what has ended, until they are told.
+    served: Total,
+}
+
+struct Sent {
+    job: Job,
+    /// The path.
+    at: usize,
+    since: Instant,
+}
+
+/// What is being done between two waits.
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Beginning,
+    Ending,
+}
+
+/// The time, asked once for all that is begun, and once for all that ends, between two waits.
+struct Clock(Option<(Phase, Instant)>);
+
+impl Clock {
+    fn now(&mut self, phase: Phase) -> Instant {
+        if let Some((_, now)) = self.0.filter(|(asked, _)| *asked == phase) {
+            return now;
+        }
+        let now = Instant::now();
+        self.0 = Some((phase, now));
+        now
+    }
+}
+
+impl Lanes {
+    pub fn new(joined: Arc<Multipath>) -> Lanes {
+        let ways = joined.ways.iter().map(|_| None).collect();
+        Lanes {
+            joined,
+            ways,
+            sent: Vec::new(),
+            slow: Slow::default(),
+            clock: Clock(None),
+            served: Total::default(),
+        }
+    }
+
+    fn begin(&mut self, lane: usize, job: Job, buf: Buf) {
+        let Some(at) = self.joined.paths.take() else { return self.search(lane, job, buf) };
+        if self.ways[at].is_none() {
+            self.ways[at] = self.joined.ways[at].clone().queue();
+        }
+        let Some(queue) = &mut self.ways[at] else {
+            self.joined.paths.give_back(at);
+            return self.search(lane, job, buf);
+        };
+        job.begin(&mut **queue, lane, buf);
+        if lane >= self.sent.len() {
+            self.sent.resize_with(lane + 1, || None);
+        }
+        self.sent[lane] = Some(Sent { job, at, since: self.clock.now(Phase::Beginning) });
+    }
+
+    /// Waits for a path.
+    fn search(&mut self, lane: usize, job: Job, buf: Buf) {
+        let joined = self.joined.clone();
+        self.slow.begin(lane, async move { joined.run(buf, move |way, buf| job.on(way, buf)).await });
+    }
+
+    /// The path has failed under it: another one may do better.
+    fn leave(&mut self, lane: usize, sent: Sent, state: State, e: io::Error, buf: Buf) {
+        let joined = self.joined.clone();
+        self.slow.begin(lane, async move {
+            let Sent { job, at, since } = sent;
+            match joined.leave(at, state, e, since).await {
+                Err(e) => (Err(e), buf),
+                Ok(()) => joined.run_since(since, buf, move |way, buf| job.on(way, buf)).await,
+            }
+        });
+    }
+
+    /// Tells the times of what has ended. None of it has waited for a path.
+    fn tell_times(&mut self) {
+        let served = std::mem::take(&mut self.served);
+        if served.count > 0 {
+            self.joined.queued.add_all(Total { count: served.count, ..Total::default() });
+            self.joined.served.add_all(served);
+        }
+    }
+
+    /// The end of what was on a path; None if it goes on.
+    fn end(&mut self, lane: usize, (result, buf): Finished) -> Option<Finished> {
+        let sent = self.sent[lane].take().expect("what has ended was sent");
+        self.joined.paths.give_back(sent.at);
+        let fault = result.as_ref().err().and_then(way::fault);
+        match (result, fault) {
+            (Err(e), Some(state)) => {
+                self.leave(lane, sent, state, e, buf);
+                None
+            }
+            (result, _) => {
+                self.served.add(self.clock.now(Phase::Ending) - sent.since);
+                Some((result, buf))
+            }
+        }
+    }
+}
+
+impl Queue for Lanes {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        self.begin(lane, Job::Read { offset }, buf);
+    }
+
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        self.begin(lane, Job::Write { offset, stable }, buf);
+    }
+
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        for at in 0..self.ways.len() {
+            while let Some(queue) = &mut self.ways[at]
+                && let Poll::Ready((lane, finished)) = queue.poll_ended(cx)
+            {
+                if let Some(finished) = self.end(lane, finished) {
+                    return Poll::Ready((lane, finished));
+                }
+            }
+        }
+        self.clock = Clock(None);
+        self.tell_times();
+        self.slow.poll(cx)
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.tell_times();
+        self.sent.iter().flatten().for_each(|sent| self.joined.paths.give_back(sent.at));
+    }
+}

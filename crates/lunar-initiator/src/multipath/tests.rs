@@ -1,0 +1,509 @@
+//! Paths that come and go, on a medium in memory.
+
+mod looks;
+
+use super::*;
+use crate::slow::Slow;
+use crate::{Event, Timeouts};
+use lunar_block::range::Share;
+use std::future::{pending, poll_fn};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+/// A path to a medium that all paths share; it works or not as told.
+struct Wire {
+    medium: Arc<dyn Backend>,
+    up: AtomicBool,
+    given_up: AtomicBool,
+    identity: Vec<u8>,
+    news: flume::Receiver<Event>,
+    tell: flume::Sender<Event>,
+    /// What it tells while it is down: nothing.
+    silence: (flume::Sender<Event>, flume::Receiver<Event>),
+    /// It does what is asked of it, and the answer is lost.
+    mute: AtomicBool,
+    /// It tells of data that are lost.
+    lost: AtomicBool,
+    /// It does not answer when it is asked how it is.
+    silent: AtomicBool,
+    ranges: OnceLock<Arc<Ranges>>,
+}
+
+impl Wire {
+    fn new(medium: &Arc<dyn Backend>, identity: &[u8]) -> Arc<Wire> {
+        let (tell, news) = flume::unbounded();
+        Arc::new(Wire {
+            medium: medium.clone(),
+            up: AtomicBool::new(true),
+            given_up: AtomicBool::new(false),
+            identity: identity.to_vec(),
+            news,
+            tell,
+            silence: flume::bounded(1),
+            mute: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            ranges: OnceLock::new(),
+        })
+    }
+
+    fn set(&self, up: bool) {
+        self.up.store(up, Relaxed);
+        self.tell.send(Event::Connected).expect("somebody listens");
+    }
+
+    fn state(&self) -> io::Result<()> {
+        if self.up.load(Relaxed) { Ok(()) } else { Err(Error::new(Kind::Lost, "cut").into()) }
+    }
+}
+
+impl Way for Wire {
+    fn name(&self) -> String {
+        "wire".into()
+    }
+    fn identity(&self) -> Vec<u8> {
+        self.identity.clone()
+    }
+    fn share(&self, ranges: &Arc<Ranges>) {
+        _ = self.ranges.set(ranges.clone());
+    }
+    fn lun(&self) -> Option<&crate::Lun> {
+        None
+    }
+    fn check(&self) -> Future<'_, State> {
+        let state = if self.state().is_ok() { State::Optimized } else { State::Down };
+        let silent = self.silent.load(Relaxed);
+        Box::pin(async move { if silent { pending().await } else { state } })
+    }
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        self.given_up.store(true, Relaxed);
+        Box::pin(async {})
+    }
+    fn take_loss(&self) -> Option<Error> {
+        self.lost.swap(false, Relaxed).then(|| Error::new(Kind::Scsi, "lost"))
+    }
+    fn news(&self) -> flume::Receiver<Event> {
+        if self.up.load(Relaxed) { self.news.clone() } else { self.silence.1.clone() }
+    }
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        Box::pin(async move {
+            if !self.up.load(Relaxed) {
+                return (Err(Error::new(Kind::Unreachable, "it is not open")), data);
+            }
+            let (old, new) = data.split_at(data.len() / 2);
+            let (result, now) = self.medium.read(offset, Buf::zeroed(old.len())).await;
+            result.expect("a read of memory");
+            let equal = now[..] == *old;
+            if equal {
+                let mut changed = now;
+                changed.copy_from_slice(new);
+                self.medium.write(offset, changed, true).await.0.expect("a write to memory");
+            }
+            let lost = self.mute.load(Relaxed).then(|| Error::new(Kind::Lost, "no answer"));
+            (lost.map_or(Ok(equal), Err), data)
+        })
+    }
+}
+
+impl Backend for Wire {
+    fn facts(&self) -> Facts {
+        self.medium.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.state() {
+                Ok(()) => self.medium.read(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.state() {
+                Ok(()) => {
+                    let bytes = offset..offset + buf.len() as u64;
+                    let (bytes, share) = Ranges::around(&bytes, 512);
+                    let _hold = self.ranges.get().expect("it is used").hold(bytes, share).await;
+                    self.medium.write(offset, buf, stable).await
+                }
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        self.up
+            .load(Relaxed)
+            .then(|| Box::new(Current { wire: self, slow: Slow::default() }) as Box<dyn Queue>)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.state() })
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.state()?;
+            self.medium.unmap(offset, len).await
+        })
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.state()?;
+            self.medium.write_zeroes(offset, len, unmap).await
+        })
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+/// What flows on a wire: it may be cut after something was begun.
+struct Current {
+    wire: Arc<Wire>,
+    slow: Slow,
+}
+
+impl Queue for Current {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        let wire = self.wire.clone();
+        self.slow.begin(lane, async move { wire.read(offset, buf).await });
+    }
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        let wire = self.wire.clone();
+        self.slow.begin(lane, async move { wire.write(offset, buf, stable).await });
+    }
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        self.slow.poll(cx)
+    }
+}
+
+fn inside<T: 'static>(test: impl std::future::Future<Output = T>) -> T {
+    compio::runtime::Runtime::new().expect("an event loop").block_on(test)
+}
+
+fn medium() -> Arc<dyn Backend> {
+    lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, 1 << 20)).expect("memory")
+}
+
+fn two() -> [Arc<Wire>; 2] {
+    let medium = medium();
+    [Wire::new(&medium, b"unit"), Wire::new(&medium, b"unit")]
+}
+
+async fn join(wires: &[Arc<Wire>; 2], queue: Duration) -> Arc<Multipath> {
+    let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+    let settings = Settings { queue, check: Duration::from_millis(10), ..Settings::default() };
+    Multipath::join(ways, settings).await.expect("two paths to one unit")
+}
+
+async fn write(on: &Multipath, byte: u8) -> io::Result<()> {
+    let mut buf = Buf::zeroed(4096);
+    buf.fill(byte);
+    on.write(0, buf, false).await.0
+}
+
+#[test]
+fn writing_goes_on_while_one_path_lives() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        for (byte, cut) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+            wires[cut].set(false);
+            write(&joined, byte).await.expect("the other path lives");
+            let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
+            assert!(result.is_ok() && buf.iter().all(|b| *b == byte));
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn zeros_and_space_given_back_go_on_another_path_too() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        for cut in [0, 1] {
+            write(&joined, 7).await.expect("both paths live");
+            // Nobody has noticed when they come.
+            wires[cut].up.store(false, Relaxed);
+            joined.write_zeroes(0, 1024, false).await.expect("the other path lives");
+            joined.unmap(1024, 1024).await.expect("the other path lives");
+            joined.extent(0, 4096).await.expect("the other path lives");
+            let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
+            assert!(result.is_ok() && buf[..2048] == [0; 2048] && buf[2048..] == [7; 2048]);
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn what_failed_on_one_path_is_given_up_there_before_it_goes_on_another() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        // Nobody has noticed when the write comes.
+        wires[0].up.store(false, Relaxed);
+        write(&joined, 1).await.expect("the other path lives");
+        assert!(wires[0].given_up.load(Relaxed) && !wires[1].given_up.load(Relaxed));
+    });
+}
+
+#[test]
+fn without_a_path_operations_wait_for_one_or_fail_in_time() {
+    inside(async {
+        let wires = two();
+        let patient = join(&wires, Duration::from_secs(60)).await;
+        let hasty = join(&wires, Duration::from_millis(20)).await;
+        wires.iter().for_each(|w| w.set(false));
+        let error = write(&hasty, 1).await.expect_err("no path is left");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let waiting = compio::runtime::spawn(async move { write(&patient, 7).await });
+        compio::time::sleep(Duration::from_millis(30)).await;
+        wires[1].set(true);
+        assert!(waiting.await.expect("no panic").is_ok());
+    });
+}
+
+/// Its first events are a reason to look, and not only the next look by the clock.
+#[test]
+fn a_path_that_was_missing_is_heard_once_it_is_there() {
+    inside(async {
+        let wires = two();
+        wires[1].up.store(false, Relaxed);
+        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let settings = Settings { check: Duration::from_secs(3), ..Settings::default() };
+        let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
+        // Who looks after it has begun while it was missing.
+        compio::time::sleep(Duration::from_millis(10)).await;
+        wires[1].up.store(true, Relaxed);
+        while !joined.paths()[1].1.is_usable() {
+            joined.turn().await;
+        }
+        // Who looks after it takes its turn.
+        compio::time::sleep(Duration::from_millis(10)).await;
+        let turn = joined.turn();
+        wires[1].set(false);
+        compio::time::timeout(Duration::from_secs(1), turn).await.expect("the news are heard");
+        assert!(!joined.paths()[1].1.is_usable());
+    });
+}
+
+#[test]
+fn a_comparison_goes_on_another_path_only_where_it_was_not_carried_out() {
+    inside(async {
+        let wires = two();
+        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let settings =
+            Settings { policy: Policy::Failover, check: Duration::from_secs(60), ..Settings::default() };
+        let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
+        let swap = |old: u8, new: u8| {
+            let mut data = Buf::zeroed(1024);
+            data[..512].fill(old);
+            data[512..].fill(new);
+            joined.compare_and_write(0, data)
+        };
+        assert_eq!((swap(0, 1).await, swap(0, 2).await), (Ok(true), Ok(false)));
+        // Nobody has noticed when it comes.
+        wires[0].up.store(false, Relaxed);
+        assert_eq!(swap(1, 2).await, Ok(true), "on the other");
+        wires[0].up.store(true, Relaxed);
+        joined.set(0, State::Optimized);
+        wires[0].mute.store(true, Relaxed);
+        assert_eq!(swap(2, 3).await.map_err(|e| e.kind), Err(Kind::Lost), "it may have been carried out");
+        assert_eq!(swap(3, 4).await, Ok(true), "it was");
+    });
+}
+
+#[test]
+fn what_any_path_tells_to_be_lost_fails_one_flush() {
+    inside(async {
+        let wires = two();
+        let disk = join(&wires, Duration::ZERO).await;
+        for wire in &wires {
+            wire.lost.store(true, Relaxed);
+            assert_eq!(disk.flush().await.unwrap_err().to_string(), "lost");
+            disk.flush().await.expect("told once");
+        }
+    });
+}
+
+#[test]
+fn paths_to_different_units_are_refused() {
+    inside(async {
+        let medium = medium();
+        for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
+            let ways: Vec<Arc<dyn Way>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
+            let error = Multipath::join(ways, Settings::default()).await.err().expect("refused");
+            assert_eq!(error.kind, Kind::Identity);
+        }
+        assert!(Multipath::join(Vec::new(), Settings::default()).await.is_err());
+    });
+}
+
+#[test]
+fn when_its_time_is_over_an_outage_fails_operations_at_once_until_a_path_is_back() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::from_millis(50)).await;
+        assert!(joined.outage().is_none());
+        wires.iter().for_each(|w| w.set(false));
+        write(&joined, 1).await.expect_err("nobody came back");
+        let since = joined.outage().expect("no path");
+        assert!(since.elapsed() >= Duration::from_millis(50));
+        let at_once = async { Some(write(&joined, 1).await) };
+        let ended = lunar_runtime::either(at_once, async {
+            for _ in 0..100 {
+                lunar_runtime::after_others().await;
+            }
+            None
+        });
+        ended.await.expect("it waits once more").expect_err("nobody came back");
+        assert!(joined.times().queue.max_ns >= 50_000_000);
+        let turn = joined.turn();
+        wires[0].set(true);
+        turn.await;
+        write(&joined, 2).await.expect("it is back");
+        assert!(joined.outage().is_none() && joined.times().service.count == 1);
+    });
+}
+
+#[test]
+fn paths_that_all_lead_elsewhere_are_not_waited_for() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::from_secs(60)).await;
+        (0..2).for_each(|at| joined.set(at, State::Changed));
+        assert!(joined.is_changed());
+        let error = write(&joined, 1).await.expect_err("another disk");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        // The next look finds them back.
+        while joined.is_changed() || joined.outage().is_some() {
+            joined.turn().await;
+        }
+        write(&joined, 1).await.expect("they lead back");
+    });
+}
+
+/// A path that answers when it is asked and fails all that is done on it.
+#[test]
+fn an_operation_that_fails_on_every_path_again_and_again_ends() {
+    assert_eq!(Settings::default().operation, Timeouts::default().operation, "as on one path");
+    inside(async {
+        let wires = two();
+        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let operation = Duration::from_millis(50);
+        let joined = Multipath::join(ways, Settings { operation, ..Settings::default() });
+        let joined = joined.await.expect("two paths to one unit");
+        wires.iter().for_each(|w| w.up.store(false, Relaxed));
+        let (me, over) = (joined.clone(), Arc::new(AtomicBool::new(false)));
+        let end = over.clone();
+        let flatters = compio::runtime::spawn(async move {
+            while !end.load(Relaxed) {
+                (0..2).for_each(|at| me.set(at, State::Optimized));
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let written = compio::time::timeout(Duration::from_secs(20), write(&joined, 1)).await;
+        over.store(true, Relaxed);
+        flatters.await.expect("no panic");
+        written.expect("it hangs").expect_err("no path works");
+    });
+}
+
+fn filled(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(4096);
+    buf.fill(byte);
+    buf
+}
+
+/// The ends of so many operations, by lane.
+async fn ends(queue: &mut Box<dyn Queue>, count: usize) -> Vec<Finished> {
+    let mut ends: Vec<(usize, Finished)> = Vec::new();
+    while ends.len() < count {
+        ends.push(poll_fn(|cx| queue.poll_ended(cx)).await);
+    }
+    ends.sort_by_key(|(lane, _)| *lane);
+    assert!(ends.iter().map(|(lane, _)| *lane).eq(0..count), "each ends once");
+    ends.into_iter().map(|(_, finished)| finished).collect()
+}
+
+#[test]
+fn what_a_queue_has_begun_on_a_path_that_fails_ends_on_the_other() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        let mut queue = joined.clone().queue().expect("a queue");
+        for (byte, cut) in [(1, 0), (2, 1), (3, 0)] {
+            (0..8).for_each(|lane| queue.write(lane, 4096 * lane as u64, filled(byte), false));
+            assert_eq!(joined.paths().iter().map(|path| path.2).collect::<Vec<_>>(), [4, 4], "both are used");
+            wires[cut].set(false);
+            assert!(ends(&mut queue, 8).await.iter().all(|(result, _)| result.is_ok()));
+            assert!(wires[cut].given_up.load(Relaxed));
+            (0..8).for_each(|lane| queue.read(lane, 4096 * lane as u64, Buf::zeroed(4096)));
+            let read = ends(&mut queue, 8).await;
+            assert!(read.iter().all(|(result, buf)| result.is_ok() && buf[..] == filled(byte)[..]));
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        assert!(joined.paths().iter().all(|path| path.2 == 0), "nothing is on its way");
+        queue.read(3, 0, Buf::zeroed(4096));
+        drop(queue);
+        let times = joined.times();
+        assert_eq!((times.service.count, times.queue.count), (48, 48), "each is told once");
+        assert!(joined.paths().iter().all(|path| path.2 == 0), "given up");
+    });
+}
+
+#[test]
+fn without_a_path_a_queue_waits_for_one_or_fails_in_time() {
+    inside(async {
+        let wires = two();
+        let patient = join(&wires, Duration::from_secs(60)).await;
+        let hasty = join(&wires, Duration::from_millis(20)).await;
+        let [mut patient, mut hasty] = [patient, hasty].map(|joined| joined.queue().expect("a queue"));
+        wires.iter().for_each(|w| w.set(false));
+        for queue in [&mut patient, &mut hasty] {
+            queue.write(0, 0, filled(7), false);
+            queue.read(1, 4096, Buf::zeroed(4096));
+        }
+        let failed = ends(&mut hasty, 2).await;
+        assert!(
+            failed
+                .iter()
+                .all(|(result, _)| result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::TimedOut))
+        );
+        let waits = compio::time::timeout(Duration::from_millis(10), ends(&mut patient, 2));
+        assert!(waits.await.is_err(), "there is no path");
+        wires[1].set(true);
+        assert!(ends(&mut patient, 2).await.iter().all(|(result, _)| result.is_ok()));
+    });
+}
+
+#[test]
+fn writes_of_parts_of_one_block_by_a_queue_are_done_one_after_the_other() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        let mut queue = joined.clone().queue().expect("a queue");
+        let [mut one, mut other] = [(); 2].map(|()| Buf::zeroed(256));
+        one.fill(1);
+        other.fill(2);
+        let held = joined.ranges.try_hold(&(0..512), Share::Blocks).expect("it is free");
+        queue.write(0, 0, one, false);
+        queue.write(1, 256, other, false);
+        let early = compio::time::timeout(Duration::from_millis(10), ends(&mut queue, 1)).await;
+        assert!(early.is_err(), "the block is held");
+        drop(held);
+        assert!(ends(&mut queue, 2).await.iter().all(|(result, _)| result.is_ok()));
+        let (_, block) = joined.read(0, Buf::zeroed(512)).await;
+        assert!(block[..256] == [1; 256] && block[256..] == [2; 256]);
+        assert!(joined.ranges.try_hold(&(0..512), Share::Blocks).is_some());
+    });
+}

@@ -1,0 +1,19 @@
+//! Where the time of operations goes.
+
+use lunar_runtime::tally::Total;
+
+/// Where the time of operations goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Until a path took them.
+    pub queue: Total,
+    /// From then on to their end.
+    pub service: Total,
+}
+
+impl Times {
+    /// Both together.
+    pub fn and(self, other: Times) -> Times {
+        Times { queue: self.queue.and(other.queue), service: self.service.and(other.service) }
+    }
+}

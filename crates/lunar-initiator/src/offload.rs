@@ -1,0 +1,270 @@
+//! Copies that a target makes by itself: EXTENDED COPY (LID1; SPC-4 section 6.4) between two logical units.
+//!
+//! The command goes to the destination, which is a disk in any case. After a lost session it is not sent again
+//! by itself (see [`is_repeatable`](crate::command::is_repeatable)): nobody knows whether it was carried out,
+//! and a copy may overwrite its own source. Between two logical units it does not, and to copy a range twice
+//! comes to the same as once, so who copies asks for the range again (see [`Offload::copy`]).
+
+use crate::lun::copy_name;
+use crate::{Direction, Error, Kind, Lun, properties};
+use lunar_block::Future;
+use lunar_block::copy::{GRANULE, Offload};
+use lunar_runtime::Buf;
+use lunar_wire::be;
+use lunar_wire::scsi::cdb;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of one command, where the copy manager takes so many: few enough that progress shows, and that a
+/// stop is soon obeyed.
+const PIECE: u64 = 4 << 20;
+/// Bytes of the parameter list before its descriptors, of a CSCD descriptor (E4h), and of a segment
+/// descriptor block to block (02h).
+const HEADER: usize = 16;
+const CSCD: usize = 32;
+const SEGMENT: usize = 28;
+/// Types of descriptors.
+const IDENTIFICATION: u8 = 0xe4;
+const BLOCK_TO_BLOCK: u8 = 0x02;
+/// LIST ID USAGE: there is no list identifier, and no result is kept.
+const NO_LIST_ID: u8 = 0x18;
+/// Bytes of the operating parameters before their list of descriptor types, and for all of them.
+const PARAMETERS: usize = 44;
+const ANSWER: u16 = 255;
+
+/// A source and a destination, and a target that copies from one to the other.
+pub struct ExtendedCopy {
+    destination: Arc<Lun>,
+    cscds: [[u8; CSCD]; 2],
+    /// Bytes of a block at the source and at the destination.
+    block_sizes: [u64; 2],
+    limits: Limits,
+    /// List identifiers that no copy has now: as many copies run as there are.
+    ids: (flume::Sender<u8>, flume::Receiver<u8>),
+}
+
+impl ExtendedCopy {
+    /// Looks whether the target of both logical units copies between them: whether the session of the
+    /// destination sees the source, and which limits copies have.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] tells why it does not; those of the commands.
+    pub async fn between(source: &Lun, destination: &Arc<Lun>) -> Result<ExtendedCopy, Error> {
+        let session = destination.session();
+        if source.session().facts().target != session.facts().target {
+            return Err(not("they are of different targets"));
+        }
+        let cscds = [cscd(source)?, cscd(destination)?];
+        if cscds[0] == cscds[1] {
+            return Err(not("both have one and the same designator"));
+        }
+        let block_sizes = [source, destination].map(|lun| u64::from(lun.block_size()));
+        let seen = properties(session, source.number()).await?;
+        if seen.identity != source.properties().identity {
+            return Err(not("the session of the destination does not see the source"));
+        }
+        let data = Direction::In(Buf::zeroed(ANSWER.into()));
+        let (result, buf) = destination.perform(cdb::copy_operating_parameters(ANSWER.into()), data).await;
+        let (got, buf) = (result?.transferred, buf.unwrap_or_else(|| Buf::zeroed(0)));
+        let limits = Limits::read(&buf[..got.min(buf.len())], block_sizes)?;
+        let ids = flume::unbounded();
+        // Nobody has taken the other end away.
+        (0..limits.copies).for_each(|id| _ = ids.0.send(id));
+        tracing::debug!(?limits, "the target copies by itself");
+        Ok(ExtendedCopy { destination: destination.clone(), cscds, block_sizes, limits, ids })
+    }
+
+    async fn copy(&self, offset: u64, len: u64) -> Result<(), Error> {
+        if ![offset, len].iter().all(|n| n.is_multiple_of(self.limits.unit)) {
+            return Err(not("the range begins or ends within a block"));
+        }
+        let id = self.ids.1.recv_async().await.map_err(|_| not("there are no list identifiers"))?;
+        let list = self.list(id, offset, len);
+        let mut data = Buf::zeroed(list.len());
+        data.copy_from_slice(&list);
+        let command = cdb::extended_copy(list.len() as u32);
+        // Who gives up waiting does not end the command: its identifier stays taken.
+        let (result, _) = self.destination.perform(command, Direction::Out(data)).await;
+        _ = self.ids.0.send(id);
+        result.map(drop)
+    }
+
+    /// The parameter list (SPC-4 section 6.4.2).
+    fn list(&self, id: u8, offset: u64, len: u64) -> Vec<u8> {
+        let mut b = vec![0; HEADER];
+        (b[0], b[1]) = if self.limits.nameless { (0, NO_LIST_ID) } else { (id, 0) };
+        be::put16(&mut b[2..], (2 * CSCD) as u16);
+        b.extend_from_slice(self.cscds.as_flattened());
+        let mut at = offset;
+        while at < offset + len {
+            let len = (offset + len - at).min(self.limits.segment);
+            b.extend_from_slice(&self.segment(at, len));
+            at += len;
+        }
+        let segments = (b.len() - HEADER - 2 * CSCD) as u32;
+        be::put32(&mut b[8..], segments);
+        b
+    }
+
+    /// A segment descriptor, its length in blocks of the source (SPC-4 section 6.4.6.4).
+    fn segment(&self, offset: u64, len: u64) -> [u8; SEGMENT] {
+        let [from, to] = self.block_sizes;
+        let mut b = [0; SEGMENT];
+        b[0] = BLOCK_TO_BLOCK;
+        be::put16(&mut b[2..], (SEGMENT - 4) as u16);
+        be::put16(&mut b[6..], 1);
+        be::put16(&mut b[10..], (len / from) as u16);
+        be::put64(&mut b[12..], offset / from);
+        be::put64(&mut b[20..], offset / to);
+        b
+    }
+}
+
+impl Offload for ExtendedCopy {
+    fn piece(&self) -> u64 {
+        self.limits.piece
+    }
+
+    fn copy(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            let ended = ExtendedCopy::copy(self, offset, len).await;
+            ended.map_err(|e| {
+                tracing::info!(offset, len, "the target did not copy: {e}");
+                e.into()
+            })
+        })
+    }
+}
+
+fn not(why: &str) -> Error {
+    Error::new(Kind::Invalid, format!("the target does not copy between these LUNs: {why}"))
+}
+
+/// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4): what VPD page 83h says, in the
+/// same layout.
+fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
+    let properties = lun.properties();
+    let name = copy_name(&properties.identity).ok_or_else(|| not("one has neither NAA nor EUI-64"))?;
+    let mut b = [0; CSCD];
+    (b[0], b[1]) = (IDENTIFICATION, properties.device_type);
+    b[4..4 + name.len()].copy_from_slice(name);
+    // Neither the transport protocol nor that it is told.
+    (b[4], b[5]) = (b[4] & 0x0f, b[5] & 0x3f);
+    be::put24(&mut b[29..], properties.block_size);
+    Ok(b)
+}
+
+/// What the copy manager takes, as far as it matters here.
+#[derive(Debug, PartialEq)]
+struct Limits {
+    /// Copies may do without a list identifier.
+    nameless: bool,
+    /// Copies at the same time.
+    copies: u8,
+    /// Bytes of a segment, a multiple of [`GRANULE`].
+    segment: u64,
+    /// Bytes of a command, a multiple of [`GRANULE`].
+    piece: u64,
+    /// Every range is a multiple of so many bytes.
+    unit: u64,
+}
+
+impl Limits {
+    /// Reads the operating parameters (SPC-4 section 6.24.4). Where they set no limit, they are zeros.
+    fn read(b: &[u8], block_sizes: [u64; 2]) -> Result<Limits, Error> {
+        let Some((head, types)) = b.split_at_checked(PARAMETERS) else {
+            return Err(not("it does not report its limits"));
+        };
+        let types = &types[..types.len().min(head[43].into())];
+        let unit = block_sizes.into_iter().chain([1u64.checked_shl(head[37].into()).unwrap_or(0)]).max();
+        let unit = unit.unwrap_or(0);
+        let even = |n: &u64| *n > 0 && unit.is_multiple_of(*n) && GRANULE.is_multiple_of(*n);
+        if ![BLOCK_TO_BLOCK, IDENTIFICATION].iter().all(|kind| types.contains(kind)) {
+            return Err(not("it knows no descriptors of logical units or of blocks"));
+        }
+        if head[37] > 16 || be::get16(&head[8..]) < 2 || !block_sizes.iter().chain([&unit]).all(even) {
+            return Err(not("it copies other amounts of data"));
+        }
+        let room = (be::get32(&head[12..]) as usize).saturating_sub(2 * CSCD) / SEGMENT;
+        let segments = u64::from(be::get16(&head[10..])).min(room as u64);
+        let longest = match be::get32(&head[16..]) {
+            0 => u64::MAX,
+            n => n.into(),
+        };
+        // The descriptor counts blocks with 16 bits.
+        let segment = longest.min(block_sizes[0] * u64::from(u16::MAX)).min(PIECE) / GRANULE * GRANULE;
+        let piece = PIECE.min(segments * segment);
+        if piece == 0 {
+            return Err(not("it copies too little at once"));
+        }
+        Ok(Limits { nameless: head[4] & 1 != 0, copies: copies(head), segment, piece, unit })
+    }
+}
+
+/// Copies at the same time: those with list identifiers, and all of them.
+fn copies(head: &[u8]) -> u8 {
+    let all = match be::get16(&head[34..]) {
+        0 => u8::MAX,
+        n => n.min(u8::MAX.into()) as u8,
+    };
+    head[36].clamp(1, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operating parameters: CSCDs, segments, bytes of descriptors, bytes of a segment, copies, granularity.
+    fn parameters(
+        cscds: u16,
+        segments: u16,
+        list: u32,
+        segment: u32,
+        copies: u8,
+        granularity: u8,
+    ) -> Vec<u8> {
+        let mut b = vec![0; PARAMETERS];
+        b[4] = 1;
+        be::put16(&mut b[8..], cscds);
+        be::put16(&mut b[10..], segments);
+        be::put32(&mut b[12..], list);
+        be::put32(&mut b[16..], segment);
+        (b[36], b[37], b[43]) = (copies, granularity, 2);
+        b.extend_from_slice(&[BLOCK_TO_BLOCK, IDENTIFICATION]);
+        b
+    }
+
+    fn read(b: &[u8]) -> Option<(u8, u64, u64)> {
+        Limits::read(b, [512, 4096]).ok().map(|l| (l.copies, l.segment, l.piece))
+    }
+
+    #[test]
+    fn limits_bound_what_is_asked_for() {
+        let cases = [
+            ((16, 64, 2560, 256 << 20, 64, 9), Some((64, PIECE, PIECE))),
+            // LIO: one segment, one copy at a time.
+            ((2, 1, 1024, 256 << 20, 1, 9), Some((1, PIECE, PIECE))),
+            ((2, 8, 1024, 100 << 10, 0, 0), Some((1, 64 << 10, 512 << 10))),
+            ((2, 8, 64 + 2 * 28, 1 << 20, 2, 0), Some((2, 1 << 20, 2 << 20))),
+            ((2, 8, 1024, 0, 2, 16), Some((2, PIECE, PIECE))),
+            ((1, 8, 1024, 0, 2, 9), None),
+            ((2, 0, 1024, 0, 2, 9), None),
+            ((2, 8, 64, 0, 2, 9), None),
+            ((2, 8, 1024, 32 << 10, 2, 9), None),
+            ((2, 8, 1024, 0, 2, 17), None),
+            ((2, 8, 1024, 0, 2, 255), None),
+        ];
+        for ((cscds, segments, list, segment, copies, granularity), expected) in cases {
+            let b = parameters(cscds, segments, list, segment, copies, granularity);
+            assert_eq!(read(&b), expected, "{b:?}");
+        }
+        let whole = parameters(2, 8, 1024, 0, 2, 9);
+        assert_eq!(Limits::read(&whole, [512, 512]).map(|l| l.piece), Ok(PIECE));
+        assert!(Limits::read(&whole, [520, 512]).is_err(), "blocks that no piece is a multiple of");
+        for n in 0..whole.len() {
+            assert_eq!(read(&whole[..n]), None, "cut at {n}");
+        }
+        let few = [&whole[..34], &[0, 1, 9][..], &whole[37..]].concat();
+        assert_eq!(read(&few), Some((1, PIECE, PIECE)), "no more than all copies together");
+    }
+}

@@ -1,0 +1,212 @@
+//! From a URL to a session or a logical unit.
+
+use crate::{Error, FoundTarget, Kind, Lun, Options, Portal, Session, Url, discover, luns};
+use lunar_wire::iscsi::lun::decode;
+use std::sync::Arc;
+
+/// Names that a hint lists.
+const LISTED: usize = 8;
+
+/// Logs in to the target of a URL. A URL of a portal will do where the portal has one target.
+///
+/// # Errors
+/// Those of [`Url::options`] and [`Session::open`]; [`Kind::Invalid`] with a hint when the portal has several
+/// targets.
+pub async fn connect(url: &Url) -> Result<Session, Error> {
+    Ok(connect_with(url, &url.options()?).await?.1)
+}
+
+/// [`connect`] with other options than those of the URL: the URL of the portal and target that answered, and the session.
+///
+/// # Errors
+/// Those of [`resolve`] and [`Session::open`].
+pub async fn connect_with(url: &Url, options: &Options) -> Result<(Url, Session), Error> {
+    log_in(&resolve(url, options).await?, options, |e| tracing::warn!("{e}")).await
+}
+
+/// The same URL with a target, once for each portal of the target: one of a portal will do where the portal has one
+/// target.
+///
+/// # Errors
+/// Those of [`discover`]; [`Kind::NotFound`] without a target, [`Kind::Invalid`] with several.
+pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
+    if url.target.is_some() {
+        return Ok(vec![url.clone()]);
+    }
+    let found = discover(url.portal.clone(), options).await?;
+    Ok(ways(url, only_target(url, found)?))
+}
+
+/// Logs in at the first of these URLs that can be reached; the errors of those before it go to `report`. No other error
+/// leads to another URL: all portals of a target give the same answer.
+///
+/// # Errors
+/// That of the last URL, if none can be reached; those of [`Session::open`]. [`Kind::Invalid`] without a URL.
+pub async fn log_in(
+    ways: &[Url],
+    options: &Options,
+    mut report: impl FnMut(Error),
+) -> Result<(Url, Session), Error> {
+    let mut last = Error::new(Kind::Invalid, "no URL to log in at");
+    for (n, url) in ways.iter().enumerate() {
+        if n > 0 {
+            report(last);
+        }
+        let target = url.target.as_deref().unwrap_or_default();
+        match Session::open(url.portal.clone(), target, options.clone()).await {
+            Ok(session) => return Ok((url.clone(), session)),
+            Err(e) if e.is_away() => last = url.explain(e),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+/// Opens the logical unit of a URL, with a session of its own. A URL without LUN will do where the target has
+/// one logical unit.
+///
+/// # Errors
+/// Those of [`connect`] and [`Lun::open`]; [`Kind::Invalid`] with a hint when the target has several logical
+/// units.
+pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
+    let session = connect(url).await?;
+    let lun = lun_of(url, &session).await?;
+    Lun::open(&session, lun).await
+}
+
+/// The URL of a target that the portal of this URL told of. [`Url::explain`] adds the portal that named it to an error.
+pub fn at(url: &Url, found: FoundTarget) -> Url {
+    ways(url, found).swap_remove(0)
+}
+
+/// The URLs of a target that the portal of this URL named, in the order in which they are tried: one for each portal of the
+/// target, and at least one. The portal of this URL is first, if it is one of the target's.
+pub fn ways(url: &Url, found: FoundTarget) -> Vec<Url> {
+    let there = url.at(found.name, url.lun);
+    let mut portals: Vec<Portal> = found.addresses.into_iter().map(Portal::from).collect();
+    match portals.iter().position(|portal| *portal == url.portal) {
+        Some(own) => portals[..=own].rotate_right(1),
+        None if portals.is_empty() => portals.push(url.portal.clone()),
+        None => {}
+    }
+    portals.into_iter().map(|portal| there.sent_to(portal)).collect()
+}
+
+/// The LUN of a URL. A URL without LUN will do where the target of this session has one logical unit.
+///
+/// # Errors
+/// Those of REPORT LUNS; [`Kind::Invalid`] with a hint when the target has several logical units.
+pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
+    match url.lun {
+        Some(lun) => Ok(lun),
+        None => only_lun(url, session).await,
+    }
+}
+
+fn only_target(url: &Url, mut found: Vec<FoundTarget>) -> Result<FoundTarget, Error> {
+    match found.len() {
+        0 => Err(Error::new(
+            Kind::NotFound,
+            format!("the portal {} shows no target to this initiator", url.portal),
+        )
+        .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        1 => Ok(found.remove(0)),
+        n => {
+            let names = found.iter().map(|one| url.at(&one.name, None).plain());
+            let what = format!("{} has {n} targets, and the URL names none", url.portal);
+            Err(Error::new(Kind::Invalid, what).with_hint(format!("take one of them: {}", list(names))))
+        }
+    }
+}
+
+async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
+    let target = session.facts().target;
+    let found: Vec<u16> = luns(session).await?.into_iter().filter_map(decode).collect();
+    match found[..] {
+        [] => Err(Error::new(Kind::NotFound, format!("the target {target} shows no LUN to this initiator"))
+            .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        [one] => Ok(one),
+        _ => {
+            let urls = found.iter().map(|lun| url.at(&target, Some(*lun)).plain());
+            let what = format!("{target} has {} LUNs, and the URL names none", found.len());
+            Err(Error::new(Kind::Invalid, what).with_hint(format!("take one of them: {}", list(urls))))
+        }
+    }
+}
+
+fn list(all: impl ExactSizeIterator<Item = String>) -> String {
+    let n = all.len();
+    let mut text = all.take(LISTED).collect::<Vec<_>>().join(", ");
+    if n > LISTED {
+        text += &format!(", and {} more", n - LISTED);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PortalAddress;
+
+    fn found(n: usize) -> Vec<FoundTarget> {
+        let one = |n| FoundTarget { name: format!("iqn.2026-11.org.example:{n}"), addresses: Vec::new() };
+        (0..n).map(one).collect()
+    }
+
+    #[test]
+    fn one_target_will_do_and_several_are_listed() {
+        let url = Url::parse("iscsi://h?commands=3").unwrap();
+        assert_eq!(only_target(&url, found(0)).unwrap_err().kind, Kind::NotFound);
+        assert_eq!(only_target(&url, found(1)).unwrap(), found(1)[0]);
+        let error = only_target(&url, found(10)).unwrap_err();
+        let hint = error.hint.clone().unwrap();
+        assert_eq!(error.kind, Kind::Invalid);
+        assert!(hint.contains("iscsi://h:3260/iqn.2026-11.org.example:7, and 2 more"), "{hint}");
+    }
+
+    #[test]
+    fn an_unreachable_address_names_its_source() {
+        let url = Url::parse("iscsi://127.0.0.1").unwrap();
+        let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
+        let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
+        let there = at(&url, found.clone());
+        let error = there.explain(Error::new(Kind::Unreachable, "connection refused"));
+        assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
+        assert!(error.hint.as_ref().unwrap().contains("127.0.0.1:3260"), "{:?}", error.hint);
+        let kept = [
+            there.explain(Error::new(Kind::Refused, "x")),
+            there.through(url.portal.clone()).explain(Error::new(Kind::Unreachable, "x")),
+            at(&url, FoundTarget { addresses: Vec::new(), ..found })
+                .explain(Error::new(Kind::Unreachable, "x")),
+        ];
+        assert!(kept.iter().all(|error| error.what == "x"), "{kept:?}");
+    }
+
+    #[test]
+    fn portals_of_a_target_are_tried_from_the_one_asked() {
+        let url = Url::parse("iscsi://a").unwrap();
+        let of = |hosts: &[&str]| {
+            let told = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
+            let found = FoundTarget { name: "iqn.x".into(), addresses: hosts.iter().map(told).collect() };
+            ways(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(&[]), "a");
+        assert_eq!(of(&["b", "c", "a", "d"]), "a b c d");
+        assert_eq!(of(&["b", "c"]), "b c");
+    }
+
+    /// These are held by the futures of all commands, one in another.
+    #[test]
+    fn futures_of_logins_are_small() {
+        let url = Url::parse("iscsi://h/iqn.x").unwrap();
+        let options = url.options().unwrap();
+        let ways = [url.clone()];
+        let sizes = [
+            size_of_val(&Session::open(url.portal.clone(), "iqn.x", options.clone())),
+            size_of_val(&discover(url.portal.clone(), &options)),
+            size_of_val(&log_in(&ways, &options, drop)),
+            size_of_val(&open(&url)),
+        ];
+        assert!(sizes.iter().all(|size| *size < 8192), "{sizes:?}");
+    }
+}

@@ -1,0 +1,245 @@
+//! One way to a target, step by step, for people who want to know what is wrong.
+
+use crate::connect::{self, Attempt, Goal, Watch, Wire};
+use crate::options::Transport;
+use crate::{Error, Kind, Options, Portal, srp};
+use lunar_proto::initiator::login::LoggedIn;
+use lunar_runtime::stream::{Route, Stream};
+use lunar_wire::iscsi::text::pairs;
+use lunar_wire::iscsi::{Bhs, opcode};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Redirections that are followed.
+const REDIRECTIONS: usize = 5;
+/// Keys that prove who somebody is: shown without their values.
+const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
+
+/// A login, and what led to it, as far as it came.
+#[derive(Debug)]
+pub struct Probe {
+    /// The portals that were tried: the one asked for, then those that it sent us to.
+    pub portals: Vec<Portal>,
+    /// The addresses of the last one.
+    pub addresses: Vec<SocketAddr>,
+    /// What it took to find them.
+    pub resolved_in: Duration,
+    /// What it took to connect to each that was tried, or why it failed.
+    pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
+    /// The way of the connection, where it is one over TCP.
+    pub route: Route,
+    /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    pub carrier: Option<String>,
+    /// The requests and responses of the login.
+    pub exchanges: Vec<Exchange>,
+    /// What came of it, or why nothing did.
+    pub login: Result<Box<LoggedIn>, Error>,
+}
+
+/// One request of a login and its response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The stage, as RFC 7143 section 11.12.3 names it. Over SRP there is a single one.
+    pub stage: &'static str,
+    /// Keys that were offered.
+    pub sent: Vec<(String, String)>,
+    /// Keys that were answered.
+    pub received: Vec<(String, String)>,
+    /// Status-Class and Status-Detail, once there is a response.
+    pub status: Option<(u8, u8)>,
+    /// What the response took; None while there is none.
+    pub took: Option<Duration>,
+}
+
+impl Probe {
+    /// Nothing has been tried yet.
+    pub fn of(portal: Portal) -> Probe {
+        Probe {
+            portals: vec![portal],
+            addresses: Vec::new(),
+            resolved_in: Duration::ZERO,
+            connections: Vec::new(),
+            route: Route::default(),
+            carrier: None,
+            exchanges: Vec::new(),
+            login: Err(Error::new(Kind::TimedOut, "not done")),
+        }
+    }
+
+    /// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`]; what
+    /// has happened so far stands here at any time.
+    pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
+        let goal = Goal { portal: self.portals[0].clone(), target, isid: connect::new_isid(), beside: false };
+        let limit = options.timeouts.login;
+        for _ in 0..=REDIRECTIONS {
+            let step = compio::time::timeout(limit, Box::pin(self.step(&goal, options))).await;
+            let late =
+                || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
+            match step.unwrap_or_else(|_| late()) {
+                Ok(Some(portal)) => self.portals.push(portal),
+                Ok(None) => return,
+                Err(e) => {
+                    self.login = Err(e);
+                    return;
+                }
+            }
+        }
+        self.login = Err(Error::new(Kind::Protocol, "more redirections than anybody follows"));
+    }
+
+    /// One portal: a redirection tells of the next.
+    async fn step(&mut self, goal: &Goal, options: &Options) -> Result<Option<Portal>, Error> {
+        let portal = self.portals.last().expect("the first one").clone();
+        let since = Instant::now();
+        self.addresses = connect::resolve(&portal).await?;
+        self.resolved_in = since.elapsed();
+        self.connections.clear();
+        self.exchanges.clear();
+        let wire = match options.transport {
+            Transport::Srp => self.by_srp(goal, options).await?,
+            Transport::Tcp | Transport::Iser => self.connect(goal, options).await?,
+        };
+        self.carrier = Some(wire.carrier());
+        let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
+        match connect::log_in(wire, &portal, goal, options, &mut notes).await? {
+            Attempt::Moved(there) => Ok(Some(there)),
+            Attempt::In(connected) => {
+                self.login = Ok(connected.login.clone());
+                // A target that does not answer the logout changes nothing.
+                let _ = connect::log_out(*connected).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Over SRP the login goes with the connection.
+    async fn by_srp(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        let sent = srp::asked(&srp::request(goal, options)?);
+        let since = Instant::now();
+        self.exchanges.push(Exchange {
+            stage: "single",
+            sent,
+            received: Vec::new(),
+            status: None,
+            took: None,
+        });
+        let made = self.connect(goal, options).await;
+        let exchange = self.exchanges.last_mut().expect("it was begun");
+        match &made {
+            Ok(Wire::Srp(wire)) => exchange.received = srp::granted(wire.response()),
+            Err(e) if !is_answer(e.kind) => return made,
+            _ => {}
+        }
+        exchange.took = Some(since.elapsed());
+        made
+    }
+
+    async fn connect(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        if options.by_device() {
+            return self.by_device(goal, options).await;
+        }
+        let stream = self.by_tcp().await?;
+        self.route = stream.route();
+        Wire::over(stream, goal, options).await
+    }
+
+    /// Each address by the RDMA device that leads there.
+    async fn by_device(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        let mut last = nowhere();
+        for address in self.addresses.clone() {
+            let since = Instant::now();
+            match Wire::by_device(&[address], goal, options).await {
+                Ok(wire) => {
+                    self.connections.push((address, Ok(since.elapsed())));
+                    return Ok(wire);
+                }
+                Err(e) => {
+                    self.connections.push((address, Err(e.what.clone())));
+                    last = e;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    async fn by_tcp(&mut self) -> Result<Stream, Error> {
+        let mut last = nowhere();
+        for address in self.addresses.clone() {
+            let since = Instant::now();
+            match Stream::connect(address).await {
+                Ok(stream) => {
+                    self.connections.push((address, Ok(since.elapsed())));
+                    return Ok(stream);
+                }
+                Err(e) => {
+                    self.connections.push((address, Err(connect::io_text(&e))));
+                    last = connect::no_connection(&e);
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+fn nowhere() -> Error {
+    Error::new(Kind::Unreachable, "its name has no address")
+}
+
+/// The other side has said something, and be it no.
+fn is_answer(kind: Kind) -> bool {
+    matches!(kind, Kind::Refused | Kind::NotFound | Kind::Protocol)
+}
+
+/// Writes the exchanges of a login down.
+struct Notes<'a> {
+    exchanges: &'a mut Vec<Exchange>,
+    since: Instant,
+}
+
+impl Watch for Notes<'_> {
+    fn see(&mut self, header: &Bhs, data: &[u8]) {
+        match header.opcode() {
+            opcode::LOGIN => {
+                self.since = Instant::now();
+                self.exchanges.push(Exchange {
+                    stage: if header.0[1] >> 2 & 3 == 0 { "security" } else { "operational" },
+                    sent: keys(data),
+                    received: Vec::new(),
+                    status: None,
+                    took: None,
+                });
+            }
+            _ => {
+                if let Some(last) = self.exchanges.last_mut() {
+                    last.received = keys(data);
+                    last.status = Some((header.0[36], header.0[37]));
+                    last.took = Some(self.since.elapsed());
+                }
+            }
+        }
+    }
+}
+
+/// Keys and values, fit to be shown.
+fn keys(text: &[u8]) -> Vec<(String, String)> {
+    let shown = |key: &str, value: &str| match HIDDEN.contains(&key) {
+        true => "...".to_owned(),
+        false => value.chars().take(256).collect::<String>().escape_debug().to_string(),
+    };
+    pairs(text).flatten().take(64).map(|(key, value)| (key.to_owned(), shown(key, value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shown_without_proofs_and_without_controls() {
+        let text = b"AuthMethod=CHAP\0CHAP_R=0x1234\0TargetAlias=a\x1b[m\0";
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            keys(text),
+            [pair("AuthMethod", "CHAP"), pair("CHAP_R", "..."), pair("TargetAlias", "a\\u{1b}[m")]
+        );
+    }
+}

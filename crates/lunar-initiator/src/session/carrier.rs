@@ -1,0 +1,298 @@
+//! The transport seam: how the PDUs of a session travel, and how the memory of its commands is filled and read. Over TCP
+//! both are bytes of a stream; other data movers let the target use the memory itself.
+
+use super::machine::Machine;
+use super::task::Task;
+use crate::{Error, Kind};
+use lunar_proto::parameters::Parameters;
+use lunar_rdma::{Endpoint, Event, Events, Wait};
+use lunar_runtime::Stream;
+use lunar_runtime::iscsi::out::{self, Digests, Payload};
+use lunar_runtime::iscsi::receive::{Broken, Received, Receiver};
+use lunar_wire::iscsi::Bhs;
+use lunar_wire::scsi::{Sense, Status};
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+
+/// A data mover that is no stream of bytes.
+pub trait Mover {
+    /// Takes a PDU that is to go, with the length of its data not filled in.
+    fn push(&self, header: Bhs, payload: Payload);
+
+    /// Takes a command, and lends its memory to the target for as long as it is under way.
+    ///
+    /// # Errors
+    /// When that memory cannot be lent. Then nothing was taken.
+    fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error>;
+
+    /// A command is over without an answer of its own: the target may not use its memory any more.
+    fn ended(&self, itt: u32);
+
+    /// Bytes that wait, and what holds them.
+    fn waiting(&self) -> usize;
+
+    /// Whether anything has left since the last call.
+    fn has_moved(&self) -> bool;
+
+    /// Sends what waits. False: some of it waits until [`Mover::writable`].
+    fn flush(&self) -> io::Result<bool>;
+
+    /// Takes what is there, and hands every PDU over.
+    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken>;
+
+    /// Waits until there may be something to take.
+    fn readable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// Waits until more can be sent.
+    fn writable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// Ends the connection.
+    fn close(&self);
+
+    /// Ends the connection, and throws away what was not delivered.
+    fn reset(&self);
+
+    /// Whether every end of it is a reset, also that by the death of the process.
+    fn reset_on_close(&self, reset: bool) -> io::Result<()>;
+}
+
+/// Why a command that could not lend its memory has ended.
+pub fn cannot_lend(e: &io::Error) -> Error {
+    Error::new(Kind::Invalid, format!("the memory of a command cannot be lent to the target: {e}"))
+}
+
+/// Bytes of a read that the target has not filled, where nothing but its answer tells: as the residual says, if there is
+/// one. A command that failed without it may have filled none.
+pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
+    // NO SENSE, RECOVERED ERROR and COMPLETED come with data.
+    let is_done = |sense: Sense| matches!(sense.key, 0x0 | 0x1 | 0xf);
+    let is_good = status == Status::Good as u8
+        || status == Status::CheckCondition as u8 && Sense::decode(sense).is_some_and(is_done);
+    residual.unwrap_or(if is_good { 0 } else { u32::MAX })
+}
+
+/// The connection itself.
+pub enum Line {
+    /// A stream of bytes.
+    Tcp(Stream),
+    /// Another data mover.
+    Moved(Rc<dyn Mover>),
+}
+
+/// Its sending side.
+pub enum Out {
+    /// PDUs one behind the other.
+    Tcp(out::Out),
+    /// Another data mover.
+    Moved(Rc<dyn Mover>),
+}
+
+impl Default for Out {
+    fn default() -> Out {
+        Out::Tcp(out::Out::default())
+    }
+}
+
+/// Its receiving side.
+pub enum Incoming {
+    /// PDUs one behind the other.
+    Tcp(Receiver),
+    /// Another data mover.
+    Moved(Rc<dyn Mover>),
+}
+
+impl Line {
+    /// Its sending side, for a connection that begins.
+    pub fn out(&self) -> Out {
+        match self {
+            Line::Tcp(_) => Out::default(),
+            Line::Moved(mover) => Out::Moved(mover.clone()),
+        }
+    }
+
+    /// Its receiving side; `begun` are bytes that came with the login.
+    pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> Incoming {
+        match self {
+            Line::Tcp(_) => Incoming::Tcp(Receiver::new(digests, max_data, begun)),
+            Line::Moved(mover) => Incoming::Moved(mover.clone()),
+        }
+    }
+
+    /// Waits until there may be something to take, or the target is gone.
+    pub async fn readable(&self) -> io::Result<()> {
+        match self {
+            Line::Tcp(stream) => stream.readable().await,
+            Line::Moved(mover) => mover.readable().await,
+        }
+    }
+
+    /// It is known without asking that there is something to take.
+    pub fn is_readable(&self) -> bool {
+        match self {
+            Line::Tcp(stream) => stream.is_readable(),
+            Line::Moved(_) => false,
+        }
+    }
+
+    /// Waits until more can be sent.
+    pub async fn writable(&self) -> io::Result<()> {
+        match self {
+            Line::Tcp(stream) => stream.writable().await,
+            Line::Moved(mover) => mover.writable().await,
+        }
+    }
+
+    /// Whether what was sent and not delivered is thrown away when it ends.
+    pub fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        match self {
+            Line::Tcp(stream) => stream.reset_on_close(reset),
+            Line::Moved(mover) => mover.reset_on_close(reset),
+        }
+    }
+
+    /// Ends it, and throws away what was not delivered.
+    pub fn reset(&self) {
+        match self {
+            Line::Tcp(stream) => stream.reset(),
+            Line::Moved(mover) => mover.reset(),
+        }
+    }
+
+    /// Ends it.
+    pub fn close(&self) {
+        match self {
+            Line::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Line::Moved(mover) => mover.close(),
+        }
+    }
+}
+
+/// Hands over the messages that have come, up to the end of the connection, and has as many received as were taken: of at
+/// most `len` bytes. `take` tells whether more is wanted.
+pub fn messages(
+    endpoint: &dyn Endpoint,
+    events: &mut Events,
+    len: usize,
+    mut take: impl FnMut(&[u8]) -> Result<bool, Broken>,
+) -> Result<Received, Broken> {
+    let (mut taken, mut result) = (0, Ok(Received::More));
+    for event in events.list.drain(..) {
+        let more = match event {
+            Event::Message(range, _) => {
+                taken += 1;
+                take(&events.bytes[range])
+            }
+            Event::Read(..) => Ok(true),
+            Event::End(None) => Ok(false),
+            Event::End(Some(e)) => Err(Broken::Io(e)),
+        };
+        match more {
+            Ok(true) => continue,
+            Ok(false) => result = Ok(Received::End),
+            Err(e) => result = Err(e),
+        }
+        break;
+    }
+    if taken > 0 {
+        endpoint.receives(taken, len);
+    }
+    events.clear();
+    result
+}
+
+impl Out {
+    /// Queues a PDU.
+    #[inline]
+    pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
+        match self {
+            Out::Tcp(out) => out.push(header, payload, digests),
+            Out::Moved(mover) => mover.push(header, payload),
+        }
+    }
+
+    /// Bytes that wait, and what holds them.
+    pub fn waiting(&self) -> usize {
+        match self {
+            Out::Tcp(out) => out.waiting(),
+            Out::Moved(mover) => mover.waiting(),
+        }
+    }
+
+    /// Sends until all has left (true) or no more is taken (false).
+    pub fn flush(&mut self, line: &Line) -> io::Result<bool> {
+        match (self, line) {
+            (Out::Tcp(out), Line::Tcp(stream)) => out.flush(stream),
+            (Out::Moved(mover), _) => mover.flush(),
+            // The one of a connection that is over.
+            (Out::Tcp(_), Line::Moved(_)) => Ok(true),
+        }
+    }
+
+    /// Bytes that have left. A data mover does not count them.
+    pub fn left(&self) -> u64 {
+        match self {
+            Out::Tcp(out) => out.left(),
+            Out::Moved(_) => 0,
+        }
+    }
+
+    /// What [`Out::left`] will be when all that waits now has left.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        match self {
+            Out::Tcp(out) => out.end(),
+            Out::Moved(_) => 0,
+        }
+    }
+
+    /// Whether a data mover has moved anything since the last call. A stream counts.
+    pub fn has_moved(&self) -> bool {
+        match self {
+            Out::Tcp(_) => false,
+            Out::Moved(mover) => mover.has_moved(),
+        }
+    }
+
+    /// A command is over without an answer of its own.
+    pub fn ended(&self, itt: u32) {
+        if let Out::Moved(mover) = self {
+            mover.ended(itt);
+        }
+    }
+
+    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        match self {
+            Out::Tcp(out) => out.take_bytes(),
+            Out::Moved(_) => Vec::new(),
+        }
+    }
+}
+
+impl Incoming {
+    /// PDUs that came with the login may be there already.
+    pub fn has_begun(&self) -> bool {
+        match self {
+            Incoming::Tcp(receiver) => receiver.has_begun(),
+            Incoming::Moved(_) => true,
+        }
+    }
+
+    /// Takes what is there, and hands every whole PDU over.
+    pub fn receive(&mut self, line: &Line, machine: &mut Machine) -> Result<Received, Broken> {
+        match (self, line) {
+            (Incoming::Tcp(receiver), Line::Tcp(stream)) => receiver.receive(stream, machine),
+            (Incoming::Moved(mover), _) => mover.receive(machine),
+            (Incoming::Tcp(_), Line::Moved(_)) => Ok(Received::End),
+        }
+    }
+
+    /// The same of what has come already and was not handed over yet.
+    pub fn resume(&mut self, machine: &mut Machine) -> Result<Received, Broken> {
+        match self {
+            Incoming::Tcp(receiver) => receiver.resume(machine),
+            Incoming::Moved(mover) => mover.receive(machine),
+        }
+    }
+}

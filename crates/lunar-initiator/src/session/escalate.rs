@@ -1,0 +1,296 @@
+//! What takes too long: pings, ever stronger means against commands that do not end, and the deadlines after
+//! which their owners are told.
+
+use super::Event;
+use super::control::Asked;
+use super::home::Home;
+use super::machine::{Machine, Online};
+use super::orphans::Proof;
+use super::task::{Data, State, Task};
+use crate::{Error, Kind};
+use lunar_proto::window::precedes;
+use lunar_wire::iscsi::lun::shown;
+use lunar_wire::iscsi::request::Function;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Clock ticks with and without commands.
+const TICK: Duration = Duration::from_millis(250);
+const IDLE_TICK: Duration = Duration::from_secs(1);
+
+/// Function complete; Task does not exist (RFC 7143 section 11.6.1).
+pub const COMPLETE: u8 = 0;
+pub const NO_SUCH_TASK: u8 = 1;
+
+/// The clock of a session.
+pub async fn watch(home: Rc<Home>) {
+    while !home.over.get() {
+        let busy = home.machine.borrow().tasks.count() > 0;
+        compio::time::sleep(if busy { TICK } else { IDLE_TICK }).await;
+        let now = Instant::now();
+        home.machine.borrow_mut().look_at_line(now);
+        home.end_recovery(now);
+        home.end_looks(now);
+        home.may_be_back();
+        home.machine.borrow_mut().tasks.forget_abandoned();
+        home.end_operations(now);
+        home.say_what_waits(now);
+        home.may_end_orphans(now);
+        home.keep_alive(now);
+        if let Some(tag) = home.overdue(now)
+            && !home.escalating.replace(true)
+        {
+            lunar_runtime::spawn(escalate(home.clone(), tag));
+        }
+        home.flush_soon();
+    }
+}
+
+impl Home {
+    /// Without a connection for too long: commands that wait for one fail, and new ones at once.
+    pub fn end_recovery(&self, now: Instant) {
+        let limit = self.options.timeouts.recovery;
+        let over = self.lost.get().is_some_and(|since| now.duration_since(since) >= limit);
+        if !over || self.gave_up.borrow().is_some() {
+            return;
+        }
+        let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
+        let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
+        self.end_waiting(Error::new(Kind::TimedOut, what));
+    }
+
+    /// Commands that wait for a connection fail, and new ones at once.
+    pub(super) fn end_waiting(&self, error: Error) {
+        let what = error.what.clone();
+        // Our own logout is the end of it, and no loss.
+        match self.leaving.get() || self.closing.get() {
+            true => {}
+            false if self.asked.get() => tracing::debug!("{what}"),
+            false => tracing::warn!("{what}"),
+        }
+        self.fail_waiting(&error);
+        self.machine.borrow_mut().gave_up = true;
+        *self.gave_up.borrow_mut() = Some(error);
+        self.listeners.tell(&Event::GaveUp(what));
+    }
+
+    /// Logical units that were looked for too long: their commands fail, and new ones at once, until they are seen.
+    fn end_looks(&self, now: Instant) {
+        let limit = self.options.timeouts.recovery;
+        let mut machine = self.machine.borrow_mut();
+        for (lun, found) in machine.unseen.late(now, limit) {
+            let (number, limit_s) = (shown(lun), limit.as_secs());
+            let what = format!("LUN {number} of {} was not seen for {limit_s} s: {found}", self.name());
+            tracing::warn!("{what}");
+            let error = Error::new(Kind::TimedOut, what);
+            machine.fail_queued(&error, |t| t.lun == lun && !t.urgent);
+            machine.unseen.give_up(lun, error);
+        }
+    }
+
+    /// Operations whose owners have waited long enough. What a target may still write must not come behind
+    /// what their owners do next: that goes on another connection.
+    fn end_operations(&self, now: Instant) {
+        let limit = self.options.timeouts.operation;
+        let mut machine = self.machine.borrow_mut();
+        let late = |since: Instant| now.duration_since(since) >= limit;
+        let overdue: Vec<u32> =
+            machine.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
+        // Answered, while what was to be written still waits to be sent: the target does not take it.
+        let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
+        let mut is_stray = machine.tasks.iter().any(is_stuck);
+        for tag in overdue {
+            is_stray |= machine.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
+            let what = format!("the command did not end within {} s", limit.as_secs());
+            machine.expire(tag, Error::new(Kind::TimedOut, what));
+        }
+        drop(machine);
+        if is_stray {
+            self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
+        }
+    }
+
+    /// A silent target is asked whether it lives, and given up if it does not answer.
+    fn keep_alive(&self, now: Instant) {
+        let t = &self.options.timeouts;
+        let mut machine = self.machine.borrow_mut();
+        if machine.online == Online::No || machine.parting || t.noop_interval.is_zero() {
+            return;
+        }
+        match machine.oldest_ping() {
+            Some(since) if now.duration_since(since.max(machine.heard)) >= t.noop => {
+                drop(machine);
+                let what = format!("no answer to a ping within {} s", t.noop.as_secs_f32());
+                self.give_up_connection(Error::new(Kind::Lost, what));
+            }
+            Some(_) => {}
+            None if now.duration_since(machine.heard) >= t.noop_interval => machine.ping(),
+            None => {}
+        }
+    }
+
+    /// A command that the target has had for too long.
+    fn overdue(&self, now: Instant) -> Option<u32> {
+        let limit = self.options.timeouts.command;
+        let mut machine = self.machine.borrow_mut();
+        if machine.parting {
+            // The logout ends it.
+            return None;
+        }
+        let late = |sent: Instant| now.duration_since(sent) >= limit;
+        machine.tasks.iter().find(|t| t.state == State::Sent && late(t.sent)).map(|t| t.tag)
+    }
+
+    /// Asks for something on the present connection and waits for the answer.
+    pub(super) async fn ask<T>(
+        self: &Rc<Self>,
+        limit: Duration,
+        say: impl FnOnce(&mut Machine) -> flume::Receiver<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if self.machine.borrow().online == Online::No {
+            return Err(Error::new(Kind::Lost, "there is no connection"));
+        }
+        if self.machine.borrow().parting {
+            return Err(Error::new(Kind::Lost, "the connection is being logged out of"));
+        }
+        self.answer(limit, say).await
+    }
+
+    /// The same on whatever connection there is. The time for the answer begins when what asks for it has left: on a
+    /// slow line many data may be before it.
+    pub(super) async fn answer<T>(
+        self: &Rc<Self>,
+        limit: Duration,
+        say: impl FnOnce(&mut Machine) -> flume::Receiver<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let (answer, end) = {
+            let mut machine = self.machine.borrow_mut();
+            (say(&mut machine), machine.out.end())
+        };
+        self.flush_soon();
+        let last = Instant::now() + self.options.timeouts.operation;
+        loop {
+            let before = self.machine.borrow().out.left();
+            match compio::time::timeout(limit, answer.recv_async()).await {
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(_)) => return Err(Error::new(Kind::Lost, "the connection was lost")),
+                Err(_)
+                    if before < end && self.machine.borrow().out.left() > before && Instant::now() < last => {
+                }
+                Err(_) => {
+                    let what = format!("no answer within {} s", limit.as_secs());
+                    return Err(Error::new(Kind::TimedOut, what));
+                }
+            }
+        }
+    }
+
+    /// Commands that a function has ended: the target will not answer them.
+    fn ended(&self, what: &str, before: u32, which: impl Fn(u64, u32) -> bool) {
+        let mut machine = self.machine.borrow_mut();
+        let sent = |t: &&mut Task| t.state == State::Sent && precedes(t.cmd_sn, before);
+        let tags: Vec<u32> =
+            machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
+        machine.ended_by_abort(tags, what);
+    }
+
+    /// A reset ends orphans, too.
+    fn was_reset(self: &Rc<Self>, function: Function, lun: u64, at: Instant) {
+        match function {
+            Function::LunReset => self.prove(Proof::Reset(Some(lun), at)),
+            Function::TargetWarmReset | Function::TargetColdReset => self.prove(Proof::Reset(None, at)),
+            _ => {}
+        }
+    }
+}
+
+impl Machine {
+    /// A command that only we can end: it was not answered, nor is it sent again on another connection, and no logout
+    /// ends it.
+    fn unended(&mut self, tag: u32) -> Option<&mut Task> {
+        self.tasks.sent(tag).filter(|_| !self.parting)
+    }
+
+    /// Looks at what has left since the last look: the time of what waits behind other bytes runs only while none
+    /// leave. Which of them a data mover has moved is not known: they are a sign of life, no more.
+    pub(super) fn look_at_line(&mut self, now: Instant) {
+        self.now = now;
+        let (left, moved) = (self.out.left(), self.out.has_moved());
+        let before = std::mem::replace(&mut self.left, left);
+        let pings = self.controls.iter_mut().filter(|c| moved && c.asked == Asked::Ping);
+        pings.for_each(|c| c.since = now);
+        if left > before {
+            self.controls.iter_mut().filter(|c| c.end > before).for_each(|c| c.since = now);
+            let behind = |t: &&mut Task| t.state == State::Sent && t.end > before;
+            self.tasks.iter().filter(behind).for_each(|t| t.sent = now);
+        }
+    }
+}
+
+/// Which tasks a function ends.
+fn reaches(function: Function, lun: u64) -> impl Fn(u64, u32) -> bool {
+    let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+    move |task_lun, _| whole || task_lun == lun
+}
+
+/// A function that somebody asked for.
+pub async fn manage(home: Rc<Home>, function: Function, lun: u64, reply: flume::Sender<Result<u8, Error>>) {
+    // Who has stopped to wait does not want it.
+    let _ = reply.send(carry_out(&home, function, lun).await);
+}
+
+/// Asks for a function. Where the target has carried it out, what it ends is over.
+pub(super) async fn carry_out(home: &Rc<Home>, function: Function, lun: u64) -> Result<u8, Error> {
+    let t = &home.options.timeouts;
+    let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+    let limit = if whole { t.target_reset } else { t.lun_reset };
+    let (before, at) = (home.machine.borrow().numbers.cmd_sn, Instant::now());
+    let answer = home.ask(limit, |m| m.manage(function, lun, None)).await;
+    if answer == Ok(COMPLETE) {
+        home.ended("the command was aborted on demand", before, reaches(function, lun));
+        home.was_reset(function, lun, at);
+        home.flush_soon();
+    }
+    answer
+}
+
+/// Ends a command by ever stronger means: abort it, reset its logical unit, reset the target, give the
+/// connection up.
+async fn escalate(home: Rc<Home>, tag: u32) {
+    climb(&home, tag).await;
+    home.escalating.set(false);
+    home.flush_soon();
+}
+
+async fn climb(home: &Rc<Home>, tag: u32) {
+    let t = &home.options.timeouts;
+    let what = format!("the command did not end within {} s and was aborted", t.command.as_secs_f32());
+    let steps = [
+        (Function::AbortTask, t.abort),
+        (Function::LunReset, t.lun_reset),
+        (Function::TargetWarmReset, t.target_reset),
+    ];
+    for (function, limit) in steps {
+        let (lun, cmd_sn, before) = {
+            let mut machine = home.machine.borrow_mut();
+            let before = machine.numbers.cmd_sn;
+            let Some(task) = machine.unended(tag) else { return };
+            (task.lun, task.cmd_sn, before)
+        };
+        tracing::warn!(target = %home.name(), lun = %shown(lun), ?function, "a command takes too long");
+        let (aborts, at) = (function == Function::AbortTask, Instant::now());
+        let task = aborts.then_some((tag, cmd_sn));
+        match home.ask(limit, |m| m.manage(function, lun, task)).await {
+            Ok(COMPLETE | NO_SUCH_TASK) if aborts => return home.ended(&what, before, |_, t| t == tag),
+            Ok(COMPLETE) => {
+                home.ended(&what, before, reaches(function, lun));
+                return home.was_reset(function, lun, at);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let still_there = home.machine.borrow_mut().unended(tag).is_some();
+    if still_there {
+        home.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
+    }
+}

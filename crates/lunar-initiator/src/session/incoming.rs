@@ -1,0 +1,354 @@
+//! What the target says in full feature phase: one function per PDU. What breaks a rule ends the connection;
+//! commands that may be repeated are sent again on the next one.
+
+use super::Event;
+use super::control::Asked;
+use super::machine::{Machine, Online};
+use super::task::{Data as TaskData, Task};
+use super::transfer::Segment;
+use crate::{Completion, Error, Kind};
+use lunar_proto::window::precedes;
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::out::Payload;
+use lunar_runtime::iscsi::receive::{Arrived, Data, Foreseen, Foresight, Sink};
+use lunar_wire::be;
+use lunar_wire::iscsi::pdu::STATUS;
+use lunar_wire::iscsi::request;
+use lunar_wire::iscsi::{Bhs, NONE, opcode};
+use lunar_wire::scsi::{Sense, Status};
+
+/// O and U of Data-In and SCSI Response.
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+/// Answers to pings that may wait to be sent.
+const MOST_PONGS: u32 = 65536;
+/// Reasons of a Reject (RFC 7143 section 11.17.1).
+const DATA_DIGEST_ERROR: u8 = 0x02;
+const WAITING_FOR_LOGOUT: u8 = 0x0c;
+
+/// Of a SCSI Response (RFC 7143 section 11.4.3).
+const TARGET_FAILURE: u8 = 0x01;
+const NEGOTIATION_RESET: u8 = 0x0b;
+
+/// The target broke a rule of the protocol.
+pub fn broke(what: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, what)
+}
+
+impl Sink for Machine {
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        if header.opcode() == opcode::DATA_IN { self.landing_place(header) } else { None }
+    }
+
+    fn buffer(&mut self, len: usize) -> Buf {
+        Buf::zeroed(len)
+    }
+
+    fn foresee(&mut self, sight: &mut Foresight) {
+        self.order.foresee(&mut self.tasks, &self.parameters, sight);
+    }
+
+    fn give_back(&mut self, answer: Foreseen) {
+        self.take_back(answer);
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+        match self.arrived(pdu) {
+            Ok(()) => true,
+            Err(error) => {
+                self.broken.get_or_insert(error);
+                false
+            }
+        }
+    }
+}
+
+impl Machine {
+    #[inline]
+    fn arrived(&mut self, pdu: Arrived<'_>) -> Result<(), Error> {
+        let header = &pdu.header;
+        if !pdu.ahs.is_empty() {
+            return Err(broke(format!("{} with an additional header", opcode::name(header.opcode()))));
+        }
+        if !pdu.intact {
+            // Without recovery of its own (ErrorRecoveryLevel 0), a lost PDU is a lost session.
+            return Err(broke(format!("the data digest of {} does not fit", opcode::name(header.opcode()))));
+        }
+        match header.opcode() {
+            opcode::DATA_IN => self.take_data_in(header, pdu.data),
+            opcode::SCSI_RESPONSE => self.scsi_response(header, pdu.data.bytes()),
+            opcode::R2T => self.take_r2t(header),
+            opcode::NOP_IN => self.nop_in(header),
+            opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, Asked::Manage),
+            opcode::TEXT_RESPONSE => self.text_response(header, pdu.data.bytes()),
+            opcode::LOGOUT_RESPONSE => self.control_response(header, Asked::Logout),
+            opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
+            opcode::REJECT => self.reject(header, pdu.data.bytes()),
+            other => {
+                Err(broke(format!("{} (opcode {other:02x}) in full feature phase", opcode::name(other))))
+            }
+        }
+    }
+
+    /// StatSN has to be the next; the window is that of the latest PDU.
+    #[inline]
+    pub(super) fn status(&mut self, header: &Bhs) -> Result<(), Error> {
+        let expected = self.numbers.exp_stat_sn;
+        if !self.numbers.take_stat_sn(header) {
+            let (name, got) = (opcode::name(header.opcode()), header.word(24));
+            return Err(broke(format!("{name} with StatSN {got} instead of {expected}: an answer was lost")));
+        }
+        self.window(header);
+        Ok(())
+    }
+
+    #[inline]
+    fn window(&mut self, header: &Bhs) {
+        self.numbers.update_window(header);
+    }
+
+    #[inline]
+    fn take_data_in(&mut self, header: &Bhs, data: Data<'_>) -> Result<(), Error> {
+        let segment = match data {
+            Data::Landed(buf) => Segment::Landed(buf),
+            ref other => Segment::Bytes(other.bytes()),
+        };
+        if let Segment::Bytes(bytes) = &segment
+            && bytes.len() != header.data_len()
+        {
+            return Err(broke("a segment of another length than its header states"));
+        }
+        self.data_in(header, segment)?;
+        if header.flags() & STATUS == 0 {
+            self.window(header);
+            return Ok(());
+        }
+        if !header.is_final() {
+            return Err(broke("Data-In with a status that is not the last of its sequence"));
+        }
+        self.status(header)?;
+        self.complete(header, Box::default())
+    }
+
+    fn scsi_response(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        self.status(header)?;
+        let Some(task) = self.tasks.sent(header.itt()) else {
+            return Err(broke(format!(
+                "a SCSI Response for the tag {:08x}, which names no command",
+                header.itt()
+            )));
+        };
+        let (told, came) = (header.word(36), task.data_sn);
+        match header.0[2] {
+            0 if told > came => Err(broke(format!(
+                "{came} Data-In or R2T came of the {told} that the command is told to have had"
+            ))),
+            0 => self.complete(header, sense_of(data)?),
+            code => {
+                let what = format!("the target failed to carry out the command (response {code:02x})");
+                match code {
+                    // The logical unit has said nothing: a command that may be repeated is.
+                    TARGET_FAILURE => self.failed(header.itt(), false, Error::new(Kind::Lost, what)),
+                    _ => self.finish(header.itt(), Err(Error::new(Kind::Scsi, what))),
+                }
+                self.pump();
+                Ok(())
+            }
+        }
+    }
+
+    /// The end of a command with a SCSI status; residuals tell how much was moved (RFC 7143 section 11.4.5).
+    #[inline]
+    fn complete(&mut self, header: &Bhs, sense: Box<[u8]>) -> Result<(), Error> {
+        let Some(task) = self.tasks.sent(header.itt()) else {
+            return Err(broke("a status for a tag that names no command"));
+        };
+        let (flags, residual) = (header.flags(), header.word(44));
+        let (under, over) = match flags & (OVERFLOW | UNDERFLOW) {
+            0 => (0, 0),
+            UNDERFLOW if residual <= task.expected => (residual, 0),
+            OVERFLOW => (0, residual),
+            _ => return Err(broke("a residual that cannot be")),
+        };
+        let (status, queued, is_check) = (header.0[3], task.queued, task.urgent);
+        let transferred = moved(task, under, status)?;
+        if status == Status::CheckCondition as u8 && Sense::decode(&sense).is_some_and(|s| raises_doubt(&s)) {
+            self.doubt();
+        }
+        self.has_answered |= !is_check;
+        let transferred = transferred as usize;
+        let completion = Completion { status, sense, transferred, overflow: over, queued };
+        self.finish(header.itt(), Ok(completion));
+        self.pump();
+        Ok(())
+    }
+
+    fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
+        self.window(header);
+        if self.parting {
+            // The target ends the command.
+            return Ok(());
+        }
+        self.r2t(header)?;
+        self.pump();
+        Ok(())
+    }
+
+    /// A ping, an answer to ours, or news of the window.
+    fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
+        let (itt, ttt) = (header.itt(), header.word20());
+        if itt != NONE && ttt != NONE {
+            return Err(broke("a NOP-In that both asks and answers"));
+        }
+        if itt != NONE {
+            self.status(header)?;
+            self.pump();
+            return self.answered(itt, Asked::Ping, 0);
+        }
+        self.window(header);
+        if ttt != NONE {
+            self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
+            if self.pongs > MOST_PONGS {
+                return Err(broke("the target asks whether we live, and does not read the answers"));
+            }
+            self.say(request::nop_out(header.lun(), NONE, ttt), Payload::Empty);
+        }
+        self.pump();
+        Ok(())
+    }
+
+    fn control_response(&mut self, header: &Bhs, asked: Asked) -> Result<(), Error> {
+        self.status(header)?;
+        self.answered(header.itt(), asked, header.0[2])?;
+        self.pump();
+        Ok(())
+    }
+
+    /// RFC 7143 section 11.9.
+    fn async_message(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        self.status(header)?;
+        match header.0[36] {
+            0 => {
+                if let Some(sense) = Sense::decode(&sense_of(data)?) {
+                    if raises_doubt(&sense) {
+                        self.doubt();
+                    }
+                    self.events.push(Event::Attention { lun: header.lun(), sense });
+                }
+            }
+            // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
+            // this connection by itself.
+            1 | 4 => self.asked_to_leave(u16::from_be_bytes([header.0[42], header.0[43]])),
+            2 | 3 => {
+                self.time2wait_s = u16::from_be_bytes([header.0[40], header.0[41]]);
+                return Err(Error::new(Kind::Lost, "the target ends the connection"));
+            }
+            5 => {
+                let lun = header.lun();
+                let ended: Vec<u32> = self.tasks.iter().filter(|t| t.lun == lun).map(|t| t.tag).collect();
+                self.ended_by_abort(ended, "the target ended the command");
+            }
+            // Those of vendors may be passed over.
+            248..=255 => {}
+            code => return Err(broke(format!("an Asynchronous Message of the unknown kind {code}"))),
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// RFC 7143 section 11.17: the header of what was rejected comes back.
+    fn reject(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        self.status(header)?;
+        let reason = header.0[2];
+        let what = format!("the target rejected a request (reason {reason:02x})");
+        let Some(rejected) = data.first_chunk::<48>().map(|b| Bhs(*b)) else {
+            return Err(broke(format!("{what} without saying which")));
+        };
+        let name = opcode::name(rejected.opcode());
+        let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
+        let tag = rejected.itt();
+        if rejected.opcode() == opcode::TEXT && self.talk_tag() == Some(tag) {
+            self.rejected_text(reason);
+            return Ok(());
+        }
+        if reason == NEGOTIATION_RESET {
+            return Err(error);
+        }
+        match rejected.opcode() {
+            // Its answer follows (section 7.3), or the whole command is to be sent again.
+            opcode::DATA_OUT => {}
+            opcode::SCSI_COMMAND if self.tasks.sent(tag).is_some() => {
+                self.rejected_command(header, tag, error)
+            }
+            _ if self.refused(tag, error.clone()) => {}
+            _ => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    /// Sends nothing more until it is known which logical units are to be looked at first.
+    fn doubt(&mut self) {
+        self.doubts += 1;
+        if self.online == Online::Yes {
+            self.online = Online::Checking;
+            self.to_check = true;
+        }
+    }
+
+    /// The command was not carried out; a damaged one is sent again. If the target still waits for its CmdSN,
+    /// nothing behind it goes on: a ping takes its place (RFC 7143 section 7.3).
+    fn rejected_command(&mut self, header: &Bhs, tag: u32, error: Error) {
+        let Some(cmd_sn) = self.tasks.get(tag).map(|t| t.cmd_sn) else { return };
+        if !precedes(cmd_sn, header.word(28)) {
+            self.fill(cmd_sn);
+        }
+        match header.0[2] {
+            DATA_DIGEST_ERROR => self.failed(tag, false, error),
+            // It has crossed the request for the logout on its way.
+            WAITING_FOR_LOGOUT => {
+                self.leave = true;
+                self.failed(tag, true, error);
+            }
+            _ => self.finish(tag, Err(error)),
+        }
+        self.pump();
+    }
+}
+
+/// Bytes that a command has moved: as the residual tells, but of a read no more than came. Where there is no
+/// success, targets may tell no residual.
+#[inline]
+fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
+    let told = task.expected - under;
+    match task.data {
+        TaskData::In(_, came) if came < told && status == 0 => Err(broke(format!(
+            "{came} bytes came of the {told} that the command {:08x} is told to have read",
+            task.tag
+        ))),
+        TaskData::In(_, came) => Ok(told.min(came)),
+        _ => Ok(told),
+    }
+}
+
+/// A unit attention after which another logical unit may be behind a LUN: NOT READY TO READY CHANGE, a reset,
+/// INQUIRY DATA HAS CHANGED, REPORTED LUNS DATA HAS CHANGED (SAM-5 section 5.14).
+fn raises_doubt(sense: &Sense) -> bool {
+    sense.is_unit_attention() && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
+}
+
+/// The sense data of a segment: their length goes before them.
+fn sense_of(data: &[u8]) -> Result<Box<[u8]>, Error> {
+    if data.len() < 2 {
+        return Ok(Box::default());
+    }
+    let len = be::get16(data) as usize;
+    let sense = data.get(2..2 + len);
+    sense.map(Box::from).ok_or_else(|| broke(format!("sense data of {len} bytes in {}", data.len())))
+}

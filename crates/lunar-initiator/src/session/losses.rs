@@ -1,0 +1,21 @@
+//! Deferred errors (SPC-5 section 4.4.7): what was acknowledged before, and is lost.
+
+use super::lock;
+use lunar_wire::scsi::Sense;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// The last deferred error of each LUN, until somebody asks for what is stable. It comes with any command; its
+/// owner hears of it by the next flush, as of a file by fsync.
+#[derive(Default)]
+pub struct Losses(Mutex<HashMap<u64, Sense>>);
+
+impl Losses {
+    pub fn note(&self, lun: u64, sense: Sense) {
+        lock(&self.0).insert(lun, sense);
+    }
+
+    pub fn take(&self, lun: u64) -> Option<Sense> {
+        lock(&self.0).remove(&lun)
+    }
+}

@@ -1,0 +1,450 @@
+//! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
+//! to be sent waits in an [`Out`], and time is told by whoever runs it.
+
+use super::carrier::Out;
+use super::orphans::Proof;
+use super::task::{CONTROL, State, TRIES, Task, Tasks, Waiter};
+use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk, unseen::Unseen};
+use crate::connect::TargetPort;
+use crate::options::LateWrites;
+use crate::{Command, Completion, Error, Kind};
+use lunar_proto::parameters::Parameters;
+use lunar_runtime::iscsi::out::{Digests, Payload};
+use lunar_wire::iscsi::{Bhs, request};
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Instant;
+
+/// A session's memory: its commands, its numbers, and what waits to be sent.
+pub struct Machine {
+    /// What was negotiated on the present connection.
+    pub parameters: Parameters,
+    /// Which digests that means.
+    pub digests: Digests,
+    /// CmdSN, StatSN.
+    pub numbers: Numbers,
+    /// What is to be sent.
+    pub out: Out,
+    /// The commands.
+    pub tasks: Tasks,
+    /// Those that wait for their place in the window.
+    queue: VecDeque<u32>,
+    /// Those that are answered while parts of them are being sent.
+    leaving: Vec<u32>,
+    /// Requests that are no commands.
+    pub controls: Vec<Control>,
+    last_control: u32,
+    /// Questions in key text; the first is under way.
+    pub(super) talks: VecDeque<Talk>,
+    /// The latest question on this connection was refused.
+    pub(super) talk_refused: bool,
+    /// Commands that the target has, or will when what waits has left.
+    sent: usize,
+    /// Those of them that were queued since the latest flush.
+    unflushed: usize,
+    /// The target waits for something that waits to be sent.
+    pub(super) is_urgent: bool,
+    pub(super) order: Order,
+    /// The most of them.
+    limit: usize,
+    /// There is a connection, and commands may be sent on it.
+    pub online: Online,
+    /// Logical units that are to be looked at before commands go to them.
+    pub unseen: Unseen,
+    /// What happens to commands that change the medium when their connection is lost.
+    pub late_writes: LateWrites,
+    /// The target port of the present connection, or of the last one; None where it cannot be known.
+    pub port: Option<TargetPort>,
+    /// The connection was logged out of in order, which has ended all tasks (RFC 7143 section 11.14).
+    pub parted: bool,
+    /// The time for recovery is over: commands are to end.
+    pub gave_up: bool,
+    /// Unit attentions so far that told that a logical unit may be another one than it was.
+    pub doubts: u64,
+    /// Nobody looks yet.
+    pub to_check: bool,
+    /// A command was answered that was no check of an identity.
+    pub has_answered: bool,
+    /// Why the connection cannot go on.
+    pub broken: Option<Error>,
+    /// The target wants us to log out.
+    pub leave: bool,
+    /// When our Logout is to have been sent at the latest.
+    pub(super) leave_by: Option<Instant>,
+    /// Our Logout is on its way: nothing follows it on this connection (RFC 7143 section 11.14).
+    pub parting: bool,
+    /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
+    pub time2wait_s: u16,
+    /// Answers to pings that may still wait to be sent.
+    pub pongs: u32,
+    /// What the session's owner may want to know.
+    pub events: Vec<Event>,
+    /// About now.
+    pub now: Instant,
+    /// What tells the time where about now is not enough.
+    pub(super) clock: fn() -> Instant,
+    /// When the target was heard last.
+    pub heard: Instant,
+    /// Bytes that had left when that was looked at last.
+    pub(super) left: u64,
+}
+
+/// Which commands may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Online {
+    /// None: there is no connection.
+    No,
+    /// Those that ask whether logical units are what they were.
+    Checking,
+    /// All.
+    Yes,
+}
+
+impl Machine {
+    /// A session without a connection that sends at most so many commands at a time.
+    pub fn new(limit: u16, clock: fn() -> Instant) -> Machine {
+        let now = clock();
+        Machine {
+            parameters: Parameters::default(),
+            digests: Digests::default(),
+            numbers: Numbers::default(),
+            out: Out::default(),
+            tasks: Tasks::default(),
+            queue: VecDeque::new(),
+            leaving: Vec::new(),
+            controls: Vec::new(),
+            last_control: 0,
+            talks: VecDeque::new(),
+            talk_refused: false,
+            sent: 0,
+            unflushed: 0,
+            is_urgent: false,
+            order: Order::default(),
+            limit: limit.clamp(1, 4096).into(),
+            online: Online::No,
+            unseen: Unseen::default(),
+            late_writes: LateWrites::default(),
+            port: None,
+            parted: false,
+            gave_up: false,
+            doubts: 0,
+            to_check: false,
+            has_answered: false,
+            broken: None,
+            leave: false,
+            leave_by: None,
+            parting: false,
+            time2wait_s: 0,
+            pongs: 0,
+            events: Vec::new(),
+            now,
+            clock,
+            heard: now,
+            left: 0,
+        }
+    }
+
+    /// A login has succeeded, at the target port that was set.
+    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, out: Out) {
+        if let Some(port) = self.port {
+            self.prove(Proof::Login(port));
+        }
+        self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
+        self.time2wait_s = parameters.default_time2wait;
+        self.parameters = parameters;
+        self.numbers = numbers;
+        (self.out, self.broken) = (out, None);
+        (self.leave, self.leave_by, self.parting, self.parted) = (false, None, false, false);
+        (self.pongs, self.left, self.talk_refused) = (0, 0, false);
+        self.online = Online::Checking;
+        self.heard = self.now;
+    }
+
+    /// The connection is gone. Commands that may change the medium become orphans. Of the others those that may be repeated
+    /// wait for the next connection, and the rest ends.
+    pub fn disconnect(&mut self, why: &Error) {
+        self.online = Online::No;
+        self.to_check = false;
+        self.unseen.end_looks();
+        // The check of an identity is that of one connection.
+        self.fail_queued(why, |t| t.urgent);
+        let sent = self.tasks.iter().filter(|t| t.state == State::Sent).map(|t| t.tag);
+        sent.for_each(|tag| self.out.ended(tag));
+        self.out = Out::default();
+        self.sent = 0;
+        self.order.clear();
+        self.drop_controls(why);
+        self.drop_talks(why);
+        let now = (self.clock)();
+        self.settle();
+        let mut back: Vec<(u32, u32)> = Vec::new();
+        let (mut over, mut orphans) = (Vec::new(), Vec::new());
+        let waits = !self.parted && self.late_writes == LateWrites::Wait;
+        for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
+            if waits && task.changes && !task.urgent {
+                orphans.push(task.tag);
+            } else if task.may_be_sent_again() {
+                task.rewind(now);
+                back.push((task.cmd_sn, task.tag));
+            } else {
+                over.push(task.tag);
+            }
+        }
+        self.orphan(&orphans);
+        self.queue_again(back);
+        for tag in over {
+            let what = format!("{why}; it is not known whether the command was carried out");
+            let is_aborting = self.tasks.get(tag).is_some_and(|t| t.aborting);
+            let kind = if is_aborting { Kind::Aborted } else { Kind::Lost };
+            if self.tasks.get(tag).is_some_and(|t| t.is_leaving()) {
+                self.leaving.push(tag);
+            }
+            self.tasks.finish(tag, Err(Error::new(kind, what)));
+        }
+    }
+
+    /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order of their
+    /// sending: CmdSN runs on modulo 2^32.
+    pub(super) fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
+        self.bring_back(|_| true);
+        let next = self.numbers.cmd_sn;
+        self.queue.retain(|waits| back.iter().all(|(_, tag)| tag != waits));
+        back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
+        back.into_iter().rev().for_each(|(_, tag)| self.queue_first(tag));
+    }
+
+    /// Puts a command before all others that wait.
+    pub(super) fn queue_first(&mut self, tag: u32) {
+        // Behind commands that wait for the check of an identity, the check would wait for itself.
+        let mut is_first = |tag: &u32| self.tasks.get(*tag).is_none_or(|t| t.urgent);
+        let at = if is_first(&tag) { 0 } else { self.queue.iter().take_while(|t| is_first(t)).count() };
+        self.queue.insert(at, tag);
+    }
+
+    /// Takes a command in. It is sent when its turn comes.
+    #[inline]
+    pub fn submit(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
+        if command.data.expected() > u32::MAX as usize || self.tasks.is_full() {
+            return Err(Box::new(command));
+        }
+        let tag = self.tasks.insert(command, waiter, self.now);
+        if self.queue.is_empty() && self.unseen.is_empty() && self.may_send(tag) {
+            self.send(tag);
+        } else {
+            self.enqueue(tag);
+            self.pump();
+        }
+        Ok(tag)
+    }
+
+    /// It waits from now on.
+    fn enqueue(&mut self, tag: u32) {
+        let now = (self.clock)();
+        if let Some(task) = self.tasks.get(tag) {
+            task.sent = now;
+        }
+        self.queue.push_back(tag);
+    }
+
+    /// The same for a command that passes all others: the check of an identity.
+    pub fn submit_urgently(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
+        if self.tasks.is_full() {
+            return Err(Box::new(command));
+        }
+        let tag = self.tasks.insert(command, waiter, self.now);
+        let task = self.tasks.get(tag).expect("it was put in");
+        (task.urgent, task.sent) = (true, (self.clock)());
+        self.queue.push_front(tag);
+        self.pump();
+        Ok(tag)
+    }
+
+    #[inline]
+    fn may_send(&mut self, tag: u32) -> bool {
+        let allowed = match self.online {
+            Online::Yes => true,
+            Online::No => false,
+            Online::Checking => self.tasks.get(tag).is_some_and(|t| t.urgent),
+        };
+        allowed && !self.leave && !self.parting && self.sent < self.limit && self.numbers.window_is_open()
+    }
+
+    /// Sends what waits, as far as window and limit allow.
+    #[inline]
+    pub fn pump(&mut self) {
+        while let Some(&tag) = self.queue.front() {
+            let waits = self.tasks.get(tag).filter(|t| t.state == State::Queued);
+            let Some(is_abandoned) = waits.map(|t| t.is_abandoned()) else {
+                // It ended while it waited.
+                self.queue.pop_front();
+                continue;
+            };
+            if is_abandoned {
+                self.queue.pop_front();
+                self.tasks.forget(tag);
+                continue;
+            }
+            if !self.may_send(tag) {
+                return;
+            }
+            self.queue.pop_front();
+            if self.is_set_apart(tag) {
+                continue;
+            }
+            self.end_wait(tag);
+            self.send(tag);
+        }
+    }
+
+    fn end_wait(&mut self, tag: u32) {
+        let now = (self.clock)();
+        if let Some(task) = self.tasks.get(tag) {
+            task.queued += now.saturating_duration_since(task.sent);
+        }
+    }
+
+    fn send(&mut self, tag: u32) {
+        let (cmd_sn, exp_stat_sn) = (self.numbers.next_cmd_sn(), self.numbers.exp_stat_sn);
+        let Some(task) = self.tasks.get(tag) else { return };
+        task.state = State::Sent;
+        task.tries += 1;
+        task.cmd_sn = cmd_sn;
+        task.sent = self.now;
+        self.sent += 1;
+        self.unflushed += 1;
+        let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
+        request::stamp(&mut header, cmd_sn, exp_stat_sn);
+        let begun = super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
+        task.end = self.out.end();
+        if let Err(e) = begun {
+            // The target waits for this CmdSN: the next command has it.
+            self.numbers.cmd_sn = cmd_sn;
+            self.finish(tag, Err(e));
+            return;
+        }
+        self.order.push(tag, &mut self.tasks, self.sent);
+    }
+
+    /// A command is over. Its tag is free once its owner has taken the answer.
+    #[inline]
+    pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
+        let Some(task) = self.tasks.get(tag) else { return };
+        if task.state == State::Sent {
+            self.sent -= 1;
+            self.out.ended(tag);
+        }
+        if task.is_leaving() {
+            self.leaving.push(tag);
+        }
+        self.tasks.finish(tag, answer);
+        self.order.settle(&mut self.tasks);
+    }
+
+    /// After a flush: hands over what was answered before all of it had left.
+    pub fn settle(&mut self) {
+        (self.unflushed, self.is_urgent) = (0, false);
+        if self.leaving.is_empty() {
+            return;
+        }
+        let (gone, leaving): (Vec<u32>, Vec<u32>) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|tag| self.tasks.get(*tag).is_none_or(|t| !t.is_leaving()));
+        self.leaving = leaving;
+        gone.into_iter().for_each(|tag| self.tasks.hand_over(tag));
+    }
+
+    /// Commands that an abort or a reset has ended are sent again, in their order, or end.
+    pub fn ended_by_abort(&mut self, tags: impl IntoIterator<Item = u32>, what: &str) {
+        let error = Error::new(Kind::TimedOut, what);
+        let back: Vec<_> =
+            tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, false, &error)).collect();
+        self.queue_again(back);
+        // Also where all of them are over: there is room for others.
+        self.pump();
+    }
+
+    /// The same of a command that the target did not answer as it should; `undone`: it was not carried out, for certain.
+    pub fn failed(&mut self, tag: u32, undone: bool, error: Error) {
+        let back = self.end_or_rewind(tag, undone, &error);
+        self.queue_again(back.into_iter().collect());
+        self.pump();
+    }
+
+    /// CmdSN and tag of a command that is to be sent again; any other ends.
+    fn end_or_rewind(&mut self, tag: u32, undone: bool, error: &Error) -> Option<(u32, u32)> {
+        let now = (self.clock)();
+        let task = self.tasks.sent(tag)?;
+        // Memory that was lent comes back: what is still away then is being sent.
+        self.out.ended(tag);
+        let again = (undone || task.repeatable) && task.tries < TRIES && !task.is_abandoned();
+        if again && !task.aborting && task.expired.is_none() && task.overdue.is_none() {
+            task.rewind(now);
+            self.sent -= 1;
+            return Some((task.cmd_sn, tag));
+        }
+        let kind = if task.aborting { Kind::Aborted } else { error.kind };
+        let overdue = task.overdue.take();
+        self.finish(tag, Err(overdue.unwrap_or_else(|| Error::new(kind, &error.what))));
+        None
+    }
+
+    /// Ends commands of which the target knows nothing; how many of them were to change the medium.
+    pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) -> usize {
+        let chosen = self.tasks.iter().filter(|t| t.state == State::Queued && which(t));
+        let chosen: Vec<(u32, bool)> = chosen.map(|t| (t.tag, t.changes)).collect();
+        let writes = chosen.iter().filter(|(_, changes)| *changes).count();
+        chosen.into_iter().for_each(|(tag, _)| self.tasks.finish(tag, Err(error.clone())));
+        writes
+    }
+
+    /// Looks whether a command has ended; if not, who is to be woken.
+    #[inline]
+    pub fn poll(&mut self, tag: u32, waker: &Waker) -> Option<crate::Finished> {
+        let finished = self.tasks.take(tag);
+        if finished.is_none()
+            && let Some(task) = self.tasks.get(tag)
+        {
+            match &mut task.waiter {
+                Waiter::Here(old) => old.clone_from(waker),
+                other => *other = Waiter::Here(waker.clone()),
+            }
+        }
+        finished
+    }
+
+    /// A tag for a request that is no command.
+    pub fn control_tag(&mut self) -> u32 {
+        loop {
+            self.last_control = (self.last_control + 1) & 0xffff;
+            let tag = CONTROL | self.last_control;
+            if self.controls.iter().all(|c| c.tag != tag) && self.talk_tag() != Some(tag) {
+                return tag;
+            }
+        }
+    }
+
+    /// Queues a request that stands outside the order of CmdSN.
+    pub fn say(&mut self, mut header: Bhs, payload: Payload) {
+        if self.parting {
+            return;
+        }
+        request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
+        self.out.push(header, payload, self.digests);
+        self.is_urgent = true;
+    }
+
+    /// Commands that the target has.
+    pub fn under_way(&self) -> u32 {
+        self.sent as u32
+    }
+
+    /// The target has more to do than waits to be sent.
+    pub fn keeps_target_busy(&self) -> bool {
+        !self.is_urgent && 2 * self.unflushed < self.sent
+    }
+
+    /// Nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.sent == 0 && self.controls.is_empty()
+    }
+}

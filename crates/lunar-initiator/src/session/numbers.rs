@@ -1,0 +1,106 @@
+//! CmdSN, its window, and StatSN as an initiator keeps them (RFC 7143 section 4.2.2).
+
+use lunar_proto::window::precedes;
+use lunar_wire::iscsi::Bhs;
+
+/// The numbers of a session with one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// CmdSN of the next command.
+    pub cmd_sn: u32,
+    /// ExpCmdSN, as the target told it last.
+    pub exp_cmd_sn: u32,
+    /// MaxCmdSN, as the target told it last.
+    pub max_cmd_sn: u32,
+    /// StatSN of the next answer.
+    pub exp_stat_sn: u32,
+}
+
+impl Numbers {
+    /// The target takes one more command.
+    #[inline]
+    pub fn window_is_open(&self) -> bool {
+        !precedes(self.max_cmd_sn, self.cmd_sn)
+    }
+
+    /// Commands that the target takes at once, those included that it has not answered for.
+    pub fn window(&self) -> u32 {
+        let window = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
+        if (window as i32) < 0 { 0 } else { window }
+    }
+
+    /// CmdSN for a command that leaves now.
+    #[inline]
+    pub fn next_cmd_sn(&mut self) -> u32 {
+        let cmd_sn = self.cmd_sn;
+        self.cmd_sn = cmd_sn.wrapping_add(1);
+        cmd_sn
+    }
+
+    /// Takes ExpCmdSN and MaxCmdSN of a PDU. Values that contradict each other are ignored, and neither moves
+    /// backwards (RFC 7143 section 4.2.2.1).
+    #[inline]
+    pub fn update_window(&mut self, header: &Bhs) {
+        let (exp, max) = (header.word(28), header.word(32));
+        if precedes(max, exp.wrapping_sub(1)) {
+            return;
+        }
+        if precedes(self.exp_cmd_sn, exp) && !precedes(self.cmd_sn, exp) {
+            self.exp_cmd_sn = exp;
+        }
+        if precedes(self.max_cmd_sn, max) {
+            self.max_cmd_sn = max;
+        }
+    }
+
+    /// Takes the StatSN of an answer; false if it is not the next one.
+    #[inline]
+    pub fn take_stat_sn(&mut self, header: &Bhs) -> bool {
+        let next = header.word(24) == self.exp_stat_sn;
+        self.exp_stat_sn = self.exp_stat_sn.wrapping_add(next.into());
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_wire::iscsi::{opcode, pdu};
+
+    fn told(stat_sn: u32, exp: u32, max: u32) -> Bhs {
+        let mut header = Bhs::new(opcode::NOP_IN);
+        pdu::stamp(&mut header, stat_sn, exp, max);
+        header
+    }
+
+    /// CMD-010: what is older, or cannot be, changes nothing.
+    #[test]
+    fn the_window_opens_and_never_closes_backwards() {
+        let mut n = Numbers { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4, exp_stat_sn: 1 };
+        assert!(!n.window_is_open());
+        assert_eq!(n.window(), 0);
+        n.update_window(&told(0, 5, 6));
+        assert_eq!(n.window(), 2);
+        assert!(n.window_is_open());
+        assert_eq!((n.next_cmd_sn(), n.next_cmd_sn(), n.window_is_open()), (5, 6, false));
+        n.update_window(&told(0, 6, 5));
+        assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6));
+        n.update_window(&told(0, 9, 4));
+        assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6), "a window that cannot be is ignored");
+    }
+
+    /// CMD-003, SN-004: in serial number arithmetic.
+    #[test]
+    fn numbers_run_on_through_the_wrap() {
+        let mut n =
+            Numbers { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX, exp_stat_sn: u32::MAX };
+        assert_eq!(n.next_cmd_sn(), u32::MAX);
+        assert!(!n.window_is_open());
+        n.update_window(&told(0, 0, 3));
+        assert!(n.window_is_open());
+        assert_eq!((n.cmd_sn, n.exp_cmd_sn, n.max_cmd_sn), (0, 0, 3));
+        assert!(n.take_stat_sn(&told(u32::MAX, 0, 3)));
+        assert!(!n.take_stat_sn(&told(1, 0, 3)));
+        assert_eq!(n.exp_stat_sn, 0);
+    }
+}

@@ -1,0 +1,67 @@
+//! The order in which commands were sent: mostly that of their answers, which are received accordingly.
+
+use super::task::{Data, Task, Tasks};
+use super::transfer::unsolicited;
+use lunar_proto::parameters::Parameters;
+use lunar_runtime::iscsi::receive::{Foreseen, Foresight};
+use std::collections::VecDeque;
+
+/// Bytes of data that are worth a place of their own in a receive, and those that are received by themselves.
+const FORESEEN: std::ops::RangeInclusive<usize> = 2 << 10..=64 << 10;
+/// Commands that are over and may stand between others.
+const SPARE: usize = 64;
+
+/// Tags in the order in which their commands were sent, and perhaps some of commands that are over.
+#[derive(Debug, Default)]
+pub struct Order(VecDeque<u32>);
+
+impl Order {
+    /// A command was sent; it is among `sent` that have no answer.
+    #[inline]
+    pub fn push(&mut self, tag: u32, tasks: &mut Tasks, sent: usize) {
+        if self.0.len() > 2 * sent + SPARE {
+            self.0.retain(|tag| tasks.sent(*tag).is_some());
+        }
+        self.0.push_back(tag);
+    }
+
+    /// A command is over.
+    #[inline]
+    pub fn settle(&mut self, tasks: &mut Tasks) {
+        while self.0.front().is_some_and(|tag| tasks.sent(*tag).is_none()) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Nothing is under way any more.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Tells which answers are to come, up to the first whose form is not known.
+    pub fn foresee(&self, tasks: &mut Tasks, p: &Parameters, sight: &mut Foresight) {
+        for tag in &self.0 {
+            let Some(task) = tasks.sent(*tag) else { continue };
+            let Some(answer) = foresee(task, p, sight) else { return };
+            sight.push(answer);
+        }
+    }
+}
+
+/// The answer of a command, if it is to be one PDU for which there is room.
+#[inline]
+fn foresee(task: &mut Task, p: &Parameters, sight: &Foresight) -> Option<Foreseen> {
+    let len = if let Data::In(..) = task.data { task.expected as usize } else { 0 };
+    if task.data_sn > 0 || !sight.has_room(len) {
+        return None;
+    }
+    let buf = match &mut task.data {
+        Data::None => None,
+        Data::Out(buf) if unsolicited(buf.len(), p) == buf.len() => None,
+        Data::In(buf, 0) if FORESEEN.contains(&len) && len <= p.max_recv_data_segment_length as usize => {
+            Some(buf.take_if(|buf| buf.len() == len)?)
+        }
+        Data::In(..) | Data::Out(_) => return None,
+    };
+    Some(Foreseen { tag: task.tag, buf })
+}

@@ -1,0 +1,273 @@
+//! Commands that change the medium, of a connection that is lost: orphans. The target may carry one out until it has
+//! ended it, also after newer commands. Until that is certain, an orphan is neither sent again nor reported as ended.
+
+use super::escalate::carry_out;
+use super::home::Home;
+use super::lock;
+use super::machine::{Machine, Online};
+use super::task::{State, Task};
+use crate::connect::TargetPort;
+use crate::options::LateWrites;
+use crate::{Error, Kind, late};
+use lunar_wire::iscsi::lun::shown;
+use lunar_wire::iscsi::request::Function;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// So often who waits for the end of an orphan looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why the target carries some orphans out no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A login with the same name and ISID has succeeded at this target port. Before it answers, a target ends the session
+    /// of the same nexus with its tasks (RFC 7143 section 6.3.5). Another target port means another nexus.
+    Login(TargetPort),
+    /// A logical unit, or with None all of the target, was reset by a function that was sent at this time: that ends the
+    /// tasks of all nexuses (SAM-5 section 7.7). What was lost later may have arrived after the reset.
+    Reset(Option<u64>, Instant),
+    /// The target has answered ABORT TASK for this tag, on the connection of the command.
+    Aborted(u32),
+}
+
+impl Proof {
+    fn covers(self, task: &Task) -> bool {
+        match self {
+            Proof::Login(port) => task.port.as_deref() == Some(&port),
+            Proof::Reset(lun, at) => lun.is_none_or(|lun| task.lun == lun) && task.sent <= at,
+            Proof::Aborted(tag) => task.tag == tag,
+        }
+    }
+}
+
+impl Machine {
+    /// The time of a command is over. One that the target may carry out ends when that is over, and others now.
+    pub(super) fn expire(&mut self, tag: u32, error: Error) {
+        let waits = self.late_writes == LateWrites::Wait;
+        match self.tasks.get(tag) {
+            Some(task) if waits && task.changes && matches!(task.state, State::Sent | State::Orphaned) => {
+                task.overdue = Some(error);
+            }
+            _ => self.tasks.expire(tag, error),
+        }
+    }
+
+    /// Makes orphans of these commands, which were sent on the connection that is lost. Newer writes of the same bytes wait
+    /// for them.
+    pub(super) fn orphan(&mut self, tags: &[u32]) {
+        let (port, now) = (self.port, (self.clock)());
+        for tag in tags {
+            let Some(task) = self.tasks.get(*tag) else { continue };
+            (task.state, task.port, task.sent, task.waited) =
+                (State::Orphaned, port.map(Box::new), now, true);
+            if let Some(hold) = &task.hold {
+                hold.bar();
+            }
+        }
+    }
+
+    /// Orphans that this proof covers are sent again where they may be, or end.
+    pub fn prove(&mut self, proof: Proof) {
+        let covered = |t: &&mut Task| t.state == State::Orphaned && proof.covers(t);
+        let tags: Vec<u32> = self.tasks.iter().filter(covered).map(|t| t.tag).collect();
+        let mut back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_orphan(tag)).collect();
+        if back.is_empty() {
+            return;
+        }
+        // Those that were sent before and wait already have their place among them, by CmdSN.
+        let waits = |t: &&mut Task| t.state == State::Queued && t.tries > 0 && !t.urgent;
+        let others = self.tasks.iter().filter(waits).map(|t| (t.cmd_sn, t.tag));
+        back.extend(others);
+        back.sort_unstable();
+        back.dedup();
+        self.queue_again(back);
+    }
+
+    /// CmdSN and tag of an orphan that is to be sent again; any other ends. Where the time for recovery is over, its owner
+    /// decides what comes next.
+    fn end_orphan(&mut self, tag: u32) -> Option<(u32, u32)> {
+        let (now, again) = ((self.clock)(), !self.gave_up);
+        let task = self.tasks.get(tag)?;
+        if again && task.may_be_sent_again() {
+            task.rewind(now);
+            return Some((task.cmd_sn, tag));
+        }
+        let kind = if task.aborting { Kind::Aborted } else { Kind::Lost };
+        let what = "the connection was lost; it is not known whether the command was carried out before, and it will not be later";
+        let error = task.overdue.take().unwrap_or_else(|| Error::new(kind, what));
+        self.finish(tag, Err(error));
+        None
+    }
+
+    /// Orphans of this logical unit, or of all: how many, and since when the oldest is one.
+    pub fn orphans(&mut self, lun: Option<u64>) -> Option<(usize, Instant)> {
+        let is_one = |t: &&mut Task| t.state == State::Orphaned && lun.is_none_or(|lun| t.lun == lun);
+        let all = self.tasks.iter().filter(is_one).map(|t| (1, t.sent));
+        all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
+    }
+
+    /// Writes that were orphans are still on their way to their end.
+    pub(super) fn has_waiting(&mut self) -> bool {
+        self.tasks.iter().any(|t| t.waited && t.answer.is_none())
+    }
+
+    /// Where another connection may take functions: logical units with orphans that are late.
+    fn luns_of_orphans(&mut self, is_late: impl Fn(Instant) -> bool) -> Vec<u64> {
+        if self.online != Online::Yes || self.parting {
+            return Vec::new();
+        }
+        let late = |t: &&mut Task| t.state == State::Orphaned && is_late(t.sent);
+        let mut luns: Vec<u64> = self.tasks.iter().filter(late).map(|t| t.lun).collect();
+        luns.sort_unstable();
+        luns.dedup();
+        luns.retain(|lun| !self.unseen.has(*lun));
+        luns
+    }
+
+    /// The session ends, and no proof has come: its owner hears so.
+    pub(super) fn leave_orphans(&mut self, error: &Error) {
+        let tags: Vec<u32> =
+            self.tasks.iter().filter(|t| t.state == State::Orphaned).map(|t| t.tag).collect();
+        tags.into_iter().for_each(|tag| self.finish(tag, Err(error.clone())));
+    }
+}
+
+impl Home {
+    /// Orphans that this proof covers end, or are sent again.
+    pub(super) fn prove(self: &Rc<Self>, proof: Proof) {
+        let mut machine = self.machine.borrow_mut();
+        machine.prove(proof);
+        machine.pump();
+        drop(machine);
+        self.flush_soon();
+        self.bell.notify(usize::MAX);
+    }
+
+    /// The target may carry this command out later, and that is not to be risked.
+    pub(super) fn may_come_late(&self, tag: u32) -> bool {
+        let waits = self.options.late_writes == LateWrites::Wait;
+        waits && self.machine.borrow_mut().tasks.get(tag).is_some_and(|t| t.changes)
+    }
+
+    pub(super) fn has_orphans(&self) -> bool {
+        self.machine.borrow_mut().orphans(None).is_some()
+    }
+
+    /// No other connection is to be made.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.gives_up.get() || self.closing.get() && (self.leaves_now.get() || !self.has_orphans())
+    }
+
+    /// Waits until the target carries this command out no more.
+    ///
+    /// # Errors
+    /// When the session has ended before that, and has left commands behind.
+    pub(super) async fn no_orphan(&self, tag: u32) -> Result<(), Error> {
+        let is_open = |t: &mut Task| matches!(t.state, State::Sent | State::Orphaned);
+        while !self.over.get() && self.machine.borrow_mut().tasks.get(tag).is_some_and(is_open) {
+            compio::time::sleep(LOOK).await;
+        }
+        self.left_behind().map_or(Ok(()), Err)
+    }
+
+    /// Orphans are there though there is a connection: it is at another target port, and no login ends them. Their logical
+    /// units are reset once they have waited for `fast_io_fail`, and again after that time.
+    pub(super) fn may_end_orphans(self: &Rc<Self>, now: Instant) {
+        let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.fast_io_fail;
+        if self.reset.get().is_some_and(|at| !is_late(at)) {
+            return;
+        }
+        let mut luns = self.machine.borrow_mut().luns_of_orphans(is_late);
+        luns.retain(|lun| !self.changed.borrow().contains(lun));
+        if !luns.is_empty() {
+            self.reset.set(Some(now));
+            lunar_runtime::spawn(end_orphans(self.clone(), luns));
+        }
+    }
+
+    /// Logs once that writes wait for their end, and once how they have ended.
+    pub(super) fn say_what_waits(&self, now: Instant) {
+        let orphans = self.machine.borrow_mut().orphans(None);
+        let late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
+        match orphans {
+            Some((count, since)) if late(since) && !self.said_waits.replace(true) => tracing::warn!(
+                target = %self.name(),
+                writes = count,
+                "writes wait: the target may still carry them out; \
+                 hint: they end when the session is back; late_writes=risk does not wait",
+            ),
+            None => self.say_how_they_ended(),
+            Some(_) => {}
+        }
+    }
+
+    /// Of a wait that was too short to be logged nothing is logged.
+    fn say_how_they_ended(&self) {
+        let mut machine = self.machine.borrow_mut();
+        if machine.has_waiting() {
+            return;
+        }
+        let [succeeded, repeated, failed] = machine.tasks.count_waited();
+        drop(machine);
+        let target = self.name();
+        match self.said_waits.replace(false) {
+            false => {}
+            true if failed == 0 => {
+                tracing::info!(target, succeeded, repeated, failed, "the writes that waited have ended");
+            }
+            // Of several paths another one may do better.
+            true => {
+                tracing::warn!(
+                    target,
+                    succeeded,
+                    repeated,
+                    failed,
+                    "writes that waited have failed on this path"
+                );
+            }
+        }
+    }
+
+    /// Commands that wait for a connection end with this error.
+    pub(super) fn fail_waiting(&self, error: &Error) {
+        let failed = self.machine.borrow_mut().fail_queued(error, |_| true);
+        // Where nothing is waited out, their owner has another path.
+        if failed > 0 && !self.options.timeouts.recovery.is_zero() {
+            tracing::error!(target = %self.name(), failed, "writes that waited have failed: {error}");
+        }
+    }
+
+    /// The session is over: orphans end with it.
+    pub(super) fn leave_orphans(&self) {
+        let mut machine = self.machine.borrow_mut();
+        let Some((count, _)) = machine.orphans(None) else { return };
+        self.left_behind.set(count);
+        lock(&self.facts).left_behind = count;
+        // Not one of the path: their owner must not send them on another one.
+        if let Some(error) = self.left_behind_as(Kind::Aborted) {
+            tracing::error!(target = %self.name(), failed = count, "{error}");
+            machine.leave_orphans(&error);
+        }
+    }
+
+    /// What who closes the session is to know of orphans that were left behind.
+    pub(super) fn left_behind(&self) -> Option<Error> {
+        self.left_behind_as(Kind::Lost)
+    }
+
+    fn left_behind_as(&self, kind: Kind) -> Option<Error> {
+        let count = self.left_behind.get();
+        let what = || format!("the session ended while {} may still carry out writes ({count})", self.name());
+        let hint = "write nothing there before the target has ended the old session: restart the target, or look at it";
+        (count > 0).then(|| Error::new(kind, what()).with_hint(hint))
+    }
+}
+
+/// Resets logical units on the present connection.
+async fn end_orphans(home: Rc<Home>, luns: Vec<u64>) {
+    for lun in luns {
+        let (target, number) = (home.name(), shown(lun));
+        tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
+        late::is_done(carry_out(&home, Function::LunReset, lun).await, &format!("{target}/{number}"));
+    }
+}

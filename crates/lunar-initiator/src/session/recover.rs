@@ -1,0 +1,233 @@
+//! The life of a session: its connection, the next one when it is lost, and its end.
+
+use super::carrier::{Incoming, Line};
+use super::home::Home;
+use super::machine::Online;
+use super::numbers::Numbers;
+use super::{Event, checks, closed, drive, lock, port_name, user};
+use crate::connect::{self, Connected};
+use crate::{Error, LateWrites};
+use lunar_runtime::either;
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+/// Pauses between tries to connect: this one first, doubled each time, up to the one of the options.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A connection that lasts no longer had a short life. After the second in a row there is a pause before the next: else two
+/// who log in as the same port end each other's session again and again.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// The longest Time2Wait that RFC 7143 section 13.15 knows, in seconds.
+const LONGEST_WAIT_S: u16 = 3600;
+
+/// Runs a session from its first connection to its end.
+pub async fn live(home: Rc<Home>, connected: Connected) {
+    let (mut next, mut short_lives) = (Some(connected), 0);
+    while let Some(connected) = next {
+        home.say_where(&connected).await;
+        let begun = Instant::now();
+        let why = match or_closing(&home, home.admit(&connected)).await {
+            Some(Err(why)) => why,
+            // A session that is to end logs out over it.
+            Some(Ok(())) | None => run(&home, connected).await,
+        };
+        short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
+        next = reconnect(&home, why, short_lives).await;
+    }
+    // What comes later is not taken in.
+    home.closing.set(true);
+    home.fail_waiting(&closed());
+    home.leave_orphans();
+    if let Some(watch) = &home.options.watch {
+        watch.ended(home.is_settled());
+    }
+    home.over.set(true);
+    home.bell.notify(usize::MAX);
+    drive::end(&home);
+}
+
+/// Runs a connection, and says why it ended.
+async fn run(home: &Rc<Home>, connected: Connected) -> Error {
+    let receiver = home.install(connected);
+    if home.is_to_end() {
+        // That was asked for before there was this connection to end.
+        home.give_up_connection(closed());
+    }
+    checks::admit(home);
+    home.may_be_back();
+    let why = drive::connection(home, receiver).await;
+    home.remove_connection(&why);
+    why
+}
+
+impl Home {
+    /// The target carries out nothing of it any more, now that it has ended.
+    fn is_settled(&self) -> bool {
+        let waits = self.options.late_writes == LateWrites::Wait;
+        // Without the wait, what was under way on a connection that was lost has no owner any more.
+        let is_first = lock(&self.facts).recoveries == 0 && self.machine.borrow().parted;
+        self.left_behind.get() == 0 && (waits || is_first)
+    }
+
+    /// Whoever follows the session hears where it has logged in again. The first login is known to its owner.
+    async fn say_where(&self, connected: &Connected) {
+        if let (Some(watch), Some(_)) = (&self.options.watch, self.lost.get()) {
+            let port = connected.target_port(&self.goal.borrow());
+            let at = port_name(port, &self.name());
+            watch.logs_in_again(at, self.has_orphans()).await;
+        }
+    }
+
+    fn install(&self, connected: Connected) -> Incoming {
+        let port = connected.target_port(&self.goal.borrow());
+        let user = user(&connected.login, &self.options);
+        let Connected { wire, portal, login } = connected;
+        let carrier = wire.carrier();
+        let (line, begun) = wire.into_line();
+        let numbers = Numbers {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+        };
+        let mut facts = lock(&self.facts);
+        (facts.portal, facts.tsih) = (portal, login.tsih);
+        (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
+        (facts.port, facts.user) = (port, user);
+        (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
+        let mut machine = self.machine.borrow_mut();
+        machine.now = Instant::now();
+        machine.port = port;
+        machine.connect(login.parameters, numbers, line.out());
+        // Should it fail, a reset is asked for again at the end.
+        _ = line.reset_on_close(true);
+        self.parted.set(false);
+        self.leaving.set(false);
+        let max = machine.parameters.max_recv_data_segment_length as usize;
+        let incoming = line.incoming(machine.digests, max, begun);
+        *self.stream.borrow_mut() = Some(Rc::new(line));
+        incoming
+    }
+
+    /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
+    pub fn line(&self) -> Option<Weak<Line>> {
+        self.stream.borrow().as_ref().map(Rc::downgrade)
+    }
+
+    /// This connection is the present one.
+    pub(super) fn is_on(&self, line: &Weak<Line>) -> bool {
+        self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
+    }
+
+    fn remove_connection(&self, why: &Error) {
+        if let Some(stream) = self.stream.borrow_mut().take()
+            && !self.parted.get()
+        {
+            stream.reset();
+        }
+        let mut machine = self.machine.borrow_mut();
+        machine.now = Instant::now();
+        self.asked.set(machine.only_talks());
+        machine.disconnect(why);
+        lock(&self.facts).connected = false;
+        self.lost.set(self.lost.get().or(Some(machine.now)));
+        *self.last_error.borrow_mut() = Some(why.clone());
+        drop(machine);
+        self.note_violation(why);
+        self.end_recovery(Instant::now());
+    }
+
+    /// With nothing to look at first, a connection is enough.
+    pub(super) fn may_be_back(&self) {
+        let machine = self.machine.borrow();
+        let is_enough = machine.online == Online::Yes && machine.unseen.is_empty();
+        drop(machine);
+        if is_enough {
+            self.is_back();
+        }
+    }
+
+    /// There is a connection, and something was answered on it: the time for recovery runs no more. A target that takes
+    /// logins alone is not back.
+    pub(super) fn is_back(&self) {
+        if lock(&self.facts).connected {
+            return;
+        }
+        let again = self.lost.take().is_some();
+        *self.gave_up.borrow_mut() = None;
+        self.machine.borrow_mut().gave_up = false;
+        let mut facts = lock(&self.facts);
+        facts.connected = true;
+        facts.recoveries += u32::from(again);
+        drop(facts);
+        if again {
+            tracing::info!(target = %self.name(), "the session is back");
+            self.listeners.tell(&Event::Connected);
+        }
+        self.bell.notify(usize::MAX);
+    }
+}
+
+/// The next connection, however long it takes; None when the session is to end.
+async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Connected> {
+    if home.is_to_end() {
+        return None;
+    }
+    match home.asked.get() {
+        true => tracing::debug!(target = %home.name(), "the session was lost over a text request: {why}"),
+        false => tracing::warn!(target = %home.name(), "the session was lost: {why}"),
+    }
+    home.listeners.tell(&Event::Lost(why.to_string()));
+    let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
+    let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, home.options.timeouts.pause));
+    or_closing(home, compio::time::sleep(wait)).await?;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (goal, options) = (home.goal.borrow().clone(), &home.options);
+        let tried = or_closing(home, connect::once(&goal, options)).await?;
+        match tried {
+            Ok(connected) => return Some(connected),
+            Err(e) => {
+                tracing::debug!(target = %home.name(), "no connection yet: {e}");
+                home.note_violation(&e);
+                *home.last_error.borrow_mut() = Some(e);
+            }
+        }
+        or_closing(home, compio::time::sleep(pause + jitter(pause))).await?;
+        pause = (pause * 2).min(options.timeouts.pause);
+    }
+}
+
+/// The pause after so many short lives in a row; `most` is the longest.
+fn pause_after(short_lives: u32, most: Duration) -> Duration {
+    match short_lives {
+        0 | 1 => Duration::ZERO,
+        _ => {
+            let pause = FIRST_PAUSE.saturating_mul(1 << (short_lives - 2).min(16)).min(most);
+            pause + jitter(pause)
+        }
+    }
+}
+
+/// Up to an eighth more, so that many who lost the same target do not come back all at once.
+fn jitter(pause: Duration) -> Duration {
+    let mut random = [0];
+    // Without randomness all come back at once: no reason to fail.
+    let _ = getrandom::fill(&mut random);
+    pause * random[0].into() / 2048
+}
+
+/// Does something, unless the session is to end first.
+async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option<T> {
+    let work = async { Some(work.await) };
+    let closing = async {
+        loop {
+            let rung = home.bell.listen();
+            if home.is_to_end() {
+                return None;
+            }
+            rung.await;
+        }
+    };
+    either(work, closing).await
+}

@@ -1,0 +1,538 @@
+//! The machine against a target that is played here, PDU by PDU.
+
+use super::carrier::Out;
+use super::machine::{Machine, Online};
+use super::numbers::Numbers;
+use super::task::Waiter;
+use crate::connect::TargetPort;
+use crate::{Command, Completion, Direction, Error, Finished, Kind};
+use lunar_proto::parameters::Parameters;
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::out::Digests;
+use lunar_runtime::iscsi::receive::{Receiver, encode};
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
+use lunar_wire::scsi::{Sense, cdb};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+mod again;
+mod batches;
+mod demands;
+mod late;
+mod late_writes;
+mod orphans;
+mod parting;
+mod rows;
+mod unseen;
+
+/// A machine that is logged in, with a target that is us.
+struct Peer {
+    machine: Machine,
+    receiver: Receiver,
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+    max_cmd_sn: u32,
+}
+
+fn parameters() -> Parameters {
+    Parameters {
+        initial_r2t: false,
+        first_burst_length: 1024,
+        max_burst_length: 2048,
+        max_xmit_data_segment_length: 512,
+        max_recv_data_segment_length: 65536,
+        ..Parameters::default()
+    }
+}
+
+impl Peer {
+    fn new(parameters: Parameters) -> Peer {
+        let mut machine = Machine::new(128, Instant::now);
+        machine.port = Some(TargetPort::Group(1));
+        let mut peer = Peer {
+            receiver: Receiver::new(Digests::default(), 65536, Vec::new()),
+            stat_sn: 7,
+            exp_cmd_sn: 1,
+            max_cmd_sn: 32,
+            machine: {
+                machine.now += Duration::from_secs(1);
+                machine
+            },
+        };
+        peer.log_in(parameters);
+        peer
+    }
+
+    fn log_in(&mut self, parameters: Parameters) {
+        let numbers = Numbers {
+            cmd_sn: self.exp_cmd_sn,
+            exp_cmd_sn: self.exp_cmd_sn,
+            max_cmd_sn: self.max_cmd_sn,
+            exp_stat_sn: self.stat_sn,
+        };
+        self.receiver = Receiver::new(Digests::default(), 65536, Vec::new());
+        self.machine.connect(parameters, numbers, Out::default());
+        self.machine.online = Online::Yes;
+        self.machine.pump();
+    }
+
+    fn read(&mut self, len: usize) -> u32 {
+        self.submit(cdb::read_10(0, 1), Direction::In(Buf::zeroed(len)))
+    }
+
+    fn write(&mut self, len: usize) -> u32 {
+        let mut buf = Buf::zeroed(len);
+        buf.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
+        self.submit(cdb::write_10(0, 1, false), Direction::Out(buf))
+    }
+
+    fn submit(&mut self, cdb: cdb::Cdb, data: Direction) -> u32 {
+        self.machine.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
+    }
+
+    /// What the machine has sent since.
+    fn sent(&mut self) -> Vec<(Bhs, Vec<u8>)> {
+        let all = self.machine.out.take_bytes();
+        self.machine.settle();
+        let (mut rest, mut pdus) = (&all[..], Vec::new());
+        while !rest.is_empty() {
+            let header = Bhs(rest[..BHS_LEN].try_into().expect("a header"));
+            let len = header.data_len();
+            pdus.push((header, rest[BHS_LEN..BHS_LEN + len].to_vec()));
+            rest = &rest[BHS_LEN + padded(len)..];
+        }
+        pdus
+    }
+
+    fn say(&mut self, mut header: Bhs, data: &[u8], status: bool) {
+        pdu::stamp(&mut header, if status { self.stat_sn } else { 0 }, self.exp_cmd_sn, self.max_cmd_sn);
+        self.stat_sn = self.stat_sn.wrapping_add(status.into());
+        self.bytes(&encode(Digests::default(), header, &[], data));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let end = self.receiver.feed(bytes, &mut self.machine);
+        assert!(end.is_ok(), "framing");
+    }
+
+    fn data_in(&mut self, tag: u32, offset: u32, data: &[u8], last: bool, status: Option<u8>) {
+        let mut header = Bhs::new(opcode::DATA_IN);
+        header.0[1] = u8::from(last) << 7 | u8::from(status.is_some());
+        header.0[3] = status.unwrap_or(0);
+        header.set_word(16, tag);
+        header.set_word(20, NONE);
+        header.set_word(40, offset);
+        self.say(header, data, status.is_some());
+    }
+
+    fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) {
+        let mut header = pdu::scsi_response(tag, flags, 0, status);
+        header.set_word(44, residual);
+        let data =
+            if sense.is_empty() { vec![] } else { [&(sense.len() as u16).to_be_bytes()[..], sense].concat() };
+        self.say(header, &data, true);
+    }
+
+    fn end(&mut self, tag: u32) -> Option<Finished> {
+        self.machine.poll(tag, Waker::noop())
+    }
+
+    fn done(&mut self, tag: u32) -> (Completion, Option<Buf>) {
+        let (result, buf) = self.end(tag).expect("it has ended");
+        (result.expect("an answer"), buf)
+    }
+
+    fn broken(&self) -> &Error {
+        self.machine.broken.as_ref().expect("the connection cannot go on")
+    }
+}
+
+/// A unit attention after which a LUN may be another disk holds back what waits, until somebody has looked.
+#[test]
+fn what_may_be_another_disk_is_looked_at_before_more_is_sent() {
+    let attention = |asc, ascq| Sense { key: 6, asc, ascq, ..Sense::CAPACITY_CHANGED }.encode(false);
+    for (asc, ascq, holds) in [
+        (0x29, 0, true),
+        (0x29, 7, true),
+        (0x28, 0, true),
+        (0x3f, 3, true),
+        (0x3f, 0x0e, true),
+        (0x2a, 9, false),
+    ] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.write(512);
+        peer.sent();
+        peer.respond(tag, 0, 2, 0, &attention(asc, ascq));
+        let again = peer.write(512);
+        assert_eq!(peer.sent().is_empty(), holds, "{asc:02x}/{ascq:02x}");
+        assert_eq!((peer.machine.to_check, peer.machine.doubts), (holds, u64::from(holds)));
+        let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
+        peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+        assert_eq!(peer.sent().len(), 1, "the check passes");
+        peer.machine.online = Online::Yes;
+        peer.machine.pump();
+        assert_eq!(peer.sent().len(), usize::from(holds), "{again:08x}");
+    }
+}
+
+/// The check of an identity is not held back by what waits for it, also when it has to be sent again.
+#[test]
+fn a_check_that_was_aborted_goes_first_again() {
+    let mut peer = Peer::new(parameters());
+    peer.machine.online = Online::Checking;
+    let write = peer.write(512);
+    let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
+    let check = peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+    assert_eq!(peer.sent().len(), 1);
+    peer.machine.ended_by_abort([check], "late");
+    let sent = peer.sent();
+    assert_eq!(sent.iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [check]);
+    // It is that of its connection: the next one has its own.
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    assert!(matches!(peer.end(check), Some((Err(_), _))) && peer.end(write).is_none());
+}
+
+/// Its owner was told that it is late, and may have written something else since.
+#[test]
+fn what_is_late_is_not_sent_again_on_the_next_connection() {
+    let mut peer = Peer::new(parameters());
+    let late = peer.write(512);
+    peer.sent();
+    peer.machine.tasks.expire(late, Error::new(Kind::TimedOut, "late"));
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.log_in(parameters());
+    assert!(peer.sent().is_empty());
+    assert_eq!(peer.end(late).expect("it has ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(peer.machine.tasks.count(), 0);
+}
+
+/// FRM-005: however the bytes are cut.
+#[test]
+fn data_come_in_whatever_the_pieces() {
+    for step in [1, 47, 48, 1000, 1 << 20] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.read(60_000);
+        let data: Vec<u8> = (0..60_000u32).map(|i| (i * 7) as u8).collect();
+        let piece = |offset: usize, len: usize, last: bool| {
+            let mut header = Bhs::new(opcode::DATA_IN);
+            header.0[1] = u8::from(last) * 0x81;
+            header.set_word(16, tag);
+            header
+                .set_word(36, [0, 20_000, 20_100].iter().position(|o| *o == offset).expect("a piece") as u32);
+            header.set_word(40, offset as u32);
+            pdu::stamp(&mut header, if last { 7 } else { 0 }, 2, 32);
+            encode(Digests::default(), header, &[], &data[offset..offset + len])
+        };
+        let all = [piece(0, 20_000, false), piece(20_000, 100, false), piece(20_100, 39_900, true)].concat();
+        all.chunks(step).for_each(|c| peer.bytes(c));
+        let (done, buf) = peer.done(tag);
+        assert_eq!((done.status, done.transferred), (0, 60_000), "steps of {step}");
+        assert_eq!(buf.expect("the buffer")[..], data[..]);
+    }
+}
+
+/// DAT-004, DAT-013, DAT-015, DAT-020, DAT-022, DAT-025, SN-007: both kinds of unsolicited data, and
+/// R2Ts in full.
+#[test]
+fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(4096);
+    let sent = peer.sent();
+    let shape: Vec<(u8, usize, u32, bool)> = sent
+        .iter()
+        .map(|(h, d)| (h.opcode(), d.len(), if h.opcode() == 5 { h.word(40) } else { 0 }, h.is_final()))
+        .collect();
+    assert_eq!(shape, [(1, 512, 0, false), (5, 512, 512, true)], "immediate, then unsolicited data");
+    assert_eq!(sent[0].0.word20(), 4096);
+    assert_eq!((sent[1].0.lun(), sent[1].0.word20()), (0, NONE), "no tag, and so no LUN");
+    peer.say(pdu::r2t(1 << 48, tag, 77, 0, 1024, 2048), &[], false);
+    let sent = peer.sent();
+    let numbers: Vec<_> =
+        sent.iter().map(|(h, _)| (h.word(36), h.word(40), h.word20(), h.lun() >> 48)).collect();
+    assert_eq!(numbers, [(0, 1024, 77, 1), (1, 1536, 77, 1), (2, 2048, 77, 1), (3, 2560, 77, 1)]);
+    assert_eq!(sent.iter().map(|(h, _)| h.is_final()).collect::<Vec<_>>(), [false, false, false, true]);
+    assert!(
+        sent.iter().all(|(h, d)| d.iter().enumerate().all(|(i, b)| *b == (h.word(40) as usize + i) as u8))
+    );
+    peer.say(pdu::r2t(0, tag, 78, 1, 3072, 1024), &[], false);
+    assert_eq!(peer.sent().len(), 2);
+    peer.respond(tag, 0, 0, 0, &[]);
+    let (done, buf) = peer.done(tag);
+    assert_eq!((done.transferred, buf.map(|b| b.len())), (4096, Some(4096)));
+}
+
+#[test]
+fn what_was_negotiated_decides_what_goes_unasked() {
+    for (initial_r2t, immediate_data, pdus) in
+        [(true, true, vec![512]), (true, false, vec![0]), (false, false, vec![0, 512, 512])]
+    {
+        let mut peer = Peer::new(Parameters { initial_r2t, immediate_data, ..parameters() });
+        peer.write(4096);
+        let lens: Vec<usize> = peer.sent().iter().map(|(_, d)| d.len()).collect();
+        assert_eq!(lens, pdus, "InitialR2T {initial_r2t}, ImmediateData {immediate_data}");
+    }
+}
+
+/// RSP-008: sense data come with the status.
+#[test]
+fn an_early_answer_waits_until_the_buffer_has_left() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(4096);
+    let sense = Sense::WRITE_PROTECTED.encode(false);
+    peer.respond(tag, 0, 2, 0, &sense);
+    assert!(peer.end(tag).is_none(), "parts of the buffer still wait to be sent");
+    peer.sent();
+    let (done, buf) = peer.done(tag);
+    assert_eq!((done.sense(), buf.is_some()), (Some(Sense::WRITE_PROTECTED), true));
+}
+
+#[test]
+fn residuals_say_how_much_was_moved() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(512);
+    peer.data_in(tag, 0, &[1; 100], true, None);
+    peer.respond(tag, 0x02, 0, 412, &[]);
+    assert_eq!(peer.done(tag).0.transferred, 100);
+    let tag = peer.read(512);
+    peer.data_in(tag, 0, &[1; 512], true, None);
+    peer.respond(tag, 0x04, 0, 1000, &[]);
+    let done = peer.done(tag).0;
+    assert_eq!((done.transferred, done.overflow), (512, 1000));
+    let tag = peer.read(512);
+    peer.data_in(tag, 0, &[1; 100], true, None);
+    peer.respond(tag, 0, 0, 0, &[]);
+    assert!(peer.broken().what.contains("100 bytes came of the 512"), "missing data are no success");
+}
+
+/// FRM-024, SN-005, SN-010, SN-014, DAT-014, DAT-024, DAT-028, REJ-012: one broken rule after the
+/// other.
+#[test]
+fn what_breaks_a_rule_ends_the_connection_and_touches_nothing() {
+    type Hostile = fn(&mut Peer, u32, u32);
+    let hostile: [(&str, Hostile); 19] = [
+        ("beyond the buffer", |p, r, _| p.data_in(r, 512, &[1; 512], true, None)),
+        ("beyond 32 bits", |p, r, _| p.data_in(r, u32::MAX - 3, &[1; 8], true, None)),
+        ("out of order", |p, r, _| p.data_in(r, 256, &[1; 8], true, None)),
+        ("data for nobody", |p, _, _| p.data_in(0x7777_0001, 0, &[1; 8], true, None)),
+        ("data for a write", |p, _, w| p.data_in(w, 0, &[1; 8], true, None)),
+        ("an R2T for a read", |p, r, _| p.say(pdu::r2t(0, r, 1, 0, 0, 8), &[], false)),
+        ("an R2T beyond the buffer", |p, _, w| p.say(pdu::r2t(0, w, 1, 0, 4000, 200), &[], false)),
+        ("an R2T for too much", |p, _, w| p.say(pdu::r2t(0, w, 1, 0, 0, 4096), &[], false)),
+        ("an R2T for nothing", |p, _, w| p.say(pdu::r2t(0, w, 1, 0, 0, 0), &[], false)),
+        ("an R2T out of turn", |p, _, w| p.say(pdu::r2t(0, w, 1, 5, 0, 8), &[], false)),
+        ("an R2T for another LUN", |p, _, w| p.say(pdu::r2t(9 << 48, w, 1, 0, 0, 8), &[], false)),
+        ("a part that was lost", |p, r, _| {
+            let mut header = Bhs::new(opcode::DATA_IN);
+            header.set_word(16, r);
+            header.set_word(36, 1);
+            p.say(header, &[1; 8], false);
+        }),
+        ("more parts than came", |p, r, _| {
+            let mut header = pdu::scsi_response(r, 0, 0, 0);
+            header.set_word(36, 1);
+            p.say(header, &[], true);
+        }),
+        ("a NOP-In with both tags", |p, _, _| {
+            p.machine.ping();
+            let tag = p.machine.controls[0].tag;
+            p.say(pdu::nop_in(0, tag, 5), &[], true);
+        }),
+        ("a negotiation that is reset", |p, r, _| {
+            let mut header = Bhs::new(opcode::SCSI_COMMAND);
+            header.set_word(16, r);
+            p.say(pdu::reject(0x0b), &header.0, true);
+        }),
+        ("an R2T without a tag", |p, _, w| p.say(pdu::r2t(0, w, NONE, 0, 0, 8), &[], false)),
+        ("a status for nobody", |p, _, _| p.respond(0x7777_0001, 0, 0, 0, &[])),
+        ("a lost answer", |p, r, _| {
+            p.stat_sn += 1;
+            p.respond(r, 0, 0, 0, &[]);
+        }),
+        ("sense data longer than their segment", |p, r, _| {
+            let mut header = pdu::scsi_response(r, 0, 0, 2);
+            header.set_word(44, 0);
+            p.say(header, &[0, 200, 0x70], true);
+        }),
+    ];
+    for (name, act) in hostile {
+        let mut peer = Peer::new(parameters());
+        let (r, w) = (peer.read(512), peer.write(4096));
+        act(&mut peer, r, w);
+        assert_eq!(peer.broken().kind, Kind::Protocol, "{name}");
+        assert!(peer.end(r).is_none() && peer.end(w).is_none(), "{name}: nothing was answered");
+    }
+}
+
+/// FRM-008, LOG-004: among them a Login Response.
+#[test]
+fn opcodes_that_do_not_belong_here_end_the_connection() {
+    for opcode in [0x00, 0x01, 0x03, 0x10, 0x23, 0x24, 0x27, 0x3e] {
+        let mut peer = Peer::new(parameters());
+        peer.say(Bhs::new(opcode), &[], true);
+        assert_eq!(peer.broken().kind, Kind::Protocol, "{opcode:02x}");
+    }
+}
+
+/// CMD-001, CMD-004, CMD-011: no command goes before its turn, or beyond MaxCmdSN.
+#[test]
+fn the_window_holds_commands_back() {
+    let mut peer = Peer::new(parameters());
+    let tags: Vec<u32> = (0..40).map(|_| peer.read(512)).collect();
+    assert_eq!(peer.sent().len(), 32);
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 35);
+    peer.data_in(tags[0], 0, &[0; 512], true, Some(0));
+    let cmd_sns: Vec<u32> = peer.sent().iter().map(|(h, _)| h.cmd_sn()).collect();
+    assert_eq!(cmd_sns, [33, 34, 35]);
+}
+
+/// REC-001, REC-002, RSP-010: commands are sent again on the next session, or fail.
+#[test]
+fn a_lost_connection_repeats_what_may_be_repeated_in_its_order() {
+    let mut peer = Peer::new(parameters());
+    let (a, b) = (peer.read(512), peer.write(512));
+    let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
+    peer.sent();
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    assert!([a, b, once].into_iter().all(|tag| peer.end(tag).is_none()), "the target may have them");
+    (peer.exp_cmd_sn, peer.max_cmd_sn, peer.stat_sn) = (1, 32, 100);
+    peer.log_in(parameters());
+    let (result, buf) = peer.end(once).expect("it ended");
+    assert_eq!((result.expect_err("unknown").kind, buf.map(|b| b.len())), (Kind::Lost, Some(1024)));
+    let again: Vec<(u32, u32)> = peer.sent().iter().map(|(h, _)| (h.itt(), h.cmd_sn())).collect();
+    assert_eq!(again, [(a, 1), (b, 2)]);
+    peer.data_in(a, 0, &[5; 512], true, Some(0));
+    peer.respond(b, 0, 0, 0, &[]);
+    assert_eq!(peer.done(a).1.map(|b| b[0]), Some(5));
+    assert_eq!(peer.done(b).0.status, 0);
+}
+
+#[test]
+fn a_segment_that_was_landing_when_the_connection_went_is_read_again() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(60_000);
+    let mut header = Bhs::new(opcode::DATA_IN);
+    header.set_word(16, tag);
+    let bytes = encode(Digests::default(), header, &[], &vec![9; 60_000]);
+    peer.bytes(&bytes[..30_000]);
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
+    peer.log_in(parameters());
+    peer.data_in(tag, 0, &vec![3; 60_000], true, Some(0));
+    let (_, buf) = peer.done(tag);
+    assert!(buf.expect("a buffer").iter().all(|b| *b == 3));
+}
+
+#[test]
+fn a_command_that_kills_every_connection_ends() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(512);
+    for _ in 0..10 {
+        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
+        peer.log_in(parameters());
+    }
+    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("lost").kind, Kind::Lost);
+}
+
+#[test]
+fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(512);
+    assert!(peer.end(tag).is_none());
+    peer.machine.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
+    let (result, buf) = peer.end(tag).expect("told");
+    assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(512)));
+    assert_eq!(peer.machine.tasks.count(), 1, "the target still has it");
+    peer.data_in(tag, 0, &[1; 512], true, Some(0));
+    assert!(peer.machine.broken.is_none());
+    assert_eq!(peer.machine.tasks.count(), 0);
+}
+
+/// Its owner may write it by another way.
+#[test]
+fn a_write_that_is_late_comes_back_with_its_data() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(512);
+    peer.sent();
+    peer.machine.tasks.expire(tag, Error::new(crate::Kind::TimedOut, "late"));
+    let (result, buf) = peer.end(tag).expect("its owner hears of it");
+    let expected: Vec<u8> = (0..512).map(|i| i as u8).collect();
+    assert!(result.is_err() && buf.expect("a buffer")[..] == expected);
+}
+
+/// NOP-003, NOP-005: both ways.
+#[test]
+fn pings_are_answered_and_asked() {
+    let mut peer = Peer::new(parameters());
+    peer.say(pdu::nop_in(3 << 48, NONE, 0x55), &[], false);
+    let sent = peer.sent();
+    assert_eq!((sent[0].0.opcode(), sent[0].0.itt(), sent[0].0.word20()), (opcode::NOP_OUT, NONE, 0x55));
+    assert_eq!((sent[0].0.immediate(), sent[0].0.lun(), sent[0].1.len()), (true, 3 << 48, 0));
+    peer.machine.ping();
+    let tag = peer.sent()[0].0.itt();
+    assert!(peer.machine.oldest_ping().is_some());
+    peer.say(pdu::nop_in(0, tag, NONE), &[], true);
+    assert!(peer.machine.oldest_ping().is_none() && peer.machine.broken.is_none());
+}
+
+#[test]
+fn task_management_is_answered_to_who_asked() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(512);
+    peer.sent();
+    let answer = peer.machine.manage(Function::AbortTask, 1 << 48, Some((tag, 1)));
+    let (header, _) = peer.sent().remove(0);
+    assert_eq!((header.word20(), header.word(32), header.immediate()), (tag, 1, true));
+    peer.say(pdu::task_management_response(header.itt(), 0), &[], true);
+    assert_eq!(answer.try_recv(), Ok(Ok(0)));
+    peer.machine.ended_by_abort([tag], "aborted");
+    assert_eq!(peer.sent()[0].0.itt(), tag, "what may be repeated is sent again");
+}
+
+#[test]
+fn a_reject_ends_the_command_that_it_names() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(512);
+    let (header, _) = peer.sent().remove(0);
+    peer.say(pdu::reject(0x09), &header.0, true);
+    assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").kind, Kind::Protocol);
+    assert!(peer.machine.broken.is_none());
+    peer.say(pdu::reject(0x04), &[1, 2, 3], true);
+    assert_eq!(peer.broken().kind, Kind::Protocol, "one that names nothing");
+}
+
+/// ASY-004: nothing new goes to a target that asked for a logout.
+#[test]
+fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
+    let mut peer = Peer::new(parameters());
+    peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
+    assert!(peer.machine.leave);
+    peer.read(512);
+    assert!(peer.sent().is_empty());
+}
+
+/// What has crossed the request for the logout was not carried out: it is sent on the next connection, whatever it is.
+#[test]
+fn what_a_target_rejects_because_it_waits_for_our_logout_is_sent_again() {
+    let mut peer = Peer::new(parameters());
+    let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
+    let (header, _) = peer.sent().remove(0);
+    peer.say(pdu::reject(0x0c), &header.0, true);
+    assert!(peer.machine.leave && peer.machine.broken.is_none() && peer.end(once).is_none());
+    let sent = peer.sent();
+    assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "not on this one");
+    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.log_in(parameters());
+    assert_eq!(peer.sent()[0].0.itt(), once);
+}
+
+#[test]
+fn unit_attentions_that_come_by_themselves_are_told() {
+    let mut peer = Peer::new(parameters());
+    let sense = Sense::LUNS_CHANGED.encode(false);
+    let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
+    peer.say(pdu::async_message(1 << 48, 0, [0; 3]), &data, true);
+    let told = super::Event::Attention { lun: 1 << 48, sense: Sense::LUNS_CHANGED };
+    assert_eq!(peer.machine.events, [told]);
+}

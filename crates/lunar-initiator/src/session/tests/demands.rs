@@ -1,0 +1,219 @@
+//! What owners of sessions ask for beside the course of commands: text, the end of one command, long CDBs.
+
+use super::*;
+use crate::command::MAX_CDB_LEN;
+use crate::session::demand::Sent;
+use proptest::prelude::*;
+
+fn text_response(itt: u32, flags: u8, ttt: u32) -> Bhs {
+    let mut request = Bhs::new(opcode::TEXT);
+    request.set_word(16, itt);
+    pdu::text_response(&request, flags, ttt)
+}
+
+/// TXT-001: a second question waits for the answer to the first.
+#[test]
+fn questions_are_asked_one_after_the_other() {
+    let mut peer = Peer::new(parameters());
+    let (a, b) = (peer.machine.talk(b"X-a=1\0".to_vec()), peer.machine.talk(b"X-b=1\0".to_vec()));
+    let sent = peer.sent();
+    let [(header, data)] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((header.opcode(), header.immediate(), &data[..]), (opcode::TEXT, true, &b"X-a=1\0"[..]));
+    // The answer in two pieces.
+    peer.say(text_response(header.itt(), 0x40, 5), b"X-a=", true);
+    let (more, data) = peer.sent().remove(0);
+    assert_eq!((more.itt(), more.word20(), data.len()), (header.itt(), 5, 0));
+    assert!(a.is_empty());
+    peer.say(text_response(header.itt(), 0x80, NONE), b"2\0", true);
+    assert_eq!(a.try_recv(), Ok(Ok(b"X-a=2\0".to_vec())));
+    let (next, data) = peer.sent().remove(0);
+    assert_eq!(data, b"X-b=1\0");
+    assert_ne!(next.itt(), header.itt());
+    peer.say(text_response(next.itt(), 0x80, NONE), b"", true);
+    assert_eq!(b.try_recv(), Ok(Ok(vec![])));
+    assert!(peer.machine.broken.is_none());
+}
+
+/// TXT-002: a question that is longer than the target takes in a PDU.
+#[test]
+fn a_long_question_goes_in_pieces() {
+    let mut peer = Peer::new(parameters());
+    let question = [b"X-a=", &[b'a'; 600][..], b"\0"].concat();
+    let told = peer.machine.talk(question.clone());
+    let (first, begun) = peer.sent().remove(0);
+    assert!(first.continues() && !first.is_final() && begun.len() == 512);
+    peer.say(text_response(first.itt(), 0, 9), b"", true);
+    let (last, rest) = peer.sent().remove(0);
+    assert!(last.is_final() && [begun, rest].concat() == question);
+    peer.say(text_response(first.itt(), 0x80, NONE), b"X-a=1\0", true);
+    assert_eq!(told.try_recv(), Ok(Ok(b"X-a=1\0".to_vec())));
+}
+
+#[test]
+fn a_refusal_is_told_from_a_loss_and_from_a_broken_rule() {
+    for reason in [0x04, 0x05, 0x0b] {
+        let mut peer = Peer::new(parameters());
+        let (a, b) = (peer.machine.talk(b"X-a=1\0".to_vec()), peer.machine.talk(b"X-b=1\0".to_vec()));
+        let (header, _) = peer.sent().remove(0);
+        peer.say(pdu::reject(reason), &header.0, true);
+        assert_eq!(a.try_recv().unwrap().unwrap_err().kind, Kind::Refused);
+        assert!(peer.machine.broken.is_none());
+        assert_eq!(peer.sent().len(), 1, "the next is asked");
+        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        assert_eq!(b.try_recv().unwrap().unwrap_err().kind, Kind::Lost);
+    }
+    for (itt, flags) in [(0x7777, 0x80), (0, 0xc0), (0, 0)] {
+        let mut peer = Peer::new(parameters());
+        let _told = peer.machine.talk(b"X-a=1\0".to_vec());
+        let (header, _) = peer.sent().remove(0);
+        let itt = if itt == 0 { header.itt() } else { itt };
+        peer.say(text_response(itt, flags, NONE), b"", true);
+        assert_eq!(peer.broken().kind, Kind::Protocol);
+    }
+}
+
+/// Who stops to wait leaves the connection as it is; those that have not been asked are not asked.
+#[test]
+fn a_question_that_nobody_waits_for_holds_nobody_up_for_long() {
+    let mut peer = Peer::new(parameters());
+    drop(peer.machine.talk(b"X-a=1\0".to_vec()));
+    drop(peer.machine.talk(b"X-b=1\0".to_vec()));
+    let told = peer.machine.talk(b"X-c=1\0".to_vec());
+    let (header, _) = peer.sent().remove(0);
+    peer.say(text_response(header.itt(), 0x80, NONE), b"X-a=2\0", true);
+    let (header, data) = peer.sent().remove(0);
+    assert_eq!(data, b"X-c=1\0");
+    peer.say(text_response(header.itt(), 0x80, NONE), b"X-c=2\0", true);
+    assert_eq!(told.try_recv(), Ok(Ok(b"X-c=2\0".to_vec())));
+}
+
+/// RFC 7143 section 11.2.2.3, and FRM-007: no header where there is no need.
+#[test]
+fn what_a_cdb_has_behind_16_bytes_travels_in_an_additional_header() {
+    for (len, words) in [(1, 0), (16, 0), (17, 2), (20, 2), (32, 5), (259, 62), (MAX_CDB_LEN, 62)] {
+        let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
+        let cdb: Vec<u8> = (0..len).map(|i| 0x7f ^ i as u8).collect();
+        let command = Command::long(1 << 48, &cdb, Direction::Out(Buf::zeroed(600))).expect("a command");
+        peer.machine.submit(command, Waiter::Unknown).expect("room");
+        let bytes = peer.machine.out.take_bytes();
+        assert_eq!(bytes[4], words, "{len} bytes");
+        let ahs = &bytes[48..48 + 4 * usize::from(words)];
+        let rest = cdb.get(16..).unwrap_or_default();
+        if words > 0 {
+            assert_eq!(ahs[..4], [0, 1 + rest.len() as u8, 1, 0], "length and type");
+            assert_eq!((&ahs[4..4 + rest.len()], ahs.len()), (rest, (4 + rest.len()).next_multiple_of(4)));
+        }
+        let first = cdb.len().min(16);
+        assert_eq!(bytes[32..32 + first], cdb[..first]);
+        assert!(bytes[32 + first..48].iter().all(|b| *b == 0), "followed by zeros");
+        let end = 48 + ahs.len();
+        let digest = lunar_runtime::iscsi::digest::crc32c(&[&bytes[..end]]);
+        assert_eq!(bytes[end..end + 4], digest.to_le_bytes(), "the header digest covers it");
+    }
+    for len in [0, MAX_CDB_LEN + 1] {
+        assert_eq!(Command::long(0, &vec![0; len], Direction::None).unwrap_err().kind, Kind::Invalid);
+    }
+}
+
+#[test]
+fn a_long_cdb_is_whole_on_the_next_connection_too() {
+    let mut peer = Peer::new(parameters());
+    let mut command = Command::long(1 << 48, &[0x7f; 32], Direction::None).expect("a command");
+    assert!(!command.repeatable, "what it does is not known");
+    command.repeatable = true;
+    peer.machine.submit(command, Waiter::Unknown).expect("room");
+    let first = peer.machine.out.take_bytes();
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
+    peer.log_in(parameters());
+    assert_eq!((peer.machine.out.take_bytes(), first.len()), (first, 48 + 20));
+}
+
+fn aborted() -> Error {
+    Error::new(Kind::Aborted, "aborted")
+}
+
+#[test]
+fn a_command_that_has_not_been_sent_is_just_taken_out() {
+    let mut peer = Peer::new(parameters());
+    let tags: Vec<u32> = (0..34).map(|_| peer.write(512)).collect();
+    assert_eq!(peer.sent().len(), 32);
+    assert_eq!(peer.machine.abort(tags[32], &aborted()), None);
+    let (result, buf) = peer.end(tags[32]).expect("it is over");
+    assert_eq!((result.expect_err("aborted").kind, buf.map(|b| b.len())), (Kind::Aborted, Some(512)));
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 35);
+    peer.respond(tags[0], 0, 0, 0, &[]);
+    assert_eq!(peer.sent().iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [tags[33]]);
+}
+
+/// Its owner has given it up: the next connection does not get it, and no reset brings it back.
+#[test]
+fn what_is_being_aborted_is_not_sent_again() {
+    for ends in [
+        (|p, tag| {
+            p.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+            assert!(p.end(tag).is_none(), "the target may still have it");
+            p.log_in(parameters());
+        }) as fn(&mut Peer, u32),
+        |p, tag| p.machine.ended_by_abort([tag], "a reset"),
+    ] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.write(512);
+        peer.sent();
+        assert_eq!(peer.machine.abort(tag, &aborted()), Some(Sent { lun: 1 << 48, cmd_sn: 1 }));
+        assert!(peer.end(tag).is_none(), "the target has it");
+        ends(&mut peer, tag);
+        let (result, buf) = peer.end(tag).expect("it is over");
+        assert_eq!((result.expect_err("aborted").kind, buf.map(|b| b.len())), (Kind::Aborted, Some(512)));
+        peer.log_in(parameters());
+        assert!(peer.sent().is_empty());
+        assert_eq!(peer.machine.tasks.count(), 0);
+        assert_eq!(peer.machine.abort(tag, &aborted()), None, "what is over is left alone");
+    }
+}
+
+thread_local! {
+    static LATER_MS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// A clock that stands still until it is told to go on.
+fn clock() -> Instant {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    *START.get_or_init(Instant::now) + Duration::from_millis(LATER_MS.get())
+}
+
+#[test]
+fn an_answer_tells_how_long_its_command_waited_to_be_sent() {
+    let ms = Duration::from_millis;
+    let mut peer = Peer::new(parameters());
+    peer.machine.clock = clock;
+    let tags: Vec<u32> = (0..33).map(|_| peer.read(512)).collect();
+    LATER_MS.set(300);
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 64);
+    peer.data_in(tags[0], 0, &[0; 512], true, Some(0));
+    assert_eq!(peer.done(tags[0]).0.queued, Duration::ZERO, "sent at once");
+    LATER_MS.set(1000);
+    peer.data_in(tags[1], 0, &[0; 512], true, Some(0));
+    assert_eq!(peer.done(tags[1]).0.queued, Duration::ZERO, "the target took its time");
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    LATER_MS.set(1500);
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 64);
+    peer.log_in(parameters());
+    for (tag, queued) in [(tags[32], ms(300 + 500)), (tags[2], ms(500))] {
+        peer.data_in(tag, 0, &[0; 512], true, Some(0));
+        assert_eq!(peer.done(tag).0.queued, queued);
+    }
+}
+
+proptest! {
+    /// Whatever CDB is sent, the target finds it as it was.
+    #[test]
+    fn any_cdb_arrives(cdb in prop::collection::vec(any::<u8>(), 1..=MAX_CDB_LEN)) {
+        let command = Command::long(0, &cdb, Direction::None).expect("a command");
+        let rest = command.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
+        let told = rest.first_chunk::<2>().map_or(1, |len| u16::from_be_bytes(*len)) as usize - 1;
+        let whole = [&command.cdb[..], rest.get(4..4 + told).unwrap_or_default()].concat();
+        prop_assert_eq!(&whole[..cdb.len()], &cdb[..]);
+        prop_assert!(whole.len() == cdb.len().max(16) && rest.len().is_multiple_of(4));
+    }
+}

@@ -1,0 +1,281 @@
+//! A model of paths that are lost while the target stalls. Whatever happens in whatever order: once a newer write is
+//! acknowledged, the target executes no older one of the same block. The machines are the real ones; there is no clock.
+
+use super::super::orphans::Proof;
+use super::*;
+use crate::LateWrites;
+use lunar_block::range::{Ranges, Share};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const LUN: u64 = 1 << 48;
+const PATHS: usize = 3;
+const BLOCKS: usize = 4;
+const STEPS: usize = 250;
+
+/// Steps that follow from a number alone (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % most as u64) as usize
+    }
+}
+
+/// A command that the target has and has not executed.
+#[derive(Clone, Copy)]
+struct Arrived {
+    tag: u32,
+    block: usize,
+    value: u64,
+}
+
+/// A path: our side of its session, and the connections of it that the target still has. The last one is the present
+/// one while the session is up.
+struct Path {
+    peer: Peer,
+    up: bool,
+    stalls: bool,
+    connections: Vec<Connection>,
+}
+
+/// A connection, to a portal of this group, and what the target has of it.
+struct Connection {
+    group: u16,
+    has: VecDeque<Arrived>,
+}
+
+/// A write of the owner, who waits for its end.
+struct Write {
+    block: usize,
+    value: u64,
+    /// The path that has it, and its tag there.
+    on: Option<(usize, u32)>,
+}
+
+struct World {
+    random: Random,
+    paths: Vec<Path>,
+    ranges: Arc<Ranges>,
+    writes: Vec<Write>,
+    latest: u64,
+    acknowledged: [u64; BLOCKS],
+    /// What the owner was told of the order of its writes, and the target broke.
+    broken: Option<String>,
+    /// Newer writes that were acknowledged after the loss of a path.
+    counted: usize,
+}
+
+impl World {
+    fn new(seed: u64, late_writes: LateWrites) -> World {
+        let path = |_| {
+            let mut peer = Peer::new(parameters());
+            peer.machine.late_writes = late_writes;
+            let mut path = Path { peer, up: false, stalls: false, connections: Vec::new() };
+            path.log_in(1);
+            path
+        };
+        World {
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            paths: (0..PATHS).map(path).collect(),
+            ranges: Arc::default(),
+            writes: Vec::new(),
+            latest: 0,
+            acknowledged: [0; BLOCKS],
+            broken: None,
+            counted: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let at = self.random.below(PATHS);
+        match self.random.below(16) {
+            0..=3 => self.write(),
+            4..=8 => self.execute(at),
+            9 => self.paths[at].stalls = !self.paths[at].stalls,
+            10 => self.paths[at].lose(),
+            // At times the target sends us to another group.
+            11 | 12 => {
+                let group = 1 + self.random.below(4) as u16 / 3;
+                self.paths[at].log_in(group);
+            }
+            13 => self.reset(at),
+            14 => self.drop_one(),
+            _ => self.expire_one(),
+        }
+        self.paths.iter_mut().for_each(Path::arrive);
+        self.take_ends();
+    }
+
+    /// The owner writes a block on which it has no write.
+    fn write(&mut self) {
+        let block = self.random.below(BLOCKS);
+        if self.writes.iter().all(|w| w.block != block) {
+            self.latest += 1;
+            self.writes.push(Write { block, value: self.latest, on: None });
+        }
+        self.send();
+    }
+
+    /// Writes that are on no path go on one that is up, unless others keep them off their block.
+    fn send(&mut self) {
+        let up: Vec<usize> = (0..PATHS).filter(|at| self.paths[*at].up).collect();
+        for write in self.writes.iter_mut().filter(|w| w.on.is_none()) {
+            let bytes = write.block as u64 * 512..(write.block as u64 + 1) * 512;
+            if up.is_empty() {
+                return;
+            }
+            let Some(hold) = self.ranges.try_hold(&bytes, Share::Blocks) else { continue };
+            let at = up[self.random.below(up.len())];
+            let mut buf = Buf::zeroed(512);
+            buf[..8].copy_from_slice(&write.value.to_be_bytes());
+            let mut command =
+                Command::new(LUN, cdb::write_10(write.block as u32, 1, false), Direction::Out(buf));
+            command.hold = Some(hold);
+            let tag = self.paths[at].peer.machine.submit(command, Waiter::Unknown).expect("room");
+            write.on = Some((at, tag));
+        }
+    }
+
+    /// The target executes a command of any connection of this path that it still has.
+    fn execute(&mut self, at: usize) {
+        let path = &mut self.paths[at];
+        if path.stalls || path.connections.is_empty() {
+            return;
+        }
+        let which = self.random.below(path.connections.len());
+        let is_present = path.up && which + 1 == path.connections.len();
+        let Some(command) = path.connections[which].has.pop_front() else { return };
+        let newest = self.acknowledged[command.block];
+        if command.value < newest {
+            let Arrived { block, value, .. } = command;
+            self.broken.get_or_insert(format!("block {block}: {value} after {newest} was acknowledged"));
+        }
+        if is_present {
+            path.peer.respond(command.tag, 0, 0, 0, &[]);
+        }
+    }
+
+    /// LOGICAL UNIT RESET through this path: the target has none of the commands any more that it had.
+    fn reset(&mut self, at: usize) {
+        if !self.paths[at].up || self.paths[at].stalls {
+            return;
+        }
+        let sent = Instant::now();
+        let path = &mut self.paths[at];
+        path.arrive();
+        let own: Vec<u32> = path.connections.iter().flat_map(|c| &c.has).map(|c| c.tag).collect();
+        self.paths.iter_mut().flat_map(|path| &mut path.connections).for_each(|c| c.has.clear());
+        self.paths[at].peer.machine.ended_by_abort(own, "a reset");
+        self.paths.iter_mut().for_each(|path| path.peer.machine.prove(Proof::Reset(Some(LUN), sent)));
+    }
+
+    /// The owner waits for one of its writes no longer, and takes it for over.
+    fn drop_one(&mut self) {
+        if self.writes.is_empty() {
+            return;
+        }
+        let write = self.writes.swap_remove(self.random.below(self.writes.len()));
+        if let Some((at, tag)) = write.on {
+            self.paths[at].peer.machine.tasks.abandon(tag);
+        }
+    }
+
+    /// The time of one operation is over, and its connection is given up.
+    fn expire_one(&mut self) {
+        let on: Vec<(usize, u32)> = self.writes.iter().filter_map(|w| w.on).collect();
+        if let Some((at, tag)) = on.get(self.random.below(on.len().max(1))) {
+            self.paths[*at].peer.machine.expire(*tag, Error::new(Kind::TimedOut, "late"));
+            self.paths[*at].lose();
+        }
+    }
+
+    /// A write that failed goes on another path, or its owner hears that it is over.
+    fn take_ends(&mut self) {
+        let mut left = Vec::new();
+        for mut write in std::mem::take(&mut self.writes) {
+            let end = write.on.and_then(|(at, tag)| self.paths[at].peer.end(tag));
+            match end {
+                None => left.push(write),
+                Some((Ok(_), _)) => {
+                    self.acknowledged[write.block] = self.acknowledged[write.block].max(write.value);
+                    let is_late = |path: &Path| path.connections.len() > usize::from(path.up);
+                    self.counted += usize::from(self.paths.iter().any(is_late));
+                }
+                Some((Err(_), _)) if self.random.below(2) == 0 => {
+                    write.on = None;
+                    left.push(write);
+                }
+                Some((Err(_), _)) => {}
+            }
+        }
+        self.writes = left;
+    }
+}
+
+impl Path {
+    /// What was sent arrives, and stays there, whatever becomes of the connection.
+    fn arrive(&mut self) {
+        for (header, data) in self.peer.sent() {
+            if header.opcode() != opcode::SCSI_COMMAND {
+                continue;
+            }
+            let block = u32::from_be_bytes(header.0[34..38].try_into().expect("four bytes")) as usize;
+            let value = u64::from_be_bytes(data[..8].try_into().expect("eight bytes"));
+            let present = self.connections.last_mut().expect("it was sent on a connection");
+            present.has.push_back(Arrived { tag: header.itt(), block, value });
+        }
+    }
+
+    /// The connection does not answer, and is given up at once.
+    fn lose(&mut self) {
+        if !std::mem::take(&mut self.up) {
+            return;
+        }
+        self.arrive();
+        self.peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        self.peer.machine.gave_up = true;
+        self.peer.machine.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    }
+
+    /// A login: the target ends what it has of the same nexus.
+    fn log_in(&mut self, group: u16) {
+        if std::mem::replace(&mut self.up, true) {
+            return;
+        }
+        self.connections.retain(|connection| connection.group != group);
+        self.connections.push(Connection { group, has: VecDeque::new() });
+        (self.peer.exp_cmd_sn, self.peer.max_cmd_sn) = (1, 10_000);
+        self.peer.machine.port = Some(TargetPort::Group(group));
+        self.peer.log_in(parameters());
+        self.peer.machine.gave_up = false;
+    }
+}
+
+/// What was broken, and how often it could have been.
+fn played(seed: u64, late_writes: LateWrites) -> (Option<String>, usize) {
+    let mut world = World::new(seed, late_writes);
+    for _ in 0..STEPS {
+        world.step();
+    }
+    (world.broken, world.counted)
+}
+
+#[test]
+fn no_older_write_is_executed_after_a_newer_one_was_acked() {
+    let mut counted = 0;
+    for seed in 1..=400 {
+        let (broken, times) = played(seed, LateWrites::Wait);
+        assert_eq!(broken, None, "seed {seed}");
+        counted += times;
+    }
+    assert!(counted > 1000, "late commands are rare: {counted}");
+}
+
+#[test]
+fn who_takes_the_risk_has_older_writes_executed() {
+    assert!((1..=20).any(|seed| played(seed, LateWrites::Risk).0.is_some()));
+}

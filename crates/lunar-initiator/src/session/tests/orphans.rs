@@ -1,0 +1,186 @@
+//! Writes whose connection is lost, and what makes certain that the target carries them out no more.
+
+use super::super::orphans::Proof;
+use super::*;
+use crate::LateWrites;
+use lunar_block::range::{Ranges, Share};
+use std::sync::Arc;
+
+const LUN: u64 = 1 << 48;
+
+fn lost(peer: &mut Peer) {
+    peer.sent();
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+}
+
+/// Logs in at a portal group.
+fn log_in_at(peer: &mut Peer, group: u16) {
+    (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
+    peer.machine.port = Some(TargetPort::Group(group));
+    peer.log_in(parameters());
+}
+
+fn at_group(group: u16) -> Peer {
+    let mut peer = Peer::new(parameters());
+    log_in_at(&mut peer, group);
+    peer
+}
+
+fn once(peer: &mut Peer) -> u32 {
+    peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)))
+}
+
+#[test]
+fn a_write_waits_for_a_login_at_its_own_portal_group() {
+    let mut peer = at_group(1);
+    let (write, once) = (peer.write(512), once(&mut peer));
+    lost(&mut peer);
+    log_in_at(&mut peer, 2);
+    assert!(peer.sent().is_empty() && peer.end(once).is_none(), "that is another nexus");
+    lost(&mut peer);
+    log_in_at(&mut peer, 1);
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("unknown").kind, Kind::Lost);
+    let sent: Vec<u32> = peer.sent().iter().map(|(h, _)| h.itt()).collect();
+    assert_eq!(sent, [write], "once more, on this session");
+}
+
+#[test]
+fn writes_that_waited_are_counted_by_their_end() {
+    let mut peer = at_group(1);
+    let (write, once) = (peer.write(512), once(&mut peer));
+    lost(&mut peer);
+    assert!(peer.machine.has_waiting());
+    log_in_at(&mut peer, 1);
+    assert!(peer.end(once).is_some() && peer.machine.has_waiting(), "the other is sent again");
+    peer.sent();
+    let good = Completion {
+        status: 0,
+        sense: Box::default(),
+        transferred: 512,
+        overflow: 0,
+        queued: Duration::ZERO,
+    };
+    peer.machine.finish(write, Ok(good));
+    assert!(!peer.machine.has_waiting());
+    assert_eq!(peer.machine.tasks.count_waited(), [1, 0, 1]);
+    assert_eq!(peer.machine.tasks.count_waited(), [0; 3], "it is told once");
+}
+
+#[test]
+fn after_the_time_for_recovery_a_write_ends_with_the_login() {
+    let mut peer = at_group(1);
+    let write = peer.write(512);
+    lost(&mut peer);
+    peer.machine.gave_up = true;
+    peer.machine.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    assert!(peer.end(write).is_none());
+    log_in_at(&mut peer, 1);
+    assert!(peer.sent().is_empty(), "its owner decides");
+    assert_eq!(peer.end(write).expect("it ended").0.expect_err("lost").kind, Kind::Lost);
+}
+
+#[test]
+fn a_reset_ends_what_was_lost_before_it_was_sent() {
+    let mut peer = at_group(1);
+    let (write, other) = (once(&mut peer), once(&mut peer));
+    peer.machine.tasks.get(other).expect("it is there").lun = 2 << 48;
+    lost(&mut peer);
+    let (_, since) = peer.machine.orphans(Some(LUN)).expect("one waits");
+    peer.machine.prove(Proof::Reset(Some(LUN), since - Duration::from_millis(1)));
+    assert!(peer.end(write).is_none(), "it may have arrived after the reset");
+    peer.machine.prove(Proof::Reset(Some(LUN), since));
+    assert!(peer.end(write).expect("it ended").0.is_err());
+    assert!(peer.end(other).is_none(), "another logical unit");
+    peer.machine.prove(Proof::Reset(None, Instant::now()));
+    assert!(peer.end(other).is_some() && peer.machine.orphans(None).is_none());
+}
+
+#[test]
+fn what_is_late_or_unwanted_holds_its_range_until_then() {
+    let ranges = Arc::new(Ranges::default());
+    for unwanted in [
+        (|p, tag| p.machine.expire(tag, Error::new(Kind::TimedOut, "late"))) as fn(&mut Peer, u32),
+        |p, tag| p.machine.tasks.abandon(tag),
+        |p, tag| assert!(p.machine.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_none()),
+    ] {
+        let mut peer = at_group(1);
+        let mut command = Command::new(LUN, cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(512)));
+        command.hold = ranges.try_hold(&(0..512), Share::Blocks);
+        let tag = peer.machine.submit(command, Waiter::Unknown).expect("room");
+        lost(&mut peer);
+        unwanted(&mut peer, tag);
+        assert!(ranges.try_hold(&(0..512), Share::Blocks).is_none(), "newer writes wait");
+        peer.machine.tasks.forget_abandoned();
+        assert_eq!(peer.machine.tasks.count(), 1);
+        log_in_at(&mut peer, 1);
+        assert!(peer.sent().is_empty() && peer.end(tag).is_none_or(|(result, _)| result.is_err()));
+        assert!(ranges.try_hold(&(0..512), Share::Blocks).is_some());
+        assert_eq!(peer.machine.tasks.count(), 0);
+    }
+}
+
+#[test]
+fn a_write_that_is_late_on_its_connection_waits_for_its_end() {
+    let mut peer = at_group(1);
+    let (write, read) = (peer.write(512), peer.read(512));
+    peer.sent();
+    for tag in [write, read] {
+        peer.machine.expire(tag, Error::new(Kind::TimedOut, "late"));
+    }
+    assert!(peer.end(write).is_none());
+    assert_eq!(peer.end(read).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
+    peer.machine.ended_by_abort([write], "aborted");
+    assert_eq!(peer.end(write).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
+}
+
+#[test]
+fn reads_and_what_takes_the_risk_do_not_wait() {
+    let mut peer = at_group(1);
+    let read = peer.submit(cdb::read_10(0, 1), Direction::In(Buf::zeroed(512)));
+    peer.machine.tasks.get(read).expect("it is there").repeatable = false;
+    lost(&mut peer);
+    assert!(peer.end(read).is_some());
+    let mut peer = at_group(1);
+    peer.machine.late_writes = LateWrites::Risk;
+    let (write, once) = (peer.write(512), once(&mut peer));
+    lost(&mut peer);
+    assert!(peer.end(once).is_some() && peer.end(write).is_none());
+    peer.machine.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    assert!(peer.end(write).is_some());
+}
+
+#[test]
+fn after_a_logout_in_order_nothing_waits() {
+    let mut peer = at_group(1);
+    let once = once(&mut peer);
+    peer.machine.parted = true;
+    lost(&mut peer);
+    assert!(peer.end(once).is_some() && peer.machine.orphans(None).is_none());
+    log_in_at(&mut peer, 1);
+    assert!(!peer.machine.parted, "the next connection is another one");
+}
+
+#[test]
+fn a_portal_of_no_group_proves_nothing_for_another_one() {
+    let portal = |n: u8| Some(TargetPort::Portal(([192, 0, 2, n], 3260).into()));
+    let mut peer = Peer::new(parameters());
+    let log_in = |peer: &mut Peer, port: Option<TargetPort>| {
+        (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
+        peer.machine.port = port;
+        peer.log_in(parameters());
+    };
+    for (lost_at, proofs) in [(None, vec![]), (portal(1), vec![portal(1)])] {
+        log_in(&mut peer, lost_at);
+        let write = once(&mut peer);
+        lost(&mut peer);
+        for other in [None, portal(2), Some(TargetPort::Group(1))] {
+            log_in(&mut peer, other);
+            assert!(peer.end(write).is_none(), "{lost_at:?}: {other:?} may be another nexus");
+            lost(&mut peer);
+        }
+        for port in proofs {
+            log_in(&mut peer, port);
+            assert_eq!(peer.end(write).expect("it ended").0.expect_err("unknown").kind, Kind::Lost);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The data of commands: unsolicited and solicited Data-Out, and Data-In (RFC 7143 sections 11.3, 11.7 and
+//! 11.8).
+
+use super::carrier::Out;
+use super::incoming::broke;
+use super::machine::Machine;
+use super::task::{Data, Task};
+use crate::Error;
+use lunar_proto::parameters::Parameters;
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::out::{self, Digests, Payload};
+use lunar_runtime::iscsi::receive::Foreseen;
+use lunar_wire::iscsi::lun::shown;
+use lunar_wire::iscsi::request::{self, Burst};
+use lunar_wire::iscsi::{Bhs, NONE};
+use std::rc::Rc;
+
+/// Pieces of Data-In that may lie apart where they come in any order.
+const PIECES: usize = 256;
+/// R2Ts beyond those that were agreed on whose data may wait to be sent.
+const SPARE_R2TS: usize = 64;
+
+/// Queues a command and the data that may go without being asked for.
+///
+/// # Errors
+/// When its memory cannot be lent to the target. Then nothing is queued.
+#[inline]
+pub fn begin(
+    out: &mut Out,
+    header: Bhs,
+    task: &mut Task,
+    p: &Parameters,
+    digests: Digests,
+) -> Result<(), Error> {
+    match out {
+        Out::Tcp(out) => {
+            begin_stream(out, header, task, p, digests);
+            Ok(())
+        }
+        Out::Moved(mover) => mover.command(header, task, p),
+    }
+}
+
+#[inline]
+fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
+    match &task.data {
+        Data::None => command(out, header, task, Payload::Empty, digests),
+        Data::In(..) => {
+            request::reads(&mut header, task.expected);
+            command(out, header, task, Payload::Empty, digests);
+        }
+        Data::Out(buf) => {
+            let (immediate, unsolicited) = (immediate(buf.len(), p), unsolicited(buf.len(), p));
+            request::writes(&mut header, task.expected, unsolicited > immediate);
+            let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
+            let exp_stat_sn = header.exp_stat_sn();
+            command(out, header, task, payload, digests);
+            if unsolicited > immediate {
+                // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
+                let burst = Burst { lun: 0, itt: task.tag, ttt: NONE };
+                let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
+                data_out(out, burst, buf, stretch, p, digests);
+            }
+        }
+    }
+}
+
+/// Bytes of so many that go with the command itself.
+fn immediate(len: usize, p: &Parameters) -> usize {
+    let most = p.first_burst_length.min(p.max_xmit_data_segment_length);
+    if p.immediate_data { len.min(most as usize) } else { 0 }
+}
+
+/// Bytes of so many that go without being asked for.
+pub fn unsolicited(len: usize, p: &Parameters) -> usize {
+    if p.initial_r2t { immediate(len, p) } else { len.min(p.first_burst_length as usize) }
+}
+
+/// The command itself, with all of its CDB.
+#[inline]
+fn command(out: &mut out::Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+    match &task.rest {
+        None => out.push(header, payload, digests),
+        Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
+    }
+}
+
+fn part(buf: &Rc<Buf>, at: usize, len: usize) -> Payload {
+    Payload::Part(buf.clone(), at, len)
+}
+
+/// The bytes of one sequence of Data-Out PDUs.
+struct Stretch {
+    offset: usize,
+    end: usize,
+    exp_stat_sn: u32,
+}
+
+fn data_out(out: &mut out::Out, burst: Burst, buf: &Rc<Buf>, s: Stretch, p: &Parameters, digests: Digests) {
+    let (mut at, mut data_sn) = (s.offset, 0);
+    while at < s.end {
+        let len = (s.end - at).min(p.max_xmit_data_segment_length as usize);
+        let header = request::data_out(burst, data_sn, at as u32, at + len == s.end, s.exp_stat_sn);
+        out.push(header, part(buf, at, len), digests);
+        (at, data_sn) = (at + len, data_sn + 1);
+    }
+}
+
+impl Machine {
+    /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
+    pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
+        let (ttt, r2t_sn, offset, len) = (header.word20(), header.word(36), header.word(40), header.word(44));
+        let (p, digests, exp_stat_sn) = (&self.parameters, self.digests, self.numbers.exp_stat_sn);
+        let Some(task) = self.tasks.sent(header.itt()) else {
+            return Err(broke(format!("an R2T for the tag {:08x}, which names no command", header.itt())));
+        };
+        let (lun, expected, next) = (task.lun, task.expected, task.data_sn);
+        let Data::Out(buf) = &task.data else {
+            return Err(broke("an R2T for a command that sends no data"));
+        };
+        if ttt == NONE {
+            return Err(broke("an R2T with the reserved target transfer tag"));
+        }
+        if len == 0 || len > p.max_burst_length || expected.checked_sub(offset).is_none_or(|n| n < len) {
+            return Err(broke(format!(
+                "an R2T for {len} bytes at {offset} of a command with {expected} and MaxBurstLength {}",
+                p.max_burst_length
+            )));
+        }
+        if r2t_sn != next {
+            return Err(broke(format!("an R2T numbered {r2t_sn} instead of {next}")));
+        }
+        // Some targets leave the field empty.
+        if header.lun() != lun && header.lun() != 0 {
+            let (asked, own) = (shown(header.lun()), shown(lun));
+            return Err(broke(format!("an R2T for LUN {asked} of a command for LUN {own}")));
+        }
+        if Rc::strong_count(buf) - 1 > most_waiting(expected, p) {
+            return Err(broke("the target asks for data again and again, and does not read them"));
+        }
+        task.data_sn += 1;
+        let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
+        let Out::Tcp(out) = &mut self.out else { return Err(broke("an R2T where the target reads itself")) };
+        data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
+        task.end = out.end();
+        self.is_urgent = true;
+        Ok(())
+    }
+
+    /// The memory of a read, which the target has filled itself, all but so many bytes.
+    pub fn filled(&mut self, tag: u32, memory: Buf, short: u32) {
+        let Some(task) = self.tasks.sent(tag) else { return };
+        let expected = task.expected;
+        if let Data::In(buf, received) = &mut task.data {
+            (*buf, *received) = (Some(memory), expected.saturating_sub(short));
+        }
+    }
+
+    /// Where the segment of a Data-In belongs, if all is in order with it: then it is received straight into
+    /// the buffer of its command.
+    pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        let offset = self.data_in_offset(header).ok()?;
+        let task = self.tasks.get(header.itt())?;
+        let Data::In(buf, _) = &mut task.data else { return None };
+        Some((buf.take()?, offset))
+    }
+
+    /// The buffer of an answer that was foreseen and did not come.
+    pub fn take_back(&mut self, answer: Foreseen) {
+        if let Some(Task { data: Data::In(buf @ None, _), .. }) = self.tasks.get(answer.tag) {
+            *buf = answer.buf;
+        }
+    }
+
+    /// The offset at which the segment of a Data-In continues its command: neither outside its buffer nor
+    /// out of order, for both orders were negotiated.
+    #[inline]
+    fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
+        let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
+        let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
+        let Some(task) = self.tasks.sent(header.itt()) else {
+            return Err(broke(format!("Data-In for the tag {:08x}, which names no command", header.itt())));
+        };
+        let Data::In(_, received) = &task.data else {
+            return Err(broke("Data-In for a command that reads nothing"));
+        };
+        if task.expected.checked_sub(offset).is_none_or(|room| room < len) {
+            let expected = task.expected;
+            return Err(broke(format!("Data-In of {len} bytes at {offset} of a command with {expected}")));
+        }
+        if data_sn != task.data_sn {
+            let next = task.data_sn;
+            return Err(broke(format!("Data-In numbered {data_sn} instead of {next}: a part was lost")));
+        }
+        if in_order && len > 0 && offset != *received {
+            return Err(broke(format!("Data-In at {offset} where {received} was next")));
+        }
+        if !in_order && task.pieces.iter().any(|(from, to)| *from < offset + len && offset < *to) {
+            return Err(broke(format!("Data-In of {len} bytes at {offset}, some of which came before")));
+        }
+        Ok(offset as usize)
+    }
+
+    /// Takes the segment of a Data-In: copies it, or puts the buffer back in which it landed.
+    #[inline]
+    pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
+        let offset = self.data_in_offset(header)?;
+        let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
+        let Some(task) = self.tasks.get(header.itt()) else { return Ok(()) };
+        task.data_sn += 1;
+        if !in_order && !join(&mut task.pieces, (offset as u32, (offset + header.data_len()) as u32)) {
+            return Err(broke(format!("Data-In in more than {PIECES} pieces that lie apart")));
+        }
+        let Data::In(buf, received) = &mut task.data else { return Ok(()) };
+        let len = header.data_len();
+        match (segment, &mut *buf) {
+            (Segment::Landed(back), _) => *buf = Some(back),
+            (Segment::Bytes(bytes), Some(buf)) => buf[offset..offset + len].copy_from_slice(bytes),
+            (Segment::Bytes(_), None) => return Err(broke("Data-In for a command whose buffer is away")),
+        }
+        *received += len as u32;
+        Ok(())
+    }
+}
+
+/// The Data-Out PDUs of a command of so many bytes that may wait to be sent: all of its data, once more, and
+/// an uneven rest for each R2T. Each that waits holds the buffer.
+fn most_waiting(expected: u32, p: &Parameters) -> usize {
+    let whole = expected.div_ceil(p.max_xmit_data_segment_length.max(1)) as usize;
+    2 * whole + usize::from(p.max_outstanding_r2t.max(1)) + SPARE_R2TS
+}
+
+/// Adds a piece to those that have come, none of which it overlaps; false if too many lie apart.
+fn join(pieces: &mut Vec<(u32, u32)>, (mut from, mut to): (u32, u32)) -> bool {
+    if from == to {
+        return true;
+    }
+    let first = pieces.partition_point(|p| p.1 < from);
+    let touching = pieces[first..].iter().take_while(|p| p.0 <= to).count();
+    for piece in pieces.drain(first..first + touching) {
+        (from, to) = (from.min(piece.0), to.max(piece.1));
+    }
+    pieces.insert(first, (from, to));
+    pieces.len() <= PIECES
+}
+
+/// The segment of a Data-In.
+pub enum Segment<'a> {
+    /// It lies elsewhere.
+    Bytes(&'a [u8]),
+    /// It landed in the buffer of its command.
+    Landed(Buf),
+}

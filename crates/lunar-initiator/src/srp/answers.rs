@@ -1,0 +1,79 @@
+//! What a target answers, as the PDUs that a session knows.
+
+use crate::session::carrier;
+use lunar_wire::iscsi::{Bhs, pdu};
+use lunar_wire::srp::{Aer, Residual, Response, task_status};
+
+/// O and U of a SCSI Response.
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+/// Function complete, not supported, and rejected (RFC 7143 section 11.6.1).
+const COMPLETE: u8 = 0;
+pub const NOT_SUPPORTED: u8 = 5;
+const REJECTED: u8 = 255;
+
+/// Which way the data of a command goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// There is none.
+    None,
+    /// From the target.
+    In,
+    /// To it.
+    Out,
+}
+
+/// What was left of the data of a command.
+fn residual(way: Way, response: &Response<'_>) -> Residual {
+    match (way, response.residual_in) {
+        (Way::Out, _) | (Way::None, Residual::None) => response.residual_out,
+        (_, residual_in) => residual_in,
+    }
+}
+
+/// Bytes of its memory that the target has not filled.
+pub fn unfilled(way: Way, response: &Response<'_>) -> u32 {
+    let told = match residual(way, response) {
+        Residual::None => None,
+        Residual::Over(_) => Some(0),
+        Residual::Under(bytes) => Some(bytes),
+    };
+    carrier::unfilled(told, response.status, response.sense)
+}
+
+/// The SCSI Response to a command, and its data segment.
+pub fn scsi_response(itt: u32, way: Way, response: &Response<'_>) -> (Bhs, Vec<u8>) {
+    let (flags, bytes) = match residual(way, response) {
+        Residual::None => (0, 0),
+        Residual::Over(bytes) => (OVERFLOW, bytes),
+        Residual::Under(bytes) => (UNDERFLOW, bytes),
+    };
+    // Response data tell that the target could not make anything of the command.
+    let code = response.task_status().unwrap_or(0);
+    let mut header = pdu::scsi_response(itt, flags, code, response.status);
+    header.set_word(44, bytes);
+    (header, sense(response.sense))
+}
+
+/// The response to a task management function.
+pub fn managed(itt: u32, response: &Response<'_>) -> Bhs {
+    let code = match response.task_status() {
+        Some(task_status::COMPLETE) => COMPLETE,
+        Some(task_status::NOT_SUPPORTED) => NOT_SUPPORTED,
+        Some(_) | None => REJECTED,
+    };
+    pdu::task_management_response(itt, code)
+}
+
+/// The Asynchronous Message of an event, and its data segment.
+pub fn event(aer: &Aer<'_>) -> (Bhs, Vec<u8>) {
+    (pdu::async_message(aer.lun, 0, [0; 3]), sense(aer.sense))
+}
+
+/// Sense data as they stand in a data segment: their length goes before them.
+fn sense(bytes: &[u8]) -> Vec<u8> {
+    match u16::try_from(bytes.len()) {
+        Ok(len) if len > 0 => [&len.to_be_bytes()[..], bytes].concat(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,159 @@
+//! A session with several channels (SRP r16a section 5.4): each command goes to the first that has most room, and what is
+//! about commands goes where they are. One that is lost takes the session with it, which is made anew as a whole.
+
+use super::answers::NOT_SUPPORTED;
+use super::mover::Mover;
+use crate::Error;
+use crate::session::carrier;
+use crate::session::machine::Machine;
+use crate::session::task::Task;
+use lunar_proto::parameters::Parameters;
+use lunar_rdma::Wait;
+use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// A channel.
+struct Channel {
+    mover: Rc<Mover>,
+    /// Not all that waits on it could be sent.
+    is_blocked: Cell<bool>,
+}
+
+/// The channels of a session.
+pub struct Channels {
+    list: Vec<Channel>,
+    /// Where the next ping goes: each has its turn.
+    pinged: Cell<usize>,
+}
+
+impl Channels {
+    /// Those that were joined; at least one.
+    pub fn new(movers: Vec<Rc<Mover>>) -> Channels {
+        let channel = |mover| Channel { mover, is_blocked: Cell::new(false) };
+        Channels { list: movers.into_iter().map(channel).collect(), pinged: Cell::new(0) }
+    }
+
+    /// The channel that has a request.
+    fn with(&self, itt: u32) -> Option<&Mover> {
+        self.list.iter().map(|channel| &*channel.mover).find(|mover| mover.has(itt))
+    }
+
+    fn next_to_ping(&self) -> &Mover {
+        let next = (self.pinged.get() + 1) % self.list.len();
+        self.pinged.set(next);
+        &self.list[next].mover
+    }
+
+    /// Where a task management function goes. One about all commands of a logical unit goes where they are; None: they are
+    /// on several channels, and the target may take some of them behind what is said on another.
+    fn to_manage(&self, header: &Bhs) -> Option<&Mover> {
+        let first = &*self.list[0].mover;
+        if header.flags() & 0x7f == Function::AbortTask as u8 {
+            return Some(self.with(header.word20()).unwrap_or(first));
+        }
+        let mut busy = self.list.iter().map(|channel| &*channel.mover).filter(|mover| mover.is_busy());
+        let only = busy.next().unwrap_or(first);
+        busy.next().is_none().then_some(only)
+    }
+}
+
+impl carrier::Mover for Channels {
+    fn push(&self, header: Bhs, payload: Payload) {
+        let first = &*self.list[0].mover;
+        let mover = match (header.opcode(), header.itt()) {
+            (opcode::TASK_MANAGEMENT, itt) => match self.to_manage(&header) {
+                Some(mover) => mover,
+                None => return first.answer(pdu::task_management_response(itt, NOT_SUPPORTED), Vec::new()),
+            },
+            (opcode::NOP_OUT, itt) if itt != NONE => self.next_to_ping(),
+            _ => first,
+        };
+        mover.push(header, payload);
+    }
+
+    fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error> {
+        // The first of those, which is the last from behind: a single command always goes the same way, and finds its core
+        // awake there.
+        let roomiest = self.list.iter().rev().max_by_key(|channel| channel.mover.room());
+        let mover = roomiest.map_or(&self.list[0].mover, |channel| &channel.mover);
+        mover.command(header, task, parameters)
+    }
+
+    fn ended(&self, itt: u32) {
+        if let Some(mover) = self.with(itt) {
+            mover.ended(itt);
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.list.iter().map(|channel| channel.mover.waiting()).sum()
+    }
+
+    fn has_moved(&self) -> bool {
+        // Each has to be asked: each keeps its own mark.
+        self.list.iter().fold(false, |moved, channel| channel.mover.has_moved() | moved)
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        let mut all = true;
+        for channel in &self.list {
+            let done = channel.mover.flush()?;
+            channel.is_blocked.set(!done);
+            all &= done;
+        }
+        Ok(all)
+    }
+
+    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
+        for channel in &self.list {
+            match channel.mover.receive(machine)? {
+                Received::More => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(Received::More)
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        first(self.list.iter().map(|channel| channel.mover.readable()).collect())
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        let blocked = self.list.iter().filter(|channel| channel.is_blocked.get());
+        first(blocked.map(|channel| channel.mover.writable()).collect())
+    }
+
+    fn close(&self) {
+        self.list.iter().for_each(|channel| channel.mover.close());
+    }
+
+    fn reset(&self) {
+        self.list.iter().for_each(|channel| channel.mover.reset());
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.list.iter().try_for_each(|channel| channel.mover.reset_on_close(reset))
+    }
+}
+
+/// Waits until one of them is over; without any, not at all.
+fn first<'a>(mut waits: Vec<Wait<'a, io::Result<()>>>) -> Wait<'a, io::Result<()>> {
+    Box::pin(poll_fn(move |cx| {
+        let done = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(cx) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        });
+        match done {
+            Some(result) => Poll::Ready(result),
+            None if waits.is_empty() => Poll::Ready(Ok(())),
+            None => Poll::Pending,
+        }
+    }))
+}

@@ -1,0 +1,197 @@
+//! Credits of SRP as the command window of a session (SRP r16a section 5.4; RFC 7143 section 4.2.2).
+//!
+//! Each command and each task management function takes a credit, and answers give them back. One is kept for task
+//! management, so that commands that hang can be aborted.
+
+use lunar_proto::window::precedes;
+use lunar_wire::iscsi::{Bhs, pdu};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// CmdSN and StatSN of a connection's first PDUs.
+pub const FIRST: u32 = 1;
+/// No window is wider: more commands than a session ever sends.
+const WIDEST: i64 = 4096;
+
+/// The command window of a session, and the numbers of the PDUs that are made of answers: those of all its channels.
+#[derive(Debug)]
+struct Window {
+    /// CmdSN of the next command.
+    cmd_sn: u32,
+    /// MaxCmdSN, which never goes back.
+    max_cmd_sn: u32,
+    /// StatSN of the next answer.
+    stat_sn: u32,
+    /// Commands that each channel has room for.
+    rooms: Vec<i64>,
+}
+
+impl Window {
+    fn new(room: i64) -> Window {
+        let (max_cmd_sn, rooms) = (FIRST.wrapping_sub(1), vec![room]);
+        Window { cmd_sn: FIRST, max_cmd_sn, stat_sn: FIRST, rooms }
+    }
+
+    /// Opens as far as there is room.
+    fn widen(&mut self) {
+        let room = self.rooms.iter().sum::<i64>().clamp(0, WIDEST) as u32;
+        let max = self.cmd_sn.wrapping_add(room).wrapping_sub(1);
+        if precedes(self.max_cmd_sn, max) {
+            self.max_cmd_sn = max;
+        }
+    }
+}
+
+/// What the target takes on one channel.
+#[derive(Debug)]
+pub struct Credits {
+    /// Requests that may be sent. Below zero if the target took back what was in use.
+    left: i64,
+    /// Those that are no commands'.
+    kept: i64,
+    window: Rc<RefCell<Window>>,
+    /// Its place in the window.
+    channel: usize,
+}
+
+impl Credits {
+    /// Those of a login.
+    pub fn new(granted: u32) -> Credits {
+        // Who has but one would never get to a command.
+        let (left, kept) = (i64::from(granted), i64::from(granted > 1));
+        let window = Rc::new(RefCell::new(Window::new(0)));
+        let credits = Credits { left, kept, window, channel: 0 };
+        credits.note(0);
+        credits.window.borrow_mut().widen();
+        credits
+    }
+
+    /// From now on they are those of one more channel of this session.
+    pub fn join(&mut self, session: &Credits) {
+        self.window = session.window.clone();
+        self.channel = {
+            let rooms = &mut self.window.borrow_mut().rooms;
+            rooms.push(0);
+            rooms.len() - 1
+        };
+        self.note(0);
+        self.window.borrow_mut().widen();
+    }
+
+    /// There is one.
+    pub fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    /// There is one beside that which is kept for task management.
+    pub fn is_spare(&self) -> bool {
+        self.left > self.kept
+    }
+
+    /// A request leaves.
+    pub fn take(&mut self) {
+        self.left -= 1;
+    }
+
+    /// The target gives some, or takes some back.
+    pub fn give(&mut self, credits: i32) {
+        self.left = self.left.saturating_add(credits.into());
+    }
+
+    /// The session hands over the command of this CmdSN.
+    pub fn command(&mut self, cmd_sn: u32) {
+        self.window.borrow_mut().cmd_sn = cmd_sn.wrapping_add(1);
+    }
+
+    /// MaxCmdSN.
+    pub fn max_cmd_sn(&self) -> u32 {
+        self.window.borrow().max_cmd_sn
+    }
+
+    /// Commands that there is room for, as noted last.
+    pub fn room(&self) -> i64 {
+        self.window.borrow().rooms[self.channel]
+    }
+
+    /// So many requests wait, and have owners already.
+    pub fn note(&self, waiting: usize) {
+        let waiting = i64::try_from(waiting).unwrap_or(WIDEST);
+        let room = self.left.saturating_sub(self.kept).saturating_sub(waiting).clamp(0, WIDEST);
+        self.window.borrow_mut().rooms[self.channel] = room;
+    }
+
+    /// The numbers of a PDU that is made here. An answer uses up its StatSN.
+    pub fn stamp(&mut self, header: &mut Bhs, is_answer: bool, waiting: usize) {
+        self.note(waiting);
+        let mut window = self.window.borrow_mut();
+        window.widen();
+        pdu::stamp(header, window.stat_sn, window.cmd_sn, window.max_cmd_sn);
+        window.stat_sn = window.stat_sn.wrapping_add(is_answer.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_wire::iscsi::opcode;
+
+    /// ExpCmdSN, MaxCmdSN and StatSN of the next answer.
+    fn next(credits: &mut Credits, waiting: usize) -> [u32; 3] {
+        let mut header = Bhs::new(opcode::SCSI_RESPONSE);
+        credits.stamp(&mut header, true, waiting);
+        [28, 32, 24].map(|at| header.word(at))
+    }
+
+    #[test]
+    fn the_window_is_the_credits_but_one() {
+        let mut credits = Credits::new(3);
+        assert_eq!(credits.max_cmd_sn(), 2);
+        for cmd_sn in [1, 2] {
+            credits.command(cmd_sn);
+            credits.take();
+        }
+        assert!(credits.is_left() && !credits.is_spare());
+        credits.give(1);
+        assert_eq!(next(&mut credits, 0), [3, 3, 1]);
+        credits.give(2);
+        assert_eq!(next(&mut credits, 1), [3, 4, 2], "one waits, and has its credit");
+        assert_eq!(next(&mut credits, 0), [3, 5, 3]);
+    }
+
+    #[test]
+    fn the_window_of_a_session_is_that_of_all_its_channels() {
+        let mut first = Credits::new(3);
+        let mut second = Credits::new(5);
+        second.join(&first);
+        assert_eq!((first.max_cmd_sn(), second.max_cmd_sn()), (6, 6));
+        assert_eq!((first.room(), second.room()), (2, 4));
+        for (credits, cmd_sn) in [(&mut second, 1), (&mut first, 2)] {
+            credits.command(cmd_sn);
+            credits.take();
+            credits.note(0);
+        }
+        first.give(1);
+        assert_eq!(next(&mut first, 0), [3, 7, 1]);
+        second.give(1);
+        assert_eq!(next(&mut second, 1), [3, 7, 2], "one waits there");
+        assert_eq!(next(&mut second, 0), [3, 8, 3]);
+    }
+
+    #[test]
+    fn a_single_credit_is_for_commands() {
+        assert_eq!([0, 1, 2].map(|n| Credits::new(n).max_cmd_sn()), [0, 1, 1]);
+    }
+
+    #[test]
+    fn what_the_target_takes_back_is_not_given_twice() {
+        let mut credits = Credits::new(8);
+        credits.give(-10);
+        assert_eq!(next(&mut credits, 0), [1, 7, 1], "the window never goes back");
+        assert!(!credits.is_left());
+        credits.give(3);
+        assert!(credits.is_left(), "one of three");
+        credits.give(i32::MAX);
+        assert_eq!(next(&mut credits, 0)[1], 4096);
+        assert_eq!(Credits::new(u32::MAX).max_cmd_sn(), 4096);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a target says, handed to the session as the PDUs that it knows.
+
+use super::answers;
+use super::mover::{Asked, Mover};
+use crate::session::machine::Machine;
+use lunar_rdma::Exposed;
+use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Sink};
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::{Bhs, NONE, pdu};
+use lunar_wire::srp::{self, FromTarget, Response};
+use std::io;
+
+/// Answers to requests of the target that may wait to be sent.
+const MOST_REPLIES: u32 = 4096;
+
+impl Mover {
+    /// Takes a unit. False: the session is over.
+    pub(super) fn unit(&self, machine: &mut Machine, unit: &[u8]) -> Result<bool, Broken> {
+        match FromTarget::decode(unit).map_err(|e| broken(io::ErrorKind::InvalidData, e.to_string()))? {
+            FromTarget::Response(response) => Ok(self.response(machine, &response)),
+            FromTarget::Credit(request) => {
+                self.reply(&srp::credit_response(request.tag), request.credits)?;
+                Ok(self.news(machine))
+            }
+            FromTarget::Aer(event) => {
+                self.reply(&srp::aer_response(event.tag), event.credits)?;
+                if event.sense.is_empty() {
+                    return Ok(self.news(machine));
+                }
+                let (header, data) = answers::event(&event);
+                Ok(self.tell(machine, header, &data, true))
+            }
+            FromTarget::Logout(end) => {
+                let what = format!("the target ended the connection (reason {:#x})", end.reason);
+                Err(broken(io::ErrorKind::ConnectionReset, what))
+            }
+        }
+    }
+
+    fn response(&self, machine: &mut Machine, response: &Response<'_>) -> bool {
+        let Some((itt, open)) = self.with_state(|state| {
+            state.credits.give(response.credits);
+            let closed = state.close(response.tag);
+            self.send_on(state);
+            closed
+        }) else {
+            // One that was aborted meanwhile.
+            tracing::debug!(tag = response.tag, "an answer to no request");
+            return self.news(machine);
+        };
+        let (header, data) = match open.asked {
+            Asked::Command(way) => {
+                self.give_back(machine, itt, open.lent, answers::unfilled(way, response));
+                answers::scsi_response(itt, way, response)
+            }
+            Asked::Manage => (answers::managed(itt, response), Vec::new()),
+            Asked::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
+        };
+        self.tell(machine, header, &data, true)
+    }
+
+    /// The memory of a command that is answered.
+    fn give_back(&self, machine: &mut Machine, itt: u32, lent: Option<u32>, short: u32) {
+        if let Some(Exposed::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
+            machine.filled(itt, buf, short);
+        }
+    }
+
+    /// Answers a request of the target, which may bring credits.
+    fn reply(&self, unit: &[u8], credits: i32) -> Result<(), Broken> {
+        self.with_state(|state| {
+            state.replies = if self.endpoint.waiting() == 0 { 0 } else { state.replies + 1 };
+            if state.replies > MOST_REPLIES {
+                let what = "the target asks and asks, and does not read the answers";
+                return Err(broken(io::ErrorKind::InvalidData, what.into()));
+            }
+            self.endpoint.send(unit, Payload::Empty, None);
+            state.credits.give(credits);
+            self.send_on(state);
+            Ok(())
+        })
+    }
+
+    /// Tells the session of the window, and nothing else.
+    fn news(&self, machine: &mut Machine) -> bool {
+        self.tell(machine, pdu::nop_in(0, NONE, NONE), &[], false)
+    }
+
+    fn tell(&self, machine: &mut Machine, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
+        header.set_data_len(data.len());
+        self.with_state(|state| state.credits.stamp(&mut header, is_answer, state.waiting.len()));
+        machine.take(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] })
+    }
+
+    /// Hands over the answers of our own. False: the session is over.
+    pub(super) fn tell_ours(&self, machine: &mut Machine) -> bool {
+        while let Some((header, data)) = self.with_state(|state| state.ours.pop_front()) {
+            if !self.tell(machine, header, &data, true) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn broken(kind: io::ErrorKind, what: String) -> Broken {
+    Broken::Io(io::Error::new(kind, what))
+}

@@ -1,0 +1,255 @@
+//! Login, which goes with the connection (SRP r16a sections 6.2 to 6.4; the short form of the RDMA connection manager).
+
+use super::channels::Channels;
+use super::credits::{Credits, FIRST};
+use super::mover::{Agreed, Mover};
+use super::ports::{initiator_port, no_discovery, target_port};
+use super::requests::SHORT_IU_LEN;
+use crate::connect::{Goal, io_text};
+use crate::made::{Make, no_device};
+use crate::session::carrier;
+use crate::speaks::{self, instead, no_rdma};
+use crate::{Error, Kind, Options};
+use lunar_proto::initiator::login::LoggedIn;
+use lunar_proto::parameters::Parameters;
+use lunar_rdma::{Connected, Refused, Terms};
+use lunar_runtime::Stream;
+use lunar_wire::iser::PRIVATE_LEN;
+use lunar_wire::srp::{
+    Form, IMMEDIATE_OFFSET, LINUX_IU_LEN, LoginReject, LoginRequest, LoginResponse, Reason, format,
+};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// RDMA Reads of ours that the target may have under way: so many writes at a time.
+const READS: u16 = 128;
+/// Messages beside the answers to commands: task management, credits, events.
+const BESIDE: usize = 16;
+/// Bytes of the longest unit of a target. Responses with all sense data that there can be are much shorter.
+pub const RECEIVE_LEN: usize = LINUX_IU_LEN;
+/// Bytes that no bound is told for.
+const ANY: u32 = 0xff_ffff;
+
+/// A connection that is logged in.
+pub struct Wire {
+    mover: Rc<Mover>,
+    /// Its further channels.
+    more: Vec<Rc<Mover>>,
+    login: Box<LoggedIn>,
+    response: LoginResponse,
+}
+
+impl Wire {
+    /// Logs in over software iWARP, on a stream of bytes.
+    ///
+    /// # Errors
+    /// When the other side does not speak it, or turns it down.
+    pub async fn over(stream: Stream, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        let request = request(goal, options)?;
+        let private = request.encode(Form::RdmaCm);
+        let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
+        let window = options.window.map(|bytes| bytes as usize);
+        let how = lunar_rdma::iwarp::Options { crc, window, ..lunar_rdma::iwarp::Options::default() };
+        let peer = stream.peer().map_err(|e| Error::new(Kind::Lost, io_text(&e)))?;
+        let connected = lunar_rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
+        finish(connected, &request, options)
+    }
+
+    /// Logs in by the RDMA device that leads there.
+    ///
+    /// # Errors
+    /// When none does, or the other side turns it down.
+    pub async fn by_device(address: SocketAddr, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        let request = request(goal, options)?;
+        let private = request.encode(Form::RdmaCm);
+        let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
+        if let Err(Refused::Io(e)) = &connected {
+            return Err(no_device(e));
+        }
+        finish(connected, &request, options)
+    }
+
+    /// Logs in on a connection that somebody else makes.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the other side turns it down.
+    pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Wire, Error> {
+        let request = request(goal, options)?;
+        let connected = make(&request.encode(Form::RdmaCm), terms(options)).await;
+        finish(connected, &request, options)
+    }
+
+    /// What a login with PDUs would have come to.
+    pub fn login(&self) -> &LoggedIn {
+        &self.login
+    }
+
+    /// What the target answered.
+    pub fn response(&self) -> &LoginResponse {
+        &self.response
+    }
+
+    /// What carries it: `iwarp`, or `verbs` and a device.
+    pub fn provider(&self) -> &str {
+        &self.mover.endpoint.facts().provider
+    }
+
+    /// One more channel.
+    pub fn join(&mut self, channel: Wire) {
+        channel.mover.join(&self.mover);
+        self.more.push(channel.mover);
+        self.login.max_cmd_sn = self.mover.max_cmd_sn();
+    }
+
+    /// The connection of the session, or all of them.
+    pub fn into_mover(self) -> Rc<dyn carrier::Mover> {
+        match self.more.is_empty() {
+            true => self.mover,
+            false => Rc::new(Channels::new(std::iter::once(self.mover).chain(self.more).collect())),
+        }
+    }
+
+    /// Its first channel.
+    #[cfg(test)]
+    pub fn first(&self) -> Rc<Mover> {
+        self.mover.clone()
+    }
+}
+
+/// All that may come before the session is over, as nobody says when it needs more.
+pub fn terms(options: &Options) -> Terms {
+    Terms { ord: 1, ird: READS, receives: (receives(options), RECEIVE_LEN) }
+}
+
+fn receives(options: &Options) -> usize {
+    usize::from(options.commands) + BESIDE
+}
+
+/// What is asked for: a channel, which ends those that our port had before, unless it is to be beside them.
+///
+/// # Errors
+/// When there is no target of this name.
+pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
+    let name = goal.target.as_deref().ok_or_else(no_discovery)?;
+    let wrong = || Error::new(Kind::Invalid, format!("\"{}\" is no target port of SRP", name.escape_debug()));
+    let target = target_port(name).ok_or_else(|| {
+        wrong().with_hint("it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows them")
+    })?;
+    let immediate = options.offer.immediate_data;
+    Ok(LoginRequest {
+        tag: 0,
+        it_iu_len: if immediate { LINUX_IU_LEN } else { SHORT_IU_LEN } as u32,
+        formats: format::DIRECT,
+        keep_channels: goal.beside,
+        notifications: 0,
+        immediate_offset: immediate.then_some(IMMEDIATE_OFFSET),
+        initiator: initiator_port(options, goal.isid),
+        target,
+    })
+}
+
+/// What came of it.
+///
+/// # Errors
+/// That the connection could not be made, or was turned down, and why; that the answer breaks the rules.
+pub fn finish(
+    connected: Result<Connected, Refused>,
+    request: &LoginRequest,
+    options: &Options,
+) -> Result<Wire, Error> {
+    let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
+    let response = LoginResponse::decode(&private);
+    if is_of_iser(&private) {
+        return Err(instead("the answer to the login is none of SRP", speaks::ISER));
+    }
+    let response = response.map_err(|e| {
+        Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))
+            .with_hint("is it a portal of SRP? If so, the target is at fault; LUNAR_LOG=debug logs more")
+    })?;
+    if response.formats & format::DIRECT == 0 {
+        let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
+        return Err(Error::new(Kind::Protocol, what));
+    }
+    tracing::debug!(?response, "logged in");
+    let immediate = response.immediate && request.immediate_offset.is_some();
+    let agreed = Agreed {
+        it_iu_len: response.it_iu_len.min(request.it_iu_len) as usize,
+        immediate,
+        // What the target asks for itself needs a place, too.
+        under_way: receives(options) - BESIDE / 2,
+    };
+    let credits = Credits::new(response.credits);
+    let login = Box::new(logged_in(&agreed, &credits));
+    let mover = Rc::new(Mover::new(endpoint, agreed, credits));
+    Ok(Wire { mover, more: Vec::new(), login, response })
+}
+
+/// What a login with PDUs would have come to. The target takes and brings data when and as it likes.
+fn logged_in(agreed: &Agreed, credits: &Credits) -> LoggedIn {
+    let parameters = Parameters {
+        initial_r2t: false,
+        immediate_data: agreed.immediate,
+        max_recv_data_segment_length: ANY,
+        max_xmit_data_segment_length: ANY,
+        max_burst_length: ANY,
+        first_burst_length: agreed.immediate_len() as u32,
+        default_time2wait: 0,
+        default_time2retain: 0,
+        rdma_extensions: true,
+        ..Parameters::default()
+    };
+    LoggedIn {
+        parameters,
+        tsih: 0,
+        cmd_sn: FIRST,
+        exp_cmd_sn: FIRST,
+        max_cmd_sn: credits.max_cmd_sn(),
+        exp_stat_sn: FIRST,
+        target_alias: None,
+        portal_group_tag: None,
+        answers: Vec::new(),
+        chap: None,
+    }
+}
+
+/// What portals of iSER answer: what they can do, or nothing; over InfiniBand with zeros behind it.
+fn is_of_iser(private: &[u8]) -> bool {
+    private.iter().skip(PRIVATE_LEN).all(|byte| *byte == 0)
+}
+
+fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
+    let private = match refused {
+        Refused::Io(e) => return no_rdma(&e),
+        Refused::Rejected(private) => private,
+    };
+    let Ok(reject) = LoginReject::decode(&private) else {
+        return Error::new(Kind::Unreachable, "the portal turned the connection down without a reason")
+            .with_hint("is it a portal of SRP? those of other protocols turn it down so");
+    };
+    let (kind, hint) = advice(reject.reason, request);
+    Error::new(kind, format!("the target refuses the login: {}", reject.reason)).with_hint(hint)
+}
+
+/// What a reason means to a program, and to a person.
+fn advice(reason: Reason, request: &LoginRequest) -> (Kind, String) {
+    let ours = request.initiator;
+    match reason {
+        Reason::NOT_ASSOCIATED => (
+            Kind::NotFound,
+            format!(
+                "look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}, and an entry with \
+                 chap lets nobody in by SRP, also if it stands before the one that names the port"
+            ),
+        ),
+        Reason::TOO_MANY_CHANNELS => (
+            Kind::Refused,
+            format!("Linux says so too when its access list does not have our port, {ours}, or our address"),
+        ),
+        // It may serve again soon.
+        Reason::NO_RESOURCES => (Kind::Unreachable, "it may have as many connections as it takes".into()),
+        Reason::IT_IU_TOO_LONG => {
+            (Kind::Refused, "add immediate_data=no to the URL: commands are short then".into())
+        }
+        _ => (Kind::Refused, "the log of the target may have the cause".into()),
+    }
+}

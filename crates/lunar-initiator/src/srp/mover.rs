@@ -1,0 +1,323 @@
+//! The data mover over SRP: each command lends its memory to the target, and has it back with the answer.
+
+use super::answers::{NOT_SUPPORTED, Way};
+use super::credits::Credits;
+use super::login::RECEIVE_LEN;
+use super::requests::{self, Place};
+use crate::Error;
+use crate::session::by_tag::ByTag;
+use crate::session::carrier;
+use crate::session::machine::Machine;
+use crate::session::task::{Data as Memory, Task};
+use event_listener::Event as Bell;
+use lunar_proto::parameters::Parameters;
+use lunar_rdma::{Endpoint, Events, Exposed, Wait};
+use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
+use lunar_wire::srp::{self, IMMEDIATE_OFFSET};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+/// Reason of a Reject: command not supported (RFC 7143 section 11.17.1).
+const COMMAND_NOT_SUPPORTED: u8 = 0x05;
+/// SCSI Response of a command that is not sent: one of those that are nobody's (RFC 7143 section 11.4.3).
+const NOT_SENT: u8 = 0x80;
+/// What a login agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Bytes of the longest unit that may be sent.
+    pub it_iu_len: usize,
+    /// Data may go with a command.
+    pub immediate: bool,
+    /// Requests that may be under way: there is a receive for each answer.
+    pub under_way: usize,
+}
+
+impl Agreed {
+    /// Bytes of data that may go with a command.
+    pub fn immediate_len(&self) -> usize {
+        let room = self.it_iu_len.saturating_sub(IMMEDIATE_OFFSET.into());
+        if self.immediate { room } else { 0 }
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    Command(Way),
+    Manage,
+    Ping,
+}
+
+/// A request that the target has not answered.
+pub(super) struct Open {
+    /// As the target knows it.
+    pub tag: u64,
+    pub asked: Asked,
+    /// The steering tag of its memory.
+    pub lent: Option<u32>,
+    /// The target has it.
+    pub sent: bool,
+}
+
+pub(super) struct State {
+    pub credits: Credits,
+    /// By Initiator Task Tag.
+    open: ByTag<Open>,
+    /// Those of them that wait for a credit, in order.
+    pub waiting: VecDeque<(u32, Vec<u8>, Payload)>,
+    /// Answers of our own, with their data.
+    pub ours: VecDeque<(Bhs, Vec<u8>)>,
+    /// Answers to requests of the target since nothing waited to be sent.
+    pub replies: u32,
+    /// Emptied after each turn; its memory is used again.
+    events: Events,
+}
+
+/// The data mover of one connection.
+pub struct Mover {
+    pub(super) endpoint: Rc<dyn Endpoint>,
+    agreed: Agreed,
+    state: RefCell<State>,
+    /// Rings when there is an answer of our own.
+    bell: Bell,
+}
+
+impl Mover {
+    /// A connection that has logged in.
+    pub fn new(endpoint: Rc<dyn Endpoint>, agreed: Agreed, credits: Credits) -> Mover {
+        let state = State {
+            credits,
+            open: ByTag::default(),
+            waiting: VecDeque::new(),
+            ours: VecDeque::new(),
+            replies: 0,
+            events: Events::default(),
+        };
+        Mover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
+    }
+
+    /// It becomes one more channel of the session of another, before anything was said on it.
+    pub fn join(&self, session: &Mover) {
+        self.with_state(|state| session.with_state(|first| state.credits.join(&first.credits)));
+    }
+
+    /// MaxCmdSN of the session.
+    pub fn max_cmd_sn(&self) -> u32 {
+        self.with_state(|state| state.credits.max_cmd_sn())
+    }
+
+    /// Commands that there is room for.
+    pub fn room(&self) -> i64 {
+        self.with_state(|state| state.credits.room())
+    }
+
+    /// It has a request of this tag that is not answered.
+    pub fn has(&self, itt: u32) -> bool {
+        self.with_state(|state| state.open.get(itt).is_some())
+    }
+
+    /// It has a request that is not answered.
+    pub fn is_busy(&self) -> bool {
+        self.with_state(|state| !state.open.is_empty())
+    }
+
+    /// Does something with the state, and lets go of it before the session is told anything.
+    pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.borrow_mut())
+    }
+
+    fn request(&self, itt: u32, open: Open, unit: Vec<u8>, payload: Payload) {
+        self.with_state(|state| {
+            state.open.insert(itt, open);
+            state.waiting.push_back((itt, unit, payload));
+            self.send_on(state);
+            state.credits.note(state.waiting.len());
+        });
+    }
+
+    /// Sends what waits, as far as credits go: in order, so that task management is about what came before it.
+    pub(super) fn send_on(&self, state: &mut State) {
+        while state.may_send(self.agreed.under_way)
+            && let Some((itt, unit, payload)) = state.waiting.pop_front()
+        {
+            if let Some(open) = state.open.get_mut(itt) {
+                open.sent = true;
+            }
+            state.credits.take();
+            self.endpoint.send(&unit, payload, None);
+        }
+    }
+
+    /// Answers a request of the session here.
+    pub(super) fn answer(&self, header: Bhs, data: Vec<u8>) {
+        self.with_state(|state| state.ours.push_back((header, data)));
+        self.bell.notify(usize::MAX);
+    }
+
+    /// Where the data of a command is from now on.
+    fn memory(&self, task: &mut Task) -> Result<Place, Error> {
+        let (len, additional) = (task.expected, requests::additional_cdb(task).len());
+        let (way, memory) = match &mut task.data {
+            Memory::In(buf, _) if len > 0 => match buf.take() {
+                Some(buf) => (Way::In, Exposed::Sink(buf)),
+                None => return Ok(Place::None),
+            },
+            Memory::Out(buf) if self.fits(buf.len(), additional) => return Ok(Place::Here(buf.clone())),
+            Memory::Out(buf) if len > 0 => (Way::Out, Exposed::Source(buf.clone())),
+            _ => return Ok(Place::None),
+        };
+        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
+        Ok(Place::Lent(way, place, len))
+    }
+
+    /// A write of so many bytes goes with its command.
+    fn fits(&self, len: usize, additional_cdb: usize) -> bool {
+        // Behind the CDB stands the length of the data.
+        let before = srp::Command::LEN + additional_cdb + 4;
+        len > 0 && len <= self.agreed.immediate_len() && before <= IMMEDIATE_OFFSET.into()
+    }
+
+    fn manage(&self, header: &Bhs) {
+        let itt = header.itt();
+        match requests::task_management(header) {
+            Some(unit) => {
+                let open = Open { tag: requests::tag(itt, 0), asked: Asked::Manage, lent: None, sent: false };
+                self.request(itt, open, unit, Payload::Empty);
+            }
+            None => self.answer(pdu::task_management_response(itt, NOT_SUPPORTED), Vec::new()),
+        }
+    }
+
+    /// Without a credit to spare there are commands under way, which have time-outs of their own.
+    fn ping(&self, itt: u32) {
+        let spare = self.with_state(|state| state.waiting.is_empty() && state.credits.is_spare());
+        match requests::ping(itt) {
+            Ok(unit) if spare => {
+                let open = Open { tag: requests::tag(itt, 0), asked: Asked::Ping, lent: None, sent: false };
+                self.request(itt, open, unit, Payload::Empty);
+            }
+            _ => self.answer(pdu::nop_in(0, itt, NONE), Vec::new()),
+        }
+    }
+}
+
+impl State {
+    fn may_send(&self, most: usize) -> bool {
+        self.credits.is_left() && self.open.len().saturating_sub(self.waiting.len()) < most
+    }
+
+    /// Ends a request that the target has answered.
+    pub fn close(&mut self, tag: u64) -> Option<(u32, Open)> {
+        let itt = tag as u32;
+        let is_it = self.open.get(itt).is_some_and(|open| open.tag == tag && open.sent);
+        is_it.then(|| self.open.remove(itt)).flatten().map(|open| (itt, open))
+    }
+}
+
+impl carrier::Mover for Mover {
+    fn push(&self, header: Bhs, _: Payload) {
+        match (header.opcode(), header.itt()) {
+            (opcode::TASK_MANAGEMENT, _) => self.manage(&header),
+            // No target pings over SRP, so there is nothing to answer.
+            (opcode::NOP_OUT, NONE) => {}
+            (opcode::NOP_OUT, itt) => self.ping(itt),
+            (opcode::LOGOUT, itt) => self.answer(pdu::logout_response(itt, 0, 0, 0), Vec::new()),
+            _ => self.answer(pdu::reject(COMMAND_NOT_SUPPORTED), header.0.to_vec()),
+        }
+    }
+
+    fn command(&self, header: Bhs, task: &mut Task, _: &Parameters) -> Result<(), Error> {
+        let (itt, memory) = (task.tag, self.memory(task)?);
+        self.with_state(|state| state.credits.command(header.cmd_sn()));
+        let unit = requests::command(&header, task, &memory, IMMEDIATE_OFFSET);
+        let len = |unit: &Vec<u8>| unit.len() + memory.immediate_len();
+        let Some(unit) = unit.ok().filter(|unit| len(unit) <= self.agreed.it_iu_len) else {
+            memory.lent().map(|stag| self.endpoint.revoke(stag));
+            self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
+            return Ok(());
+        };
+        let asked = Asked::Command(memory.way());
+        let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
+        let payload = match memory {
+            Place::Here(buf) => {
+                let len = buf.len();
+                Payload::Part(buf, 0, len)
+            }
+            Place::None | Place::Lent(..) => Payload::Empty,
+        };
+        self.request(itt, open, unit, payload);
+        Ok(())
+    }
+
+    fn ended(&self, itt: u32) {
+        self.with_state(|state| {
+            let Some(open) = state.open.remove(itt) else { return };
+            if !open.sent {
+                state.waiting.retain(|(waiting, ..)| *waiting != itt);
+            }
+            // What was in it is nobody's any more.
+            drop(open.lent.map(|stag| self.endpoint.revoke(stag)));
+            self.send_on(state);
+            state.credits.note(state.waiting.len());
+        });
+    }
+
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.endpoint.has_moved()
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        self.endpoint.flush()
+    }
+
+    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
+        if !self.tell_ours(machine) {
+            return Ok(Received::End);
+        }
+        let mut events = self.with_state(|state| std::mem::take(&mut state.events));
+        self.endpoint.poll(&mut events);
+        let result =
+            carrier::messages(&*self.endpoint, &mut events, RECEIVE_LEN, |unit| self.unit(machine, unit));
+        self.with_state(|state| state.events = events);
+        result
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let rung = self.bell.listen();
+            let has_ours = self.with_state(|state| !state.ours.is_empty());
+            if has_ours {
+                return Ok(());
+            }
+            let ours = async {
+                rung.await;
+                Ok(())
+            };
+            lunar_runtime::either(ours, self.endpoint.readable()).await
+        })
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn close(&self) {
+        self.endpoint.close();
+    }
+
+    fn reset(&self) {
+        self.endpoint.reset();
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.endpoint.reset_on_close(reset)
+    }
+}

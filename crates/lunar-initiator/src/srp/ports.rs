@@ -1,0 +1,80 @@
+//! Names of SRP ports: those of targets as people write them, and ours.
+
+use crate::{Error, Kind, Options};
+use lunar_wire::srp::PortId;
+
+/// Hexadecimal digits of each half of a name.
+pub const DIGITS: usize = 16;
+
+/// The target port of `ID_EXT[:IOC_GUID]`, 16 hexadecimal digits each. Without the second half it is as the first: so
+/// Linux has it, and our own target.
+pub fn target_port(text: &str) -> Option<PortId> {
+    let (extension, guid) = text.split_once(':').unwrap_or((text, text));
+    Some(PortId::new(half(extension)?, half(guid)?))
+}
+
+/// Hexadecimal digits, and nothing else.
+pub fn are_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// 16 hexadecimal digits.
+pub fn half(digits: &str) -> Option<u64> {
+    // from_str_radix would take a sign.
+    let plain = digits.len() == DIGITS && are_digits(digits);
+    plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// A target port as [`target_port`] reads it, both halves.
+pub fn target_name(port: PortId) -> String {
+    format!("{:016x}:{:016x}", port.extension(), port.guid())
+}
+
+/// Our port in a session of this ISID. Its GUID is that of the host, made of the initiator's name. Its extension is the
+/// ISID: a target ends the session of a port that logs in once more, so two sessions of one host must not have the same.
+pub fn initiator_port(options: &Options, isid: [u8; 6]) -> PortId {
+    let [a, b, c, d, e, f] = isid;
+    let extension = options.initiator_ext.unwrap_or(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    PortId::new(extension, options.initiator_guid.unwrap_or_else(|| guid(&options.initiator)))
+}
+
+/// Names that differ in case alone are those of one host.
+fn guid(name: &str) -> u64 {
+    PortId::of_name(&name.to_ascii_lowercase()).guid()
+}
+
+/// Why a portal of SRP cannot be asked for its targets.
+pub fn no_discovery() -> Error {
+    Error::new(Kind::Invalid, "SRP has no discovery: a portal cannot be asked for its targets").with_hint(
+        "name the target: srp://HOST[:PORT]/ID_EXT[:IOC_GUID], as it shows its id_ext and ioc_guid",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_port_has_two_halves_of_which_one_may_be_left_out() {
+        let both = target_port("0002c90300a0b0c0:0002C90300A0B0C1").unwrap();
+        assert_eq!((both.extension(), both.guid()), (0x0002_c903_00a0_b0c0, 0x0002_c903_00a0_b0c1));
+        assert_eq!(target_name(both), "0002c90300a0b0c0:0002c90300a0b0c1");
+        assert_eq!(target_port("0002c90300a0b0c0").unwrap().guid(), 0x0002_c903_00a0_b0c0);
+        for text in
+            ["", ":", "1", "0002c90300a0b0c0:", "+002c90300a0b0c0", "0002c90300a0b0c0:1", "0x02c90300a0b0c0g"]
+        {
+            assert_eq!(target_port(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sessions_of_one_host_have_ports_of_their_own_unless_told_otherwise() {
+        let mut options = Options::new("iqn.2026-11.org.example:host");
+        let [one, two] = [1, 2].map(|n| initiator_port(&options, [0x80, 0, 0, 0, 0, n]));
+        assert_eq!((one.extension(), two.extension()), (0x8000_0000_0001, 0x8000_0000_0002));
+        assert_eq!(one.guid(), two.guid(), "that of the host");
+        assert_eq!(one.guid(), 0x7d28_32b7_9f9a_6da2, "the same for ever: access lists have it");
+        (options.initiator_ext, options.initiator_guid) = (Some(7), Some(8));
+        assert_eq!(initiator_port(&options, [9; 6]), PortId::new(7, 8));
+    }
+}

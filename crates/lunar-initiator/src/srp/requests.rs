@@ -1,0 +1,144 @@
+//! What a session wants, as the units of SRP.
+
+use super::answers::Way;
+use crate::session::task::Task;
+use lunar_rdma::Remote;
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::{Bhs, request};
+use lunar_wire::scsi::cdb;
+use lunar_wire::srp::{
+    Attribute, Command, DESCRIPTOR_LEN, Data, Descriptor, Error, TaskManagement, function,
+};
+use std::rc::Rc;
+
+/// The longest additional CDB, in bytes: of [`crate::MAX_CDB_LEN`] all but the first 16.
+const MAX_ADDITIONAL_CDB: usize = crate::MAX_CDB_LEN - 16;
+/// Bytes of the longest command without immediate data: one descriptor is enough for memory that lies in one piece.
+pub const SHORT_IU_LEN: usize = Command::LEN + MAX_ADDITIONAL_CDB + DESCRIPTOR_LEN;
+/// Bytes of the AHS of an Extended CDB before its CDB.
+const AHS_HEAD: usize = 4;
+
+/// The tag of a command: as it is sent again under the same Initiator Task Tag, its CmdSN stands before that.
+pub fn tag(itt: u32, cmd_sn: u32) -> u64 {
+    u64::from(cmd_sn) << 32 | u64::from(itt)
+}
+
+/// Where the data of a command is.
+pub enum Place {
+    /// There is none.
+    None,
+    /// In memory that is lent, so many bytes, for one of the directions.
+    Lent(Way, Remote, u32),
+    /// It goes with the command.
+    Here(Rc<Buf>),
+}
+
+impl Place {
+    /// Which way it goes.
+    pub fn way(&self) -> Way {
+        match self {
+            Place::None => Way::None,
+            Place::Lent(way, ..) => *way,
+            Place::Here(_) => Way::Out,
+        }
+    }
+
+    /// The steering tag of what is lent.
+    pub fn lent(&self) -> Option<u32> {
+        if let Place::Lent(_, at, _) = self { Some(at.stag) } else { None }
+    }
+
+    /// Bytes that go with the command.
+    pub fn immediate_len(&self) -> usize {
+        if let Place::Here(buf) = self { buf.len() } else { 0 }
+    }
+
+    /// Data-out and data-in.
+    fn data(&self) -> (Data<'_>, Data<'_>) {
+        match self {
+            Place::None | Place::Lent(Way::None, ..) => (Data::None, Data::None),
+            Place::Lent(Way::In, at, len) => (Data::None, direct(*at, *len)),
+            Place::Lent(Way::Out, at, len) => (direct(*at, *len), Data::None),
+            Place::Here(buf) => (Data::Immediate(buf), Data::None),
+        }
+    }
+}
+
+/// A SCSI command, up to `immediate_offset` if immediate data goes with it.
+///
+/// # Errors
+/// When no unit says this.
+pub fn command(header: &Bhs, task: &Task, place: &Place, immediate_offset: u16) -> Result<Vec<u8>, Error> {
+    let (data_out, data_in) = place.data();
+    let command = Command {
+        notifications: 0,
+        tag: tag(task.tag, header.cmd_sn()),
+        lun: task.lun,
+        attribute: attribute(task.attribute),
+        cdb: &task.cdb,
+        additional_cdb: additional_cdb(task),
+        data_out,
+        data_in,
+    };
+    let mut unit = Vec::new();
+    command.encode_before_data(Some(immediate_offset), &mut unit)?;
+    Ok(unit)
+}
+
+fn direct(at: Remote, len: u32) -> Data<'static> {
+    Data::Direct(Descriptor { address: at.offset, key: at.stag, len })
+}
+
+fn attribute(attribute: request::Attribute) -> Attribute {
+    match attribute {
+        request::Attribute::Simple => Attribute::Simple,
+        request::Attribute::Ordered => Attribute::Ordered,
+        request::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
+    }
+}
+
+/// What a CDB has behind its first 16 bytes, in whole words.
+pub fn additional_cdb(task: &Task) -> &[u8] {
+    task.rest.as_ref().and_then(|rest| rest.ahs().get(AHS_HEAD..)).unwrap_or_default()
+}
+
+/// A task management function; None if SRP does not have it: the resets of a target.
+pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
+    const CODES: [(request::Function, u8); 4] = [
+        (request::Function::AbortTask, function::ABORT_TASK),
+        (request::Function::AbortTaskSet, function::ABORT_TASK_SET),
+        (request::Function::ClearTaskSet, function::CLEAR_TASK_SET),
+        (request::Function::LunReset, function::LUN_RESET),
+    ];
+    let (asked, function) = *CODES.iter().find(|(asked, _)| *asked as u8 == header.flags() & 0x7f)?;
+    // The tag and the CmdSN of what is to be aborted.
+    let referenced = tag(header.word20(), header.word(32));
+    let aborts = asked == request::Function::AbortTask;
+    let unit = TaskManagement {
+        notifications: 0,
+        tag: tag(header.itt(), 0),
+        lun: header.lun(),
+        function,
+        task_tag: if aborts { referenced } else { 0 },
+    };
+    Some(unit.encode().to_vec())
+}
+
+/// Is the target there? SRP has no ping: this is INQUIRY for no bytes, which any logical unit answers, there or not,
+/// and which takes no unit attention from anybody (SAM-5 section 5.14).
+pub fn ping(itt: u32) -> Result<Vec<u8>, Error> {
+    let inquiry = cdb::inquiry(None, 0);
+    let command = Command {
+        notifications: 0,
+        tag: tag(itt, 0),
+        lun: 0,
+        attribute: Attribute::Simple,
+        cdb: &inquiry,
+        additional_cdb: &[],
+        data_out: Data::None,
+        data_in: Data::None,
+    };
+    let mut unit = Vec::new();
+    command.encode(None, &mut unit)?;
+    Ok(unit)
+}

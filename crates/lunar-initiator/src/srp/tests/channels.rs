@@ -1,0 +1,178 @@
+//! A session with two channels.
+
+use super::manage::managed;
+use super::*;
+use crate::session::carrier;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::srp::task_status;
+
+/// A session, and the target's ends of its channels.
+struct Two {
+    machine: Machine,
+    mover: Rc<dyn carrier::Mover>,
+    targets: [Rc<dyn Endpoint>; 2],
+}
+
+impl Two {
+    /// Each channel has so many credits.
+    fn new(credits: u32) -> Two {
+        let options = options();
+        let (mut wires, mut targets) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let (request, connected) = ask(&options, &Default::default(), |asked| {
+                let terms = Terms { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
+                targets.extend(now(asked.accept(granted(credits, true).encode().to_vec(), terms)));
+            });
+            wires.push(finish(connected, &request, &options).unwrap_or_else(|e| panic!("a login: {e}")));
+        }
+        let [mut first, second] = wires.try_into().unwrap_or_else(|_| panic!("two"));
+        first.join(second);
+        let login = first.login().clone();
+        let numbers = Numbers {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+        };
+        let (mover, mut machine) = (first.into_mover(), Machine::new(options.commands, Instant::now));
+        machine.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
+        machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
+        machine.online = Online::Yes;
+        Two { machine, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
+    }
+
+    fn test(&mut self) -> u32 {
+        let command = Command::new(LUN, cdb::test_unit_ready(), Direction::None);
+        self.machine.submit(command, Waiter::Unknown).expect("room")
+    }
+
+    /// What has come on each channel since.
+    fn sent(&mut self) -> [Vec<Vec<u8>>; 2] {
+        self.mover.flush().expect("connections");
+        self.machine.settle();
+        self.targets.each_ref().map(|target| {
+            let mut events = Events::default();
+            target.poll(&mut events);
+            let unit = |event| match event {
+                Event::Message(range, _) => events.bytes[range].to_vec(),
+                other => panic!("{other:?}"),
+            };
+            events.list.into_iter().map(unit).collect()
+        })
+    }
+
+    fn answer(&mut self, channel: usize, response: Response<'_>) {
+        let mut unit = Vec::new();
+        Response { credits: 1, ..response }.encode(&mut unit);
+        self.targets[channel].send(&unit, Payload::Empty, None);
+        self.targets[channel].flush().expect("a connection");
+        assert!(matches!(self.mover.receive(&mut self.machine), Ok(Received::More)));
+    }
+}
+
+#[test]
+fn commands_are_dealt_out_and_answered_where_they_went() {
+    let mut two = Two::new(4);
+    let mut tags: Vec<u32> = (0..8).map(|_| two.test()).collect();
+    let sent = two.sent();
+    assert_eq!(sent.each_ref().map(Vec::len), [3, 3], "one credit of each is kept");
+    // Those of the second channel first: what waits goes there.
+    for unit in &sent[1] {
+        two.answer(1, Response { tag: command(unit).tag, ..Response::default() });
+    }
+    assert_eq!(two.sent().each_ref().map(Vec::len), [0, 2]);
+    tags.retain(|tag| two.machine.poll(*tag, Waker::noop()).is_none());
+    assert_eq!(tags.len(), 5);
+    for unit in &sent[0] {
+        two.answer(0, Response { tag: command(unit).tag, ..Response::default() });
+    }
+    tags.retain(|tag| two.machine.poll(*tag, Waker::noop()).is_none());
+    assert_eq!(tags.len(), 2);
+}
+
+#[test]
+fn one_command_after_the_other_goes_on_the_first_channel() {
+    let mut two = Two::new(4);
+    for _ in 0..3 {
+        let tag = two.test();
+        let sent = two.sent();
+        assert_eq!(sent.each_ref().map(Vec::len), [1, 0]);
+        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        assert!(two.machine.poll(tag, Waker::noop()).is_some());
+    }
+}
+
+#[test]
+fn an_abort_goes_to_the_channel_of_its_command() {
+    let mut two = Two::new(4);
+    let tags = [two.test(), two.test()];
+    let sent = two.sent();
+    assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
+    for channel in [1, 0] {
+        let wanted = command(&sent[channel][0]).tag;
+        let tag = *tags.iter().find(|tag| **tag == wanted as u32).expect("one of them");
+        let aborted = two.machine.abort(tag, &Error::new(crate::Kind::Aborted, "late")).expect("it is there");
+        let answer = two.machine.manage(Function::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
+        let asked = two.sent();
+        assert_eq!((asked[channel].len(), asked[1 - channel].len()), (1, 0));
+        let asked = managed(&asked[channel][0]);
+        assert_eq!((asked.function, asked.task_tag), (1, wanted));
+        let data = [0, 0, 0, task_status::COMPLETE];
+        two.answer(channel, Response { tag: asked.tag, data: &data, ..Response::default() });
+        assert_eq!(answer.try_recv().ok(), Some(Ok(0)));
+    }
+}
+
+const OF_A_UNIT: [Function; 3] = [Function::AbortTaskSet, Function::ClearTaskSet, Function::LunReset];
+
+/// A command on another channel may come to the target behind the function, and would be carried out after its end.
+#[test]
+fn what_ends_all_commands_of_a_unit_is_refused_while_several_channels_have_some() {
+    for function in OF_A_UNIT {
+        let mut two = Two::new(4);
+        let tags = [two.test(), two.test()];
+        let sent = two.sent();
+        assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
+        let answer = two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0], "{function:?}");
+        assert!(matches!(two.mover.receive(&mut two.machine), Ok(Received::More)));
+        assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
+        assert!(tags.iter().all(|tag| two.machine.poll(*tag, Waker::noop()).is_none()), "they go on");
+        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
+    }
+}
+
+#[test]
+fn what_ends_all_commands_of_a_unit_goes_where_they_are() {
+    for function in OF_A_UNIT {
+        let mut two = Two::new(4);
+        two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0], "there are none");
+        let mut two = Two::new(4);
+        two.test();
+        two.test();
+        let sent = two.sent();
+        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
+    }
+}
+
+#[test]
+fn the_end_of_any_channel_is_that_of_the_session() {
+    for channel in [0, 1] {
+        let mut two = Two::new(4);
+        two.targets[channel].close();
+        assert!(!matches!(two.mover.receive(&mut two.machine), Ok(Received::More)), "{channel}");
+    }
+}
+
+#[test]
+fn a_further_channel_leaves_those_before_it() {
+    let options = options();
+    let keeps =
+        |beside| request(&Goal { beside, ..goal(Some(TARGET)) }, &options).expect("a request").keep_channels;
+    assert_eq!([keeps(false), keeps(true)], [false, true]);
+}

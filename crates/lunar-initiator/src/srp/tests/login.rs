@@ -1,0 +1,131 @@
+//! Logins: what is asked for, what is answered, and why it is turned down.
+
+use super::*;
+use crate::Kind;
+use lunar_wire::srp::{LoginReject, Reason};
+
+/// The private data of a request.
+fn private(options: &Options) -> Vec<u8> {
+    let mut seen = Vec::new();
+    drop(ask(options, &Default::default(), |asked| seen = asked.private().to_vec()));
+    seen
+}
+
+#[test]
+fn a_login_says_who_asks_and_who_is_asked() {
+    let mut expected = vec![0; 56];
+    // Direct descriptors; immediate data is wanted; one channel.
+    expected[8..12].copy_from_slice(&[0, 2, 0x80, 0]);
+    expected[12..16].copy_from_slice(&8260_u32.to_be_bytes());
+    expected[16..32].copy_from_slice(&[0, 0, 0x80, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8]);
+    expected[32..40].copy_from_slice(&0x0002_c903_00a0_b0c0_u64.to_be_bytes());
+    expected[40..48].copy_from_slice(&0x0002_c903_00a0_b0c1_u64.to_be_bytes());
+    expected[48..50].copy_from_slice(&[0, 68]);
+    assert_eq!(private(&options()), expected);
+}
+
+#[test]
+fn without_immediate_data_units_are_short() {
+    let mut options = options();
+    options.offer.immediate_data = false;
+    options.initiator_ext = Some(9);
+    let seen = private(&options);
+    assert_eq!(seen[8..16], [0, 2, 0, 0, 0, 0, 1, 0x34], "48 + 244 + 16 bytes");
+    assert_eq!((seen[23], &seen[48..50]), (9, &[0, 0][..]));
+}
+
+#[test]
+fn the_window_after_a_login_is_its_credits_but_one() {
+    for (credits, window) in [(0, 0), (1, 1), (2, 1), (64, 63)] {
+        assert_eq!(Peer::new(credits, true).machine.numbers.window(), window, "{credits}");
+    }
+    let peer = Peer::new(8, true);
+    assert!(peer.machine.parameters.immediate_data);
+    assert_eq!(peer.machine.parameters.first_burst_length, 8192);
+    assert!(!Peer::new(8, false).machine.parameters.immediate_data);
+}
+
+/// Over InfiniBand private data come with zeros behind them.
+#[test]
+fn zeros_behind_an_answer_change_nothing() {
+    let faults: [Rc<Faults>; 2] = Default::default();
+    faults.iter().for_each(|faults| faults.pads.set(true));
+    let (request, connected) = ask(&options(), &faults, |asked| {
+        let accepted = asked.accept(granted(3, true).encode().to_vec(), terms(&options()));
+        // The target goes away at once.
+        drop(now(accepted));
+    });
+    let wire = finish(connected, &request, &options()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(wire.login().max_cmd_sn, 2);
+    let (request, connected) = ask(&options(), &faults, |asked| {
+        let reject = LoginReject { reason: Reason::NO_RESOURCES, tag: 0, formats: 6 };
+        now(asked.reject(reject.encode().to_vec()));
+    });
+    assert_eq!(finish(connected, &request, &options()).err().map(|e| e.kind), Some(Kind::Unreachable));
+}
+
+/// Why a login comes to nothing that is answered so.
+fn refused(private: Vec<u8>) -> Error {
+    let (request, connected) = ask(&options(), &Default::default(), |asked| now(asked.reject(private)));
+    finish(connected, &request, &options()).err().expect("it is refused")
+}
+
+#[test]
+fn reasons_are_told_in_words_with_what_to_do() {
+    for (reason, kind, what, hint) in [
+        (Reason::UNABLE, Kind::Refused, "cannot make a channel", "log"),
+        (Reason::NO_RESOURCES, Kind::Unreachable, "lacks resources", "connections"),
+        (Reason::IT_IU_TOO_LONG, Kind::Refused, "too long", "immediate_data=no"),
+        (Reason::NOT_ASSOCIATED, Kind::NotFound, "no such target port", "0x00008001020304050102030405060708"),
+        (Reason::NOT_ASSOCIATED, Kind::NotFound, "no such target port", "chap lets nobody in by SRP"),
+        (Reason::FORMATS, Kind::Refused, "data buffer formats", "log"),
+        (Reason::NO_MULTICHANNEL, Kind::Refused, "one channel", "log"),
+        (Reason::TOO_MANY_CHANNELS, Kind::Refused, "too many channels", "access list"),
+        (Reason(0x42), Kind::Refused, "0x00000042", "log"),
+    ] {
+        let e = refused(LoginReject { reason, tag: 0, formats: 6 }.encode().to_vec());
+        assert_eq!(e.kind, kind, "{e}");
+        assert!(e.what.contains(what), "{e}");
+        assert!(e.hint.as_ref().is_some_and(|told| told.contains(hint)), "{:?}", e.hint);
+    }
+    let e = refused(b"no".to_vec());
+    assert_eq!(e.kind, Kind::Unreachable);
+    assert!(e.what.contains("without a reason"), "{e}");
+}
+
+#[test]
+fn an_answer_that_is_none_is_not_taken() {
+    let no_direct = LoginResponse { formats: srp::format::INDIRECT, ..granted(1, false) };
+    for private in [vec![0xc0; 51], vec![1; 52], no_direct.encode().to_vec()] {
+        let e = not_taken(private);
+        assert_eq!(e.kind, Kind::Protocol, "{e}");
+    }
+}
+
+/// Why a login comes to nothing that is granted so.
+fn not_taken(private: Vec<u8>) -> Error {
+    let (request, connected) = ask(&options(), &Default::default(), |asked| {
+        drop(now(asked.accept(private, terms(&options()))));
+    });
+    finish(connected, &request, &options()).err().expect("no login")
+}
+
+/// Over InfiniBand with zeros behind it; STGT answers nothing at all.
+#[test]
+fn what_portals_of_iser_answer_is_known() {
+    let padded = |first: u8| [&[first, 0, 0, 0][..], &[0; 192]].concat();
+    for private in [Vec::new(), vec![0x80, 0, 0, 0], padded(0xc0), padded(0)] {
+        let e = not_taken(private);
+        assert_eq!(e.kind, Kind::Unreachable, "{e}");
+        assert!(e.what.ends_with("it seems to be a portal of iSER"), "{e}");
+        assert!(e.hint.as_ref().is_some_and(|hint| hint.contains("iser://HOST")), "{:?}", e.hint);
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_told_before_anybody_is_asked() {
+    let e = request(&goal(None), &options()).expect_err("no target");
+    assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("srp://")), "{e}");
+    let e = request(&goal(Some("iqn.2026-11.org.example:a")), &options()).expect_err("no target port");
+    assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("ID_EXT")), "{e}");
+}

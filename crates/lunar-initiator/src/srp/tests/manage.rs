@@ -1,0 +1,161 @@
+//! Task management, pings, and what SRP does not have.
+
+use super::*;
+use crate::Kind;
+use crate::session::control::Answer;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::srp::{TaskManagement, task_status};
+
+/// A unit as a task management function.
+pub fn managed(unit: &[u8]) -> TaskManagement {
+    match FromInitiator::decode(unit, None) {
+        Ok(FromInitiator::TaskManagement(one)) => one,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Peer {
+    fn told(&mut self, answer: &Answer) -> Option<Result<u8, Error>> {
+        assert!(matches!(self.mover.receive(&mut self.machine), Ok(Received::More)));
+        answer.try_recv().ok()
+    }
+
+    fn abort(&mut self, tag: u32) -> Answer {
+        let sent = self.machine.abort(tag, &Error::new(Kind::Aborted, "on demand")).expect("it is there");
+        self.machine.manage(Function::AbortTask, LUN, Some((tag, sent.cmd_sn)))
+    }
+
+    fn answer_managed(&mut self, tag: u64, status: u8) {
+        self.answer(Response { tag, credits: 1, data: &[0, 0, 0, status], ..Response::default() });
+    }
+}
+
+#[test]
+fn an_abort_names_the_command_and_takes_its_memory_back() {
+    let mut peer = Peer::new(2, true);
+    let tag = peer.read(512);
+    let unit = peer.one();
+    let (task_tag, at) = (command(&unit).tag, direct(command(&unit).data_in));
+    let answer = peer.abort(tag);
+    let unit = peer.one();
+    let asked = managed(&unit);
+    assert_eq!((asked.function, asked.task_tag, asked.lun), (1, task_tag, LUN));
+    assert_eq!((unit.len(), asked.tag >> 31), (48, 1), "the last credit, under a tag of its own kind");
+    peer.answer_managed(asked.tag, task_status::COMPLETE);
+    assert_eq!(peer.told(&answer), Some(Ok(0)));
+    peer.machine.ended_by_abort([tag], "aborted");
+    assert_eq!(peer.failed(tag).kind, Kind::Aborted);
+    peer.target.write(remote(at), Payload::Bytes(vec![1]));
+    let flushed = peer.target.flush();
+    assert!(flushed.is_err() || peer.mover.receive(&mut peer.machine).is_err(), "its memory is ours");
+}
+
+/// The tag of a command that is sent again is another one: the first may still be answered.
+#[test]
+fn a_command_that_is_sent_again_has_another_tag() {
+    let mut peer = Peer::new(8, true);
+    let tag = peer.read(512);
+    let first = command(&peer.one()).tag;
+    peer.machine.ended_by_abort([tag], "late");
+    let unit = peer.one();
+    let second = command(&unit).tag;
+    assert!(first != second && first as u32 == second as u32);
+    peer.good(first);
+    assert!(peer.end(tag).is_none());
+    peer.target.write(remote(direct(command(&unit).data_in)), Payload::Bytes(vec![9; 512]));
+    peer.good(second);
+    assert_eq!(peer.done(tag).1.expect("its buffer")[..], [9; 512]);
+}
+
+#[test]
+fn functions_and_their_answers_are_translated() {
+    for (function, code) in
+        [(Function::AbortTaskSet, 2), (Function::ClearTaskSet, 4), (Function::LunReset, 8)]
+    {
+        for (status, response) in [(0, 0), (2, 255), (4, 5), (5, 255)] {
+            let mut peer = Peer::new(8, true);
+            let answer = peer.machine.manage(function, LUN, None);
+            let asked = managed(&peer.one());
+            assert_eq!((asked.function, asked.task_tag), (code, 0));
+            peer.answer_managed(asked.tag, status);
+            assert_eq!(peer.told(&answer), Some(Ok(response)));
+        }
+    }
+    let mut peer = Peer::new(8, true);
+    let answer = peer.machine.manage(Function::LunReset, LUN, None);
+    let tag = managed(&peer.one()).tag;
+    peer.good(tag);
+    assert_eq!(peer.told(&answer), Some(Ok(255)), "an answer that does not say is none");
+}
+
+#[test]
+fn resets_of_a_target_are_not_there() {
+    for function in [Function::TargetWarmReset, Function::TargetColdReset] {
+        let mut peer = Peer::new(8, true);
+        let answer = peer.machine.manage(function, LUN, None);
+        assert!(peer.sent().is_empty());
+        now(peer.mover.readable()).expect("there is an answer");
+        assert_eq!(peer.told(&answer), Some(Ok(5)));
+    }
+}
+
+/// What a function is about has to be there before it.
+#[test]
+fn task_management_that_waits_for_a_credit_keeps_its_place() {
+    let mut peer = Peer::new(2, true);
+    let tag = peer.test();
+    let answers = [(); 2].map(|()| peer.machine.manage(Function::LunReset, LUN, None));
+    let units = peer.sent();
+    assert_eq!(units.len(), 2, "a command, and a function with the credit that is kept");
+    peer.answer_managed(managed(&units[1]).tag, 0);
+    assert_eq!(peer.told(&answers[0]), Some(Ok(0)));
+    let unit = peer.one();
+    peer.answer_managed(managed(&unit).tag, 0);
+    assert_eq!(peer.told(&answers[1]), Some(Ok(0)));
+    peer.good(command(&units[0]).tag);
+    peer.done(tag);
+}
+
+/// A command for which there was no credit after all, and that is given up, was never there.
+#[test]
+fn what_waits_and_is_given_up_is_not_sent() {
+    let mut peer = Peer::new(3, true);
+    let functions = [(); 3].map(|()| peer.machine.manage(Function::LunReset, LUN, None));
+    let tag = peer.read(512);
+    assert_eq!(peer.sent().len(), 3, "three functions; the command waits");
+    peer.machine.finish(tag, Err(Error::new(Kind::Aborted, "on demand")));
+    assert!(peer.say(&srp::CreditRequest { solicited: false, credits: 5, tag: 1 }.encode()).is_ok());
+    assert_eq!(peer.sent().len(), 1, "the answer, and no command");
+    drop(functions);
+}
+
+#[test]
+fn a_ping_is_an_inquiry_for_nothing() {
+    let mut peer = Peer::new(2, true);
+    peer.machine.ping();
+    let unit = peer.one();
+    let asked = command(&unit);
+    assert_eq!((unit.len(), asked.lun, asked.cdb[0], asked.cdb[1..] == [0; 15]), (48, 0, 0x12, true));
+    assert!(peer.machine.oldest_ping().is_some());
+    // Whatever the logical unit says: it lives.
+    peer.answer(Response { tag: asked.tag, credits: 1, status: 8, ..Response::default() });
+    assert!(peer.machine.oldest_ping().is_none());
+    // The credit that is kept is not for pings.
+    peer.test();
+    peer.machine.ping();
+    assert_eq!(peer.sent().len(), 1);
+    assert!(peer.mover.receive(&mut peer.machine).is_ok() && peer.machine.oldest_ping().is_none());
+}
+
+#[test]
+fn text_is_refused_and_a_logout_granted_here() {
+    let mut peer = Peer::new(8, true);
+    let told = [(); 2].map(|()| peer.machine.talk(b"SendTargets=\0".to_vec()));
+    assert!(peer.mover.receive(&mut peer.machine).is_ok());
+    for told in told {
+        assert_eq!(told.try_recv().expect("an answer").expect_err("no text").kind, Kind::Refused);
+    }
+    let answer = peer.machine.log_out();
+    assert_eq!(peer.told(&answer), Some(Ok(0)));
+    assert!(peer.sent().is_empty() && peer.machine.broken.is_none());
+}

@@ -1,0 +1,226 @@
+//! The mover and its session against a target that is played here, unit by unit.
+
+mod channels;
+mod data;
+mod flow;
+mod hostile;
+mod login;
+mod manage;
+mod sessions;
+
+use super::login::{finish, request, terms};
+use super::mover::Mover;
+use crate::connect::{Goal, TargetPort};
+use crate::options::{Options, Portal, Transport};
+use crate::session::carrier::{Mover as _, Out};
+use crate::session::machine::{Machine, Online};
+use crate::session::numbers::Numbers;
+use crate::session::task::Waiter;
+use crate::{Command, Completion, Direction, Error, Finished};
+use lunar_rdma::mem::{self, Faults};
+use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Remote, Request, Terms};
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::out::Payload;
+use lunar_wire::scsi::cdb::{self, Cdb};
+use lunar_wire::srp::{
+    self, Data, Descriptor, Form, FromInitiator, LoginRequest, LoginResponse, Previous, Response,
+};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+const LUN: u64 = 1 << 48;
+const TARGET: &str = "0002c90300a0b0c0:0002c90300a0b0c1";
+const ISID: [u8; 6] = [0x80, 1, 2, 3, 4, 5];
+
+/// What is there already.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options::new("iqn.2026-11.org.example:host");
+    (options.transport, options.initiator_guid) = (Transport::Srp, Some(0x0102_0304_0506_0708));
+    options
+}
+
+fn goal(target: Option<&str>) -> Goal {
+    let portal = Portal { host: "192.0.2.1".into(), port: 5555 };
+    Goal { portal, target: target.map(Into::into), isid: ISID, beside: false }
+}
+
+fn granted(credits: u32, immediate: bool) -> LoginResponse {
+    LoginResponse {
+        credits,
+        tag: 0,
+        it_iu_len: srp::LINUX_IU_LEN as u32,
+        ti_iu_len: 256,
+        formats: srp::format::DIRECT | srp::format::INDIRECT,
+        previous: Previous::None,
+        immediate,
+    }
+}
+
+/// What a target is asked, and what comes of its answer.
+fn ask(
+    options: &Options,
+    faults: &[Rc<Faults>; 2],
+    answer: impl FnOnce(Box<dyn Request>),
+) -> (LoginRequest, Result<Connected, Refused>) {
+    let request = request(&goal(Some(TARGET)), options).expect("a request");
+    let private = request.encode(Form::RdmaCm);
+    let (asked, connecting) = mem::request_with(&private, terms(options), faults.clone());
+    answer(asked);
+    (request, now(connecting))
+}
+
+/// A session that is logged in, and a target that is us.
+struct Peer {
+    machine: Machine,
+    mover: Rc<Mover>,
+    target: Rc<dyn Endpoint>,
+    /// What is to go wrong at our end.
+    faults: Rc<Faults>,
+    /// Data that the target has read, by number.
+    read: Vec<(u64, Buf)>,
+}
+
+impl Peer {
+    fn new(credits: u32, immediate: bool) -> Peer {
+        Peer::of(&options(), &granted(credits, immediate))
+    }
+
+    fn of(options: &Options, granted: &LoginResponse) -> Peer {
+        let mut target = None;
+        let faults: [Rc<Faults>; 2] = Default::default();
+        let (request, connected) = ask(options, &faults, |asked| {
+            let terms = Terms { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
+            target = now(asked.accept(granted.encode().to_vec(), terms)).ok();
+        });
+        let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("a login: {e}"));
+        let login = wire.login().clone();
+        let mover = wire.first();
+        let numbers = Numbers {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+        };
+        let mut machine = Machine::new(options.commands, Instant::now);
+        machine.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
+        machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
+        machine.online = Online::Yes;
+        let [faults, _] = faults;
+        Peer { machine, mover, target: target.expect("accepted"), faults, read: Vec::new() }
+    }
+
+    fn submit(&mut self, cdb: Cdb, data: Direction) -> u32 {
+        self.machine.submit(Command::new(LUN, cdb, data), Waiter::Unknown).expect("room")
+    }
+
+    fn read(&mut self, len: usize) -> u32 {
+        self.submit(cdb::read_10(0, 1), Direction::In(Buf::zeroed(len)))
+    }
+
+    fn write(&mut self, data: &[u8]) -> u32 {
+        self.submit(cdb::write_10(0, 1, false), Direction::Out(buf(data)))
+    }
+
+    fn test(&mut self) -> u32 {
+        self.submit(cdb::test_unit_ready(), Direction::None)
+    }
+
+    /// The units that the target has got since.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        self.mover.flush().expect("a connection");
+        let mut events = Events::default();
+        self.target.poll(&mut events);
+        let (list, bytes) = (events.list, events.bytes);
+        let mut units = Vec::new();
+        for event in list {
+            match event {
+                Event::Message(range, _) => units.push(bytes[range].to_vec()),
+                Event::Read(id, buf, done) => {
+                    done.expect("it may read");
+                    self.read.push((id, buf));
+                }
+                Event::End(why) => panic!("the connection has ended: {why:?}"),
+            }
+        }
+        self.machine.settle();
+        units
+    }
+
+    /// The only one.
+    fn one(&mut self) -> Vec<u8> {
+        let mut units = self.sent();
+        assert_eq!(units.len(), 1, "{units:02x?}");
+        units.remove(0)
+    }
+
+    /// The target says something.
+    fn say(&mut self, unit: &[u8]) -> Result<Received, Broken> {
+        self.target.send(unit, Payload::Empty, None);
+        self.target.flush().expect("a connection");
+        self.mover.receive(&mut self.machine)
+    }
+
+    fn answer(&mut self, response: Response<'_>) {
+        let mut unit = Vec::new();
+        response.encode(&mut unit);
+        assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.machine.broken);
+    }
+
+    /// The good end of a request, and its credit.
+    fn good(&mut self, tag: u64) {
+        self.answer(Response { tag, credits: 1, ..Response::default() });
+    }
+
+    fn end(&mut self, tag: u32) -> Option<Finished> {
+        self.machine.poll(tag, Waker::noop())
+    }
+
+    fn done(&mut self, tag: u32) -> (Completion, Option<Buf>) {
+        let (result, buf) = self.end(tag).expect("it has ended");
+        (result.expect("an answer"), buf)
+    }
+
+    fn failed(&mut self, tag: u32) -> Error {
+        self.end(tag).expect("it has ended").0.expect_err("no answer")
+    }
+}
+
+fn buf(data: &[u8]) -> Buf {
+    let mut buf = Buf::zeroed(data.len());
+    buf.copy_from_slice(data);
+    buf
+}
+
+/// Bytes that differ.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
+}
+
+/// A unit as a command.
+fn command(unit: &[u8]) -> srp::Command<'_> {
+    match FromInitiator::decode(unit, Some(srp::IMMEDIATE_OFFSET)) {
+        Ok(FromInitiator::Command(command)) => command,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn direct(data: Data<'_>) -> Descriptor {
+    match data {
+        Data::Direct(descriptor) => descriptor,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn remote(at: Descriptor) -> Remote {
+    Remote { stag: at.key, offset: at.address }
+}

@@ -1,0 +1,34 @@
+//! A login in words, for people who look: (what, how much).
+
+use lunar_wire::srp::{LoginRequest, LoginResponse};
+
+/// Names and values.
+pub type Words = Vec<(String, String)>;
+
+/// What is asked for.
+pub fn asked(request: &LoginRequest) -> Words {
+    words([
+        ("initiator port", request.initiator.to_string()),
+        ("target port", request.target.to_string()),
+        ("bytes of a command", request.it_iu_len.to_string()),
+        ("immediate data", yes_or_no(request.immediate_offset.is_some())),
+    ])
+}
+
+/// What is granted.
+pub fn granted(response: &LoginResponse) -> Words {
+    words([
+        ("bytes of a command", response.it_iu_len.to_string()),
+        ("immediate data", yes_or_no(response.immediate)),
+        ("bytes of an answer", response.ti_iu_len.to_string()),
+        ("credits", response.credits.to_string()),
+    ])
+}
+
+fn words<const N: usize>(pairs: [(&str, String); N]) -> Words {
+    pairs.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+fn yes_or_no(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_owned()
+}

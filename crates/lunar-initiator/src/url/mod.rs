@@ -1,0 +1,400 @@
+//! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` and `srp://` over RDMA.
+
+mod settings;
+mod srp;
+mod who;
+
+use crate::options::{Options, Portal, Provider, Timeouts, Transport};
+use crate::{Error, Kind};
+use lunar_proto::chap::Algorithm;
+use lunar_proto::initiator::targets::PortalAddress;
+use lunar_proto::nearest::nearest;
+use lunar_proto::{name, percent};
+use settings::{Settings, Texts};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest URL, in bytes.
+const LONGEST: usize = 8192;
+/// What carries a session, each with a scheme of its own.
+const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Iser, Transport::Srp];
+/// What a URL looks like.
+const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
+/// LUNs of a single level (SAM-5 section 4.7).
+const LUNS: u16 = 0x4000;
+
+/// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`, or the same with `iser://`
+///
+/// HOST is a name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone (`[fe80::1%eth0]`).
+/// Without LUN it is a target, without TARGET a portal.
+///
+/// `USER%PASSWORD` is what libiscsi has: the first `%` divides, and what follows is taken as it stands, so it
+/// can hold neither `@` nor `?`. In `USER:PASSWORD`, with the colon before any percent sign, the password is
+/// percent-encoded, as TARGET and values are. A password is better kept in a file
+/// (`password_file=`), or in a variable of the environment: command lines can be seen by all users of a host.
+///
+/// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth`
+/// (md5, sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both),
+/// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
+/// `max_burst_length`, the time-outs of [`Timeouts`] as [`lunar_proto::duration`] reads them, such as
+/// `login_timeout`, `commands` in flight, and `window`, the socket's buffers in bytes.
+///
+/// Over SRP it is `srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]`: the target port has two halves of 16
+/// hexadecimal digits, of which the second is as the first where it is left out; the port is 5555 if none is named.
+/// There are no users. The keys `initiator_ext` and `initiator_guid` are the halves of our own port; `isid` and
+/// `initiator` make it where they are left out: see [`Options::srp_port`].
+///
+/// Neither `Display` nor `Debug` show a secret.
+#[derive(Clone)]
+pub struct Url {
+    /// What carries the session.
+    pub transport: Transport,
+    /// Where to connect to.
+    pub portal: Portal,
+    /// The portal that named this one in discovery.
+    named_by: Option<Portal>,
+    /// The name of the target.
+    pub target: Option<String>,
+    /// The LUN.
+    pub lun: Option<u16>,
+    user: Option<String>,
+    password: Option<String>,
+    settings: Settings,
+    /// The keys that were written.
+    named: Vec<&'static str>,
+    /// What of the settings was written and may be shown.
+    shown: Vec<(&'static str, String)>,
+}
+
+impl Url {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`], with a hint.
+    pub fn parse(text: &str) -> Result<Url, Error> {
+        let Some((transport, rest)) = scheme_of(text).filter(|_| text.len() <= LONGEST) else {
+            return Err(no_scheme(text));
+        };
+        let is_srp = transport == Transport::Srp;
+        let form = if is_srp { srp::FORM } else { FORM };
+        if rest.contains(char::is_control) {
+            return Err(wrong("there are control characters in the URL", form));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (user, rest) = match rest.split_once('@') {
+            Some((user, rest)) => (user, rest),
+            None => ("", rest),
+        };
+        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let portal = PortalAddress::parse(place);
+        let portal = portal.map_err(|why| wrong(format!("host and port of the URL: {why}"), form))?;
+        let (mut target, lun) = path_of(path)?;
+        let (user, password) = user_of(user)?;
+        if is_srp {
+            if user.is_some() || password.is_some() {
+                return Err(srp::no_users());
+            }
+            target = target.map(|name| srp::target(&name)).transpose()?;
+        }
+        let port = if is_srp && !srp::names_port(place) { srp::PORT } else { portal.port };
+        let mut url = Url {
+            transport,
+            portal: Portal { host: portal.host, port },
+            named_by: None,
+            target,
+            lun,
+            user,
+            password,
+            settings: defaults(),
+            named: Vec::new(),
+            shown: Vec::new(),
+        };
+        url.query(query)?;
+        url.check_digests()?;
+        Ok(url)
+    }
+
+    fn query(&mut self, query: &str) -> Result<(), Error> {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
+            srp::check(self.transport, row)?;
+            if self.named.contains(&row.name) {
+                return Err(wrong(format!("{key} stands twice in the URL"), "remove one of them"));
+            }
+            self.named.push(row.name);
+            let value = percent::decode(value).ok_or_else(|| badly_encoded(key))?;
+            let set = row.set(&mut self.settings, &value);
+            let given = if row.is_secret() { String::new() } else { format!("={}", value.escape_debug()) };
+            set.map_err(|no| wrong(format!("{key}{given} in the URL: {}", no.what), no.hint))?;
+            if !row.is_secret() {
+                self.shown.push((row.name, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// CRCs of iSCSI and of iWARP in software can be asked for; devices have their own.
+    fn check_digests(&self) -> Result<(), Error> {
+        let offer = &self.settings.offer;
+        let digests = [("header_digest", &offer.header_digest), ("data_digest", &offer.data_digest)];
+        let idle = digests.iter().find(|(key, digests)| self.has(key) && digests.crc32c);
+        match idle {
+            Some((key, _)) if self.settings.provider == Provider::Verbs => Err(wrong(
+                format!("{key} in the URL does nothing with provider=verbs"),
+                "leave it out, or write none: RDMA devices have checksums of their own",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// How to open a session: what the URL says, with secrets from files and the environment, and with our
+    /// name. Without `initiator=` that is `LUNAR_INITIATOR`, or that of `/etc/iscsi/initiatorname.iscsi`, or
+    /// made of the host's name.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when a secret cannot be read or is missing, or a name is wrong.
+    pub fn options(&self) -> Result<Options, Error> {
+        who::options(self, &who::variable)
+    }
+
+    /// Our iSCSI name, as in [`Url::options`].
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when it is wrong.
+    pub fn initiator(&self) -> Result<String, Error> {
+        who::name(self, &who::variable)
+    }
+
+    /// Sessions have this name and ISID, also where the URL names others.
+    pub(crate) fn take_port(&mut self, initiator: Option<&str>, isid: [u8; 6]) {
+        self.settings.isid = Some(isid);
+        if let Some(name) = initiator {
+            self.settings.texts.initiator = Some(name.to_owned());
+        }
+    }
+
+    /// How long to wait for what; it may be changed before anything is opened.
+    pub fn timeouts_mut(&mut self) -> &mut Timeouts {
+        &mut self.settings.timeouts
+    }
+
+    /// There is a password in it, rather than in a file or in the environment.
+    pub fn holds_secret(&self) -> bool {
+        self.password.is_some() || self.settings.texts.target_password.is_some()
+    }
+
+    /// The same URL, of this target and LUN.
+    pub fn at(&self, target: impl Into<String>, lun: Option<u16>) -> Url {
+        Url { target: Some(target.into()), lun, ..self.clone() }
+    }
+
+    /// The same URL, through another portal.
+    pub fn through(&self, portal: Portal) -> Url {
+        Url { portal, named_by: None, ..self.clone() }
+    }
+
+    /// The same URL, through the portal that its own portal named in discovery.
+    pub(crate) fn sent_to(&self, portal: Portal) -> Url {
+        let named_by = (portal != self.portal).then(|| self.portal.clone());
+        Url { portal, named_by, ..self.clone() }
+    }
+
+    /// An error of a login at this URL. Where its portal cannot be reached, it says which portal named it.
+    pub fn explain(&self, e: Error) -> Error {
+        let Some(named_by) = self.named_by.as_ref().filter(|_| e.is_away()) else { return e };
+        let e = e.during(format!("{}, which {named_by} named", self.portal));
+        match e.hint {
+            Some(_) => e,
+            None => e.with_hint(format!(
+                "let {named_by} advertise an address that this host reaches, or name the target in the URL"
+            )),
+        }
+    }
+
+    /// The same URL, with another default for a key that it does not name.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when there is no such key, or it does not take this value.
+    pub fn with_default(mut self, key: &str, value: &str) -> Result<Url, Error> {
+        let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
+        if self.named.contains(&row.name) {
+            return Ok(self);
+        }
+        let set = row.set(&mut self.settings, value);
+        set.map_err(|no| wrong(format!("{key}: {}", no.what), no.hint))?;
+        Ok(self)
+    }
+
+    /// It names this key.
+    pub fn has(&self, key: &str) -> bool {
+        self.named.contains(&key)
+    }
+
+    /// The shape without settings and user: what a person can paste.
+    pub fn plain(&self) -> String {
+        Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()
+    }
+
+    /// Paths to one logical unit log in under one name. A target takes a LOGICAL UNIT RESET for the end of older commands that
+    /// it has not read yet only from the same initiator.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when `initiator=` differs from that of the first path.
+    pub fn check_beside(&self, first: &Url) -> Result<(), Error> {
+        let named = |url: &Url| url.settings.texts.initiator.as_deref().map(str::to_lowercase);
+        let (this, other) = (named(self), named(first));
+        if this == other {
+            return Ok(());
+        }
+        let show = |name: Option<String>| match name {
+            Some(name) => format!("initiator={}", name.escape_debug()),
+            None => "no initiator=".to_owned(),
+        };
+        let what = format!("this path has {}, and the first one has {}", show(this), show(other));
+        Err(wrong(what, "write the same initiator= in the URL of each path, or in none"))
+    }
+}
+
+/// What follows `iscsi://`, `iser://` or `srp://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such
+/// URL.
+pub fn without_scheme(text: &str) -> Option<&str> {
+    scheme_of(text).map(|(_, rest)| rest)
+}
+
+/// It is to be read as a URL: its scheme is one of ours, or so like one that it must be meant.
+pub fn is_url(text: &str) -> bool {
+    scheme_of(text).is_some() || meant_scheme(text).is_some()
+}
+
+fn meant_scheme(text: &str) -> Option<&'static str> {
+    nearest(text.split_once("://")?.0, TRANSPORTS.map(Transport::scheme))
+}
+
+/// What is wrong with a text that no URL begins.
+fn no_scheme(text: &str) -> Error {
+    match meant_scheme(text).filter(|_| text.len() <= LONGEST) {
+        Some(meant) => wrong("the URL has an unknown scheme", format!("did you mean {meant}://?")),
+        None => {
+            wrong("this is no URL of iSCSI", format!("{FORM}, or so with iser://; over SRP {}", srp::FORM))
+        }
+    }
+}
+
+fn scheme_of(text: &str) -> Option<(Transport, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let transport = TRANSPORTS.into_iter().find(|one| scheme.eq_ignore_ascii_case(one.scheme()))?;
+    Some((transport, rest))
+}
+
+fn defaults() -> Settings {
+    let options = Options::new("");
+    Settings {
+        offer: options.offer,
+        crc32c_first: options.crc32c_first,
+        timeouts: Timeouts::default(),
+        commands: options.commands,
+        provider: options.provider,
+        window: None,
+        isid: None,
+        initiator_ext: None,
+        initiator_guid: None,
+        channels: options.channels,
+        late_writes: options.late_writes,
+        algorithms: Algorithm::ALL.to_vec(),
+        texts: Texts::default(),
+    }
+}
+
+fn wrong(what: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(Kind::Invalid, what).with_hint(hint)
+}
+
+fn unknown(key: &str, meant: Option<&str>) -> Error {
+    let hint = match meant {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "docs/use.md has all keys".to_owned(),
+    };
+    let key: String = key.chars().take(64).collect();
+    wrong(format!("the URL has the unknown key \"{}\"", key.escape_debug()), hint)
+}
+
+fn badly_encoded(what: &str) -> Error {
+    wrong(format!("{what} in the URL is not percent-encoded as it has to be"), "write a percent sign as %25")
+}
+
+/// Target and LUN.
+fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let (target, lun) = match path.split_once('/') {
+        Some((target, lun)) => (target, Some(lun).filter(|lun| !lun.is_empty())),
+        None => (path, None),
+    };
+    if target.is_empty() && lun.is_none() {
+        return Ok((None, None));
+    }
+    let target = percent::decode(target).ok_or_else(|| badly_encoded("the target"))?;
+    if !name::is_usable(&target) {
+        let what = format!("\"{}\" in the URL is no name of a target", target.escape_debug());
+        return Err(wrong(what, "a name has 1 to 223 bytes, such as iqn.YEAR-MONTH.DOMAIN:NAME"));
+    }
+    let number = |lun: &str| match lun.parse().ok().filter(|n| *n < LUNS && !lun.starts_with('+')) {
+        Some(number) => Ok(number),
+        None => Err(wrong(
+            format!("\"{}\" in the URL is no LUN", lun.escape_debug()),
+            "LUNs are numbers from 0 to 16383",
+        )),
+    };
+    Ok((Some(target), lun.map(number).transpose()?))
+}
+
+/// User and password, in one of two forms; see [`Url`].
+fn user_of(text: &str) -> Result<(Option<String>, Option<String>), Error> {
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    match text.find([':', '%']) {
+        Some(at) if text[at..].starts_with(':') => {
+            let password = percent::decode(&text[at + 1..]).ok_or_else(|| badly_encoded("the password"))?;
+            Ok((some(text[..at].into()), some(password)))
+        }
+        Some(at) => Ok((some(text[..at].into()), some(text[at + 1..].into()))),
+        None => Ok((some(text.into()), None)),
+    }
+}
+
+impl FromStr for Url {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Url, Error> {
+        Url::parse(text)
+    }
+}
+
+/// As it can be read again, without secrets.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_path = |c| percent::is_plain(c) && c != '/';
+        write!(f, "{}://", self.transport.scheme())?;
+        // It came without any of the signs that end or divide it.
+        self.user.as_ref().map_or(Ok(()), |user| write!(f, "{user}@"))?;
+        write!(f, "{}", self.portal)?;
+        if let Some(target) = &self.target {
+            f.write_str("/")?;
+            percent::encode(f, target, in_path)?;
+            self.lun.map_or(Ok(()), |lun| write!(f, "/{lun}"))?;
+        }
+        for (n, (key, value)) in self.shown.iter().enumerate() {
+            write!(f, "{}{key}=", if n == 0 { '?' } else { '&' })?;
+            percent::encode(f, value, percent::is_plain)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,319 @@
+//! The settings of a URL, one row each.
+
+use crate::options::{LateWrites, Provider as Carrier, Timeouts};
+use crate::srp;
+use lunar_proto::chap::Algorithm;
+use lunar_proto::duration::{self, Unfit};
+use lunar_proto::nearest::nearest;
+use lunar_proto::parameters::{Digests, Offer, TaskReporting};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// What the settings of a URL say; what they do not say stands at its default.
+#[derive(Clone)]
+pub struct Settings {
+    /// What is offered in negotiation.
+    pub offer: Offer,
+    /// CRC32C is preferred to no digest.
+    pub crc32c_first: bool,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// Commands in flight.
+    pub commands: u16,
+    /// What carries RDMA.
+    pub provider: Carrier,
+    /// Buffers of the socket in bytes.
+    pub window: Option<u32>,
+    /// Our part of the session's identifier.
+    pub isid: Option<[u8; 6]>,
+    /// The halves of our port over SRP.
+    pub initiator_ext: Option<u64>,
+    pub initiator_guid: Option<u64>,
+    /// Channels of a session over SRP.
+    pub channels: u16,
+    /// What happens to a write whose connection is lost.
+    pub late_writes: LateWrites,
+    /// CHAP algorithms, preferred first.
+    pub algorithms: Vec<Algorithm>,
+    /// Names, and where secrets are.
+    pub texts: Texts,
+}
+
+/// Settings that are texts.
+#[derive(Clone, Default)]
+pub struct Texts {
+    /// Our iSCSI name.
+    pub initiator: Option<String>,
+    /// The file that holds our secret.
+    pub password_file: Option<String>,
+    /// Who the target has to be.
+    pub target_user: Option<String>,
+    /// Its secret.
+    pub target_password: Option<String>,
+    /// The file that holds it.
+    pub target_password_file: Option<String>,
+}
+
+/// How the value of a setting is read, and where it goes.
+enum Takes {
+    Flag(fn(&mut Offer) -> &mut bool),
+    Bytes(fn(&mut Offer) -> &mut u32),
+    Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
+    Isid,
+    Channels,
+    /// Half of a port of SRP.
+    Half(fn(&mut Settings) -> &mut Option<u64>),
+    Provider,
+    Window,
+    Late,
+    Tries(fn(&mut Timeouts) -> &mut u32),
+    /// The one value that this initiator supports.
+    Only(&'static str),
+    Digest(fn(&mut Offer) -> &mut Digests),
+    Reporting,
+    Algorithms,
+    Time(fn(&mut Timeouts) -> &mut Duration),
+    /// A time, or 0.
+    TimeOrNone(fn(&mut Timeouts) -> &mut Duration),
+    Text(fn(&mut Texts) -> &mut Option<String>),
+    /// A text that is not to be shown.
+    Secret(fn(&mut Texts) -> &mut Option<String>),
+}
+use Takes::*;
+
+/// One setting.
+pub struct Row {
+    /// Its key.
+    pub name: &'static str,
+    takes: Takes,
+}
+
+const fn row(name: &'static str, takes: Takes) -> Row {
+    Row { name, takes }
+}
+
+/// The longest time-out: thirty days.
+const LONGEST: Duration = Duration::from_secs(30 * 86400);
+/// The shortest, of those that cannot be 0.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Sizes of data segments and bursts in bytes (RFC 7143 section 13).
+const SIZES: RangeInclusive<u32> = 512..=0xff_ffff;
+
+/// Sizes of socket buffers in bytes.
+const WINDOW: RangeInclusive<u32> = 4096..=1 << 30;
+
+/// All settings.
+pub static TABLE: &[Row] = &[
+    row("target_user", Text(|t| &mut t.target_user)),
+    row("target_password", Secret(|t| &mut t.target_password)),
+    row("password_file", Text(|t| &mut t.password_file)),
+    row("target_password_file", Text(|t| &mut t.target_password_file)),
+    row("auth", Algorithms),
+    row("initiator", Text(|t| &mut t.initiator)),
+    row("isid", Isid),
+    row("initiator_ext", Half(|s| &mut s.initiator_ext)),
+    row("initiator_guid", Half(|s| &mut s.initiator_guid)),
+    row("channels", Channels),
+    row("window", Window),
+    row("provider", Provider),
+    row("header_digest", Digest(|o| &mut o.header_digest)),
+    row("data_digest", Digest(|o| &mut o.data_digest)),
+    row("initial_r2t", Flag(|o| &mut o.initial_r2t)),
+    row("immediate_data", Flag(|o| &mut o.immediate_data)),
+    row("max_recv_data_segment_length", Bytes(|o| &mut o.max_recv_data_segment_length)),
+    row("max_burst_length", Bytes(|o| &mut o.max_burst_length)),
+    row("first_burst_length", Bytes(|o| &mut o.first_burst_length)),
+    row("max_outstanding_r2t", Count(1..=65535, |s| &mut s.offer.max_outstanding_r2t)),
+    row("default_time2wait", Count(0..=3600, |s| &mut s.offer.default_time2wait)),
+    row("default_time2retain", Count(0..=3600, |s| &mut s.offer.default_time2retain)),
+    row("data_pdu_in_order", Flag(|o| &mut o.data_pdu_in_order)),
+    row("data_sequence_in_order", Flag(|o| &mut o.data_sequence_in_order)),
+    row("task_reporting", Reporting),
+    row("max_connections", Only("1")),
+    row("error_recovery_level", Only("0")),
+    row("login_timeout", Time(|t| &mut t.login)),
+    row("logout_timeout", Time(|t| &mut t.logout)),
+    row("noop_interval", TimeOrNone(|t| &mut t.noop_interval)),
+    row("noop_timeout", Time(|t| &mut t.noop)),
+    row("command_timeout", Time(|t| &mut t.command)),
+    row("abort_timeout", Time(|t| &mut t.abort)),
+    row("lun_reset_timeout", Time(|t| &mut t.lun_reset)),
+    row("target_reset_timeout", Time(|t| &mut t.target_reset)),
+    row("recovery_timeout", Time(|t| &mut t.recovery)),
+    row("fast_io_fail_timeout", Time(|t| &mut t.fast_io_fail)),
+    row("transition_timeout", TimeOrNone(|t| t.transition.get_or_insert_default())),
+    row("operation_timeout", Time(|t| &mut t.operation)),
+    row("late_writes", Late),
+    row("login_tries", Tries(|t| &mut t.login_tries)),
+    row("commands", Count(1..=4096, |s| &mut s.commands)),
+];
+
+/// Why a setting does not take a value.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The fault.
+    pub what: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl From<String> for Refusal {
+    fn from(what: String) -> Refusal {
+        Refusal { what, hint: "docs/use.md has all keys".into() }
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(what: &str) -> Refusal {
+        what.to_owned().into()
+    }
+}
+
+impl From<Unfit> for Refusal {
+    fn from(unfit: Unfit) -> Refusal {
+        Refusal { what: unfit.what, hint: unfit.hint }
+    }
+}
+
+/// The row of a key.
+///
+/// # Errors
+/// What to write instead, where the key is like a known one.
+pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
+    let found = TABLE.iter().find(|row| row.name == key);
+    found.ok_or_else(|| nearest(key, TABLE.iter().map(|row| row.name)))
+}
+
+/// Where a setting means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belongs {
+    /// Everywhere, or it does no harm.
+    All,
+    /// Where a login is made of PDUs: it says who somebody is.
+    Iscsi,
+    /// Over RDMA.
+    Rdma,
+    /// Over SRP.
+    Srp,
+}
+
+impl Row {
+    /// Where it means something.
+    pub fn belongs(&self) -> Belongs {
+        match self.takes {
+            Half(_) | Channels => Belongs::Srp,
+            Provider => Belongs::Rdma,
+            Algorithms | Secret(_) => Belongs::Iscsi,
+            Text(_) if self.name != "initiator" => Belongs::Iscsi,
+            _ => Belongs::All,
+        }
+    }
+
+    /// Its value is a time.
+    #[cfg(test)]
+    pub fn is_time(&self) -> bool {
+        matches!(self.takes, Time(_) | TimeOrNone(_))
+    }
+
+    /// May its value be shown?
+    pub fn is_secret(&self) -> bool {
+        matches!(self.takes, Secret(_))
+    }
+
+    /// Takes a value.
+    ///
+    /// # Errors
+    /// What the setting takes.
+    pub fn set(&self, settings: &mut Settings, value: &str) -> Result<(), Refusal> {
+        match &self.takes {
+            Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
+            Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
+            Count(range, place) => *place(settings) = number(value, range)?,
+            Window => settings.window = Some(number(value, &WINDOW)?),
+            Provider => {
+                let found = Carrier::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
+                settings.provider = found.ok_or("it takes iwarp or verbs")?.1;
+            }
+            Half(place) => {
+                *place(settings) = Some(srp::half(value).ok_or("it takes 16 hexadecimal digits")?);
+            }
+            Channels => settings.channels = number(value, &(1..=64))?,
+            Late => {
+                let found = LateWrites::NAMES.iter().find(|(name, _)| *name == value);
+                settings.late_writes = found.ok_or("it takes wait or risk")?.1;
+            }
+            Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
+            Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
+            Only(one) if value == *one => {}
+            Only(one) => return Err(format!("only {one} is supported").into()),
+            Digest(place) => {
+                let (digests, crc32c_first) =
+                    digests(value).ok_or("it takes none, crc32c, or both with a comma")?;
+                *place(&mut settings.offer) = digests;
+                settings.crc32c_first |= crc32c_first;
+            }
+            Reporting => {
+                // FastAbort wants more of an initiator than this one does (RFC 7143 section 4.2.3.4).
+                let mut names = TaskReporting::NAMES.iter().filter(|row| row.1 < TaskReporting::FastAbort);
+                let found = names.find(|(name, _)| name.eq_ignore_ascii_case(value));
+                settings.offer.task_reporting = found.ok_or("it takes RFC3720 or ResponseFence")?.1;
+            }
+            Algorithms => {
+                settings.algorithms = algorithms(value)
+                    .ok_or("it takes md5, sha1, sha-256, sha3-256, or several with commas")?;
+            }
+            Time(place) => *place(&mut settings.timeouts) = duration::within(value, SHORTEST..=LONGEST)?,
+            TimeOrNone(place) => {
+                *place(&mut settings.timeouts) = duration::within(value, Duration::ZERO..=LONGEST)?;
+            }
+            Text(place) | Secret(place) if !value.is_empty() => {
+                *place(&mut settings.texts) = Some(value.to_owned());
+            }
+            Text(_) | Secret(_) => return Err("it has no value".into()),
+        }
+        Ok(())
+    }
+}
+
+/// Six bytes (RFC 7143 section 11.12.5).
+fn isid(value: &str) -> Option<[u8; 6]> {
+    crate::parse_isid(value.strip_prefix("0x").unwrap_or(value))
+}
+
+fn flag(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "yes" | "true" | "1" | "on" => Some(true),
+        "no" | "false" | "0" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn number<T>(value: &str, range: &RangeInclusive<T>) -> Result<T, String>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let read = value.parse().ok().filter(|n| range.contains(n) && !value.starts_with('+'));
+    read.ok_or_else(|| format!("it takes a number from {} to {}", range.start(), range.end()))
+}
+
+/// As libiscsi writes them, and whether CRC32C is preferred.
+fn digests(value: &str) -> Option<(Digests, bool)> {
+    match value.to_ascii_lowercase().as_str() {
+        "none" => Some((Digests { none: true, crc32c: false }, false)),
+        "crc32c" => Some((Digests { none: false, crc32c: true }, true)),
+        "none,crc32c" => Some((Digests { none: true, crc32c: true }, false)),
+        "crc32c,none" => Some((Digests { none: true, crc32c: true }, true)),
+        _ => None,
+    }
+}
+
+fn algorithms(value: &str) -> Option<Vec<Algorithm>> {
+    let one = |name: &str| match name.to_ascii_lowercase().as_str() {
+        "md5" => Some(Algorithm::Md5),
+        "sha1" | "sha-1" => Some(Algorithm::Sha1),
+        "sha-256" | "sha256" => Some(Algorithm::Sha256),
+        "sha3-256" => Some(Algorithm::Sha3),
+        _ => None,
+    };
+    value.split(',').map(one).collect()
+}

@@ -1,0 +1,272 @@
+//! Several paths to one logical unit whose target tells of access states (ALUA), played by scripted targets: I/O goes where
+//! it is taken, and waits no longer than it has to.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{READ_10, is, run, with_disk};
+use interop::script::{Link, Script, Target, Turn};
+use interop::{Pdu, op};
+use lunar_block::{Backend, Queue};
+use lunar_initiator::multipath::{Multipath, Policy, Settings, State, Way};
+use lunar_initiator::{Lun, Url};
+use lunar_runtime::Buf;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(40);
+const TEST_UNIT_READY: u8 = 0;
+const INQUIRY: u8 = 0x12;
+const MAINTENANCE_IN: u8 = 0xa3;
+/// The group of the port that is played.
+const GROUP: u8 = 7;
+/// Access states (SPC-5 table 182), and one more that is none: the logical unit is busy.
+const OPTIMIZED: u8 = 0;
+const NON_OPTIMIZED: u8 = 1;
+const STANDBY: u8 = 2;
+const UNAVAILABLE: u8 = 3;
+const TRANSITIONING: u8 = 15;
+const BUSY: u8 = 0xff;
+
+/// So many groups, of which ours is the last; the others are optimized.
+fn groups(count: usize, state: u8) -> Vec<u8> {
+    let group = |number: u8, state| [state, 0, 0, number, 0, 0, 0, 0];
+    let mut list = vec![group(0, OPTIMIZED); count - 1];
+    list.push(group(GROUP, state));
+    [&(list.len() as u32 * 8).to_be_bytes()[..], &list.concat()].concat()
+}
+
+/// What a port in this state answers to I/O; None if it takes it.
+fn refuse(link: &mut Link, pdu: &Pdu, state: u8) -> Option<()> {
+    match state {
+        STANDBY => link.check_condition(pdu, [2, 0x04, 0x0b]),
+        UNAVAILABLE => link.check_condition(pdu, [2, 0x04, 0x0c]),
+        TRANSITIONING => link.check_condition(pdu, [2, 0x04, 0x0a]),
+        BUSY => {
+            let missing = pdu.get32(20);
+            let flags = if missing > 0 { 0x82 } else { 0x80 };
+            let busy = Pdu::new(op::SCSI_RESPONSE).flags(flags).itt(pdu.tag()).byte(3, 0x08);
+            link.send(busy.set32(44, missing));
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// A disk whose port tells of a group, in this state.
+fn answer(link: &mut Link, pdu: &Pdu, state: u8, count: usize) -> Turn {
+    match (pdu.bhs[32], pdu.bhs[33] & 1, pdu.bhs[34]) {
+        _ if pdu.opcode() != op::SCSI => return Turn::Usual,
+        (INQUIRY, 0, _) => {
+            let head = [0, 0, 6, 2, 31, 0x10, 0, 2];
+            link.data_in(pdu, &[&head[..], b"SCRIPTEDA disk          0001"].concat());
+        }
+        (INQUIRY, 1, 0x83) => {
+            let (unit, port) = ([1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7], [0x51, 0x95, 0, 4, 0, 0, 0, GROUP]);
+            link.data_in(pdu, &[&[0, 0x83, 0, 20][..], &unit, &port].concat());
+        }
+        (MAINTENANCE_IN, ..) => link.data_in(pdu, &groups(count, if state == BUSY { 0 } else { state })),
+        (TEST_UNIT_READY | READ_10, ..) if refuse(link, pdu, state).is_some() => {}
+        _ => return Turn::Usual,
+    }
+    Turn::Done
+}
+
+/// A port and its state.
+struct Port {
+    state: Arc<AtomicU8>,
+    target: Target,
+}
+
+impl Port {
+    fn new() -> Port {
+        let state = Arc::new(AtomicU8::new(OPTIMIZED));
+        let told = state.clone();
+        let target = Script::new().hook(move |link, pdu| answer(link, pdu, told.load(SeqCst), 1)).listen();
+        Port { state, target }
+    }
+
+    fn url(&self) -> Url {
+        Url::parse(&self.target.url("recovery_timeout=0.001&transition_timeout=0")).expect("a URL")
+    }
+
+    fn reads(&self) -> usize {
+        self.target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count()
+    }
+}
+
+/// A disk behind two ports, of which the first one is taken as long as the second is no better.
+fn with_both<W: Future<Output = ()> + 'static>(
+    ports: &[Port; 2],
+    check: Duration,
+    work: impl FnOnce(Arc<Multipath>, [Arc<AtomicU8>; 2]) -> W + Send + 'static,
+) {
+    let (urls, states) = ([ports[0].url(), ports[1].url()], [ports[0].state.clone(), ports[1].state.clone()]);
+    run(LIMIT, move || async move {
+        let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+        for url in &urls {
+            ways.push(lunar_initiator::open(url).await.expect("a path"));
+        }
+        let settings = Settings { policy: Policy::Failover, check, ..Settings::default() };
+        work(Multipath::join(ways, settings).await.expect("one unit"), states).await;
+    });
+}
+
+/// Nobody looks by the clock.
+const NEVER: Duration = Duration::from_secs(3600);
+
+async fn read(disk: &Multipath) {
+    disk.read(0, Buf::zeroed(512)).await.0.expect("read");
+}
+
+/// The same as one of many, without a future of its own.
+async fn read_by(queue: &mut dyn Queue) {
+    queue.read(0, 0, Buf::zeroed(512));
+    let (_, (result, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
+    result.expect("read");
+}
+
+fn states(disk: &Multipath) -> [State; 2] {
+    [disk.paths()[0].1, disk.paths()[1].1]
+}
+
+async fn until(disk: &Multipath, wanted: [State; 2]) {
+    while states(disk) != wanted {
+        compio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The second path takes what the first one refuses, and that at once.
+#[test]
+fn a_path_that_takes_no_io_is_left_at_once() {
+    use State::{Optimized, Standby, Transitioning};
+    for (told, seen) in [(STANDBY, Standby), (UNAVAILABLE, Standby), (TRANSITIONING, Transitioning)] {
+        let ports = [Port::new(), Port::new()];
+        with_both(&ports, NEVER, move |disk, [first, _]| async move {
+            assert_eq!(states(&disk), [Optimized; 2]);
+            first.store(told, SeqCst);
+            let begun = Instant::now();
+            let mut queue = disk.clone().queue().expect("a queue");
+            read_by(&mut *queue).await;
+            read(&disk).await;
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+            assert_eq!(states(&disk), [seen, Optimized]);
+        });
+        assert_eq!([ports[0].reads(), ports[1].reads()], [1, 2], "{seen}");
+    }
+}
+
+/// It is the logical unit that is busy, however it is reached.
+#[test]
+fn a_path_over_which_the_unit_is_busy_is_asked_again() {
+    let ports = [Port::new(), Port::new()];
+    with_both(&ports, NEVER, |disk, [first, _]| async move {
+        first.store(BUSY, SeqCst);
+        compio::runtime::spawn(async move {
+            compio::time::sleep(Duration::from_millis(300)).await;
+            first.store(OPTIMIZED, SeqCst);
+        })
+        .detach();
+        read(&disk).await;
+    });
+    assert!(ports[0].reads() > 2 && ports[1].reads() == 0);
+}
+
+#[test]
+fn a_better_path_takes_io_as_soon_as_it_is_seen() {
+    use State::{NonOptimized, Optimized, Standby};
+    let ports = [Port::new(), Port::new()];
+    let check = Duration::from_millis(20);
+    with_both(&ports, check, |disk, [first, second]| async move {
+        first.store(STANDBY, SeqCst);
+        second.store(NON_OPTIMIZED, SeqCst);
+        until(&disk, [Standby, NonOptimized]).await;
+        read(&disk).await;
+        first.store(OPTIMIZED, SeqCst);
+        until(&disk, [Optimized, NonOptimized]).await;
+        read(&disk).await;
+        read(&disk).await;
+    });
+    assert_eq!([ports[0].reads(), ports[1].reads()], [2, 1]);
+}
+
+#[test]
+fn io_that_no_path_takes_goes_on_soon_after_a_transition() {
+    let ports = [Port::new(), Port::new()];
+    with_both(&ports, NEVER, |disk, both| async move {
+        both.iter().for_each(|state| state.store(TRANSITIONING, SeqCst));
+        let (reader, begun) = (disk.clone(), Instant::now());
+        let reading = compio::runtime::spawn(async move { read(&reader).await });
+        until(&disk, [State::Transitioning; 2]).await;
+        compio::time::sleep(Duration::from_millis(300)).await;
+        both[1].store(NON_OPTIMIZED, SeqCst);
+        reading.await.expect("no panic");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(states(&disk), [State::Transitioning, State::NonOptimized]);
+    });
+    assert_eq!([ports[0].reads(), ports[1].reads()], [1, 2]);
+}
+
+#[test]
+fn one_path_waits_for_the_end_of_a_transition() {
+    let left = AtomicUsize::new(3);
+    let target = Script::new().scsi(READ_10, move |link, pdu| {
+        if left.load(SeqCst) == 0 {
+            return Turn::Usual;
+        }
+        left.fetch_sub(1, SeqCst);
+        link.check_condition(pdu, [2, 0x04, 0x0a]);
+        Turn::Done
+    });
+    let target = target.listen();
+    with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 }).expect("read");
+}
+
+/// How a path is found, when it is looked at in this state, by a host with all patience for I/O.
+fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
+    let target = script.listen();
+    with_disk(LIMIT, &target, "recovery_timeout=0.001", move |lun: Arc<Lun>| async move {
+        first();
+        let look = compio::time::timeout(Duration::from_secs(10), lun.check());
+        look.await.expect("it waits")
+    })
+}
+
+#[test]
+fn a_look_tells_what_is_so_now() {
+    use State::{NonOptimized, Optimized, Standby, Transitioning};
+    for (told, seen) in [
+        (OPTIMIZED, Optimized),
+        (NON_OPTIMIZED, NonOptimized),
+        (STANDBY, Standby),
+        (TRANSITIONING, Transitioning),
+        (BUSY, Optimized),
+    ] {
+        let state = Arc::new(AtomicU8::new(OPTIMIZED));
+        let later = state.clone();
+        let script = Script::new().hook(move |link, pdu| answer(link, pdu, state.load(SeqCst), 1));
+        assert_eq!(looked_at(script, move || later.store(told, SeqCst)), seen, "{told}");
+    }
+}
+
+#[test]
+fn a_path_that_is_lost_while_it_tells_of_its_groups_is_down() {
+    let script = Script::new().hook(|link, pdu| match is(pdu, MAINTENANCE_IN) {
+        true => Turn::Close,
+        false => answer(link, pdu, OPTIMIZED, 1),
+    });
+    assert_eq!(looked_at(script, || ()), State::Down);
+}
+
+/// More than fits into the first answer; ports in standby may answer TEST UNIT READY well.
+#[test]
+fn a_long_list_of_groups_is_read_to_its_end() {
+    let script = Script::new().hook(|link, pdu| match is(pdu, TEST_UNIT_READY) {
+        true => Turn::Usual,
+        false => answer(link, pdu, STANDBY, 1000),
+    });
+    assert_eq!(looked_at(script, || ()), State::Standby);
+}

@@ -1,0 +1,293 @@
+//! What a router asks of a session, against a target that plays a script: key text, discovery sessions that stay
+//! open, and the end of one command.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{READ_10, run};
+use interop::script::{Script, Target, Turn};
+use interop::{Pdu, op};
+use lunar_initiator::{Command, Completion, Direction, Discovery, Error, Finished, Kind, Session, Url};
+use lunar_runtime::{Buf, Cores};
+use lunar_wire::scsi::cdb;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+/// ABORT TASK as byte 1 of a request tells it.
+const ABORT_TASK: u8 = 0x81;
+
+/// Does something with a session with a target that has answered a first command: those that come now are sent at once.
+fn with_session<T: Send + 'static, W: Future<Output = T> + 'static>(
+    target: &Target,
+    settings: &str,
+    work: impl FnOnce(Session) -> W + Send + 'static,
+) -> T {
+    let url = Url::parse(&target.url(settings)).expect("a URL");
+    run(LIMIT, move || async move { work(connect(&url).await).await })
+}
+
+async fn connect(url: &Url) -> Session {
+    let session = lunar_initiator::connect(url).await.expect("a session");
+    session.submit(ready()).await.0.expect("an answer");
+    session
+}
+
+fn ready() -> Command {
+    Command::new(0, cdb::test_unit_ready(), Direction::None)
+}
+
+fn read() -> Command {
+    Command::new(0, cdb::read_10(0, 1), Direction::In(Buf::zeroed(512)))
+}
+
+fn is_read(pdu: &Pdu) -> bool {
+    pdu.opcode() == op::SCSI && pdu.bhs[32] == READ_10
+}
+
+fn aborts(target: &Target) -> Vec<Pdu> {
+    target.requests(op::TMF).into_iter().filter(|pdu| pdu.bhs[1] == ABORT_TASK).collect()
+}
+
+/// A command that was aborted, with its buffer.
+fn is_aborted((result, buf): Finished) -> bool {
+    result.is_err_and(|e| e.kind == Kind::Aborted) && buf.is_some_and(|b| b.len() == 512)
+}
+
+/// Answers Text Requests one after the other in these ways; then no more.
+enum Says {
+    Keys(&'static [(&'static str, &'static str)]),
+    Reject,
+    Nothing,
+    Close,
+}
+
+fn answering(says: Vec<Says>) -> Target {
+    let at = AtomicUsize::new(0);
+    let script = Script::new().at(op::TEXT, move |link, pdu| {
+        match says.get(at.fetch_add(1, SeqCst)).unwrap_or(&Says::Nothing) {
+            Says::Keys(keys) => {
+                link.send(Pdu::new(op::TEXT_RESPONSE).itt(pdu.tag()).ttt(interop::NONE).keys(keys))
+            }
+            Says::Reject => link.send(Pdu::new(op::REJECT).byte(2, 4).itt(interop::NONE).data(&pdu.header())),
+            Says::Nothing => {}
+            Says::Close => return Turn::Close,
+        }
+        Turn::Done
+    });
+    script.listen()
+}
+
+const ASKED: [(&str, &str); 1] = [("X-org.lunar.route", "?")];
+
+fn pair(key: &str, value: &str) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+/// What came of a question.
+fn told(answer: Result<Vec<(String, String)>, Error>) -> Result<Vec<(String, String)>, Kind> {
+    answer.map_err(|e| e.kind)
+}
+
+fn script() -> Vec<Says> {
+    let known: &[(&str, &str)] = &[("X-org.lunar.route", "a,b")];
+    let unknown: &[(&str, &str)] = &[("X-org.lunar.route", "NotUnderstood")];
+    vec![Says::Keys(known), Says::Keys(unknown), Says::Reject, Says::Keys(known)]
+}
+
+fn answers() -> Vec<Result<Vec<(String, String)>, Kind>> {
+    let known = || Ok(vec![pair("X-org.lunar.route", "a,b")]);
+    vec![known(), Ok(vec![pair("X-org.lunar.route", "NotUnderstood")]), Err(Kind::Refused), known()]
+}
+
+#[test]
+fn a_session_tells_what_came_of_a_question() {
+    let target = answering(script());
+    let all = with_session(&target, "login_timeout=1", |session| async move {
+        let mut all = Vec::new();
+        for _ in 0..4 {
+            all.push(told(session.text(&ASKED).await));
+        }
+        let late = told(session.text(&ASKED).await);
+        let bad = told(session.text(&[("HeaderDigest", "None")]).await);
+        let done = session.submit(read()).await.0.expect("the session goes on").status;
+        session.close().await.expect("a logout");
+        (all, late, bad, done, told(session.text(&ASKED).await))
+    });
+    assert_eq!(all, (answers(), Err(Kind::TimedOut), Err(Kind::Invalid), 0, Err(Kind::Closed)));
+}
+
+#[test]
+fn a_session_whose_connection_goes_tells_that_it_is_lost() {
+    let target = answering(vec![Says::Close]);
+    let (lost, done) = with_session(&target, "", |session| async move {
+        let lost = told(session.text(&ASKED).await);
+        (lost, session.submit(read()).await.0.expect("on the next connection").status)
+    });
+    assert_eq!((lost, done), (Err(Kind::Lost), 0));
+}
+
+#[test]
+fn a_discovery_session_stays_open_for_many_questions() {
+    let target = answering(script());
+    let url = Url::parse(&target.url("login_timeout=1")).expect("a URL");
+    let all = run(LIMIT, move || async move {
+        let options = url.options().expect("options");
+        let mut discovery = Discovery::open(url.portal.clone(), &options).await.expect("a session");
+        let mut all = Vec::new();
+        for _ in 0..6 {
+            all.push(told(discovery.text(&ASKED).await));
+        }
+        discovery.close().await.expect("it is over");
+        all
+    });
+    // After an answer that did not come nothing is known of the connection.
+    let want = [answers(), vec![Err(Kind::TimedOut), Err(Kind::Lost)]].concat();
+    assert_eq!(all, want);
+    assert!(target.requests(op::LOGOUT).is_empty(), "it was closed when it was late");
+}
+
+#[test]
+fn a_discovery_session_logs_out() {
+    let target = answering(script());
+    let url = Url::parse(&target.url("login_timeout=1")).expect("a URL");
+    run(LIMIT, move || async move {
+        let options = url.options().expect("options");
+        let mut discovery = Discovery::open(url.portal.clone(), &options).await.expect("a session");
+        discovery.text(&ASKED).await.expect("an answer");
+        discovery.close().await.expect("a logout");
+    });
+    assert_eq!(target.requests(op::LOGOUT).len(), 1);
+}
+
+/// A target that never answers reads.
+fn deaf() -> Script {
+    Script::new().scsi(READ_10, |_, _| Turn::Done)
+}
+
+#[test]
+fn a_command_that_is_never_answered_is_aborted() {
+    let target = deaf().listen();
+    let (ended, other) = with_session(&target, "", |session| async move {
+        let sent = session.submit(read());
+        session.abort(sent.id()).await.expect("the target has aborted it");
+        let again = session.abort(sent.id()).await;
+        assert_eq!(again, Ok(()), "it is over");
+        (is_aborted(sent.await), session.submit(ready()).await.0)
+    });
+    assert!(ended);
+    assert_eq!(other.expect("the session goes on").status, 0);
+    let (aborts, reads) = (aborts(&target), target.requests(op::SCSI));
+    let read = reads.iter().find(|pdu| is_read(pdu)).expect("a read");
+    assert_eq!(aborts.len(), 1);
+    assert_eq!((aborts[0].transfer_tag(), aborts[0].get32(32)), (read.tag(), read.get32(24)));
+}
+
+/// The handle of a session may be used on all cores.
+#[test]
+fn a_command_from_another_core_is_aborted_too() {
+    let target = deaf().listen();
+    let url = Url::parse(&target.url("")).expect("a URL");
+    let home = Cores::one().expect("an event loop");
+    let session = home.wait(0, move || async move { connect(&url).await }).expect("an event loop");
+    let ended = run(LIMIT, move || async move {
+        let (first, second) = (session.submit(read()), session.submit(read()));
+        assert_ne!(first.id(), second.id());
+        session.abort(first.id()).await.expect("the target has aborted it");
+        let first = is_aborted(first.await);
+        session.abort(second.id()).await.expect("the target has aborted it");
+        first && is_aborted(second.await)
+    });
+    assert!(ended);
+    assert_eq!(aborts(&target).len(), 2);
+}
+
+/// TMF-014: the answer was on its way when the abort was sent.
+#[test]
+fn an_answer_that_overtakes_the_abort_counts() {
+    let held = Mutex::new(None);
+    let target = Script::new().hook(move |link, pdu| {
+        if is_read(pdu) {
+            *held.lock().expect("no panic") = Some(pdu.clone());
+            return Turn::Done;
+        }
+        if pdu.opcode() == op::TMF
+            && let Some(read) = held.lock().expect("no panic").take()
+        {
+            link.data_in(&read, &[7; 512]);
+            link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 1));
+            return Turn::Done;
+        }
+        Turn::Usual
+    });
+    let target = target.listen();
+    let (result, buf) = with_session(&target, "", |session| async move {
+        let sent = session.submit(read());
+        session.abort(sent.id()).await.expect("it is over");
+        sent.await
+    });
+    assert_eq!(result.expect("its own answer").status, 0);
+    assert!(buf.expect("its buffer").iter().all(|b| *b == 7));
+}
+
+/// The owner hears in time, with a buffer, whatever the target does about the function.
+#[test]
+fn an_abort_that_the_target_refuses_or_ignores_ends_all_the_same() {
+    for (refuses, kind) in [(true, Kind::Refused), (false, Kind::TimedOut)] {
+        let target = Script::new().hook(move |link, pdu| match pdu.opcode() {
+            op::SCSI if is_read(pdu) => Turn::Done,
+            op::TMF if refuses => {
+                link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 255));
+                Turn::Done
+            }
+            op::TMF => Turn::Done,
+            _ => Turn::Usual,
+        });
+        let target = target.listen();
+        let (aborted, ended) = with_session(&target, "abort_timeout=1", |session| async move {
+            let sent = session.submit(read());
+            let aborted = session.abort(sent.id()).await;
+            (aborted.expect_err("it does not").kind, is_aborted(sent.await))
+        });
+        assert_eq!((aborted, ended), (kind, true));
+    }
+}
+
+#[test]
+fn a_command_whose_connection_goes_while_it_is_aborted_is_not_sent_again() {
+    let target = Script::new().hook(|_, pdu| match pdu.opcode() {
+        op::SCSI if is_read(pdu) => Turn::Done,
+        op::TMF => Turn::Close,
+        _ => Turn::Usual,
+    });
+    let target = target.listen();
+    let (ended, ready) = with_session(&target, "", |session| async move {
+        let sent = session.submit(read());
+        session.abort(sent.id()).await.expect("it is over");
+        (is_aborted(sent.await), session.submit(ready()).await.0)
+    });
+    assert!(ended && ready.is_ok_and(|done| done.status == 0));
+    assert_eq!(target.requests(op::SCSI).iter().filter(|pdu| is_read(pdu)).count(), 1);
+}
+
+/// The window takes one command: what is behind it has not been sent.
+#[test]
+fn a_command_that_waits_is_taken_out_and_the_next_tells_how_long_it_waited() {
+    let target = deaf().window(1).listen();
+    let (first, second, third) = with_session(&target, "", |session| async move {
+        let done: Completion = session.submit(ready()).await.0.expect("an answer");
+        assert_eq!(done.queued, Duration::ZERO, "it was sent at once");
+        let (first, second, third) =
+            (session.submit(read()), session.submit(read()), session.submit(ready()));
+        session.abort(second.id()).await.expect("it is over");
+        let second = is_aborted(second.await);
+        compio::time::sleep(Duration::from_millis(50)).await;
+        session.abort(first.id()).await.expect("the target has aborted it");
+        (is_aborted(first.await), second, third.await.0.expect("an answer").queued)
+    });
+    assert!(first && second && third >= Duration::from_millis(50), "{first} {second} {third:?}");
+    assert_eq!(aborts(&target).len(), 1);
+    assert_eq!(target.requests(op::SCSI).iter().filter(|pdu| is_read(pdu)).count(), 1);
+}

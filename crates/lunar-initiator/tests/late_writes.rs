@@ -1,0 +1,274 @@
+//! Writes of a path that is lost while the target may still carry them out, against scripted targets.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{WRITE_10, is, run, with_disk};
+use interop::script::{Script, Target, Turn};
+use interop::{Pdu, op};
+use lunar_block::Backend;
+use lunar_initiator::multipath::{Multipath, Policy, Settings, Way};
+use lunar_initiator::{Command, Direction, Kind, Url};
+use lunar_runtime::Buf;
+use lunar_wire::scsi::cdb;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+const MOMENT: Duration = Duration::from_millis(300);
+/// The target is found dead soon, and commands of a lost session come back at once, as those of several paths do.
+const WAITS: &str = "noop_interval=0.2&noop_timeout=0.2&recovery_timeout=0.001&immediate_data=yes";
+/// LOGICAL UNIT RESET (RFC 7143 section 11.5.1).
+const LUN_RESET: u8 = 5;
+/// Function rejected (section 11.6.1).
+const REJECTED: u8 = 255;
+
+/// A target that says nothing any more once its first session has sent a write, and takes no login until it is let to.
+fn stalls(lets: &Arc<AtomicBool>) -> Target {
+    let (lets, stalled) = (lets.clone(), AtomicBool::new(false));
+    let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        if link.number == 0 {
+            stalled.fetch_or(is(pdu, WRITE_10), SeqCst);
+            return if stalled.load(SeqCst) { Turn::Done } else { Turn::Usual };
+        }
+        while pdu.opcode() == op::LOGIN && !lets.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Turn::Usual
+    });
+    script.listen()
+}
+
+fn filled(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(512);
+    buf.fill(byte);
+    buf
+}
+
+/// The first bytes of the data of all writes that a target has seen, in order.
+fn written(target: &Target) -> Vec<u8> {
+    target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).map(|pdu| pdu.data[0]).collect()
+}
+
+/// Paths, of which the first takes the first write.
+async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
+    let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+    for url in urls {
+        ways.push(lunar_initiator::open(&url).await.expect("a LUN"));
+    }
+    let check = Duration::from_millis(200);
+    let settings = Settings { policy: Policy::Failover, check, ..Settings::default() };
+    Multipath::join(ways, settings).await.expect("one unit")
+}
+
+fn urls<const PATHS: usize>(targets: [&Target; PATHS], settings: &str) -> [Url; PATHS] {
+    targets.map(|target| Url::parse(&target.url(&format!("{WAITS}&{settings}"))).expect("a URL"))
+}
+
+async fn logs_in_again(target: &Target) {
+    while target.seen().iter().all(|seen| seen.link == 0) {
+        compio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn a_write_is_not_sent_on_another_path_before_the_login() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60");
+    let targets = [Arc::new(first), Arc::new(second)];
+    let [first, second] = targets.clone();
+    run(LIMIT, move || async move {
+        let disk = joined(urls).await;
+        let write = |at: u64, byte: u8| {
+            let disk = disk.clone();
+            compio::runtime::spawn(async move { disk.write(at, filled(byte), false).await.0 })
+        };
+        let older = write(0, 1);
+        logs_in_again(&first).await;
+        write(4096, 2).await.expect("no panic").expect("other blocks are written on the other path");
+        let newer = write(0, 3);
+        compio::time::sleep(MOMENT).await;
+        assert_eq!((written(&first), written(&second)), (vec![1], vec![2]), "it may still be carried out");
+        lets.store(true, SeqCst);
+        older.await.expect("no panic").expect("written at last");
+        newer.await.expect("no panic").expect("its turn has come");
+        assert!(first.requests(op::TMF).is_empty() && second.requests(op::TMF).is_empty(), "no reset");
+    });
+    let mut seen = [written(&targets[0]), written(&targets[1])].concat();
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 1, 2, 3], "the older one once more");
+}
+
+#[test]
+fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let reset = Arc::new(AtomicBool::new(false));
+    let was_reset = reset.clone();
+    let second = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        if pdu.opcode() == op::TMF {
+            assert_eq!(pdu.bhs[1] & 0x7f, LUN_RESET);
+            was_reset.store(true, SeqCst);
+        }
+        if is(pdu, WRITE_10) && !was_reset.load(SeqCst) {
+            link.check_condition(pdu, [5, 0x24, 0]);
+            return Turn::Done;
+        }
+        Turn::Usual
+    });
+    let (first, second) = (stalls(&lets), second.listen());
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=0.5");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("not sent before the reset");
+    });
+    assert!(reset.load(SeqCst));
+    assert_eq!((written(&second), second.requests(op::TMF).len()), (vec![1], 1));
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn a_reset_that_a_path_refuses_goes_through_the_next() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let refuses = Script::new().answer("ImmediateData", "Yes").at(op::TMF, |link, pdu| {
+        link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
+        Turn::Done
+    });
+    let (first, second) = (stalls(&lets), refuses.listen());
+    let third = Script::new().answer("ImmediateData", "Yes").listen();
+    let urls = urls([&first, &second, &third], "login_timeout=0.5&fast_io_fail_timeout=0.5");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("the third path has reset it");
+    });
+    assert_eq!([&second, &third].map(|target| target.requests(op::TMF).len()), [1, 1]);
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn resets_that_all_fail_are_tried_again() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let resets = AtomicUsize::new(0);
+    let second = Script::new().answer("ImmediateData", "Yes").at(op::TMF, move |link, pdu| {
+        let code = if resets.fetch_add(1, SeqCst) < 2 { REJECTED } else { 0 };
+        link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, code));
+        Turn::Done
+    });
+    let (first, second) = (stalls(&lets), second.listen());
+    let urls = urls([&first, &second], "login_timeout=0.5&fast_io_fail_timeout=0.5");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("it was reset in the end");
+    });
+    assert_eq!(second.requests(op::TMF).len(), 3);
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn who_takes_the_risk_has_it_done_elsewhere_at_once() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&late_writes=risk");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("on the other path");
+    });
+    assert_eq!((written(&first), written(&second)), (vec![1], vec![1]));
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn a_session_that_is_closed_says_what_it_leaves_behind() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let target = stalls(&lets);
+    let settings =
+        format!("{WAITS}&login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1&operation_timeout=1");
+    let (closed, written) = with_disk(LIMIT, &target, &settings, |lun| async move {
+        let other = lun.clone();
+        let write = compio::runtime::spawn(async move { other.write(0, filled(1), false).await.0 });
+        while lun.session().oldest_orphan(None).await.is_none_or(|waited| waited < Duration::from_secs(2)) {
+            compio::time::sleep(Duration::from_millis(50)).await;
+        }
+        (lun.session().close().await, write.await.expect("no panic"))
+    });
+    let error = closed.expect_err("a write may come late");
+    assert!(error.kind == Kind::Lost && error.what.contains("writes (1)") && error.hint.is_some(), "{error}");
+    assert!(written.is_err());
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn a_write_that_is_left_behind_goes_on_no_other_path() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1");
+    let target = Arc::new(first);
+    let first = target.clone();
+    run(LIMIT, move || async move {
+        let luns = [lunar_initiator::open(&urls[0]).await, lunar_initiator::open(&urls[1]).await];
+        let luns = luns.map(|lun| lun.expect("a LUN"));
+        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn Way>).collect();
+        let settings = Settings { policy: Policy::Failover, ..Settings::default() };
+        let disk = Multipath::join(ways, settings).await.expect("one unit");
+        let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });
+        logs_in_again(&first).await;
+        luns[0].session().close().await.expect_err("a write may come late");
+        assert!(write.await.expect("no panic").is_err(), "there is no proof");
+    });
+    assert!(written(&second).is_empty());
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn an_abort_fails_when_its_write_is_left_behind() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let target = Arc::new(stalls(&lets));
+    let settings =
+        format!("{WAITS}&login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1&abort_timeout=1");
+    let first = target.clone();
+    with_disk(LIMIT, &target, &settings, |lun| async move {
+        let command = Command::new(0, cdb::write_10(0, 1, false), Direction::Out(filled(1)));
+        let write = lun.session().submit(command);
+        let (session, id) = (lun.session().clone(), write.id());
+        logs_in_again(&first).await;
+        let abort = compio::runtime::spawn(async move { session.abort(id).await });
+        lun.session().close().await.expect_err("a write may come late");
+        assert_eq!(abort.await.expect("no panic").expect_err("there is no proof").kind, Kind::Lost);
+        assert_eq!(write.await.0.expect_err("there is no proof").kind, Kind::Aborted);
+    });
+    lets.store(true, SeqCst);
+}
+
+/// The target sends the session to another portal group after the loss, and refuses the first reset.
+#[test]
+fn a_write_of_another_portal_group_ends_by_a_reset() {
+    let resets = AtomicUsize::new(0);
+    let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        if link.number == 0 {
+            return if is(pdu, WRITE_10) { Turn::Close } else { Turn::Usual };
+        }
+        match pdu.opcode() {
+            op::LOGIN if pdu.bhs[1] >> 2 & 3 == 0 => {
+                let keys = [("TargetPortalGroupTag", "2"), ("AuthMethod", "None")];
+                link.send(link.login_response(pdu, 0x81, &keys));
+            }
+            op::TMF if resets.fetch_add(1, SeqCst) == 0 => {
+                link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
+            }
+            _ => return Turn::Usual,
+        }
+        Turn::Done
+    });
+    let target = script.listen();
+    with_disk(
+        LIMIT,
+        &target,
+        &format!("{WAITS}&login_timeout=0.5&fast_io_fail_timeout=0.5"),
+        |lun| async move {
+            lun.write(0, filled(1), false).await.0.expect("written once more");
+        },
+    );
+    let all = target.seen().into_iter().map(|seen| seen.pdu);
+    let steps = all.filter(|pdu| pdu.opcode() == op::TMF || is(pdu, WRITE_10));
+    let steps: Vec<bool> = steps.map(|pdu| pdu.opcode() == op::TMF).collect();
+    assert_eq!(steps, [false, true, true, false], "the write, two resets, and the write again");
+    assert!(target.requests(op::TMF).iter().all(|pdu| pdu.bhs[1] & 0x7f == LUN_RESET));
+}

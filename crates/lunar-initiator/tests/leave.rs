@@ -1,0 +1,218 @@
+//! How a session leaves its target, and what it does until then.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{READ_10, is, run, with_disk};
+use interop::script::{Link, Script, Target, Turn};
+use interop::{Pdu, op};
+use lunar_block::Backend;
+use lunar_initiator::{Command, Direction, Kind, Session, Url};
+use lunar_runtime::{Buf, Cores};
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::scsi::cdb;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(40);
+const INQUIRY: u8 = 0x12;
+
+/// The target requests a logout within so many seconds (RFC 7143 section 11.9.1).
+fn ask_to_leave(link: &mut Link, within_s: u16) {
+    link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, within_s));
+}
+
+/// A ping of the target.
+fn ping(link: &mut Link) {
+    link.send(Pdu::new(op::NOP_IN).itt(interop::NONE).ttt(7));
+}
+
+/// What came on a connection, by opcode.
+fn opcodes(target: &Target, link: usize) -> Vec<u8> {
+    let here = target.seen().into_iter().filter(|s| s.link == link && s.full_feature);
+    here.map(|s| s.pdu.opcode()).collect()
+}
+
+/// LGO-007: neither pings nor answers to those of the target follow, however long its own answer takes.
+#[test]
+fn lgo_007_nothing_follows_the_logout() {
+    let target = Script::new().at(op::LOGOUT, |link, _| {
+        ping(link);
+        Turn::Done
+    });
+    let target = target.listen();
+    let times = "logout_timeout=4&noop_interval=1&noop_timeout=10";
+    let closed = with_disk(LIMIT, &target, times, |lun| async move { lun.session().close().await });
+    assert_eq!(closed.expect_err("no answer").kind, Kind::TimedOut);
+    assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
+}
+
+/// LGO-007 where the target asked for it: nor do text and task management, which are told so at once.
+#[test]
+fn lgo_007_nothing_follows_the_logout_on_demand() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
+        op::SCSI if link.number == 0 && is(pdu, READ_10) => {
+            ask_to_leave(link, 10);
+            Turn::Usual
+        }
+        op::LOGOUT if link.number == 0 => {
+            ping(link);
+            Turn::Done
+        }
+        _ => Turn::Usual,
+    });
+    let target = target.listen();
+    let times = "logout_timeout=4&noop_interval=1&noop_timeout=10";
+    let refused = with_disk(LIMIT, &target, times, |lun| async move {
+        let session = lun.session();
+        lun.read(0, Buf::zeroed(512)).await.0.expect("read");
+        compio::time::sleep(Duration::from_secs(2)).await;
+        let text = session.text(&[("X-org.lunar.route", "?")]).await.map(drop);
+        let managed = session.manage(Function::LunReset, 0).await.map(drop);
+        lun.read(0, Buf::zeroed(512)).await.0.expect("read on the next connection");
+        [text, managed].map(|end| end.map_err(|e| e.kind))
+    });
+    assert_eq!(refused, [Err(Kind::Lost); 2]);
+    assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
+}
+
+/// LGO-007, ASY-004: a logical unit that was not seen is not looked at again on a connection that is to be left.
+#[test]
+fn lgo_007_who_is_asked_to_leave_looks_for_nothing() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
+        op::SCSI if link.number == 0 && is(pdu, READ_10) => Turn::Close,
+        op::SCSI if link.number == 1 && is(pdu, INQUIRY) => {
+            if pdu.bhs[33] & 1 == 0 {
+                ask_to_leave(link, 10);
+            }
+            link.check_condition(pdu, [5, 0x25, 0]);
+            Turn::Done
+        }
+        op::LOGOUT if link.number == 1 => Turn::Done,
+        _ => Turn::Usual,
+    });
+    let target = target.listen();
+    with_disk(LIMIT, &target, "logout_timeout=2", |lun| async move {
+        lun.read(0, Buf::zeroed(512)).await.0.expect("read on the third connection");
+    });
+    assert_eq!(opcodes(&target, 1), [op::SCSI, op::SCSI, op::LOGOUT]);
+}
+
+/// ASY-004: it is sent within Parameter3 seconds, whatever is under way. That is done once more afterwards.
+#[test]
+fn asy_004_the_logout_is_sent_within_the_time_that_the_target_gives() {
+    for (within_s, most) in [(0, 700), (2, 2000)] {
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let kept = times.clone();
+        let target = Script::new().answer("DefaultTime2Wait", "0").hook(move |link, pdu| {
+            let note = || kept.lock().expect("no panic").push(Instant::now());
+            match pdu.opcode() {
+                // Not before the connection ends.
+                op::SCSI if link.number == 0 && is(pdu, READ_10) => {
+                    ask_to_leave(link, within_s);
+                    note();
+                    Turn::Done
+                }
+                op::LOGOUT if link.number == 0 => {
+                    note();
+                    Turn::Usual
+                }
+                _ => Turn::Usual,
+            }
+        });
+        let target = target.listen();
+        with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 })
+            .expect("read on the next connection");
+        let times = times.lock().expect("no panic");
+        let took = times[1] - times[0];
+        assert!(took <= Duration::from_millis(most), "{within_s} s: {took:?}");
+    }
+}
+
+fn read(session: &Session) -> lunar_initiator::Pending {
+    session.submit(Command::new(0, cdb::read_10(0, 1), Direction::In(Buf::zeroed(512))))
+}
+
+/// Reads until that fails: how many were read, and why the last was not.
+async fn read_on(session: Session) -> (usize, Kind) {
+    let mut done = 0;
+    loop {
+        match read(&session).await.0 {
+            Ok(_) => done += 1,
+            Err(e) => return (done, e.kind),
+        }
+    }
+}
+
+/// What comes during a close is refused, and what came before is not cut.
+#[test]
+fn a_close_ends_also_where_commands_keep_coming() {
+    let target = Script::new().scsi(READ_10, |_, _| {
+        std::thread::sleep(Duration::from_millis(40));
+        Turn::Usual
+    });
+    let target = target.listen();
+    let (took, closed, readers) = with_disk(LIMIT, &target, "logout_timeout=6", |lun| async move {
+        let session = lun.session().clone();
+        let readers: Vec<_> = (0..4).map(|_| compio::runtime::spawn(read_on(session.clone()))).collect();
+        compio::time::sleep(Duration::from_millis(300)).await;
+        let begun = Instant::now();
+        let closed = session.close().await;
+        let took = begun.elapsed();
+        let mut ends = Vec::new();
+        for reader in readers {
+            ends.push(reader.await.expect("no panic"));
+        }
+        (took, closed, ends)
+    });
+    assert_eq!(closed, Ok(()));
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(readers.iter().all(|(done, kind)| *done > 0 && *kind == Kind::Closed), "{readers:?}");
+}
+
+/// The window takes one at a time: the others wait here when the close begins.
+#[test]
+fn what_was_taken_in_before_a_close_ends_well() {
+    let target = Script::new().window(1).scsi(READ_10, |_, _| {
+        std::thread::sleep(Duration::from_millis(60));
+        Turn::Usual
+    });
+    let target = target.listen();
+    let (closed, ends) = with_disk(LIMIT, &target, "", |lun| async move {
+        let session = lun.session();
+        let before: Vec<_> = (0..5).map(|_| read(session)).collect();
+        let closed = session.close().await;
+        let mut ends = Vec::new();
+        for pending in before {
+            ends.push(pending.await.0.map(|done| done.status));
+        }
+        (closed, ends)
+    });
+    assert_eq!((closed, ends), (Ok(()), vec![Ok(0); 5]));
+}
+
+/// From another core as from its own: at once, and not when the target has answered the logout. Who closes once more
+/// hears the same.
+#[test]
+fn what_is_asked_of_a_session_that_is_being_closed_is_refused_at_once() {
+    let target = Script::new().at(op::LOGOUT, |_, _| Turn::Done).listen();
+    let url = Url::parse(&target.url("logout_timeout=4")).expect("a URL");
+    let home = Cores::one().expect("an event loop");
+    let open = move || async move { lunar_initiator::connect(&url).await.expect("a session") };
+    let session = home.wait(0, open).expect("an event loop");
+    let (waits, late, closed) = run(LIMIT, move || async move {
+        let closing = {
+            let session = session.clone();
+            compio::runtime::spawn(async move { session.close().await })
+        };
+        compio::time::sleep(Duration::from_millis(300)).await;
+        let late = read(&session).await.0.map(|done| done.status).map_err(|e| e.kind);
+        let waits = !closing.is_finished();
+        let again = session.close().await.map_err(|e| e.kind);
+        (waits, late, [closing.await.expect("no panic").map_err(|e| e.kind), again])
+    });
+    assert_eq!((late, closed), (Err(Kind::Closed), [Err(Kind::TimedOut); 2]));
+    assert!(waits, "the read has waited for the logout");
+    assert_eq!(target.requests(op::LOGOUT).len(), 1);
+}

@@ -1,0 +1,145 @@
+//! Targets that are killed, that move, and that are gone.
+
+use super::*;
+use interop::Server;
+use interop::peer::SIZE;
+use lunar_initiator::Kind;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{sleep, spawn};
+
+const LEN: usize = 32768;
+const SLOTS: u64 = SIZE / LEN as u64;
+const WRITERS: u64 = 8;
+
+/// How far the writers are, and whether they may stop.
+#[derive(Default)]
+struct Progress {
+    written: AtomicU64,
+    enough: AtomicBool,
+}
+
+impl Progress {
+    /// Waits until so many more writes were acknowledged.
+    fn await_more(&self, more: u64) {
+        let goal = self.written.load(Relaxed) + more;
+        let end = std::time::Instant::now() + LIMIT;
+        while self.written.load(Relaxed) < goal {
+            assert!(std::time::Instant::now() < end, "nothing is written any more");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Writes at random places of its own until it is enough; what it wrote last to each.
+async fn write_on(lun: Arc<Lun>, writer: u64, progress: Arc<Progress>) -> HashMap<u64, u64> {
+    let (mut random, mut last) = (Random(writer), HashMap::new());
+    for seed in (writer << 32).. {
+        if progress.enough.load(Relaxed) {
+            break;
+        }
+        let slot = random.below(SLOTS / WRITERS) * WRITERS + writer;
+        let written = write(&*lun, slot * LEN as u64, seed, LEN).await;
+        written.unwrap_or_else(|e| panic!("the writer sees an error: {e}"));
+        last.insert(slot, seed);
+        progress.written.fetch_add(1, Relaxed);
+    }
+    last
+}
+
+/// Several writers at once, then everything that was acknowledged is read.
+async fn write_and_check(url: String, progress: Arc<Progress>) {
+    let lun = open(&url).await.expect("a LUN");
+    let begin = |n| compio::runtime::spawn(write_on(lun.clone(), n, progress.clone()));
+    let mut acknowledged = Vec::new();
+    for writer in (0..WRITERS).map(begin).collect::<Vec<_>>() {
+        acknowledged.extend(writer.await.expect("a writer"));
+    }
+    assert!(lun.session().facts().recoveries >= 2, "it was never lost: nothing was tested");
+    for (slot, seed) in acknowledged {
+        assert!(read(&*lun, slot * LEN as u64, LEN).await == *pattern(seed, LEN), "slot {slot} was lost");
+    }
+}
+
+#[test]
+fn a_target_is_killed_and_comes_back_and_the_writer_sees_nothing() {
+    for mut peer in peers() {
+        let progress = Arc::new(Progress::default());
+        let (url, seen) = (peer.open(""), progress.clone());
+        let writer = spawn(move || run(move || write_and_check(url, seen)));
+        for away_ms in [0, 700] {
+            progress.await_more(200);
+            peer.kill9();
+            sleep(Duration::from_millis(away_ms));
+            peer.restart();
+            progress.await_more(50);
+        }
+        progress.enough.store(true, Relaxed);
+        writer.join().expect("nothing is lost");
+    }
+}
+
+#[test]
+fn a_target_that_stays_away_is_told_after_the_recovery_time() {
+    // Longer than the two seconds that targets want us to wait before we come back (DefaultTime2Wait).
+    for mut peer in peers() {
+        let url = peer.open("recovery_timeout=5&late_writes=risk");
+        let (tell, told) = flume::bounded::<()>(0);
+        let user = spawn(move || {
+            run(move || async move {
+                let lun = open(&url).await.expect("a LUN");
+                told.recv_async().await.expect("it is open");
+                told.recv_async().await.expect("it is gone");
+                write(&*lun, 0, 1, LEN).await.expect_err("nobody took it")
+            })
+        });
+        tell.send(()).expect("it is open");
+        peer.kill9();
+        tell.send(()).expect("it waits");
+        let error = user.join().expect("an error");
+        let inner = Error::of(&error).expect("one of ours");
+        // Not how its port answers: that may be another test's by now.
+        let is_told = inner.what.contains(&format!("no connection to {} for 5 s: ", interop::peer::OPEN));
+        assert!(inner.kind == Kind::TimedOut && is_told, "{:?}: {inner}", inner.kind);
+    }
+}
+
+/// A server that sends those who come to its first portal to its second.
+fn redirecting(permanent: bool) -> Server {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let there = held.local_addr().expect("bound");
+    drop(held);
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+         [[portal_group]]\ntag = 2\nportals = [\"{there}\"]\n\
+         [[target]]\nname = \"{}\"\n\
+         redirect = [{{ portal_group = 1, to = \"{there}\", permanent = {permanent} }}]\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"64MiB\"\n",
+        interop::TARGET
+    ))
+}
+
+#[test]
+fn a_target_that_moved_is_followed_also_after_it_was_killed() {
+    for permanent in [false, true] {
+        let mut server = redirecting(permanent);
+        let there = server.portals()[1].to_string();
+        let url = format!("iscsi://{}/{}/0", server.portal(), interop::TARGET);
+        let progress = Arc::new(Progress::default());
+        let seen = progress.clone();
+        let writer = spawn(move || {
+            run(move || async move {
+                let lun = open(&url).await.expect("a LUN");
+                assert_eq!(lun.session().facts().portal.to_string(), there);
+                write_on(lun.clone(), 0, seen).await;
+                assert!(lun.session().facts().recoveries > 0);
+                assert_eq!(lun.session().facts().portal.to_string(), there);
+            })
+        });
+        progress.await_more(50);
+        server.restart();
+        progress.await_more(50);
+        progress.enough.store(true, Relaxed);
+        writer.join().expect("it was followed");
+    }
+}

@@ -1,0 +1,80 @@
+//! Two paths to one logical unit.
+
+use super::*;
+use interop::Relay;
+use lunar_initiator::multipath::{Multipath, Policy, Settings, State, Way};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const LEN: usize = 65536;
+const WRITES: u64 = 600;
+
+/// How many of the paths can be used.
+fn usable(disk: &Multipath) -> usize {
+    disk.paths()
+        .iter()
+        .filter(|(_, state, _)| matches!(state, State::Optimized | State::NonOptimized))
+        .count()
+}
+
+/// Writes and reads, while one path and then the other is cut and restored.
+async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) {
+    let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+    for url in urls {
+        ways.push(open(&url).await.expect("a path"));
+    }
+    let settings = Settings { policy, check: Duration::from_millis(200), ..Settings::default() };
+    let disk = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
+    assert_eq!(usable(&disk), 2);
+    let done = Arc::new(AtomicU64::new(0));
+    let begin = |n| {
+        let (disk, done) = (disk.clone(), done.clone());
+        compio::runtime::spawn(async move {
+            let written = write(&*disk, n * LEN as u64, n, LEN).await;
+            done.fetch_add(1, Relaxed);
+            written
+        })
+    };
+    for (at, relay) in relays.iter().enumerate() {
+        let part = at as u64 * WRITES / 2;
+        let writes: Vec<_> = (part..part + WRITES / 2).map(begin).collect();
+        while done.load(Relaxed) < part + 20 {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+        relay.cut();
+        assert!(done.load(Relaxed) < part + WRITES / 2, "the cut came too late");
+        for write in writes {
+            write.await.expect("a write").unwrap_or_else(|e| panic!("the writer sees an error: {e}"));
+        }
+        // A path that nothing was on is missed when it is looked at.
+        while usable(&disk) > 1 {
+            compio::time::sleep(Duration::from_millis(20)).await;
+        }
+        write(&*disk, part * LEN as u64, part, LEN).await.expect("one path is enough");
+        relay.restore();
+        while usable(&disk) < 2 {
+            compio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for n in 0..WRITES {
+        assert!(read(&*disk, n * LEN as u64, LEN).await == *pattern(n, LEN), "write {n} was lost");
+    }
+}
+
+#[test]
+fn a_path_is_cut_in_the_middle_of_verified_writes() {
+    for peer in peers() {
+        for policy in [Policy::LeastQueue, Policy::Failover] {
+            let relays = [Relay::to(peer.address()), Relay::to(peer.second())];
+            let url = |r: &Relay| {
+                peer.url(
+                    r.address(),
+                    "",
+                    interop::peer::OPEN,
+                    "recovery_timeout=0.001&commands=16&login_timeout=2",
+                )
+            };
+            let urls = [url(&relays[0]), url(&relays[1])];
+            run(move || verified_writes(urls, relays, policy));
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The library against a target that plays a script: disks that become others, that are late, and connections
+//! that are given up.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{READ_10, WRITE_10, is, with_disk};
+use interop::script::{Script, Target, Turn};
+use interop::{Pdu, op};
+use lunar_block::Backend;
+use lunar_initiator::{Command, Direction, Error, Event, Kind, Lun};
+use lunar_runtime::Buf;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+const INQUIRY: u8 = 0x12;
+
+fn writes(target: &Target) -> usize {
+    target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).count()
+}
+
+fn kind(e: &io::Error) -> Kind {
+    Error::of(e).expect("one of ours").kind
+}
+
+/// VPD page 83h of another disk.
+const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
+
+#[test]
+fn a_lun_that_becomes_another_disk_is_not_written_on() {
+    for sense in [[6, 0x3f, 0x0e], [6, 0x3f, 0x03], [6, 0x29, 0], [6, 0x28, 0]] {
+        let is_other = AtomicBool::new(false);
+        let target = Script::new().hook(move |link, pdu| {
+            if is(pdu, WRITE_10) && !is_other.swap(true, SeqCst) {
+                link.check_condition(pdu, sense);
+                return Turn::Done;
+            }
+            if is(pdu, INQUIRY) && pdu.bhs[33] == 1 && pdu.bhs[34] == 0x83 && is_other.load(SeqCst) {
+                link.data_in(pdu, &OTHER);
+                return Turn::Done;
+            }
+            Turn::Usual
+        });
+        let target = target.listen();
+        let before = target.disk();
+        let (kinds, now) = with_disk(LIMIT, &target, "", |lun| async move {
+            let (mut kinds, events) = (Vec::new(), lun.session().events());
+            for _ in 0..2 {
+                let end = lun.write(0, Buf::zeroed(4096), false).await.0;
+                kinds.push(kind(&end.expect_err("another disk")));
+            }
+            let now = events.try_iter().find_map(|event| match event {
+                Event::Changed { identity, .. } => Some(identity),
+                _ => None,
+            });
+            (kinds, now)
+        });
+        assert_eq!(kinds, [Kind::Identity; 2]);
+        assert_eq!(now.as_deref(), Some(&OTHER[4..]), "it is told what it is now");
+        assert_eq!(writes(&target), 1, "only the one that was answered");
+        assert!(target.disk() == before);
+    }
+}
+
+#[test]
+fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
+    let told = AtomicBool::new(false);
+    let target = Script::new().scsi(WRITE_10, move |link, pdu| {
+        if told.swap(true, SeqCst) {
+            return Turn::Usual;
+        }
+        link.check_condition(pdu, [6, 0x29, 0]);
+        Turn::Done
+    });
+    let target = target.listen();
+    with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, Buf::zeroed(4096), false).await.0 })
+        .expect("written");
+    let commands = target.requests(op::SCSI);
+    let first = commands.iter().position(|pdu| is(pdu, WRITE_10)).expect("a write");
+    let codes: Vec<u8> = commands[first..].iter().map(|pdu| pdu.bhs[32]).collect();
+    assert_eq!(codes[..4], [WRITE_10, INQUIRY, INQUIRY, WRITE_10]);
+}
+
+/// SPC-5 section 4.4.7: what a deferred error ends was not performed.
+#[test]
+fn a_write_that_met_the_error_of_another_one_is_written() {
+    let told = AtomicBool::new(false);
+    let target = Script::new().scsi(WRITE_10, move |link, pdu| {
+        if told.swap(true, SeqCst) {
+            return Turn::Usual;
+        }
+        // RECOVERED ERROR, deferred.
+        let mut data = [0; 20];
+        (data[1], data[2], data[4], data[9]) = (18, 0x71, 1, 10);
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()).byte(3, 2).data(&data));
+        Turn::Done
+    });
+    let target = target.listen();
+    let mut buf = Buf::zeroed(4096);
+    buf.fill(0xa5);
+    with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, buf, false).await.0 }).expect("written");
+    assert_eq!(writes(&target), 2);
+    assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "it was acknowledged");
+}
+
+/// It comes with any command, and fails the next flush: who has written would not hear of it otherwise.
+#[test]
+fn what_a_deferred_error_tells_to_be_lost_fails_one_flush() {
+    let told = AtomicBool::new(false);
+    let target = Script::new().scsi(READ_10, move |link, pdu| {
+        if told.swap(true, SeqCst) {
+            return Turn::Usual;
+        }
+        // MEDIUM ERROR, write error, deferred.
+        let mut data = [0; 20];
+        (data[1], data[2], data[4], data[9], data[14]) = (18, 0x71, 3, 10, 0x0c);
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()).byte(3, 2).data(&data));
+        Turn::Done
+    });
+    let flushes = with_disk(LIMIT, &target.listen(), "", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("read again");
+        [lun.flush().await, lun.flush().await]
+    });
+    let told = flushes[0].as_ref().unwrap_err();
+    assert!(told.to_string().contains("are lost: deferred medium error"), "{told}");
+    let error = Error::of(told).expect("ours");
+    assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
+    assert!(flushes[1].is_ok(), "told once");
+}
+
+/// A target that starts lets us in before it has its LUNs.
+#[test]
+fn a_lun_that_is_added_after_the_login_is_waited_for() {
+    let asked = AtomicUsize::new(0);
+    let target = Script::new().hook(move |link, pdu| {
+        if link.number == 0 {
+            return if is(pdu, READ_10) { Turn::Close } else { Turn::Usual };
+        }
+        if !is(pdu, INQUIRY) || asked.load(SeqCst) >= 3 {
+            return Turn::Usual;
+        }
+        if pdu.bhs[33] & 1 == 1 {
+            link.data_in(pdu, &OTHER);
+        } else {
+            asked.fetch_add(1, SeqCst);
+            link.data_in(pdu, &[&[0x7f, 0, 6, 2, 31][..], &[0; 31]].concat());
+        }
+        Turn::Done
+    });
+    let target = target.listen();
+    let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("it is there at last");
+        lun.session().facts().recoveries
+    });
+    assert_eq!(recoveries, 1);
+}
+
+/// Opened twice it is looked at once, and not at all when nobody has it any more.
+#[test]
+fn on_a_new_connection_what_is_in_use_is_looked_at_and_nothing_else() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        // The block number says on which connection it is not answered.
+        if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number { Turn::Close } else { Turn::Usual }
+    });
+    let target = target.listen();
+    with_disk(LIMIT, &target, "", |lun| async move {
+        let session = lun.session().clone();
+        let other = Lun::open(&session, lun.number()).await.expect("once more");
+        let read = |block| {
+            let cdb = lunar_wire::scsi::cdb::read_10(block, 1);
+            session.submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))))
+        };
+        read(0).await.0.expect("read on the second connection");
+        drop(other);
+        // It reads anew what it is.
+        compio::time::sleep(Duration::from_millis(300)).await;
+        drop(lun);
+        compio::time::sleep(Duration::from_millis(300)).await;
+        read(1).await.0.expect("read on the third connection");
+    });
+    let seen = target.seen();
+    let looks = |link| {
+        let here = seen.iter().filter(|s| s.link == link && s.full_feature).map(|s| &s.pdu);
+        here.take_while(|pdu| !is(pdu, READ_10)).filter(|pdu| is(pdu, INQUIRY) && pdu.bhs[34] == 0x83).count()
+    };
+    assert_eq!([1, 2].map(looks), [1, 0]);
+}
+
+/// One that was another on one connection may be back on the next.
+#[test]
+fn a_lun_that_is_back_is_used_again() {
+    let target = Script::new().hook(|link, pdu| {
+        if link.number == 0 && is(pdu, READ_10) {
+            return Turn::Close;
+        }
+        if link.number == 1 && is(pdu, INQUIRY) && pdu.bhs[33] & 1 == 1 {
+            link.data_in(pdu, &OTHER);
+            return Turn::Done;
+        }
+        // Whatever follows on the second connection ends it.
+        if link.number == 1 && pdu.opcode() == op::NOP_OUT { Turn::Close } else { Turn::Usual }
+    });
+    let target = target.listen();
+    let kind = with_disk(LIMIT, &target, "noop_interval=1", |lun| async move {
+        let kind = kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("another disk"));
+        while lun.read(0, Buf::zeroed(4096)).await.0.is_err() {
+            compio::time::sleep(Duration::from_millis(50)).await;
+        }
+        kind
+    });
+    assert_eq!(kind, Kind::Identity);
+}
+
+/// The logout that it asks for is that of its connection, and not of the next.
+#[test]
+fn a_target_that_asks_for_a_logout_and_then_closes_by_itself_is_not_left_again() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        if link.number > 0 || !is(pdu, READ_10) {
+            return Turn::Usual;
+        }
+        link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));
+        // It is heard while the command is in flight.
+        std::thread::sleep(Duration::from_millis(300));
+        Turn::Close
+    });
+    let target = target.listen();
+    let recoveries = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
+        compio::time::sleep(Duration::from_secs(2)).await;
+        lun.session().facts().recoveries
+    });
+    assert_eq!(recoveries, 1);
+    let logouts = target.seen().into_iter().filter(|s| s.link == 1 && s.pdu.opcode() == op::LOGOUT).count();
+    assert!(logouts <= 1 && target.seen().iter().all(|s| s.link <= 1), "our own at the end, at most");
+}
+
+/// What the kernel still holds of a connection that was given up is thrown away: the target sees a reset, and
+/// not all of the data.
+#[test]
+fn what_was_given_up_is_not_delivered_later() {
+    const LEN: usize = 256 << 10;
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let target =
+        Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes").hook(move |link, pdu| {
+            if !is(pdu, WRITE_10) || link.number > 0 {
+                return Turn::Usual;
+            }
+            // Not read until long after the initiator has given up.
+            std::thread::sleep(Duration::from_secs(4));
+            let mut rest = Vec::new();
+            let end = link.stream.read_to_end(&mut rest).map_err(|e| e.kind());
+            tell.lock().expect("no panic").send(end.map(drop)).expect("somebody waits");
+            Turn::Close
+        });
+    let target = target.listen();
+    let settings = format!("noop_interval=1&noop_timeout=1&first_burst_length={LEN}");
+    let written = with_disk(LIMIT, &target, &settings, |lun| async move {
+        lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written on the next connection");
+        lun.session().facts().recoveries
+    });
+    assert_eq!(written, 1);
+    assert_eq!(told.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
+}
+
+/// The line is slow, and the target not late: what waits behind data has time until they have left.
+#[test]
+fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
+    const LEN: usize = 512 << 10;
+    let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
+    let target = target.at(op::DATA_OUT, |_, _| {
+        std::thread::sleep(Duration::from_millis(45));
+        Turn::Usual
+    });
+    let target = target.listen();
+    let times = "noop_interval=1&noop_timeout=4&command_timeout=4";
+    let settings = format!("{times}&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
+    let recoveries = with_disk(LIMIT, &target, &settings, |lun| async move {
+        lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written");
+        lun.session().facts().recoveries
+    });
+    assert_eq!((recoveries, target.requests(op::TMF).len()), (0, 0));
+    assert!(!target.requests(op::NOP_OUT).is_empty(), "it was asked whether it lives");
+}
+
+/// All tries of an operation and the pauses between them have one deadline.
+#[test]
+fn a_unit_that_stays_busy_fails_when_the_time_of_the_operation_is_over() {
+    for status in [0x08, 0x28] {
+        let target = Script::new().scsi(READ_10, move |link, pdu| {
+            link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status).set32(44, 4096));
+            Turn::Done
+        });
+        let target = target.listen();
+        let begun = Instant::now();
+        let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
+            kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("it stays busy"))
+        });
+        assert_eq!(late, Kind::TimedOut, "{status:02x}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{status:02x}: by the time for busy units");
+    }
+}
+
+#[test]
+fn a_unit_that_has_something_to_tell_each_time_is_not_asked_beyond_the_time_of_the_operation() {
+    let target = Script::new().scsi(READ_10, |link, pdu| {
+        std::thread::sleep(Duration::from_millis(800));
+        // COMMANDS CLEARED BY ANOTHER INITIATOR.
+        link.check_condition(pdu, [6, 0x2f, 0]);
+        Turn::Done
+    });
+    let target = target.listen();
+    let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
+        kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("no answer"))
+    });
+    assert_eq!(late, Kind::TimedOut);
+    assert!(target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count() < 6);
+}
+
+/// The target may still carry the late one out.
+#[test]
+fn what_is_written_after_a_late_write_goes_on_another_connection() {
+    let target = Script::new()
+        .answer("DefaultTime2Wait", "0")
+        .scsi(WRITE_10, |link, _| if link.number == 0 { Turn::Done } else { Turn::Usual });
+    let target = target.listen();
+    let late = with_disk(LIMIT, &target, "operation_timeout=4&command_timeout=30", |lun| async move {
+        let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("nobody answers");
+        lun.write(0, Buf::zeroed(4096), false).await.0.expect("written");
+        kind(&late)
+    });
+    assert_eq!(late, Kind::TimedOut);
+    let seen = target.seen();
+    let links = seen.iter().filter(|s| s.full_feature && is(&s.pdu, WRITE_10)).map(|s| s.link);
+    assert_eq!(links.collect::<Vec<_>>(), [0, 1]);
+}
+
+/// It is not asked again and again until the time for recovery is over.
+#[test]
+fn a_repeated_violation_ends_commands_early() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").scsi(READ_10, |link, _| {
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
+        Turn::Done
+    });
+    let target = target.listen();
+    let errors = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
+        let cdb = lunar_wire::scsi::cdb::read_10(0, 1);
+        let read = || lun.session().submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))));
+        [read().await.0.expect_err("violated"), read().await.0.expect_err("violated")]
+    });
+    assert_eq!(errors.each_ref().map(|e| e.kind), [Kind::Protocol; 2], "{errors:?}");
+    assert!(errors[0].what.contains("repeats a violation of the protocol"), "{errors:?}");
+}
+
+#[test]
+fn a_violation_repeated_in_login_ends_commands_early() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
+        op::LOGIN if link.number > 0 => {
+            link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()));
+            Turn::Done
+        }
+        _ if is(pdu, READ_10) => Turn::Close,
+        _ => Turn::Usual,
+    });
+    let target = target.listen();
+    let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
+        let cdb = lunar_wire::scsi::cdb::read_10(0, 1);
+        let read = Command::new(0, cdb, Direction::In(Buf::zeroed(512)));
+        lun.session().submit(read).await.0.expect_err("no login")
+    });
+    assert_eq!(error.kind, Kind::Protocol, "{error}");
+}
+
+/// A login proves that the target carries it out no more: before that its owner hears nothing.
+#[test]
+fn a_write_met_by_violations_ends_with_a_proof() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").scsi(WRITE_10, |link, _| {
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
+        Turn::Done
+    });
+    let target = target.listen();
+    let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
+        let cdb = lunar_wire::scsi::cdb::write_10(0, 1, false);
+        let write = Command::new(0, cdb, Direction::Out(Buf::zeroed(512)));
+        lun.session().submit(write).await.0.expect_err("violated")
+    });
+    assert_eq!(error.kind, Kind::Lost, "{error}");
+    let seen = target.seen();
+    let last = seen.iter().rposition(|s| is(&s.pdu, WRITE_10)).expect("a write");
+    assert!(seen[last..].iter().any(|s| s.pdu.opcode() == op::LOGIN), "a login came behind the last write");
+}

@@ -1,0 +1,308 @@
+//! The login phase of one connection, as the initiator plays it (RFC 7143 sections 6.3, 11.12 and 11.13).
+//!
+//! It begins in the security stage, with AuthMethod=None where there are no credentials: every target knows
+//! that way in. With credentials CHAP alone is offered, so no target can let it drop unseen.
+
+use lunar_wire::iscsi::status::LoginStatus;
+use lunar_wire::iscsi::text::{pairs, push};
+use lunar_wire::iscsi::{Bhs, opcode, request};
+
+use super::negotiation::Negotiation;
+use super::security::Security;
+use super::shown;
+use super::targets::PortalAddress;
+pub use super::wish::{Credentials, Failure, LoggedIn, Wish};
+use crate::Pdu;
+use crate::chap::keys::Keys;
+use crate::gather::{Gather, piece};
+use crate::keys::{self, Kind, Phase, TABLE, VALUE_LEN};
+use crate::login::{CONTINUE, EXCHANGES, SEGMENT_LEN, SessionType, TRANSIT, stages};
+
+/// Key text that one login may bring, in bytes.
+const TEXT_LEN: usize = 65536;
+
+/// What to do after a response.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send this and go on.
+    Send(Pdu),
+    /// Full feature phase has begun.
+    Done(Box<LoggedIn>),
+    /// Close, and log in there.
+    Moved {
+        /// TargetAddress as told: a [`PortalAddress`] without tag can be read from it.
+        address: String,
+        /// For good; else for now.
+        permanent: bool,
+    },
+    /// Close.
+    Failed(Failure),
+}
+
+/// The login of one connection.
+#[derive(Debug)]
+pub struct Login {
+    wish: Wish,
+    phase: Phase,
+    security: Security,
+    negotiation: Negotiation,
+    gather: Gather,
+    /// Text that is still to be sent.
+    out: Vec<u8>,
+    /// The flags of the latest request.
+    asked: u8,
+    /// The latest response.
+    last: Option<Bhs>,
+    exchanges: u32,
+}
+
+impl Login {
+    /// A login, and its first request. [`Wish::check`] says beforehand whether it can succeed.
+    pub fn new(mut wish: Wish) -> (Self, Pdu) {
+        if wish.session_type == SessionType::Discovery {
+            wish.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
+        }
+        let mut login = Login {
+            phase: Phase::Security,
+            security: Security::Offered,
+            negotiation: Negotiation::new(&wish),
+            gather: Gather::new(TEXT_LEN),
+            out: vec![],
+            asked: 0,
+            last: None,
+            exchanges: 0,
+            wish,
+        };
+        login.introduce();
+        let first = login.request();
+        (login, first)
+    }
+
+    /// The keys of the first request.
+    fn introduce(&mut self) {
+        let (wish, out) = (&self.wish, &mut self.out);
+        push(out, "InitiatorName", &wish.initiator);
+        if let Some(alias) = &wish.initiator_alias {
+            let alias = alias.replace(char::is_control, "?");
+            let ends = alias.char_indices().map(|(at, c)| at + c.len_utf8());
+            let end = ends.take_while(|end| *end <= VALUE_LEN).last().unwrap_or(0);
+            push(out, "InitiatorAlias", &alias[..end]);
+        }
+        if let Some(target) = &wish.target {
+            push(out, "TargetName", target);
+        }
+        if wish.tsih == 0 {
+            push(out, "SessionType", wish.session_type.name());
+        }
+        push(out, "AuthMethod", Security::methods(wish.credentials.as_ref()));
+    }
+
+    /// Takes a PDU with its whole data segment (without padding), which is to be the answer to the latest
+    /// request.
+    pub fn response(&mut self, header: &Bhs, data: &[u8]) -> Step {
+        self.advance(header, data).unwrap_or_else(Step::Failed)
+    }
+
+    fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<Step, Failure> {
+        if header.opcode() != opcode::LOGIN_RESPONSE {
+            return broke(format!("{} before the login is over", opcode::name(header.opcode())));
+        }
+        let status = LoginStatus(header.0[36], header.0[37]);
+        match status.0 {
+            0 | 1 => self.check(header, data)?,
+            2 | 3 => return Err(Failure::Refused(status)),
+            _ => return broke(format!("Status-Class {} does not exist", status.0)),
+        }
+        if status.0 == 1 {
+            return moved(data, status == LoginStatus::MOVED_PERMANENTLY);
+        }
+        self.check_progress(header)?;
+        self.last = Some(*header);
+        if !self.out.is_empty() {
+            // The rest of our own text; the target only asks for it.
+            return if data.is_empty() && !header.continues() && !header.is_final() {
+                Ok(Step::Send(self.request()))
+            } else {
+                broke("an answer to a text that is not over (C bit)".into())
+            };
+        }
+        match self.gather.take(data, header.continues()) {
+            Err(_) => broke(format!("more than {TEXT_LEN} bytes of key text")),
+            Ok(None) => Ok(Step::Send(self.request())),
+            Ok(Some(text)) => self.take(header, &text),
+        }
+    }
+
+    /// The rules of every response that is no refusal (RFC 7143 section 11.13).
+    fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Failure> {
+        self.exchanges += 1;
+        hold(&[
+            (self.exchanges <= EXCHANGES, "no end after 64 exchanges"),
+            (header.ahs_len() == 0, "an additional header segment"),
+            (data.len() <= SEGMENT_LEN, "DataSegmentLength is above 8192"),
+            (header.itt() == self.wish.itt, "Initiator Task Tag is not that of the request"),
+        ])
+    }
+
+    /// The rules of a response with which the login goes on. A redirect may come from someone who knows
+    /// little of this login.
+    fn check_progress(&self, header: &Bhs) -> Result<(), Failure> {
+        let (h, (current, next), t) = (&header.0, stages(header), header.is_final());
+        let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
+        hold(&[
+            // Some targets answer with 0: nothing hangs on it, the connection says whose answer it is.
+            (h[8..14] == self.wish.isid || h[8..14] == [0; 6], "ISID is not that of the request"),
+            (h[3] == 0, "Version-active is not 0, which was all that was offered"),
+            (self.last.is_none_or(|l| l.0[2] == h[2]), "Version-max has changed"),
+            (self.exp_stat_sn().is_none_or(|n| n == header.word(24)), "StatSN does not follow the last one"),
+            (!(t && header.continues()), "T and C bit in one response"),
+            (current == self.csg(), "CSG is not that of the request"),
+            (!t || asked, "T bit without having been asked for"),
+            (!t || (current..=furthest).contains(&next) && next != 2, "NSG is not what was asked for"),
+        ])
+    }
+
+    /// Takes the text of one C-bit series.
+    fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<Step, Failure> {
+        // A T bit that leads into the stage where we are is as none: the request is repeated.
+        let next = stages(header).1;
+        let moves = header.is_final() && next > self.csg();
+        let mut found = vec![];
+        for pair in pairs(text) {
+            let (key, value) =
+                pair.map_err(|m| Failure::Broke(format!("key text, at byte {}: {}", m.at, m.why)))?;
+            let value = spelled(key, value);
+            if self.is_late_method(key, value) || self.negotiation.is_declared_again(key, value) {
+                continue;
+            }
+            found.push((self.negotiation.admit(self.phase, key, value)?, key, value));
+        }
+        found.sort_by_key(|f| f.0.unwrap_or(usize::MAX));
+        let (mut keys, over) = (Keys::default(), moves && next == 3);
+        for (row, key, value) in found {
+            match row.map(|r| &TABLE[r].kind) {
+                Some(Kind::Security) => keys.put(key, value),
+                _ => self.negotiation.take(row, key, value, over, &mut self.out)?,
+            }
+        }
+        if self.phase == Phase::Security {
+            self.security.step(&keys, self.wish.credentials.as_ref(), moves, &mut self.out)?;
+        }
+        self.go_on(header, moves)
+    }
+
+    /// AuthMethod=None in the operational stage: some targets say it there, and authentication is over by then.
+    fn is_late_method(&self, key: &str, value: &str) -> bool {
+        self.phase == Phase::Operational && (key, value) == ("AuthMethod", "None")
+    }
+
+    fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<Step, Failure> {
+        match self.phase {
+            Phase::Security if moves && self.security.is_over() => {
+                self.phase = Phase::Operational;
+                self.negotiation.propose(&mut self.out);
+            }
+            Phase::Operational if moves => return self.finish(header),
+            _ => {}
+        }
+        Ok(Step::Send(self.request()))
+    }
+
+    fn finish(&mut self, header: &Bhs) -> Result<Step, Failure> {
+        let tsih = u16::from_be_bytes([header.0[14], header.0[15]]);
+        let normal = self.wish.session_type == SessionType::Normal;
+        if (self.wish.tsih != 0 && tsih != self.wish.tsih) || (normal && tsih == 0) {
+            return broke(format!("TSIH {tsih} in the last response"));
+        }
+        let (exp_cmd_sn, max_cmd_sn) = (header.word(28), header.word(32));
+        let (begins, cmd_sn) = (self.wish.tsih == 0, self.wish.cmd_sn);
+        // Over iSER, STGT tells as if the login counted, which is immediate; and waits for its number all the same.
+        if begins && ![cmd_sn, cmd_sn.wrapping_add(1)].contains(&exp_cmd_sn) {
+            return broke(format!("ExpCmdSN is {exp_cmd_sn} after a login with CmdSN {cmd_sn}"));
+        }
+        let exp_cmd_sn = if begins { cmd_sn } else { exp_cmd_sn };
+        // A MaxCmdSN that lies further back is to be ignored; so there is room for one command.
+        let room = max_cmd_sn.wrapping_sub(exp_cmd_sn).wrapping_add(1) as i32 >= 0;
+        let negotiation = &mut self.negotiation;
+        Ok(Step::Done(Box::new(LoggedIn {
+            parameters: negotiation.conclude()?,
+            tsih,
+            cmd_sn,
+            exp_cmd_sn,
+            max_cmd_sn: if room { max_cmd_sn } else { exp_cmd_sn },
+            exp_stat_sn: header.word(24).wrapping_add(1),
+            target_alias: negotiation.target_alias.take(),
+            portal_group_tag: negotiation.portal_group_tag,
+            answers: std::mem::take(&mut negotiation.answers),
+            chap: self.security.proved(),
+        })))
+    }
+
+    /// The next request: what fits of the text, and T once the stage can end.
+    fn request(&mut self) -> Pdu {
+        let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
+        let data = std::mem::replace(&mut self.out, rest);
+        let next = if self.phase == Phase::Security { 1 } else { 3 };
+        let ends = self.phase != Phase::Security || self.security.may_end(self.wish.credentials.as_ref());
+        let moves = match (self.out.is_empty(), ends) {
+            (false, _) => CONTINUE,
+            (true, true) => TRANSIT | next,
+            (true, false) => 0,
+        };
+        self.asked = moves | self.csg() << 2;
+        Pdu::new(self.header(), data)
+    }
+
+    /// The header of a Login Request (RFC 7143 section 11.12).
+    fn header(&self) -> Bhs {
+        const IMMEDIATE: u8 = 0x40;
+        let (mut b, wish) = (Bhs::new(opcode::LOGIN | IMMEDIATE), &self.wish);
+        b.0[1] = self.asked;
+        b.0[8..14].copy_from_slice(&wish.isid);
+        b.0[14..16].copy_from_slice(&wish.tsih.to_be_bytes());
+        b.set_word(16, wish.itt);
+        b.0[20..22].copy_from_slice(&wish.cid.to_be_bytes());
+        request::stamp(&mut b, wish.cmd_sn, self.exp_stat_sn().unwrap_or(0));
+        b
+    }
+
+    fn exp_stat_sn(&self) -> Option<u32> {
+        self.last.map(|l| l.word(24).wrapping_add(1))
+    }
+
+    fn csg(&self) -> u8 {
+        (self.phase != Phase::Security).into()
+    }
+}
+
+/// A value without blanks around it, and a word that RFC 7143 defines as it spells it: some targets write lower case.
+/// Names and what belongs to CHAP stay as they are.
+fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
+    const WORDS: [&str; 7] = ["Yes", "No", "None", "CRC32C", "Reject", "Irrelevant", "NotUnderstood"];
+    if key.starts_with("CHAP_") {
+        return value;
+    }
+    let value = value.trim_matches(' ');
+    let is_free = keys::find(key).is_none_or(|row| matches!(TABLE[row].kind, Kind::Declared));
+    let word = WORDS.into_iter().find(|word| !is_free && word.eq_ignore_ascii_case(value));
+    word.unwrap_or(value)
+}
+
+/// A redirect (RFC 7143 section 11.13.5): the address is looked at here, and read by whoever follows it.
+fn moved(data: &[u8], permanent: bool) -> Result<Step, Failure> {
+    let told = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
+    let Some((_, address)) = told else { return broke("a redirect without TargetAddress".into()) };
+    match PortalAddress::parse(address) {
+        Ok(_) => Ok(Step::Moved { address: address.to_owned(), permanent }),
+        Err(why) => broke(format!("TargetAddress={}: {why}", shown(address))),
+    }
+}
+
+/// The first rule that does not hold.
+fn hold(rules: &[(bool, &str)]) -> Result<(), Failure> {
+    rules.iter().find(|r| !r.0).map_or(Ok(()), |r| broke(r.1.into()))
+}
+
+fn broke<T>(why: String) -> Result<T, Failure> {
+    Err(Failure::Broke(why))
+}

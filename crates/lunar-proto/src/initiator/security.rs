@@ -1,0 +1,173 @@
+//! The security stage as the initiator plays it (RFC 7143 sections 9.2 and 12.1).
+
+use lunar_wire::iscsi::text::{binary, number, push, push_hex};
+
+use super::login::{Credentials, Failure};
+use super::shown;
+use crate::chap::keys::{ALGORITHM, CHALLENGE, Keys, METHOD, NOTHING, PROOF};
+use crate::chap::{Algorithm, BINARY_LEN, Challenge};
+
+/// Where the stage stands.
+#[derive(Debug)]
+pub(super) enum Security {
+    /// AuthMethod is out.
+    Offered,
+    /// CHAP is chosen and CHAP_A is out.
+    Chosen,
+    /// The proof is out; with a challenge of ours if the target must prove itself.
+    Proved(Algorithm, Option<Challenge>),
+    /// Over, with the algorithm that was used.
+    Over(Option<Algorithm>),
+}
+
+impl Security {
+    /// AuthMethod of the first request.
+    pub fn methods(credentials: Option<&Credentials>) -> &'static str {
+        match credentials {
+            None => "None",
+            Some(c) if c.or_none() => "CHAP,None",
+            Some(_) => "CHAP",
+        }
+    }
+
+    /// Nothing of this side is left to be said, whatever the target may have to say.
+    pub fn may_end(&self, credentials: Option<&Credentials>) -> bool {
+        match self {
+            Self::Offered => credentials.is_none_or(Credentials::or_none),
+            Self::Chosen => false,
+            Self::Proved(..) | Self::Over(_) => true,
+        }
+    }
+
+    /// Nothing is left to be said by either side.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Over(_))
+    }
+
+    /// The algorithm by which this side proved itself.
+    pub fn proved(&self) -> Option<Algorithm> {
+        match self {
+            Self::Over(algorithm) => *algorithm,
+            _ => None,
+        }
+    }
+
+    /// Takes the security keys of one text and appends the answers. `moves`: with this text the target ends
+    /// the stage.
+    pub fn step(
+        &mut self,
+        keys: &Keys,
+        credentials: Option<&Credentials>,
+        moves: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        *self = match (std::mem::replace(self, Self::Over(None)), keys.present(), credentials) {
+            // LIO names CHAP where it asks for none, and goes on without it.
+            (Self::Offered, METHOD, Some(c)) if moves && c.or_none() && keys.method == Some("CHAP") => {
+                Self::Over(None)
+            }
+            (Self::Offered, METHOD, _) => chosen(keys.method.unwrap_or_default(), credentials, out)?,
+            (Self::Offered, NOTHING, None) => Self::Over(None),
+            (Self::Offered, NOTHING, Some(_)) => {
+                return failed("the target does not answer AuthMethod=CHAP".into());
+            }
+            (Self::Chosen, CHALLENGE, Some(c)) => prove(keys, c, out)?,
+            (Self::Chosen, ALGORITHM, _) if keys.a == Some("Reject") => {
+                return failed("the target takes none of the algorithms of CHAP_A".into());
+            }
+            (Self::Proved(algorithm, Some(challenge)), PROOF, Some(c)) => {
+                verify(&challenge, keys, c)?;
+                Self::Over(Some(algorithm))
+            }
+            (Self::Proved(_, Some(_)), NOTHING, _) => {
+                return failed("the target does not prove itself (no CHAP_N and CHAP_R)".into());
+            }
+            (Self::Proved(algorithm, None), NOTHING, _) => Self::Over(Some(algorithm)),
+            (over @ Self::Over(_), NOTHING, _) => over,
+            (state, ..) => return Err(Failure::Broke(state.unfit())),
+        };
+        Ok(())
+    }
+
+    /// What had to come, where something else did.
+    fn unfit(&self) -> String {
+        let wanted = match self {
+            Self::Offered => "AuthMethod alone",
+            Self::Chosen => "CHAP_A, CHAP_I and CHAP_C",
+            Self::Proved(_, Some(_)) => "CHAP_N and CHAP_R",
+            Self::Proved(_, None) | Self::Over(_) => "no more of them",
+        };
+        format!("security keys that do not belong into this step, which has {wanted}")
+    }
+}
+
+/// The target's choice of a method.
+fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result<Security, Failure> {
+    match (method, ours) {
+        ("CHAP", Some(c)) => {
+            let list: Vec<_> = c.algorithms.iter().map(|a| (*a as u8).to_string()).collect();
+            push(out, "CHAP_A", &list.join(","));
+            Ok(Security::Chosen)
+        }
+        ("None", None) => Ok(Security::Over(None)),
+        ("None", Some(c)) if c.or_none() => Ok(Security::Over(None)),
+        ("None", Some(_)) => failed("CHAP is demanded, and the target wants none (AuthMethod=None)".into()),
+        ("CHAP" | "Reject", None) => {
+            failed("the target demands CHAP, and there is no user and password to answer with".into())
+        }
+        ("Reject", Some(_)) => failed("the target does not do CHAP (AuthMethod=Reject)".into()),
+        _ => Err(Failure::Broke(format!("AuthMethod={} was not offered", shown(method)))),
+    }
+}
+
+/// Answers the target's challenge, and makes one of ours if it must prove itself. Were both secrets one, the
+/// target could have our own proof made for it on another connection (RFC 7143 section 9.2.1).
+fn prove(keys: &Keys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security, Failure> {
+    if ours.mutual.as_ref().is_some_and(|m| m.1 == ours.secret) {
+        return failed("one CHAP secret cannot serve both directions".into());
+    }
+    let (a, i) = (keys.a.unwrap_or_default(), keys.i.unwrap_or_default());
+    let algorithm = Algorithm::numbered(a).filter(|a| ours.algorithms.contains(a));
+    let algorithm = algorithm.ok_or_else(|| unfit("CHAP_A", a, "which was not offered"))?;
+    let id = number(i).and_then(|n| u8::try_from(n).ok());
+    let id = id.ok_or_else(|| unfit("CHAP_I", i, "which is no number from 0 to 255"))?;
+    let mut buf = [0; BINARY_LEN];
+    let challenge = binary(keys.c.unwrap_or_default(), &mut buf).filter(|c| !c.is_empty());
+    let challenge =
+        challenge.ok_or_else(|| Failure::Broke("CHAP_C is not 1 to 1024 bytes in hex or base64".into()))?;
+    push(out, "CHAP_N", &ours.name);
+    push_hex(out, "CHAP_R", &algorithm.response(id, &ours.secret, challenge));
+    if ours.mutual.is_none() {
+        return Ok(Security::Proved(algorithm, None));
+    }
+    let mine = Challenge::new(algorithm)
+        .ok_or_else(|| Failure::Authentication("this system has no random bytes".into()))?;
+    push(out, "CHAP_I", &mine.id.to_string());
+    push_hex(out, "CHAP_C", &mine.bytes);
+    Ok(Security::Proved(algorithm, Some(mine)))
+}
+
+/// Is the target who it has to be?
+fn verify(challenge: &Challenge, keys: &Keys, ours: &Credentials) -> Result<(), Failure> {
+    let Some((name, secret)) = &ours.mutual else { return failed("nobody to be proved".into()) };
+    let said = keys.n.unwrap_or_default();
+    if said != name {
+        return failed(format!("the target is {}, not {name} (CHAP_N)", shown(said)));
+    }
+    let mut buf = [0; BINARY_LEN];
+    let response = binary(keys.r.unwrap_or_default(), &mut buf)
+        .ok_or_else(|| Failure::Broke("CHAP_R is not binary of up to 1024 bytes".into()))?;
+    if challenge.is_answered(response, secret) {
+        Ok(())
+    } else {
+        failed("the target does not know its secret (CHAP_R)".into())
+    }
+}
+
+fn unfit(key: &str, value: &str, why: &str) -> Failure {
+    Failure::Broke(format!("{key}={}, {why}", shown(value)))
+}
+
+fn failed<T>(why: String) -> Result<T, Failure> {
+    Err(Failure::Authentication(why))
+}

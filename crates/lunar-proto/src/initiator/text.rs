@@ -1,0 +1,105 @@
+//! A text exchange of full feature phase, as the initiator plays it (RFC 7143 sections 6.4, 11.10, 11.11).
+
+use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
+
+use crate::Pdu;
+use crate::gather::{Gather, piece};
+use crate::text::{CONTINUE, FINAL};
+
+/// What to do after a response.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TextStep {
+    /// Send this; the caller stamps CmdSN and ExpStatSN.
+    Send(Pdu),
+    /// The whole text of the answer.
+    Done(Vec<u8>),
+    /// The target rejects the request: the reason of RFC 7143 section 11.17.1.
+    Rejected(u8),
+    /// The exchange is void; why, in words for people.
+    Failed(String),
+}
+
+/// One text exchange: a request, and an answer of any number of PDUs. All its requests are immediate, so a
+/// closed window does not hold them up, and the CmdSN that they carry is not used up.
+#[derive(Debug)]
+pub struct Text {
+    itt: u32,
+    max_xmit: usize,
+    gather: Gather,
+    /// Text that is still to be sent.
+    out: Vec<u8>,
+    /// Responses that may still come.
+    left: usize,
+}
+
+impl Text {
+    /// An exchange that sends key text in segments of at most `max_xmit` bytes (the target's
+    /// MaxRecvDataSegmentLength) and takes at most `limit` bytes; with its first request, whose CmdSN and
+    /// ExpStatSN the caller stamps.
+    pub fn new(itt: u32, text: Vec<u8>, max_xmit: u32, limit: usize) -> (Self, Pdu) {
+        // A target that sends less than this in a PDU does not want to come to an end.
+        const LEAST: usize = 64;
+        let (max_xmit, left) = (max_xmit.max(1) as usize, LEAST + text.len() + limit / LEAST);
+        let mut exchange = Text { itt, max_xmit, gather: Gather::new(limit), out: text, left };
+        let first = exchange.request(NONE, 0);
+        (exchange, first)
+    }
+
+    /// Takes a Text Response, or a Reject of one of our requests, with its whole data segment.
+    pub fn response(&mut self, header: &Bhs, data: &[u8]) -> TextStep {
+        self.advance(header, data).unwrap_or_else(TextStep::Failed)
+    }
+
+    fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<TextStep, String> {
+        if header.opcode() == opcode::REJECT {
+            return Ok(TextStep::Rejected(header.0[2]));
+        }
+        self.check(header)?;
+        if !self.out.is_empty() {
+            // The rest of our own text; the target only asks for it.
+            let asks = data.is_empty() && !header.is_final() && !header.continues();
+            return if asks {
+                Ok(self.send(header))
+            } else {
+                Err("a Text Response to a request that is not over (C bit)".into())
+            };
+        }
+        let text = self.gather.take(data, !header.is_final());
+        match text.map_err(|_| "a Text Response that is too long".to_owned())? {
+            Some(text) => Ok(TextStep::Done(text)),
+            None => Ok(self.send(header)),
+        }
+    }
+
+    fn check(&mut self, header: &Bhs) -> Result<(), String> {
+        if header.opcode() != opcode::TEXT_RESPONSE {
+            return Err(format!("{} instead of a Text Response", opcode::name(header.opcode())));
+        }
+        let left = self.left.checked_sub(1);
+        for (holds, rule) in [
+            (left.is_some(), "a Text Response without end"),
+            (header.ahs_len() == 0, "a Text Response with an additional header segment"),
+            (header.itt() == self.itt, "a Text Response to another Initiator Task Tag"),
+            (!(header.is_final() && header.continues()), "a Text Response with F and C bit"),
+            (header.is_final() || header.word20() != NONE, "a Text Response without F bit and tag"),
+        ] {
+            if !holds {
+                return Err(rule.into());
+            }
+        }
+        self.left = left.unwrap_or_default();
+        Ok(())
+    }
+
+    /// The next request, which carries on with tag and LUN of the response.
+    fn send(&mut self, header: &Bhs) -> TextStep {
+        TextStep::Send(self.request(header.word20(), header.lun()))
+    }
+
+    fn request(&mut self, ttt: u32, lun: u64) -> Pdu {
+        let rest = self.out.split_off(piece(&self.out, self.max_xmit));
+        let data = std::mem::replace(&mut self.out, rest);
+        let flags = if self.out.is_empty() { FINAL } else { CONTINUE };
+        Pdu::new(request::text(self.itt, flags, lun, ttt), data)
+    }
+}

@@ -1,0 +1,519 @@
+//! The keys of RFC 7143 sections 12 and 13 and of RFC 7145 section 6, one row each.
+
+use std::ops::RangeInclusive;
+
+use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
+
+/// Where a negotiated value comes from and goes to.
+pub struct Field<T> {
+    /// This side's value.
+    pub offer: fn(&Offer) -> T,
+    /// Puts the result in force.
+    pub set: fn(&mut Parameters, T),
+}
+
+/// How the value of a key is found (RFC 7143 section 6.2).
+pub enum Kind {
+    /// Yes if both sides say Yes.
+    And(Field<bool>),
+    /// Yes if either side says Yes.
+    Or(Field<bool>),
+    /// The smaller of both numbers.
+    Min(RangeInclusive<u32>, Field<u32>),
+    /// The larger of both numbers.
+    Max(RangeInclusive<u32>, Field<u32>),
+    /// A number that each side declares for itself.
+    DeclaredNumber(RangeInclusive<u32>, fn(&mut Parameters, u32)),
+    /// Digest: the first of a list that may be used.
+    Digest(fn(&Offer) -> Digests, fn(&mut Parameters, bool)),
+    /// TaskReporting: the first of a list that is supported.
+    Reporting,
+    /// A string that each side declares for itself; the role that takes it reads it.
+    Declared,
+    /// A string for people, of any length: the role that takes it cuts it.
+    ForPeople,
+    /// Authentication: AuthMethod and the keys of the methods.
+    Security,
+    /// A request: SendTargets.
+    Request,
+    /// A key whose answer is always the same.
+    Fixed(&'static str),
+    /// As this once RDMAExtensions is Yes; without it, it means nothing.
+    OverRdma(&'static Kind),
+}
+
+/// Who may send a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// Initiators alone.
+    Initiator,
+    /// Targets alone.
+    Target,
+    /// Both.
+    Both,
+}
+
+/// When a key may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// In the security stage alone.
+    Security,
+    /// In both stages of any login.
+    Login,
+    /// In both stages of the leading login.
+    LeadingAny,
+    /// In the operational stage of the leading login.
+    Leading,
+    /// In the operational stage of any login.
+    Operational,
+    /// In the operational stage of any login, and in full feature phase.
+    OperationalOrLater,
+    /// At any time.
+    Always,
+    /// In full feature phase alone.
+    FullFeature,
+}
+
+/// A moment at which keys are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// SecurityNegotiation, CSG 0.
+    Security,
+    /// LoginOperationalNegotiation, CSG 1.
+    Operational,
+    /// FullFeaturePhase.
+    FullFeature,
+}
+
+/// One key.
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// How its value is found.
+    pub kind: Kind,
+    /// Who sends it.
+    pub sender: Sender,
+    /// When.
+    pub when: Use,
+    /// It means nothing in Discovery sessions.
+    pub irrelevant_in_discovery: bool,
+}
+
+impl Key {
+    /// Whether the key may stand in this phase of a login that is, or is not, the first of its session.
+    pub fn may_stand(&self, phase: Phase, leading: bool) -> bool {
+        match self.when {
+            Use::Security => phase == Phase::Security,
+            Use::Login => phase != Phase::FullFeature,
+            Use::LeadingAny => phase != Phase::FullFeature && leading,
+            Use::Leading => phase == Phase::Operational && leading,
+            Use::Operational => phase == Phase::Operational,
+            Use::OperationalOrLater => phase != Phase::Security,
+            Use::Always => true,
+            Use::FullFeature => phase == Phase::FullFeature,
+        }
+    }
+}
+
+impl Key {
+    /// What its values may be, for people.
+    pub fn rule(&self) -> String {
+        match &self.kind {
+            Kind::And(_) | Kind::Or(_) => "Yes or No".into(),
+            Kind::Min(range, _) | Kind::Max(range, _) | Kind::DeclaredNumber(range, _) => {
+                format!("a number of {} to {}", range.start(), range.end())
+            }
+            Kind::Digest(..) | Kind::Reporting => "none of these may be used".into(),
+            Kind::Declared => format!("{VALUE_LEN} bytes at most"),
+            Kind::ForPeople => "any text".into(),
+            Kind::OverRdma(_) => "it has its place over RDMA alone".into(),
+            Kind::Security | Kind::Request | Kind::Fixed(_) => "it has no place here".into(),
+        }
+    }
+}
+
+/// The index of a key in [`TABLE`].
+pub fn find(name: &str) -> Option<usize> {
+    TABLE.iter().position(|k| k.name == name)
+}
+
+const fn key(name: &'static str, kind: Kind, sender: Sender, when: Use) -> Key {
+    Key { name, kind, sender, when, irrelevant_in_discovery: false }
+}
+
+/// A key of the leading login that both sides negotiate and Discovery has no use for.
+const fn session(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, sender: Sender::Both, when: Use::Leading, irrelevant_in_discovery: true }
+}
+
+macro_rules! field {
+    ($name:ident) => {
+        Field { offer: |o| o.$name, set: |p, v| p.$name = v }
+    };
+    ($name:ident as $small:ty) => {
+        Field {
+            offer: |o| o.$name.into(),
+            set: |p, v| p.$name = <$small>::try_from(v).unwrap_or(<$small>::MAX),
+        }
+    };
+}
+
+const SIZE: RangeInclusive<u32> = 512..=0xff_ffff;
+
+/// All keys. A key that bounds another stands before it, because a set of keys is settled in this order.
+pub static TABLE: &[Key] = &[
+    key("SessionType", Kind::Declared, Sender::Initiator, Use::LeadingAny),
+    key("InitiatorName", Kind::Declared, Sender::Initiator, Use::Login),
+    key("InitiatorAlias", Kind::ForPeople, Sender::Initiator, Use::Always),
+    key("TargetName", Kind::Declared, Sender::Both, Use::Login),
+    key("TargetAlias", Kind::Declared, Sender::Target, Use::Always),
+    key("TargetAddress", Kind::Declared, Sender::Target, Use::Always),
+    key("TargetPortalGroupTag", Kind::Declared, Sender::Target, Use::Login),
+    key("AuthMethod", Kind::Security, Sender::Both, Use::Security),
+    key("CHAP_A", Kind::Security, Sender::Both, Use::Security),
+    key("CHAP_I", Kind::Security, Sender::Both, Use::Security),
+    key("CHAP_C", Kind::Security, Sender::Both, Use::Security),
+    key("CHAP_N", Kind::Security, Sender::Both, Use::Security),
+    key("CHAP_R", Kind::Security, Sender::Both, Use::Security),
+    key(
+        "HeaderDigest",
+        Kind::Digest(|o| o.header_digest, |p, v| p.header_digest = v),
+        Sender::Both,
+        Use::Operational,
+    ),
+    key(
+        "DataDigest",
+        Kind::Digest(|o| o.data_digest, |p, v| p.data_digest = v),
+        Sender::Both,
+        Use::Operational,
+    ),
+    key(
+        "MaxRecvDataSegmentLength",
+        Kind::DeclaredNumber(SIZE, |p, v| p.max_xmit_data_segment_length = v),
+        Sender::Both,
+        Use::OperationalOrLater,
+    ),
+    session("MaxConnections", Kind::Min(1..=65535, field!(max_connections as u16))),
+    key(
+        "ErrorRecoveryLevel",
+        Kind::Min(0..=2, field!(error_recovery_level as u8)),
+        Sender::Both,
+        Use::Leading,
+    ),
+    session("InitialR2T", Kind::Or(field!(initial_r2t))),
+    session("ImmediateData", Kind::And(field!(immediate_data))),
+    session("DataPDUInOrder", Kind::Or(field!(data_pdu_in_order))),
+    session("DataSequenceInOrder", Kind::Or(field!(data_sequence_in_order))),
+    session("MaxBurstLength", Kind::Min(SIZE, field!(max_burst_length))),
+    session("FirstBurstLength", Kind::Min(SIZE, field!(first_burst_length))),
+    session("MaxOutstandingR2T", Kind::Min(1..=65535, field!(max_outstanding_r2t as u16))),
+    key(
+        "DefaultTime2Wait",
+        Kind::Max(0..=3600, field!(default_time2wait as u16)),
+        Sender::Both,
+        Use::Leading,
+    ),
+    key(
+        "DefaultTime2Retain",
+        Kind::Min(0..=3600, field!(default_time2retain as u16)),
+        Sender::Both,
+        Use::Leading,
+    ),
+    session("TaskReporting", Kind::Reporting),
+    session("iSCSIProtocolLevel", Kind::Min(0..=31, field!(protocol_level as u8))),
+    key("X#NodeArchitecture", Kind::Declared, Sender::Both, Use::Leading),
+    key("SendTargets", Kind::Request, Sender::Initiator, Use::FullFeature),
+    // Obsolete since RFC 7143, section 13.25; initiators still send them.
+    key("IFMarker", Kind::Fixed("No"), Sender::Both, Use::Operational),
+    key("OFMarker", Kind::Fixed("No"), Sender::Both, Use::Operational),
+    key("IFMarkInt", Kind::Fixed("Reject"), Sender::Both, Use::Operational),
+    key("OFMarkInt", Kind::Fixed("Reject"), Sender::Both, Use::Operational),
+    // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and without it the others mean nothing.
+    session("RDMAExtensions", Kind::And(field!(rdma_extensions))),
+    key(
+        "TargetRecvDataSegmentLength",
+        Kind::OverRdma(&Kind::Min(SIZE, field!(target_recv_data_segment_length))),
+        Sender::Both,
+        Use::Operational,
+    ),
+    key(
+        "InitiatorRecvDataSegmentLength",
+        Kind::OverRdma(&Kind::Min(SIZE, field!(initiator_recv_data_segment_length))),
+        Sender::Both,
+        Use::Operational,
+    ),
+    session(
+        "TaggedBufferForSolicitedDataOnly",
+        Kind::OverRdma(&Kind::And(field!(tagged_buffer_for_solicited_data_only))),
+    ),
+    session("iSERHelloRequired", Kind::OverRdma(&Kind::Fixed("No"))),
+    key("MaxOutstandingUnexpectedPDUs", Kind::Declared, Sender::Both, Use::Operational),
+    key("MaxAHSLength", Kind::Declared, Sender::Both, Use::Operational),
+];
+
+/// The longest value of a key that says nothing else (RFC 7143 section 6.1), in bytes.
+pub(crate) const VALUE_LEN: usize = 255;
+
+/// Why a value cannot be taken; in login it is an initiator error, in full feature phase a protocol error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inadmissible;
+
+/// Settles one offered key by its result function: puts the result in force and gives the answer, if one is
+/// due.
+pub fn settle(
+    key: &Key,
+    value: &str,
+    offer: &Offer,
+    now: &mut Parameters,
+) -> Result<Option<String>, Inadmissible> {
+    match key.kind {
+        Kind::OverRdma(_) if !now.rdma_extensions => Ok(Some("Irrelevant".to_owned())),
+        Kind::OverRdma(kind) => settle_as(kind, key.name, value, offer, now),
+        ref kind => settle_as(kind, key.name, value, offer, now),
+    }
+}
+
+fn settle_as(
+    kind: &Kind,
+    name: &str,
+    value: &str,
+    offer: &Offer,
+    now: &mut Parameters,
+) -> Result<Option<String>, Inadmissible> {
+    use lunar_wire::iscsi::text::{boolean, yes_no};
+    let both = |f: &Field<bool>, join: fn(bool, bool) -> bool, now: &mut Parameters| {
+        let result = join(boolean(value).ok_or(Inadmissible)?, (f.offer)(offer));
+        (f.set)(now, result);
+        Ok(Some(yes_no(result).to_owned()))
+    };
+    match kind {
+        Kind::And(f) => both(f, |a, b| a & b, now),
+        Kind::Or(f) => both(f, |a, b| a | b, now),
+        Kind::Min(range, f) => {
+            let ours = bound(name, now).min((f.offer)(offer));
+            number(value, range, f, now, |theirs| theirs.min(ours))
+        }
+        Kind::Max(range, f) => number(value, range, f, now, |theirs| theirs.max((f.offer)(offer))),
+        Kind::DeclaredNumber(range, set) => {
+            set(now, in_range(value, range)?);
+            Ok(None)
+        }
+        Kind::Digest(may, set) => {
+            let may = may(offer);
+            let chosen = first_of(value, |v| (v == "None" && may.none) || (v == "CRC32C" && may.crc32c))?;
+            set(now, chosen == "CRC32C");
+            Ok(Some(chosen.to_owned()))
+        }
+        Kind::Reporting => {
+            let known = |v: &str| TaskReporting::NAMES.iter().find(|n| n.0 == v).map(|n| n.1);
+            let chosen = first_of(value, |v| known(v).is_some_and(|r| r <= offer.task_reporting))?;
+            now.task_reporting = known(chosen).ok_or(Inadmissible)?;
+            Ok(Some(chosen.to_owned()))
+        }
+        Kind::Fixed(answer) => Ok(Some((*answer).to_owned())),
+        Kind::Declared if value.len() <= VALUE_LEN => Ok(None),
+        Kind::ForPeople => Ok(None),
+        Kind::Declared | Kind::Security | Kind::Request | Kind::OverRdma(_) => Err(Inadmissible),
+    }
+}
+
+/// What keys settled before leave to this one (RFC 7143 sections 13.14 and 13.19).
+fn bound(name: &str, now: &Parameters) -> u32 {
+    match name {
+        "FirstBurstLength" => now.max_burst_length,
+        "MaxOutstandingR2T" if now.error_recovery_level > 0 && now.data_sequence_in_order => 1,
+        _ => u32::MAX,
+    }
+}
+
+fn number(
+    value: &str,
+    range: &RangeInclusive<u32>,
+    field: &Field<u32>,
+    now: &mut Parameters,
+    join: impl Fn(u32) -> u32,
+) -> Result<Option<String>, Inadmissible> {
+    let result = join(in_range(value, range)?);
+    (field.set)(now, result);
+    Ok(Some(result.to_string()))
+}
+
+pub(crate) fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, Inadmissible> {
+    let n = lunar_wire::iscsi::text::number(value).ok_or(Inadmissible)?;
+    u32::try_from(n).ok().filter(|n| range.contains(n)).ok_or(Inadmissible)
+}
+
+/// The first value of a list that is good enough.
+pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, Inadmissible> {
+    list.split(',').find(|v| good(v)).ok_or(Inadmissible)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settles `key=value` pairs one after the other against an offer; gives the answers and the result.
+    fn run(offer: &Offer, pairs: &[(&str, &str)]) -> (Vec<Result<Option<String>, Inadmissible>>, Parameters) {
+        let mut now = Parameters::default();
+        let answers = pairs
+            .iter()
+            .map(|(k, v)| settle(&TABLE[find(k).expect(k)], v, offer, &mut now))
+            .collect::<Vec<_>>();
+        (answers, now)
+    }
+
+    fn answer(offer: &Offer, key: &str, value: &str) -> Result<Option<String>, Inadmissible> {
+        run(offer, &[(key, value)]).0.remove(0)
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (i, k) in TABLE.iter().enumerate() {
+            assert_eq!(find(k.name), Some(i), "{}", k.name);
+        }
+    }
+
+    #[test]
+    fn booleans_follow_their_result_function() {
+        for ours in [false, true] {
+            let offer = Offer { initial_r2t: ours, immediate_data: ours, ..Offer::default() };
+            for (theirs, text) in [(false, "No"), (true, "Yes")] {
+                let (answers, now) = run(&offer, &[("InitialR2T", text), ("ImmediateData", text)]);
+                assert_eq!((now.initial_r2t, now.immediate_data), (ours | theirs, ours & theirs));
+                let said = [now.initial_r2t, now.immediate_data];
+                let want = said.map(|b| Ok(Some(if b { "Yes" } else { "No" }.to_owned())));
+                assert_eq!(answers, want);
+            }
+        }
+    }
+
+    /// KEY-001 to KEY-025 against the default offer: what is answered to a proposal, None for a refusal.
+    #[test]
+    fn answers_by_table() {
+        let offer = Offer { default_time2wait: 5, ..Offer::default() };
+        for (key, value, want) in [
+            ("MaxConnections", "8", Some("1")),
+            ("MaxConnections", "0", None),
+            ("MaxConnections", "65535", Some("1")),
+            ("MaxConnections", "65536", None),
+            ("MaxConnections", "Reject", None),
+            ("InitialR2T", "Maybe", None),
+            ("InitialR2T", "yes", Some("Yes")),
+            ("InitialR2T", "NO", Some("No")),
+            ("InitialR2T", "", None),
+            ("ImmediateData", "Irrelevant", None),
+            ("MaxBurstLength", "511", None),
+            ("MaxBurstLength", "512", Some("512")),
+            ("MaxBurstLength", "0x40000", Some("262144")),
+            ("MaxBurstLength", "16777215", Some("1048576")),
+            ("MaxBurstLength", "16777216", None),
+            ("MaxBurstLength", "512~1024", None),
+            ("MaxBurstLength", "4294967808", None),
+            ("FirstBurstLength", "512", Some("512")),
+            ("FirstBurstLength", "16777215", Some("262144")),
+            ("DefaultTime2Wait", "0", Some("5")),
+            ("DefaultTime2Wait", "3600", Some("3600")),
+            ("DefaultTime2Wait", "3601", None),
+            ("DefaultTime2Retain", "0", Some("0")),
+            ("DefaultTime2Retain", "60", Some("20")),
+            ("MaxOutstandingR2T", "65535", Some("8")),
+            ("MaxOutstandingR2T", "1", Some("1")),
+            ("MaxOutstandingR2T", "0", None),
+            ("DataPDUInOrder", "No", Some("Yes")),
+            ("DataSequenceInOrder", "No", Some("Yes")),
+            ("ErrorRecoveryLevel", "2", Some("0")),
+            ("ErrorRecoveryLevel", "3", None),
+            ("TaskReporting", "FastAbort,ResponseFence,RFC3720", Some("FastAbort")),
+            ("TaskReporting", "RFC3720,ResponseFence", Some("RFC3720")),
+            ("TaskReporting", "Z-none", None),
+            ("iSCSIProtocolLevel", "31", Some("1")),
+            ("iSCSIProtocolLevel", "0", Some("0")),
+            ("iSCSIProtocolLevel", "32", None),
+            ("HeaderDigest", "None,CRC32C", Some("None")),
+            ("HeaderDigest", "CRC32C,None", Some("CRC32C")),
+            ("DataDigest", "Y-com.example.x,CRC32C", Some("CRC32C")),
+            ("DataDigest", "Y-com.example.x", None),
+            ("DataDigest", "", None),
+            ("IFMarker", "Yes", Some("No")),
+            ("OFMarker", "No", Some("No")),
+            ("IFMarkInt", "2048~8192", Some("Reject")),
+            ("OFMarkInt", "2048", Some("Reject")),
+            ("RDMAExtensions", "Yes", Some("No")),
+            ("InitiatorRecvDataSegmentLength", "8192", Some("Irrelevant")),
+        ] {
+            assert_eq!(
+                answer(&offer, key, value),
+                want.map(|w| Some(w.to_owned())).ok_or(Inadmissible),
+                "{key}={value}"
+            );
+        }
+    }
+
+    #[test]
+    fn declarations_are_not_answered() {
+        let offer = Offer::default();
+        for (value, want) in [("511", false), ("512", true), ("16777215", true), ("16777216", false)] {
+            let (answers, now) = run(&offer, &[("MaxRecvDataSegmentLength", value)]);
+            assert_eq!(answers[0], if want { Ok(None) } else { Err(Inadmissible) });
+            assert_eq!(now.max_xmit_data_segment_length.to_string() == value, want);
+        }
+        let key = "X#NodeArchitecture";
+        assert_eq!(answer(&offer, key, &"x".repeat(255)), Ok(None));
+        assert_eq!(answer(&offer, key, &"x".repeat(256)), Err(Inadmissible));
+        assert_eq!(answer(&offer, "InitiatorAlias", &"x".repeat(300)), Ok(None));
+    }
+
+    /// NEG-020: None is not chosen where only CRC32C is offered, nor the other way round.
+    #[test]
+    fn a_digest_that_is_demanded_is_not_left_out() {
+        let demand = Digests { none: false, crc32c: true };
+        let offer = Offer { header_digest: demand, ..Offer::default() };
+        assert_eq!(answer(&offer, "HeaderDigest", "None"), Err(Inadmissible));
+        assert_eq!(answer(&offer, "HeaderDigest", "None,CRC32C"), Ok(Some("CRC32C".into())));
+    }
+
+    /// KEY-034, KEY-035, A-06, A-07.
+    #[test]
+    fn a_key_is_bound_by_those_before_it() {
+        let offer = Offer { error_recovery_level: 2, ..Offer::default() };
+        let (answers, now) = run(
+            &offer,
+            &[
+                ("ErrorRecoveryLevel", "1"),
+                ("MaxBurstLength", "4096"),
+                ("FirstBurstLength", "65536"),
+                ("MaxOutstandingR2T", "4"),
+            ],
+        );
+        assert_eq!(answers[2], Ok(Some("4096".into())));
+        assert_eq!(answers[3], Ok(Some("1".into())));
+        assert_eq!((now.first_burst_length, now.max_outstanding_r2t), (4096, 1));
+        let mut now = run(&offer, &[("MaxBurstLength", "4096")]).1;
+        now.bind();
+        assert_eq!(now.first_burst_length, 4096);
+    }
+
+    #[test]
+    fn keys_stand_in_their_phases_only() {
+        use Phase::*;
+        for (name, leading, want) in [
+            ("CHAP_A", true, [true, false, false]),
+            ("InitiatorName", false, [true, true, false]),
+            ("SessionType", true, [true, true, false]),
+            ("SessionType", false, [false, false, false]),
+            ("MaxBurstLength", true, [false, true, false]),
+            ("MaxBurstLength", false, [false, false, false]),
+            ("HeaderDigest", false, [false, true, false]),
+            ("MaxRecvDataSegmentLength", false, [false, true, true]),
+            ("InitiatorAlias", false, [true, true, true]),
+            ("SendTargets", true, [false, false, true]),
+        ] {
+            let key = &TABLE[find(name).unwrap()];
+            assert_eq!(
+                [Security, Operational, FullFeature].map(|p| key.may_stand(p, leading)),
+                want,
+                "{name}"
+            );
+        }
+    }
+}

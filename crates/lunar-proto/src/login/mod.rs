@@ -1,0 +1,593 @@
+//! The login phase of one connection, as the target plays it (RFC 7143 sections 6.3, 11.12 and 11.13).
+
+mod policy;
+mod security;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use lunar_wire::iscsi::status::LoginStatus;
+use lunar_wire::iscsi::text::{pairs, push};
+use lunar_wire::iscsi::{Bhs, opcode, pdu};
+
+use crate::Pdu;
+use crate::chap::keys::Keys;
+pub use crate::chap::{Authentication, ChapUser, Secret};
+use crate::gather::{Gather, piece};
+use crate::keys::{self, Kind, Phase, Sender};
+use crate::name;
+use crate::parameters::{Offer, Parameters};
+pub use policy::{Policy, TargetInfo};
+use security::{Fault, Security};
+
+/// No data segment of the login phase is longer (RFC 7143 section 6.3), in bytes.
+pub const SEGMENT_LEN: usize = 8192;
+
+/// PDUs that either side may send until the initiator is logged in.
+pub(crate) const EXCHANGES: u32 = 64;
+
+/// Keys of no table that one login may bring.
+pub(crate) const UNKNOWN_KEYS: usize = 1024;
+
+/// T, C bits of the flags byte.
+pub(crate) const TRANSIT: u8 = 0x80;
+pub(crate) const CONTINUE: u8 = 0x40;
+
+/// What to do after a PDU.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send this and go on.
+    Reply(Pdu),
+    /// Negotiation is over: register the session, then [`Login::accept`] or [`Login::refuse`].
+    Ready,
+    /// Send this, then close.
+    Refuse(Pdu),
+    /// Close without a word.
+    Drop,
+}
+
+/// SessionType (RFC 7143 section 13.21).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionType {
+    /// A session with a target.
+    #[default]
+    Normal,
+    /// A session for SendTargets alone.
+    Discovery,
+}
+
+impl SessionType {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Discovery => "Discovery",
+        }
+    }
+}
+
+/// Who wants what, from the first text.
+#[derive(Clone, Debug, Default)]
+struct Identity {
+    initiator: String,
+    initiator_alias: Option<String>,
+    target: Option<String>,
+    session_type: SessionType,
+}
+
+/// The login of one connection. It owns StatSN until [`Login::accept`].
+pub struct Login {
+    offer: Offer,
+    portal_group_tag: u16,
+    gather: Gather,
+    parameters: Parameters,
+    /// The first request: its ISID, TSIH, CID, version and CmdSN decide.
+    first: Option<Bhs>,
+    /// The latest request.
+    last: Bhs,
+    phase: Phase,
+    identity: Option<Identity>,
+    demand: Authentication,
+    security: Security,
+    redirect: Option<String>,
+    /// Bit n: row n of the key table was brought.
+    seen: u64,
+    unknown: BTreeSet<String>,
+    /// Text that is still to be sent.
+    out: Vec<u8>,
+    declared: bool,
+    exchanges: u32,
+    stat_sn: u32,
+    reason: Option<String>,
+}
+
+const _: () = assert!(keys::TABLE.len() <= 64, "one bit of `seen` per key");
+
+impl Login {
+    /// A connection that waits for its first PDU. `text_limit` bounds all key text that it may bring, in
+    /// bytes.
+    pub fn new(offer: Offer, portal_group_tag: u16, text_limit: usize) -> Self {
+        Login {
+            offer,
+            portal_group_tag,
+            gather: Gather::new(text_limit),
+            parameters: Parameters::default(),
+            first: None,
+            last: Bhs::new(opcode::LOGIN),
+            phase: Phase::Security,
+            identity: None,
+            demand: Authentication::none(),
+            security: Security::Start,
+            redirect: None,
+            seen: 0,
+            unknown: BTreeSet::new(),
+            out: vec![],
+            declared: false,
+            exchanges: 0,
+            stat_sn: 1,
+            reason: None,
+        }
+    }
+
+    /// The same with another first StatSN.
+    pub fn with_stat_sn(mut self, stat_sn: u32) -> Self {
+        self.stat_sn = stat_sn;
+        self
+    }
+
+    /// Takes one PDU with its whole data segment (without padding).
+    pub fn request(&mut self, header: &Bhs, data: &[u8], policy: &dyn Policy) -> Step {
+        if header.opcode() != opcode::LOGIN {
+            return match self.first {
+                None => Step::Drop,
+                Some(_) => Step::Refuse(self.refusal(header, LoginStatus::INVALID_REQUEST)),
+            };
+        }
+        self.last = *header;
+        self.advance(header, data, policy).unwrap_or_else(|status| Step::Refuse(self.refusal(header, status)))
+    }
+
+    fn advance(&mut self, header: &Bhs, data: &[u8], policy: &dyn Policy) -> Result<Step, LoginStatus> {
+        self.check(header, data)?;
+        if !self.out.is_empty() {
+            // The rest of an answer; the initiator only asks for it.
+            let asks = data.is_empty() && !header.continues();
+            let early = "text before the rest of our answer was asked for";
+            return if asks { self.answer(header, policy) } else { Err(self.blame(early)) };
+        }
+        let Ok(text) = self.gather.take(data, header.continues()) else {
+            return Err(self.blame("more text than a negotiation may have"));
+        };
+        match text {
+            None => Ok(Step::Reply(self.reply(header, 0, vec![]))),
+            Some(text) => {
+                self.take(&text, policy)?;
+                self.answer(header, policy)
+            }
+        }
+    }
+
+    /// The header's own rules: version, stages, bits (RFC 7143 section 11.12).
+    fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginStatus> {
+        let (current, next) = stages(header);
+        if self.first.is_none() {
+            self.first = Some(*header);
+            self.phase = if current == 1 { Phase::Operational } else { Phase::Security };
+            if header.0[3] > 0 {
+                return Err(LoginStatus::UNSUPPORTED_VERSION);
+            }
+        }
+        self.exchanges += 1;
+        let moves = !header.is_final() || matches!((current, next), (0, 1 | 3) | (1, 3));
+        let fits = current == self.csg() && moves && !(header.is_final() && header.continues());
+        if data.len() > SEGMENT_LEN {
+            return Err(
+                self.blame(format!("a data segment of {} bytes, more than {SEGMENT_LEN}", data.len()))
+            );
+        }
+        if self.exchanges > EXCHANGES {
+            return Err(self.blame(format!("more than {EXCHANGES} requests")));
+        }
+        match fits {
+            true => Ok(()),
+            false => Err(self.blame(format!("T, C, CSG and NSG of {:02x}h do not fit here", header.flags()))),
+        }
+    }
+
+    /// An initiator error, and why it is one.
+    fn blame(&mut self, why: impl Into<String>) -> LoginStatus {
+        self.reason = Some(why.into());
+        LoginStatus::INITIATOR_ERROR
+    }
+
+    /// The status of a fault, whose reason is kept for the log.
+    fn note(&mut self, fault: Fault) -> LoginStatus {
+        self.reason = fault.reason;
+        fault.status
+    }
+
+    /// The same about a key.
+    fn blame_key(&mut self, key: &str, value: &str, rule: &str) -> LoginStatus {
+        let secret = keys::find(key).is_some_and(|row| matches!(keys::TABLE[row].kind, Kind::Security));
+        let value = if secret { "(not shown)".to_owned() } else { excerpt(value) };
+        self.blame(format!("{}={value}: {rule}", excerpt(key)))
+    }
+
+    /// Why the login was refused, as far as its status does not say it: the key, its value in printable
+    /// characters, and the rule.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Takes the text of one C-bit series and appends the answers to `out`.
+    fn take(&mut self, text: &[u8], policy: &dyn Policy) -> Result<(), LoginStatus> {
+        let mut found = vec![];
+        for pair in pairs(text) {
+            let Ok((key, value)) = pair else {
+                return Err(self.blame("text that is no list of KEY=VALUE with NULs between them"));
+            };
+            if !self.is_said_again(key, value) {
+                let row = self.admit(key).map_err(|rule| self.blame_key(key, value, rule))?;
+                found.push((row, key, value));
+            }
+        }
+        found.sort_by_key(|f| f.0.unwrap_or(usize::MAX));
+        match &self.identity {
+            None => self.identify(&found, policy)?,
+            Some(identity) => {
+                if let Some((_, key, value)) = found.iter().find(|f| !stays(identity, f)) {
+                    return Err(self.blame_key(key, value, "it was said before"));
+                }
+            }
+        }
+        let mut security = Keys::default();
+        let brought = found.iter().map(|f| f.1).collect::<Vec<_>>().join(", ");
+        for (row, key, value) in found {
+            self.settle(row, key, value, &mut security)?;
+        }
+        match self.phase {
+            Phase::Security => {
+                let step = self.security.step(&security, &self.demand, &mut self.out);
+                step.map_err(|fault| match fault.status {
+                    LoginStatus::INITIATOR_ERROR => {
+                        self.blame(format!("{}: not what this step takes", excerpt(&brought)))
+                    }
+                    _ => self.note(fault),
+                })
+            }
+            _ => {
+                self.late_method(security.method)?;
+                self.declare();
+                Ok(())
+            }
+        }
+    }
+
+    /// AuthMethod in the operational stage. Where a login without authentication is allowed, None is what was done.
+    fn late_method(&mut self, list: Option<&str>) -> Result<(), LoginStatus> {
+        let Some(list) = list else { return Ok(()) };
+        if keys::first_of(list, |method| method == "None").is_err() {
+            return Err(self.blame("AuthMethod without None has no place in this stage"));
+        }
+        push(&mut self.out, "AuthMethod", "None");
+        Ok(())
+    }
+
+    /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP
+    /// credentials says them to a target that asks for none, and nothing new is in them.
+    fn is_said_again(&self, key: &str, value: &str) -> bool {
+        let began_secure = self.first.is_some_and(|f| stages(&f).0 == 0);
+        let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
+        self.phase == Phase::Operational
+            && match key {
+                "InitiatorName" => identity.initiator == name::fold(value),
+                "TargetName" => identity.target.as_deref() == Some(&name::fold(value)),
+                "SessionType" => value == identity.session_type.name(),
+                _ => false,
+            }
+    }
+
+    /// The row of a key that may stand here and now, and was not brought before; None for one of no row.
+    fn admit(&mut self, key: &str) -> Result<Option<usize>, &'static str> {
+        const TWICE: &str = "it was said before";
+        let Some(row) = keys::find(key) else {
+            return match self.unknown.len() < UNKNOWN_KEYS {
+                true if self.unknown.insert(key.to_owned()) => Ok(None),
+                true => Err(TWICE),
+                false => Err("too many unknown keys"),
+            };
+        };
+        let (bit, k) = (1 << row, &keys::TABLE[row]);
+        if self.seen & bit != 0 {
+            return Err(TWICE);
+        }
+        self.seen |= bit;
+        match k.sender {
+            Sender::Target => Err("only targets say it"),
+            // Some begin without a security stage and still name their method: see `late_method`.
+            _ if k.name == "AuthMethod" && self.phase == Phase::Operational => Ok(Some(row)),
+            _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("it has no place in this stage"),
+            _ => Ok(Some(row)),
+        }
+    }
+
+    /// The first text: who wants what, and what does the target say to that?
+    fn identify(
+        &mut self,
+        found: &[(Option<usize>, &str, &str)],
+        policy: &dyn Policy,
+    ) -> Result<(), LoginStatus> {
+        // Kept even if the login is refused: who it was is told in the log.
+        let identity = identity(found).map_err(|(status, why)| {
+            self.reason = Some(why);
+            status
+        })?;
+        let identity = self.identity.insert(identity).clone();
+        let target = identity.target.as_deref().map(|t| policy.target(t, &identity.initiator)).transpose()?;
+        self.demand = match (&target, identity.session_type) {
+            (Some(target), SessionType::Normal) => target.authentication.clone(),
+            (Some(target), SessionType::Discovery) => target.authentication.clone().and(policy.discovery()?),
+            (None, _) => policy.discovery()?,
+        };
+        if let Some(target) = target {
+            if let Some((address, for_good)) = target.redirect {
+                self.redirect = Some(address);
+                return Err(if for_good {
+                    LoginStatus::MOVED_PERMANENTLY
+                } else {
+                    LoginStatus::MOVED_TEMPORARILY
+                });
+            }
+            if let (Some(alias), SessionType::Normal) = (&target.alias, identity.session_type) {
+                push(&mut self.out, "TargetAlias", alias);
+            }
+            push(&mut self.out, "TargetPortalGroupTag", &self.portal_group_tag.to_string());
+        }
+        if identity.session_type == SessionType::Discovery {
+            self.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
+        }
+        if self.phase == Phase::Operational {
+            self.enter(policy)?;
+        }
+        Ok(())
+    }
+
+    /// Security is over, or was left out: may the initiator come in?
+    fn enter(&mut self, policy: &dyn Policy) -> Result<(), LoginStatus> {
+        self.may_end_security()?;
+        policy.authorize(self.target_name(), self.initiator_name(), self.chap_user())
+    }
+
+    fn may_end_security(&mut self) -> Result<bool, LoginStatus> {
+        self.security.may_end(&self.demand).map_err(|fault| self.note(fault))
+    }
+
+    fn settle<'a>(
+        &mut self,
+        row: Option<usize>,
+        key: &str,
+        value: &'a str,
+        security: &mut Keys<'a>,
+    ) -> Result<(), LoginStatus> {
+        let Some(row) = row.map(|r| &keys::TABLE[r]) else {
+            push(&mut self.out, key, "NotUnderstood");
+            return Ok(());
+        };
+        if matches!(row.kind, Kind::Security) {
+            security.put(key, value);
+        } else if row.name == "RDMAExtensions" && self.session_type() == SessionType::Discovery {
+            // The only key without a value there: others mean nothing in discovery either (RFC 7143 section 7.4), but
+            // initiators that offer them want an answer from the table, and fail on Irrelevant.
+            push(&mut self.out, key, "Irrelevant");
+        } else {
+            let answer = keys::settle(row, value, &self.offer, &mut self.parameters);
+            let answer = answer.map_err(|_| self.blame_key(key, value, &row.rule()))?;
+            if let Some(answer) = answer {
+                push(&mut self.out, key, &answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// What this side takes, once, in the operational stage.
+    fn declare(&mut self) {
+        if !self.declared {
+            self.declared = true;
+            // Over RDMA it means nothing (RFC 7145 section 6.5), and not all take a key that they did not bring.
+            if self.parameters.rdma_extensions {
+                return;
+            }
+            self.parameters.max_recv_data_segment_length = self.offer.max_recv_data_segment_length;
+            push(
+                &mut self.out,
+                "MaxRecvDataSegmentLength",
+                &self.offer.max_recv_data_segment_length.to_string(),
+            );
+        }
+    }
+
+    /// Sends what fits, and moves on if the initiator wants to and may.
+    fn answer(&mut self, header: &Bhs, policy: &dyn Policy) -> Result<Step, LoginStatus> {
+        let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
+        let data = std::mem::replace(&mut self.out, rest);
+        if !self.out.is_empty() {
+            return Ok(Step::Reply(self.reply(header, CONTINUE, data)));
+        }
+        let moves = header.is_final() && self.may_end_security()?;
+        if !moves {
+            return Ok(Step::Reply(self.reply(header, 0, data)));
+        }
+        if self.phase == Phase::Security {
+            self.enter(policy)?;
+        }
+        if stages(header).1 == 3 {
+            self.out = data;
+            self.parameters.bind();
+            return Ok(Step::Ready);
+        }
+        let reply = self.reply(header, TRANSIT | 1, data);
+        self.phase = Phase::Operational;
+        Ok(Step::Reply(reply))
+    }
+
+    /// After [`Step::Ready`]: the final Login Response of a session with this TSIH and a window of so many
+    /// commands.
+    pub fn accept(&mut self, tsih: u16, window: u32) -> Pdu {
+        let data = std::mem::take(&mut self.out);
+        let mut reply = self.reply(&self.last.clone(), TRANSIT | 3, data);
+        reply.header.0[14..16].copy_from_slice(&tsih.to_be_bytes());
+        let max = self.cmd_sn().wrapping_add(window).wrapping_sub(1);
+        reply.header.set_word(32, max);
+        reply
+    }
+
+    /// After [`Step::Ready`]: the final Login Response of a session that cannot be.
+    pub fn refuse(&mut self, status: LoginStatus) -> Pdu {
+        self.refusal(&self.last.clone(), status)
+    }
+
+    /// A Login Response of class 0 in the current stage.
+    fn reply(&mut self, request: &Bhs, flags: u8, data: Vec<u8>) -> Pdu {
+        let flags = flags | self.csg() << 2;
+        self.respond(request, flags, LoginStatus::SUCCESS, data)
+    }
+
+    /// A Login Response of another class.
+    fn refusal(&mut self, request: &Bhs, status: LoginStatus) -> Pdu {
+        let mut data = vec![];
+        if let (Some(address), 1) = (&self.redirect, status.0) {
+            push(&mut data, "TargetAddress", address);
+        }
+        self.respond(request, 0, status, data)
+    }
+
+    fn respond(&mut self, request: &Bhs, flags: u8, status: LoginStatus, data: Vec<u8>) -> Pdu {
+        let first = self.first.unwrap_or(*request);
+        let mut header = pdu::login_response(&first, flags, self.tsih(), status);
+        header.set_word(16, request.itt());
+        pdu::stamp(&mut header, self.stat_sn, first.cmd_sn(), first.cmd_sn());
+        self.stat_sn = self.stat_sn.wrapping_add(1);
+        Pdu::new(header, data)
+    }
+
+    fn csg(&self) -> u8 {
+        (self.phase != Phase::Security).into()
+    }
+
+    /// What was agreed. Keys of the leading login stand at their defaults if this is not one
+    /// ([`Login::tsih`]).
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// InitiatorName; empty before the first text.
+    pub fn initiator_name(&self) -> &str {
+        self.identity.as_ref().map_or("", |i| &i.initiator)
+    }
+
+    /// InitiatorAlias, for people.
+    pub fn initiator_alias(&self) -> Option<&str> {
+        self.identity.as_ref()?.initiator_alias.as_deref()
+    }
+
+    /// TargetName; None in most Discovery sessions.
+    pub fn target_name(&self) -> Option<&str> {
+        self.identity.as_ref()?.target.as_deref()
+    }
+
+    /// SessionType.
+    pub fn session_type(&self) -> SessionType {
+        self.identity.as_ref().map_or(SessionType::Normal, |i| i.session_type)
+    }
+
+    /// ISID of the first request.
+    pub fn isid(&self) -> [u8; 6] {
+        let mut isid = [0; 6];
+        isid.copy_from_slice(&self.first.unwrap_or(self.last).0[8..14]);
+        isid
+    }
+
+    /// TSIH of the first request: 0 for a new session, else the session to join.
+    pub fn tsih(&self) -> u16 {
+        self.first.map_or(0, |f| u16::from_be_bytes([f.0[14], f.0[15]]))
+    }
+
+    /// CID of the first request.
+    pub fn cid(&self) -> u16 {
+        self.first.map_or(0, |f| u16::from_be_bytes([f.0[20], f.0[21]]))
+    }
+
+    /// The CHAP user that was proved.
+    pub fn chap_user(&self) -> Option<&str> {
+        self.security.user()
+    }
+
+    /// CmdSN of the first request: the session's first ExpCmdSN.
+    pub fn cmd_sn(&self) -> u32 {
+        self.first.map_or(0, |f| f.cmd_sn())
+    }
+
+    /// StatSN of the next response on this connection.
+    pub fn next_stat_sn(&self) -> u32 {
+        self.stat_sn
+    }
+}
+
+/// CSG and NSG.
+pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
+    (header.flags() >> 2 & 3, header.flags() & 3)
+}
+
+/// The names of a first text, well-formed, complete and folded: from here on they are compared byte by byte.
+fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginStatus, String)> {
+    let value = |key| found.iter().find(|f| f.1 == key).map(|f| f.2);
+    let named = |key| {
+        let check = |n| name::check(n).map(Cow::into_owned).map_err(|why| wrong_name(key, n, &why));
+        value(key).map(check).transpose()
+    };
+    let session_type = match value("SessionType") {
+        None | Some("Normal") => SessionType::Normal,
+        Some("Discovery") => SessionType::Discovery,
+        Some(other) => {
+            let why = format!("SessionType={}: Normal or Discovery", excerpt(other));
+            return Err((LoginStatus::SESSION_TYPE_UNSUPPORTED, why));
+        }
+    };
+    let missing = |key| (LoginStatus::MISSING_PARAMETER, format!("no {key}"));
+    let initiator = named("InitiatorName")?.ok_or_else(|| missing("InitiatorName"))?;
+    let target = named("TargetName")?;
+    if target.is_none() && session_type == SessionType::Normal {
+        return Err(missing("TargetName"));
+    }
+    let initiator_alias = value("InitiatorAlias").map(for_people);
+    Ok(Identity { initiator, initiator_alias, target, session_type })
+}
+
+/// A text that people read: nothing in it may steer their terminal, and what is too long is cut.
+fn for_people(text: &str) -> String {
+    let end = (0..=text.len().min(keys::VALUE_LEN)).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].replace(char::is_control, "?")
+}
+
+fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {
+    (LoginStatus::INITIATOR_ERROR, format!("{key}={}: no iSCSI name: {why}", excerpt(name)))
+}
+
+/// Later texts may not change who wants what.
+fn stays(identity: &Identity, (_, key, value): &(Option<usize>, &str, &str)) -> bool {
+    match *key {
+        "TargetName" | "InitiatorName" => false,
+        "SessionType" => *value == "Normal" && identity.session_type == SessionType::Normal,
+        _ => true,
+    }
+}
+
+/// Characters of a text of the initiator that a log shows.
+const EXCERPT: usize = 64;
+
+/// The beginning of a text, printable.
+fn excerpt(text: &str) -> String {
+    let shown: String = text.chars().take(EXCERPT).flat_map(char::escape_debug).collect();
+    if text.chars().nth(EXCERPT).is_some() { shown + "..." } else { shown }
+}

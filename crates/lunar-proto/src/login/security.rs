@@ -1,0 +1,168 @@
+//! The security stage as the target plays it (RFC 7143 sections 6.3.2, 9.2 and 12.1).
+
+use lunar_wire::iscsi::status::LoginStatus;
+use lunar_wire::iscsi::text::{binary, number, push, push_hex};
+
+use super::excerpt;
+use crate::chap::keys::{ALGORITHM, Keys, METHOD, NOTHING};
+use crate::chap::{Algorithm, Authentication, BINARY_LEN, Challenge, Secret};
+use crate::keys::first_of;
+
+/// Why a login cannot go on.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// For the initiator. One status stands for all failures of authentication, so that the wire is no oracle.
+    pub status: LoginStatus,
+    /// For the log of the target alone.
+    pub reason: Option<String>,
+}
+
+impl From<LoginStatus> for Fault {
+    fn from(status: LoginStatus) -> Fault {
+        Fault { status, reason: None }
+    }
+}
+
+/// A failure of authentication.
+fn denied<T>(reason: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault { status: LoginStatus::AUTHENTICATION_FAILURE, reason: Some(reason.into()) })
+}
+
+/// Where the stage stands.
+#[derive(Debug)]
+pub(super) enum Security {
+    /// No method is chosen.
+    Start,
+    /// CHAP is chosen; CHAP_A comes next.
+    Chosen,
+    /// The challenge is out; CHAP_N and CHAP_R come next.
+    Challenged(Challenge),
+    /// Over, with the user that CHAP proved.
+    Done(Option<String>),
+}
+
+impl Security {
+    /// Takes one text's keys and appends the answers.
+    pub fn step(&mut self, keys: &Keys, demand: &Authentication, out: &mut Vec<u8>) -> Result<(), Fault> {
+        *self = match (std::mem::replace(self, Self::Start), keys.present()) {
+            (Self::Start, METHOD) => choose(keys.method.unwrap_or_default(), demand, out)?,
+            (Self::Chosen, ALGORITHM) => challenge(keys.a.unwrap_or_default(), demand, out)?,
+            (Self::Challenged(challenge), present) => {
+                Self::Done(Some(verify(&challenge, keys, present, demand, out)?))
+            }
+            (Self::Chosen, NOTHING) => return Err(LoginStatus::MISSING_PARAMETER.into()),
+            (state, NOTHING) => state,
+            _ => return Err(LoginStatus::INITIATOR_ERROR.into()),
+        };
+        Ok(())
+    }
+
+    /// May the stage end? An error if authentication was left out, false if it is under way.
+    pub fn may_end(&self, demand: &Authentication) -> Result<bool, Fault> {
+        match self {
+            Self::Start if demand.required => {
+                denied("CHAP is required, and the initiator offers no AuthMethod")
+            }
+            Self::Start | Self::Done(_) => Ok(true),
+            _ => Ok(false),
+        }
+    }
+
+    /// The user that CHAP proved.
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::Done(user) => user.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+fn choose(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, Fault> {
+    let good = |m: &str| (m == "CHAP" && !demand.users.is_empty()) || (m == "None" && !demand.required);
+    let Ok(method) = first_of(list, good) else {
+        let offered = excerpt(list);
+        return match (demand.required, demand.users.is_empty()) {
+            (true, true) => denied("CHAP is required, and no user is admitted"),
+            (true, false) => {
+                denied(format!("CHAP is required, and the initiator offers AuthMethod={offered}"))
+            }
+            (false, true) => denied(format!("AuthMethod={offered} has no None, and there are no CHAP users")),
+            (false, false) => denied(format!("AuthMethod={offered} has neither CHAP nor None")),
+        };
+    };
+    push(out, "AuthMethod", method);
+    Ok(if method == "CHAP" { Security::Chosen } else { Security::Done(None) })
+}
+
+fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, Fault> {
+    let Some(algorithm) = Algorithm::first_of(list, &demand.algorithms) else {
+        let allowed: Vec<_> = demand.algorithms.iter().map(|algorithm| algorithm.name()).collect();
+        let (offered, allowed) = (excerpt(list), allowed.join(", "));
+        return denied(format!("CHAP_A={offered} names no algorithm that is allowed here ({allowed})"));
+    };
+    let challenge = Challenge::new(algorithm).ok_or(LoginStatus::TARGET_ERROR)?;
+    push(out, "CHAP_A", &(algorithm as u8).to_string());
+    push(out, "CHAP_I", &challenge.id.to_string());
+    push_hex(out, "CHAP_C", &challenge.bytes);
+    Ok(Security::Challenged(challenge))
+}
+
+/// The last step: is the user who they say, and do they want proof of us? Gives the user's name.
+fn verify(
+    challenge: &Challenge,
+    keys: &Keys,
+    present: [bool; 6],
+    demand: &Authentication,
+    out: &mut Vec<u8>,
+) -> Result<String, Fault> {
+    if present[0] || present[1] {
+        return Err(LoginStatus::INITIATOR_ERROR.into());
+    }
+    let (name, response) = keys.n.zip(keys.r).ok_or(LoginStatus::MISSING_PARAMETER)?;
+    let mut buf = [0; BINARY_LEN];
+    let response = binary(response, &mut buf).ok_or(LoginStatus::INITIATOR_ERROR)?;
+    // A digest is made for an unknown user too: the time until the refusal says no more than the refusal.
+    let (secret, nobody) = (demand.secret(name), Secret::new(&[]));
+    let is_answered = challenge.is_answered(response, secret.unwrap_or(&nobody));
+    match secret {
+        None => return denied(format!("the CHAP user {} is not admitted here", excerpt(name))),
+        Some(_) if !is_answered => {
+            return denied(format!("the CHAP user {} has another secret here", excerpt(name)));
+        }
+        Some(_) => {}
+    }
+    match (keys.i, keys.c) {
+        (None, None) => Ok(name.to_owned()),
+        (Some(id), Some(theirs)) => prove(challenge, name, id, theirs, demand, out).map(|()| name.to_owned()),
+        _ => Err(LoginStatus::MISSING_PARAMETER.into()),
+    }
+}
+
+/// Answers the initiator's challenge, but never its reflection and never with the initiator's own secret
+/// (RFC 7143 section 9.2.1). Only an initiator that has proved itself gets here, so no other login is an
+/// oracle.
+fn prove(
+    ours: &Challenge,
+    user: &str,
+    id: &str,
+    theirs: &str,
+    demand: &Authentication,
+    out: &mut Vec<u8>,
+) -> Result<(), Fault> {
+    let id = number(id).and_then(|n| u8::try_from(n).ok()).ok_or(LoginStatus::INITIATOR_ERROR)?;
+    let mut buf = [0; BINARY_LEN];
+    let theirs = binary(theirs, &mut buf).filter(|c| !c.is_empty()).ok_or(LoginStatus::INITIATOR_ERROR)?;
+    let Some(mutual) = &demand.mutual else {
+        return denied("the initiator asks for mutual CHAP, and the target has no user for it (`mutual`)");
+    };
+    if ours.is_reflected(theirs) {
+        return denied("the initiator sends the target's own challenge back (RFC 7143 section 9.2.1)");
+    }
+    if demand.secret(user) == Some(&mutual.secret) {
+        let (user, target) = (excerpt(user), &mutual.name);
+        return denied(format!("the CHAP users {user} and {target} (`mutual`) have the same secret"));
+    }
+    push(out, "CHAP_N", &mutual.name);
+    push_hex(out, "CHAP_R", &ours.algorithm.response(id, &mutual.secret, theirs));
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! Choosing an export ("Handshake", "Option types"): structured replies if they are to be had, then the context
+//! `base:allocation`, then GO.
+
+use super::{Export, MAX_PAYLOAD, said};
+use lunar_wire::be;
+use lunar_wire::nbd::{
+    EXPORT_LEN, EXPORT_ZEROS, GREETING_LEN, MAGIC, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_LEN, OptionHeader,
+    OptionReply, handshake_flag, info, option, reply, transmission_flag,
+};
+
+/// The longest data of a reply in bytes.
+const MAX_REPLY: usize = 64 << 10;
+/// Replies of one server; who sends more never comes to an end.
+const MAX_REPLIES: u32 = 4096;
+/// Names of exports that are kept to be told.
+const MAX_EXPORTS: usize = 32;
+/// The largest minimum block in bytes.
+const MAX_BLOCK: u32 = 64 << 10;
+const ALLOCATION: &[u8] = b"base:allocation";
+
+/// What came of bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// One message was taken, or more bytes are needed.
+    More,
+    /// The transmission phase begins.
+    Agreed(Export),
+    /// There is nothing to be had here, once what is to be sent has left.
+    Failed(Failure),
+}
+
+/// Why there is no export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The server breaks the rules, or is none.
+    Broken(&'static str),
+    /// The server refused the export.
+    Refused {
+        /// The reason that its reply's type gives.
+        why: &'static str,
+        /// Its own words; may be empty.
+        said: String,
+        /// It wants TLS first.
+        tls: bool,
+        /// Names of exports that it has, if it told them.
+        exports: Vec<String>,
+    },
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Structured,
+    Context,
+    Go,
+    ExportName,
+    List,
+}
+
+/// The haggling with one server.
+pub struct Haggle {
+    name: String,
+    state: State,
+    zeros: bool,
+    replies: u32,
+    structured: bool,
+    allocation: Option<u32>,
+    /// Size and transmission flags.
+    told: Option<(u64, u16)>,
+    /// Minimum block and maximum payload.
+    sizes: (u32, u32),
+    refusal: Option<Failure>,
+    exports: Vec<String>,
+}
+
+fn broken(why: &'static str) -> Step {
+    Step::Failed(Failure::Broken(why))
+}
+
+impl Haggle {
+    /// A client that wants the export of this name, at most 4096 bytes long; the empty one is the default.
+    pub fn new(name: &str) -> Haggle {
+        Haggle {
+            name: name.into(),
+            state: State::Greeting,
+            zeros: true,
+            replies: 0,
+            structured: false,
+            allocation: None,
+            told: None,
+            sizes: (1, MAX_PAYLOAD),
+            refusal: None,
+            exports: Vec::new(),
+        }
+    }
+
+    /// Takes at most one message from the start of `bytes`, and appends what is to be sent to `out`. The
+    /// number of bytes that were taken, and what came of them; nothing was taken when more are needed.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        match self.state {
+            State::Greeting => self.greeting(bytes, out),
+            State::ExportName => self.export_name(bytes),
+            _ => self.reply(bytes, out),
+        }
+    }
+
+    fn greeting(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        // Whoever is no NBD server may say less than a whole greeting, and then wait.
+        let magic = [MAGIC, OPTION_MAGIC].map(u64::to_be_bytes).concat();
+        if !bytes.iter().zip(&magic).take(8).all(|(got, wanted)| got == wanted) {
+            return (bytes.len(), broken("it is no NBD server"));
+        }
+        let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, Step::More) };
+        let flags = be::get16(&bytes[16..]);
+        if bytes[..16] != magic || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
+            return (GREETING_LEN, broken("it knows only the old handshake, not fixed newstyle"));
+        }
+        self.zeros = flags & handshake_flag::NO_ZEROES == 0;
+        let ours = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+        out.extend(u32::from(ours).to_be_bytes());
+        self.ask(State::Structured, option::STRUCTURED_REPLY, &[], out);
+        (GREETING_LEN, Step::More)
+    }
+
+    fn ask(&mut self, state: State, option: u32, data: &[u8], out: &mut Vec<u8>) {
+        self.state = state;
+        out.extend(OptionHeader { option, len: data.len() as u32 }.encode());
+        out.extend_from_slice(data);
+    }
+
+    fn ask_for_context(&mut self, out: &mut Vec<u8>) {
+        let (name, one) = (string(self.name.as_bytes()), 1u32.to_be_bytes());
+        let data = [&name[..], &one, &string(ALLOCATION)].concat();
+        self.ask(State::Context, option::SET_META_CONTEXT, &data, out);
+    }
+
+    fn go(&mut self, out: &mut Vec<u8>) {
+        let wanted = [1, info::BLOCK_SIZE].map(u16::to_be_bytes).concat();
+        let data = [string(self.name.as_bytes()), wanted].concat();
+        self.ask(State::Go, option::GO, &data, out);
+    }
+
+    /// The option that is being answered.
+    fn asked(&self) -> u32 {
+        match self.state {
+            State::Structured => option::STRUCTURED_REPLY,
+            State::Context => option::SET_META_CONTEXT,
+            State::List => option::LIST,
+            _ => option::GO,
+        }
+    }
+
+    fn reply(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let Some(header) = bytes.first_chunk::<OPTION_REPLY_LEN>() else { return (0, Step::More) };
+        let Some(OptionReply { option, reply, len }) = OptionReply::decode(header) else {
+            return (OPTION_REPLY_LEN, broken("a reply with a wrong magic"));
+        };
+        if option != self.asked() || len as usize > MAX_REPLY || self.replies == MAX_REPLIES {
+            return (OPTION_REPLY_LEN, broken("a reply to another option, or too long a reply, or too many"));
+        }
+        let whole = OPTION_REPLY_LEN + len as usize;
+        let Some(data) = bytes.get(OPTION_REPLY_LEN..whole) else { return (0, Step::More) };
+        self.replies += 1;
+        let step = self.take(reply, data, out);
+        if matches!(step, Step::Failed(Failure::Refused { .. })) {
+            out.extend(OptionHeader { option: option::ABORT, len: 0 }.encode());
+        }
+        (whole, step)
+    }
+
+    fn take(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let refused = kind & reply::ERROR != 0;
+        let over = refused || kind == reply::ACK;
+        match (self.state, kind) {
+            (State::Structured, _) if over => {
+                self.structured = !refused;
+                if refused { self.go(out) } else { self.ask_for_context(out) }
+            }
+            (State::Context, reply::META_CONTEXT) if data.len() >= 4 => {
+                if &data[4..] == ALLOCATION {
+                    self.allocation = Some(be::get32(data));
+                }
+            }
+            (State::Context, _) if over => {
+                self.allocation = self.allocation.filter(|_| !refused);
+                self.go(out);
+            }
+            (State::Go, reply::INFO) => return self.info(data),
+            (State::Go, reply::ACK) => return self.agree(),
+            (State::Go, reply::ERR_UNSUP) => {
+                self.ask(State::ExportName, option::EXPORT_NAME, self.name.clone().as_bytes(), out);
+            }
+            (State::Go, _) if refused => return self.refuse(kind, data, out),
+            (State::List, reply::SERVER) => self.keep(data),
+            (State::List, _) if over => return self.give_up(),
+            _ => return broken("a reply that does not belong here"),
+        }
+        Step::More
+    }
+
+    fn refuse(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let tls = kind == reply::ERR_TLS_REQD;
+        self.refusal =
+            Some(Failure::Refused { why: reason(kind), said: said(data), tls, exports: Vec::new() });
+        if kind != reply::ERR_UNKNOWN {
+            return self.give_up();
+        }
+        self.ask(State::List, option::LIST, &[], out);
+        Step::More
+    }
+
+    /// A name of the list.
+    fn keep(&mut self, data: &[u8]) {
+        let name = data.split_first_chunk::<4>().and_then(|(len, rest)| rest.get(..be::get32(len) as usize));
+        if let Some(name) = name.filter(|_| self.exports.len() < MAX_EXPORTS) {
+            self.exports.push(said(name));
+        }
+    }
+
+    fn give_up(&mut self) -> Step {
+        match self.refusal.take() {
+            Some(Failure::Refused { why, said, tls, .. }) => {
+                let exports = std::mem::take(&mut self.exports);
+                Step::Failed(Failure::Refused { why, said, tls, exports })
+            }
+            _ => broken("a list that was not asked for"),
+        }
+    }
+
+    fn info(&mut self, data: &[u8]) -> Step {
+        match (data.split_first_chunk::<2>().map(|(kind, rest)| (be::get16(kind), rest)), data.len()) {
+            (Some((info::EXPORT, rest)), 12) => self.told = Some((be::get64(rest), be::get16(&rest[8..]))),
+            (Some((info::BLOCK_SIZE, rest)), 14) => self.sizes = (be::get32(rest), be::get32(&rest[8..])),
+            (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => return broken("information cut short"),
+            _ => {}
+        }
+        Step::More
+    }
+
+    /// The answer to EXPORT_NAME: there is none that refuses, the server closes then.
+    fn export_name(&mut self, bytes: &[u8]) -> (usize, Step) {
+        let whole = EXPORT_LEN + if self.zeros { EXPORT_ZEROS } else { 0 };
+        let Some(bytes) = bytes.get(..whole) else { return (0, Step::More) };
+        self.told = Some((be::get64(bytes), be::get16(&bytes[8..])));
+        (whole, self.agree())
+    }
+
+    fn agree(&self) -> Step {
+        let Some((size, flags)) = self.told else { return broken("it does not report the size") };
+        let (block_size, max_payload) = self.sizes;
+        if i64::try_from(size).is_err() {
+            return broken("a size that cannot be");
+        }
+        if !block_size.is_power_of_two() || block_size > MAX_BLOCK || max_payload < block_size {
+            return broken("block sizes that cannot be");
+        }
+        let has_flags = flags & transmission_flag::HAS_FLAGS != 0;
+        Step::Agreed(Export {
+            size: size - size % u64::from(block_size),
+            flags: if has_flags { flags } else { 0 },
+            structured: self.structured,
+            allocation: self.allocation,
+            block_size,
+            max_payload: max_payload.min(MAX_PAYLOAD) / block_size * block_size,
+        })
+    }
+
+    /// The longest name in bytes.
+    pub const MAX_NAME: usize = MAX_STRING;
+}
+
+/// What an error's type says.
+fn reason(kind: u32) -> &'static str {
+    match kind {
+        reply::ERR_POLICY => "its policy does not allow it",
+        reply::ERR_UNKNOWN => "there is no such export",
+        reply::ERR_TLS_REQD => "it wants TLS",
+        reply::ERR_SHUTDOWN => "it is being stopped",
+        reply::ERR_BLOCK_SIZE_REQD => "it wants its block sizes kept",
+        _ => "it does not say why",
+    }
+}
+
+/// A string after its length.
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_be_bytes(), bytes].concat()
+}

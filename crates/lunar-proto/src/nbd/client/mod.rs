@@ -1,0 +1,95 @@
+//! The client's side: choosing an export, and what its server's answers come to. All that a server says is
+//! checked against what it was asked.
+
+mod covered;
+mod haggle;
+mod reply;
+
+pub use haggle::{Failure, Haggle, Step};
+pub use reply::{Broken, Fill, InFlight, Refused, Status, Taken, next};
+
+use lunar_wire::nbd::{command, command_flag, transmission_flag as flag};
+
+use super::Command;
+
+/// Bytes of a server's words that are kept.
+const MAX_SAID: usize = 256;
+/// The longest READ and WRITE in bytes with a server that names no limit, or one above it.
+pub const MAX_PAYLOAD: u32 = 32 << 20;
+
+/// The export that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Bytes, a multiple of the minimum block.
+    pub size: u64,
+    /// Transmission flags.
+    flags: u16,
+    /// Reads are answered in chunks.
+    pub structured: bool,
+    /// The server's handle of the context `base:allocation`, if it has that.
+    pub allocation: Option<u32>,
+    /// Minimum block in bytes, a power of two: offsets and lengths are multiples of it.
+    pub block_size: u32,
+    /// The longest READ and WRITE in bytes, a multiple of the minimum block.
+    pub max_payload: u32,
+}
+
+impl Export {
+    /// Nothing can be written.
+    pub fn is_read_only(&self) -> bool {
+        self.flags & flag::READ_ONLY != 0
+    }
+
+    /// It knows FLUSH.
+    pub fn can_flush(&self) -> bool {
+        self.flags & flag::SEND_FLUSH != 0
+    }
+
+    /// It knows the flag FUA.
+    pub fn can_fua(&self) -> bool {
+        self.flags & flag::SEND_FUA != 0
+    }
+
+    /// It knows TRIM.
+    pub fn can_trim(&self) -> bool {
+        self.flags & flag::SEND_TRIM != 0
+    }
+
+    /// It knows WRITE_ZEROES.
+    pub fn can_write_zeroes(&self) -> bool {
+        self.flags & flag::SEND_WRITE_ZEROES != 0
+    }
+
+    /// A flush on one connection covers what was written on any.
+    pub fn can_multi_conn(&self) -> bool {
+        self.flags & flag::CAN_MULTI_CONN != 0
+    }
+}
+
+/// The type and flags of a command.
+fn encoded(command: Command) -> (u16, u16) {
+    let fua = |stable: bool| if stable { command_flag::FUA } else { 0 };
+    match command {
+        Command::Read { whole } => (command::READ, if whole { command_flag::DF } else { 0 }),
+        Command::Write { stable } => (command::WRITE, fua(stable)),
+        Command::Disconnect => (command::DISC, 0),
+        Command::Flush => (command::FLUSH, 0),
+        Command::Trim { stable } => (command::TRIM, fua(stable)),
+        Command::Cache => (command::CACHE, 0),
+        Command::WriteZeroes { stable, unmap, fast } => {
+            let hole = if unmap { 0 } else { command_flag::NO_HOLE };
+            let fast = if fast { command_flag::FAST_ZERO } else { 0 };
+            (command::WRITE_ZEROES, fua(stable) | hole | fast)
+        }
+        Command::BlockStatus { one } => (command::BLOCK_STATUS, if one { command_flag::REQ_ONE } else { 0 }),
+    }
+}
+
+/// A server's words, fit to be shown: bounded, and without what steers a terminal.
+fn said(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SAID)]);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

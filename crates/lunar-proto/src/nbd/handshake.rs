@@ -1,0 +1,305 @@
+//! Fixed newstyle negotiation ("Handshake", "Option types").
+
+use super::{Agreed, Offer, Terms};
+use lunar_wire::be;
+use lunar_wire::nbd::{
+    CLIENT_FLAGS_LEN, EXPORT_ZEROS, GREETING_LEN, MAX_STRING, OPTION_LEN, OptionHeader, OptionReply, export,
+    greeting, handshake_flag, info, option, reply, transmission_flag,
+};
+
+/// The longest data of an option in bytes. What is longer is passed over and refused.
+pub const MAX_OPTION: usize = 64 << 10;
+/// Options of one client; who sends more is not after an export.
+const MAX_OPTIONS: u32 = 1000;
+
+/// The one metadata context, and our handle of it.
+const ALLOCATION: &[u8] = b"base:allocation";
+const ALLOCATION_ID: u32 = 1;
+/// Asks for all contexts of its namespace.
+const WILDCARD: &[u8] = b"base:";
+
+/// What came of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// One message was taken, or more bytes are needed.
+    More,
+    /// The transmission phase begins.
+    Agreed(Agreed),
+    /// The session ends once what is to be sent has left; why, for the log.
+    End(&'static str),
+}
+
+/// The haggling with one client.
+pub struct Handshake {
+    offers: Vec<Offer>,
+    /// The client's flags, once they have come.
+    flags: Option<u16>,
+    structured: bool,
+    /// The export for which `base:allocation` was selected.
+    selected: Option<usize>,
+    /// The export whose block sizes the client knows. Others take requests of any alignment.
+    sized: Option<usize>,
+    options: u32,
+    /// An option that is too long, and how much of it is still to come.
+    skipping: Option<(u32, u32)>,
+}
+
+/// A reply that refuses: its type and words for people.
+type Refused = (u32, &'static str);
+
+const NO_DATA: Refused = (reply::ERR_INVALID, "this option has no data");
+const BROKEN: Refused = (reply::ERR_INVALID, "lengths do not fit the data");
+const UNKNOWN: Refused = (reply::ERR_UNKNOWN, "no such export");
+
+impl Handshake {
+    /// A server that offers these.
+    pub fn new(offers: Vec<Offer>) -> Handshake {
+        Handshake {
+            offers,
+            flags: None,
+            structured: false,
+            selected: None,
+            sized: None,
+            options: 0,
+            skipping: None,
+        }
+    }
+
+    /// What the server says first.
+    pub fn greeting() -> [u8; GREETING_LEN] {
+        greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES)
+    }
+
+    /// Takes at most one message from the start of `bytes`, and appends what is to be sent to `out`. The
+    /// number of bytes that were taken, and what came of them; nothing was taken when more are needed.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        match (self.flags, self.skipping) {
+            (None, _) => self.client_flags(bytes),
+            (_, Some((option, rest))) => self.skip(option, rest, bytes, out),
+            (Some(flags), None) => self.next_option(flags, bytes, out),
+        }
+    }
+
+    fn client_flags(&mut self, bytes: &[u8]) -> (usize, Step) {
+        let Some(bytes) = bytes.first_chunk::<CLIENT_FLAGS_LEN>() else { return (0, Step::More) };
+        let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
+        match u16::try_from(be::get32(bytes)) {
+            Ok(flags) if flags & !known == 0 => self.flags = Some(flags),
+            _ => return (CLIENT_FLAGS_LEN, Step::End("unknown client flags")),
+        }
+        (CLIENT_FLAGS_LEN, Step::More)
+    }
+
+    fn skip(&mut self, option: u32, rest: u32, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let used = bytes.len().min(rest as usize);
+        let rest = rest - used as u32;
+        self.skipping = (rest > 0).then_some((option, rest));
+        if rest == 0 {
+            answer(out, option, reply::ERR_TOO_BIG, &[b"the option is too long"]);
+        }
+        (used, Step::More)
+    }
+
+    fn next_option(&mut self, flags: u16, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let Some(header) = bytes.first_chunk::<OPTION_LEN>() else { return (0, Step::More) };
+        let Some(OptionHeader { option, len }) = OptionHeader::decode(header) else {
+            return (OPTION_LEN, Step::End("an option with a wrong magic"));
+        };
+        if flags & handshake_flag::FIXED_NEWSTYLE == 0 && option != option::EXPORT_NAME {
+            return (OPTION_LEN, Step::End("an option that the client's flags exclude"));
+        }
+        if len as usize > MAX_OPTION {
+            self.options += 1;
+            self.skipping = Some((option, len));
+            return (OPTION_LEN, self.bounded());
+        }
+        let whole = OPTION_LEN + len as usize;
+        let Some(data) = bytes.get(OPTION_LEN..whole) else { return (0, Step::More) };
+        self.options += 1;
+        let step = match option {
+            option::EXPORT_NAME => self.export_name(data, flags, out),
+            option::ABORT => {
+                answer(out, option, reply::ACK, &[]);
+                Step::End("the client gave up")
+            }
+            _ => self.fixed(option, data, out),
+        };
+        (whole, if step == Step::More { self.bounded() } else { step })
+    }
+
+    fn bounded(&self) -> Step {
+        if self.options < MAX_OPTIONS { Step::More } else { Step::End("too many options") }
+    }
+
+    fn export_name(&self, name: &[u8], flags: u16, out: &mut Vec<u8>) -> Step {
+        let Some(export) = self.find(name) else { return Step::End("no such export") };
+        let agreed = self.agree(export);
+        out.extend(self::export(agreed.terms.size, agreed.terms.flags));
+        if flags & handshake_flag::NO_ZEROES == 0 {
+            out.extend([0; EXPORT_ZEROS]);
+        }
+        Step::Agreed(agreed)
+    }
+
+    /// The options that are answered with replies.
+    fn fixed(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let begun = out.len();
+        let done = match option {
+            option::LIST => self.list(data, out),
+            option::INFO | option::GO => self.info(option, data, out),
+            option::STRUCTURED_REPLY => self.structured_reply(data),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
+            option::STARTTLS if !data.is_empty() => Err(NO_DATA),
+            option::STARTTLS => Err((reply::ERR_POLICY, "there is no TLS here")),
+            _ => Err((reply::ERR_UNSUP, "unknown option")),
+        };
+        match done {
+            Ok(agreed) => {
+                answer(out, option, reply::ACK, &[]);
+                agreed.map_or(Step::More, Step::Agreed)
+            }
+            Err((error, why)) => {
+                out.truncate(begun);
+                answer(out, option, error, &[why.as_bytes()]);
+                Step::More
+            }
+        }
+    }
+
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<Option<Agreed>, Refused> {
+        if !data.is_empty() {
+            return Err(NO_DATA);
+        }
+        for offer in &self.offers {
+            let len = (offer.name.len() as u32).to_be_bytes();
+            let parts: [&[u8]; 3] = [&len, offer.name.as_bytes(), offer.description.as_bytes()];
+            answer(out, option::LIST, reply::SERVER, &parts);
+        }
+        Ok(None)
+    }
+
+    fn structured_reply(&mut self, data: &[u8]) -> Result<Option<Agreed>, Refused> {
+        if !data.is_empty() {
+            return Err(NO_DATA);
+        }
+        self.structured = true;
+        Ok(None)
+    }
+
+    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Option<Agreed>, Refused> {
+        let mut rest = data;
+        let name = string(&mut rest).ok_or(BROKEN)?;
+        let count = take(&mut rest, 2).map(be::get16).ok_or(BROKEN)?;
+        if rest.len() != usize::from(count) * 2 {
+            return Err(BROKEN);
+        }
+        let wanted = |kind: u16| rest.chunks(2).any(|asked| be::get16(asked) == kind);
+        let export = self.find(name).ok_or(UNKNOWN)?;
+        if wanted(info::BLOCK_SIZE) {
+            self.sized = Some(export);
+        }
+        let (offer, agreed) = (&self.offers[export], self.agree(export));
+        let mut tell = |kind: u16, parts: &[&[u8]]| {
+            let kind = kind.to_be_bytes();
+            answer(out, option, reply::INFO, &[&[&kind[..]], parts].concat());
+        };
+        tell(info::EXPORT, &[&self::export(agreed.terms.size, agreed.terms.flags)]);
+        if wanted(info::NAME) {
+            tell(info::NAME, &[offer.name.as_bytes()]);
+        }
+        if wanted(info::DESCRIPTION) && !offer.description.is_empty() {
+            tell(info::DESCRIPTION, &[offer.description.as_bytes()]);
+        }
+        if wanted(info::BLOCK_SIZE) {
+            let sizes = [offer.block_size, offer.preferred, offer.max_payload].map(u32::to_be_bytes);
+            tell(info::BLOCK_SIZE, &[&sizes.concat()]);
+        }
+        Ok((option == option::GO).then_some(agreed))
+    }
+
+    /// LIST_META_CONTEXT and SET_META_CONTEXT ("Metadata querying").
+    fn meta_context(
+        &mut self,
+        option: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Agreed>, Refused> {
+        let setting = option == option::SET_META_CONTEXT;
+        if setting {
+            self.selected = None;
+            if !self.structured {
+                return Err((reply::ERR_INVALID, "structured replies come first"));
+            }
+        }
+        let mut rest = data;
+        let name = string(&mut rest).ok_or(BROKEN)?;
+        let count = take(&mut rest, 4).map(be::get32).ok_or(BROKEN)?;
+        let mut found = count == 0 && !setting;
+        // A count that the data does not bear out ends with the data.
+        for _ in 0..count {
+            let query = string(&mut rest).ok_or(BROKEN)?;
+            found |= query == ALLOCATION || (query == WILDCARD && !setting);
+        }
+        if !rest.is_empty() {
+            return Err(BROKEN);
+        }
+        let export = self.find(name).ok_or(UNKNOWN)?;
+        if found {
+            let id = if setting { ALLOCATION_ID } else { 0 };
+            answer(out, option, reply::META_CONTEXT, &[&id.to_be_bytes(), ALLOCATION]);
+        }
+        if setting && found {
+            self.selected = Some(export);
+        }
+        Ok(None)
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        let named = self.offers.iter().position(|offer| offer.name.as_bytes() == name);
+        named.or((name.is_empty() && !self.offers.is_empty()).then_some(0))
+    }
+
+    fn agree(&self, export: usize) -> Agreed {
+        let offer = &self.offers[export];
+        let df = if self.structured { transmission_flag::SEND_DF } else { 0 };
+        let terms = Terms {
+            size: offer.size,
+            block_size: if self.sized == Some(export) { offer.block_size } else { 1 },
+            max_payload: offer.max_payload,
+            flags: offer.flags | df,
+            structured: self.structured,
+            allocation: self.selected == Some(export),
+        };
+        Agreed { export, terms }
+    }
+}
+
+impl Terms {
+    /// The metadata context ID of `base:allocation`.
+    pub const ALLOCATION_ID: u32 = ALLOCATION_ID;
+}
+
+/// The first `len` bytes of what is left.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(len)?;
+    *rest = left;
+    Some(taken)
+}
+
+/// A string after its length.
+fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = take(rest, 4).map(be::get32)? as usize;
+    if len > MAX_STRING {
+        return None;
+    }
+    take(rest, len)
+}
+
+fn answer(out: &mut Vec<u8>, option: u32, reply: u32, parts: &[&[u8]]) {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
+    out.extend(OptionReply { option, reply, len }.encode());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! Which requests are in order ("Request types", "Error values").
+
+use lunar_wire::nbd::{Errno, Request, command, command_flag, transmission_flag};
+
+/// What requests of a connection are judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Bytes of the export.
+    pub size: u64,
+    /// Offsets and lengths are multiples of it, in bytes.
+    pub block_size: u32,
+    /// The longest READ and WRITE in bytes.
+    pub max_payload: u32,
+    /// Transmission flags.
+    pub flags: u16,
+    /// Reads are answered in chunks.
+    pub structured: bool,
+    /// The context `base:allocation` was selected.
+    pub allocation: bool,
+}
+
+/// A request that is in order. Range and cookie stand in the [`Request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Reads; `whole` asks for one chunk.
+    Read {
+        /// The flag DF.
+        whole: bool,
+    },
+    /// Writes the payload.
+    Write {
+        /// The flag FUA.
+        stable: bool,
+    },
+    /// The client leaves.
+    Disconnect,
+    /// Makes what was written stable.
+    Flush,
+    /// Gives space back.
+    Trim {
+        /// The flag FUA.
+        stable: bool,
+    },
+    /// Brings bytes near.
+    Cache,
+    /// Makes a range zeros.
+    WriteZeroes {
+        /// The flag FUA.
+        stable: bool,
+        /// Space may be given back: the flag NO_HOLE is not set.
+        unmap: bool,
+        /// The flag FAST_ZERO.
+        fast: bool,
+    },
+    /// Tells what is allocated.
+    BlockStatus {
+        /// The flag REQ_ONE.
+        one: bool,
+    },
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The error.
+    pub errno: Errno,
+    /// Words for people.
+    pub why: &'static str,
+}
+
+/// What is special about a command.
+struct Row {
+    command: u16,
+    /// Flags beside FUA, which every command accepts.
+    flags: u16,
+    /// The transmission flag that offers it.
+    offered_by: u16,
+    writes: bool,
+    /// Bytes travel with it or its reply.
+    payload: bool,
+    /// The error for what lies beyond the end.
+    beyond: Errno,
+}
+
+const fn row(command: u16, offered_by: u16) -> Row {
+    Row { command, flags: 0, offered_by, writes: false, payload: false, beyond: Errno::Inval }
+}
+
+const COMMANDS: [Row; 7] = [
+    Row { flags: command_flag::DF, payload: true, ..row(command::READ, transmission_flag::HAS_FLAGS) },
+    Row {
+        writes: true,
+        payload: true,
+        beyond: Errno::NoSpc,
+        ..row(command::WRITE, transmission_flag::HAS_FLAGS)
+    },
+    row(command::FLUSH, transmission_flag::SEND_FLUSH),
+    Row { writes: true, ..row(command::TRIM, transmission_flag::SEND_TRIM) },
+    row(command::CACHE, transmission_flag::SEND_CACHE),
+    Row {
+        flags: command_flag::NO_HOLE | command_flag::FAST_ZERO,
+        writes: true,
+        beyond: Errno::NoSpc,
+        ..row(command::WRITE_ZEROES, transmission_flag::SEND_WRITE_ZEROES)
+    },
+    Row { flags: command_flag::REQ_ONE, ..row(command::BLOCK_STATUS, transmission_flag::HAS_FLAGS) },
+];
+
+fn refuse<T>(errno: Errno, why: &'static str) -> Result<T, Refusal> {
+    Err(Refusal { errno, why })
+}
+
+impl Terms {
+    /// Whether a request is in order, and what it then is.
+    ///
+    /// # Errors
+    /// The errors that the document names for what is unknown, not offered, not allowed or out of range.
+    #[inline]
+    pub fn check(&self, request: &Request) -> Result<Command, Refusal> {
+        if request.command == command::DISC {
+            return Ok(Command::Disconnect);
+        }
+        let Some(row) = COMMANDS.iter().find(|row| row.command == request.command) else {
+            return refuse(Errno::Inval, "unknown command");
+        };
+        if request.flags & !(row.flags | command_flag::FUA) != 0 {
+            return refuse(Errno::Inval, "a flag that this command does not have");
+        }
+        if row.writes && self.flags & transmission_flag::READ_ONLY != 0 {
+            return refuse(Errno::Perm, "the export is read-only");
+        }
+        if !self.offers(row, request) {
+            return refuse(Errno::Inval, "command or flag was not offered");
+        }
+        self.check_range(row, request)?;
+        Ok(command_of(request))
+    }
+
+    fn offers(&self, row: &Row, request: &Request) -> bool {
+        let by_flags = [
+            (command_flag::DF, transmission_flag::SEND_DF),
+            (command_flag::FAST_ZERO, transmission_flag::SEND_FAST_ZERO),
+        ];
+        let wanted = by_flags.iter().filter(|(flag, _)| request.flags & flag != 0);
+        let needed = wanted.fold(row.offered_by, |all, (_, by)| all | by);
+        self.flags & needed == needed && (row.command != command::BLOCK_STATUS || self.allocation)
+    }
+
+    fn check_range(&self, row: &Row, request: &Request) -> Result<(), Refusal> {
+        let (offset, len) = (request.offset, u64::from(request.len));
+        if row.command == command::FLUSH {
+            return match offset | len {
+                0 => Ok(()),
+                _ => refuse(Errno::Inval, "a flush has no range"),
+            };
+        }
+        if row.command == command::BLOCK_STATUS && len == 0 {
+            return refuse(Errno::Inval, "an empty range");
+        }
+        if (offset | len) & u64::from(self.block_size - 1) != 0 {
+            return refuse(Errno::Inval, "not aligned to the block size");
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.size) {
+            return refuse(row.beyond, "beyond the end");
+        }
+        if row.payload && request.len > self.max_payload {
+            let overflow = row.command == command::READ && self.structured;
+            return refuse(if overflow { Errno::Overflow } else { Errno::Inval }, "too long");
+        }
+        Ok(())
+    }
+}
+
+/// The command of a request whose type and flags are known to be good.
+fn command_of(request: &Request) -> Command {
+    let has = |flag| request.flags & flag != 0;
+    let stable = has(command_flag::FUA);
+    match request.command {
+        command::READ => Command::Read { whole: has(command_flag::DF) },
+        command::WRITE => Command::Write { stable },
+        command::FLUSH => Command::Flush,
+        command::TRIM => Command::Trim { stable },
+        command::CACHE => Command::Cache,
+        command::WRITE_ZEROES => Command::WriteZeroes {
+            stable,
+            unmap: !has(command_flag::NO_HOLE),
+            fast: has(command_flag::FAST_ZERO),
+        },
+        _ => Command::BlockStatus { one: has(command_flag::REQ_ONE) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::*;
+    use command_flag::*;
+
+    const ALL: u16 = 0x0fff & !transmission_flag::READ_ONLY;
+
+    fn terms() -> Terms {
+        Terms {
+            size: 1 << 30,
+            block_size: 512,
+            max_payload: 32 << 20,
+            flags: ALL,
+            structured: true,
+            allocation: true,
+        }
+    }
+
+    fn request(command: u16, flags: u16, offset: u64, len: u32) -> Request {
+        Request { flags, command, cookie: 1, offset, len }
+    }
+
+    #[test]
+    fn good_requests_are_understood() {
+        let cases = [
+            (request(READ, 0, 0, 512), Command::Read { whole: false }),
+            (request(READ, DF | FUA, (1 << 30) - 512, 512), Command::Read { whole: true }),
+            (request(READ, 0, 0, 32 << 20), Command::Read { whole: false }),
+            (request(READ, 0, 1 << 30, 0), Command::Read { whole: false }),
+            (request(WRITE, FUA, 512, 1024), Command::Write { stable: true }),
+            (request(DISC, 0xffff, 7, 7), Command::Disconnect),
+            (request(FLUSH, FUA, 0, 0), Command::Flush),
+            (request(TRIM, 0, 0, 1 << 30), Command::Trim { stable: false }),
+            (request(CACHE, 0, 0, 1 << 30), Command::Cache),
+            (
+                request(WRITE_ZEROES, FAST_ZERO, 0, 512),
+                Command::WriteZeroes { stable: false, unmap: true, fast: true },
+            ),
+            (
+                request(WRITE_ZEROES, NO_HOLE | FUA, 0, 1 << 30),
+                Command::WriteZeroes { stable: true, unmap: false, fast: false },
+            ),
+            (request(BLOCK_STATUS, REQ_ONE, 0, 512), Command::BlockStatus { one: true }),
+        ];
+        for (request, command) in cases {
+            assert_eq!(terms().check(&request), Ok(command), "{request:?}");
+        }
+    }
+
+    fn errno(terms: Terms, request: Request) -> Errno {
+        terms.check(&request).expect_err("refused").errno
+    }
+
+    #[test]
+    fn bad_requests_get_the_error_of_the_document() {
+        let cases = [
+            (request(8, 0, 0, 512), Errno::Inval),
+            (request(0xffff, 0, 0, 0), Errno::Inval),
+            (request(READ, NO_HOLE, 0, 512), Errno::Inval),
+            (request(WRITE, DF, 0, 512), Errno::Inval),
+            (request(TRIM, 1 << 5, 0, 512), Errno::Inval),
+            (request(FLUSH, 0, 512, 0), Errno::Inval),
+            (request(FLUSH, 0, 0, 512), Errno::Inval),
+            (request(READ, 0, 1, 512), Errno::Inval),
+            (request(WRITE, 0, 0, 511), Errno::Inval),
+            (request(READ, 0, 1 << 30, 512), Errno::Inval),
+            (request(READ, 0, u64::MAX - 511, 512), Errno::Inval),
+            (request(WRITE, 0, 1 << 30, 512), Errno::NoSpc),
+            (request(WRITE_ZEROES, 0, (1 << 30) - 512, 1024), Errno::NoSpc),
+            (request(TRIM, 0, 1 << 30, 512), Errno::Inval),
+            (request(BLOCK_STATUS, 0, 1 << 30, 512), Errno::Inval),
+            (request(BLOCK_STATUS, 0, 0, 0), Errno::Inval),
+            (request(READ, 0, 0, (32 << 20) + 512), Errno::Overflow),
+            (request(WRITE, 0, 0, (32 << 20) + 512), Errno::Inval),
+        ];
+        for (request, expected) in cases {
+            assert_eq!(errno(terms(), request), expected, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_offered_is_refused() {
+        let read_only = Terms { flags: transmission_flag::READ_ONLY | ALL, ..terms() };
+        for command in [WRITE, TRIM, WRITE_ZEROES] {
+            assert_eq!(errno(read_only, request(command, 0, 0, 512)), Errno::Perm);
+        }
+        let bare =
+            Terms { flags: transmission_flag::HAS_FLAGS, structured: false, allocation: false, ..terms() };
+        for command in [TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS] {
+            assert_eq!(errno(bare, request(command, 0, 0, 512)), Errno::Inval);
+        }
+        assert_eq!(errno(bare, request(READ, DF, 0, 512)), Errno::Inval);
+        assert_eq!(errno(bare, request(READ, 0, 0, 1 << 29)), Errno::Inval);
+        let slow = Terms { flags: ALL & !transmission_flag::SEND_FAST_ZERO, ..terms() };
+        assert_eq!(errno(slow, request(WRITE_ZEROES, FAST_ZERO, 0, 512)), Errno::Inval);
+    }
+}

@@ -1,0 +1,77 @@
+//! What comes out of a connection, in batches.
+
+use lunar_runtime::Buf;
+use std::io;
+use std::ops::Range;
+
+/// Bytes whose memory stays with those who wait for more.
+const KEEP: usize = 16 << 10;
+
+/// Something has come.
+#[derive(Debug)]
+pub enum Event {
+    /// A message: where it lies in [`Events::bytes`], and the steering tag of ours that it ended.
+    Message(Range<usize>, Option<u32>),
+    /// An RDMA Read has ended: its number, its buffer, and whether the data is there.
+    Read(u64, Buf, io::Result<()>),
+    /// The connection is over. An orderly end has no reason.
+    End(Option<io::Error>),
+}
+
+/// What has come, in order. It is emptied by who takes it, and its memory used again.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// What has come.
+    pub list: Vec<Event>,
+    /// The messages, one behind the other.
+    pub bytes: Vec<u8>,
+}
+
+impl Events {
+    /// Adds a message.
+    pub fn message(&mut self, message: &[u8], invalidated: Option<u32>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(message);
+        self.list.push(Event::Message(start..self.bytes.len(), invalidated));
+    }
+
+    /// Nothing has come.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Forgets what was taken. Memory for much of it is kept as long as it is in use.
+    pub fn clear(&mut self) {
+        let used = self.bytes.len();
+        self.list.clear();
+        self.bytes.clear();
+        if used < self.bytes.capacity() / 4 {
+            self.bytes.shrink_to(KEEP);
+            self.list.shrink_to(KEEP / size_of::<Event>());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_forgotten_when_little_comes() {
+        let mut events = Events::default();
+        for _ in 0..2 {
+            events.message(&[1; 100_000], None);
+            events.clear();
+            assert!(events.bytes.capacity() >= 100_000, "more of it may come");
+        }
+        (0..1000).for_each(|_| events.list.push(Event::End(None)));
+        events.clear();
+        assert!(events.is_empty() && events.bytes.capacity() <= KEEP);
+        let kept = events.list.capacity();
+        assert!((1..1000).contains(&kept), "{kept}");
+        events.message(&[1; 48], None);
+        events.list.drain(..);
+        events.clear();
+        assert_eq!(events.list.capacity(), kept, "the next batch finds it");
+    }
+}

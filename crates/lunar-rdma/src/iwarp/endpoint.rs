@@ -1,0 +1,259 @@
+//! A connection with its socket.
+
+use super::engine::Engine;
+use super::handshake;
+use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
+use event_listener::Event;
+use lunar_runtime::out::Payload;
+use lunar_runtime::{Buf, PeerState, Stream, with_scratch};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Receives go on until the socket is empty or has given so many bytes: others want their turn.
+const TURN: usize = 1 << 20;
+/// The last word of a connection has to be taken within this time.
+const LAST_WORD_TIME: Duration = Duration::from_secs(5);
+/// Connections of a core that may be saying their last words: they count among no others any more. More of them end at once.
+const LAST_WORDS: usize = 32;
+
+thread_local! {
+    static SAYING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// One end of a connection over TCP.
+pub(super) struct Iwarp {
+    stream: Rc<Stream>,
+    facts: Facts,
+    engine: RefCell<Engine>,
+    /// The other side has said its first word, or the connection is over.
+    spoken: Event,
+    is_shut: Cell<bool>,
+    /// The socket took no more the last time: tried again when it says so.
+    is_stuck: Cell<bool>,
+    is_reset_on_close: Cell<bool>,
+}
+
+impl Iwarp {
+    pub(super) fn new(stream: Stream, facts: Facts, engine: Engine) -> Iwarp {
+        Iwarp {
+            stream: Rc::new(stream),
+            facts,
+            engine: RefCell::new(engine),
+            spoken: Event::new(),
+            is_shut: Cell::new(false),
+            is_stuck: Cell::new(false),
+            is_reset_on_close: Cell::new(false),
+        }
+    }
+
+    /// Takes what the socket has, up to a limit.
+    fn receive(&self, engine: &mut Engine, into: &mut Events) {
+        let mut left = TURN;
+        with_scratch(|buffer| {
+            while left > 0 && !engine.is_over() {
+                match self.stream.receive(buffer) {
+                    Ok(None) => return,
+                    Ok(Some(0)) => return engine.hang_up(None),
+                    Err(e) => return engine.hang_up(Some(e)),
+                    Ok(Some(got)) => {
+                        engine.feed(&buffer[..got], into);
+                        left = if got < buffer.len() { 0 } else { left.saturating_sub(got) };
+                    }
+                }
+            }
+        });
+    }
+
+    /// Sends what waits. When that fails, what has come is still to be taken, up to its end.
+    fn send(&self, engine: &mut Engine) -> io::Result<bool> {
+        let flushed = engine.flush(&self.stream);
+        self.is_stuck.set(matches!(flushed, Ok(false)) && engine.may_send());
+        if let Err(e) = &flushed {
+            engine.lose(io::Error::new(e.kind(), e.to_string()));
+            self.stream.shutdown(Shutdown::Both);
+        }
+        flushed
+    }
+
+    /// The connection is over: says the last word, if there is one, and wakes who waits.
+    fn shut(&self, engine: &mut Engine) {
+        if !self.is_shut.replace(true) {
+            match (engine.flush(&self.stream), engine.last_word()) {
+                (Ok(_), Some(word)) if SAYING.get() < LAST_WORDS => {
+                    lunar_runtime::spawn(say_last(self.stream.clone(), word));
+                }
+                // The other side may be gone already.
+                _ => self.stream.shutdown(Shutdown::Both),
+            }
+            self.spoken.notify(usize::MAX);
+        }
+    }
+}
+
+/// Says what is left of the last word of a connection, and ends it.
+async fn say_last(stream: Rc<Stream>, word: Vec<u8>) {
+    SAYING.set(SAYING.get() + 1);
+    // Who does not listen to it in time hears nothing.
+    _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, &word)).await;
+    SAYING.set(SAYING.get() - 1);
+    stream.shutdown(Shutdown::Both);
+}
+
+/// What comes is read up to its end: the kernel throws away what it has not sent when a socket is closed amid that.
+async fn say_and_listen(stream: &Stream, word: &[u8]) -> io::Result<()> {
+    handshake::write(stream, word, LAST_WORD_TIME).await?;
+    stream.shutdown(Shutdown::Write);
+    loop {
+        match with_scratch(|buffer| stream.receive(buffer))? {
+            Some(0) => return Ok(()),
+            Some(_) => lunar_runtime::after_others().await,
+            None => stream.readable().await?,
+        }
+    }
+}
+
+impl Endpoint for Iwarp {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn receives(&self, count: usize, len: usize) {
+        self.engine.borrow_mut().receives(count, len);
+    }
+
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        self.engine.borrow_mut().send(head, payload, invalidate);
+    }
+
+    fn write(&self, to: Remote, payload: Payload) {
+        self.engine.borrow_mut().write(to, payload);
+    }
+
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        self.engine.borrow_mut().gather(id, from, buf, at);
+    }
+
+    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
+        self.engine.borrow_mut().expose(memory)
+    }
+
+    fn revoke(&self, stag: u32) -> Option<Exposed> {
+        self.engine.borrow_mut().revoke(stag)
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        let engine = &mut *self.engine.borrow_mut();
+        match engine.is_over() {
+            true => Err(io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")),
+            false => Iwarp::send(self, engine),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.engine.borrow().waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.engine.borrow_mut().has_moved()
+    }
+
+    fn mark(&self) -> u64 {
+        self.engine.borrow().transmit_end()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.engine.borrow().has_left(mark, self.stream.unacknowledged())
+    }
+
+    fn poll(&self, into: &mut Events) {
+        let engine = &mut *self.engine.borrow_mut();
+        let might_send = engine.may_send();
+        engine.take_begun(into);
+        self.receive(engine, into);
+        if engine.is_over() {
+            self.shut(engine);
+        } else if engine.may_send() && engine.waiting() > 0 && !self.is_stuck.get() {
+            // Answers to reads, and what had to wait for the first word. A failure is seen by the next receive.
+            _ = Iwarp::send(self, engine);
+        }
+        if !might_send && engine.may_send() {
+            self.spoken.notify(usize::MAX);
+        }
+        engine.take_news(into);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_shut.get() || self.stream.peer_state() != PeerState::Open
+    }
+
+    fn look_anew(&self) {
+        self.stream.look_anew();
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let (has_news, is_over) = {
+                let engine = self.engine.borrow();
+                (engine.has_news(), engine.is_over())
+            };
+            match (has_news, is_over) {
+                (true, _) => Ok(()),
+                // The socket would be readable for ever.
+                (false, true) => Err(io::ErrorKind::NotConnected.into()),
+                (false, false) => self.stream.readable().await,
+            }
+        })
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let spoken = self.spoken.listen();
+            let may_send = self.engine.borrow().may_send();
+            let over = async {
+                spoken.await;
+                Ok(())
+            };
+            match may_send {
+                true => lunar_runtime::either(over, self.stream.writable()).await?,
+                false => {
+                    over.await?;
+                    self.stream.writable().await?;
+                }
+            }
+            self.is_stuck.set(false);
+            Ok(())
+        })
+    }
+
+    fn close(&self) {
+        let engine = &mut *self.engine.borrow_mut();
+        engine.close();
+        self.shut(engine);
+    }
+
+    fn reset(&self) {
+        self.engine.borrow_mut().reset();
+        self.is_shut.set(true);
+        self.stream.reset();
+        self.spoken.notify(usize::MAX);
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.is_reset_on_close.set(reset);
+        self.stream.reset_on_close(reset)
+    }
+}
+
+impl Drop for Iwarp {
+    fn drop(&mut self) {
+        match (self.is_shut.get(), self.is_reset_on_close.get()) {
+            // Its last word may be on its way.
+            (true, _) => {}
+            (false, true) => self.stream.reset(),
+            (false, false) => self.stream.shutdown(Shutdown::Both),
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! A connection without its socket: what comes in, what goes out, and the memory between.
+
+use super::fault::Fault;
+use super::inbox::Inbox;
+use super::memory::Memory;
+use super::reads::Reads;
+use super::responses::Responses;
+use super::transmit::Transmit;
+use super::{Agreed, First, framing};
+use crate::{Event, Events, Exposed, Piece, Remote};
+use lunar_runtime::out::Payload;
+use lunar_runtime::{Buf, Stream};
+use lunar_wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
+use lunar_wire::iwarp::{Header, Tagged, Terminate, Untagged};
+use std::io;
+
+/// Read Responses are cut while less than so many bytes wait to be sent; the others wait whole.
+const AHEAD: usize = 1 << 20;
+/// Bytes of a partial FPDU whose memory an idle connection keeps.
+const KEEP: usize = 4096;
+
+enum State {
+    Open,
+    /// It is over; who polls next is told why.
+    Ending(Option<io::Error>),
+    /// It is over, and that was told.
+    Ended,
+}
+
+/// One end of a connection, without I/O. It is an [`Endpoint`](crate::Endpoint) but for the socket: [`Engine::feed`]
+/// is what comes, [`Engine::take_bytes`] what goes.
+pub struct Engine {
+    crc: bool,
+    transmit: Transmit,
+    /// What the first FPDU of the other side may be, while we may not send before it (RFC 5044 section 7.1.2).
+    first: Option<First>,
+    /// The start of an FPDU whose rest has not come. At first, what came with the handshake.
+    partial: Vec<u8>,
+    has_begun: bool,
+    memory: Memory,
+    inbox: Inbox,
+    reads: Reads,
+    responses: Responses,
+    /// What has to follow a tagged segment that was not the last of its message.
+    due: Option<Tagged>,
+    /// What ended without the other side.
+    done: Vec<Event>,
+    /// Why nothing can be sent any more. What was received before is taken nevertheless.
+    lost: Option<io::Error>,
+    /// The socket has failed, or was reset: what it had is thrown away.
+    has_failed: bool,
+    /// The other side is told why the connection ends.
+    has_last_word: bool,
+    state: State,
+}
+
+impl Engine {
+    /// A connection on which `begun` has come already. `mss` in bytes bounds the FPDUs.
+    pub fn new(agreed: &Agreed, mss: Option<usize>, begun: Vec<u8>) -> Engine {
+        Engine {
+            crc: agreed.crc,
+            transmit: Transmit::new(agreed.crc, mss),
+            first: agreed.first,
+            has_begun: !begun.is_empty(),
+            partial: begun,
+            memory: Memory::default(),
+            inbox: Inbox::new(agreed.receives),
+            reads: Reads::new(agreed.ord),
+            responses: Responses::new(agreed.ird),
+            due: None,
+            done: Vec::new(),
+            lost: None,
+            has_failed: false,
+            has_last_word: false,
+            state: State::Open,
+        }
+    }
+
+    /// See [`Endpoint::receives`](crate::Endpoint::receives).
+    pub fn receives(&mut self, count: usize, len: usize) {
+        self.inbox.receives(count, len);
+    }
+
+    /// See [`Endpoint::send`](crate::Endpoint::send).
+    pub fn send(&mut self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        if self.can_send() {
+            self.transmit.send(head, payload, invalidate);
+        }
+    }
+
+    /// See [`Endpoint::write`](crate::Endpoint::write).
+    pub fn write(&mut self, to: Remote, payload: Payload) {
+        if self.can_send() {
+            self.transmit.write(to, payload);
+        }
+    }
+
+    /// See [`Endpoint::gather`](crate::Endpoint::gather). After the end of the connection it is dropped.
+    pub fn gather(&mut self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        if matches!(self.state, State::Ended) {
+            return;
+        }
+        self.done.extend(self.reads.post(id, from, buf, at));
+        self.begin_reads();
+    }
+
+    /// See [`Endpoint::read`](crate::Endpoint::read).
+    pub fn read(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+        self.gather(id, &[(from, len)], buf, at);
+    }
+
+    /// See [`Endpoint::expose`](crate::Endpoint::expose).
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+        self.memory.expose(memory)
+    }
+
+    /// See [`Endpoint::revoke`](crate::Endpoint::revoke).
+    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+        self.memory.revoke(stag)
+    }
+
+    /// Bytes that wait, with what holds them.
+    pub fn waiting(&self) -> usize {
+        self.transmit.out.waiting() + self.responses.waiting()
+    }
+
+    /// What will have left when all that is queued now has.
+    pub(super) fn transmit_end(&self) -> u64 {
+        self.transmit.out.end()
+    }
+
+    /// Whether all before this mark has left, where the last bytes that did are not acknowledged; or never will.
+    pub(super) fn has_left(&self, mark: u64, unacknowledged: usize) -> bool {
+        match self.can_send() {
+            true => self.transmit.out.left() >= mark.saturating_add(unacknowledged as u64),
+            // Of such a socket the kernel goes on telling what will never be acknowledged.
+            false => self.has_failed || unacknowledged == 0,
+        }
+    }
+
+    /// Whether bytes have left since the last call.
+    pub fn has_moved(&mut self) -> bool {
+        self.transmit.out.has_moved()
+    }
+
+    /// Whether the other side may be sent to yet: who was called waits for the caller's first word.
+    pub fn may_send(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Whether the connection is over.
+    pub fn is_over(&self) -> bool {
+        !matches!(self.state, State::Open)
+    }
+
+    /// Whether [`Engine::take_news`] has something without anything coming.
+    pub fn has_news(&self) -> bool {
+        self.has_begun || !self.done.is_empty() || matches!(self.state, State::Ending(_))
+    }
+
+    /// Sends what waits. False: the socket takes no more now, or the other side has not spoken yet.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
+        if !self.may_send() {
+            return Ok(self.waiting() == 0);
+        }
+        loop {
+            self.respond();
+            if !self.transmit.out.flush(stream)? {
+                return Ok(false);
+            }
+            if self.responses.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// What is left of the last word, if the other side is told one. It holds no memory of others.
+    pub(super) fn last_word(&mut self) -> Option<Vec<u8>> {
+        std::mem::take(&mut self.has_last_word).then(|| self.transmit.out.take_bytes())
+    }
+
+    /// All that may be sent, as it would be. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        while self.may_send() && self.waiting() > 0 {
+            self.respond();
+            all.extend(self.transmit.out.take_bytes());
+        }
+        all
+    }
+
+    /// Takes bytes that have come.
+    pub fn feed(&mut self, bytes: &[u8], into: &mut Events) {
+        self.take_begun(into);
+        let mut rest = bytes;
+        if !self.partial.is_empty() {
+            rest = self.complete(rest, into);
+        }
+        while !self.is_over()
+            && let Some(whole) = self.take_first(rest, into)
+        {
+            rest = &rest[whole..];
+        }
+        if !self.is_over() {
+            self.partial.extend_from_slice(rest);
+        }
+    }
+
+    /// Goes on with the FPDU of which a part has come before, and copies no more than what is missing of it. The bytes behind
+    /// it.
+    fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut Events) -> &'a [u8] {
+        let mut partial = std::mem::take(&mut self.partial);
+        // At first that may be its length.
+        loop {
+            let missing = framing::missing(&partial).min(bytes.len());
+            if missing == 0 {
+                break;
+            }
+            partial.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
+        }
+        let is_taken = self.take_first(&partial, into).is_some();
+        if !is_taken {
+            self.partial = partial;
+        } else if !self.is_over() && partial.capacity() <= KEEP {
+            partial.clear();
+            self.partial = partial;
+        }
+        bytes
+    }
+
+    /// Takes the FPDU that these bytes begin with, if it is whole: how many bytes that were.
+    fn take_first(&mut self, bytes: &[u8], into: &mut Events) -> Option<usize> {
+        match framing::first(bytes, self.crc) {
+            Ok(None) => None,
+            Ok(Some((fpdu, whole))) => {
+                self.take_fpdu(fpdu, into);
+                Some(whole)
+            }
+            Err(told) => {
+                self.fail(told.into(), &[]);
+                Some(bytes.len())
+            }
+        }
+    }
+
+    /// Takes what came with the handshake.
+    pub fn take_begun(&mut self, into: &mut Events) {
+        if std::mem::take(&mut self.has_begun) {
+            let begun = std::mem::take(&mut self.partial);
+            self.feed(&begun, into);
+        }
+    }
+
+    /// What ended without anything coming; in the end, the end.
+    pub fn take_news(&mut self, into: &mut Events) {
+        into.list.append(&mut self.done);
+        if let State::Ending(why) = &mut self.state {
+            let why = why.take();
+            into.list.extend(self.reads.end());
+            into.list.push(Event::End(why));
+            self.state = State::Ended;
+        }
+    }
+
+    /// The other side has closed, or the socket failed.
+    pub fn hang_up(&mut self, failed: Option<io::Error>) {
+        self.has_failed |= failed.is_some();
+        let is_amid = !self.partial.is_empty() || self.inbox.has_begun() || self.due.is_some();
+        let amid = || io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed amid a message");
+        let why = self.lost.take().or(failed).or_else(|| is_amid.then(amid));
+        self.end(why);
+    }
+
+    /// Nothing can be sent any more.
+    pub fn lose(&mut self, why: io::Error) {
+        self.has_failed = true;
+        self.drop_unsent();
+        self.lost.get_or_insert(why);
+    }
+
+    /// Ends the connection from here. What waits is dropped.
+    pub fn close(&mut self) {
+        self.drop_unsent();
+        self.end(None);
+    }
+
+    /// The same, and the socket is reset.
+    pub(super) fn reset(&mut self) {
+        self.close();
+        self.has_failed = true;
+    }
+
+    fn can_send(&self) -> bool {
+        !self.is_over() && self.lost.is_none()
+    }
+
+    fn drop_unsent(&mut self) {
+        self.responses.clear();
+        self.transmit.out = Default::default();
+    }
+
+    fn end(&mut self, why: Option<io::Error>) {
+        if !self.is_over() {
+            self.state = State::Ending(why);
+            self.first = None;
+            self.partial = Vec::new();
+            self.responses.clear();
+        }
+    }
+
+    /// Tells the other side what it did wrong; `fpdu` is the one that was wrong, if it is known.
+    fn fail(&mut self, fault: Fault, fpdu: &[u8]) {
+        let wrong = match Header::decode(fpdu) {
+            Ok(Header::Untagged(Untagged { opcode: opcode::READ_REQUEST, .. })) => {
+                fpdu.get(..UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(&fpdu[..UNTAGGED_LEN])
+            }
+            Ok(header) => &fpdu[..header.len()],
+            Err(_) => &[],
+        };
+        if self.can_send() {
+            // Who broke a rule may read nothing for long: all else would be in the way of the last word.
+            self.transmit.out.drop_unbegun();
+            self.transmit.terminate(fault.told, wrong);
+            self.has_last_word = true;
+        }
+        self.end(Some(fault.into()));
+    }
+
+    /// Begins the reads that may begin.
+    fn begin_reads(&mut self) {
+        while self.can_send()
+            && let Some(request) = self.reads.next()
+        {
+            self.transmit.request(&request);
+        }
+    }
+
+    /// Cuts answers to reads, as long as not much else waits.
+    fn respond(&mut self) {
+        while self.transmit.out.waiting() < AHEAD
+            && let Some((to, payload)) = self.responses.next()
+        {
+            self.transmit.respond(to, payload);
+        }
+    }
+
+    fn take_fpdu(&mut self, fpdu: &[u8], into: &mut Events) {
+        let first = self.first.take();
+        let taken = Header::decode(fpdu).map_err(Fault::from).and_then(|header| {
+            let payload = &fpdu[header.len()..];
+            match header {
+                Header::Tagged(t) => self.take_tagged(&t, payload, into),
+                Header::Untagged(u) => self.take_untagged(&u, payload, first, into),
+            }
+        });
+        if let Err(fault) = taken {
+            self.fail(fault, fpdu);
+        }
+    }
+
+    fn take_tagged(&mut self, t: &Tagged, payload: &[u8], into: &mut Events) -> Result<(), Fault> {
+        let has_place = |due: Tagged| (due.opcode, due.stag, due.offset) == (t.opcode, t.stag, t.offset);
+        if !self.due.is_none_or(has_place) {
+            return Err(Fault::new(Terminate::BOUNDS, "a Write or a Read Response amid another one"));
+        }
+        let end = t.offset.checked_add(payload.len() as u64);
+        let end = end.ok_or_else(|| Fault::new(Terminate::WRAP, "data beyond the last offset"))?;
+        self.due = (!t.last).then_some(Tagged { offset: end, ..*t });
+        if t.opcode == opcode::READ_RESPONSE {
+            into.list.extend(self.reads.take(t, payload)?);
+            self.begin_reads();
+        } else if !payload.is_empty() {
+            // What writes nothing needs no right to (RFC 5040 section 5.2).
+            self.memory.write(t, payload)?;
+        }
+        Ok(())
+    }
+
+    fn take_untagged(
+        &mut self,
+        u: &Untagged,
+        payload: &[u8],
+        first: Option<First>,
+        into: &mut Events,
+    ) -> Result<(), Fault> {
+        match u.opcode {
+            opcode::READ_REQUEST => self.responses.take(u, payload, &self.memory),
+            opcode::TERMINATE => {
+                self.end(Some(ended_by(payload)));
+                Ok(())
+            }
+            opcode::SEND if first == Some(First::Send) && u.last && u.msn == 1 && payload.is_empty() => {
+                self.inbox.skip();
+                Ok(())
+            }
+            _ => {
+                let Engine { inbox, memory, .. } = self;
+                inbox.take(u, payload, |stag| memory.invalidate(stag), into)
+            }
+        }
+    }
+}
+
+fn ended_by(terminate: &[u8]) -> io::Error {
+    let why = Terminate::decode(terminate).map_or("no reason".into(), |why| why.to_string());
+    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the other side ended the connection: {why}"))
+}

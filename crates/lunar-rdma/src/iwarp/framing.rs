@@ -1,0 +1,35 @@
+//! The stream of the other side, cut into FPDUs (RFC 5044 section 4).
+
+use lunar_runtime::iscsi::digest::crc32c;
+use lunar_wire::be;
+use lunar_wire::iwarp::{Terminate, mpa};
+
+/// Bytes that are missing to know the length of the FPDU that `bytes` begin, or to have all of it.
+pub(super) fn missing(bytes: &[u8]) -> usize {
+    let whole = match bytes.len() {
+        0..mpa::LENGTH_LEN => mpa::LENGTH_LEN,
+        _ => mpa::fpdu_len(be::get16(bytes).into()),
+    };
+    whole.saturating_sub(bytes.len())
+}
+
+/// What an FPDU at the start of `bytes` holds, its length and its DDP segment, and how many bytes it takes; None if
+/// it is not whole yet.
+///
+/// # Errors
+/// When its CRC does not fit.
+pub(super) fn first(bytes: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Terminate> {
+    if bytes.len() < mpa::LENGTH_LEN {
+        return Ok(None);
+    }
+    let segment = usize::from(be::get16(bytes));
+    let (len, whole) = (mpa::LENGTH_LEN + segment, mpa::fpdu_len(segment));
+    let Some(fpdu) = bytes.get(..whole) else { return Ok(None) };
+    if crc {
+        let (covered, digest) = fpdu.split_at(whole - mpa::CRC_LEN);
+        if crc32c(&[covered]).to_le_bytes() != digest {
+            return Err(Terminate::CRC);
+        }
+    }
+    Ok(Some((&fpdu[..len], whole)))
+}

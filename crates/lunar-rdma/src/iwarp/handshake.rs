@@ -1,0 +1,213 @@
+//! The handshake: MPA request and reply, and what both sides agree on (RFC 5044 section 7.1, RFC 6581).
+
+use super::{Agreed, First, Options};
+use crate::Terms;
+use lunar_runtime::Stream;
+use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
+use lunar_wire::iwarp::{Enhanced, Frame, Malformed};
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+/// RDMA Reads that may be under way at who does not tell how many it takes. One more than it takes ends the connection.
+const UNTOLD: u16 = 8;
+/// Bytes of one receive.
+const RECEIVE: usize = 1024;
+
+/// A frame, and what came behind it; or what is wrong with it.
+pub(super) type Read = Result<(Frame, Vec<u8>), Malformed>;
+
+/// Reads a frame that begins with `bytes`.
+///
+/// # Errors
+/// Those of the socket; that it took too long.
+pub(super) async fn read(
+    stream: &Stream,
+    key: &[u8; 16],
+    bytes: Vec<u8>,
+    limit: Duration,
+) -> io::Result<Read> {
+    let slow = |_| {
+        io::Error::new(io::ErrorKind::TimedOut, "the other side did not say all of its MPA frame in time")
+    };
+    compio::time::timeout(limit, read_unbounded(stream, key, bytes)).await.map_err(slow)?
+}
+
+async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> io::Result<Read> {
+    let mut more = [0; RECEIVE];
+    loop {
+        match Frame::decode(key, &bytes) {
+            Ok(None) => {}
+            Ok(Some((frame, len))) => return Ok(Ok((frame, bytes.split_off(len)))),
+            Err(malformed) => return Ok(Err(malformed)),
+        }
+        stream.readable().await?;
+        match stream.receive(&mut more)? {
+            None => {}
+            Some(0) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed amid MPA"));
+            }
+            Some(got) => bytes.extend_from_slice(&more[..got]),
+        }
+    }
+}
+
+/// Sends all of a frame.
+///
+/// # Errors
+/// Those of the socket; that it took too long.
+pub(super) async fn write(stream: &Stream, mut bytes: &[u8], limit: Duration) -> io::Result<()> {
+    let all = async {
+        while !bytes.is_empty() {
+            match stream.send(&[IoSlice::new(bytes)])? {
+                Some(sent) => bytes = &bytes[sent..],
+                None => stream.writable().await?,
+            }
+        }
+        Ok(())
+    };
+    let slow = |_| io::Error::new(io::ErrorKind::TimedOut, "the other side takes no MPA frame");
+    compio::time::timeout(limit, all).await.map_err(slow)?
+}
+
+/// Private data that may travel.
+///
+/// # Errors
+/// When they are too long.
+pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
+    let why = format!("{} bytes of private data are more than {MAX_PRIVATE}", private.len());
+    match private.len() > MAX_PRIVATE {
+        true => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+        false => Ok(()),
+    }
+}
+
+/// What we ask for.
+pub(super) fn ask(private: &[u8], terms: &Terms, options: &Options) -> Frame {
+    let enhanced = Enhanced { ird: known(terms.ird), ord: known(terms.ord), ..Enhanced::default() };
+    Frame {
+        revision: REVISION,
+        crc: options.crc,
+        enhanced: Some(enhanced),
+        private: private.to_vec(),
+        ..Frame::default()
+    }
+}
+
+/// What a reply came to, for who asked.
+pub(super) fn asked(asked: &Frame, reply: &Frame, terms: &Terms) -> Agreed {
+    Agreed {
+        crc: asked.crc || reply.crc,
+        ord: reads(terms.ord, reply.enhanced.map(|e| e.ird)),
+        ird: terms.ird,
+        receives: terms.receives,
+        first: None,
+    }
+}
+
+/// What we answer to a request that we take, and what that came to.
+pub(super) fn answer(request: &Frame, private: Vec<u8>, terms: &Terms, options: &Options) -> (Frame, Agreed) {
+    let (enhanced, first) = match &request.enhanced {
+        Some(wanted) => {
+            let (enhanced, first) = grant(wanted, terms);
+            (Some(enhanced), first)
+        }
+        None => (None, First::Any),
+    };
+    let crc = request.crc || options.crc;
+    let frame = Frame { revision: request.revision, crc, enhanced, private, ..Frame::default() };
+    let ord = reads(terms.ord, request.enhanced.map(|e| e.ird));
+    (frame, Agreed { crc, ord, ird: terms.ird, receives: terms.receives, first: Some(first) })
+}
+
+/// What we answer to a request that we turn down.
+pub(super) fn refusal(request: Option<&Frame>, private: Vec<u8>) -> Vec<u8> {
+    let revision = request.map_or(REVISION, |r| r.revision);
+    let enhanced = request.and_then(|r| r.enhanced).map(|_| Enhanced::default());
+    let crc = request.is_some_and(|r| r.crc);
+    Frame { revision, crc, rejected: true, enhanced, private, ..Frame::default() }.encode(&REPLY_KEY)
+}
+
+/// The enhanced data of our answer. Of the first words that the other side can say without content, one is chosen:
+/// a Write rather than a Read rather than a Send, for it costs the least here.
+fn grant(wanted: &Enhanced, terms: &Terms) -> (Enhanced, First) {
+    let ird = if wanted.ord == UNKNOWN { UNKNOWN } else { known(terms.ird) };
+    let ord = if wanted.ird == UNKNOWN { UNKNOWN } else { reads(known(terms.ord), Some(wanted.ird)) };
+    let numbers = Enhanced { ird, ord, ..Enhanced::default() };
+    if !wanted.peer_to_peer {
+        return (numbers, First::Any);
+    }
+    let peer_to_peer = Enhanced { peer_to_peer: true, ..numbers };
+    match wanted {
+        Enhanced { write: true, .. } => (Enhanced { write: true, ..peer_to_peer }, First::Any),
+        Enhanced { read: true, .. } => (Enhanced { read: true, ..peer_to_peer }, First::Any),
+        Enhanced { send: true, .. } => (Enhanced { send: true, ..peer_to_peer }, First::Send),
+        // It offers no such word: its first message will do.
+        _ => (peer_to_peer, First::Any),
+    }
+}
+
+/// RDMA Reads that may be under way where so many are wanted and the other side takes so many, if it tells.
+fn reads(wanted: u16, taken: Option<u16>) -> u16 {
+    match taken {
+        None | Some(UNKNOWN) => wanted.min(UNTOLD),
+        Some(taken) => wanted.min(taken),
+    }
+}
+
+/// A number that does not look like one that is not negotiated.
+fn known(reads: u16) -> u16 {
+    reads.min(UNKNOWN - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms { ord: 64, ird: 4, receives: (1, 64) };
+
+    fn wanting(enhanced: Option<Enhanced>) -> Frame {
+        Frame { revision: if enhanced.is_some() { 2 } else { 1 }, enhanced, ..Frame::default() }
+    }
+
+    #[test]
+    fn no_more_reads_are_under_way_than_the_other_side_takes() {
+        for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, UNTOLD, UNKNOWN)] {
+            let wanted = Enhanced { ird: theirs, ord: 2, ..Enhanced::default() };
+            let (reply, ours) = answer(&wanting(Some(wanted)), vec![], &TERMS, &Options::default());
+            let reply = reply.enhanced.unwrap();
+            assert_eq!((ours.ord, reply.ord, reply.ird), (agreed, told, 4), "of {theirs}");
+            let frame = wanting(Some(Enhanced { ird: theirs, ..Enhanced::default() }));
+            assert_eq!(asked(&Frame::default(), &frame, &TERMS).ord, agreed, "of {theirs}");
+        }
+        let (reply, ours) = answer(&wanting(None), vec![], &TERMS, &Options::default());
+        assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, UNTOLD));
+        assert_eq!(asked(&Frame::default(), &wanting(None), &TERMS).ord, UNTOLD);
+        let few = Terms { ord: 1, ..TERMS };
+        assert_eq!(asked(&Frame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
+    }
+
+    #[test]
+    fn crcs_are_used_if_either_side_wants_them() {
+        for (theirs, ours) in [(false, false), (true, false), (false, true), (true, true)] {
+            let request = Frame { crc: theirs, ..wanting(None) };
+            let options = Options { crc: ours, ..Options::default() };
+            let (reply, agreed) = answer(&request, vec![], &TERMS, &options);
+            assert_eq!((agreed.crc, reply.crc), (theirs || ours, theirs || ours));
+            assert_eq!(asked(&ask(&[], &TERMS, &options), &request, &TERMS).crc, theirs || ours);
+        }
+    }
+
+    #[test]
+    fn of_the_first_words_one_is_granted() {
+        let offer = |send, write, read| Enhanced { peer_to_peer: true, send, write, read, ird: 1, ord: 1 };
+        for (wanted, granted, first) in [
+            (offer(true, true, true), offer(false, true, false), First::Any),
+            (offer(true, false, true), offer(false, false, true), First::Any),
+            (offer(true, false, false), offer(true, false, false), First::Send),
+            (offer(false, false, false), offer(false, false, false), First::Any),
+        ] {
+            let terms = Terms { ord: 1, ird: 1, ..TERMS };
+            assert_eq!(grant(&wanted, &terms), (granted, first));
+        }
+    }
+}

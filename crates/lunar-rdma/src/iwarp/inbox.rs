@@ -1,0 +1,112 @@
+//! The other side's Sends: in order, one at a time, each into a receive that was there for it.
+
+use super::fault::Fault;
+use crate::Events;
+use lunar_wire::iwarp::{Terminate, Untagged};
+use std::collections::VecDeque;
+
+/// A message of which not all has come.
+struct Partial {
+    opcode: u8,
+    stag: u32,
+    bytes: Vec<u8>,
+    /// Bytes it may have.
+    max: usize,
+}
+
+/// Receives, and the message that is under way.
+pub(super) struct Inbox {
+    /// Receives that are not used yet, in order: how many, of how many bytes each.
+    receives: VecDeque<(usize, usize)>,
+    partial: Option<Partial>,
+    /// Sequence number of the message that is under way, or of the next.
+    msn: u32,
+}
+
+impl Inbox {
+    pub(super) fn new((count, len): (usize, usize)) -> Inbox {
+        let mut inbox = Inbox { receives: VecDeque::new(), partial: None, msn: 1 };
+        inbox.receives(count, len);
+        inbox
+    }
+
+    /// So many more messages of at most so many bytes.
+    pub(super) fn receives(&mut self, count: usize, len: usize) {
+        match self.receives.back_mut() {
+            Some((there, of)) if *of == len => *there = there.saturating_add(count),
+            _ if count == 0 => {}
+            _ => self.receives.push_back((count, len)),
+        }
+    }
+
+    /// A message is under way.
+    pub(super) fn has_begun(&self) -> bool {
+        self.partial.is_some()
+    }
+
+    /// The first message of a connection was one without content, for which no receive is needed (RFC 6581 section
+    /// 5.1).
+    pub(super) fn skip(&mut self) {
+        self.msn = self.msn.wrapping_add(1);
+    }
+
+    /// Takes a segment of a Send. With the last one its message is an event, and the steering tag that it ends goes
+    /// to `invalidate` before.
+    pub(super) fn take(
+        &mut self,
+        header: &Untagged,
+        payload: &[u8],
+        invalidate: impl FnOnce(u32) -> Result<(), Fault>,
+        into: &mut Events,
+    ) -> Result<(), Fault> {
+        if header.msn != self.msn {
+            let what = format!("message {} where {} was due", header.msn, self.msn);
+            return Err(Fault::new(Terminate::MSN, what));
+        }
+        let mut partial = match self.partial.take() {
+            Some(partial) => partial,
+            None => self.begin(header)?,
+        };
+        if (header.opcode, header.stag) != (partial.opcode, partial.stag) {
+            return Err(Fault::new(Terminate::OPCODE, "a part of another kind of message amid a message"));
+        }
+        if header.offset as usize != partial.bytes.len() {
+            let what = format!("byte {} of a message where {} was due", header.offset, partial.bytes.len());
+            return Err(Fault::new(Terminate::OFFSET, what));
+        }
+        if partial.bytes.len() + payload.len() > partial.max {
+            let what = format!("a message longer than the {} bytes that were there to take it", partial.max);
+            return Err(Fault::new(Terminate::TOO_LONG, what));
+        }
+        if !header.last {
+            partial.bytes.extend_from_slice(payload);
+            self.partial = Some(partial);
+            return Ok(());
+        }
+        self.msn = self.msn.wrapping_add(1);
+        let invalidated = header.invalidates().then_some(header.stag);
+        invalidated.map_or(Ok(()), invalidate)?;
+        match partial.bytes.is_empty() {
+            // It came in one piece, and is copied once.
+            true => into.message(payload, invalidated),
+            false => {
+                partial.bytes.extend_from_slice(payload);
+                into.message(&partial.bytes, invalidated);
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses a receive for the message that begins with this segment.
+    fn begin(&mut self, header: &Untagged) -> Result<Partial, Fault> {
+        let Some((count, len)) = self.receives.front_mut() else {
+            return Err(Fault::new(Terminate::NO_BUFFER, "a message that nothing was there to take"));
+        };
+        let max = *len;
+        *count -= 1;
+        if *count == 0 {
+            self.receives.pop_front();
+        }
+        Ok(Partial { opcode: header.opcode, stag: header.stag, bytes: Vec::new(), max })
+    }
+}

@@ -1,0 +1,135 @@
+//! Our RDMA Reads: as many under way as the other side takes, and each answered in order into the buffer of who
+//! wants it.
+
+use super::fault::Fault;
+use crate::{Event, Piece, Remote, total};
+use lunar_runtime::Buf;
+use lunar_wire::iwarp::{ReadRequest, Tagged, Terminate};
+use std::collections::VecDeque;
+use std::io;
+
+/// The slot of the steering tags of reads. [`Keys`](crate::keys::Keys) has none of that number: so a tag of a read
+/// cannot be written to.
+const SLOT: u32 = 0xffff;
+/// Where the memory of each read begins.
+const BASE: u64 = 1 << 32;
+
+/// Who wants to read: its number, its buffer, and how many pieces are not there yet.
+struct Job {
+    id: u64,
+    buf: Buf,
+    left: usize,
+}
+
+impl Job {
+    fn ended(self, how: io::Result<()>) -> Event {
+        Event::Read(self.id, self.buf, how)
+    }
+}
+
+/// One RDMA Read. It is of the oldest job that has not ended when it is the oldest itself.
+struct Read {
+    from: Remote,
+    /// Where in the buffer of its job the data go, and how many bytes.
+    at: usize,
+    len: usize,
+    /// Bytes that have come.
+    come: usize,
+    /// Its own steering tag, once it is under way.
+    stag: u32,
+}
+
+/// RDMA Reads of ours.
+pub(super) struct Reads {
+    ord: usize,
+    jobs: VecDeque<Job>,
+    under_way: VecDeque<Read>,
+    waiting: VecDeque<Read>,
+    /// Reads that were begun: names the steering tag of the next.
+    begun: u16,
+}
+
+impl Reads {
+    /// Up to `ord` are under way at a time.
+    pub(super) fn new(ord: u16) -> Reads {
+        Reads {
+            ord: ord.into(),
+            jobs: VecDeque::new(),
+            under_way: VecDeque::new(),
+            waiting: VecDeque::new(),
+            begun: 0,
+        }
+    }
+
+    /// A new job: pieces that go to `at` in the buffer, one behind the other. One that is nothing, or cannot be, comes
+    /// back at once.
+    pub(super) fn post(&mut self, id: u64, from: &[Piece], buf: Buf, mut at: usize) -> Option<Event> {
+        let end = total(from).and_then(|len| at.checked_add(len));
+        let fits = end.is_some_and(|end| end <= buf.len())
+            && from.iter().all(|(_, len)| u32::try_from(*len).is_ok());
+        let job = Job { id, buf, left: from.len() };
+        match (fits, from.len(), self.ord) {
+            (false, ..) => {
+                let what = "an RDMA Read beyond the end of its buffer";
+                return Some(job.ended(Err(io::Error::new(io::ErrorKind::InvalidInput, what))));
+            }
+            (_, 0, _) => return Some(job.ended(Ok(()))),
+            (.., 0) => {
+                let what = "the other side takes no RDMA Reads";
+                return Some(job.ended(Err(io::Error::new(io::ErrorKind::Unsupported, what))));
+            }
+            _ => self.jobs.push_back(job),
+        }
+        for &(from, len) in from {
+            self.waiting.push_back(Read { from, at, len, come: 0, stag: 0 });
+            at += len;
+        }
+        None
+    }
+
+    /// The request of the next read, if it may begin now.
+    pub(super) fn next(&mut self) -> Option<ReadRequest> {
+        if self.under_way.len() >= self.ord {
+            return None;
+        }
+        let mut read = self.waiting.pop_front()?;
+        self.begun = self.begun.wrapping_add(1);
+        read.stag = u32::from(self.begun) << 16 | SLOT;
+        let source = (read.from.stag, read.from.offset);
+        let request = ReadRequest { sink: (read.stag, BASE), len: read.len as u32, source };
+        self.under_way.push_back(read);
+        Some(request)
+    }
+
+    /// Takes a segment of a Read Response: it must be the next of the oldest read. The read, if this was its end.
+    pub(super) fn take(&mut self, header: &Tagged, payload: &[u8]) -> Result<Option<Event>, Fault> {
+        let Some(read) = self.under_way.front_mut().filter(|read| read.stag == header.stag) else {
+            let what =
+                format!("a Read Response to the steering tag {:#x}, which no read waits for", header.stag);
+            return Err(Fault::new(Terminate::STAG, what));
+        };
+        let end = read.come + payload.len();
+        if header.offset != BASE + read.come as u64 || end > read.len || header.last != (end == read.len) {
+            let what = format!("a Read Response that is not the rest of a read of {} bytes", read.len);
+            return Err(Fault::new(Terminate::BOUNDS, what));
+        }
+        let Some(job) = self.jobs.front_mut() else { return Ok(None) };
+        job.buf[read.at + read.come..read.at + end].copy_from_slice(payload);
+        read.come = end;
+        if !header.last {
+            return Ok(None);
+        }
+        self.under_way.pop_front();
+        job.left -= 1;
+        let ended = if job.left == 0 { self.jobs.pop_front() } else { None };
+        Ok(ended.map(|job| job.ended(Ok(()))))
+    }
+
+    /// All reads end, for the connection has.
+    pub(super) fn end(&mut self) -> impl Iterator<Item = Event> {
+        self.under_way.clear();
+        self.waiting.clear();
+        let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, "the connection has ended");
+        self.jobs.drain(..).map(move |job| job.ended(Err(gone())))
+    }
+}

@@ -1,0 +1,115 @@
+//! The provider as a whole: engines back to back, faults byte by byte, and connections over TCP.
+
+mod exchange;
+mod faults;
+mod sockets;
+
+use super::*;
+use crate::{Event, Events, Exposed, Remote};
+use lunar_runtime::Buf;
+use lunar_wire::iwarp::ddp::{opcode, queue};
+use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Terminate, Untagged, mpa};
+
+const TERMS: Terms = Terms { ord: 4, ird: 4, receives: (8, 256) };
+
+/// An end of a connection on the terms of these tests.
+fn engine(crc: bool, mss: Option<usize>, first: Option<First>) -> Engine {
+    let Terms { ord, ird, receives } = TERMS;
+    Engine::new(&Agreed { crc, ord, ird, receives, first }, mss, vec![])
+}
+
+/// Who called, and who was called.
+fn pair(crc: bool, mss: Option<usize>) -> [Engine; 2] {
+    [engine(crc, mss, None), engine(crc, mss, Some(First::Any))]
+}
+
+/// Moves what waits in both directions, in pieces of so many bytes, until nothing does.
+fn exchange_by(ends: &mut [Engine; 2], into: &mut [Events; 2], piece: usize) {
+    let mut is_idle = false;
+    while !std::mem::replace(&mut is_idle, true) {
+        for from in [0, 1] {
+            let bytes = ends[from].take_bytes();
+            is_idle &= bytes.is_empty();
+            bytes.chunks(piece).for_each(|piece| ends[1 - from].feed(piece, &mut into[1 - from]));
+        }
+    }
+    ends.iter_mut().zip(into).for_each(|(end, into)| end.take_news(into));
+}
+
+fn exchange(ends: &mut [Engine; 2]) -> [Events; 2] {
+    let mut into = [Events::default(), Events::default()];
+    exchange_by(ends, &mut into, usize::MAX);
+    into
+}
+
+/// An FPDU without a CRC.
+fn fpdu(header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![];
+    header.put(payload.len(), &mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + mpa::padding(bytes.len()) + mpa::CRC_LEN, 0);
+    bytes
+}
+
+fn write(to: Remote, payload: &[u8]) -> Vec<u8> {
+    tagged(opcode::WRITE, true, to, payload)
+}
+
+fn tagged(opcode: u8, last: bool, to: Remote, payload: &[u8]) -> Vec<u8> {
+    fpdu(Header::Tagged(Tagged { opcode, last, stag: to.stag, offset: to.offset }), payload)
+}
+
+const SEND: Untagged =
+    Untagged { opcode: opcode::SEND, last: true, stag: 0, queue: queue::SEND, msn: 1, offset: 0 };
+
+fn send(header: Untagged, payload: &[u8]) -> Vec<u8> {
+    fpdu(Header::Untagged(header), payload)
+}
+
+/// A Read Request with this number.
+fn asking(msn: u32, from: Remote, len: u32) -> Vec<u8> {
+    let request = ReadRequest { sink: (9, 0), len, source: (from.stag, from.offset) };
+    let header = Untagged { opcode: opcode::READ_REQUEST, queue: queue::READ, msn, ..SEND };
+    fpdu(Header::Untagged(header), &request.encode())
+}
+
+/// Bytes that look like chance, and are the same in each run.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = len as u64 | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn buf(bytes: &[u8]) -> Buf {
+    let mut buf = Buf::zeroed(bytes.len());
+    buf.copy_from_slice(bytes);
+    buf
+}
+
+/// The messages that came, with the tags that they ended.
+fn messages(events: &Events) -> Vec<(&[u8], Option<u32>)> {
+    let message = |event: &Event| match event {
+        Event::Message(range, tag) => Some((range.clone(), *tag)),
+        _ => None,
+    };
+    events.list.iter().filter_map(message).map(|(range, tag)| (&events.bytes[range], tag)).collect()
+}
+
+/// The end, if it has come: why, or nothing if it was orderly.
+fn end(events: &Events) -> Option<Option<String>> {
+    match events.list.last() {
+        Some(Event::End(why)) => Some(why.as_ref().map(ToString::to_string)),
+        _ => None,
+    }
+}
+
+/// Memory that was exposed for writing, and is taken back.
+fn sunk(memory: Option<Exposed>) -> Buf {
+    match memory {
+        Some(Exposed::Sink(buf)) => buf,
+        other => panic!("{other:?}"),
+    }
+}

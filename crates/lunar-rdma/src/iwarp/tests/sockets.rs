@@ -1,0 +1,487 @@
+//! Connections over TCP.
+
+use super::*;
+use compio::runtime::{Runtime, spawn};
+use lunar_runtime::Listener;
+use lunar_runtime::out::Payload;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+
+fn run<T>(body: impl Future<Output = T>) -> T {
+    Runtime::new().expect("an event loop").block_on(body)
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+    let address = bound.local_addr().expect("bound");
+    (bound, address)
+}
+
+/// Both ends of a TCP connection, and the address of the second.
+async fn streams() -> (Stream, Stream, SocketAddr) {
+    let (bound, address) = listener();
+    let caller = Stream::connect(address).await.expect("connected");
+    let (called, _) = bound.accept().expect("accepted");
+    (caller, Stream::new(called).expect("a stream"), address)
+}
+
+/// A connection, with who takes the call as given.
+async fn call<T: 'static>(
+    private: &[u8],
+    options: Options,
+    take: impl AsyncFnOnce(Box<dyn Request>) -> T + 'static,
+) -> (Result<Connected, Refused>, T) {
+    let (caller, called, address) = streams().await;
+    let taken = spawn(async move {
+        let asked = request(called, vec![], address, address, &Options { crc: false, ..options }).await;
+        take(asked.expect("a request")).await
+    });
+    let connected = connect(caller, address, private, TERMS, &options).await;
+    (connected, taken.await.expect("taken"))
+}
+
+async fn connected(options: Options) -> [Rc<dyn Endpoint>; 2] {
+    let take = async |asked: Box<dyn Request>| asked.accept(vec![], TERMS).await.expect("accepted");
+    let (caller, called) = call(&[], options, take).await;
+    [caller.expect("connected").0, called]
+}
+
+/// Takes and sends until so many events have come, or the end.
+async fn serve(end: &dyn Endpoint, events: usize) -> Events {
+    let mut into = Events::default();
+    loop {
+        end.poll(&mut into);
+        if into.list.len() >= events || matches!(into.list.last(), Some(Event::End(_))) {
+            return into;
+        }
+        match end.flush() {
+            Ok(false) => lunar_runtime::either(end.readable(), end.writable()).await.expect("ready"),
+            _ => end.readable().await.expect("readable"),
+        }
+    }
+}
+
+#[test]
+fn a_megabyte_is_written_and_read_with_and_without_crcs() {
+    for (crc, mss) in [(false, None), (true, None), (false, Some(1448)), (true, Some(1448))] {
+        run(async {
+            let [caller, called] = connected(Options { crc, mss, window: None }).await;
+            let data = noise(1 << 20);
+            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
+            let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
+            let other = called.clone();
+            let serving = spawn(async move { serve(&*other, 9).await });
+            caller.write(sink, Payload::Buf(buf(&data), data.len()));
+            caller.send(b"written", Payload::Empty, Some(sink.stag));
+            caller.read(7, source, Buf::zeroed(data.len()), 0, data.len());
+            let into = serve(&*caller, 1).await;
+            let [Event::Read(7, read, Ok(()))] = &into.list[..] else { panic!("{:?}", into.list) };
+            assert!(read[..] == data[..]);
+            assert!(caller.has_moved() && caller.waiting() == 0);
+            caller.close();
+            let into = serving.await.expect("served");
+            assert_eq!(messages(&into), [(&b"written"[..], Some(sink.stag))]);
+            assert_eq!(end(&into), Some(None));
+            assert!(sunk(called.revoke(sink.stag))[..] == data[..]);
+        });
+    }
+}
+
+/// More than the buffers of the sockets hold.
+#[test]
+fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let data = noise(8 << 20);
+        let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
+        (0..6).for_each(|id| caller.read(id, source, Buf::zeroed(data.len()), 0, data.len()));
+        let polling = spawn(async move { end(&serve(&*called, usize::MAX).await) });
+        let into = serve(&*caller, 6).await;
+        for event in &into.list {
+            assert!(matches!(event, Event::Read(_, buf, Ok(())) if buf[..] == data[..]));
+        }
+        drop(caller);
+        assert_eq!(polling.await.expect("polled"), Some(None));
+    });
+}
+
+/// What the socket has taken is on its way until TCP has an acknowledgement, or it is thrown away.
+#[test]
+fn writes_are_on_their_way_until_the_other_side_has_them() {
+    run(async {
+        for taken in [true, false] {
+            let [caller, called] = connected(Options::default()).await;
+            let data = noise(16 << 20);
+            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
+            assert!(caller.is_delivered(caller.mark()));
+            caller.write(sink, Payload::Buf(buf(&data), data.len()));
+            let mark = caller.mark();
+            assert!(!caller.flush().unwrap() && !caller.is_delivered(mark));
+            if taken {
+                let polling = spawn(async move { serve(&*called, usize::MAX).await });
+                while !caller.is_delivered(mark) {
+                    _ = caller.flush().unwrap();
+                    lunar_runtime::after_others().await;
+                }
+                drop(caller);
+                polling.await.expect("polled");
+            } else {
+                caller.reset();
+                assert!(caller.is_delivered(mark));
+            }
+        }
+    });
+}
+
+/// Both ends, where the sockets hold all that they can of what the first has written.
+async fn stuck() -> [Rc<dyn Endpoint>; 2] {
+    let [caller, called] = connected(Options::default()).await;
+    let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
+    while caller.flush().unwrap() {
+        caller.write(sink, Payload::Zeros(65536));
+    }
+    [caller, called]
+}
+
+/// The kernel goes on telling what it had not sent.
+#[test]
+fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
+    run(async {
+        let [caller, called] = stuck().await;
+        let mark = caller.mark();
+        assert!(!caller.is_delivered(mark));
+        called.reset();
+        assert!(end(&serve(&*caller, usize::MAX).await).expect("an end").is_some());
+        assert!(caller.is_delivered(mark));
+    });
+}
+
+/// The socket has all of it, and the other side's is full.
+#[test]
+fn what_the_socket_holds_has_not_arrived() {
+    run(async {
+        let [caller, _called] = stuck().await;
+        let mark = caller.mark();
+        caller.close();
+        assert!(!caller.is_delivered(mark), "the kernel goes on sending it");
+    });
+}
+
+#[test]
+fn private_data_travel_both_ways_and_so_do_the_facts() {
+    run(async {
+        for len in [0, 1, 4, 508, 509, 512] {
+            let take = async move |asked: Box<dyn Request>| {
+                assert_eq!(asked.private(), noise(len));
+                let terms = Terms { ird: 2, ord: 1, ..TERMS };
+                asked.accept(noise(512 - len), terms).await.expect("accepted")
+            };
+            let (caller, called) = call(&noise(len), Options::default(), take).await;
+            let (caller, private) = caller.expect("connected");
+            assert_eq!(private, noise(512 - len));
+            assert_eq!((caller.facts().ord, called.facts().ord), (2, 1));
+            assert_eq!(caller.facts().peer, called.facts().local);
+            assert!(caller.facts().sends_invalidate && caller.facts().provider == "iwarp");
+        }
+        let (caller, _called, address) = streams().await;
+        let refused = connect(caller, address, &[0; 513], TERMS, &Options::default()).await;
+        assert!(matches!(refused, Err(Refused::Io(e)) if e.kind() == io::ErrorKind::InvalidInput));
+    });
+}
+
+#[test]
+fn who_calls_hears_why_it_is_turned_down() {
+    run(async {
+        let reject = async |asked: Box<dyn Request>| asked.reject(b"busy".to_vec()).await;
+        let (refused, ()) = call(b"hello", Options::default(), reject).await;
+        assert!(matches!(refused, Err(Refused::Rejected(why)) if why == b"busy"));
+        let (refused, ()) = call(b"hello", Options::default(), async |asked| drop(asked)).await;
+        assert!(matches!(refused, Err(Refused::Rejected(why)) if why.is_empty()));
+    });
+}
+
+/// What a caller hears who says these bytes and no more, and how the request came out.
+fn said(bytes: &[u8]) -> (Vec<u8>, io::Result<Vec<u8>>) {
+    let (bound, address) = listener();
+    let bytes = bytes.to_vec();
+    let caller = thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.write_all(&bytes).expect("sent");
+        stream.shutdown(Shutdown::Write).expect("shut");
+        let mut heard = vec![];
+        stream.read_to_end(&mut heard).expect("an end");
+        heard
+    });
+    let asked = run(async {
+        let stream = Stream::new(bound.accept().expect("accepted").0).expect("a stream");
+        let asked = request(stream, vec![], address, address, &Options::default()).await?;
+        let private = asked.private().to_vec();
+        asked.accept(b"yes".to_vec(), TERMS).await?;
+        Ok(private)
+    });
+    (caller.join().expect("a caller"), asked)
+}
+
+#[test]
+fn the_handshake_has_the_bytes_of_the_standard() {
+    let (heard, asked) = said(b"MPA ID Req Frame\x10\x02\x00\x08\x00\x80\x00\x01\x80\0\0\0");
+    assert_eq!(heard, b"MPA ID Rep Frame\x10\x02\x00\x07\x00\x04\x00\x04yes");
+    assert_eq!(asked.expect("a request"), b"\x80\0\0\0");
+    let (heard, _) = said(b"MPA ID Req Frame\x40\x01\x00\x00");
+    assert_eq!(heard, b"MPA ID Rep Frame\x40\x01\x00\x03yes");
+    let (heard, _) = said(b"MPA ID Req Frame\x50\x02\x00\x04\xc0\x01\xc0\x01");
+    assert_eq!(heard, b"MPA ID Rep Frame\x50\x02\x00\x07\x80\x04\x80\x01yes");
+}
+
+#[test]
+fn markers_and_wrong_revisions_and_too_much_private_data_are_turned_down() {
+    let long = [&b"MPA ID Req Frame\x00\x01\x02\x01"[..], &[0; 513]].concat();
+    for (said_to, reply) in [
+        (&b"MPA ID Req Frame\x80\x01\x00\x00"[..], &b"MPA ID Rep Frame\x20\x01\x00\x00"[..]),
+        (b"MPA ID Req Frame\x00\x03\x00\x00", b"MPA ID Rep Frame\x20\x02\x00\x00"),
+        (&long, b"MPA ID Rep Frame\x20\x02\x00\x00"),
+    ] {
+        let (heard, asked) = said(said_to);
+        assert_eq!((&heard[..], asked.is_err()), (reply, true));
+    }
+    for nonsense in [&b"GET / HTTP/1.0\r\n\r\n"[..], b"MPA ID Rep Frame\0\x01\0\0", b"MPA ID", b""] {
+        let (heard, asked) = said(nonsense);
+        assert!(heard.is_empty() && asked.is_err());
+    }
+}
+
+/// How a call comes out that is answered by these bytes, and what was asked.
+fn answered(reply: &[u8]) -> (Result<Vec<u8>, Refused>, Vec<u8>) {
+    let (bound, address) = listener();
+    let reply = reply.to_vec();
+    let called = thread::spawn(move || {
+        let mut stream = bound.accept().expect("accepted").0;
+        let mut asked = vec![0; 26];
+        stream.read_exact(&mut asked).expect("a request");
+        stream.write_all(&reply).expect("sent");
+        asked
+    });
+    let answer = run(async {
+        let stream = Stream::connect(address).await.expect("connected");
+        connect(stream, address, b"hi", TERMS, &Options { crc: true, ..Options::default() }).await
+    });
+    (answer.map(|(_, private)| private), called.join().expect("called"))
+}
+
+#[test]
+fn an_answer_of_either_revision_is_taken_and_no_other() {
+    let (answer, asked) = answered(b"MPA ID Rep Frame\x00\x01\x00\x02ok");
+    assert_eq!(asked, b"MPA ID Req Frame\x50\x02\x00\x06\x00\x04\x00\x04hi");
+    assert_eq!(answer.expect("connected"), b"ok");
+    let (answer, _) = answered(b"MPA ID Rep Frame\x10\x02\x00\x06\x00\x01\x00\x01ok");
+    assert_eq!(answer.expect("connected"), b"ok");
+    let (answer, _) = answered(b"MPA ID Rep Frame\x20\x01\x00\x02no");
+    assert!(matches!(answer, Err(Refused::Rejected(why)) if why == b"no"));
+    for wrong in
+        [&b"MPA ID Rep Frame\x80\x01\x00\x00"[..], b"MPA ID Rep Frame\x00\x09\x00\x00", b"MPA ", b"HTTP"]
+    {
+        assert!(matches!(answered(wrong).0, Err(Refused::Io(_))), "{wrong:?}");
+    }
+}
+
+/// What is asked of who answers one call after the other by these bytes, and how that came out.
+fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, Refused>, Vec<Vec<u8>>) {
+    let (bound, address) = listener();
+    let called = thread::spawn(move || {
+        let answer = |reply: &[u8]| {
+            let mut stream = bound.accept().expect("accepted").0;
+            let mut asked = vec![0; 20];
+            stream.read_exact(&mut asked).expect("a request");
+            let mut rest = vec![0; usize::from(asked[19])];
+            stream.read_exact(&mut rest).expect("all of it");
+            stream.write_all(reply).expect("sent");
+            [asked, rest].concat()
+        };
+        replies.map(answer).to_vec()
+    });
+    let answer = run(async {
+        let stream = Stream::connect(address).await.expect("connected");
+        connect(stream, address, b"hi", TERMS, &Options::default()).await
+    });
+    (answer.map(|(_, private)| private), called.join().expect("called"))
+}
+
+#[test]
+fn who_knows_only_the_first_revision_is_asked_in_it() {
+    let first_no: [&[u8]; 2] = [b"", b"MPA ID Rep Frame\x20\x01\x00\x00"];
+    for no in first_no {
+        let (answer, asked) = asked_again([no, b"MPA ID Rep Frame\x00\x01\x00\x02ok"]);
+        assert_eq!(answer.expect("connected"), b"ok");
+        let want: [&[u8]; 2] =
+            [b"MPA ID Req Frame\x10\x02\x00\x06\x00\x04\x00\x04hi", b"MPA ID Req Frame\x00\x01\x00\x02hi"];
+        assert_eq!(asked, want);
+        let (answer, _) = asked_again([no, b"MPA ID Rep Frame\x20\x01\x00\x02no"]);
+        assert!(matches!(answer, Err(Refused::Rejected(why)) if why == b"no"));
+        // What is no MPA at all says so the first time already.
+        let (answer, _) = asked_again([no, b""]);
+        assert!(matches!(answer, Err(Refused::Io(_))) == no.is_empty());
+    }
+}
+
+#[test]
+fn the_connection_that_is_asked_again_is_like_the_first() {
+    run(async {
+        let (_bound, address) = listener();
+        let first = Stream::connect(address).await.expect("connected");
+        first.set_window(40_000).expect("TCP");
+        let options = Options { window: Some(40_000), ..Options::default() };
+        let second = dial(address, &options).await.expect("connected");
+        let buffers = |stream: &Stream| (stream.route().receive_buffer, stream.route().send_buffer);
+        assert_eq!(buffers(&first), buffers(&second));
+    });
+}
+
+#[test]
+fn what_was_read_before_may_be_any_part_of_the_request_and_more() {
+    let whole = [&b"MPA ID Req Frame\x00\x01\x00\x02hi"[..], &send(SEND, b"first")].concat();
+    run(async {
+        for cut in [0, 1, 16, 20, 22, 23, whole.len() - 1, whole.len()] {
+            let (caller, called, address) = streams().await;
+            caller.send(&[io::IoSlice::new(&whole[cut..])]).expect("sent");
+            let asked = request(called, whole[..cut].to_vec(), address, address, &Options::default()).await;
+            let asked = asked.expect("a request");
+            assert_eq!(asked.private(), b"hi");
+            let called = asked.accept(vec![], TERMS).await.expect("accepted");
+            called.readable().await.expect("readable");
+            let into = serve(&*called, 1).await;
+            assert_eq!(messages(&into), [(&b"first"[..], None)], "cut at {cut}");
+        }
+    });
+}
+
+#[test]
+fn who_was_called_and_speaks_too_soon_waits_for_the_first_word() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        called.send(b"answer", Payload::Empty, None);
+        assert!(!called.flush().expect("open"));
+        let other = called.clone();
+        let waiting = spawn(async move { other.writable().await });
+        caller.send(b"question", Payload::Empty, None);
+        assert!(caller.flush().expect("open"));
+        assert_eq!(messages(&serve(&*called, 1).await), [(&b"question"[..], None)]);
+        waiting.await.expect("woken").expect("writable");
+        assert_eq!(messages(&serve(&*caller, 1).await), [(&b"answer"[..], None)]);
+    });
+}
+
+#[test]
+fn a_fault_is_told_to_the_other_side_over_the_wire() {
+    run(async {
+        let [caller, called] = connected(Options { crc: true, ..Options::default() }).await;
+        caller.read(1, Remote { stag: 77, offset: 0 }, Buf::zeroed(4), 0, 4);
+        caller.flush().expect("open");
+        assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
+        assert!(called.flush().is_err());
+        let into = serve(&*caller, 2).await;
+        assert!(matches!(&into.list[0], Event::Read(1, _, Err(_))));
+        let why = end(&into).expect("an end").expect("a reason");
+        assert!(why.contains("an RDMA Read from a steering tag that names nothing"), "{why}");
+    });
+}
+
+/// A fault is found while the other side takes nothing, and it goes on sending.
+#[test]
+fn a_fault_is_told_to_who_takes_nothing_for_long() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let (len, nowhere) = (16 << 20, Remote { stag: 77, offset: 0 });
+        let sink = caller.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
+        caller.send(b"first", Payload::Empty, None);
+        caller.flush().expect("open");
+        assert_eq!(messages(&serve(&*called, 1).await).len(), 1);
+        called.write(sink, Payload::Buf(Buf::zeroed(len), len));
+        assert!(!called.flush().expect("open"), "the sockets hold all of it");
+        let other = called.clone();
+        let waiting = spawn(async move { other.writable().await });
+        lunar_runtime::after_others().await;
+        caller.write(nowhere, Payload::Zeros(1 << 20));
+        caller.flush().expect("open");
+        assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
+        assert!(called.waiting() == 0, "what had not begun is dropped");
+        waiting.await.expect("woken").expect("over");
+        drop(called);
+        let why = end(&serve(&*caller, 1).await).expect("an end").expect("a reason");
+        assert!(why.contains("the other side ended the connection"), "{why}");
+    });
+}
+
+#[test]
+fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        drop(caller);
+        assert_eq!(end(&serve(&*called, 1).await), Some(None));
+        let [caller, called] = connected(Options::default()).await;
+        let other = called.clone();
+        let waiting = spawn(async move { serve(&*other, 1).await });
+        caller.send(b"question", Payload::Empty, None);
+        lunar_runtime::after_others().await;
+        called.close();
+        assert_eq!(end(&waiting.await.expect("served")), Some(None));
+    });
+}
+
+/// Else who waits for more would never sleep again.
+#[test]
+fn nothing_is_waited_for_once_the_end_was_told() {
+    run(async {
+        for by_itself in [false, true] {
+            let [caller, called] = connected(Options::default()).await;
+            if by_itself {
+                called.close()
+            } else {
+                caller.close()
+            }
+            called.readable().await.expect("the end");
+            assert_eq!(end(&serve(&*called, 1).await), Some(None));
+            let e = called.readable().await.expect_err("it is over");
+            assert_eq!(e.kind(), io::ErrorKind::NotConnected);
+        }
+    });
+}
+
+/// What the kernel still holds would come behind what is done on another connection.
+#[test]
+fn a_reset_throws_away_what_was_not_delivered() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let len = 16 << 20;
+        let sink = called.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
+        caller.write(sink, Payload::Buf(Buf::zeroed(len), len));
+        assert!(!caller.flush().expect("a connection"), "the sockets hold all of it");
+        caller.reset();
+        assert!(caller.flush().is_err());
+        let into = serve(&*called, 1).await;
+        let [Event::End(Some(e))] = &into.list[..] else { panic!("{:?}", into.list) };
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+    });
+}
+
+/// The same by the death of a process, and by who forgets it.
+#[test]
+fn a_connection_may_be_reset_by_its_end() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        caller.reset_on_close(true).expect("TCP");
+        caller.send(b"a word", Payload::Empty, None);
+        caller.flush().expect("a connection");
+        drop(caller);
+        called.readable().await.expect("something");
+        let mut into = Events::default();
+        loop {
+            called.poll(&mut into);
+            if let Some(Event::End(e)) = into.list.last() {
+                assert_eq!(e.as_ref().map(io::Error::kind), Some(io::ErrorKind::ConnectionReset));
+                return;
+            }
+            called.readable().await.expect("an end");
+        }
+    });
+}

@@ -1,0 +1,193 @@
+//! The way out: messages are cut into FPDUs that fit a TCP segment each.
+
+use crate::Remote;
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::digest::crc32c;
+use lunar_runtime::out::{Out, Payload};
+use lunar_wire::iwarp::ddp::{self, opcode, queue};
+use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Terminate, Untagged, mpa};
+use std::rc::Rc;
+
+/// Bytes of a TCP segment where the kernel does not tell.
+const DEFAULT_MSS: usize = 1448;
+/// Bounds of what is cut to, in bytes: the longest header must fit, and the length of a segment has 16 bits.
+const MIN_MSS: usize = 148;
+const MAX_MSS: usize = 65_000;
+
+/// What waits to be sent, as FPDUs.
+pub(super) struct Transmit {
+    /// The FPDUs.
+    pub(super) out: Out,
+    crc: bool,
+    mss: usize,
+    /// What stands before the payload of an FPDU; kept for its memory.
+    frame: Vec<u8>,
+    /// Sequence numbers of the next Send and the next Read Request.
+    send_msn: u32,
+    read_msn: u32,
+}
+
+impl Transmit {
+    /// `mss` in bytes is what an FPDU may take.
+    pub(super) fn new(crc: bool, mss: Option<usize>) -> Transmit {
+        let mss = mss.unwrap_or(DEFAULT_MSS).clamp(MIN_MSS, MAX_MSS);
+        Transmit { out: Out::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
+    }
+
+    /// A Send, with Invalidate if a steering tag is to end.
+    pub(super) fn send(&mut self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        let opcode = if invalidate.is_some() { opcode::SEND_INVALIDATE } else { opcode::SEND };
+        let msn = next(&mut self.send_msn);
+        self.cut(untagged(opcode, invalidate.unwrap_or(0), queue::SEND, msn), head, payload);
+    }
+
+    /// An RDMA Write.
+    pub(super) fn write(&mut self, to: Remote, payload: Payload) {
+        self.cut(tagged(opcode::WRITE, to), &[], payload);
+    }
+
+    /// A Read Response.
+    pub(super) fn respond(&mut self, to: Remote, payload: Payload) {
+        self.cut(tagged(opcode::READ_RESPONSE, to), &[], payload);
+    }
+
+    /// A Read Request.
+    pub(super) fn request(&mut self, request: &ReadRequest) {
+        let msn = next(&mut self.read_msn);
+        self.cut(untagged(opcode::READ_REQUEST, 0, queue::READ, msn), &request.encode(), Payload::Empty);
+    }
+
+    /// A Terminate; `wrong` as for [`Terminate::encode`].
+    pub(super) fn terminate(&mut self, why: Terminate, wrong: &[u8]) {
+        self.cut(untagged(opcode::TERMINATE, 0, queue::TERMINATE, 1), &why.encode(wrong), Payload::Empty);
+    }
+
+    /// Cuts a message, its head and its payload, into FPDUs. `first` is the header of the first one.
+    fn cut(&mut self, first: Header, head: &[u8], payload: Payload) {
+        let whole = head.len() + payload.bytes().len();
+        // A multiple of four: then only the last FPDU is padded.
+        let max = (self.mss - mpa::CRC_LEN - first.len()) & !3;
+        if whole <= max {
+            return self.push(&part(first, 0, true), head, payload);
+        }
+        let body = Body::from(payload);
+        let mut at = 0;
+        while at < whole {
+            let end = (at + max).min(whole);
+            let of_head = &head[at.min(head.len())..end.min(head.len())];
+            let [from, to] = [at, end].map(|at| at.saturating_sub(head.len()));
+            self.push(&part(first, at, end == whole), of_head, body.part(from, to - from));
+            at = end;
+        }
+    }
+
+    /// Queues one FPDU.
+    fn push(&mut self, header: &Header, head: &[u8], payload: Payload) {
+        let bytes = payload.bytes();
+        self.frame.clear();
+        header.put(head.len() + bytes.len(), &mut self.frame);
+        self.frame.extend_from_slice(head);
+        let padding = mpa::padding(self.frame.len() + bytes.len());
+        let mut tail = [0; 3 + mpa::CRC_LEN];
+        if self.crc {
+            let crc = crc32c(&[&self.frame, bytes, &tail[..padding]]);
+            tail[padding..padding + mpa::CRC_LEN].copy_from_slice(&crc.to_le_bytes());
+        }
+        self.out.push(&self.frame, payload, &tail[..padding + mpa::CRC_LEN]);
+    }
+}
+
+fn next(msn: &mut u32) -> u32 {
+    let this = *msn;
+    *msn = msn.wrapping_add(1);
+    this
+}
+
+fn tagged(opcode: u8, to: Remote) -> Header {
+    Header::Tagged(Tagged { opcode, last: true, stag: to.stag, offset: to.offset })
+}
+
+fn untagged(opcode: u8, stag: u32, queue: u32, msn: u32) -> Header {
+    Header::Untagged(Untagged { opcode, last: true, stag, queue, msn, offset: 0 })
+}
+
+/// The header of a segment that begins so many bytes behind the first of its message.
+fn part(first: Header, at: usize, last: bool) -> Header {
+    match first {
+        Header::Tagged(t) => Header::Tagged(Tagged { last, offset: t.offset.wrapping_add(at as u64), ..t }),
+        Header::Untagged(u) => Header::Untagged(ddp::Untagged { last, offset: at as u32, ..u }),
+    }
+}
+
+/// A payload that several FPDUs share.
+enum Body {
+    Zeros,
+    Bytes(Vec<u8>),
+    /// A buffer, and where in it the payload begins.
+    Shared(Rc<Buf>, usize),
+}
+
+impl From<Payload> for Body {
+    fn from(payload: Payload) -> Body {
+        match payload {
+            Payload::Empty => Body::Bytes(Vec::new()),
+            Payload::Zeros(_) => Body::Zeros,
+            Payload::Bytes(bytes) => Body::Bytes(bytes),
+            Payload::Buf(buf, _) => Body::Shared(Rc::new(buf), 0),
+            Payload::Part(buf, at, _) => Body::Shared(buf, at),
+        }
+    }
+}
+
+impl Body {
+    fn part(&self, from: usize, len: usize) -> Payload {
+        match self {
+            _ if len == 0 => Payload::Empty,
+            Body::Zeros => Payload::Zeros(len),
+            Body::Bytes(bytes) => Payload::Bytes(bytes[from..from + len].to_vec()),
+            Body::Shared(buf, at) => Payload::Part(buf.clone(), at + from, len),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_is_one_fpdu_with_padding_and_crc() {
+        let mut transmit = Transmit::new(true, None);
+        transmit.send(b"head", Payload::Bytes(b"body!".to_vec()), None);
+        let covered = b"\x00\x1b\x41\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0headbody!\0\0\0";
+        let crc = crc32c(&[covered]).to_le_bytes();
+        assert_eq!(transmit.out.take_bytes(), [&covered[..], &crc].concat());
+    }
+
+    #[test]
+    fn no_fpdu_is_longer_than_a_segment_of_tcp_and_only_the_last_is_padded() {
+        for mss in [148, 1448, 1449, 9000, 65_000] {
+            let mut transmit = Transmit::new(false, Some(mss));
+            transmit.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(100_001));
+            let bytes = transmit.out.take_bytes();
+            let (mut rest, mut sent) = (&bytes[..], 0);
+            while !rest.is_empty() {
+                let segment = usize::from(u16::from_be_bytes([rest[0], rest[1]]));
+                let whole = mpa::fpdu_len(segment);
+                assert!(whole <= mss, "{whole} of {mss}");
+                assert!(whole == rest.len() || mpa::padding(segment + 2) == 0);
+                sent += segment - 14;
+                rest = &rest[whole..];
+            }
+            assert_eq!(sent, 100_001);
+        }
+    }
+
+    #[test]
+    fn a_large_buffer_is_shared_by_its_fpdus_and_let_go_with_the_last() {
+        let (mut transmit, buf) = (Transmit::new(false, None), Rc::new(Buf::zeroed(10_000)));
+        transmit.write(Remote { stag: 1, offset: 0 }, Payload::Part(buf.clone(), 0, 10_000));
+        assert_eq!(Rc::strong_count(&buf), 1 + 10_000usize.div_ceil(1428));
+        transmit.out.take_bytes();
+        assert_eq!(Rc::strong_count(&buf), 1);
+    }
+}

@@ -1,0 +1,180 @@
+//! Memory that the other side may use, by steering tag: for the providers that keep such a table themselves.
+
+use crate::{Exposed, Remote};
+use lunar_runtime::Buf;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Bits of a steering tag that name its slot; the others are its generation, so that an old tag names nothing.
+const SLOT_BITS: u32 = 16;
+const SLOTS: usize = (1 << SLOT_BITS) - 1;
+/// Where the memory of each tag begins: not at zero, so that who forgets the offset is found out.
+const BASE: u64 = 1 << 32;
+
+/// Why memory cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The steering tag names nothing, or nothing any more.
+    Tag,
+    /// It names memory for the other direction.
+    Direction,
+    /// It is outside of what was exposed.
+    Bounds,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Tag => "a steering tag that names nothing",
+            Fault::Direction => "memory for the other direction",
+            Fault::Bounds => "a place outside of the memory that was exposed",
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u16,
+    memory: Option<Exposed>,
+    /// The other side has ended its right; the memory waits for its owner.
+    is_ended: bool,
+}
+
+/// The steering tags of one connection: those of others name nothing here.
+#[derive(Debug, Default)]
+pub struct Keys {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+}
+
+impl Keys {
+    /// Gives memory a tag.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < SLOTS => {
+                self.slots.push(Slot { generation: 1, ..Slot::default() });
+                self.slots.len() - 1
+            }
+            None => return Err(io::Error::other("too much memory is exposed at once")),
+        };
+        let generation = self.slots[slot].generation;
+        self.slots[slot].memory = Some(memory);
+        let stag = u32::from(generation) << SLOT_BITS | slot as u32;
+        Ok(Remote { stag, offset: BASE })
+    }
+
+    /// Takes a tag back: its memory, if it names some, also if the other side has ended it.
+    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+        let slot = self.find(stag)?;
+        let Slot { generation, memory, is_ended } = &mut self.slots[slot];
+        let memory = memory.take()?;
+        *generation = generation.wrapping_add(1).max(1);
+        *is_ended = false;
+        self.free.push(slot);
+        Some(memory)
+    }
+
+    /// The other side ends a tag: it names nothing for it any more. False if it did not before.
+    pub fn end(&mut self, stag: u32) -> bool {
+        let usable = self.usable(stag);
+        if let Some(slot) = usable {
+            self.slots[slot].is_ended = true;
+        }
+        usable.is_some()
+    }
+
+    /// The slot of a tag that the other side may use.
+    fn usable(&self, stag: u32) -> Option<usize> {
+        self.find(stag).filter(|slot| !self.slots[*slot].is_ended)
+    }
+
+    fn find(&self, stag: u32) -> Option<usize> {
+        let slot = stag as usize & SLOTS;
+        let there = self.slots.get(slot)?;
+        (u32::from(there.generation) == stag >> SLOT_BITS && there.memory.is_some()).then_some(slot)
+    }
+
+    /// Where the other side may write.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn sink(&mut self, to: Remote, len: usize) -> Result<&mut [u8], Fault> {
+        let slot = self.usable(to.stag).ok_or(Fault::Tag)?;
+        match &mut self.slots[slot].memory {
+            Some(Exposed::Sink(buf)) => {
+                let range = range(to.offset, len, buf.len())?;
+                Ok(&mut buf[range])
+            }
+            Some(Exposed::Source(_)) => Err(Fault::Direction),
+            None => Err(Fault::Tag),
+        }
+    }
+
+    /// What the other side may read: the buffer, and from where.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn source(&self, from: Remote, len: usize) -> Result<(Rc<Buf>, usize), Fault> {
+        let slot = self.usable(from.stag).ok_or(Fault::Tag)?;
+        match &self.slots[slot].memory {
+            Some(Exposed::Source(buf)) => Ok((buf.clone(), range(from.offset, len, buf.len())?.start)),
+            Some(Exposed::Sink(_)) => Err(Fault::Direction),
+            None => Err(Fault::Tag),
+        }
+    }
+}
+
+fn range(offset: u64, len: usize, whole: usize) -> Result<Range<usize>, Fault> {
+    let start =
+        offset.checked_sub(BASE).and_then(|start| usize::try_from(start).ok()).ok_or(Fault::Bounds)?;
+    let end = start.checked_add(len).filter(|end| *end <= whole).ok_or(Fault::Bounds)?;
+    Ok(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_that_was_taken_back_names_nothing_even_when_its_slot_is_used_again() {
+        let mut keys = Keys::default();
+        let first = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert!(keys.sink(first, 8).is_ok());
+        assert!(matches!(keys.revoke(first.stag), Some(Exposed::Sink(buf)) if buf.len() == 8));
+        let second = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert_ne!(first.stag, second.stag);
+        assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
+        assert!(keys.revoke(first.stag).is_none() && keys.sink(second, 1).is_ok());
+    }
+
+    #[test]
+    fn a_tag_that_the_other_side_ends_keeps_its_memory_for_its_owner() {
+        let mut keys = Keys::default();
+        let first = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert_eq!([keys.end(first.stag), keys.end(first.stag), keys.end(7)], [true, false, false]);
+        assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
+        assert!(keys.revoke(first.stag).is_some() && keys.revoke(first.stag).is_none());
+        let second = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert!(keys.sink(second, 8).is_ok() && !keys.end(first.stag));
+    }
+
+    #[test]
+    fn memory_is_used_within_its_bounds_and_in_its_direction() {
+        let mut keys = Keys::default();
+        let (sink, source) = (Exposed::Sink(Buf::zeroed(8)), Exposed::Source(Rc::new(Buf::zeroed(8))));
+        let [sink, source] = [sink, source].map(|memory| keys.expose(memory).unwrap());
+        assert_eq!(keys.sink(source, 1).unwrap_err(), Fault::Direction);
+        assert_eq!(keys.source(sink, 1).unwrap_err(), Fault::Direction);
+        assert_eq!(keys.source(source.beyond(3), 5).unwrap().1, 3);
+        for (at, len) in [(0, 9), (8, 1), (4, 5), (u64::MAX, 1), (0, usize::MAX)] {
+            assert_eq!(keys.sink(sink.beyond(at), len).unwrap_err(), Fault::Bounds, "{at} {len}");
+        }
+        assert!(keys.sink(sink.beyond(8), 0).is_ok());
+    }
+}

@@ -1,0 +1,215 @@
+//! What belongs to one end of a connection.
+
+use super::faults::{Faults, Operation};
+use crate::keys::Keys;
+use crate::{Event, Events, Exposed, Piece, Remote, Terms};
+use lunar_runtime::Buf;
+use lunar_runtime::out::Payload;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+/// RDMA Reads to one buffer, which are under way and end together: their number, where from, and where to.
+pub(super) struct Read {
+    pub id: u64,
+    pub from: Vec<Piece>,
+    pub buf: Buf,
+    pub at: usize,
+}
+
+/// What was queued.
+pub(super) enum Job {
+    Send(Message),
+    Write(Remote, Payload),
+    Read(Read),
+}
+
+impl Job {
+    /// Bytes of it, with what holds them.
+    pub fn size(&self) -> usize {
+        let bytes = match self {
+            Job::Send(message) => message.bytes.len(),
+            Job::Write(_, payload) => payload.bytes().len(),
+            Job::Read(_) => 0,
+        };
+        bytes + size_of::<Job>()
+    }
+}
+
+/// A message, and the steering tag that it ends where it arrives.
+pub(super) struct Message {
+    pub bytes: Vec<u8>,
+    pub invalidate: Option<u32>,
+}
+
+/// One end.
+pub(super) struct Side {
+    pub faults: Rc<Faults>,
+    keys: Keys,
+    /// Messages that are taken, in this order: how many, and how long.
+    pub receives: VecDeque<(usize, usize)>,
+    /// What was not flushed.
+    pub queue: VecDeque<Job>,
+    /// Messages and RDMA Writes that were flushed and have not left.
+    pub posted: VecDeque<Job>,
+    /// Messages and RDMA Writes that were ever queued, and that have left.
+    pub queued: u64,
+    pub sent: u64,
+    /// Reads that were flushed and have not ended; so many of the first are under way, the others wait.
+    pub reads: VecDeque<Read>,
+    pub under_way: usize,
+    pub ord: u16,
+    pub invalidates: bool,
+    /// Messages to this end that have not arrived.
+    pub arriving: VecDeque<Message>,
+    /// What has come and was not taken.
+    pub came: Events,
+    pub moved: bool,
+}
+
+impl Side {
+    pub fn new(own: Terms, other: Terms, faults: Rc<Faults>) -> Side {
+        Side {
+            invalidates: faults.invalidates.get(),
+            faults,
+            keys: Keys::default(),
+            receives: VecDeque::from([own.receives]),
+            queue: VecDeque::new(),
+            posted: VecDeque::new(),
+            queued: 0,
+            sent: 0,
+            reads: VecDeque::new(),
+            under_way: 0,
+            ord: own.ord.min(other.ird),
+            arriving: VecDeque::new(),
+            came: Events::default(),
+            moved: false,
+        }
+    }
+
+    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+        match self.faults.fail_next_expose.take() {
+            true => Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for memory, as was asked for")),
+            false => self.keys.expose(memory),
+        }
+    }
+
+    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+        self.keys.revoke(stag)
+    }
+
+    /// The other end writes here.
+    pub fn written(&mut self, to: Remote, bytes: &[u8]) -> Result<(), String> {
+        let sink = self.keys.sink(to, bytes.len());
+        sink.map_err(|fault| format!("RDMA Write to {:#010x}: {fault}", to.stag))?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The other end reads here.
+    pub fn read_by(&self, read: &mut Read) -> Result<(), String> {
+        let mut at = read.at;
+        for (from, len) in &read.from {
+            let source = self.keys.source(*from, *len);
+            let (bytes, start) =
+                source.map_err(|fault| format!("RDMA Read from {:#010x}: {fault}", from.stag))?;
+            let sink = at.checked_add(*len).and_then(|end| read.buf.get_mut(at..end));
+            sink.ok_or("RDMA Read beyond the end of its buffer")?.copy_from_slice(&bytes[start..start + len]);
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// A message arrives.
+    pub fn arrives(&mut self, message: &Message) -> Result<(), String> {
+        let len = self.next_receive().ok_or("a message found no receive posted")?;
+        if message.bytes.len() > len {
+            return Err(format!("a message of {} bytes found a receive of {len}", message.bytes.len()));
+        }
+        if let Some(stag) = message.invalidate.filter(|stag| !self.keys.end(*stag)) {
+            return Err(format!("a message ended {stag:#010x}, which names nothing"));
+        }
+        self.came.message(&message.bytes, message.invalidate);
+        Ok(())
+    }
+
+    /// What is to be done next of what was queued, if it is not held up.
+    pub fn next_job(&mut self) -> Option<Job> {
+        self.queue.front()?;
+        let is_read = |job: &Job| matches!(job, Job::Read(_));
+        let at = if self.faults.sends.admits() { 0 } else { self.queue.iter().position(is_read)? };
+        self.queue.remove(at)
+    }
+
+    /// The next message or RDMA Write to leave, if it is not held up.
+    pub fn next_posted(&mut self) -> Option<Job> {
+        self.posted.front()?;
+        let job = if self.faults.line.admits() { self.posted.pop_front() } else { None };
+        self.sent += u64::from(job.is_some());
+        job
+    }
+
+    /// Begins as many RDMA Reads as may be under way.
+    pub fn begin_reads(&mut self) {
+        while self.under_way < self.ord.into()
+            && let Some(Read { id, from, .. }) = self.reads.get(self.under_way)
+        {
+            for (from, len) in from {
+                self.faults.did(Operation::Read { id: *id, from: *from, len: *len });
+            }
+            self.under_way += 1;
+        }
+    }
+
+    /// The RDMA Read that ends next, if one is under way and not held up.
+    pub fn next_read(&mut self) -> Option<Read> {
+        if self.under_way == 0 || !self.faults.reads.admits() {
+            return None;
+        }
+        self.under_way -= 1;
+        self.reads.pop_front()
+    }
+
+    fn next_receive(&mut self) -> Option<usize> {
+        while let Some((0, _)) = self.receives.front() {
+            self.receives.pop_front();
+        }
+        let (count, len) = self.receives.front_mut()?;
+        *count -= 1;
+        Some(*len)
+    }
+
+    /// An RDMA Read of this end has ended.
+    pub fn read_ended(&mut self, read: Read, result: io::Result<()>) {
+        self.faults.ended(read.id);
+        self.came.list.push(Event::Read(read.id, read.buf, result));
+    }
+
+    /// The connection is over: reads fail, and everything else that waits is dropped.
+    pub fn over(&mut self, reason: Option<&str>) {
+        self.arriving.clear();
+        self.posted.clear();
+        self.under_way = 0;
+        let queued = std::mem::take(&mut self.queue);
+        let queued =
+            queued.into_iter().filter_map(|job| if let Job::Read(read) = job { Some(read) } else { None });
+        let reads: Vec<Read> = self.reads.drain(..).chain(queued).collect();
+        for read in reads {
+            self.read_ended(read, Err(broken(reason)));
+        }
+        self.came.list.push(Event::End(reason.map(|reason| broken(Some(reason)))));
+        self.tell();
+    }
+
+    /// Keeps the count of what is outstanding, and rings if something has come.
+    pub fn tell(&self) {
+        self.faults.set_outstanding(self.queue.len() + self.posted.len() + self.reads.len());
+        if !self.came.is_empty() {
+            self.faults.bell.notify(usize::MAX);
+        }
+    }
+}
+
+/// Why something did not go through.
+pub(super) fn broken(reason: Option<&str>) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, reason.unwrap_or("the connection was closed").to_string())
+}

@@ -1,0 +1,437 @@
+use super::*;
+use crate::MAX_PRIVATE;
+use crate::{Event, Events, Exposed, Remote};
+use lunar_runtime::Buf;
+use lunar_runtime::out::Payload;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake};
+
+const TERMS: Terms = Terms { ord: 2, ird: 2, receives: (4, 64) };
+
+struct Pair {
+    a: Rc<dyn Endpoint>,
+    b: Rc<dyn Endpoint>,
+    /// What goes wrong at `a`, and at `b`.
+    fa: Rc<Faults>,
+    fb: Rc<Faults>,
+}
+
+fn pair_of(a: Terms, b: Terms) -> Pair {
+    let [fa, fb] = [Rc::<Faults>::default(), Rc::default()];
+    let (a, b) = pair(a, b, [fa.clone(), fb.clone()]);
+    Pair { a, b, fa, fb }
+}
+
+fn ready() -> Pair {
+    pair_of(TERMS, TERMS)
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Polls once.
+fn once<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>, woken: &Arc<Woken>) -> Poll<T> {
+    future.as_mut().poll(&mut Context::from_waker(&woken.clone().into()))
+}
+
+/// What is ready at once.
+fn now<T>(mut future: Wait<'_, T>) -> T {
+    let Poll::Ready(value) = once(&mut future, &Arc::default()) else { panic!("it waits") };
+    value
+}
+
+/// What has come, in words.
+fn came(end: &Rc<dyn Endpoint>) -> Vec<String> {
+    let mut events = Events::default();
+    end.poll(&mut events);
+    let bytes = &events.bytes;
+    let words = events.list.iter().map(|event| match event {
+        Event::Message(range, None) => String::from_utf8_lossy(&bytes[range.clone()]).into_owned(),
+        Event::Message(range, Some(_)) => format!("{} ended", String::from_utf8_lossy(&bytes[range.clone()])),
+        Event::Read(id, buf, Ok(())) => format!("read {id} {}", String::from_utf8_lossy(buf)),
+        Event::Read(id, _, Err(_)) => format!("read {id} failed"),
+        Event::End(None) => "end".into(),
+        Event::End(Some(e)) => format!("end: {e}"),
+    });
+    words.collect()
+}
+
+fn say(end: &Rc<dyn Endpoint>, text: &str) {
+    end.send(text.as_bytes(), Payload::Empty, None);
+    assert!(end.flush().unwrap());
+}
+
+fn source(text: &str) -> Exposed {
+    let mut buf = Buf::zeroed(text.len());
+    buf.copy_from_slice(text.as_bytes());
+    Exposed::Source(Rc::new(buf))
+}
+
+fn read(end: &Rc<dyn Endpoint>, id: u64, from: Remote, len: usize) {
+    end.read(id, from, Buf::zeroed(len), 0, len);
+}
+
+#[test]
+fn messages_arrive_in_order_and_only_when_they_are_flushed() {
+    let Pair { a, b, fa, .. } = ready();
+    a.send(b"one ", Payload::Bytes(b"two".to_vec()), None);
+    a.send(b"three", Payload::Empty, None);
+    assert!(a.waiting() > 12 && !a.has_moved() && fa.outstanding() == 2);
+    assert_eq!(came(&b), [""; 0]);
+    assert!(a.flush().unwrap());
+    assert!(a.waiting() == 0 && a.has_moved() && !a.has_moved() && fa.outstanding() == 0);
+    say(&a, "four");
+    assert_eq!(came(&b), ["one two", "three", "four"]);
+    assert_eq!(came(&b), [""; 0]);
+}
+
+#[test]
+fn who_waits_is_woken_by_what_the_other_side_flushed() {
+    let Pair { a, b, .. } = ready();
+    let woken = Arc::<Woken>::default();
+    let mut readable = b.readable();
+    assert!(once(&mut readable, &woken).is_pending());
+    a.send(b"hello", Payload::Empty, None);
+    assert!(!woken.0.load(SeqCst));
+    a.flush().unwrap();
+    assert!(woken.0.load(SeqCst));
+    assert!(matches!(once(&mut readable, &woken), Poll::Ready(Ok(()))));
+    now(b.readable()).unwrap();
+    now(a.writable()).unwrap();
+}
+
+#[test]
+fn a_message_without_a_receive_ends_the_connection_on_both_sides() {
+    let Pair { a, b, .. } = ready();
+    (0..4).for_each(|_| say(&a, "x"));
+    b.receives(1, 64);
+    say(&a, "x");
+    a.send(b"too many", Payload::Empty, None);
+    assert!(a.flush().is_err());
+    assert_eq!(came(&b), ["x", "x", "x", "x", "x", "end: a message found no receive posted"]);
+    assert_eq!(came(&a), ["end: a message found no receive posted"]);
+    assert!(now(a.readable()).is_err() && now(b.writable()).is_err() && b.flush().is_err());
+}
+
+#[test]
+fn receives_are_used_in_the_order_they_were_posted() {
+    let Pair { a, b, .. } = pair_of(TERMS, Terms { receives: (1, 8), ..TERMS });
+    b.receives(1, 2);
+    say(&a, "12345678");
+    a.send(b"123", Payload::Empty, None);
+    assert!(a.flush().is_err());
+    assert_eq!(came(&b), ["12345678", "end: a message of 3 bytes found a receive of 2"]);
+}
+
+#[test]
+fn a_write_is_there_before_the_message_behind_it() {
+    let Pair { a, b, fa, .. } = ready();
+    let sink = b.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+    a.write(sink.beyond(2), Payload::Bytes(b"data".to_vec()));
+    a.send(b"done", Payload::Empty, None);
+    a.flush().unwrap();
+    assert_eq!(came(&b), ["done"]);
+    assert!(matches!(b.revoke(sink.stag), Some(Exposed::Sink(buf)) if &buf[..] == b"\0\0data\0\0"));
+    assert!(b.revoke(sink.stag).is_none());
+    let log = [Operation::Write { to: sink.beyond(2), len: 4 }, Operation::Send { len: 4, invalidate: None }];
+    assert_eq!(fa.log(), log);
+    assert_eq!((fa.take_log().len(), fa.log().len()), (2, 0));
+}
+
+#[test]
+fn a_write_outside_its_window_or_after_its_end_ends_the_connection() {
+    for (at, revoked) in [(1, false), (0, true)] {
+        let Pair { a, b, .. } = ready();
+        let sink = b.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        if revoked {
+            b.revoke(sink.stag).unwrap();
+        }
+        a.write(sink.beyond(at), Payload::Zeros(8));
+        a.send(b"never", Payload::Empty, None);
+        assert!(a.flush().is_err());
+        let came = came(&b);
+        assert!(came.len() == 1 && came[0].starts_with("end: RDMA Write to 0x"), "{came:?}");
+    }
+}
+
+#[test]
+fn a_read_brings_what_was_exposed_to_its_place_in_the_buffer() {
+    let Pair { a, b, fa, .. } = ready();
+    let from = b.expose(source("0123456789")).unwrap();
+    a.read(7, from.beyond(3), Buf::zeroed(6), 1, 4);
+    assert_eq!(fa.outstanding(), 1);
+    a.flush().unwrap();
+    assert_eq!(came(&a), ["read 7 \x003456\0"]);
+    assert_eq!(fa.outstanding(), 0);
+    assert_eq!(
+        fa.log(),
+        [Operation::Read { id: 7, from: from.beyond(3), len: 4 }, Operation::ReadEnded { id: 7 }]
+    );
+}
+
+#[test]
+fn a_read_of_what_is_not_there_or_into_too_little_fails_and_ends_the_connection() {
+    for (beyond, at) in [(3, 0), (0, 1)] {
+        let Pair { a, b, .. } = ready();
+        let from = b.expose(source("0123")).unwrap();
+        a.read(7, from.beyond(beyond), Buf::zeroed(4), at, 4);
+        assert!(a.flush().is_err());
+        let came = came(&a);
+        assert!(came.len() == 2 && came[0] == "read 7 failed" && came[1].starts_with("end: RDMA Read"));
+    }
+}
+
+#[test]
+fn no_more_reads_are_under_way_than_both_sides_agreed_and_messages_pass_them() {
+    let Pair { a, b, fa, .. } = pair_of(Terms { ord: 9, ..TERMS }, TERMS);
+    assert_eq!((a.facts().ord, b.facts().ord), (2, 2));
+    let from = b.expose(source("abc")).unwrap();
+    fa.reads.hold();
+    (0..3).for_each(|i| read(&a, i, from.beyond(i), 1));
+    say(&a, "past them");
+    assert_eq!(came(&b), ["past them"]);
+    let begun = |id| Operation::Read { id, from: from.beyond(id), len: 1 };
+    assert_eq!(fa.take_log(), [begun(0), begun(1), Operation::Send { len: 9, invalidate: None }]);
+    assert_eq!(fa.outstanding(), 3);
+    fa.reads.pass(1);
+    assert_eq!(came(&a), ["read 0 a"]);
+    assert_eq!(fa.take_log(), [Operation::ReadEnded { id: 0 }, begun(2)]);
+    fa.reads.release();
+    assert_eq!(came(&a), ["read 1 b", "read 2 c"]);
+    read(&a, 3, from, 1);
+    a.flush().unwrap();
+    assert_eq!(came(&a), ["read 3 a"]);
+}
+
+#[test]
+fn who_waits_is_woken_by_a_read_that_is_released_and_finds_what_is_there_then() {
+    let Pair { a, b, fa, .. } = ready();
+    let from = b.expose(source("abc")).unwrap();
+    fa.reads.hold();
+    read(&a, 0, from, 3);
+    a.flush().unwrap();
+    let woken = Arc::<Woken>::default();
+    let mut readable = a.readable();
+    assert!(once(&mut readable, &woken).is_pending());
+    b.revoke(from.stag).unwrap();
+    fa.reads.release();
+    assert!(woken.0.load(SeqCst) && once(&mut readable, &woken).is_ready());
+    assert_eq!(came(&a)[0], "read 0 failed", "its memory was taken back meanwhile");
+}
+
+#[test]
+fn a_read_ends_the_connection_when_none_were_agreed_on() {
+    let Pair { a, b, .. } = pair_of(TERMS, Terms { ird: 0, ..TERMS });
+    let from = b.expose(source("abc")).unwrap();
+    read(&a, 0, from, 3);
+    assert!(a.flush().is_err());
+    assert_eq!(came(&a), ["read 0 failed", "end: an RDMA Read, and none were agreed on"]);
+}
+
+#[test]
+fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
+    let Pair { a, b, fa, .. } = ready();
+    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    assert!(a.facts().sends_invalidate);
+    a.write(sink, Payload::Zeros(4));
+    a.send(b"done", Payload::Empty, Some(sink.stag));
+    a.flush().unwrap();
+    assert_eq!(fa.log()[1], Operation::Send { len: 4, invalidate: Some(sink.stag) });
+    let mut events = Events::default();
+    b.poll(&mut events);
+    assert!(matches!(&events.list[..], [Event::Message(_, Some(stag))] if *stag == sink.stag));
+    assert!(matches!(b.revoke(sink.stag), Some(Exposed::Sink(_))) && b.revoke(sink.stag).is_none());
+    a.write(sink, Payload::Zeros(1));
+    assert!(a.flush().is_err());
+}
+
+#[test]
+fn a_tag_is_ended_before_its_memory_is_taken_back() {
+    let Pair { a, b, .. } = ready();
+    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    a.send(b"done", Payload::Empty, Some(sink.stag));
+    a.write(sink, Payload::Zeros(1));
+    assert!(a.flush().is_err());
+    assert!(b.revoke(sink.stag).is_some());
+}
+
+#[test]
+fn ending_a_tag_that_names_nothing_ends_the_connection() {
+    let Pair { a, b, .. } = ready();
+    a.send(b"done", Payload::Empty, Some(0x1_0000));
+    assert!(a.flush().is_err());
+    assert_eq!(came(&b), ["end: a message ended 0x00010000, which names nothing"]);
+}
+
+#[test]
+fn an_end_that_cannot_invalidate_says_so_and_may_not_do_it() {
+    let faults = [Rc::<Faults>::default(), Rc::default()];
+    faults[0].invalidates.set(false);
+    let (a, b) = pair(TERMS, TERMS, faults);
+    assert!(!a.facts().sends_invalidate && b.facts().sends_invalidate);
+    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    a.send(b"done", Payload::Empty, Some(sink.stag));
+    assert!(a.flush().is_err());
+}
+
+#[test]
+fn held_messages_arrive_when_they_are_let_through() {
+    let Pair { a, b, fb, .. } = ready();
+    fb.messages.hold();
+    ["one", "two", "three"].iter().for_each(|text| say(&a, text));
+    assert_eq!(came(&b), [""; 0]);
+    fb.messages.pass(1);
+    assert_eq!(came(&b), ["one"]);
+    let woken = Arc::<Woken>::default();
+    let mut readable = b.readable();
+    assert!(once(&mut readable, &woken).is_pending());
+    fb.messages.release();
+    assert!(woken.0.load(SeqCst) && once(&mut readable, &woken).is_ready());
+    assert_eq!(came(&b), ["two", "three"]);
+}
+
+#[test]
+fn held_messages_are_lost_with_the_connection() {
+    let Pair { a, b, fb, .. } = ready();
+    say(&a, "there");
+    fb.messages.hold();
+    say(&a, "on its way");
+    a.close();
+    fb.messages.release();
+    assert_eq!(came(&b), ["there", "end"]);
+}
+
+#[test]
+fn a_read_fails_on_demand_and_only_that_one() {
+    let Pair { a, b, fa, .. } = ready();
+    let from = b.expose(source("abc")).unwrap();
+    read(&a, 0, from, 3);
+    a.flush().unwrap();
+    fa.fail_next_read.set(true);
+    read(&a, 1, from, 3);
+    assert!(a.flush().is_err() && !fa.fail_next_read.get());
+    let end = "end: an RDMA Read failed, as was asked for";
+    assert_eq!(came(&a), ["read 0 abc", "read 1 failed", end]);
+    assert_eq!(came(&b), [end]);
+}
+
+#[test]
+fn the_connection_is_lost_after_as_many_operations_as_was_asked_for() {
+    let Pair { a, b, fa, .. } = ready();
+    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    fa.lose_after.set(Some(2));
+    a.write(sink, Payload::Bytes(b"data".to_vec()));
+    a.send(b"last", Payload::Empty, None);
+    a.send(b"never", Payload::Empty, None);
+    assert!(a.flush().is_err());
+    assert_eq!(fa.log().len(), 2);
+    assert_eq!(came(&b), ["last", "end: the connection was lost, as was asked for"]);
+}
+
+#[test]
+fn closing_brings_every_buffer_back_and_tells_the_other_side() {
+    let Pair { a, b, fa, .. } = ready();
+    let from = b.expose(source("abc")).unwrap();
+    fa.reads.hold();
+    (0..3).for_each(|i| read(&a, i, from, 3));
+    a.flush().unwrap();
+    read(&a, 3, from, 3);
+    a.send(b"never", Payload::Empty, None);
+    a.close();
+    let failed = ["read 0 failed", "read 1 failed", "read 2 failed", "read 3 failed", "end"];
+    assert_eq!(came(&a), failed);
+    assert_eq!(came(&b), ["end"]);
+    assert_eq!((fa.outstanding(), a.waiting()), (0, 0));
+    read(&a, 4, from, 3);
+    a.send(b"never", Payload::Empty, None);
+    assert!(a.flush().is_err());
+    assert_eq!((came(&a), came(&b)), (vec!["read 4 failed".to_string()], vec![]));
+}
+
+#[test]
+fn dropping_an_end_ends_the_connection() {
+    let Pair { a, b, .. } = ready();
+    say(&a, "bye");
+    drop(a);
+    assert_eq!(came(&b), ["bye", "end"]);
+}
+
+#[test]
+fn too_much_exposed_memory_is_an_error_and_the_connection_goes_on() {
+    let Pair { a, b, .. } = ready();
+    let shared = Rc::new(Buf::zeroed(1));
+    for _ in 0..65535 {
+        a.expose(Exposed::Source(shared.clone())).unwrap();
+    }
+    let error = a.expose(Exposed::Source(shared)).unwrap_err();
+    assert_eq!(error.to_string(), "too much memory is exposed at once");
+    b.receives(1, 100);
+    say(&a, "still here");
+    assert_eq!(came(&b), ["still here"]);
+}
+
+#[test]
+fn a_connection_is_made_with_a_word_from_each_side() {
+    let (asked, mut outcome) = request(b"please", Terms { ord: 5, ird: 1, ..TERMS });
+    assert!(once(&mut outcome, &Arc::default()).is_pending());
+    assert_eq!(asked.private(), b"please");
+    let addresses = asked.addresses();
+    let target = now(asked.accept(b"gladly".to_vec(), Terms { ord: 4, ird: 3, ..TERMS })).unwrap();
+    let (initiator, private) = now(outcome).unwrap();
+    assert_eq!(private, b"gladly");
+    assert_eq!((initiator.facts().ord, target.facts().ord), (3, 1));
+    assert_eq!((target.facts().local, target.facts().peer), addresses);
+    assert_eq!((initiator.facts().peer, initiator.facts().local), addresses);
+    say(&initiator, "hello");
+    say(&target, "welcome");
+    assert_eq!((came(&initiator), came(&target)), (vec!["welcome".into()], vec!["hello".into()]));
+}
+
+#[test]
+fn a_connection_is_turned_down_in_words_or_by_dropping_the_request() {
+    let (asked, outcome) = request(b"please", TERMS);
+    now(asked.reject(b"no".to_vec()));
+    assert!(matches!(now(outcome), Err(Refused::Rejected(word)) if word == b"no"));
+    let (asked, outcome) = request(b"please", TERMS);
+    drop(asked);
+    assert!(matches!(now(outcome), Err(Refused::Rejected(word)) if word.is_empty()));
+}
+
+#[test]
+fn nobody_is_accepted_who_waits_no_more_and_who_leaves_later_is_missed() {
+    let (asked, outcome) = request(b"please", TERMS);
+    drop(outcome);
+    assert!(now(asked.accept(Vec::new(), TERMS)).is_err());
+    let (asked, outcome) = request(b"please", TERMS);
+    let target = now(asked.accept(Vec::new(), TERMS)).unwrap();
+    drop(outcome);
+    assert_eq!(came(&target), ["end"]);
+}
+
+#[test]
+fn private_data_has_its_bounds_and_may_have_zeros_behind_it() {
+    let (asked, outcome) = request(&[1; MAX_PRIVATE + 1], TERMS);
+    assert!(matches!(now(outcome), Err(Refused::Io(_))));
+    assert!(now(asked.accept(Vec::new(), TERMS)).is_err());
+    let (asked, outcome) = request(&[1; MAX_PRIVATE], TERMS);
+    assert!(now(asked.accept(vec![1; MAX_PRIVATE + 1], TERMS)).is_err());
+    assert!(matches!(now(outcome), Err(Refused::Rejected(_))));
+
+    let faults = [Rc::<Faults>::default(), Rc::default()];
+    faults.iter().for_each(|faults| faults.pads.set(true));
+    let (asked, outcome) = request_with(&[1; 4], TERMS, faults.clone());
+    assert_eq!((asked.private().len(), &asked.private()[..5]), (56, &[1, 1, 1, 1, 0][..]));
+    let _target = now(asked.accept(vec![2; 4], TERMS)).unwrap();
+    assert_eq!(now(outcome).unwrap().1.len(), 196);
+    let (asked, outcome) = request_with(&[1; 4], TERMS, faults);
+    now(asked.reject(Vec::new()));
+    assert!(matches!(now(outcome), Err(Refused::Rejected(word)) if word.len() == 148));
+}

@@ -1,0 +1,283 @@
+//! A device that connections use: its protection domain and its memory, one for each device and process.
+#![allow(unsafe_code)]
+
+use super::bounce::{Chunk, Known, Pool, Register};
+use super::ffi::*;
+use super::library::{Library, last_error};
+use super::outgoing::PIECE;
+use super::shared::{ALONE, Shared};
+use super::troubles::{Troubles, Watcher};
+use lunar_runtime::Buf;
+use lunar_runtime::regions::REGION;
+use std::cell::RefCell;
+use std::ffi::CStr;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+/// A protection domain.
+pub struct Pd {
+    pub library: &'static Library,
+    pub pd: *mut ibv_pd,
+}
+
+// SAFETY: the library takes calls for one domain from all threads.
+unsafe impl Send for Pd {}
+// SAFETY: the same.
+unsafe impl Sync for Pd {}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: ours, and used by nothing any more: what uses it holds this.
+        let status = unsafe { (self.library.ibv_dealloc_pd)(self.pd) };
+        if status != 0 {
+            tracing::debug!(status, "a protection domain was not given back");
+        }
+    }
+}
+
+/// Memory that a device knows, until this is dropped.
+pub struct Region {
+    pd: Arc<Pd>,
+    mr: *mut ibv_mr,
+}
+
+// SAFETY: the library takes calls for a region from any thread.
+unsafe impl Send for Region {}
+
+impl Region {
+    fn new(pd: &Arc<Pd>, at: NonNull<u8>, len: usize, access: i32) -> io::Result<Region> {
+        // SAFETY: the domain lives; that the memory lives longer than the region is up to the callers, which keep both.
+        let mr = unsafe { (pd.library.ibv_reg_mr)(pd.pd, at.as_ptr().cast(), len, access) };
+        if mr.is_null() {
+            return Err(memory_error(len));
+        }
+        Ok(Region { pd: pd.clone(), mr })
+    }
+
+    /// The keys for us and for the other side; of forgotten memory, zeros.
+    pub fn keys(&self) -> (u32, u32) {
+        // SAFETY: the region lives until it is forgotten, and then there is none.
+        unsafe { self.mr.as_ref() }.map_or((0, 0), |mr| (mr.lkey, mr.rkey))
+    }
+}
+
+impl Region {
+    /// Lets the device forget the memory; false when it does not. A device that is gone has forgotten it.
+    pub fn forget(&mut self) -> bool {
+        if !self.mr.is_null() {
+            // SAFETY: ours, and not forgotten yet.
+            let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
+            if status != 0 {
+                tracing::warn!(status, "a device does not forget memory");
+                return false;
+            }
+            self.mr = std::ptr::null_mut();
+        }
+        true
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+fn memory_error(len: usize) -> io::Error {
+    let e = last_error(&format!("make {len} bytes known to the device"));
+    match e.kind() {
+        io::ErrorKind::OutOfMemory => {
+            io::Error::new(e.kind(), format!("{e}\nhint: raise the limit of locked memory (ulimit -l)"))
+        }
+        _ => e,
+    }
+}
+
+/// A device in use.
+pub struct Domain {
+    /// Goes first: it uses the context.
+    _watcher: Option<Watcher>,
+    pub troubles: Arc<Troubles>,
+    pd: Arc<Pd>,
+    /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
+    pool: Arc<Pool>,
+    /// Zeros of one piece, as soon as some are sent; None if there is no memory for them.
+    zeros: OnceLock<Option<Chunk>>,
+    /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
+    buffers: Mutex<Vec<Option<Option<Region>>>>,
+    /// Memory for messages that connections share, while there are any that do.
+    shared: Mutex<Weak<Shared>>,
+    /// One for each connection, and this one.
+    seats: Arc<()>,
+    /// Its name, as `mlx5_0`.
+    pub name: String,
+    pub is_iwarp: bool,
+    pub attr: ibv_device_attr,
+}
+
+/// The devices in use, by their contexts. A context lives as long as an id that uses it.
+static DOMAINS: Mutex<Vec<(usize, Weak<Domain>)>> = Mutex::new(Vec::new());
+
+impl Domain {
+    /// That of a context. The caller holds an id with this context for longer than the domain.
+    ///
+    /// # Errors
+    /// When the device does not answer, or has no domain left.
+    pub fn of(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Arc<Domain>> {
+        let mut domains = DOMAINS.lock().unwrap_or_else(PoisonError::into_inner);
+        domains.retain(|(_, domain)| domain.strong_count() > 0);
+        let key = context.as_ptr() as usize;
+        if let Some(domain) =
+            domains.iter().find(|(at, _)| *at == key).and_then(|(_, domain)| domain.upgrade())
+        {
+            return Ok(domain);
+        }
+        let domain = Arc::new(Domain::new(library, context)?);
+        domains.push((key, Arc::downgrade(&domain)));
+        Ok(domain)
+    }
+
+    fn new(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Domain> {
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: the context lives, and the answer has its full size.
+        let status = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) };
+        if status != 0 {
+            return Err(super::library::said("query the device", io::Error::from_raw_os_error(status.abs())));
+        }
+        // SAFETY: the context lives, with its device, whose name ends with a zero.
+        let (transport, name) = unsafe {
+            let device = (*context.as_ptr()).device;
+            ((*device).transport_type, CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned())
+        };
+        // SAFETY: the context lives.
+        let pd = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
+        if pd.is_null() {
+            return Err(last_error(&format!("make a protection domain of {name}")));
+        }
+        let pd = Arc::new(Pd { library, pd });
+        let pool = Pool::new(register(&pd, ACCESS_LOCAL_WRITE));
+        // What I/O uses from now on can be made known to the device, once for all of it.
+        lunar_runtime::regions::enable();
+        let is_iwarp = transport == TRANSPORT_IWARP;
+        let troubles = Arc::<Troubles>::default();
+        let watcher = Watcher::new(library, context, &name, troubles.clone());
+        Ok(Domain {
+            // Without it what fails is found out by and by.
+            _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
+            troubles,
+            pd,
+            pool,
+            zeros: OnceLock::new(),
+            buffers: Mutex::default(),
+            shared: Mutex::default(),
+            seats: Arc::default(),
+            name,
+            is_iwarp,
+            attr,
+        })
+    }
+
+    /// Its protection domain, for what needs it for longer.
+    pub fn shared_pd(&self) -> Arc<Pd> {
+        self.pd.clone()
+    }
+
+    /// What a connection holds as long as it uses the device.
+    pub fn seat(&self) -> Arc<()> {
+        self.seats.clone()
+    }
+
+    /// Memory for messages that one more connection is to share; None if it is to have its own.
+    pub fn shared(&self) -> Option<Arc<Shared>> {
+        let are_many = Arc::strong_count(&self.seats) > ALONE;
+        if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
+            return None;
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = shared.upgrade().filter(|shared| shared.is_sound()) {
+            return Some(there);
+        }
+        let made = Shared::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;
+        *shared = Arc::downgrade(&made);
+        Some(made)
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> *mut ibv_pd {
+        self.pd.pd
+    }
+
+    /// Its messages may end steering tags of the other side.
+    pub fn sends_invalidate(&self) -> bool {
+        self.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0
+    }
+
+    /// Memory for what is sent and received.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.pool.clone()
+    }
+
+    /// Memory for what a connection reads. On iWARP its key is told to the other side, which then may write there
+    /// (RFC 5040 section 5.2): so each connection has its own.
+    pub fn sinks(&self) -> Arc<Pool> {
+        match self.is_iwarp {
+            true => Pool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
+            false => self.pool.clone(),
+        }
+    }
+
+    /// Where as many zeros are as go in one piece, and their key.
+    pub fn zeros(&self) -> Option<(u64, u32)> {
+        let zeros = self.zeros.get_or_init(|| {
+            // Without them zeros are copied.
+            self.pool.zeros(PIECE).inspect_err(|e| tracing::debug!("{e}")).ok()
+        });
+        zeros.as_ref().map(Chunk::place)
+    }
+
+    /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
+    fn key(&self, buf: &Buf) -> Option<u32> {
+        let region = buf.region()?;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() <= region.index {
+            buffers.resize_with(region.index + 1, || None);
+        }
+        let known = buffers[region.index].get_or_insert_with(|| {
+            let known = Region::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
+            // Without it data is copied.
+            known.inspect_err(|e| tracing::warn!("{e}")).ok()
+        });
+        known.as_ref().map(|known| known.keys().0)
+    }
+
+    /// The same for one connection, which asks once for each region: what is known stays known, and the lock is that of
+    /// all cores.
+    pub fn keys(self: &Arc<Domain>) -> impl Fn(&Buf) -> Option<u32> + 'static {
+        let (domain, known) = (self.clone(), RefCell::new(Vec::<Option<u32>>::new()));
+        move |buf| {
+            let index = buf.region()?.index;
+            if let Some(Some(key)) = known.borrow().get(index) {
+                return Some(*key);
+            }
+            let (key, mut known) = (domain.key(buf)?, known.borrow_mut());
+            let len = known.len().max(index + 1);
+            known.resize(len, None);
+            known[index] = Some(key);
+            Some(key)
+        }
+    }
+
+    /// Makes memory known that the other side may use. The caller keeps it for longer than the region.
+    pub fn expose(&self, at: NonNull<u8>, len: usize, access: i32) -> io::Result<Region> {
+        Region::new(&self.pd, at, len, access)
+    }
+}
+
+fn register(pd: &Arc<Pd>, access: i32) -> Register {
+    let pd = pd.clone();
+    Box::new(move |at, len| {
+        let region = Region::new(&pd, at, len, access)?;
+        Ok(Known { lkey: region.keys().0, _keep: Box::new(region) })
+    })
+}

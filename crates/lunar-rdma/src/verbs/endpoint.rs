@@ -1,0 +1,533 @@
+//! One end of a connection.
+//!
+//! Completions are taken by whoever looks: [`Endpoint::poll`], those who wait, and a task that sleeps until the device
+//! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
+//! is about to sleep. The task stays until the device is done with the connection (`parting`), also when nobody holds that
+//! any more.
+
+use super::cm::{Id, Watch};
+use super::domain::{Domain, Region};
+use super::ffi::*;
+use super::inbound::Inbound;
+use super::outgoing::{Memory, Outgoing};
+use super::parts::Parts;
+use super::queues::{BATCH, Queues, Verb};
+use super::receives;
+use super::troubles::Trouble;
+use crate::{Endpoint, Event, Events, Exposed, Facts, Piece, Remote, Wait};
+use event_listener::Event as Wakeup;
+use lunar_runtime::out::Payload;
+use lunar_runtime::{Buf, Recheck};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::io;
+use std::pin::pin;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Empty rounds of looking for completions before sleep.
+pub const EMPTY_ROUNDS: usize = 4;
+/// Batches of completions that are taken in one go.
+const ROUNDS: usize = 8;
+
+/// The end of a connection that is made, or is being made.
+///
+/// # Errors
+/// When there are too many descriptors.
+pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
+    // Before they are taken apart: together they are dropped in their order.
+    let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
+    let Parts { queues, receives, domain, id } = parts;
+    let [pair, completed] = queues.places();
+    let trouble = domain.troubles.enter([pair, completed, receives.place()]);
+    let (local, peer) = id.addresses();
+    let facts = Facts {
+        provider: format!("verbs {}", domain.name),
+        ord: ord.into(),
+        sends_invalidate: domain.sends_invalidate(),
+        takes_invalidate: super::TAKES_INVALIDATE,
+        local,
+        peer,
+    };
+    let state = RefCell::new(State {
+        out: Outgoing::new(queues.depths.0, ord.into()).telling_all(domain.is_iwarp),
+        receives,
+        exposed: HashMap::new(),
+        inbox: Events::default(),
+        end: End::None,
+        resets: false,
+        cut: None,
+        completions: [ibv_wc::default(); BATCH],
+    });
+    let (memory, woken) = (memory(&domain), Wakeup::new());
+    let inner = Rc::new(Inner {
+        queues,
+        state,
+        memory,
+        domain,
+        facts,
+        silent: Recheck::default(),
+        woken,
+        trouble,
+        id,
+    });
+    lunar_runtime::spawn(drive(inner.clone(), completions, events));
+    Ok(Rc::new(Verbs { inner }))
+}
+
+/// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
+/// wherever it is good for: so reads land only in memory of this connection.
+fn memory(domain: &Arc<Domain>) -> Memory {
+    let zeros = domain.clone();
+    Memory {
+        pool: domain.pool(),
+        sinks: domain.sinks(),
+        key: Box::new(domain.keys()),
+        zeros: Box::new(move || zeros.zeros()),
+        lands: !domain.is_iwarp,
+    }
+}
+
+/// Memory that the other side may use. The device forgets it before it goes; if it does not, the memory stays for good.
+struct Shown {
+    region: Region,
+    memory: Option<Exposed>,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if !self.region.forget() {
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+/// How far the end of a connection has come.
+pub enum End {
+    None,
+    /// It is over, and is told of when all that came before is taken.
+    Near(Option<io::Error>),
+    /// It is over, and is told of when the device writes into no buffer any more that is to be given back.
+    Parting(Option<io::Error>),
+    /// It is told of.
+    Told,
+}
+
+pub struct State {
+    pub out: Outgoing,
+    pub receives: Inbound,
+    exposed: HashMap<u32, Shown>,
+    /// What somebody took who was not asked for it.
+    pub inbox: Events,
+    pub end: End,
+    /// Every end is a reset.
+    pub resets: bool,
+    /// Since when the device ends what it has.
+    pub cut: Option<Instant>,
+    pub completions: [ibv_wc; BATCH],
+}
+
+/// Dropped in this order: the device is done with the memory when the queues are gone, and they need the id.
+pub struct Inner {
+    pub queues: Queues,
+    pub state: RefCell<State>,
+    memory: Memory,
+    domain: Arc<Domain>,
+    facts: Facts,
+    /// The connection manager was seen to have nothing to say.
+    silent: Recheck,
+    /// Something has changed.
+    pub woken: Wakeup,
+    /// What the device tells of it; its task is woken by that, also when it is over.
+    pub trouble: Arc<Trouble>,
+    pub id: Id,
+}
+
+struct Verbs {
+    inner: Rc<Inner>,
+}
+
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        match std::thread::panicking() {
+            // The event that follows wakes the task. That may not be done here: compio would end the process.
+            true => self.inner.id.disconnect(),
+            false => self.inner.leave(true),
+        }
+    }
+}
+
+/// Wakes who waits, until the connection is over; and then until the device is done with it.
+async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
+    // The manager is silent but at the end: it is asked once whether it has something, and not again after each completion.
+    let mut manager = pin!(events.read_ready());
+    loop {
+        let told = inner.trouble.wakeup.listen();
+        if let Some(event) = inner.trouble.event() {
+            inner.fail(event);
+        }
+        if inner.state.borrow().end.is_over() {
+            break;
+        }
+        let completed = async { News::Completions(completions.read_ready().await) };
+        let said = async { News::Manager(manager.as_mut().await) };
+        let over = async {
+            told.await;
+            News::Trouble
+        };
+        match lunar_runtime::either(lunar_runtime::either(completed, said), over).await {
+            News::Completions(ready) => inner.see(ready.map(|()| inner.queues.take_event())),
+            News::Manager(ready) => {
+                manager.set(events.read_ready());
+                inner.see(ready.and_then(|()| inner.see_events(&mut inner.state.borrow_mut())));
+            }
+            News::Trouble => {}
+        }
+    }
+    inner.part().await;
+}
+
+/// Who has something to tell.
+enum News {
+    Completions(io::Result<()>),
+    Manager(io::Result<()>),
+    Trouble,
+}
+
+impl Inner {
+    /// The device has told of something that is the end.
+    fn fail(&self, event: c_int) {
+        let text = format!("the RDMA device tells of it: {}", self.id.library.device_text(event));
+        let mut state = self.state.borrow_mut();
+        state.end.near(Some(Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))));
+        while !self.take(&mut state) {}
+    }
+
+    /// Looks what has happened, where that much was seen already.
+    fn see(&self, seen: io::Result<()>) {
+        let mut state = self.state.borrow_mut();
+        state.end.near(seen.err().map(Some));
+        self.take(&mut state);
+        self.woken.notify(usize::MAX);
+    }
+
+    /// Takes what the connection manager says. All of it but two things is the end.
+    fn see_events(&self, state: &mut State) -> io::Result<()> {
+        while let Some(event) = self.id.event()? {
+            let end = match event.kind {
+                ESTABLISHED => None,
+                DISCONNECTED if event.status == 0 => Some(None),
+                TIMEWAIT_EXIT => Some(None),
+                _ => Some(Some(event.error(self.id.library))),
+            };
+            state.end.near(end);
+        }
+        Ok(())
+    }
+
+    /// Takes completions into the inbox. True when there are no more.
+    fn take(&self, state: &mut State) -> bool {
+        if state.end.is_over() {
+            return true;
+        }
+        let before = state.inbox.list.len();
+        let (mut is_drained, mut moved) = (false, false);
+        for _ in 0..ROUNDS {
+            let n = self.queues.poll(&mut state.completions).unwrap_or_else(|e| {
+                state.end.near(Some(Some(e)));
+                0
+            });
+            for n in 0..n {
+                self.complete(state, n);
+            }
+            moved |= n > 0;
+            if n < BATCH {
+                is_drained = true;
+                break;
+            }
+        }
+        if moved && matches!(state.end, End::None) {
+            let refilled = state.receives.refill(&self.queues);
+            let sent = if state.out.has_more() { self.send(state) } else { Ok(()) };
+            state.end.near(refilled.and(sent).err().map(Some));
+        }
+        if is_drained && let End::Near(reason) = &mut state.end {
+            let reason = reason.take();
+            self.over(state, reason, false);
+        }
+        if moved || state.inbox.list.len() > before {
+            self.woken.notify(usize::MAX);
+        }
+        is_drained
+    }
+
+    /// What one completion means.
+    fn complete(&self, state: &mut State, n: usize) {
+        let wc = state.completions[n];
+        let slot = receives::slot(wc.wr_id);
+        if wc.status != WC_SUCCESS {
+            // Flushed is what was begun when the connection ended: the reason is elsewhere.
+            let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
+            let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
+            match slot {
+                Some(slot) => state.receives.forget(slot),
+                None => state.out.failed(wc.wr_id),
+            }
+            if is_flushed && matches!(state.end, End::None) {
+                let seen = self.see_events(state);
+                state.end.near(seen.err().map(Some));
+            }
+            return state.end.near(Some(reason));
+        }
+        match slot {
+            None => state.inbox.list.extend(state.out.completed(wc.wr_id)),
+            Some(slot) => {
+                let bytes = wc.byte_len as usize;
+                let (chunk, len) = match state.receives.take(slot, bytes) {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => return,
+                    Err(e) => return state.end.near(Some(Some(e))),
+                };
+                let invalidated = (wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey);
+                state.inbox.message(&chunk.bytes()[..len.min(bytes)], invalidated);
+            }
+        }
+    }
+
+    /// Hands the device what it has room for.
+    fn send(&self, state: &mut State) -> io::Result<()> {
+        loop {
+            state.out.stage(&self.memory)?;
+            let work = state.out.work();
+            let all = work.len();
+            if all == 0 {
+                return Ok(());
+            }
+            let taken = self.queues.post(work);
+            state.out.taken(taken);
+            if taken < all {
+                return match state.out.is_idle() {
+                    true => Err(io::Error::other("the device takes nothing to send")),
+                    false => Ok(()),
+                };
+            }
+        }
+    }
+
+    /// Takes what there is for somebody who waits for `is_there`.
+    fn look(&self, is_there: impl Fn(&State) -> bool) -> Seen {
+        let mut state = self.state.borrow_mut();
+        let is_drained = self.take(&mut state);
+        match (is_there(&state), &state.end, is_drained) {
+            (true, ..) => Seen::There,
+            (_, End::Told, _) => Seen::Over,
+            (.., true) => Seen::Nothing,
+            (.., false) => Seen::More,
+        }
+    }
+
+    /// Waits until `is_there`, or the connection is over.
+    async fn until(&self, is_there: impl Fn(&State) -> bool) -> io::Result<()> {
+        let mut empty_rounds = 0;
+        loop {
+            // Who has looked often enough asks for an event, looks once more, and sleeps.
+            let woken = (empty_rounds == EMPTY_ROUNDS).then(|| self.woken.listen());
+            if woken.is_some() {
+                self.queues.arm()?;
+            }
+            match (self.look(&is_there), woken) {
+                (Seen::There, _) => return Ok(()),
+                (Seen::Over, _) => return Err(io::ErrorKind::NotConnected.into()),
+                (Seen::More, _) => {}
+                (Seen::Nothing, None) => empty_rounds += 1,
+                (Seen::Nothing, Some(woken)) => {
+                    woken.await;
+                    empty_rounds = 0;
+                }
+            }
+        }
+    }
+}
+
+/// What there was for somebody who waits.
+enum Seen {
+    There,
+    Over,
+    Nothing,
+    /// Not all was looked at.
+    More,
+}
+
+impl End {
+    /// Nothing more comes, and nothing more is sent.
+    pub fn is_over(&self) -> bool {
+        matches!(self, End::Parting(_) | End::Told)
+    }
+
+    /// The end is near, if there is one; the first reason counts.
+    fn near(&mut self, end: Option<Option<io::Error>>) {
+        match (&self, end) {
+            (End::None, Some(reason)) => *self = End::Near(reason),
+            (End::Near(None), Some(Some(reason))) => *self = End::Near(Some(reason)),
+            _ => {}
+        }
+    }
+}
+
+/// Memory as the device is told of it: where, how long, and what the other side may do there.
+fn place(memory: &mut Exposed) -> Option<(NonNull<u8>, usize, i32)> {
+    let (at, len, access) = match memory {
+        Exposed::Sink(buf) => (buf.as_mut_ptr(), buf.len(), ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE),
+        Exposed::Source(buf) => (buf.as_ptr().cast_mut(), buf.len(), ACCESS_REMOTE_READ),
+    };
+    Some((NonNull::new(at)?, len, access))
+}
+
+impl Endpoint for Verbs {
+    fn facts(&self) -> &Facts {
+        &self.inner.facts
+    }
+
+    fn receives(&self, count: usize, len: usize) {
+        let mut state = self.inner.state.borrow_mut();
+        let added = state.receives.add(&self.inner.queues, count, len);
+        if let Err(e) = added {
+            state.end.near(Some(Some(e)));
+            self.inner.woken.notify(usize::MAX);
+        }
+    }
+
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        self.inner.state.borrow_mut().out.push(Verb::Send(invalidate), head, payload);
+    }
+
+    fn write(&self, to: Remote, payload: Payload) {
+        self.inner.state.borrow_mut().out.push(Verb::Write(to), &[], payload);
+    }
+
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        let mut state = self.inner.state.borrow_mut();
+        if matches!(state.end, End::Told) {
+            return;
+        }
+        let told = state.out.read(id, from, buf, at);
+        if told.is_some() {
+            state.inbox.list.extend(told);
+            self.inner.woken.notify(usize::MAX);
+        }
+    }
+
+    fn expose(&self, mut memory: Exposed) -> io::Result<Remote> {
+        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to expose");
+        let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
+        let region = self.inner.domain.expose(at, len, access)?;
+        let stag = region.keys().1;
+        self.inner.state.borrow_mut().exposed.insert(stag, Shown { region, memory: Some(memory) });
+        Ok(Remote { stag, offset: at.as_ptr() as u64 })
+    }
+
+    fn revoke(&self, stag: u32) -> Option<Exposed> {
+        let mut state = self.inner.state.borrow_mut();
+        if !state.exposed.get_mut(&stag)?.region.forget() {
+            return None;
+        }
+        state.exposed.remove(&stag)?.memory.take()
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        let mut state = self.inner.state.borrow_mut();
+        if state.end.is_over() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.inner.send(&mut state)?;
+        if state.out.is_blocked() {
+            // Perhaps some of it has ended.
+            self.inner.take(&mut state);
+        }
+        Ok(!state.out.is_blocked())
+    }
+
+    fn waiting(&self) -> usize {
+        self.inner.state.borrow().out.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.inner.state.borrow_mut().out.has_moved()
+    }
+
+    fn mark(&self) -> u64 {
+        self.inner.state.borrow().out.pushed()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        let mut state = self.inner.state.borrow_mut();
+        self.inner.take(&mut state);
+        state.cut.is_some() || state.out.delivered() >= mark
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut state = self.inner.state.borrow_mut();
+        if matches!(state.end, End::None) && self.inner.silent.is_due() {
+            let seen = self.inner.see_events(&mut state);
+            state.end.near(seen.err().map(Some));
+        }
+        let has_ended = !matches!(state.end, End::None);
+        drop(state);
+        if has_ended {
+            self.inner.woken.notify(usize::MAX);
+        }
+        has_ended
+    }
+
+    fn look_anew(&self) {
+        self.inner.silent.next_batch();
+    }
+
+    fn poll(&self, into: &mut Events) {
+        self.inner.silent.next_batch();
+        let mut state = self.inner.state.borrow_mut();
+        self.inner.take(&mut state);
+        append(into, &mut state.inbox);
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(self.inner.until(|state| !state.inbox.is_empty()))
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(self.inner.until(|state| !state.out.is_blocked() && !state.end.is_over()))
+    }
+
+    fn close(&self) {
+        self.inner.leave(true);
+    }
+
+    fn reset(&self) {
+        self.inner.leave(false);
+    }
+
+    /// A process that dies takes its queues with it.
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.inner.state.borrow_mut().resets = reset;
+        Ok(())
+    }
+}
+
+/// Adds what has come to what is there.
+fn append(into: &mut Events, inbox: &mut Events) {
+    if into.is_empty() {
+        into.clear();
+        return std::mem::swap(into, inbox);
+    }
+    let base = into.bytes.len();
+    into.bytes.extend_from_slice(&inbox.bytes);
+    let moved = |event| match event {
+        Event::Message(range, stag) => Event::Message(range.start + base..range.end + base, stag),
+        other => other,
+    };
+    into.list.extend(inbox.list.drain(..).map(moved));
+    inbox.clear();
+}

@@ -1,0 +1,198 @@
+//! What the connection manager is told, and what it tells.
+
+use super::endpoint_tests::{connection, run, until};
+use super::fake::{Fake, Said};
+use super::ffi::*;
+use super::listener::{Listener, Options, listen};
+use super::{Pending, connect};
+use crate::{Event, Events, Refused, Request, Terms};
+use std::ffi::c_int;
+use std::io;
+use std::net::SocketAddr;
+
+const TERMS: Terms = Terms { ord: 64, ird: 1, receives: (4, 100) };
+
+fn said(kind: c_int) -> Said {
+    Said { kind, ..Said::default() }
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn portal(fake: &'static Fake, text: &str) -> Listener {
+    fake.install();
+    listen(at(text), Options::default()).unwrap()
+}
+
+/// The request that is told by the queue of this number.
+async fn request(fake: &'static Fake, listener: &mut Listener, number: usize, depths: (u8, u8)) -> Pending {
+    fake.tell(number, Said { private: b"let me in", depths, ..said(CONNECT_REQUEST) });
+    listener.next().await
+}
+
+#[test]
+fn a_portal_listens_again_when_its_device_is_back_or_its_address_has_moved() {
+    for kind in [DEVICE_REMOVAL, ADDR_CHANGE] {
+        run(async move {
+            let fake = Fake::new();
+            let mut listener = portal(fake, "192.0.2.1:3260");
+            fake.state().manager.is_gone = true;
+            fake.tell(0, said(kind));
+            // A queue for each attempt, and none of them stays.
+            let gone = async {
+                until(|| fake.state().manager.queues() > 3).await;
+                assert_eq!(fake.held(), (0, 0));
+                fake.state().manager.is_gone = false;
+            };
+            let waits = async {
+                listener.next().await;
+            };
+            lunar_runtime::either(waits, gone).await;
+            let back = async { until(|| fake.state().manager.listens.len() == 2).await };
+            let waits = async {
+                listener.next().await;
+            };
+            lunar_runtime::either(waits, back).await;
+            let listens = fake.state().manager.listens.clone();
+            assert_eq!(listens[0], listens[1], "at the same address, with the same options");
+            assert_eq!(fake.held(), (1, 1));
+            let queue = fake.state().manager.queues() - 1;
+            let pending = request(fake, &mut listener, queue, (1, 1)).await;
+            assert_eq!(pending.private(), b"let me in");
+        });
+    }
+}
+
+#[test]
+fn other_portals_do_not_hear_of_a_device_that_is_gone() {
+    run(async {
+        let fake = Fake::new();
+        let mut gone = portal(fake, "192.0.2.1:3260");
+        let mut other = portal(fake, "192.0.2.2:3260");
+        fake.state().manager.is_gone = true;
+        fake.tell(0, said(DEVICE_REMOVAL));
+        let waits = async {
+            gone.next().await;
+        };
+        lunar_runtime::either(waits, async { until(|| fake.held() == (1, 1)).await }).await;
+        request(fake, &mut other, 1, (1, 1)).await;
+    });
+}
+
+/// Else the one that comes second finds the port taken.
+#[test]
+fn portals_of_both_families_stand_side_by_side() {
+    let fake = Fake::new();
+    run(async {
+        let all = ["0.0.0.0:3260", "[::]:3260"].map(|text| portal(fake, text));
+        assert_eq!(all.map(|listener| listener.local_addr()), [at("0.0.0.0:3260"), at("[::]:3260")]);
+        let options =
+            fake.state().manager.listens.iter().map(|(_, options)| options.clone()).collect::<Vec<_>>();
+        // The kernel takes it for granted of an IPv4 address.
+        assert_eq!(options, [vec![OPTION_ID_REUSEADDR], vec![OPTION_ID_REUSEADDR, OPTION_ID_AFONLY]]);
+    });
+}
+
+#[test]
+fn a_connection_is_accepted_with_what_both_sides_can() {
+    // What is asked for: their reads here, and ours there; what is granted.
+    for (asked, granted) in [((128, 1), (1, 1)), ((0, 200), (0, 16)), ((16, 0), (1, 0))] {
+        run(async move {
+            let fake = Fake::new();
+            let mut listener = portal(fake, "192.0.2.1:3260");
+            let pending = request(fake, &mut listener, 0, asked).await;
+            let end = Box::new(pending).accept(b"welcome".to_vec(), TERMS).await.unwrap();
+            let (param, private) = fake.state().manager.params[0].clone();
+            assert_eq!((param.responder_resources, param.initiator_depth), granted);
+            assert_eq!((param.retry_count, param.rnr_retry_count), (7, 7), "who is not ready is waited for");
+            assert_eq!((&private[..], end.facts().ord), (&b"welcome"[..], granted.1.into()));
+        });
+    }
+}
+
+#[test]
+fn a_request_that_nobody_takes_is_turned_down() {
+    run(async {
+        let fake = Fake::new();
+        let mut listener = portal(fake, "192.0.2.1:3260");
+        drop(request(fake, &mut listener, 0, (1, 1)).await);
+        let pending = request(fake, &mut listener, 0, (1, 1)).await;
+        Box::new(pending).reject(b"no".to_vec()).await;
+        assert_eq!(fake.state().manager.rejects, [b"".to_vec(), b"no".to_vec()]);
+        assert_eq!(fake.held(), (1, 1), "nothing stays of them");
+    });
+}
+
+/// Connects, and is answered so.
+async fn connected(fake: &'static Fake, answer: Said) -> Result<(u16, Vec<u8>), Refused> {
+    fake.install();
+    let answered = async {
+        until(|| !fake.state().manager.params.is_empty()).await;
+        fake.tell(0, answer);
+        std::future::pending().await
+    };
+    let connected = lunar_runtime::either(connect(at("192.0.2.1:3260"), b"let me in", TERMS), answered).await;
+    connected.map(|(end, private)| (end.facts().ord, private))
+}
+
+#[test]
+fn who_connects_asks_for_what_the_device_can_and_has_what_it_is_granted() {
+    run(async {
+        let fake = Fake::new();
+        let answer = Said { private: b"welcome", depths: (1, 3), ..said(ESTABLISHED) };
+        assert_eq!(connected(fake, answer).await.unwrap(), (3, b"welcome".to_vec()));
+        let (param, private) = fake.state().manager.params[0].clone();
+        assert_eq!((param.responder_resources, param.initiator_depth), (1, 16));
+        assert_eq!((param.retry_count, param.rnr_retry_count, &private[..]), (7, 7, &b"let me in"[..]));
+    });
+}
+
+#[test]
+fn who_cannot_connect_hears_why() {
+    run(async {
+        let rejected = Said { status: 28, private: b"no room", ..said(REJECTED) };
+        let words = connected(Fake::new(), rejected).await.unwrap_err();
+        assert!(matches!(words, Refused::Rejected(words) if words == b"no room"));
+        let kinds = [
+            (REJECTED, 8, io::ErrorKind::ConnectionRefused),
+            (UNREACHABLE, -libc::ETIMEDOUT, io::ErrorKind::TimedOut),
+            (DEVICE_REMOVAL, 0, io::ErrorKind::Other),
+        ];
+        for (kind, status, want) in kinds {
+            let fake = Fake::new();
+            let refused = connected(fake, Said { status, ..said(kind) }).await.unwrap_err();
+            assert!(matches!(&refused, Refused::Io(e) if e.kind() == want), "{kind}: {refused}");
+            assert_eq!(fake.held(), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn a_connection_ends_by_what_the_connection_manager_tells() {
+    let rows = [
+        (DISCONNECTED, 0, true),
+        (TIMEWAIT_EXIT, 0, true),
+        (DISCONNECTED, -libc::ECONNRESET, false),
+        (DEVICE_REMOVAL, 0, false),
+        (ADDR_CHANGE, 0, false),
+    ];
+    for (kind, status, is_orderly) in rows {
+        run(async move {
+            let fake = Fake::new();
+            let end = connection(fake, 4);
+            fake.tell(0, said(ESTABLISHED));
+            fake.tell(0, Said { status, ..said(kind) });
+            end.readable().await.unwrap();
+            let mut events = Events::default();
+            end.poll(&mut events);
+            assert!(
+                matches!(&events.list[..], [Event::End(reason)] if reason.is_none() == is_orderly),
+                "{kind}"
+            );
+            // The device may be gone for good only when nothing of it is in use.
+            drop(end);
+            until(|| fake.held() == (0, 0)).await;
+        });
+    }
+}

@@ -1,0 +1,206 @@
+use super::{COMING, WORDS};
+use crate::verbs::endpoint_tests::{connection, run, sharing, until};
+use crate::verbs::fake::Fake;
+use crate::verbs::ffi::EVENT_QP_LAST_WQE_REACHED;
+use crate::{Endpoint, Event, Events, Remote};
+use lunar_runtime::out::Payload;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Says something, and nobody hears it yet: its number.
+fn said(fake: &Fake, end: &Rc<dyn Endpoint>) -> u64 {
+    end.send(b"the last word", Payload::Empty, None);
+    assert!(end.flush().unwrap());
+    fake.take_posts()[0][0].id
+}
+
+fn disconnects(fake: &Fake) -> usize {
+    fake.state().disconnects
+}
+
+fn gone(fake: &Fake) -> usize {
+    fake.state().pairs_gone
+}
+
+/// The device was looked at a few times.
+async fn looked(fake: &Fake) {
+    let looks = fake.looks().0;
+    until(|| fake.looks().0 > looks + 10).await;
+}
+
+fn come(end: &Rc<dyn Endpoint>) -> Vec<Event> {
+    let mut events = Events::default();
+    end.poll(&mut events);
+    events.list
+}
+
+#[test]
+fn what_was_said_last_arrives_before_the_connection_is_cut() {
+    for is_dropped in [true, false] {
+        run(async move {
+            let fake = Fake::new();
+            let end = connection(fake, 4);
+            let word = said(fake, &end);
+            let kept = match is_dropped {
+                true => {
+                    drop(end);
+                    None
+                }
+                false => {
+                    end.close();
+                    assert!(matches!(&come(&end)[..], [Event::End(None)]), "who closes it is told at once");
+                    assert!(end.flush().is_err());
+                    Some(end)
+                }
+            };
+            looked(fake).await;
+            assert_eq!((disconnects(fake), gone(fake)), (0, 0));
+            fake.complete(&[word]);
+            until(|| gone(fake) == 1).await;
+            assert!(disconnects(fake) > 0);
+            drop(kept);
+        });
+    }
+}
+
+#[test]
+fn a_word_that_does_not_arrive_is_waited_for_only_so_long() {
+    run(async {
+        let fake = Fake::new();
+        let end = connection(fake, 4);
+        let word = said(fake, &end);
+        let begun = Instant::now();
+        drop(end);
+        until(|| disconnects(fake) > 0).await;
+        assert!(begun.elapsed() >= WORDS);
+        fake.flush(&[word]);
+        until(|| gone(fake) == 1).await;
+        assert!(begun.elapsed() < 2 * WORDS);
+    });
+}
+
+#[test]
+fn a_reset_waits_for_no_word() {
+    run(async {
+        let fake = Fake::new();
+        let end = connection(fake, 4);
+        said(fake, &end);
+        end.reset();
+        assert_eq!(disconnects(fake), 1);
+        // One that was closed before is cut as well.
+        let other = connection(fake, 4);
+        said(fake, &other);
+        other.close();
+        assert_eq!(disconnects(fake), 1);
+        other.reset();
+        assert_eq!(disconnects(fake), 2);
+        // And one whose every end is a reset.
+        let last = connection(fake, 4);
+        said(fake, &last);
+        last.reset_on_close(true).unwrap();
+        drop(last);
+        assert_eq!(disconnects(fake), 3);
+    });
+}
+
+/// The device may write there until it has said that the read has ended.
+#[test]
+fn the_buffer_of_a_read_comes_back_when_the_device_has_let_go_of_it() {
+    for ends in [true, false] {
+        run(async move {
+            let fake = Fake::new();
+            let end = connection(fake, 4);
+            let buf = lunar_runtime::Pool::new(1).try_get(4096).expect("room");
+            end.read(9, Remote { stag: 7, offset: 0 }, buf, 0, 4096);
+            end.flush().unwrap();
+            let read = fake.take_posts()[0][0].id;
+            end.close();
+            assert!(come(&end).is_empty() && disconnects(fake) == 1);
+            if ends {
+                fake.flush(&[read]);
+            }
+            // Else the pair goes after a while, and with it all that the device could do.
+            end.readable().await.unwrap();
+            assert!(matches!(&come(&end)[..], [Event::Read(9, _, Err(_)), Event::End(None)]));
+            assert_eq!(gone(fake), 1);
+            // Nothing is posted to what is not there.
+            end.receives(4, 100);
+            end.send(b"x", Payload::Empty, None);
+            assert!(end.flush().is_err());
+            drop(end);
+            assert_eq!(gone(fake), 1);
+        });
+    }
+}
+
+/// A pair that goes takes its completions with it.
+#[test]
+fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
+    run(async {
+        let fake = Fake::new();
+        let (end, _alone) = sharing(fake, 4);
+        let _other = connection(fake, 4);
+        (0..2).for_each(|n| fake.say(&[n]));
+        let read = lunar_runtime::Pool::new(1).try_get(4096).expect("room");
+        end.read(9, Remote { stag: 7, offset: 0 }, read, 0, 4096);
+        end.flush().unwrap();
+        drop(end);
+        assert_eq!(disconnects(fake), 1);
+        looked(fake).await;
+        // What was on its way as the connection was cut.
+        let late = fake.message(b"late").wr_id;
+        fake.flush(&[late]);
+        fake.flush(&[fake.take_posts()[0][0].id]);
+        until(|| gone(fake) == 1).await;
+        assert_eq!(fake.free(), 8);
+    });
+}
+
+#[test]
+fn a_device_that_tells_when_it_takes_no_more_of_what_is_shared_is_not_waited_for() {
+    for tells in [true, false] {
+        run(async move {
+            let fake = Fake::new();
+            let (end, _alone) = sharing(fake, 4);
+            let begun = Instant::now();
+            drop(end);
+            let pair = *fake.state().pairs.last().unwrap();
+            if tells {
+                fake.trouble(pair, EVENT_QP_LAST_WQE_REACHED);
+            }
+            until(|| gone(fake) == 1).await;
+            assert_eq!(begun.elapsed() < COMING, tells);
+        });
+    }
+}
+
+#[test]
+fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
+    run(async {
+        let fake = Fake::new();
+        let (end, _alone) = sharing(fake, 4);
+        let _other = connection(fake, 4);
+        (0..3).for_each(|n| fake.say(&[n]));
+        drop(end);
+        until(|| gone(fake) == 1).await;
+        assert_eq!(fake.free(), 8);
+    });
+}
+
+#[test]
+fn a_loop_that_ends_lets_what_was_said_arrive() {
+    let fake = Fake::new();
+    let (word, end) = std::sync::mpsc::channel();
+    let device = std::thread::spawn(move || {
+        let word = end.recv().expect("a word");
+        std::thread::sleep(super::LOOK * 20);
+        assert_eq!(disconnects(fake), 0);
+        fake.complete(&[word]);
+    });
+    run(async {
+        let end = connection(fake, 4);
+        word.send(said(fake, &end)).unwrap();
+    });
+    device.join().unwrap();
+    assert_eq!(gone(fake), 1);
+}

@@ -1,0 +1,92 @@
+//! Making a connection: what it needs of its device, and the last steps on both sides.
+
+use super::cm::{Depths, Event, Id, Watch};
+use super::domain::Domain;
+use super::endpoint::endpoint;
+use super::ffi::{ESTABLISHED, REJECTED};
+use super::inbound::{Inbound, Share};
+use super::queues::Queues;
+use super::receives::Receives;
+use super::shared;
+use crate::{Connected, Endpoint, Refused, Terms};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a connection is made of before it is one: it may move to another thread. Dropped in this order.
+pub struct Parts {
+    pub queues: Queues,
+    pub receives: Inbound,
+    pub domain: Arc<Domain>,
+    pub id: Id,
+}
+
+impl Parts {
+    /// Queues for an id whose device is known, and memory for the first messages: how many, and how long.
+    ///
+    /// # Errors
+    /// When the device has no more of something.
+    pub fn new(id: Id, first: (usize, usize)) -> io::Result<Parts> {
+        let domain = Domain::of(id.library, id.context()?)?;
+        let shared = if first.1 <= shared::LEN { domain.shared() } else { None };
+        let queues = Queues::new(&id, &domain, shared.as_deref())?;
+        let receives = match shared {
+            Some(shared) => Inbound::Shared(Share::new(shared)),
+            None => Inbound::Own(Receives::new(domain.pool(), queues.depths.1)),
+        };
+        let mut parts = Parts { queues, receives, domain, id };
+        parts.receives.add(&parts.queues, first.0, first.1)?;
+        Ok(parts)
+    }
+
+    /// As many RDMA Reads at a time as are wanted, and the device can have.
+    pub fn depths(&self, ird: u16, ord: u16) -> Depths {
+        let least = |wanted: u16, most: i32| {
+            u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
+        };
+        let attr = &self.domain.attr;
+        Depths { ird: least(ird, attr.max_qp_rd_atom), ord: least(ord, attr.max_qp_init_rd_atom) }
+    }
+}
+
+/// Accepts a connection whose first messages have their memory.
+///
+/// # Errors
+/// When the other side has gone, or the device has no more of something.
+pub async fn accept(id: Id, asked: Depths, private: Vec<u8>, terms: Terms) -> io::Result<Rc<dyn Endpoint>> {
+    let parts = Parts::new(id, terms.receives)?;
+    let wanted = parts.depths(terms.ird.min(asked.ird.into()), terms.ord.min(asked.ord.into()));
+    // The first message may come before the connection is said to be there, so nobody waits for that.
+    parts.id.accept(&private, wanted)?;
+    endpoint(parts, wanted.ord)
+}
+
+/// Connects by an id whose route is known.
+///
+/// # Errors
+/// When the other side is not there, or turns it down.
+pub async fn connect(id: Id, watch: &Watch, private: Vec<u8>, terms: Terms) -> Result<Connected, Refused> {
+    let parts = Parts::new(id, terms.receives)?;
+    let wanted = parts.depths(terms.ird, terms.ord);
+    // Soft iWARP waits for TCP in this call.
+    let begin = move || parts.id.connect(&private, wanted).map(|()| parts);
+    let parts = lunar_runtime::blocking(begin).await?;
+    let event = parts.id.next(watch).await?;
+    match event.kind {
+        ESTABLISHED => {
+            let ord = granted(&parts.domain, wanted, &event);
+            Ok((endpoint(parts, ord)?, event.private))
+        }
+        REJECTED if event.is_by_user() => Err(Refused::Rejected(event.private)),
+        _ => Err(event.error(parts.id.library).into()),
+    }
+}
+
+/// Of the RDMA Reads that we want to have under way, those that the other side lets us have. On iWARP it may say
+/// nothing of them (RFC 5044).
+fn granted(domain: &Domain, wanted: Depths, event: &Event) -> u8 {
+    match event.initiator_depth {
+        0 if domain.is_iwarp => wanted.ord,
+        granted => granted.min(wanted.ord),
+    }
+}

@@ -1,0 +1,26 @@
+//! Where the time of commands goes behind this router.
+
+use lunar_runtime::tally::{Tally, Total};
+
+/// The times of commands on the two stretches from here on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hops {
+    /// Waiting for a path, or for the target to take more.
+    pub queue: Total,
+    /// From the sending to the answer.
+    pub upstream: Total,
+}
+
+/// [`Hops`] that grow.
+#[derive(Debug, Default)]
+pub(crate) struct Growing {
+    pub(crate) queue: Tally,
+    pub(crate) upstream: Tally,
+}
+
+impl Growing {
+    /// What they come to now.
+    pub(crate) fn hops(&self) -> Hops {
+        Hops { queue: self.queue.total(), upstream: self.upstream.total() }
+    }
+}

@@ -1,0 +1,350 @@
+//! Routes that come back to where they began: each target of a router tells which targets of routers are behind it,
+//! and none takes an upstream behind which it stands itself.
+
+use lunar_initiator::{Discovery, Error, Kind, Options, Portal, Session};
+use sha2::{Digest, Sha256};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::hash::BuildHasher;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The key of text requests that asks for what is behind the target of the session, or the one that is named.
+pub const KEY: &str = "X-org.lunar.route";
+/// Its question.
+const ASK: &str = "?";
+/// Names that are told of at most.
+const MOST: usize = 256;
+/// Bytes that names are made of.
+const OWN_LEN: usize = 16;
+/// Characters of a name.
+const NAME_LEN: usize = 16;
+
+/// How an upstream is called here, and in what is told.
+pub fn name(router: &str, upstream: &str) -> String {
+    format!("upstream {upstream} of router {router}")
+}
+
+/// What stands behind the targets of this router.
+#[derive(Default)]
+pub struct Loops {
+    /// None: names last as long as this process.
+    file: Option<PathBuf>,
+    own: OnceLock<[u8; OWN_LEN]>,
+    routes: Mutex<BTreeMap<String, Route>>,
+}
+
+/// An upstream.
+#[derive(Default)]
+struct Route {
+    /// Targets of ours that use it.
+    targets: BTreeSet<String>,
+    /// The names of targets of routers behind each of its targets.
+    behind: BTreeMap<String, BTreeSet<String>>,
+    /// Its targets that cannot be asked: no routers.
+    silent: BTreeSet<String>,
+}
+
+/// A target of an upstream.
+#[derive(Clone, Copy, Debug)]
+pub struct There<'a> {
+    /// The upstream, by its [`name`].
+    pub upstream: &'a str,
+    /// The target.
+    pub target: &'a str,
+    /// It is seen here under its own name, once it is taken.
+    pub keeps_name: bool,
+}
+
+impl Loops {
+    /// As the one before it that had the same file: after a restart others know its names still. The file is read, or made,
+    /// once a router needs it. If it cannot be written, names last as long as this process.
+    pub fn kept_in(file: &Path) -> Loops {
+        Loops { file: Some(file.to_owned()), ..Loops::default() }
+    }
+
+    /// It makes names that nobody else makes.
+    fn own(&self) -> &[u8; OWN_LEN] {
+        self.own.get_or_init(|| self.file.as_deref().map_or_else(random, kept))
+    }
+
+    fn routes(&self) -> MutexGuard<'_, BTreeMap<String, Route>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of a target of ours.
+    fn name(&self, target: &str) -> String {
+        let hash = Sha256::new().chain_update(self.own()).chain_update(target).finalize();
+        let mut text: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.truncate(NAME_LEN);
+        text
+    }
+
+    /// What is answered to a key of text requests in a session with `target`, if the key is ours.
+    pub fn answer(&self, target: &str, key: &str, value: &str) -> Option<String> {
+        (key == KEY && value == ASK).then(|| self.told(target))
+    }
+
+    /// The same in discovery, where the value names the target: one that waits for its own upstream lets nobody in.
+    pub fn answer_in_discovery(&self, key: &str, target: &str) -> Option<String> {
+        let is_ours = || self.routes().values().any(|route| route.targets.contains(target));
+        (key == KEY && is_ours()).then(|| self.told(target))
+    }
+
+    fn told(&self, target: &str) -> String {
+        let routes = self.routes();
+        let used = routes.values().filter(|route| route.targets.contains(target));
+        let behind: BTreeSet<&String> = used.flat_map(|route| route.behind.values().flatten()).collect();
+        let own = self.name(target);
+        let all: Vec<&str> = std::iter::once(&own).chain(behind).take(MOST).map(String::as_str).collect();
+        all.join(",")
+    }
+
+    /// An upstream is used by these targets of ours from here on.
+    pub fn uses(&self, upstream: &str, targets: BTreeSet<String>) {
+        // Before it is asked: the file may be slow.
+        self.own();
+        self.routes().entry(upstream.to_owned()).or_default().targets = targets;
+    }
+
+    /// An upstream is not used any more.
+    pub fn forget(&self, upstream: &str) {
+        self.routes().remove(upstream);
+    }
+
+    /// A target that refuses the question, or ends the session of who asks, is not asked again before it was away.
+    pub fn is_no_router(&self, there: There<'_>) {
+        let mut routes = self.routes();
+        let route = routes.entry(there.upstream.to_owned()).or_default();
+        route.behind.remove(there.target);
+        route.silent.insert(there.target.to_owned());
+    }
+
+    /// An upstream is away: when it comes back, it may be a router.
+    pub fn is_away(&self, upstream: &str) {
+        self.routes().entry(upstream.to_owned()).or_default().silent.clear();
+    }
+
+    fn is_silent(&self, there: There<'_>) -> bool {
+        self.routes().get(there.upstream).is_some_and(|route| route.silent.contains(there.target))
+    }
+
+    /// Asks what is behind a target of an upstream, and remembers it.
+    ///
+    /// Two targets may become each other's upstream at the same time: each remembers before it looks once more, so
+    /// that at least one of them sees itself.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when a target that uses it is behind it; those of the session when it does not answer, or refuses
+    /// to.
+    pub async fn check(&self, there: There<'_>, session: &Session) -> Result<(), Error> {
+        if self.is_silent(there) {
+            return Ok(());
+        }
+        for _ in 0..2 {
+            let answer = session.text(&[(KEY, ASK)]).await?;
+            self.learn(there, value_of(&answer))?;
+        }
+        Ok(())
+    }
+
+    /// The same where the target lets nobody in: two routers of which each waits for the other would wait for ever.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when a target that uses it is behind it.
+    pub async fn check_in_discovery(
+        &self,
+        there: There<'_>,
+        portal: Portal,
+        options: &Options,
+    ) -> Result<(), Error> {
+        let Ok(mut discovery) = Discovery::open(portal, options).await else { return Ok(()) };
+        let answer = discovery.text(&[(KEY, there.target)]).await.unwrap_or_default();
+        // What was asked for is there.
+        _ = discovery.close().await;
+        self.learn(there, value_of(&answer))
+    }
+
+    /// Takes note of what stands behind a target of an upstream.
+    fn learn(&self, there: There<'_>, told: &str) -> Result<(), Error> {
+        let is_name = |name: &&str| name.len() == NAME_LEN && name.bytes().all(|b| b.is_ascii_hexdigit());
+        let behind: BTreeSet<String> =
+            told.split(',').filter(is_name).take(MOST).map(str::to_owned).collect();
+        let mut routes = self.routes();
+        let route = routes.entry(there.upstream.to_owned()).or_default();
+        let itself = there.keeps_name.then_some(there.target);
+        let mut users = route.targets.iter().map(String::as_str).chain(itself);
+        if let Some(target) = users.find(|target| behind.contains(&self.name(target))) {
+            let what = format!("{} leads back to {target}, which uses it: a loop", there.upstream);
+            route.behind.remove(there.target);
+            let hint = "take it out of one of the configurations on the way";
+            return Err(Error::new(Kind::Invalid, what).with_hint(hint));
+        }
+        route.behind.insert(there.target.to_owned(), behind);
+        Ok(())
+    }
+}
+
+/// A hash of nothing, with keys that are random in each process.
+fn random() -> [u8; OWN_LEN] {
+    let mut own = [0; OWN_LEN];
+    let random = || RandomState::new().hash_one(()).to_be_bytes();
+    own.as_chunks_mut().0.iter_mut().for_each(|part| *part = random());
+    own
+}
+
+/// What a file keeps; random bytes that it keeps from now on if it has none.
+fn kept(file: &Path) -> [u8; OWN_LEN] {
+    lunar_target::remove_leftovers(file);
+    if let Some(own) = fs::read(file).ok().and_then(|bytes| bytes.try_into().ok()) {
+        return own;
+    }
+    let own = random();
+    if let Err(e) = lunar_target::replace_file(file, &own) {
+        tracing::warn!("{}: {e}: loops of routes are seen late after a restart", file.display());
+    }
+    own
+}
+
+/// What an answer says of ours.
+fn value_of(answer: &[(String, String)]) -> &str {
+    answer.iter().find(|(key, _)| key == KEY).map_or("", |(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A router with one target that uses one upstream.
+    fn router() -> Loops {
+        let loops = Loops::default();
+        loops.uses("u", ["t".to_owned()].into());
+        loops
+    }
+
+    /// A target of the upstream.
+    const THERE: There<'_> = There { upstream: "u", target: "there", keeps_name: false };
+
+    fn told(router: &Loops, target: &str) -> String {
+        router.answer(target, KEY, ASK).unwrap()
+    }
+
+    #[test]
+    fn what_stands_behind_is_told_on_and_a_loop_is_refused() {
+        let (a, b, c) = (router(), router(), router());
+        b.learn(THERE, &told(&c, "t")).unwrap();
+        assert_eq!(told(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
+        a.learn(THERE, &told(&b, "t")).unwrap();
+        assert_eq!(c.learn(THERE, &told(&a, "t")).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(told(&c, "t"), c.name("t"), "what leads back is not used");
+        b.forget("u");
+        assert_eq!(told(&b, "t"), b.name("t"));
+    }
+
+    #[test]
+    fn two_that_route_each_others_disks_are_no_loop() {
+        let (a, b) = (router(), router());
+        assert!(a.learn(THERE, &told(&b, "disk")).is_ok());
+        assert!(b.learn(THERE, &told(&a, "disk")).is_ok());
+    }
+
+    #[test]
+    fn a_target_that_keeps_its_name_does_not_come_back_under_it() {
+        let (a, b) = (Loops::default(), Loops::default());
+        let disk = There { target: "disk", keeps_name: true, ..THERE };
+        b.uses("u", ["disk".to_owned()].into());
+        b.learn(disk, &told(&a, "disk")).unwrap();
+        assert_eq!(a.learn(disk, &told(&b, "disk")).unwrap_err().kind, Kind::Invalid);
+        assert!(a.learn(There { target: "other", ..disk }, &told(&b, "other")).is_ok());
+    }
+
+    #[test]
+    fn in_discovery_targets_that_route_are_told_of_and_others_are_not() {
+        let a = router();
+        assert_eq!(a.answer_in_discovery(KEY, "t"), a.answer("t", KEY, ASK));
+        assert_eq!(a.answer_in_discovery(KEY, "disk"), None);
+        assert_eq!(a.answer_in_discovery("X-org.lunar.other", "t"), None);
+    }
+
+    #[test]
+    fn what_is_behind_each_target_of_an_upstream_is_told_on() {
+        let (a, b) = (router(), Loops::default());
+        for target in ["x", "y"] {
+            a.learn(There { target, ..THERE }, &told(&b, target)).unwrap();
+        }
+        let all = told(&a, "t");
+        assert!(all.contains(&b.name("x")) && all.contains(&b.name("y")), "{all}");
+    }
+
+    #[test]
+    fn two_that_meet_do_not_both_miss_it() {
+        let (a, b) = (router(), router());
+        // Both ask before either has taken note, and then once more.
+        let (first_a, first_b) = (told(&a, "t"), told(&b, "t"));
+        assert!(a.learn(THERE, &first_b).is_ok() && b.learn(THERE, &first_a).is_ok());
+        assert!(a.learn(THERE, &told(&b, "t")).is_err());
+    }
+
+    #[test]
+    fn names_are_the_same_after_a_restart_and_no_others() {
+        let folder = std::env::temp_dir().join(format!("lunar-loops-{}", std::process::id()));
+        let file = folder.join("router.id");
+        let first = Loops::kept_in(&file);
+        assert_eq!(Loops::kept_in(&file).name("t"), first.name("t"));
+        fs::write(&file, "torn").unwrap();
+        let other = Loops::kept_in(&file);
+        assert_ne!(other.name("t"), first.name("t"));
+        assert_eq!(Loops::kept_in(&file).name("t"), other.name("t"));
+        fs::remove_dir_all(&folder).unwrap();
+        assert_ne!(Loops::default().name("t"), Loops::default().name("t"));
+        assert_ne!(other.name("t"), other.name("u"));
+        assert_eq!(other.name("t").len(), NAME_LEN);
+    }
+
+    #[test]
+    fn the_identity_is_kept_once_a_reload_brings_a_router() {
+        let folder = std::env::temp_dir().join(format!("lunar-loops-late-{}", std::process::id()));
+        let file = folder.join("router.id");
+        let without_routers = Loops::kept_in(&file);
+        assert!(!file.exists(), "nobody needs it");
+        without_routers.uses("u", BTreeSet::from(["t".to_owned()]));
+        assert!(file.exists());
+        assert_eq!(Loops::kept_in(&file).name("t"), without_routers.name("t"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_identity_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("lunar-loops-link-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, victim) = (folder.join("router.id"), folder.join("victim"));
+        fs::write(&victim, "kept").unwrap();
+        std::os::unix::fs::symlink(&victim, &file).unwrap();
+        let first = Loops::kept_in(&file);
+        first.uses("u", BTreeSet::new());
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+        assert_eq!(Loops::kept_in(&file).name("t"), first.name("t"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_is_no_router_is_asked_again_when_it_was_away() {
+        let a = router();
+        a.is_no_router(THERE);
+        assert!(a.is_silent(THERE) && !a.is_silent(There { target: "other", ..THERE }));
+        a.is_away("u");
+        assert!(!a.is_silent(THERE));
+    }
+
+    #[test]
+    fn other_keys_and_answers_mean_nothing() {
+        let a = router();
+        assert_eq!(a.answer("t", "X-org.lunar.other", ASK), None);
+        assert_eq!(a.answer("t", KEY, "x"), None);
+        for answer in ["", "NotUnderstood", "Reject", ",,,", "0123456789abcdef0", "not a name, it is"] {
+            assert!(a.learn(THERE, answer).is_ok());
+        }
+        assert_eq!(told(&a, "t"), a.name("t"));
+    }
+}

@@ -1,0 +1,151 @@
+//! The file that keeps the ISIDs of a router. Only the process that holds its lock reads and writes it: for another one
+//! the sessions in it are alive.
+
+use super::{Entry, MOST, Recorded, State};
+use lunar_target::lock_file::{LockFile, has_no_locks};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The ISIDs by path.
+pub(super) type Paths = BTreeMap<String, Recorded>;
+
+/// The file of a router in this process.
+#[derive(Debug)]
+pub(super) struct Record {
+    file: PathBuf,
+    /// Kept as long as the process lives. None: another process has it, or the file system has no locks.
+    _lock: Option<LockFile>,
+    /// Another process writes it, or it could not be read as a whole.
+    is_left_alone: bool,
+    /// Held during a write: what is written last is what was recorded last.
+    writing: Mutex<()>,
+}
+
+impl Record {
+    /// The file, and the ISIDs in it.
+    pub(super) fn open(file: PathBuf) -> (Record, Paths) {
+        let lock = match LockFile::lock(&file.with_extension("isids.lock")) {
+            Ok(Some(lock)) => Some(lock),
+            Ok(None) => {
+                let hint = "give this server another state_dir, or the router another name";
+                return Record::left_alone(file, "another server uses it", hint);
+            }
+            // Another server is as unlocked there.
+            Err(e) if has_no_locks(&e) => {
+                tracing::warn!("{}: it is not locked against other servers: {e}", file.display());
+                None
+            }
+            // Another server may have the lock.
+            Err(e) => {
+                let hint = "let the server write to the folder, and start it again";
+                return Record::left_alone(file, &format!("its lock cannot be taken: {e}"), hint);
+            }
+        };
+        lunar_target::remove_leftovers(&file);
+        let (paths, fault) = load(&file);
+        if let Some(fault) = &fault {
+            warn(&file, fault, "move the file away, and start the server again");
+        }
+        (Record { file, _lock: lock, is_left_alone: fault.is_some(), writing: Mutex::default() }, paths)
+    }
+
+    fn left_alone(file: PathBuf, fault: &str, hint: &str) -> (Record, Paths) {
+        warn(&file, fault, hint);
+        (Record { file, _lock: None, is_left_alone: true, writing: Mutex::default() }, Paths::new())
+    }
+
+    /// Writes what `text` returns when it is this write's turn, if there is anything to write; false if that fails. `is_again`:
+    /// the log has said so.
+    pub(super) fn save(&self, text: impl FnOnce() -> Option<String>, is_again: bool) -> bool {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = match text().filter(|_| !self.is_left_alone) {
+            Some(text) => lunar_target::replace_file(&self.file, text.as_bytes()),
+            None => Ok(()),
+        };
+        match &written {
+            Err(e) if !is_again => {
+                warn(&self.file, &e.to_string(), "look at the space and the permissions of the folder");
+            }
+            Ok(()) if is_again => tracing::info!("{}: it is written again", self.file.display()),
+            _ => {}
+        }
+        written.is_ok()
+    }
+}
+
+fn warn(file: &Path, fault: &str, hint: &str) {
+    let effect = "sessions that this router leaves behind if it is killed are not replaced by the next one";
+    tracing::warn!(hint, "{}: {fault}; {effect}", file.display());
+}
+
+/// The ISIDs in a file, and why these are not all.
+fn load(file: &Path) -> (Paths, Option<String>) {
+    match fs::read_to_string(file) {
+        Ok(text) => {
+            let (paths, bad) = read(&text);
+            (paths, bad.map(|number| format!("line {number} is damaged")))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (Paths::new(), None),
+        Err(e) => (Paths::new(), Some(e.to_string())),
+    }
+}
+
+/// The name of the initiator, its user, and the port of the target, in a line.
+const INITIATOR: &str = "as=";
+const USER: &str = "user=";
+const AT: &str = "at=";
+/// The port of a session that has ended in good order, or has never logged in. Its ISID is kept: targets may have it registered.
+const NOWHERE: &str = "none";
+
+/// A line for each: twelve hexadecimal digits, the name of the initiator, the user, the port of the target, and the path, with
+/// spaces between them. Lines of older versions have the first and the last alone, and what they name has not ended.
+pub(super) fn written(paths: &Paths) -> String {
+    let line = |path: &str, entry: &Entry| {
+        let digits: String = entry.isid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let word = |key: &str, value: Option<&str>| value.map(|value| format!(" {key}{value}"));
+        let at = if entry.state == State::Ended { Some(NOWHERE) } else { entry.at.as_deref() };
+        let words =
+            [word(INITIATOR, entry.initiator.as_deref()), word(USER, entry.user.as_deref()), word(AT, at)];
+        format!("{digits}{} {path}\n", words.into_iter().flatten().collect::<String>())
+    };
+    let entries = paths.iter().flat_map(|(path, of)| of.all.iter().map(move |entry| (path, entry)));
+    let kept = entries.filter(|(_, entry)| entry.state != State::Ended || entry.initiator.is_some());
+    kept.map(|(path, entry)| line(path, entry)).collect()
+}
+
+/// The sessions of all lines, and the number of the first line that has none.
+pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
+    let (mut paths, mut bad) = (Paths::new(), None);
+    for (at, text) in text.lines().enumerate() {
+        let Some((entry, path)) = line(text) else {
+            bad = bad.or(Some(at + 1));
+            continue;
+        };
+        let recorded = paths.entry(path.to_owned()).or_default();
+        if recorded.all.len() < MOST && !recorded.all.iter().any(|other| other.is_same(&entry)) {
+            recorded.all.push(entry);
+        }
+    }
+    (paths, bad)
+}
+
+fn line(text: &str) -> Option<(Entry, &str)> {
+    let (digits, rest) = text.split_once(' ')?;
+    let isid = lunar_initiator::parse_isid(digits)?;
+    let (initiator, rest) = word(INITIATOR, rest);
+    let (user, rest) = word(USER, rest);
+    let (at, path) = word(AT, rest);
+    // Without a port its port could not be recorded: it may have left something.
+    let state = if at.as_deref() == Some(NOWHERE) { State::Ended } else { State::Left };
+    let at = at.filter(|_| state == State::Left);
+    Some((Entry { isid, initiator, user, at, state, ..Entry::default() }, path))
+}
+
+/// A word with this key, if the text begins with one, and what follows.
+fn word<'t>(key: &str, text: &'t str) -> (Option<String>, &'t str) {
+    let word = text.strip_prefix(key).and_then(|rest| rest.split_once(' '));
+    word.map_or((None, text), |(value, rest)| (Some(value.to_owned()), rest))
+}

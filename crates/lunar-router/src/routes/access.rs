@@ -1,0 +1,101 @@
+//! What hosts are told of their paths: the states of target port groups (ALUA, SPC-5 section 5.18) follow how the
+//! logical units behind them are.
+
+use super::{Place, Shared, State};
+use crate::upstream::{Health, Remote};
+use lunar_scsi::{Access, Group, Lu};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A logical unit that hosts see.
+#[derive(Clone)]
+pub struct Served {
+    /// Where it is.
+    pub place: Place,
+    /// The device server that speaks for it.
+    pub lu: Arc<Lu>,
+    /// The portal groups through which it is seen.
+    pub tags: Vec<u16>,
+}
+
+/// A path that leads nowhere is in transition: hosts try another, or this one again. While commands are held, they need
+/// not know. What has become another disk is for people to mend.
+fn access(health: Option<Health>) -> Access {
+    match health {
+        Some(Health::Lost(_)) => Access::Transitioning,
+        Some(Health::Changed) => Access::Unavailable,
+        Some(Health::Up | Health::Holding(_)) | None => Access::Optimized,
+    }
+}
+
+impl State {
+    /// Tells hosts how the paths are now.
+    pub(super) fn settle(&self) {
+        for one in &self.served {
+            one.lu.set_access(&self.groups(one));
+        }
+    }
+}
+
+impl State {
+    /// The portal groups of a logical unit; in a pair, those of the peer too, which a host sees there.
+    fn groups(&self, one: &Served) -> Vec<Group> {
+        let (ways, pairs) = self.serving();
+        let mut access = access(ways.health(&one.place));
+        let pair = pairs.get(&one.place.router);
+        if let Some(pair) = pair {
+            let own = pair.access(ways.is_open(&one.place));
+            access = if access == Access::Optimized { own } else { access };
+        }
+        let preferred = pair.is_some_and(|pair| pair.spec().preferred);
+        let own = one.tags.iter().map(|tag| Group { tag: *tag, access, preferred });
+        let peer = pair.map(|pair| {
+            let (access, preferred) = pair.peer_access();
+            Group { tag: pair.spec().group, access, preferred }
+        });
+        own.chain(peer).collect()
+    }
+}
+
+/// Resets that are told within this time are one: each core and each path hears of it.
+const ONE_RESET: Duration = Duration::from_millis(500);
+
+/// Tells the hosts of a logical unit when it was reset there: what they wrote and did not flush may be lost.
+async fn tell_resets(place: Place, resets: flume::Receiver<()>, shared: Arc<Shared>) {
+    while resets.recv_async().await.is_ok() {
+        let served = shared.state().served.clone();
+        served.iter().filter(|one| one.place == place).for_each(|one| one.lu.was_reset_elsewhere());
+        compio::time::sleep(ONE_RESET).await;
+        resets.drain().for_each(drop);
+    }
+}
+
+/// Looks after one logical unit, for as long as it is open.
+pub(super) async fn attend(place: Place, remote: Arc<Remote>, shared: Arc<Shared>) {
+    let changes = remote.watch();
+    lunar_runtime::spawn(tell_resets(place, remote.resets(), shared.clone()));
+    drop(remote);
+    while changes.recv_async().await.is_ok() {
+        shared.state().settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn only_what_is_gone_is_told() {
+        let now = Instant::now();
+        for (health, is) in [
+            (None, Access::Optimized),
+            (Some(Health::Up), Access::Optimized),
+            (Some(Health::Holding(now)), Access::Optimized),
+            (Some(Health::Lost(now)), Access::Transitioning),
+            (Some(Health::Changed), Access::Unavailable),
+        ] {
+            assert_eq!(access(health), is, "{health:?}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! All that the routers of a server have open: what is watched, what was found, and the ways to it. It lives on from
+//! one configuration to the next.
+
+mod access;
+mod spec;
+mod trial;
+mod ways;
+
+pub use access::Served;
+pub use spec::{How, Place, Spec};
+pub use ways::{Opened, UnitFacts, UpstreamFacts};
+
+use crate::Found;
+use crate::loops::{Loops, name};
+use crate::pair::{self, Pair};
+use crate::ports;
+use crate::upstream::Upstream;
+use crate::watch::{Pace, watch};
+use lunar_initiator::{Error, Kind};
+use lunar_runtime::{Cores, either};
+use lunar_target::Instance;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trial::Before;
+use ways::Ways;
+
+/// All that the routers of a server have open.
+pub struct Routes {
+    cores: Cores,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    loops: Arc<Loops>,
+    ports: ports::Routers,
+    state: Mutex<State>,
+    changed: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    instances: BTreeMap<String, Arc<Instance>>,
+    specs: BTreeMap<Key, Spec>,
+    found: Found,
+    ways: Ways,
+    /// The failover pairs, by instance.
+    pairs: BTreeMap<String, Arc<Pair>>,
+    /// When the latest pair of each instance is over.
+    ends: BTreeMap<String, pair::End>,
+    /// What hosts see of it.
+    served: Vec<Served>,
+    /// The watch ends when this goes.
+    watching: Option<flume::Sender<()>>,
+    /// What serves while another configuration is tried out.
+    before: Option<Before>,
+}
+
+/// Routing instance and upstream.
+type Key = (String, String);
+
+impl Shared {
+    /// Something else was found, unless the watch that found it is over.
+    fn learn(&self, found: Found, stop: &flume::Receiver<()>) {
+        let mut state = self.state();
+        if stop.is_disconnected() {
+            return;
+        }
+        let State { specs, found: all, .. } = &mut *state;
+        let remote = |key: &Key| specs.get(key).is_some_and(|spec| !matches!(spec.how, How::Device(_)));
+        all.0.extend(found.0.into_iter().filter(|(key, _)| remote(key)));
+        drop(state);
+        (self.changed)();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Routes {
+    /// Nothing is watched yet. `changed` is called whenever something was found that is not as before. `loops` are
+    /// this server's part in the finding of loops, and `ports` has the ISIDs of its sessions.
+    ///
+    /// # Errors
+    /// When its event loop cannot be started.
+    pub fn start(
+        loops: Loops,
+        ports: ports::Routers,
+        changed: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Routes> {
+        let (loops, state, changed) = (Arc::new(loops), Mutex::default(), Box::new(changed));
+        Ok(Routes { cores: Cores::one()?, shared: Arc::new(Shared { loops, ports, state, changed }) })
+    }
+
+    /// The upstreams from here on. What was found of those that stay stays known.
+    pub fn set(&self, specs: Vec<Spec>) {
+        let with_ports = |mut spec: Spec| {
+            spec.upstream.ports = Some(self.shared.ports.of(&spec.upstream.router));
+            (spec.key(), spec)
+        };
+        let specs: BTreeMap<_, _> = specs.into_iter().map(with_ports).collect();
+        let mut state = self.shared.state();
+        if spec::are_alike(&state.specs, &specs) {
+            return;
+        }
+        let stays = |key: &Key, spec: &Spec| specs.get(key).is_some_and(|new| new.is_as(spec));
+        let gone: Vec<Key> =
+            state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
+        for key in &gone {
+            state.ways.forget(key);
+            // Who is reached in another way only is the same, and stays known: its LUNs do not leave.
+            let before = state.specs.get(key);
+            let leads_there = |new: &Spec| before.is_some_and(|before| before.meets(new));
+            if !specs.get(key).is_some_and(leads_there) {
+                state.found.0.remove(key);
+                self.shared.loops.forget(&name(&key.0, &key.1));
+            }
+        }
+        state.specs = specs;
+        self.watch(&mut state);
+    }
+
+    /// Watches what is to be watched from here on, and nothing else.
+    fn watch(&self, state: &mut State) {
+        let remote = |spec: &&Spec| !matches!(spec.how, How::Device(_));
+        let upstreams: Vec<Upstream> =
+            state.specs.values().filter(remote).map(|spec| spec.upstream.clone()).collect();
+        let devices: Vec<_> = state.specs.values().filter_map(Spec::device).collect();
+        let (watching, stop) = flume::bounded::<()>(0);
+        // The watch before ends with its sender.
+        state.watching = Some(watching);
+        let (known, shared) = (state.found.clone(), self.shared.clone());
+        self.cores.run_on(0, move || {
+            let (sender, found) = flume::unbounded();
+            let looks = watch(upstreams, Pace::default(), known, shared.loops.clone(), sender);
+            lunar_runtime::spawn(async move {
+                // They end when this is dropped.
+                let mut looks = vec![compio::runtime::spawn(looks)];
+                for (key, path) in devices {
+                    let shared = shared.clone();
+                    looks.push(compio::runtime::spawn(spec::attend_device(key, path, shared)));
+                }
+                let over = async { _ = stop.recv_async().await };
+                let listen = async {
+                    while let Ok(found) = found.recv_async().await {
+                        shared.learn(found, &stop);
+                    }
+                    // Nobody watches where there are devices of this host alone.
+                    std::future::pending().await
+                };
+                either(over, listen).await;
+            });
+        });
+    }
+
+    /// What was found so far.
+    pub fn found(&self) -> Found {
+        self.shared.state().found.clone()
+    }
+
+    /// The routing instance of this name, which is there from its first use on.
+    pub fn instance(&self, name: &str) -> Arc<Instance> {
+        let mut state = self.shared.state();
+        let instance = || Arc::new(Instance::new(name));
+        state.instances.entry(name.to_owned()).or_insert_with(instance).clone()
+    }
+
+    /// Sessions of an instance at most; None: as many as the server takes.
+    pub fn limit(&self, name: &str, sessions: Option<usize>) {
+        self.instance(name).max_sessions.store(sessions.unwrap_or(usize::MAX), Relaxed);
+    }
+
+    /// The failover pairs from here on, to be told before their upstreams. What goes on as before stays what it is.
+    pub fn pairs(&self, specs: Vec<pair::Spec>) {
+        let mut before = std::mem::take(&mut self.shared.state().pairs);
+        let mut pairs = BTreeMap::new();
+        for spec in specs {
+            let name = spec.router.clone();
+            let pair = match before.remove(&name) {
+                Some(pair) if *pair.spec() == spec => pair,
+                before => {
+                    // What was ordered holds on.
+                    let eligible = before.is_none_or(|pair| pair.facts().eligible);
+                    let pair = self.begin(spec, eligible);
+                    self.shared.state().ways.of(&name).for_each(|remote| pair.attend(remote));
+                    pair
+                }
+            };
+            pairs.insert(name, pair);
+        }
+        self.shared.state().pairs = pairs;
+    }
+
+    fn begin(&self, spec: pair::Spec, eligible: bool) -> Arc<Pair> {
+        let shared = Arc::downgrade(&self.shared);
+        let changed = move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.state().settle();
+            }
+        };
+        let (name, instance) = (spec.router.clone(), self.instance(&spec.router));
+        let before = self.shared.state().ends.remove(&name);
+        let pair = Pair::start(spec, eligible, instance, before, changed, |job| self.cores.run_on(0, job));
+        self.shared.state().ends.insert(name, pair.end());
+        pair
+    }
+
+    /// An instance's part in a failover pair.
+    pub fn pair(&self, name: &str) -> Option<Arc<Pair>> {
+        self.shared.state().serving().1.get(name).cloned()
+    }
+
+    /// Gives up the place in all failover pairs, and waits until that is done.
+    pub fn leave(&self) {
+        let pairs: Vec<Arc<Pair>> = self.shared.state().pairs.values().cloned().collect();
+        pair::leave(&pairs);
+    }
+
+    /// Logs out of the sessions with upstreams, which live on the cores of the target: they have left nothing then.
+    pub fn part(&self) {
+        self.shared.ports.part(&self.cores);
+    }
+
+    /// What is answered to a key of text requests in a session with this target, or in discovery.
+    pub fn answer(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
+        match target {
+            None if key == pair::KEY => Some(self.pair(value)?.answer()),
+            None => self.shared.loops.answer_in_discovery(key, value),
+            Some(target) => self.shared.loops.answer(target, key, value),
+        }
+    }
+
+    /// How an instance is.
+    pub fn state(&self, name: &str) -> String {
+        if let Some(pair) = self.pair(name) {
+            return pair.facts().role.name().into();
+        }
+        if self.instance(name).draining.load(Relaxed) { "draining".into() } else { "serving".into() }
+    }
+
+    /// Which targets of ours use an upstream: it must not be one that leads back to them.
+    pub fn uses(&self, router: &str, upstream: &str, targets: BTreeSet<String>) {
+        self.shared.loops.uses(&name(router, upstream), targets);
+    }
+
+    /// The way to a logical unit that was opened is still the one to go: its upstream is to be used as it was then.
+    pub fn leads_to(&self, place: &Place) -> bool {
+        self.shared.state().ways.leads_to(place)
+    }
+
+    /// The way to a logical unit that was found. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] when it was not found; those of [`Remote::open`](crate::upstream::Remote::open).
+    pub fn open(&self, place: &Place) -> Result<Opened, Error> {
+        let mut state = self.shared.state();
+        let state = &mut *state;
+        let key = place.key();
+        let not_found =
+            || Error::new(Kind::NotFound, format!("{} has no LUN {}", name(&key.0, &key.1), place.lun));
+        let spec = state.specs.get(&key).ok_or_else(not_found)?;
+        let there = state.found.targets(&key.0, &key.1).iter().find(|t| t.name == place.target);
+        let found = there.and_then(|t| t.luns.get(&place.lun)).ok_or_else(not_found)?;
+        let (opened, fresh) = state.ways.open(place, spec, found)?;
+        if let Some(remote) = fresh {
+            if let Some(pair) = state.pairs.get(&place.router) {
+                pair.attend(&remote);
+            }
+            let (place, shared) = (place.clone(), self.shared.clone());
+            let attend = move || lunar_runtime::spawn(access::attend(place, remote, shared));
+            self.cores.run_on(0, attend);
+        }
+        Ok(opened)
+    }
+
+    /// What hosts see of what is open, from here on: their paths follow how it is (ALUA).
+    pub fn serve(&self, served: Vec<Served>) {
+        let mut state = self.shared.state();
+        state.served = served;
+        state.settle();
+    }
+
+    /// What is behind an instance.
+    pub fn facts(&self, router: &str) -> Vec<UpstreamFacts> {
+        let state = self.shared.state();
+        let mine = state.specs.iter().filter(|((of, _), _)| of == router);
+        mine.map(|(key, spec)| {
+            let luns = state.found.targets(&key.0, &key.1).iter().map(|target| target.luns.len()).sum();
+            state.ways.facts(key, spec, luns)
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Part of a pair that waits so many seconds for storage.
+    pub(super) fn pair(hold: u64) -> pair::Spec {
+        pair::Spec {
+            router: "r1".into(),
+            peer: "127.0.0.1:1".parse().expect("a portal"),
+            group: 2,
+            preferred: true,
+            key: 7,
+            seed: String::new(),
+            initiator: None,
+            hold: Duration::from_secs(hold),
+        }
+    }
+
+    #[test]
+    fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
+        let routes = Routes::start(Loops::default(), ports::Routers::default(), || {}).expect("routes");
+        let eligible = || routes.pair("r1").expect("a pair").facts().eligible;
+        routes.pairs(vec![pair(1)]);
+        assert!(eligible());
+        routes.pair("r1").expect("a pair").order(pair::Order::Ineligible);
+        for hold in [1, 2] {
+            routes.pairs(vec![pair(hold)]);
+            assert!(!eligible());
+        }
+    }
+}

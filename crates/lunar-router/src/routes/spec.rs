@@ -1,0 +1,193 @@
+//! What is wanted: upstreams, and logical units of them.
+
+use super::{Key, Shared};
+use crate::upstream::Upstream;
+use crate::{FoundLun, FoundTarget, sg};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// An upstream that is to be found.
+#[derive(Clone)]
+pub struct Spec {
+    /// Where it is; of a device of this host only its names count.
+    pub upstream: Upstream,
+    /// Its URLs as they are written, by which a change is seen. They may hold secrets.
+    pub written: Vec<String>,
+    /// How commands go there.
+    pub how: How,
+}
+
+/// How commands go to an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum How {
+    /// This target speaks for it: blocks are read and written.
+    Block,
+    /// They are carried there as they are.
+    Pass,
+    /// They are handed to this SCSI generic device as they are.
+    Device(PathBuf),
+}
+
+/// A logical unit of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The routing instance.
+    pub router: String,
+    /// The upstream.
+    pub upstream: String,
+    /// The target there; empty for a device of this host.
+    pub target: String,
+    /// LUN there.
+    pub lun: u16,
+}
+
+impl Place {
+    pub(super) fn key(&self) -> Key {
+        (self.router.clone(), self.upstream.clone())
+    }
+}
+
+impl Spec {
+    pub(super) fn key(&self) -> Key {
+        (self.upstream.router.clone(), self.upstream.name.clone())
+    }
+
+    pub(super) fn device(&self) -> Option<(Key, PathBuf)> {
+        match &self.how {
+            How::Device(path) => Some((self.key(), path.clone())),
+            How::Block | How::Pass => None,
+        }
+    }
+
+    /// Where it is, for people.
+    pub(super) fn places(&self) -> Vec<String> {
+        match &self.how {
+            How::Device(path) => vec![path.display().to_string()],
+            How::Block | How::Pass => self.upstream.urls.iter().map(|url| url.plain()).collect(),
+        }
+    }
+
+    /// It leads to the same place, whatever else has changed.
+    pub(super) fn meets(&self, other: &Spec) -> bool {
+        match (&self.how, &other.how) {
+            (How::Device(a), How::Device(b)) => a == b,
+            _ => self.written.iter().any(|url| other.written.contains(url)),
+        }
+    }
+
+    /// It leads to the same place in the same way.
+    pub(super) fn is_as(&self, other: &Spec) -> bool {
+        let (a, b) = (&self.upstream, &other.upstream);
+        self.how == other.how
+            && (a.policy, a.hold, &a.identity, a.fence, &self.written)
+                == (b.policy, b.hold, &b.identity, b.fence, &other.written)
+    }
+}
+
+/// The same upstreams, each used as in the other.
+pub(super) fn are_alike(some: &BTreeMap<Key, Spec>, others: &BTreeMap<Key, Spec>) -> bool {
+    let is_there = |(key, spec): (&Key, &Spec)| others.get(key).is_some_and(|other| other.is_as(spec));
+    some.len() == others.len() && some.iter().all(is_there)
+}
+
+/// How often SCSI devices of this host are looked for that are not there, and those that are there are looked after.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Looks at a SCSI device of this host until it is there, and again when it has gone. Another one in the place of one that
+/// is known is told, and not served: numbers of sg devices move.
+pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<Shared>) {
+    let mut is_there = false;
+    loop {
+        if is_there && shared.has_gone(&key) {
+            is_there = false;
+            shared.is_hindered(&key, Some(format!("{} has gone", path.display())));
+        }
+        if !is_there {
+            let seen = shared.learn_device(&key, &path).await;
+            is_there = seen.is_ok();
+            shared.is_hindered(&key, seen.err().map(|e| format!("{}: {e}", path.display())));
+        }
+        compio::time::sleep(AGAIN).await;
+    }
+}
+
+impl Shared {
+    /// A device that is used has gone. It is let go, so that its number is free for the one that comes.
+    fn has_gone(&self, key: &Key) -> bool {
+        let device = self.state().ways.device(key).filter(|device| device.is_gone());
+        device.iter().for_each(|device| device.close());
+        device.is_some()
+    }
+
+    /// Why an upstream cannot be seen; told when it is something else than before.
+    fn is_hindered(&self, key: &Key, why: Option<String>) {
+        let state = self.state();
+        let Some(spec) = state.specs.get(key) else { return };
+        let mut obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = why.as_ref().filter(|why| obstacle.as_ref() != Some(why)) {
+            tracing::error!(router = key.0, upstream = key.1, "{why}");
+        }
+        *obstacle = why;
+    }
+
+    async fn learn_device(&self, key: &Key, path: &Path) -> Result<(), String> {
+        let device = sg::Device::open(path).map_err(|e| e.to_string())?;
+        let lun = device.properties().await.map_err(|e| e.to_string())?;
+        let mut state = self.state();
+        let wanted = state.specs.get(key).and_then(|spec| spec.upstream.identity.clone());
+        let known = state.found.targets(&key.0, &key.1).first().and_then(|target| target.luns.get(&0));
+        is_meant(&lun, known, wanted.as_deref())?;
+        if let Some(used) = state.ways.device(key).filter(|used| used.is_gone()) {
+            used.replace(&device);
+            tracing::info!(router = key.0, upstream = key.1, "{} is there again", path.display());
+        }
+        let target = FoundTarget { luns: [(0, lun)].into(), ..FoundTarget::default() };
+        state.found.0.insert(key.clone(), vec![target]);
+        drop(state);
+        (self.changed)();
+        Ok(())
+    }
+}
+
+/// Whether a device is the one that was there before, and the one that the configuration asks for.
+fn is_meant(seen: &FoundLun, known: Option<&FoundLun>, wanted: Option<&str>) -> Result<(), String> {
+    if known.is_some_and(|known| !known.is_same(seen)) {
+        return Err("another device than the one that was there: name it by its new number".into());
+    }
+    match wanted.filter(|wanted| !lunar_initiator::is_named(&seen.designators, wanted)) {
+        Some(wanted) => Err(format!("it is {}, and the configuration asks for {wanted}", seen.name())),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_known_by_its_designators_or_else_by_its_texts() {
+        let named =
+            FoundLun { designators: vec![1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7], ..FoundLun::default() };
+        let text = |vendor: &str, serial: &str| FoundLun {
+            vendor: vendor.into(),
+            serial: serial.into(),
+            ..FoundLun::default()
+        };
+        for (seen, known, is_it) in [
+            (&named, &named, true),
+            (&FoundLun { serial: "2".into(), ..named.clone() }, &named, true),
+            (&text("", ""), &named, false),
+            (&text("A", "1"), &text("A", "1"), true),
+            (&text("A", "1"), &text("A", "2"), false),
+            (&text("A", ""), &text("B", ""), false),
+        ] {
+            assert_eq!(is_meant(seen, Some(known), None).is_ok(), is_it, "{seen:?} {known:?}");
+        }
+        let wanted = "naa.5001020304050607";
+        assert_eq!(is_meant(&named, None, Some(wanted)), Ok(()));
+        let other = is_meant(&text("A", "1"), None, Some(wanted)).expect_err("another");
+        assert!(other.contains("it is A  1") && other.contains(wanted), "{other}");
+    }
+}

@@ -1,0 +1,253 @@
+//! The kernel's sg driver, version 3 of its interface (`scsi/sg.h`): the one place with `unsafe`.
+#![allow(unsafe_code)]
+
+use super::kernel::{Ended, Kernel, Order, Outcome};
+use lunar_target::Data;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const SG_GET_VERSION_NUM: Opcode = 0x2282;
+const SG_GET_SCSI_ID: Opcode = 0x2276;
+const SG_SET_RESERVED_SIZE: Opcode = 0x2275;
+const SG_SET_COMMAND_Q: Opcode = 0x2271;
+const SG_SCSI_RESET: Opcode = 0x2284;
+const BLKSECTGET: Opcode = 0x1267;
+
+/// SG_SCSI_RESET_DEVICE with SG_SCSI_RESET_NO_ESCALATE: other logical units of the target are left alone.
+const RESET_DEVICE_ONLY: i32 = 0x101;
+const DXFER_NONE: i32 = -1;
+const DXFER_TO_DEV: i32 = -2;
+const DXFER_FROM_DEV: i32 = -3;
+/// Without it the driver puts each command before those that wait: their order would be turned round.
+const FLAG_Q_AT_TAIL: u32 = 0x10;
+const FLAG_Q_AT_HEAD: u32 = 0x20;
+/// SCSI_SENSE_BUFFERSIZE: so much the kernel keeps.
+const SENSE_LEN: usize = 96;
+/// How often a device that has gone is asked for commands that it still owes.
+const GONE_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// `struct sg_io_hdr`; addresses as numbers.
+#[derive(Clone, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    interface_id: i32,
+    dxfer_direction: i32,
+    cmd_len: u8,
+    mx_sb_len: u8,
+    iovec_count: u16,
+    dxfer_len: u32,
+    dxferp: usize,
+    cmdp: usize,
+    sbp: usize,
+    timeout: u32,
+    flags: u32,
+    pack_id: i32,
+    padding: [u8; PADDING],
+    usr_ptr: usize,
+    status: u8,
+    masked_status: u8,
+    msg_status: u8,
+    sb_len_wr: u8,
+    host_status: u16,
+    driver_status: u16,
+    resid: i32,
+    duration: u32,
+    info: u32,
+    tail: [u8; PADDING],
+}
+
+/// What a 64-bit ABI inserts before an address, and at the end.
+const PADDING: usize = size_of::<usize>() - 4;
+const _: () = assert!(size_of::<Header>() == if PADDING == 4 { 88 } else { 64 });
+
+/// `struct sg_scsi_id`: where the device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct ScsiId {
+    /// Number of the host adapter.
+    pub host: i32,
+    /// Channel of it.
+    pub channel: i32,
+    /// Target on it.
+    pub target: i32,
+    /// Logical unit.
+    pub lun: i32,
+    /// Peripheral device type (SPC-5 section 6.6.2).
+    pub device_type: i32,
+    /// Commands for each logical unit that the host adapter likes.
+    pub commands_per_lun: i16,
+    /// Commands that the device takes at a time.
+    pub queue_depth: i16,
+    /// Zeros.
+    pub unused: [i32; 2],
+}
+const _: () = assert!(size_of::<ScsiId>() == 32);
+
+/// A command in flight: the kernel knows the addresses of all of it.
+struct Flight {
+    order: Order,
+    sense: Box<[u8; SENSE_LEN]>,
+}
+
+/// An open `/dev/sgN`.
+pub(super) struct Node {
+    // Dropped first: a closed device writes to no memory of this process any more.
+    device: File,
+    woken: OwnedFd,
+    flights: Mutex<HashMap<u32, Flight>>,
+}
+
+impl Node {
+    /// Takes an open file, which is to be asked first whether it is an sg device.
+    pub fn new(device: File) -> io::Result<Node> {
+        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Node { device, woken, flights: Mutex::default() })
+    }
+
+    /// The version of the driver, 30000 for 3.0.00.
+    pub fn version(&self) -> io::Result<i32> {
+        // SAFETY: the opcode writes an int.
+        Ok(unsafe { ioctl(&self.device, Getter::<SG_GET_VERSION_NUM, i32>::new()) }?)
+    }
+
+    /// Where the device is, and what it is.
+    pub fn scsi_id(&self) -> io::Result<ScsiId> {
+        let mut id = ScsiId::default();
+        // SAFETY: the opcode writes a struct sg_scsi_id, which `id` is laid out as.
+        unsafe { ioctl(&self.device, Updater::<SG_GET_SCSI_ID, ScsiId>::new(&mut id)) }?;
+        Ok(id)
+    }
+
+    /// Bytes that one command moves at most, as the kernel likes it.
+    pub fn max_transfer(&self) -> io::Result<usize> {
+        // SAFETY: on an sg device the opcode writes an int.
+        let bytes = unsafe { ioctl(&self.device, Getter::<BLKSECTGET, i32>::new()) }?;
+        usize::try_from(bytes).map_err(io::Error::other)
+    }
+
+    /// Asks for command queuing, and for memory that is set aside for a transfer of so many bytes.
+    pub fn prepare(&self, reserved: i32) -> io::Result<()> {
+        // SAFETY: the opcode reads an int.
+        unsafe { ioctl(&self.device, Setter::<SG_SET_COMMAND_Q, i32>::new(1)) }?;
+        // SAFETY: the opcode reads an int.
+        unsafe { ioctl(&self.device, Setter::<SG_SET_RESERVED_SIZE, i32>::new(reserved)) }?;
+        Ok(())
+    }
+
+    fn flights(&self) -> MutexGuard<'_, HashMap<u32, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flight {
+    fn new(order: Order) -> Flight {
+        Flight { order, sense: Box::new([0; SENSE_LEN]) }
+    }
+
+    /// Tells the kernel of it; None when its CDB is longer than can be told.
+    fn header(&mut self, id: u32) -> Option<Header> {
+        let (direction, at, len) = match &mut self.order.data {
+            Data::In(buf) if !buf.is_empty() => (DXFER_FROM_DEV, address(buf.as_mut_ptr()), buf.len()),
+            Data::Out(buf) if !buf.is_empty() => (DXFER_TO_DEV, address(buf.as_ptr()), buf.len()),
+            _ => (DXFER_NONE, 0, 0),
+        };
+        Some(Header {
+            interface_id: i32::from(b'S'),
+            dxfer_direction: direction,
+            cmd_len: u8::try_from(self.order.cdb.len()).ok()?,
+            mx_sb_len: SENSE_LEN as u8,
+            dxfer_len: u32::try_from(len).ok()?,
+            dxferp: at,
+            cmdp: address(self.order.cdb.as_ptr()),
+            sbp: address(self.sense.as_mut_ptr()),
+            timeout: self.order.timeout_ms,
+            flags: if self.order.first { FLAG_Q_AT_HEAD } else { FLAG_Q_AT_TAIL },
+            pack_id: id as i32,
+            ..Header::default()
+        })
+    }
+
+    fn end(self, header: &Header) -> Ended {
+        let sense = &self.sense[..SENSE_LEN.min(header.sb_len_wr.into())];
+        let outcome = Outcome {
+            status: header.status,
+            host: header.host_status,
+            driver: header.driver_status,
+            sense: sense.to_vec(),
+            residual: header.resid,
+        };
+        Ended { id: header.pack_id as u32, order: self.order, outcome }
+    }
+}
+
+/// An address that somebody else will use: the kernel.
+fn address<T>(at: *const T) -> usize {
+    at.expose_provenance()
+}
+
+impl Kernel for Node {
+    // The addresses in the header are used until the read that tells of the command's end, or until the device is
+    // closed: so long its memory stays in `flights`, whose boxes and buffers do not move.
+    fn send(&self, id: u32, order: Order) -> Result<(), (io::Error, Order)> {
+        let mut flights = self.flights();
+        let mut flight = Flight::new(order);
+        let Some(header) = flight.header(id) else {
+            return Err((Errno::MSGSIZE.into(), flight.order));
+        };
+        match rustix::io::write(&self.device, header.as_bytes()) {
+            Ok(_) => {
+                flights.insert(id, flight);
+                Ok(())
+            }
+            Err(e) => Err((e.into(), flight.order)),
+        }
+    }
+
+    fn receive(&self) -> io::Result<Option<Ended>> {
+        let mut header = Header { interface_id: i32::from(b'S'), ..Header::default() };
+        let mut flights = self.flights();
+        match rustix::io::read(&self.device, header.as_mut_bytes()) {
+            Ok(_) => {}
+            // ENODEV: the device has gone, and the command that it still owes has not ended yet.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+        let flight = flights.remove(&(header.pack_id as u32));
+        let flight = flight.ok_or_else(|| io::Error::other("the end of a command that is not known"))?;
+        Ok(Some(flight.end(&header)))
+    }
+
+    fn wait(&self, in_flight: bool) -> io::Result<()> {
+        let mut two = [PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&self.device, PollFlags::IN)];
+        let watched = if in_flight { &mut two[..] } else { &mut two[..1] };
+        retried(|| poll(watched, None))?;
+        let events = two[1].revents();
+        if events.contains(PollFlags::HUP) && !events.contains(PollFlags::IN) {
+            retried(|| poll(&mut two[..1], Some(&GONE_STEP)))?;
+        }
+        // It is 0 again, or was.
+        let _ = rustix::io::read(&self.woken, &mut [0; 8]);
+        Ok(())
+    }
+
+    fn wake(&self) {
+        // It fails only when it would go above 2^64 - 2, and then it is awake.
+        let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        // SAFETY: the opcode reads an int.
+        Ok(unsafe { ioctl(&self.device, Setter::<SG_SCSI_RESET, i32>::new(RESET_DEVICE_ONLY)) }?)
+    }
+}
+
+fn retried<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    Ok(rustix::io::retry_on_intr(&mut call)?)
+}

@@ -1,0 +1,273 @@
+//! SCSI pass-through of a device of this host: `/dev/sgN`.
+//!
+//! Commands go to the kernel by the asynchronous interface of its sg driver, version 3: one write hands a command over,
+//! one read tells of the end of one, and one thread for each device does both, so that no event loop waits. SG_IO on
+//! worker threads would be simpler, and wrong twice. Commands would pass each other between the threads, which a tape
+//! cannot bear. And a process that is stopped and continued (a debugger, a frozen container) while it waits in SG_IO
+//! makes the kernel restart the call: the command is sent again. A write to sg has sent it or has not. The price: the
+//! driver takes writes only from the credentials that opened the device, and at most 16 commands at a time.
+//! `/dev/bsg` has SG_IO alone.
+//!
+//! The kernel cannot end one command. ABORT TASK ends what waits here, and waits for what the device has; there it ends
+//! at its time limit at the latest. LOGICAL UNIT RESET is the kernel's.
+//!
+//! All I_T nexuses share the one that this host has: reservations are the business of the device server in front.
+
+mod ioctl;
+mod kernel;
+mod open;
+mod properties;
+mod pump;
+mod table;
+#[cfg(test)]
+mod tests;
+mod translate;
+
+use crate::FoundLun;
+use ioctl::ScsiId;
+use kernel::{Kernel, Order};
+use lunar_block::Future;
+use lunar_scsi::Port;
+use lunar_target::{Data, Fate, Passage, Passed, Reply, Way};
+use lunar_wire::iscsi::request::Function;
+use pump::{Counters, Job, Pump, Request, Which};
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use translate::Answer;
+
+/// Commands that one open sg device has at most in the kernel (SG_MAX_QUEUE).
+const MAX_QUEUE: usize = 16;
+
+/// A SCSI device of this host. When it has gone, another that is the same may take its place ([`Device::replace`]): those
+/// who have ways to it need not know.
+pub struct Device(Arc<Slot>);
+
+/// The place of a device.
+struct Slot {
+    path: PathBuf,
+    ways: AtomicU64,
+    /// None from [`Device::close`] on.
+    now: Mutex<Option<Arc<Shared>>>,
+}
+
+/// A device that is open.
+struct Shared {
+    place: ScsiId,
+    max_transfer: usize,
+    depth: usize,
+    kernel: Arc<dyn Kernel>,
+    requests: Option<flume::Sender<Request>>,
+    counters: Arc<Counters>,
+}
+
+impl Device {
+    /// Opens a device, for as long as this or anything made of it is there.
+    ///
+    /// # Errors
+    /// The system's, with what to do about it; `Unsupported` when it is no sg device, or its driver is too old.
+    pub fn open(path: &Path) -> io::Result<Arc<Device>> {
+        let found = open::open(path)?;
+        Device::start(path, found.place, found.max_transfer, Arc::new(found.node))
+    }
+
+    fn start(
+        path: &Path,
+        place: ScsiId,
+        max_transfer: usize,
+        kernel: Arc<dyn Kernel>,
+    ) -> io::Result<Arc<Device>> {
+        let depth = usize::try_from(place.queue_depth).unwrap_or(1).clamp(1, MAX_QUEUE);
+        let (requests, asked) = flume::unbounded();
+        let counters = Arc::<Counters>::default();
+        let pump = Pump::new(kernel.clone(), asked, counters.clone(), depth, max_transfer);
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        std::thread::Builder::new().name(name).spawn(move || pump.run())?;
+        let requests = Some(requests);
+        let open = Shared { place, max_transfer, depth, kernel, requests, counters };
+        let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
+        Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
+    }
+
+    /// It was taken away from the host: it must be opened again when there is one again.
+    pub fn is_gone(&self) -> bool {
+        self.0.now().is_none_or(|open| open.counters.gone.load(Relaxed))
+    }
+
+    /// Lets go of a device that has gone: as long as it is held, the kernel gives its number to no other.
+    pub fn close(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// Ways to this one lead to `other` from here on, which was opened at the same path.
+    pub fn replace(&self, other: &Device) {
+        let open = other.0.now();
+        *self.0.lock() = open;
+    }
+
+    /// What the device says of itself. Its read-only switch and thin provisioning are not asked for: whoever gets its
+    /// commands passed asks the device.
+    ///
+    /// # Errors
+    /// It does not answer an INQUIRY.
+    pub async fn properties(&self) -> io::Result<FoundLun> {
+        properties::read(&self.way()).await
+    }
+
+    /// A way to the device, for any I_T nexus or none.
+    pub fn way(&self) -> impl Way + use<> {
+        SgWay { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
+    }
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Option<Arc<Shared>> {
+        self.lock().clone()
+    }
+}
+
+impl Passage for Device {
+    fn enter(&self, _port: &Arc<Port>) -> Rc<dyn Way> {
+        Rc::new(self.way())
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let head = [("device", self.0.path.display().to_string()), ("gone", self.is_gone().to_string())];
+        let open = self.0.now().map(|open| open.describe());
+        let rows = head.into_iter().chain(open.into_iter().flatten());
+        rows.map(|(name, value)| (name.to_string(), value)).collect()
+    }
+}
+
+impl Shared {
+    fn describe(&self) -> [(&'static str, String); 9] {
+        let ScsiId { host, channel, target, lun, .. } = self.place;
+        let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
+        let counters = &self.counters;
+        [
+            ("address", format!("{host}:{channel}:{target}:{lun}")),
+            ("device_type", self.device_type().to_string()),
+            ("queue_depth", self.depth.to_string()),
+            ("max_transfer_bytes", self.max_transfer.to_string()),
+            ("commands", count(&counters.commands)),
+            ("in_flight", count(&counters.in_flight)),
+            ("refused", count(&counters.refused)),
+            ("host_errors", count(&counters.host_errors)),
+            ("resets", count(&counters.resets)),
+        ]
+    }
+
+    /// Peripheral device type (SPC-5 section 6.6.2).
+    fn device_type(&self) -> u8 {
+        // 1Fh: unknown or no device type.
+        u8::try_from(self.place.device_type).unwrap_or(0x1f)
+    }
+
+    fn ask(&self, request: Request) {
+        // Without a thread who asks sees it, for nobody holds the other end.
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(request);
+        }
+        self.kernel.wake();
+    }
+
+    fn order(&self, cdb: &[u8], data: Data, first: bool) -> Order {
+        let opcode = cdb.first().copied().unwrap_or(0);
+        let limit = table::limit(self.device_type(), opcode);
+        let timeout_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        Order { cdb: cdb[..table::cdb_len(cdb)].into(), data, timeout_ms, first }
+    }
+
+    /// Ends commands at once that the device has not seen. What it tells is closed when the others have ended.
+    fn end(&self, which: Which) -> flume::Receiver<Infallible> {
+        let (mark, ended) = flume::bounded(0);
+        self.ask(Request::End(which, mark));
+        ended
+    }
+
+    /// As [`Shared::end`], and waits for the others. False: the device has gone, and has not said how they ended.
+    async fn ended(&self, which: Which) -> bool {
+        // Nothing is sent, so that it ends with an error.
+        let _ = self.end(which).recv_async().await;
+        !self.counters.gone.load(Relaxed)
+    }
+
+    async fn reset(&self, path: &Path) -> bool {
+        self.end(Which::All);
+        self.counters.resets.fetch_add(1, Relaxed);
+        let kernel = self.kernel.clone();
+        let done = lunar_runtime::blocking(move || kernel.reset()).await;
+        if let Err(e) = &done {
+            let hint = match e.kind() {
+                io::ErrorKind::PermissionDenied => "a reset needs CAP_SYS_ADMIN and CAP_SYS_RAWIO",
+                _ => "look for what its driver says in the kernel's log",
+            };
+            tracing::warn!(device = %path.display(), error = %e, hint, "cannot reset the device");
+        }
+        done.is_ok()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.requests = None;
+        self.kernel.wake();
+    }
+}
+
+/// The commands of one I_T nexus.
+struct SgWay {
+    slot: Arc<Slot>,
+    number: u64,
+}
+
+impl Way for SgWay {
+    // It is handed over here and not when the future is first asked, so that commands keep their order.
+    fn submit(&self, command: Passed) -> Future<'_, Reply> {
+        let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
+        let first = command.attribute == lunar_wire::iscsi::request::Attribute::HeadOfQueue;
+        let order = device.order(&command.cdb, command.data, first);
+        let (reply, replied) = flume::bounded(1);
+        let from = (self.number, command.tag);
+        device.ask(Request::Run(Job { from, attribute: command.attribute, order, reply }));
+        Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
+    }
+
+    fn abort(&self, tag: u64) -> Future<'_, Fate> {
+        Box::pin(async move {
+            let Some(device) = self.slot.now() else { return Fate::Indeterminate };
+            match device.ended(Which::Tag(self.number, tag)).await {
+                true => Fate::Over,
+                false => Fate::Indeterminate,
+            }
+        })
+    }
+
+    fn manage(&self, function: Function) -> Future<'_, bool> {
+        Box::pin(async move {
+            let Some(device) = self.slot.now() else { return false };
+            match function {
+                Function::AbortTaskSet => device.ended(Which::Way(self.number)).await,
+                Function::ClearTaskSet => device.ended(Which::All).await,
+                // Commands that the reset ended come back on their own.
+                Function::LunReset => device.reset(&self.slot.path).await,
+                _ => false,
+            }
+        })
+    }
+}
+
+impl Drop for SgWay {
+    fn drop(&mut self) {
+        if let Some(device) = self.slot.now() {
+            device.end(Which::Way(self.number));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What a device says of itself: INQUIRY data, the VPD pages of its identity, and its capacity.
+
+use crate::FoundLun;
+use lunar_runtime::Buf;
+use lunar_target::{Data, Passed, Reply, Way};
+use lunar_wire::be;
+use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::scsi::{cdb, fields, vpd};
+use std::io;
+
+/// Standard INQUIRY data that every device has.
+const STANDARD_LEN: u16 = 36;
+/// A VPD page that older devices can give: their length has one byte.
+const PAGE_LEN: u16 = 252;
+const SUPPORTED_PAGES: u8 = 0x00;
+const SERIAL: u8 = 0x80;
+const IDENTIFICATION: u8 = 0x83;
+/// Designator type NAA (SPC-5 section 7.7.6.6).
+const NAA: u8 = 3;
+/// Devices that have just been reset report so once, or several times.
+const TRIES: u64 = 5;
+
+/// Device types with blocks, in which READ CAPACITY(10) tells of a size: disk, CD, optical memory, simplified and
+/// zoned disk (SPC-5 section 6.6.2).
+const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
+
+/// Asks a device.
+///
+/// # Errors
+/// It does not answer an INQUIRY.
+pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
+    let standard = ask(way, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
+    if standard.len() < usize::from(STANDARD_LEN) {
+        return Err(io::Error::other(format!("{} bytes of INQUIRY data, too few", standard.len())));
+    }
+    // Some devices fall over pages that they do not know.
+    let pages = page(way, SUPPORTED_PAGES).await;
+    let has = |code| vpd::body(&pages).contains(&code);
+    let serial = if has(SERIAL) { page(way, SERIAL).await } else { Vec::new() };
+    let identification = if has(IDENTIFICATION) { page(way, IDENTIFICATION).await } else { Vec::new() };
+    let unit = || vpd::designators(&identification).filter(|designator| designator.association == 0);
+    let kind = standard[0] & 0x1f;
+    let (blocks, block_size) = if OF_BLOCKS.contains(&kind) { capacity(way).await } else { (0, 0) };
+    Ok(FoundLun {
+        kind,
+        block_size,
+        physical_block_size: block_size,
+        capacity: blocks.saturating_mul(block_size.into()),
+        removable: standard[1] & 0x80 != 0,
+        vendor: fields::text(&standard[8..16]),
+        product: fields::text(&standard[16..32]),
+        revision: fields::text(&standard[32..36]),
+        serial: vpd::serial(&serial),
+        serial_as_told: vpd::body(&serial).to_vec(),
+        naa: unit().find(|designator| designator.kind == NAA).map_or(Vec::new(), |naa| naa.value.to_vec()),
+        designators: unit().flat_map(|designator| designator.whole).copied().collect(),
+        ..FoundLun::default()
+    })
+}
+
+/// Blocks and bytes of a block; 0 when the device does not tell, as without a medium.
+async fn capacity(way: &impl Way) -> (u64, u32) {
+    let short = ask(way, cdb::read_capacity_10(), 8).await.unwrap_or_default();
+    match (short.get(..4).map(be::get32), short.get(4..8).map(be::get32)) {
+        // More than this form of the command can tell.
+        (Some(u32::MAX), _) => {
+            let long = ask(way, cdb::read_capacity_16(32), 32).await.unwrap_or_default();
+            let last = long.get(..8).map_or(0, be::get64);
+            (last.saturating_add(1), long.get(8..12).map_or(0, be::get32))
+        }
+        (Some(last), Some(size)) => (u64::from(last) + 1, size),
+        _ => (0, 0),
+    }
+}
+
+/// A whole VPD page; empty when the device fails or gives another.
+async fn page(way: &impl Way, code: u8) -> Vec<u8> {
+    let page = inquiry(way, code, PAGE_LEN).await;
+    let Some(len) = page.get(2..4).map(be::get16) else { return page };
+    let len = len.saturating_add(4);
+    if len <= PAGE_LEN { page } else { inquiry(way, code, len).await }
+}
+
+/// As much of a VPD page; empty when the device fails or gives another.
+async fn inquiry(way: &impl Way, code: u8, len: u16) -> Vec<u8> {
+    let page = ask(way, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
+    if page.len() >= 4 && page[1] == code { page } else { Vec::new() }
+}
+
+/// What came in.
+async fn ask(way: &impl Way, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
+    let mut told = Ok(Vec::new());
+    for tag in 0..TRIES {
+        let (data, attribute) = (Data::In(Buf::zeroed(len.into())), Attribute::Simple);
+        match way.submit(Passed { tag, cdb: cdb.into(), attribute, data }).await {
+            Reply { status: 0, data, .. } => return Ok(data.map_or(Vec::new(), |data| data.to_vec())),
+            Reply { status, sense, .. } => told = Err(io::Error::other(told_of(status, &sense))),
+        }
+    }
+    told
+}
+
+fn told_of(status: u8, sense: &[u8]) -> String {
+    match lunar_wire::scsi::Sense::decode(sense) {
+        Some(sense) => format!("the device answers with: {sense}"),
+        None => format!("the device answers with status {status:02x}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_block::Future;
+    use lunar_target::Fate;
+    use lunar_wire::iscsi::request::Function;
+    use proptest::prelude::*;
+
+    /// A device that says the same to every page.
+    struct Says(Vec<u8>);
+
+    impl Way for Says {
+        fn submit(&self, command: Passed) -> Future<'_, Reply> {
+            let Data::In(mut buf) = command.data else { unreachable!("INQUIRY reads") };
+            let len = buf.len().min(self.0.len());
+            buf[..len].copy_from_slice(&self.0[..len]);
+            buf.set_visible(len);
+            let reply =
+                Reply { status: 0, sense: [].into(), moved: len as u64, data: Some(buf), fate: Fate::Over };
+            Box::pin(async { reply })
+        }
+
+        fn abort(&self, _tag: u64) -> Future<'_, Fate> {
+            Box::pin(async { Fate::Over })
+        }
+
+        fn manage(&self, _function: Function) -> Future<'_, bool> {
+            Box::pin(async { false })
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_device_says_is_read(
+            head in proptest::sample::select(vec![vec![], vec![0, 0x80], vec![0, 0x83], vec![0, 0, 0xff, 0xff]]),
+            rest in proptest::collection::vec(any::<u8>(), 0..600),
+        ) {
+            let says = Says([head, rest].concat());
+            let runtime = compio::runtime::Runtime::new().expect("a runtime");
+            let told = runtime.block_on(read(&says));
+            prop_assert_eq!(told.is_ok(), says.0.len() >= 36);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+use super::kernel::{Ended, Outcome};
+use super::*;
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::request::Attribute::{self, HeadOfQueue, Ordered, Simple};
+use lunar_wire::scsi::cdb;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+type Answering = fn(&mut Order) -> Outcome;
+
+#[derive(Default)]
+struct State {
+    /// The second byte of each CDB, in the order in which they came.
+    sent: Vec<u8>,
+    flying: Vec<(u32, Order)>,
+    ended: VecDeque<Ended>,
+    woken: bool,
+    refusing: Option<Errno>,
+    refusing_resets: Option<Errno>,
+    is_broken: bool,
+    answering: Option<Answering>,
+}
+
+/// A kernel whose commands end when a test says so.
+#[derive(Default)]
+struct Fake {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Fake {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+
+    /// Waits until as many commands as that have come, and tells which.
+    fn sent(&self, count: usize) -> Vec<u8> {
+        let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| state.sent.len() < count);
+        state.unwrap_or_else(PoisonError::into_inner).0.sent.clone()
+    }
+
+    /// Ends the command with this mark, once it is there.
+    fn end(&self, mark: u8, outcome: Outcome) {
+        let at = |state: &State| state.flying.iter().position(|flying| flying.1.cdb[1] == mark);
+        let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| at(state).is_none());
+        let mut state = state.unwrap_or_else(PoisonError::into_inner).0;
+        let at = at(&state).expect("a command that is in flight");
+        let (id, order) = state.flying.remove(at);
+        state.ended.push_back(Ended { id, order, outcome });
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+impl Kernel for Fake {
+    fn send(&self, id: u32, mut order: Order) -> Result<(), (io::Error, Order)> {
+        let mut state = self.state();
+        if let Some(errno) = state.refusing {
+            return Err((errno.into(), order));
+        }
+        state.sent.push(order.cdb[1]);
+        match state.answering {
+            Some(answering) => {
+                let outcome = answering(&mut order);
+                state.ended.push_back(Ended { id, order, outcome });
+            }
+            None => state.flying.push((id, order)),
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn receive(&self) -> io::Result<Option<Ended>> {
+        let mut state = self.state();
+        if state.is_broken { Err(Errno::PERM.into()) } else { Ok(state.ended.pop_front()) }
+    }
+
+    fn wait(&self, in_flight: bool) -> io::Result<()> {
+        let sleeps =
+            |state: &mut State| !(state.woken || in_flight && (state.is_broken || !state.ended.is_empty()));
+        let mut state = self.changed.wait_while(self.state(), sleeps).unwrap_or_else(PoisonError::into_inner);
+        state.woken = false;
+        Ok(())
+    }
+
+    fn wake(&self) {
+        self.change(|state| state.woken = true);
+    }
+
+    fn reset(&self) -> io::Result<()> {
+        self.state().refusing_resets.map_or(Ok(()), |errno| Err(errno.into()))
+    }
+}
+
+fn runs<F: std::future::Future>(test: F) -> F::Output {
+    let test = async { compio::time::timeout(LIMIT, test).await.expect("in time") };
+    compio::runtime::Runtime::new().expect("a runtime").block_on(test)
+}
+
+/// A device that takes so many commands at a time.
+fn device(queue_depth: i16, device_type: i32) -> (Arc<Fake>, Arc<Device>) {
+    let fake = Arc::<Fake>::default();
+    let place = ScsiId { queue_depth, device_type, ..ScsiId::default() };
+    let device = Device::start(Path::new("/dev/sg7"), place, 4096, fake.clone()).expect("a device");
+    (fake, device)
+}
+
+/// TEST UNIT READY with a mark.
+fn command(mark: u8, attribute: Attribute) -> Passed {
+    let mut cdb = cdb::test_unit_ready();
+    cdb[1] = mark;
+    Passed { tag: mark.into(), cdb: cdb.into(), attribute, data: Data::None }
+}
+
+async fn is_pending<T>(future: &mut Future<'_, T>) -> bool {
+    compio::time::timeout(Duration::from_millis(30), future).await.is_err()
+}
+
+#[test]
+fn commands_reach_the_kernel_in_their_order_and_not_too_many() {
+    runs(async {
+        let (fake, device) = device(2, 0);
+        let way = device.way();
+        let replies: Vec<_> = (0..6).map(|mark| way.submit(command(mark, Simple))).collect();
+        assert_eq!(fake.sent(2), [0, 1]);
+        fake.end(1, Outcome::default());
+        assert_eq!(fake.sent(3), [0, 1, 2]);
+        [0, 2, 3, 4, 5].into_iter().for_each(|mark| fake.end(mark, Outcome::default()));
+        assert_eq!(fake.sent(6), [0, 1, 2, 3, 4, 5]);
+        for reply in replies {
+            assert_eq!(reply.await.status, 0);
+        }
+    });
+}
+
+#[test]
+fn task_attributes_are_kept() {
+    runs(async {
+        let (fake, device) = device(2, 0);
+        let way = device.way();
+        let _first = way.submit(command(0, Simple));
+        assert_eq!(fake.sent(1), [0]);
+        let attributes = [Ordered, Simple, Simple, HeadOfQueue];
+        let _replies: Vec<_> = (1..).zip(attributes).map(|(n, a)| way.submit(command(n, a))).collect();
+        // The last one goes before those that wait; the ordered one flies alone.
+        assert_eq!(fake.sent(2), [0, 4]);
+        assert!(fake.state().flying[1].1.first);
+        fake.end(4, Outcome::default());
+        fake.end(0, Outcome::default());
+        assert_eq!(fake.sent(3), [0, 4, 1]);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(fake.state().flying.len(), 1);
+        fake.end(1, Outcome::default());
+        assert_eq!(fake.sent(5), [0, 4, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn the_kernel_is_told_length_and_time_limit() {
+    let (fake, device) = device(1, 1);
+    let way = device.way();
+    let cdb = [&[0x01, 7][..], &[0; 14]].concat().into();
+    let _rewind = way.submit(Passed { tag: 1, cdb, attribute: Simple, data: Data::None });
+    assert_eq!(fake.sent(1), [7]);
+    let state = fake.state();
+    let order = &state.flying[0].1;
+    assert_eq!((order.cdb.len(), order.timeout_ms, order.first), (6, 4 * 3600 * 1000, false));
+}
+
+#[test]
+fn a_command_that_waits_is_aborted_at_once_and_one_in_the_device_when_it_ends() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        let (way, other) = (device.way(), device.way());
+        let replies = [way.submit(command(1, Simple)), way.submit(command(2, Simple))];
+        // The same tag of another way is another command.
+        let theirs = other.submit(command(2, Simple));
+        assert_eq!(fake.sent(1), [1]);
+        way.abort(2).await;
+        let mut abort = way.abort(1);
+        assert!(is_pending(&mut abort).await);
+        fake.end(1, Outcome::default());
+        abort.await;
+        let [first, second] = replies;
+        assert_eq!((first.await.status, second.await.status), (0, 0x40));
+        fake.end(2, Outcome::default());
+        assert_eq!((theirs.await.status, fake.sent(2)), (0, vec![1, 2]));
+        way.abort(99).await;
+    });
+}
+
+#[test]
+fn task_sets_end() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        let (way, other) = (device.way(), device.way());
+        let flying = way.submit(command(1, Simple));
+        let (ours, theirs) = (way.submit(command(2, Simple)), other.submit(command(3, Simple)));
+        assert!(other.manage(Function::AbortTaskSet).await);
+        assert_eq!(theirs.await.status, 0x40);
+        assert_eq!(fake.sent(1), [1]);
+        let mut clear = other.manage(Function::ClearTaskSet);
+        assert!(is_pending(&mut clear).await);
+        assert_eq!(ours.await.status, 0x40);
+        fake.end(1, Outcome::default());
+        assert_eq!((clear.await, flying.await.status), (true, 0));
+        assert!(!way.manage(Function::TargetColdReset).await);
+    });
+}
+
+#[test]
+fn a_reset_ends_what_waits_and_tells_whether_it_was_done() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        let way = device.way();
+        let (flying, waiting) = (way.submit(command(1, Simple)), way.submit(command(2, Simple)));
+        assert_eq!(fake.sent(1), [1]);
+        assert!(way.manage(Function::LunReset).await);
+        assert_eq!(waiting.await.status, 0x40);
+        fake.end(1, Outcome { host: 8, ..Outcome::default() });
+        let reply = flying.await;
+        assert_eq!((reply.status, reply.sense[2], reply.sense[12]), (2, 6, 0x29));
+        fake.change(|state| state.refusing_resets = Some(Errno::ACCESS));
+        assert!(!way.manage(Function::LunReset).await);
+    });
+}
+
+/// The kernel may still write to the memory of a command whose way has gone.
+#[test]
+fn a_way_that_goes_takes_its_waiting_commands_along() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        let (way, other) = (device.way(), device.way());
+        let data = Data::In(Buf::zeroed(512));
+        drop(way.submit(Passed { data, ..command(1, Simple) }));
+        drop(way.submit(command(2, Simple)));
+        assert_eq!(fake.sent(1), [1]);
+        drop(way);
+        let theirs = other.submit(command(3, Simple));
+        assert_eq!(fake.state().flying[0].1.len(), 512);
+        fake.end(1, Outcome::default());
+        fake.end(3, Outcome::default());
+        assert_eq!((theirs.await.status, fake.sent(2)), (0, vec![1, 3]));
+    });
+}
+
+#[test]
+fn a_device_that_goes_is_not_ready() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        fake.change(|state| state.refusing = Some(Errno::NODEV));
+        assert!(!device.is_gone());
+        let reply = device.way().submit(command(1, Simple)).await;
+        assert_eq!((reply.status, reply.sense[2], &reply.sense[12..14]), (2, 2, &[0x04, 0x0c][..]));
+        assert!(device.is_gone() && device.describe().contains(&("gone".into(), "true".into())));
+        assert!(device.properties().await.is_err());
+    });
+}
+
+#[test]
+fn another_takes_the_place_of_a_device_that_has_gone() {
+    runs(async {
+        let [(old, first), (new, second)] = [device(1, 0), device(1, 0)];
+        let way = first.way();
+        old.change(|state| state.refusing = Some(Errno::NODEV));
+        assert_eq!(way.submit(command(1, Simple)).await.status, 2);
+        first.close();
+        assert_eq!(first.describe(), [("device", "/dev/sg7"), ("gone", "true")].map(owned));
+        assert_eq!(
+            (way.submit(command(2, Simple)).await.status, way.manage(Function::LunReset).await),
+            (2, false)
+        );
+        way.abort(2).await;
+        first.replace(&second);
+        drop(second);
+        new.change(|state| state.answering = Some(|_| Outcome::default()));
+        assert_eq!((way.submit(command(3, Simple)).await.status, first.is_gone()), (0, false));
+        assert_eq!((old.sent(0), new.sent(1)), (vec![], vec![3]), "the way leads to the other one");
+        drop((way, first));
+        until_it_is_free(&new);
+    });
+}
+
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.into(), value.into())
+}
+
+#[test]
+fn every_command_is_answered_when_the_kernel_falls_silent() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        let way = device.way();
+        let replies = [way.submit(command(1, Simple)), way.submit(command(2, Simple))];
+        assert_eq!(fake.sent(1), [1]);
+        fake.change(|state| state.is_broken = true);
+        for reply in replies {
+            assert_eq!(reply.await.status, 2);
+        }
+        way.abort(1).await;
+        assert_eq!((way.submit(command(3, Simple)).await.status, device.is_gone()), (2, true));
+    });
+}
+
+#[test]
+fn the_thread_ends_with_the_device() {
+    let (fake, device) = device(1, 0);
+    let way = device.way();
+    drop(way.submit(command(1, Simple)));
+    assert_eq!(fake.sent(1), [1]);
+    drop((way, device));
+    until_it_is_free(&fake);
+}
+
+/// Nobody holds the device any more.
+fn until_it_is_free(fake: &Arc<Fake>) {
+    let end = std::time::Instant::now() + LIMIT;
+    while Arc::strong_count(fake) > 1 {
+        assert!(std::time::Instant::now() < end, "the thread is still there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+const NAA: [u8; 8] = [0x50, 1, 2, 3, 4, 5, 6, 7];
+
+/// A tape with a serial number, and a page 83h that is longer than old devices may have it.
+fn tape(order: &mut Order) -> Outcome {
+    let Data::In(buf) = &mut order.data else { return Outcome::default() };
+    let name = [&[2, 1, 0, 44][..], b"EXAMPLE_", &[b'x'; 36]].concat();
+    let port = [0x61, 0x94, 0, 4, 0, 0, 0, 1];
+    let naa = [&[1, 3, 0, 8][..], &NAA].concat();
+    let designators = [name.repeat(6), port.to_vec(), naa].concat();
+    let page =
+        |code: u8, body: &[u8]| [&[1, code, (body.len() >> 8) as u8, body.len() as u8][..], body].concat();
+    let told = match (order.cdb[1], order.cdb[2]) {
+        (0, _) => [&[1, 0x80, 6, 2, 31, 0, 0, 0][..], b"EXAMPLE ULTRIUM         01.2"].concat(),
+        (_, 0x00) => page(0x00, &[0, 0x80, 0x83]),
+        (_, 0x80) => page(0x80, b" TAPE-1 "),
+        _ => page(0x83, &designators),
+    };
+    let len = told.len().min(buf.len());
+    buf[..len].copy_from_slice(&told[..len]);
+    Outcome { residual: (buf.len() - len) as i32, ..Outcome::default() }
+}
+
+/// A disk of 2^33 blocks of 4096 bytes.
+fn disk(order: &mut Order) -> Outcome {
+    let told: &[u8] = match order.cdb[0] {
+        0x12 => &[0; 36],
+        0x25 => &[0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
+        _ => &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
+    };
+    let Data::In(buf) = &mut order.data else { return Outcome::default() };
+    buf[..told.len()].copy_from_slice(told);
+    Outcome { residual: (buf.len() - told.len()) as i32, ..Outcome::default() }
+}
+
+#[test]
+fn a_large_disk_says_how_large_it_is() {
+    runs(async {
+        let (fake, device) = device(1, 0);
+        fake.change(|state| state.answering = Some(disk));
+        let it = device.properties().await.expect("properties");
+        assert_eq!((it.kind, it.block_size, it.capacity), (0, 4096, 1 << 45));
+    });
+}
+
+#[test]
+fn a_device_says_who_it_is() {
+    runs(async {
+        let (fake, device) = device(1, 1);
+        fake.change(|state| state.answering = Some(tape));
+        let it = device.properties().await.expect("properties");
+        assert_eq!((it.kind, it.removable, it.vendor.as_str()), (1, true, "EXAMPLE"));
+        assert_eq!((it.product.as_str(), it.revision.as_str()), ("ULTRIUM", "01.2"));
+        assert_eq!((it.serial.trim(), it.designators.len()), ("TAPE-1", 6 * 48 + 12));
+        assert_eq!((it.naa, it.block_size), (NAA.to_vec(), 0));
+    });
+}

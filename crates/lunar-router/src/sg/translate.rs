@@ -1,0 +1,244 @@
+//! From what the kernel tells of a command to what a SCSI device would have answered.
+//!
+//! What the device said itself goes on as it is. Where only the host adapter or its driver speaks, a table says which
+//! answer makes a host do the right thing: BUSY only when the device has not seen the command, for whoever gets it
+//! sends the command again, and a tape must not write a block twice.
+
+use super::kernel::{Order, Outcome};
+use lunar_target::{Data, Fate, Reply};
+use lunar_wire::scsi::{Sense, Status};
+use rustix::io::Errno;
+use std::io;
+
+/// A device that cannot be reached is NOT READY: it may come back, and multipath software turns to another path.
+/// LOGICAL UNIT NOT SUPPORTED would make hosts forget it.
+const UNREACHABLE: Answer = Answer::Check(Sense::NOT_READY_UNAVAILABLE);
+/// It may have been done in part: only the host knows whether it may be sent again.
+const TIMED_OUT: Answer = Answer::Check(Sense::new(0xb, 0x2e, 0x02));
+const TERMINATED: Answer = Answer::Check(Sense::new(0xb, 0x00, 0x06));
+const PARITY: Answer = Answer::Check(Sense::new(0xb, 0x47, 0x00));
+/// The host adapter does not know: ABORTED COMMAND, for the device itself reported no failure.
+const ADAPTER: Answer = Answer::Check(Sense::new(0xb, 0x44, 0x00));
+const BUSY: Answer = Answer::Status(Status::Busy);
+
+/// An answer that stands for one that did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// A status without sense data.
+    Status(Status),
+    /// CHECK CONDITION.
+    Check(Sense),
+}
+
+/// The answers to `DID_*` (the kernel's `scsi/scsi_status.h`) where the device itself said nothing.
+const HOST: [(u16, Answer); 19] = [
+    (0x01, UNREACHABLE),                                   // NO_CONNECT
+    (0x02, BUSY),                                          // BUS_BUSY
+    (0x03, TIMED_OUT),                                     // TIME_OUT
+    (0x04, UNREACHABLE),                                   // BAD_TARGET
+    (0x05, TERMINATED),                                    // ABORT
+    (0x06, PARITY),                                        // PARITY
+    (0x07, ADAPTER),                                       // ERROR
+    (0x08, Answer::Check(Sense::POWER_ON)),                // RESET: so every nexus hears of it
+    (0x09, ADAPTER),                                       // BAD_INTR
+    (0x0b, ADAPTER),                                       // SOFT_ERROR: perhaps seen by the device
+    (0x0c, ADAPTER),                                       // IMM_RETRY: the same
+    (0x0d, BUSY),                                          // REQUEUE
+    (0x0e, ADAPTER),                                       // TRANSPORT_DISRUPTED: perhaps seen by the device
+    (0x0f, UNREACHABLE),                                   // TRANSPORT_FAILFAST
+    (0x10, Answer::Check(Sense::INTERNAL_FAILURE)),        // TARGET_FAILURE
+    (0x11, Answer::Status(Status::ReservationConflict)),   // NEXUS_FAILURE
+    (0x12, Answer::Check(Sense::SPACE_ALLOCATION_FAILED)), // ALLOC_FAILURE
+    (0x13, Answer::Check(Sense::READ_ERROR)),              // MEDIUM_ERROR
+    (0x14, UNREACHABLE),                                   // TRANSPORT_MARGINAL
+];
+
+/// The answers to `DRIVER_*`, the low 4 bits, of kernels before 5.14. 8 says only that there are sense data.
+const DRIVER: [(u16, Answer); 7] = [
+    (1, BUSY),                                       // BUSY
+    (2, BUSY),                                       // SOFT
+    (3, Answer::Check(Sense::READ_ERROR)),           // MEDIA
+    (4, ADAPTER),                                    // ERROR
+    (5, Answer::Check(Sense::INVALID_FIELD_IN_CDB)), // INVALID
+    (6, TIMED_OUT),                                  // TIMEOUT
+    (7, Answer::Check(Sense::INTERNAL_FAILURE)),     // HARD
+];
+
+/// DID_OK and DID_PASSTHROUGH: the status of the device counts.
+const HOST_IS_FINE: [u16; 2] = [0x00, 0x0a];
+const DRIVER_SENSE: u16 = 8;
+
+/// The answer to a command that has ended.
+pub(super) fn reply(order: Order, outcome: Outcome) -> Reply {
+    let len = order.len() as u64;
+    let moved = len.saturating_add_signed(-i64::from(outcome.residual));
+    let (status, sense) = match said(&outcome) {
+        Ok(status) => (status, outcome.sense),
+        Err(answer) => return answer.reply(),
+    };
+    let data = match order.data {
+        Data::In(mut buf) => {
+            buf.set_visible(moved.min(len) as usize);
+            Some(buf)
+        }
+        _ => None,
+    };
+    let sense = if status == Status::CheckCondition { sense } else { Vec::new() };
+    Reply { status: status as u8, sense: sense.into(), data, moved, fate: Fate::Over }
+}
+
+/// The status that the device itself told, or what stands for it.
+fn said(outcome: &Outcome) -> Result<Status, Answer> {
+    // Bits 0 and 7 were the vendor's in SCSI-1.
+    let status = status_of(outcome.status & 0x7e);
+    let has_sense = Sense::decode(&outcome.sense).is_some();
+    match status {
+        Some(Status::CheckCondition) if has_sense => Ok(Status::CheckCondition),
+        Some(Status::Good) if has_sense && outcome.driver & DRIVER_SENSE != 0 => Ok(Status::CheckCondition),
+        Some(Status::Good) => quiet(outcome).map_or(Ok(Status::Good), Err),
+        Some(Status::CheckCondition) | None => Err(quiet(outcome).unwrap_or(ADAPTER)),
+        Some(other) => Ok(other),
+    }
+}
+
+/// What host and driver say when the device says nothing.
+fn quiet(outcome: &Outcome) -> Option<Answer> {
+    let row = |table: &[(u16, Answer)], code| table.iter().find(|row| row.0 == code).map(|row| row.1);
+    if !HOST_IS_FINE.contains(&outcome.host) {
+        return Some(row(&HOST, outcome.host).unwrap_or(ADAPTER));
+    }
+    row(&DRIVER, outcome.driver & 7)
+}
+
+fn status_of(byte: u8) -> Option<Status> {
+    use Status::*;
+    let all =
+        [Good, CheckCondition, ConditionMet, Busy, ReservationConflict, TaskSetFull, AcaActive, TaskAborted];
+    all.into_iter().find(|status| *status as u8 == byte)
+}
+
+/// The answer to a command of `len` bytes that the kernel did not take. `max_transfer` is what it likes at most.
+pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> Answer {
+    match Errno::from_io_error(e) {
+        // Too large for the host adapter, or a CDB that the kernel cannot carry.
+        Some(Errno::INVAL | Errno::MSGSIZE | Errno::TOOBIG) => Answer::Check(Sense::INVALID_FIELD_IN_CDB),
+        Some(Errno::NOMEM) if len > max_transfer => Answer::Check(Sense::INVALID_FIELD_IN_CDB),
+        Some(Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::BUSY) => BUSY,
+        Some(Errno::DOM) => Answer::Status(Status::TaskSetFull),
+        Some(Errno::NODEV | Errno::NXIO) => UNREACHABLE,
+        _ => Answer::Check(Sense::INTERNAL_FAILURE),
+    }
+}
+
+impl Answer {
+    /// A device that is not there.
+    pub const GONE: Answer = UNREACHABLE;
+    /// A command that was ended before the kernel had it.
+    pub const ENDED: Answer = Answer::Status(Status::TaskAborted);
+
+    /// As a reply without data.
+    pub fn reply(self) -> Reply {
+        let (status, sense) = match self {
+            Answer::Status(status) => (status, Vec::new()),
+            Answer::Check(sense) => (Status::CheckCondition, sense.encode(false)),
+        };
+        Reply { status: status as u8, sense: sense.into(), data: None, moved: 0, fate: Fate::Over }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_runtime::Buf;
+    use proptest::prelude::*;
+
+    const SENSE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0];
+
+    fn order(data: Data) -> Order {
+        Order { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
+    }
+
+    fn came(len: usize, outcome: Outcome) -> Reply {
+        reply(order(Data::In(Buf::zeroed(len))), outcome)
+    }
+
+    fn key(reply: &Reply) -> (u8, u8, u8) {
+        let sense = Sense::decode(&reply.sense).expect("sense data");
+        (sense.key, sense.asc, sense.ascq)
+    }
+
+    #[test]
+    fn data_that_came_are_shown_and_no_more() {
+        let short = came(96, Outcome { residual: 60, ..Outcome::default() });
+        assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
+        let over = came(96, Outcome { residual: -4, ..Outcome::default() });
+        assert_eq!((over.moved, over.data.expect("data").len()), (100, 96));
+        let out = reply(order(Data::Out(Buf::zeroed(512))), Outcome { residual: 12, ..Outcome::default() });
+        assert!((out.moved, out.data.is_none()) == (500, true));
+    }
+
+    /// A short block of a tape comes with data and with sense data (ILI).
+    #[test]
+    fn sense_data_go_on_as_they_are_with_the_data() {
+        let told =
+            Outcome { status: 2, driver: 8, sense: SENSE.to_vec(), residual: 500, ..Outcome::default() };
+        let reply = came(512, told);
+        assert_eq!((reply.status, &reply.sense[..]), (2, &SENSE[..]));
+        assert_eq!((reply.moved, reply.data.expect("data").len()), (12, 12));
+    }
+
+    #[test]
+    fn what_the_device_said_outweighs_its_adapter() {
+        let told = Outcome { status: 2, host: 7, sense: SENSE.to_vec(), ..Outcome::default() };
+        assert_eq!(key(&came(8, told)), (5, 0x21, 0));
+        let conflict = came(8, Outcome { status: 0x18, host: 7, ..Outcome::default() });
+        assert_eq!((conflict.status, conflict.sense.len()), (0x18, 0));
+        let old = Outcome { driver: 8, sense: SENSE.to_vec(), ..Outcome::default() };
+        assert_eq!(key(&came(8, old)), (5, 0x21, 0));
+    }
+
+    #[test]
+    fn silence_is_put_into_words() {
+        let host = |host| came(8, Outcome { host, ..Outcome::default() });
+        assert_eq!(key(&host(0x01)), (2, 0x04, 0x0c));
+        assert_eq!(key(&host(0x03)), (0xb, 0x2e, 0x02));
+        assert_eq!(key(&host(0x08)), (6, 0x29, 0x00));
+        assert_eq!((host(0x02).status, host(0x0d).status), (8, 8));
+        assert_eq!(key(&host(0x7777)), (0xb, 0x44, 0));
+        assert!(host(0x01).data.is_none() && host(0x01).moved == 0);
+        assert_eq!(key(&came(8, Outcome { driver: 6, ..Outcome::default() })), (0xb, 0x2e, 0x02));
+        assert_eq!(key(&came(8, Outcome { status: 2, ..Outcome::default() })), (0xb, 0x44, 0));
+    }
+
+    #[test]
+    fn a_refusal_is_put_into_words() {
+        let told = |errno: Errno, len| refused(&errno.into(), len, 4096);
+        assert_eq!(told(Errno::INVAL, 1), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(told(Errno::NOMEM, 8192), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(told(Errno::NOMEM, 4096), BUSY);
+        assert_eq!(told(Errno::DOM, 1), Answer::Status(Status::TaskSetFull));
+        assert_eq!(told(Errno::NODEV, 1), UNREACHABLE);
+        assert_eq!(told(Errno::PERM, 1), Answer::Check(Sense::INTERNAL_FAILURE));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_kernel_tells_makes_a_well_formed_reply(
+            status: u8, host in prop_oneof![0_u16..0x20, any::<u16>()], driver in prop_oneof![0_u16..0x20, any::<u16>()],
+            sense in proptest::collection::vec(any::<u8>(), 0..97), residual: i32, len in 0_usize..9000, way in 0..3,
+        ) {
+            let data = match way {
+                0 => Data::None,
+                1 => Data::In(Buf::zeroed(len)),
+                _ => Data::Out(Buf::zeroed(len)),
+            };
+            let reply = reply(order(data), Outcome { status, host, driver, sense, residual });
+            prop_assert!(status_of(reply.status).is_some());
+            prop_assert_eq!(reply.status == 2, Sense::decode(&reply.sense).is_some());
+            prop_assert_eq!(reply.status == 2, !reply.sense.is_empty());
+            if let Some(data) = &reply.data {
+                prop_assert!(way == 1 && data.len() as u64 == reply.moved.min(len as u64));
+            }
+        }
+    }
+}

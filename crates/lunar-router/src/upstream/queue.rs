@@ -1,0 +1,68 @@
+//! Many reads and writes of one owner at once: those of the paths of this core, held to what a router tells its hosts.
+
+use super::Remote;
+use crate::pair::Inside;
+use lunar_block::{Finished, Queue};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// The reads and writes of one owner.
+pub struct Lanes {
+    remote: Arc<Remote>,
+    queue: Box<dyn Queue>,
+    /// In a failover pair: what was let through, at its lane.
+    inside: Vec<Option<Inside>>,
+    /// What was not let through.
+    refused: Vec<(usize, io::Error, Buf)>,
+}
+
+impl Lanes {
+    /// Those of the paths of a core, which `queue` leads to.
+    pub fn new(remote: Arc<Remote>, queue: Box<dyn Queue>) -> Lanes {
+        Lanes { remote, queue, inside: Vec::new(), refused: Vec::new() }
+    }
+
+    /// Gives the buffer back if the command is let through.
+    fn enter(&mut self, lane: usize, buf: Buf) -> Option<Buf> {
+        match self.remote.enter_guard() {
+            Ok(None) => {}
+            Ok(inside) => {
+                if lane >= self.inside.len() {
+                    self.inside.resize_with(lane + 1, || None);
+                }
+                self.inside[lane] = inside;
+            }
+            Err(e) => {
+                self.refused.push((lane, e, buf));
+                return None;
+            }
+        }
+        Some(buf)
+    }
+}
+
+impl Queue for Lanes {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        if let Some(buf) = self.enter(lane, buf) {
+            self.queue.read(lane, offset, buf);
+        }
+    }
+
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        if let Some(buf) = self.enter(lane, buf) {
+            self.remote.writes();
+            self.queue.write(lane, offset, buf, stable);
+        }
+    }
+
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        if let Some((lane, e, buf)) = self.refused.pop() {
+            return Poll::Ready((lane, (Err(e), buf)));
+        }
+        let Poll::Ready((lane, (result, buf))) = self.queue.poll_ended(cx) else { return Poll::Pending };
+        drop(self.inside.get_mut(lane).and_then(Option::take));
+        Poll::Ready((lane, (result.map_err(|e| self.remote.telling(e)), buf)))
+    }
+}

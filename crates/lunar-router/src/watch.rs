@@ -1,0 +1,264 @@
+//! Looks what upstreams have, as long as they are routed.
+
+use crate::loops::{self, Loops};
+use crate::upstream::{Upstream, look};
+use crate::{Found, FoundLun, FoundTarget};
+use compio::runtime::JoinHandle;
+use lunar_initiator::Kind;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How often upstreams are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// After the first look that failed; twice as long after each other one.
+    pub first: Duration,
+    /// The longest pause while it cannot be seen.
+    pub longest: Duration,
+    /// Between looks at one that was seen.
+    pub refresh: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        let s = Duration::from_secs;
+        Pace { first: s(1), longest: s(30), refresh: s(60) }
+    }
+}
+
+/// What one look has found.
+type Seen = ((String, String), Vec<FoundTarget>);
+
+/// Looks at upstreams for ever, and sends all that is found whenever something of it is another: what an upstream
+/// had that is away stays, and so does what was `known` before. A logical unit whose identity changes while it stays
+/// in its place is told as it was before: the hosts of the old one are not to write on the new one. Ends when nobody
+/// listens. To be called inside an event loop.
+pub async fn watch(
+    upstreams: Vec<Upstream>,
+    pace: Pace,
+    known: Found,
+    loops: Arc<Loops>,
+    sender: flume::Sender<Found>,
+) {
+    let (tell, seen) = flume::unbounded();
+    let key = |upstream: &Upstream| (upstream.router.clone(), upstream.name.clone());
+    let doubts: BTreeMap<_, _> = upstreams.iter().map(|u| (key(u), u.doubts.clone())).collect();
+    // They end when these are dropped.
+    let _tasks: Vec<JoinHandle<()>> = upstreams
+        .into_iter()
+        .map(|upstream| compio::runtime::spawn(attend(upstream, pace, loops.clone(), tell.clone())))
+        .collect();
+    drop(tell);
+    let (mut all, mut missing) = (known, Missing::default());
+    while let Ok((key, targets)) = seen.recv_async().await {
+        let targets = match all.0.get(&key) {
+            Some(before) => {
+                if is_doubtful(before, &targets) {
+                    doubts.get(&key).into_iter().for_each(|doubts| _ = doubts.notify(usize::MAX));
+                }
+                missing.carry_over(&key, before, keep_identities(&key, before, targets))
+            }
+            None => targets,
+        };
+        let is_known = all.0.get(&key) == Some(&targets);
+        all.0.insert(key, targets);
+        if !is_known && sender.send(all.clone()).is_err() {
+            return;
+        }
+    }
+}
+
+async fn attend(upstream: Upstream, pace: Pace, loops: Arc<Loops>, tell: flume::Sender<Seen>) {
+    let mut pause = pace.first;
+    let mut last = None;
+    loop {
+        // Before the look: what changes meanwhile is a reason for another.
+        let again = upstream.again.listen();
+        let wait = match look(&upstream, &loops).await {
+            Ok(targets) => {
+                (pause, last) = (pace.first, None);
+                *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                let key = (upstream.router.clone(), upstream.name.clone());
+                if tell.send((key, targets)).is_err() {
+                    return;
+                }
+                pace.refresh
+            }
+            Err(e) => {
+                // Who answers, whatever that is, was not away.
+                if matches!(e.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut) {
+                    loops.is_away(&loops::name(&upstream.router, &upstream.name));
+                }
+                *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.what.clone());
+                if last.as_ref() != Some(&e) {
+                    tracing::warn!(
+                        router = upstream.router,
+                        upstream = upstream.name,
+                        hint = e.hint,
+                        "it cannot be seen: {e}"
+                    );
+                }
+                last = Some(e);
+                let wait = pause;
+                pause = (pause * 2).min(pace.longest);
+                wait
+            }
+        };
+        // Either is a reason to look.
+        _ = compio::time::timeout(wait, again).await;
+    }
+}
+
+/// Looks in a row that have to miss a logical unit before it is taken for gone: a target that has just started may not
+/// have all of them yet.
+const MISSED: u32 = 3;
+
+/// How often in a row each logical unit was missed: by upstream, target and LUN.
+#[derive(Default)]
+struct Missing(BTreeMap<((String, String), String, u16), u32>);
+
+impl Missing {
+    /// What was there before and is not seen now stays for some looks.
+    fn carry_over(
+        &mut self,
+        key: &(String, String),
+        before: &[FoundTarget],
+        mut now: Vec<FoundTarget>,
+    ) -> Vec<FoundTarget> {
+        for was in before {
+            let at = now.iter().position(|target| target.name == was.name);
+            let mut stays: BTreeMap<u16, FoundLun> = BTreeMap::new();
+            for (number, lun) in &was.luns {
+                let place = (key.clone(), was.name.clone(), *number);
+                if at.is_some_and(|at| now[at].luns.contains_key(number)) {
+                    self.0.remove(&place);
+                    continue;
+                }
+                let missed = self.0.entry(place).or_default();
+                *missed += 1;
+                if *missed < MISSED {
+                    stays.insert(*number, lun.clone());
+                } else {
+                    self.0.remove(&(key.clone(), was.name.clone(), *number));
+                }
+            }
+            match at {
+                Some(at) => now[at].luns.extend(stays),
+                None if stays.is_empty() => {}
+                None => now.push(FoundTarget { luns: stays, ..was.clone() }),
+            }
+        }
+        now
+    }
+}
+
+/// Whether a logical unit is another one now, or of another size. (Without a medium it has none.)
+fn is_doubtful(before: &[FoundTarget], now: &[FoundTarget]) -> bool {
+    let is_other = |was: &FoundLun, lun: &FoundLun| {
+        !was.is_same(lun) || (lun.capacity > 0 && lun.capacity != was.capacity)
+    };
+    now.iter().any(|target| {
+        let was = before.iter().find(|was| was.name == target.name).map(|was| &was.luns);
+        let of = |number: &u16| was.and_then(|luns| luns.get(number));
+        target.luns.iter().any(|(number, lun)| of(number).is_some_and(|was| is_other(was, lun)))
+    })
+}
+
+/// Puts back what a logical unit was where another one is now in its place, and what only its medium tells while it
+/// is not ready.
+fn keep_identities(
+    key: &(String, String),
+    before: &[FoundTarget],
+    mut now: Vec<FoundTarget>,
+) -> Vec<FoundTarget> {
+    let known: BTreeMap<&str, &FoundTarget> = before.iter().map(|t| (t.name.as_str(), t)).collect();
+    for target in &mut now {
+        let Some(before) = known.get(target.name.as_str()) else { continue };
+        target.window = before.window;
+        for (number, lun) in &mut target.luns {
+            let Some(was) = before.luns.get(number) else { continue };
+            if !was.is_same(lun) {
+                cry(key, (&target.name, *number), was, lun);
+                lun.clone_from(was);
+            } else if lun.block_size == 0 {
+                lun.clone_from(was);
+            }
+        }
+    }
+    now
+}
+
+fn cry(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun, now: &FoundLun) {
+    tracing::error!(
+        router = key.0,
+        upstream = key.1,
+        target,
+        lun,
+        was = was.name(),
+        now = now.name(),
+        "another logical unit is in the place of the one that is routed: remove the LUN there, or put the old one back",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(luns: &[(u16, u8, u64)]) -> FoundTarget {
+        let lun = |(number, name, capacity): &(u16, u8, u64)| {
+            let designators = vec![1, 3, 0, 1, *name];
+            let block_size = if *capacity > 0 { 512 } else { 0 };
+            (*number, FoundLun { designators, block_size, capacity: *capacity, ..FoundLun::default() })
+        };
+        FoundTarget { name: "iqn.x:y".into(), window: 8, luns: luns.iter().map(lun).collect() }
+    }
+
+    #[test]
+    fn one_look_that_misses_a_lun_takes_nothing_away() {
+        let key = ("r".to_owned(), "a".to_owned());
+        let (both, one) = ([target(&[(0, 1, 10), (1, 2, 10)])], target(&[(1, 2, 10)]));
+        let mut missing = Missing::default();
+        for now in [vec![one.clone()], vec![]] {
+            let told: Vec<_> =
+                missing.carry_over(&key, &both, now).into_iter().flat_map(|t| t.luns).collect();
+            assert_eq!(told.len(), 2);
+        }
+        assert_eq!(
+            missing.carry_over(&key, &both, both.to_vec()),
+            both,
+            "it is back, and nothing is counted"
+        );
+        for _ in 1..MISSED {
+            assert_eq!(missing.carry_over(&key, &both, vec![one.clone()])[0].luns.len(), 2);
+        }
+        assert_eq!(missing.carry_over(&key, &both, vec![one.clone()]), [one]);
+    }
+
+    #[test]
+    fn another_identity_and_another_size_are_doubtful() {
+        let before = [target(&[(0, 1, 10), (1, 2, 10)])];
+        for (now, is) in [
+            (target(&[(0, 1, 10), (1, 2, 10)]), false),
+            (target(&[(0, 1, 10)]), false),
+            (target(&[(0, 1, 0), (2, 9, 10)]), false),
+            (target(&[(0, 1, 20)]), true),
+            (target(&[(1, 9, 10)]), true),
+        ] {
+            assert_eq!(is_doubtful(&before, &[now]), is);
+        }
+    }
+
+    #[test]
+    fn a_lun_keeps_its_identity_until_it_has_left() {
+        let key = ("r".to_owned(), "a".to_owned());
+        let before = [target(&[(0, 1, 10), (1, 2, 10)])];
+        for (now, told) in [
+            (target(&[(0, 1, 20), (1, 9, 20)]), target(&[(0, 1, 20), (1, 2, 10)])),
+            (target(&[(0, 1, 0)]), target(&[(0, 1, 10)])),
+            (target(&[(0, 1, 10), (2, 9, 5)]), target(&[(0, 1, 10), (2, 9, 5)])),
+        ] {
+            assert_eq!(keep_identities(&key, &before, vec![now]), [told]);
+        }
+    }
+}

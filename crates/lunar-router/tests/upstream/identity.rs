@@ -1,0 +1,134 @@
+//! Disks that become others.
+
+use super::*;
+use interop::script::{Script, Target, Turn};
+use lunar_router::FoundLun;
+use lunar_router::loops::Loops;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+const INQUIRY: u8 = 0x12;
+const WRITE_10: u8 = 0x2a;
+/// VPD page 83h of another disk.
+const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
+
+/// A disk that is another one while it is told to be, with sessions that are lost when that changes.
+struct Changeling {
+    target: Target,
+    is_other: Arc<AtomicBool>,
+    drops: Arc<AtomicBool>,
+}
+
+fn changeling() -> Changeling {
+    let (is_other, drops) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (other, lose) = (is_other.clone(), drops.clone());
+    let script = Script::new().hook(move |link, pdu| {
+        if pdu.opcode() == op::SCSI && lose.swap(false, SeqCst) {
+            return Turn::Close;
+        }
+        if is(pdu, INQUIRY) && pdu.bhs[33] == 1 && pdu.bhs[34] == 0x83 && other.load(SeqCst) {
+            link.data_in(pdu, &OTHER);
+            return Turn::Done;
+        }
+        Turn::Usual
+    });
+    Changeling { target: script.listen(), is_other, drops }
+}
+
+impl Changeling {
+    fn become_other(&self, other: bool) {
+        self.is_other.store(other, SeqCst);
+        self.drops.store(true, SeqCst);
+    }
+
+    fn writes(&self) -> usize {
+        self.target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).count()
+    }
+}
+
+#[test]
+fn a_disk_that_becomes_another_is_not_written_on_until_it_is_back() {
+    let disk = changeling();
+    let url = disk.target.url("");
+    run(move || async move {
+        let remote = open(&upstream(&[url], 5000)).await;
+        write(&remote, 1).await.expect("it is the right one");
+        disk.become_other(true);
+        let before = disk.target.disk();
+        // The first may be what the session was lost with.
+        assert_eq!(told(write(&remote, 2).await), MANUAL);
+        let begun = Instant::now();
+        assert_eq!(told(read(&remote, 1).await), MANUAL);
+        assert!(begun.elapsed() < Duration::from_secs(1), "nothing is waited for");
+        assert_eq!(remote.health(), Health::Changed);
+        assert!(disk.target.disk() == before && disk.writes() <= 2);
+        // No connection is lost when the right one is put back.
+        disk.is_other.store(false, SeqCst);
+        while write(&remote, 2).await.is_err() {
+            pause(20).await;
+        }
+    });
+}
+
+#[test]
+fn a_disk_that_is_another_from_the_start_is_not_written_on() {
+    let disk = changeling();
+    let url = disk.target.url("");
+    run(move || async move {
+        let upstream = upstream(&[url], 5000);
+        let found = look(&upstream, &Loops::default()).await.expect("it is there").remove(0);
+        disk.become_other(true);
+        let remote = Remote::open(&upstream, &found.name, 0, found.luns[&0].clone()).expect("a disk");
+        let health = remote.watch();
+        assert_eq!(told(write(&remote, 1).await), MANUAL);
+        assert_eq!(disk.writes(), 0);
+        assert_eq!(health.recv_async().await, Ok(Health::Changed));
+        disk.is_other.store(false, SeqCst);
+        while write(&remote, 1).await.is_err() {
+            pause(20).await;
+        }
+    });
+}
+
+#[test]
+fn of_two_paths_the_one_that_leads_elsewhere_is_not_used() {
+    let [right, wrong] = [changeling(), changeling()];
+    let urls = [right.target.url(""), wrong.target.url("")];
+    run(move || async move {
+        let remote = open(&upstream(&urls, 5000)).await;
+        wrong.is_other.store(true, SeqCst);
+        write(&remote, 1).await.expect("one leads there");
+        while remote.paths()[1].state != Some(lunar_router::upstream::State::Changed) {
+            pause(5).await;
+        }
+        for n in 0..20 {
+            write(&remote, n).await.expect("one leads there");
+        }
+        assert_eq!((wrong.writes(), remote.health()), (0, Health::Up));
+    });
+}
+
+#[test]
+fn what_is_not_asked_for_is_refused() {
+    let disk = changeling();
+    let urls = [disk.target.url(""), disk.target.url("")];
+    run(move || async move {
+        let named = |name: &str| Upstream { identity: Some(name.into()), ..upstream(&urls[..1], 500) };
+        let (right, wrong) = (named("naa.6001020304050607"), named("naa.6009090909090909"));
+        let found = look(&right, &Loops::default()).await.expect("that one")[0].luns[&0].clone();
+        assert_eq!(
+            look(&wrong, &Loops::default()).await.expect_err("another").kind,
+            lunar_initiator::Kind::Identity
+        );
+        let open = |upstream: &Upstream, found: &FoundLun| {
+            Remote::open(upstream, interop::TARGET, 0, found.clone()).err().map(|e| e.kind)
+        };
+        assert_eq!(open(&right, &found), None);
+        assert_eq!(open(&wrong, &found), Some(lunar_initiator::Kind::Identity));
+        let two = upstream(&urls, 500);
+        let nameless = FoundLun { designators: Vec::new(), ..found.clone() };
+        assert_eq!(open(&two, &nameless), Some(lunar_initiator::Kind::Identity));
+        let no_disk = FoundLun { block_size: 0, ..found };
+        assert_eq!(open(&right, &no_disk), Some(lunar_initiator::Kind::Invalid));
+    });
+}

@@ -1,0 +1,92 @@
+//! Logical units of other targets as storage: targets that go and come back, paths that are cut, disks that become
+//! others, and what hosts are told of it.
+#![forbid(unsafe_code)]
+
+mod answers;
+mod away;
+mod identity;
+mod seen;
+
+use interop::{Pdu, Server, op};
+use lunar_block::Backend;
+use lunar_initiator::Url;
+use lunar_router::loops::Loops;
+use lunar_router::upstream::{Health, Remote, Upstream, look};
+use lunar_runtime::{Buf, Cores};
+use lunar_target::Told;
+use lunar_wire::scsi::{Sense, Status};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Bytes of an operation.
+const LEN: usize = 4096;
+
+/// Runs on an event loop of its own.
+fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -> W + Send + 'static) -> T {
+    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
+}
+
+/// An upstream with these ways, that is held for so long.
+fn upstream(urls: &[String], hold_ms: u64) -> Upstream {
+    let urls = urls.iter().map(|url| Url::parse(url).expect("a URL")).collect();
+    Upstream { hold: Duration::from_millis(hold_ms), ..Upstream::new("r1", "a", urls) }
+}
+
+/// The only LUN of an upstream, as it is found now.
+async fn open(upstream: &Upstream) -> Arc<Remote> {
+    let found = look(upstream, &Loops::default()).await.expect("it is there");
+    let [target] = &found[..] else { panic!("one target, not {found:?}") };
+    let (lun, what) = target.luns.first_key_value().expect("a LUN");
+    Remote::open(upstream, &target.name, *lun, what.clone()).expect("a disk")
+}
+
+/// A server with one disk of 16 MiB.
+fn server() -> Server {
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n",
+        interop::TARGET
+    ))
+}
+
+fn url(portal: impl std::fmt::Display) -> String {
+    format!("iscsi://{portal}/{}/0", interop::TARGET)
+}
+
+/// A block that no other number gives.
+fn block(n: u64) -> Buf {
+    let mut buf = Buf::zeroed(LEN);
+    buf.chunks_mut(8).for_each(|c| c.copy_from_slice(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()));
+    buf
+}
+
+async fn write(disk: &Remote, n: u64) -> io::Result<()> {
+    disk.write(n * LEN as u64, block(n), false).await.0
+}
+
+async fn read(disk: &Remote, n: u64) -> io::Result<Buf> {
+    let (result, buf) = disk.read(n * LEN as u64, Buf::zeroed(LEN)).await;
+    result.map(|()| buf)
+}
+
+/// Key, code and qualifier of what a host is told.
+fn told(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
+    let e = result.err().expect("a failure");
+    let told = Told::of(&e).unwrap_or_else(|| panic!("nothing is told: {e}"));
+    (told.status, told.sense.map(|s| (s.key, s.asc, s.ascq)))
+}
+
+const TRANSITION: (Status, Option<(u8, u8, u8)>) = (Status::CheckCondition, Some((2, 0x04, 0x0a)));
+const MANUAL: (Status, Option<(u8, u8, u8)>) = (Status::CheckCondition, Some((2, 0x04, 0x03)));
+
+async fn pause(ms: u64) {
+    compio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+fn is(pdu: &Pdu, code: u8) -> bool {
+    pdu.opcode() == op::SCSI && pdu.bhs[32] == code
+}

@@ -1,0 +1,152 @@
+//! PDUs on their way out: padding and digests are added here.
+
+use super::digest::crc32c;
+use crate::{Stream, out};
+use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
+use std::io;
+
+pub use crate::out::{MAX_ZEROS as MAX_SEGMENT, Payload};
+
+/// Which digests a connection uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// After the header.
+    pub header: bool,
+    /// After the data.
+    pub data: bool,
+}
+
+impl Digests {
+    /// Bytes after the header.
+    pub fn header_len(self) -> usize {
+        if self.header { 4 } else { 0 }
+    }
+
+    /// Bytes after a data segment of `len` bytes and its padding.
+    pub fn data_len(self, len: usize) -> usize {
+        if self.data && len > 0 { 4 } else { 0 }
+    }
+
+    /// Bytes behind a data segment of `len` bytes: its padding and its digest.
+    pub fn tail_len(self, len: usize) -> usize {
+        padded(len) - len + self.data_len(len)
+    }
+}
+
+/// The queue of PDUs to send.
+#[derive(Default)]
+pub struct Out(out::Out);
+
+impl Out {
+    /// Appends a PDU; its DataSegmentLength, padding and digests are added here.
+    #[inline]
+    pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
+        header.set_data_len(payload.bytes().len());
+        let (tail, tail_len) = tail(&payload, digests);
+        let tail = &tail[..tail_len];
+        if !digests.header {
+            return self.0.push(&header.0, payload, tail);
+        }
+        let mut head = [0; BHS_LEN + 4];
+        head[..BHS_LEN].copy_from_slice(&header.0);
+        head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
+        self.0.push(&head, payload, tail);
+    }
+
+    /// The same for a PDU with additional header segments, padded to whole words: at most 1020 bytes, which
+    /// TotalAHSLength then tells (RFC 7143 section 11.2.2).
+    pub fn push_extended(&mut self, mut header: Bhs, ahs: &[u8], payload: Payload, digests: Digests) {
+        header.set_data_len(payload.bytes().len());
+        header.0[4] = (ahs.len() / 4) as u8;
+        let mut head = [&header.0, ahs].concat();
+        if digests.header {
+            head.extend(crc32c(&[&head]).to_le_bytes());
+        }
+        let (tail, tail_len) = tail(&payload, digests);
+        self.0.push(&head, payload, &tail[..tail_len]);
+    }
+
+    /// Bytes that wait, and what holds them.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+
+    /// Bytes of payloads that wait and that no pool counts.
+    pub fn own(&self) -> usize {
+        self.0.own()
+    }
+
+    /// Sends until all has left (true) or the socket takes no more (false).
+    pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
+        self.0.flush(stream)
+    }
+
+    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        self.0.take_bytes()
+    }
+
+    /// Bytes that have left since it was made.
+    pub fn left(&self) -> u64 {
+        self.0.left()
+    }
+
+    /// What [`Out::left`] will be when all that waits now has left.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.0.end()
+    }
+
+    /// Whether bytes have left since the last call: the peer takes what it gets.
+    pub fn has_moved(&mut self) -> bool {
+        self.0.has_moved()
+    }
+}
+
+/// What follows the data: padding and digest, and how many bytes they are.
+#[inline]
+fn tail(payload: &Payload, digests: Digests) -> ([u8; 8], usize) {
+    let len = payload.bytes().len();
+    let pad = padded(len) - len;
+    let mut tail = [0; 8];
+    if digests.data && len > 0 {
+        let crc = crc32c(&[payload.bytes(), &tail[..pad]]);
+        tail[pad..pad + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    (tail, pad + digests.data_len(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iscsi::receive::encode;
+
+    #[test]
+    fn padding_and_digests_follow_the_data() {
+        let mut out = Out::default();
+        let both = Digests { header: true, data: true };
+        out.push(Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
+        let b = out.take_bytes();
+        assert_eq!(b.len(), 48 + 4 + 8 + 4);
+        assert_eq!((b[7], &b[52..60]), (5, &[1, 2, 3, 4, 5, 0, 0, 0][..]));
+        assert_eq!(b[48..52], crc32c(&[&b[..48]]).to_le_bytes());
+        assert_eq!(b[60..], crc32c(&[&b[52..60]]).to_le_bytes());
+    }
+
+    /// FRM-015: the header digest covers them too.
+    #[test]
+    fn additional_headers_stand_before_the_digest() {
+        let ahs = [0, 5, 1, 0, 7, 7, 7, 7];
+        for digests in [Digests::default(), Digests { header: true, data: true }] {
+            let mut out = Out::default();
+            out.push_extended(Bhs::new(0x01), &ahs, Payload::Bytes(vec![9; 3]), digests);
+            let mut header = Bhs::new(0x01);
+            assert_eq!(out.take_bytes(), encode(digests, header, &ahs, &[9; 3]));
+            out.push_extended(header, &[], Payload::Bytes(vec![9; 3]), digests);
+            let extended = out.take_bytes();
+            header.set_data_len(3);
+            out.push(header, Payload::Bytes(vec![9; 3]), digests);
+            assert_eq!(out.take_bytes(), extended, "none is as without");
+        }
+    }
+}

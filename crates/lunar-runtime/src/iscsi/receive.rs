@@ -1,0 +1,392 @@
+//! Framing: one receive, many PDUs. Small PDUs are parsed where they lie in a buffer that the core shares;
+//! the rest of a large data segment is received straight into a buffer of its own, or of the task that waits
+//! for it.
+
+mod foresight;
+
+pub use foresight::{Foreseen, Foresight};
+
+use super::digest::crc32c;
+use super::out::Digests;
+use crate::{Buf, Stream, with_scratch};
+use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
+use std::io::{self, IoSliceMut};
+
+/// Receives go on until the socket is empty or has given so many bytes: others want their turn.
+const TURN: usize = 128 << 10;
+/// After a large segment the next is expected. So much is received to see where it belongs, for what comes
+/// with its header has to be copied.
+const PEEK: usize = 4 * BHS_LEN;
+/// A data segment above this that did not arrive whole gets a buffer of its own.
+const LARGE: usize = 16 << 10;
+/// BHS, AHS of 255 words, header digest.
+const MAX_HEADER: usize = BHS_LEN + 255 * 4 + 4;
+
+/// A data segment, without padding.
+pub enum Data<'a> {
+    /// Where it was received: gone after the call.
+    Bytes(&'a [u8]),
+    /// In a buffer of its own.
+    Buf(Buf),
+    /// In the buffer of its task, which comes back.
+    Landed(Buf),
+}
+
+impl Data<'_> {
+    /// Bytes of the segment; those that landed with their task are not shown.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Bytes(b) => b,
+            Data::Buf(b) => b,
+            Data::Landed(_) => &[],
+        }
+    }
+}
+
+/// A PDU that has arrived.
+pub struct Arrived<'a> {
+    /// Its header.
+    pub header: Bhs,
+    /// Its additional header segments.
+    pub ahs: &'a [u8],
+    /// Its data.
+    pub data: Data<'a>,
+    /// The data digest fits, or there is none.
+    pub intact: bool,
+    /// What has been received behind it.
+    pub behind: &'a [u8],
+}
+
+/// Who takes the PDUs.
+pub trait Sink {
+    /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to
+    /// land there.
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
+    /// A buffer for a large data segment without a place.
+    fn buffer(&mut self, len: usize) -> Buf;
+    /// What comes next, if all goes on in order.
+    fn foresee(&mut self, _sight: &mut Foresight) {}
+    /// The buffer of an answer that did not come: what is in it means nothing.
+    fn give_back(&mut self, _answer: Foreseen) {}
+    /// There is no room for more answers now.
+    fn is_full(&self) -> bool;
+    /// A PDU is there. False: no more are wanted.
+    fn take(&mut self, pdu: Arrived<'_>) -> bool;
+}
+
+/// What a receive came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Go on when there is more.
+    More,
+    /// The sink has no room for more answers: resume when it has.
+    Full,
+    /// The peer has closed, or the sink wants no more.
+    End,
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub enum Broken {
+    /// The socket failed.
+    Io(io::Error),
+    /// A header digest does not fit: the stream cannot be trusted any more (RFC 7143 section 7.8).
+    HeaderDigest,
+    /// A data segment is longer than was declared.
+    TooLong(usize),
+}
+
+impl From<io::Error> for Broken {
+    fn from(e: io::Error) -> Self {
+        Broken::Io(e)
+    }
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Broken::Io(e) => write!(f, "{e}"),
+            Broken::HeaderDigest => write!(f, "a header digest does not fit"),
+            Broken::TooLong(n) => write!(f, "a data segment of {n} bytes is longer than was declared"),
+        }
+    }
+}
+
+/// A data segment that is received into a buffer.
+struct Gather {
+    header: Bhs,
+    ahs: Vec<u8>,
+    buf: Buf,
+    /// The segment's place in the buffer.
+    start: usize,
+    end: usize,
+    filled: usize,
+    landing: bool,
+}
+
+/// The receiving side of a connection.
+pub struct Receiver {
+    digests: Digests,
+    max_data: usize,
+    /// The start of a PDU whose rest has not come.
+    partial: Vec<u8>,
+    gather: Option<Gather>,
+    /// The latest PDU was a large one.
+    after_large: bool,
+    foresight: Box<Foresight>,
+}
+
+/// What one receive came to: bytes that came, of how many there was room for.
+struct Step {
+    got: usize,
+    room: usize,
+    received: Received,
+    /// Somebody waits for what came: others go on before there is more.
+    ends_turn: bool,
+}
+
+impl Receiver {
+    /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
+    /// bytes.
+    pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
+        let foresight = Box::default();
+        Receiver { digests, max_data, partial: begun, gather: None, after_large: false, foresight }
+    }
+
+    /// PDUs that came with the login may already be whole.
+    pub fn has_begun(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
+    /// Receives what is there, up to a limit, and hands every whole PDU over.
+    pub fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
+        with_scratch(|buffer| {
+            let mut left = TURN;
+            loop {
+                let step = if self.gather.is_none() && self.foresight.look(sink) {
+                    self.receive_foreseen(buffer, sink, |into| stream.receive_vectored(into))?
+                } else {
+                    self.receive_next(stream, buffer, sink)?
+                };
+                let Some(step) = step else { return Ok(Received::More) };
+                left = left.saturating_sub(step.got);
+                if step.received != Received::More || step.got < step.room || left == 0 || step.ends_turn {
+                    return Ok(step.received);
+                }
+            }
+        })
+    }
+
+    fn receive_next(
+        &mut self,
+        stream: &Stream,
+        buffer: &mut [u8],
+        sink: &mut impl Sink,
+    ) -> Result<Option<Step>, Broken> {
+        let have = self.partial.len();
+        let Some((got, room)) = self.receive_once(stream, buffer)? else { return Ok(None) };
+        if got == 0 {
+            return Ok(Some(Step { got, room, received: Received::End, ends_turn: true }));
+        }
+        self.partial.clear();
+        let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
+        // Who waits for a large segment goes on with it while the next one comes.
+        let ends_turn = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
+        let received = self.parse(&buffer[..have + got - direct], sink)?;
+        Ok(Some(Step { got, room, received, ends_turn }))
+    }
+
+    /// One receive: into the buffer of a gathered segment up to the header behind it, or behind what there is
+    /// of a PDU. The bytes that came, and for how many there was room.
+    fn receive_once(&mut self, stream: &Stream, buffer: &mut [u8]) -> io::Result<Option<(usize, usize)>> {
+        let have = self.partial.len();
+        if let Some(g) = self.gather.as_mut().filter(|g| g.filled < g.end) {
+            let (filled, end) = (g.filled, g.end);
+            let next = g.tail(self.digests) + BHS_LEN + self.digests.header_len();
+            let mut into = [IoSliceMut::new(&mut g.buf[filled..end]), IoSliceMut::new(&mut buffer[..next])];
+            let got = stream.receive_vectored(&mut into)?;
+            return Ok(got.map(|got| (got, end - filled + next)));
+        }
+        buffer[..have].copy_from_slice(&self.partial);
+        let peek = std::mem::take(&mut self.after_large) && have < BHS_LEN;
+        let room = if peek { PEEK } else { buffer.len() - have };
+        let got = stream.receive(&mut buffer[have..have + room])?;
+        Ok(got.map(|got| (got, room)))
+    }
+
+    /// The opcode of the last PDU of all that was received and not handed over yet, and of these bytes behind it. None if
+    /// they do not end with a whole PDU.
+    pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
+        let bytes = [&self.partial[..], behind].concat();
+        let missing = self.gather.as_ref().map_or(0, |g| g.end - g.filled + g.tail(self.digests));
+        last_opcode(self.digests, bytes.get(missing..)?)
+    }
+
+    /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
+    /// missing.
+    pub fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
+        let begun = std::mem::take(&mut self.partial);
+        self.parse(&begun, sink)
+    }
+
+    /// As [`Receiver::receive`], with bytes that a receive would have brought. For tests.
+    pub fn feed(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+        if let Some(g) = &mut self.gather {
+            let direct = chunk.len().min(g.end - g.filled);
+            g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
+            g.fill(direct);
+            chunk = &chunk[direct..];
+        } else if self.foresight.look(sink) {
+            let mut buffer = vec![0; crate::SCRATCH + chunk.len()];
+            let source = |into: &mut [IoSliceMut<'_>]| {
+                foresight::scatter(into, chunk);
+                Ok(Some(chunk.len()))
+            };
+            let step = self.receive_foreseen(&mut buffer, sink, source)?;
+            return Ok(step.map_or(Received::More, |step| step.received));
+        }
+        let all = [&std::mem::take(&mut self.partial)[..], chunk].concat();
+        self.parse(&all, sink)
+    }
+
+    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+        loop {
+            if self.gather.is_some() {
+                let Some((used, more)) = self.end_gather(bytes, sink) else { break };
+                bytes = &bytes[used..];
+                if !more {
+                    return Ok(Received::End);
+                }
+            }
+            if sink.is_full() {
+                self.partial.extend_from_slice(bytes);
+                return Ok(Received::Full);
+            }
+            if bytes.len() < BHS_LEN {
+                break;
+            }
+            let header = Bhs(bytes[..BHS_LEN].try_into().expect("48 bytes"));
+            let (start, len) = (BHS_LEN + header.ahs_len() + self.digests.header_len(), header.data_len());
+            if len > self.max_data {
+                return Err(Broken::TooLong(len));
+            }
+            if bytes.len() < start {
+                break;
+            }
+            self.check_header(&bytes[..start])?;
+            let ahs = &bytes[BHS_LEN..BHS_LEN + header.ahs_len()];
+            let whole = start + len + self.digests.tail_len(len);
+            if bytes.len() < whole {
+                if len <= LARGE {
+                    break;
+                }
+                self.begin_gather(header, ahs, &bytes[start..], sink);
+                return Ok(Received::More);
+            }
+            let data = &bytes[start..start + len];
+            let intact = self.is_intact(data, &bytes[start + len..whole]);
+            let behind = &bytes[whole..];
+            if !sink.take(Arrived { header, ahs, data: Data::Bytes(data), intact, behind }) {
+                return Ok(Received::End);
+            }
+            bytes = behind;
+        }
+        self.partial.extend_from_slice(bytes);
+        debug_assert!(self.partial.len() < MAX_HEADER + LARGE + 8);
+        Ok(Received::More)
+    }
+
+    fn check_header(&self, header: &[u8]) -> Result<(), Broken> {
+        let Some((covered, digest)) = header.split_last_chunk::<4>().filter(|_| self.digests.header) else {
+            return Ok(());
+        };
+        if crc32c(&[covered]).to_le_bytes() == *digest { Ok(()) } else { Err(Broken::HeaderDigest) }
+    }
+
+    /// `tail` is the padding and the digest.
+    fn is_intact(&self, data: &[u8], tail: &[u8]) -> bool {
+        if !self.digests.data || data.is_empty() {
+            return true;
+        }
+        let (padding, digest) = tail.split_at(tail.len() - 4);
+        crc32c(&[data, padding]).to_le_bytes() == digest
+    }
+
+    /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its
+    /// padding and digest.
+    fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl Sink) {
+        let len = header.data_len();
+        let placed = sink.place(&header);
+        let landing = placed.is_some();
+        let (mut buf, start) = placed.unwrap_or_else(|| (sink.buffer(len), 0));
+        let (data, tail) = begun.split_at(begun.len().min(len));
+        buf[start..start + data.len()].copy_from_slice(data);
+        let filled = start + data.len();
+        self.gather =
+            Some(Gather { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
+        self.partial.extend_from_slice(tail);
+    }
+
+    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used and whether
+    /// the sink wants more, or None if they have not all come.
+    fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<(usize, bool)> {
+        let g = self.gather.as_ref()?;
+        let tail = g.tail(self.digests);
+        if g.filled < g.end || bytes.len() < tail {
+            return None;
+        }
+        let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
+        let g = self.gather.take()?;
+        self.after_large = true;
+        let data = if g.landing { Data::Landed(g.buf) } else { Data::Buf(g.buf) };
+        let behind = &bytes[tail..];
+        let more = sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact, behind });
+        Some((tail, more))
+    }
+}
+
+impl Gather {
+    /// Bytes of padding and digest.
+    fn tail(&self, digests: Digests) -> usize {
+        digests.tail_len(self.end - self.start)
+    }
+
+    /// Counts what a receive brought; the bytes of it that went into this buffer.
+    fn fill(&mut self, got: usize) -> usize {
+        let direct = got.min(self.end - self.filled);
+        self.filled += direct;
+        direct
+    }
+}
+
+/// The opcode of the last of these PDUs; None if there is none, or the last is not whole.
+pub fn last_opcode(digests: Digests, mut bytes: &[u8]) -> Option<u8> {
+    let mut last = None;
+    while !bytes.is_empty() {
+        let header = Bhs(*bytes.first_chunk()?);
+        let (start, len) = (BHS_LEN + header.ahs_len() + digests.header_len(), header.data_len());
+        bytes = bytes.get(start + len + digests.tail_len(len)..)?;
+        last = Some(header.opcode());
+    }
+    last
+}
+
+/// A PDU as it travels, its lengths filled in. For tests.
+pub fn encode(digests: Digests, mut header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
+    header.0[4] = (ahs.len() / 4) as u8;
+    header.set_data_len(data.len());
+    let mut b = [&header.0[..], ahs].concat();
+    if digests.header {
+        b.extend(crc32c(&[&b]).to_le_bytes());
+    }
+    let padding = vec![0; padded(data.len()) - data.len()];
+    b.extend_from_slice(data);
+    b.extend_from_slice(&padding);
+    if digests.data && !data.is_empty() {
+        b.extend(crc32c(&[data, &padding]).to_le_bytes());
+    }
+    b
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,368 @@
+//! Asymmetric logical unit access: REPORT and SET TARGET PORT GROUPS (SPC-5 sections 5.18, 6.37 and 6.45).
+//!
+//! A target port group is a portal group of the target, numbered by its tag; it holds a target port for each protocol
+//! of its portals.
+
+use crate::capacity::READ_CAPACITY_16;
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Kind, Lu, Plan, Port};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, op};
+use std::collections::BTreeMap;
+
+/// Service action of both commands.
+const TARGET_PORT_GROUPS: u16 = 0x0a;
+
+/// Rows of the command table. A CD-ROM has other commands under these operation codes.
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(
+        op::MAINTENANCE_IN,
+        report,
+        Allowed::Always,
+        Changes::Nothing,
+        &[0xa3, 0x2a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+    )
+    .action(TARGET_PORT_GROUPS)
+    .only(Kind::Disk)
+    .in_standby()
+    .while_sanitizing(),
+    Row::new(
+        op::MAINTENANCE_OUT,
+        set,
+        Allowed::Never,
+        Changes::Shared,
+        &[0xa4, 0x0a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+    )
+    .action(TARGET_PORT_GROUPS)
+    .only(Kind::Disk)
+    .in_standby(),
+];
+
+/// ASYMMETRIC ACCESS STATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Active/optimized.
+    Optimized = 0x0,
+    /// Active/non-optimized.
+    NonOptimized = 0x1,
+    /// Standby.
+    Standby = 0x2,
+    /// Unavailable.
+    Unavailable = 0x3,
+    /// Transitioning.
+    Transitioning = 0xf,
+}
+
+/// A target port group, of this target or of another that serves the same logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Portal group tag.
+    pub tag: u16,
+    /// Its state.
+    pub access: Access,
+    /// PREF.
+    pub preferred: bool,
+}
+
+/// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are for initiators; T_SUP where they are set implicitly.
+const SUPPORTED: u8 = 0x0f;
+const TRANSITIONS: u8 = 0x80;
+/// Commands that work in the states unavailable and transitioning; in standby those of [`Row::in_standby`] do (SPC-5 section
+/// 5.18.2.4). Linux asks for the capacity once, when it finds a path, and has a disk of no blocks if that fails.
+const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
+    (op::INQUIRY, None),
+    (op::READ_CAPACITY_10, None),
+    (op::SERVICE_ACTION_IN_16, Some(READ_CAPACITY_16)),
+    (op::REPORT_LUNS, None),
+    (op::REQUEST_SENSE, None),
+    (op::READ_BUFFER_10, None),
+    (op::WRITE_BUFFER, None),
+    (op::MAINTENANCE_IN, Some(TARGET_PORT_GROUPS)),
+    (op::MAINTENANCE_OUT, Some(TARGET_PORT_GROUPS)),
+];
+/// STATUS CODE: changed by SET TARGET PORT GROUPS, or by the device itself.
+const SET_EXPLICITLY: u8 = 0x01;
+const SET_IMPLICITLY: u8 = 0x02;
+/// PREF.
+const PREFERRED: u8 = 0x80;
+
+impl Access {
+    fn of(code: u8) -> Option<Access> {
+        match code {
+            0x0 => Some(Access::Optimized),
+            0x1 => Some(Access::NonOptimized),
+            0x2 => Some(Access::Standby),
+            0x3 => Some(Access::Unavailable),
+            _ => None,
+        }
+    }
+}
+
+/// The access state of each target port group that was set; the others are active/optimized.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    groups: BTreeMap<u16, Access>,
+    /// The states are set by [`Lu::set_access`].
+    implicit: bool,
+    preferred: Vec<u16>,
+}
+
+impl Lu {
+    /// The states of target port groups from here on; groups that are none of this target's own are told beside
+    /// them. Every nexus hears ASYMMETRIC ACCESS STATE CHANGED if it is a change. A group without a state is active/optimized.
+    pub fn set_access(&self, groups: &[Group]) {
+        let mut state = self.change();
+        let now: BTreeMap<u16, Access> = groups.iter().map(|g| (g.tag, g.access)).collect();
+        let preferred = groups.iter().filter(|g| g.preferred).map(|g| g.tag).collect();
+        let before = &state.alua.groups;
+        let changed =
+            before.keys().chain(now.keys()).any(|tag| access_of(before, *tag) != access_of(&now, *tag));
+        state.alua = State { groups: now, implicit: true, preferred };
+        if changed {
+            state.raise(Sense::ACCESS_STATE_CHANGED, |_, _| true);
+        }
+    }
+}
+
+fn access_of(groups: &BTreeMap<u16, Access>, tag: u16) -> Access {
+    groups.get(&tag).copied().unwrap_or(Access::Optimized)
+}
+
+impl State {
+    /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail
+    /// with.
+    pub(crate) fn not_ready(&self, port: &Port) -> Option<Sense> {
+        match self.groups.get(&port.tag)? {
+            Access::Optimized | Access::NonOptimized => None,
+            Access::Standby => Some(Sense::NOT_READY_STANDBY),
+            Access::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
+            Access::Transitioning => Some(Sense::NOT_READY_TRANSITION),
+        }
+    }
+
+    /// Why this command fails through this port.
+    pub(crate) fn refuses(&self, row: &Row, port: &Port) -> Option<Sense> {
+        let allowed = match self.groups.get(&port.tag)? {
+            Access::Unavailable | Access::Transitioning => {
+                WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action))
+            }
+            _ => row.in_standby,
+        };
+        self.not_ready(port).filter(|_| !allowed)
+    }
+
+    fn group(&self, tag: u16) -> [u8; GROUP] {
+        let set = self.groups.get(&tag);
+        let mut b = [0; GROUP];
+        let preferred = if self.preferred.contains(&tag) { PREFERRED } else { 0 };
+        b[0] = *set.unwrap_or(&Access::Optimized) as u8 | preferred;
+        b[1] = if self.implicit { SUPPORTED | TRANSITIONS } else { SUPPORTED };
+        be::put16(&mut b[2..], tag);
+        b[5] = match (set, self.implicit) {
+            (None, _) => 0,
+            (Some(_), true) => SET_IMPLICITLY,
+            (Some(_), false) => SET_EXPLICITLY,
+        };
+        b
+    }
+}
+
+/// Bytes of a target port group descriptor before its ports.
+const GROUP: usize = 8;
+
+fn report(cx: &mut Cx<'_>) -> Answer {
+    let extended = cx.cdb[1] & 0x20 != 0;
+    let mut data = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
+    let own: Vec<u16> = cx.port.groups().collect();
+    for &tag in &own {
+        describe(&mut data, cx.state.alua.group(tag), cx.port.relative_in(tag));
+    }
+    for &tag in cx.state.alua.groups.keys().filter(|tag| !own.contains(tag)) {
+        describe(&mut data, cx.state.alua.group(tag), std::iter::once(tag));
+    }
+    let len = data.len() as u32 - 4;
+    be::put32(&mut data, len);
+    Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
+}
+
+/// Adds a group with the relative identifiers of its ports.
+fn describe(data: &mut Vec<u8>, mut group: [u8; GROUP], ports: impl Iterator<Item = u16>) {
+    let ports: Vec<u16> = ports.collect();
+    group[7] = ports.len() as u8;
+    data.extend_from_slice(&group);
+    ports.iter().for_each(|port| data.extend_from_slice(&u32::from(*port).to_be_bytes()));
+}
+
+/// Bytes before the descriptors of SET TARGET PORT GROUPS, and of each.
+const SET_HEADER: usize = 4;
+const SET_GROUP: usize = 4;
+
+fn set(cx: &mut Cx<'_>) -> Answer {
+    if !cx.lu.settings().explicit_access {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
+    let len = be::get32(&cx.cdb[6..]);
+    let most = SET_HEADER + SET_GROUP * cx.port.groups().count();
+    match cx.parameters {
+        _ if len == 0 => Ok(Plan::Done),
+        _ if len as usize > most => Err(Sense::PARAMETER_LIST_LENGTH.into()),
+        None => Ok(Plan::Parameters { len }),
+        Some(list) => {
+            let wanted = wanted(list, cx.port)?;
+            if apply(&mut cx.state.alua, &wanted) {
+                cx.state.raise_on_others(Sense::ACCESS_STATE_CHANGED, cx.nexus);
+            }
+            Ok(Plan::Done)
+        }
+    }
+}
+
+/// The states that a parameter list wants, once all of it is right.
+fn wanted(list: &[u8], port: &Port) -> Result<Vec<(u16, Access)>, Sense> {
+    let Some(groups) = list.get(SET_HEADER..).filter(|g| g.len() % SET_GROUP == 0) else {
+        return Err(Sense::PARAMETER_LIST_LENGTH);
+    };
+    let check = |(i, group): (usize, &[u8])| {
+        let at = (SET_HEADER + i * SET_GROUP) as u16;
+        let access = Access::of(group[0] & 0x0f).ok_or(Sense::parameter_field(at, 3))?;
+        let tag = be::get16(&group[2..]);
+        if !port.groups().any(|own| own == tag) {
+            return Err(Sense::parameter_field(at + 2, 7));
+        }
+        Ok((tag, access))
+    };
+    groups.chunks_exact(SET_GROUP).enumerate().map(check).collect()
+}
+
+fn apply(state: &mut State, wanted: &[(u16, Access)]) -> bool {
+    let mut changed = false;
+    for &(tag, access) in wanted {
+        let before = state.groups.insert(tag, access).unwrap_or(Access::Optimized);
+        changed |= before != access;
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use crate::{Nexus, Settings};
+    use std::sync::Arc;
+
+    const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const CAPACITY: &[u8] = &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const CAPACITY_16: &[u8] = &[op::SERVICE_ACTION_IN_16, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+    const LOG_PAGES: &[u8] = &[op::LOG_SENSE, 0, 0x40, 0, 0, 0, 0, 0, 4, 0];
+    const ECHO: &[u8] = &[op::READ_BUFFER_10, 0x0b, 0, 0, 0, 0, 0, 0, 4, 0];
+    const BUFFER: &[u8] = &[op::READ_BUFFER_10, 0x02, 0, 0, 0, 0, 0, 0, 4, 0];
+    const REPORT: &[u8] = &[op::MAINTENANCE_IN, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+
+    fn set(n: &mut Nexus, groups: &[(u8, u16)]) -> Answer {
+        let mut list = vec![0; 4];
+        for (state, tag) in groups {
+            list.extend_from_slice(&[*state, 0, (tag >> 8) as u8, *tag as u8]);
+        }
+        run_with(n, &[op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0], &list)
+    }
+
+    fn through_group_2(lu: &Arc<Lu>) -> Nexus {
+        let port = Port { tag: 2, ..(*port("b")).clone() };
+        let mut n = lu.attach(Arc::new(port), false);
+        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
+        n
+    }
+
+    #[test]
+    fn groups_are_told_with_and_without_the_extended_header() {
+        let mut n = nexus(&lu(disk()), "a");
+        let groups = [[0, 0x0f, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1], [0, 0x0f, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2]];
+        let short = data(&mut n, REPORT);
+        assert_eq!((&short[..4], &short[4..]), (&[0, 0, 0, 24][..], &groups.concat()[..]));
+        let long = data(&mut n, &[op::MAINTENANCE_IN, 0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!((&long[..8], &long[8..]), (&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &groups.concat()[..]));
+        assert_eq!(run(&mut n, &[op::MAINTENANCE_IN, 0x4a]), fails(Sense::cdb_field(1, 6)));
+    }
+
+    #[test]
+    fn a_set_state_holds_for_its_group_and_others_are_told() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
+        assert!(run(&mut b, READ_ONE).is_ok());
+        assert_eq!(set(&mut a, &[(2, 2)]), Ok(Plan::Done));
+        assert!(run(&mut a, READ_ONE).is_ok(), "nothing is told to the one that asked");
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_STANDBY));
+        assert_eq!(data(&mut b, REPORT)[16..22], [2, 0x0f, 0, 2, 0, 1]);
+        assert!(run(&mut b, LOG_PAGES).is_ok());
+        assert!(run(&mut b, ECHO).is_ok());
+        let (capacity, long) = (data(&mut a, CAPACITY), data(&mut a, CAPACITY_16));
+        assert_eq!(data(&mut b, CAPACITY), capacity);
+        assert_eq!(data(&mut b, CAPACITY_16), long);
+        assert_eq!(run(&mut b, BUFFER), fails(Sense::NOT_READY_STANDBY));
+        assert_eq!(set(&mut b, &[(3, 2)]), Ok(Plan::Done));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_UNAVAILABLE));
+        assert_eq!(run(&mut b, LOG_PAGES), fails(Sense::NOT_READY_UNAVAILABLE));
+        assert!(run(&mut b, ECHO).is_ok());
+        assert_eq!(data(&mut b, CAPACITY), capacity);
+        assert_eq!(data(&mut b, CAPACITY_16), long);
+        assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
+        assert_eq!(set(&mut b, &[(1, 2), (0, 1)]), Ok(Plan::Done));
+        assert!(run(&mut b, READ_ONE).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_list_changes_nothing() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        assert_eq!(set(&mut n, &[(3, 1), (4, 2)]), fails(Sense::parameter_field(8, 3)));
+        assert_eq!(set(&mut n, &[(3, 1), (0, 7)]), fails(Sense::parameter_field(10, 7)));
+        assert_eq!(set(&mut n, &[(3, 1), (0, 2), (0, 2)]), fails(Sense::PARAMETER_LIST_LENGTH));
+        let odd = [op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+        assert_eq!(run_with(&mut n, &odd, &[0; 7]), fails(Sense::PARAMETER_LIST_LENGTH));
+        assert!(run(&mut n, READ_ONE).is_ok());
+        let none = [op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(run(&mut n, &none), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn first_states_that_are_optimized_are_no_change() {
+        let lu = lu(Settings { explicit_access: false, ..disk() });
+        let mut n = nexus(&lu, "a");
+        lu.set_access(&[Group { tag: 1, access: Access::Optimized, preferred: false }]);
+        assert!(run(&mut n, READ_ONE).is_ok());
+        lu.set_access(&[]);
+        assert!(run(&mut n, READ_ONE).is_ok());
+    }
+
+    #[test]
+    fn implicit_states_are_told_to_all_and_initiators_cannot_set_them() {
+        let lu = lu(Settings { explicit_access: false, ..disk() });
+        let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
+        let group = |tag, access, preferred| Group { tag, access, preferred };
+        let groups = [group(1, Access::Standby, false), group(7, Access::Optimized, true)];
+        lu.set_access(&groups);
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_STANDBY));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert!(run(&mut b, READ_ONE).is_ok());
+        let told = data(&mut b, REPORT);
+        assert_eq!(told[4..16], [2, 0x8f, 0, 1, 0, 2, 0, 1, 0, 0, 0, 1]);
+        assert_eq!(told[28..40], [0x80, 0x8f, 0, 7, 0, 2, 0, 1, 0, 0, 0, 7]);
+        assert_eq!(set(&mut b, &[(0, 1)]), fails(Sense::INVALID_OPCODE));
+        assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0])[5] & 0x30, 0x10);
+        lu.set_access(&groups);
+        assert!(run(&mut b, READ_ONE).is_ok(), "the same again is no change");
+        lu.set_access(&[group(1, Access::Transitioning, false)]);
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_TRANSITION));
+    }
+
+    #[test]
+    fn the_same_state_again_is_no_change() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(set(&mut a, &[(0, 1)]), Ok(Plan::Done));
+        assert!(run(&mut b, READ_ONE).is_ok());
+    }
+}

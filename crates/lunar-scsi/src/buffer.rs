@@ -1,0 +1,243 @@
+//! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): one data buffer and one echo buffer per
+//! logical unit. The echo buffer belongs to the nexus that wrote it last, as EBOS announces.
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, NexusId, Plan};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, op};
+
+const READ_BUFFER: &[u8] = &[0x3c, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0];
+const WRITE_BUFFER: &[u8] = &[0x3b, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0];
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(op::READ_BUFFER_10, read, Allowed::Reading, Changes::Nothing, READ_BUFFER).in_standby(),
+    Row::new(op::WRITE_BUFFER, write, Allowed::Never, Changes::Shared, WRITE_BUFFER).in_standby(),
+];
+
+/// MODE field. Those that download microcode do not exist here.
+const DATA: u8 = 0x02;
+const DESCRIPTOR: u8 = 0x03;
+const ECHO: u8 = 0x0a;
+const ECHO_DESCRIPTOR: u8 = 0x0b;
+
+/// Bytes of buffer 0.
+const DATA_LEN: usize = 64 << 10;
+/// Bytes of the echo buffer, the most that its descriptor can tell.
+const ECHO_LEN: usize = 4096;
+
+/// The buffers; neither takes memory before it is written.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Empty until the first write, then [`DATA_LEN`] bytes.
+    data: Vec<u8>,
+    echo: Option<Echo>,
+}
+
+#[derive(Debug)]
+struct Echo {
+    owner: NexusId,
+    bytes: Vec<u8>,
+    /// Nexuses whose echo was overwritten and that have not been told; bounded, the oldest are forgotten.
+    overwritten: Vec<NexusId>,
+}
+
+/// Nexuses that can be told of an overwritten echo buffer.
+const OVERWRITTEN_MAX: usize = 64;
+
+impl State {
+    fn write_echo(&mut self, owner: NexusId, bytes: &[u8]) {
+        let mut overwritten = match self.echo.take() {
+            Some(old) => [old.overwritten, vec![old.owner]].concat(),
+            None => Vec::new(),
+        };
+        overwritten.retain(|id| *id != owner);
+        if overwritten.len() > OVERWRITTEN_MAX {
+            overwritten.remove(0);
+        }
+        self.echo = Some(Echo { owner, bytes: bytes.to_vec(), overwritten });
+    }
+
+    fn read_echo(&self, nexus: NexusId) -> Result<Vec<u8>, Sense> {
+        match &self.echo {
+            Some(echo) if echo.owner == nexus => Ok(echo.bytes.clone()),
+            Some(echo) if echo.overwritten.contains(&nexus) => Err(Sense::ECHO_BUFFER_OVERWRITTEN),
+            _ => Err(Sense::COMMAND_SEQUENCE),
+        }
+    }
+
+    fn write_data(&mut self, offset: usize, bytes: &[u8]) {
+        self.data.resize(DATA_LEN, 0);
+        self.data[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read_data(&self, offset: usize, len: usize) -> Vec<u8> {
+        let end = (offset + len).min(DATA_LEN);
+        if self.data.is_empty() { vec![0; end - offset] } else { self.data[offset..end].to_vec() }
+    }
+}
+
+/// The fields that both commands have.
+struct Fields {
+    mode: u8,
+    id: u8,
+    offset: usize,
+    len: usize,
+}
+
+impl Fields {
+    fn of(cdb: &[u8]) -> Fields {
+        let (offset, len) = (be::get24(&cdb[3..]) as usize, be::get24(&cdb[6..]) as usize);
+        Fields { mode: cdb[1] & 0x1f, id: cdb[2], offset, len }
+    }
+
+    /// Only buffer 0 is there, and it ends.
+    fn check_data(&self) -> Result<(), Sense> {
+        if self.id != 0 {
+            return Err(Sense::cdb_field(2, 7));
+        }
+        if self.offset > DATA_LEN { Err(Sense::cdb_field(3, 7)) } else { Ok(()) }
+    }
+
+    /// Through a port in standby or unavailable only the echo buffer can be used (SPC-5 section 5.18.2.4).
+    fn check_access(&self, cx: &Cx<'_>) -> Result<(), Sense> {
+        let echo = [ECHO, ECHO_DESCRIPTOR].contains(&self.mode);
+        cx.state.alua.not_ready(cx.port).filter(|_| !echo).map_or(Ok(()), Err)
+    }
+}
+
+fn read(cx: &mut Cx<'_>) -> Answer {
+    let fields = Fields::of(cx.cdb);
+    fields.check_access(cx)?;
+    let data = match fields.mode {
+        DATA => {
+            fields.check_data()?;
+            cx.state.buffer.read_data(fields.offset, fields.len)
+        }
+        DESCRIPTOR => descriptor(fields.id).to_vec(),
+        ECHO => cx.state.buffer.read_echo(cx.nexus)?,
+        ECHO_DESCRIPTOR => echo_descriptor().to_vec(),
+        _ => return Err(Sense::cdb_field(1, 4).into()),
+    };
+    Ok(Plan::data_cut(data, fields.len as u32))
+}
+
+/// OFFSET BOUNDARY 0 (any byte) and capacity; zeros where there is no buffer.
+fn descriptor(id: u8) -> [u8; 4] {
+    let capacity = if id == 0 { DATA_LEN as u32 } else { 0 };
+    capacity.to_be_bytes()
+}
+
+/// EBOS: another nexus may overwrite it, and the reader is told; capacity.
+fn echo_descriptor() -> [u8; 4] {
+    let mut b = [0x01, 0, 0, 0];
+    be::put16(&mut b[2..], ECHO_LEN as u16);
+    b
+}
+
+fn write(cx: &mut Cx<'_>) -> Answer {
+    let fields = Fields::of(cx.cdb);
+    fields.check_access(cx)?;
+    let room = match fields.mode {
+        DATA => {
+            fields.check_data()?;
+            DATA_LEN - fields.offset
+        }
+        ECHO => ECHO_LEN,
+        _ => return Err(Sense::cdb_field(1, 4).into()),
+    };
+    if fields.len > room {
+        return Err(Sense::cdb_field(6, 7).into());
+    }
+    match cx.parameters {
+        _ if fields.len == 0 => Ok(Plan::Done),
+        None => Ok(Plan::Parameters { len: fields.len as u32 }),
+        Some(bytes) => {
+            let bytes = &bytes[..bytes.len().min(fields.len)];
+            match fields.mode {
+                DATA => cx.state.buffer.write_data(fields.offset, bytes),
+                _ => cx.state.buffer.write_echo(cx.nexus, bytes),
+            }
+            Ok(Plan::Done)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    fn cdb(opcode: u8, mode: u8, id: u8, offset: u32, len: u32) -> [u8; 10] {
+        let mut cdb = [opcode, mode, id, 0, 0, 0, 0, 0, 0, 0];
+        be::put24(&mut cdb[3..], offset);
+        be::put24(&mut cdb[6..], len);
+        cdb
+    }
+
+    #[test]
+    fn the_data_buffer_keeps_what_is_written_wherever_it_is_written() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(data(&mut a, &cdb(op::READ_BUFFER_10, DATA, 0, 65534, 100)), [0, 0]);
+        assert_eq!(lu.change().buffer.data.capacity(), 0, "nothing is kept before a write");
+        let write = cdb(op::WRITE_BUFFER, DATA, 0, 65533, 3);
+        assert_eq!(run_with(&mut a, &write, &[1, 2, 3]), Ok(Plan::Done));
+        assert_eq!(data(&mut b, &cdb(op::READ_BUFFER_10, DATA, 0, 65532, 100)), [0, 1, 2, 3]);
+        assert_eq!(data(&mut b, &cdb(op::READ_BUFFER_10, DATA, 0, 65532, 2)), [0, 1]);
+        assert_eq!(run(&mut b, &cdb(op::READ_BUFFER_10, DATA, 0, 65536, 9)), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn what_lies_outside_is_pointed_at() {
+        let mut n = nexus(&lu(disk()), "a");
+        for (cdb, at) in [
+            (cdb(op::READ_BUFFER_10, DATA, 1, 0, 4), 2),
+            (cdb(op::READ_BUFFER_10, DATA, 0, 65537, 4), 3),
+            (cdb(op::WRITE_BUFFER, DATA, 0, 65535, 2), 6),
+            (cdb(op::WRITE_BUFFER, DATA, 3, 0, 2), 2),
+            (cdb(op::WRITE_BUFFER, ECHO, 0, 0, 4097), 6),
+        ] {
+            assert_eq!(run(&mut n, &cdb), fails(Sense::cdb_field(at, 7)));
+        }
+    }
+
+    #[test]
+    fn microcode_is_refused_in_every_mode() {
+        let mut n = nexus(&lu(disk()), "a");
+        for mode in (0..32).filter(|m| ![DATA, ECHO].contains(m)) {
+            let answer = run(&mut n, &cdb(op::WRITE_BUFFER, mode, 0, 0, 4));
+            assert_eq!(answer, fails(Sense::cdb_field(1, 4)), "mode {mode:02x}");
+        }
+    }
+
+    #[test]
+    fn descriptors_tell_the_sizes() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(data(&mut n, &cdb(op::READ_BUFFER_10, DESCRIPTOR, 0, 0, 4)), [0, 1, 0, 0]);
+        assert_eq!(data(&mut n, &cdb(op::READ_BUFFER_10, DESCRIPTOR, 1, 0, 4)), [0; 4]);
+        assert_eq!(data(&mut n, &cdb(op::READ_BUFFER_10, ECHO_DESCRIPTOR, 0, 0, 4)), [1, 0, 0x10, 0]);
+    }
+
+    #[test]
+    fn an_echo_is_for_the_nexus_that_wrote_it() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        let read = cdb(op::READ_BUFFER_10, ECHO, 0, 0, 252);
+        let write = cdb(op::WRITE_BUFFER, ECHO, 0, 0, 3);
+        assert_eq!(run(&mut a, &read), fails(Sense::COMMAND_SEQUENCE));
+        assert_eq!(run_with(&mut a, &write, &[1, 2, 3]), Ok(Plan::Done));
+        assert_eq!(data(&mut a, &read), [1, 2, 3]);
+        assert_eq!(run(&mut b, &read), fails(Sense::COMMAND_SEQUENCE));
+        assert_eq!(run_with(&mut b, &write, &[4, 5, 6]), Ok(Plan::Done));
+        assert_eq!(run(&mut a, &read), fails(Sense::ECHO_BUFFER_OVERWRITTEN));
+        assert_eq!(data(&mut b, &read), [4, 5, 6]);
+    }
+
+    #[test]
+    fn the_list_of_the_overwritten_is_bounded() {
+        let mut state = State::default();
+        (0..1000).for_each(|i| state.write_echo(NexusId(i), &[0]));
+        assert_eq!(state.echo.unwrap().overwritten.len(), OVERWRITTEN_MAX);
+    }
+}

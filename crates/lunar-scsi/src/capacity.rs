@@ -1,0 +1,113 @@
+//! READ CAPACITY (SBC-4 sections 5.20 and 5.21).
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Kind, Plan};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, op};
+
+/// Service action of READ CAPACITY(16).
+pub(crate) const READ_CAPACITY_16: u16 = 0x10;
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(
+        op::READ_CAPACITY_10,
+        ten,
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
+    )
+    .in_standby()
+    .medium(),
+    Row::new(
+        op::SERVICE_ACTION_IN_16,
+        sixteen,
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0],
+    )
+    .action(READ_CAPACITY_16)
+    .only(Kind::Disk)
+    .in_standby()
+    .medium(),
+];
+
+fn ten(cx: &mut Cx<'_>) -> Answer {
+    // Without PMI (obsolete) the LBA must be zero.
+    if cx.cdb[8] & 1 == 0 && be::get32(&cx.cdb[2..]) != 0 {
+        return Err(Sense::cdb_field(2, 7).into());
+    }
+    let mut b = vec![0; 8];
+    be::put32(&mut b, u32::try_from(last_lba(cx)).unwrap_or(u32::MAX));
+    be::put32(&mut b[4..], cx.lu.settings().block_size);
+    Ok(Plan::Data(b))
+}
+
+fn sixteen(cx: &mut Cx<'_>) -> Answer {
+    if cx.cdb[14] & 1 == 0 && be::get64(&cx.cdb[2..]) != 0 {
+        return Err(Sense::cdb_field(2, 7).into());
+    }
+    let settings = cx.lu.settings();
+    let mut b = vec![0; 32];
+    be::put64(&mut b, last_lba(cx));
+    be::put32(&mut b[8..], settings.block_size);
+    // LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
+    b[13] = (settings.physical_block_size / settings.block_size).trailing_zeros() as u8;
+    if settings.thin {
+        // LBPME, LBPRZ: unmapped blocks read as zeros.
+        b[14] = 0xc0;
+    }
+    Ok(Plan::data_cut(b, be::get32(&cx.cdb[10..])))
+}
+
+/// An empty medium has no last block, and is not ready.
+fn last_lba(cx: &Cx<'_>) -> u64 {
+    cx.state.blocks.saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+    use crate::testing::*;
+
+    const SIXTEEN: [u8; 14] = [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255];
+
+    #[test]
+    fn golden_data() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(data(&mut n, &[op::READ_CAPACITY_10]), [0, 0, 7, 255, 0, 0, 2, 0]);
+        let long = data(&mut n, &SIXTEEN);
+        assert_eq!(long[..16], [0, 0, 0, 0, 0, 0, 7, 255, 0, 0, 2, 0, 0, 3, 0xc0, 0]);
+        assert_eq!(long[16..], [0; 16]);
+    }
+
+    #[test]
+    fn a_big_medium_needs_the_long_form() {
+        let mut n = nexus(&lu(Settings { capacity: 1 << 42, thin: false, ..disk() }), "a");
+        assert_eq!(data(&mut n, &[op::READ_CAPACITY_10])[..4], [255; 4]);
+        assert_eq!(data(&mut n, &SIXTEEN)[..16], [0, 0, 0, 1, 255, 255, 255, 255, 0, 0, 2, 0, 0, 3, 0, 0]);
+    }
+
+    #[test]
+    fn a_medium_without_a_block_is_none() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        lu.resized(511);
+        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::CAPACITY_CHANGED));
+        for cdb in [&[op::TEST_UNIT_READY][..], &[op::READ_CAPACITY_10], &SIXTEEN, &[op::READ_10]] {
+            assert_eq!(run(&mut n, cdb), fails(Sense::NOT_READY_NO_MEDIUM), "{cdb:02x?}");
+        }
+        assert!(run(&mut n, &[op::INQUIRY, 0, 0, 0, 36, 0]).is_ok());
+        lu.resized(512);
+        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::CAPACITY_CHANGED));
+        assert_eq!(data(&mut n, &[op::READ_CAPACITY_10]), [0, 0, 0, 0, 0, 0, 2, 0]);
+    }
+
+    #[test]
+    fn an_lba_without_pmi_is_pointed_at() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(run(&mut n, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 1]), fails(Sense::cdb_field(2, 7)));
+        assert!(run(&mut n, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 1, 0, 0, 1]).is_ok());
+    }
+}

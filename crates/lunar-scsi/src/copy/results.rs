@@ -1,0 +1,187 @@
+//! RECEIVE COPY RESULTS: how copies stand or ended, and what the copy manager can do (SPC-4 section 6.24).
+
+use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, Tracking};
+use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
+use crate::table::Cx;
+use crate::{Answer, Failure, Lu, NexusId, Plan};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, Status};
+
+/// Results that are kept per logical unit; the oldest make room.
+const MAX_RESULTS: usize = 256;
+
+/// How a copy ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyResult {
+    /// Segments that were copied whole.
+    pub segments: u16,
+    /// Bytes that were copied.
+    pub bytes: u64,
+    /// The sense that the command ended with, unless it ended with GOOD.
+    pub failure: Option<Sense>,
+}
+
+/// Copies that run, and results that may be asked for.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    copies: Vec<Copy>,
+}
+
+#[derive(Debug)]
+struct Copy {
+    nexus: NexusId,
+    id: u8,
+    tracking: Tracking,
+    /// None while it runs.
+    result: Option<CopyResult>,
+}
+
+impl State {
+    /// A copy begins.
+    pub(super) fn begin(&mut self, nexus: NexusId, id: u8, tracking: Tracking) -> Result<(), Failure> {
+        let same = |c: &Copy| c.tracking != Tracking::None && c.nexus == nexus && c.id == id;
+        if tracking == Tracking::One && self.copies.iter().any(|c| same(c) && c.result.is_none()) {
+            return Err(Sense::OPERATION_IN_PROGRESS.into());
+        }
+        if self.copies.iter().filter(|c| c.result.is_none()).count() >= MAX_COPIES {
+            return Err(Status::TaskSetFull.into());
+        }
+        self.copies.retain(|c| tracking == Tracking::None || c.result.is_none() || !same(c));
+        self.copies.push(Copy { nexus, id, tracking, result: None });
+        Ok(())
+    }
+
+    fn end(&mut self, nexus: NexusId, id: u8, result: CopyResult) {
+        let running = |c: &Copy| c.nexus == nexus && c.id == id && c.result.is_none();
+        let Some(at) = self.copies.iter().position(running) else { return };
+        let mut copy = self.copies.remove(at);
+        copy.result = Some(result);
+        if copy.tracking != Tracking::None {
+            self.copies.retain(|c| c.result.is_none() || c.nexus != nexus || c.id != id);
+            self.copies.push(copy);
+        }
+        let ended: Vec<usize> = (0..self.copies.len()).filter(|&i| self.copies[i].result.is_some()).collect();
+        if ended.len() > MAX_RESULTS {
+            self.copies.remove(ended[0]);
+        }
+    }
+
+    fn find(&mut self, nexus: NexusId, id: u8) -> Result<&mut Copy, Sense> {
+        let named = |c: &&mut Copy| c.tracking != Tracking::None && c.nexus == nexus && c.id == id;
+        self.copies.iter_mut().rfind(named).ok_or(Sense::cdb_field(2, 7))
+    }
+
+    /// A nexus went, and its copies with it.
+    pub(crate) fn detach(&mut self, nexus: NexusId) {
+        self.copies.retain(|c| c.nexus != nexus);
+    }
+
+    /// A reset ends every copy and forgets every result.
+    pub(crate) fn reset(&mut self) {
+        self.copies.clear();
+    }
+}
+
+impl Lu {
+    /// A copy (see [`Op::Copy`](crate::Op::Copy)) of this nexus has ended, be it by an abort: every copy must
+    /// come here, or its place stays taken while the nexus lives.
+    pub fn copied(&self, nexus: NexusId, list_id: u8, result: CopyResult) {
+        self.change().copy.end(nexus, list_id, result);
+    }
+}
+
+/// COPY MANAGER STATUS.
+const IN_PROGRESS: u8 = 0x00;
+const GOOD: u8 = 0x01;
+const FAILED: u8 = 0x02;
+
+pub(super) fn copy_status(cx: &mut Cx<'_>) -> Answer {
+    let copy = cx.state.copy.find(cx.nexus, cx.cdb[2])?;
+    let result = copy.result.unwrap_or_default();
+    let mut b = vec![0; 12];
+    b[3] = 8;
+    b[4] = match copy.result {
+        None => IN_PROGRESS,
+        Some(CopyResult { failure: None, .. }) => GOOD,
+        Some(_) => FAILED,
+    };
+    be::put16(&mut b[5..], result.segments);
+    let (units, count) = transfer_count(result.bytes);
+    b[7] = units;
+    be::put32(&mut b[8..], count);
+    Ok(cut(cx, b))
+}
+
+/// TRANSFER COUNT UNITS (bytes, KiB, MiB, GiB, TiB) and the count in the finest of them that holds it.
+fn transfer_count(bytes: u64) -> (u8, u32) {
+    (0..4)
+        .find_map(|units: u8| Some((units, u32::try_from(bytes >> (10 * units)).ok()?)))
+        .unwrap_or((4, (bytes >> 40) as u32))
+}
+
+pub(super) fn failed_segment_details(cx: &mut Cx<'_>) -> Answer {
+    let copy = cx.state.copy.find(cx.nexus, cx.cdb[2])?;
+    let Some(sense) = copy.result.and_then(|r| r.failure) else { return Ok(cut(cx, vec![0; 4])) };
+    let sense = sense.encode(false);
+    let mut b = vec![0; 60];
+    be::put32(&mut b, 56 + sense.len() as u32);
+    b[56] = Status::CheckCondition as u8;
+    be::put16(&mut b[58..], sense.len() as u16);
+    b.extend_from_slice(&sense);
+    Ok(cut(cx, b))
+}
+
+/// The limits, which are those that `list` enforces.
+pub(super) fn operating_parameters(cx: &mut Cx<'_>) -> Answer {
+    let mut b = vec![0; 44];
+    // SNLID: a list identifier is not necessary.
+    b[4] = 0x01;
+    be::put16(&mut b[8..], MAX_CSCDS as u16);
+    be::put16(&mut b[10..], MAX_SEGMENTS as u16);
+    be::put32(&mut b[12..], MAX_DESCRIPTORS_LEN as u32);
+    be::put32(&mut b[16..], MAX_SEGMENT_LEN);
+    be::put16(&mut b[34..], MAX_COPIES as u16);
+    b[36] = MAX_COPIES as u8;
+    // DATA SEGMENT GRANULARITY, as a power of two.
+    b[37] = cx.lu.settings().block_size.trailing_zeros() as u8;
+    let types = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION];
+    b[43] = types.len() as u8;
+    b.extend_from_slice(&types);
+    let len = b.len() as u32 - 4;
+    be::put32(&mut b, len);
+    Ok(cut(cx, b))
+}
+
+fn cut(cx: &Cx<'_>, data: Vec<u8>) -> Plan {
+    Plan::data_cut(data, be::get32(&cx.cdb[10..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_transfer_count_takes_the_finest_unit_that_holds_it() {
+        assert_eq!(transfer_count(u32::MAX as u64), (0, u32::MAX));
+        assert_eq!(transfer_count(1 << 32), (1, 1 << 22));
+        assert_eq!(transfer_count(1 << 43), (2, 1 << 23));
+        assert_eq!(transfer_count(u64::MAX), (4, (1 << 24) - 1));
+    }
+
+    #[test]
+    fn copies_and_results_are_bounded() {
+        let mut state = State::default();
+        for i in 0..1000 {
+            assert_eq!(state.begin(NexusId(i), 0, Tracking::One), Ok(()));
+            state.end(NexusId(i), 0, CopyResult::default());
+        }
+        assert_eq!(state.copies.len(), MAX_RESULTS);
+        assert!(state.find(NexusId(999), 0).is_ok());
+        for i in 0..MAX_COPIES as u64 {
+            assert_eq!(state.begin(NexusId(i), 0, Tracking::None), Ok(()));
+        }
+        assert_eq!(state.begin(NexusId(7), 1, Tracking::One), Err(Status::TaskSetFull.into()));
+        state.end(NexusId(3), 0, CopyResult::default());
+        assert_eq!(state.begin(NexusId(7), 1, Tracking::One), Ok(()));
+    }
+}

@@ -1,0 +1,80 @@
+//! Which bytes of which media a segment of EXTENDED COPY moves.
+
+use super::MAX_SEGMENT_LEN;
+use crate::dispatch::{Who, may};
+use crate::{CopySegment, Nexus};
+use lunar_wire::scsi::{Sense, op};
+
+/// What a segment moves, in bytes of either medium, inside their capacities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyRange {
+    /// First byte of the source.
+    pub source: u64,
+    /// First byte of the destination.
+    pub destination: u64,
+    /// Bytes, at most 256 MiB; may be 0.
+    pub len: u64,
+}
+
+/// A medium as copies see it.
+#[derive(Clone, Copy)]
+struct Medium {
+    block_size: u64,
+    blocks: u64,
+}
+
+impl CopySegment {
+    /// The bytes that this segment, the `number`th of its list, moves. `source` and `destination` are the
+    /// nexuses that the session of the command has with the logical units of these names; for a name that
+    /// it has none with, the copy fails with [`CopySegment::unreachable`]. Errors say that this nexus may
+    /// not read or write there now, that block sizes do not fit, or that the medium ends before.
+    pub fn range(&self, number: u16, source: &Nexus, destination: &Nexus) -> Result<CopyRange, Sense> {
+        let from = medium(source, op::READ_10).ok_or(self.unreachable(number))?;
+        let to =
+            medium(destination, op::WRITE_10).ok_or(Sense::COPY_TARGET_UNREACHABLE.segment(number, 6))?;
+        self.between(from, to).map_err(|(sense, byte)| sense.segment(number, byte))
+    }
+
+    /// The sense of a copy whose segment names a logical unit that the session cannot see.
+    pub fn unreachable(&self, number: u16) -> Sense {
+        Sense::COPY_TARGET_UNREACHABLE.segment(number, 4)
+    }
+
+    /// Errors come with the byte of the segment descriptor that is to blame.
+    fn between(&self, from: Medium, to: Medium) -> Result<CopyRange, (Sense, u16)> {
+        for (told, medium, byte) in [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)]
+        {
+            if told != 0 && told as u64 != medium.block_size {
+                return Err((Sense::COPY_WRONG_TARGET, byte));
+            }
+        }
+        let counted = if self.count_by_destination { to } else { from };
+        let len = self.blocks.checked_mul(counted.block_size).filter(|l| *l <= MAX_SEGMENT_LEN as u64);
+        let len = len.ok_or((Sense::COPY_ABORTED, 8))?;
+        if len % from.block_size != 0 || len % to.block_size != 0 {
+            return Err((Sense::COPY_INEXACT_SEGMENT, 8));
+        }
+        Ok(CopyRange {
+            source: from.offset(self.source_lba, len).ok_or((Sense::COPY_ABORTED, 12))?,
+            destination: to.offset(self.destination_lba, len).ok_or((Sense::COPY_ABORTED, 20))?,
+            len,
+        })
+    }
+}
+
+impl Medium {
+    /// First byte of what begins at a block, if all of it is there.
+    fn offset(&self, lba: u64, len: u64) -> Option<u64> {
+        let end = lba.checked_add(len / self.block_size)?;
+        (end <= self.blocks).then(|| lba * self.block_size)
+    }
+}
+
+/// The medium behind a nexus through which a command of this operation code would be let in.
+fn medium(nexus: &Nexus, opcode: u8) -> Option<Medium> {
+    let lu = nexus.lu();
+    let state = lu.change();
+    let who = Who { id: nexus.id(), port: nexus.port(), read_only: nexus.read_only() };
+    may(opcode, &state, &lu.settings(), who)
+        .then_some(Medium { block_size: lu.settings().block_size as u64, blocks: state.blocks })
+}

@@ -1,0 +1,42 @@
+//! READ DEFECT DATA (SBC-4): there are no defects to tell of.
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Kind, Plan};
+use lunar_wire::be;
+use lunar_wire::scsi::op;
+
+const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, Allowed::Reading, Changes::Nothing, usage).medium().only(Kind::Disk)
+}
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    row(op::READ_DEFECT_DATA_10, ten, &[0x37, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    row(op::READ_DEFECT_DATA_12, twelve, &[0xb7, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]),
+];
+
+/// The header tells which lists were asked for, in which format, and that they are empty.
+fn ten(cx: &mut Cx<'_>) -> Answer {
+    let header = vec![0, cx.cdb[2] & 0x1f, 0, 0];
+    Ok(Plan::data_cut(header, be::get16(&cx.cdb[7..]) as u32))
+}
+
+fn twelve(cx: &mut Cx<'_>) -> Answer {
+    let header = vec![0, cx.cdb[1] & 0x1f, 0, 0, 0, 0, 0, 0];
+    Ok(Plan::data_cut(header, be::get32(&cx.cdb[6..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn the_lists_are_empty_in_every_format() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]), [0, 0x1d, 0, 0]);
+        let twelve = [op::READ_DEFECT_DATA_12, 0x1d, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+        assert_eq!(data(&mut n, &twelve), [0, 0x1d, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0, 0, 0, 0, 0, 0, 2, 0]).len(), 2);
+    }
+}

@@ -1,0 +1,91 @@
+//! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 sections 6.42 and 6.27).
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Plan};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, op};
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(
+        op::RECEIVE_DIAGNOSTIC,
+        receive,
+        Allowed::Reading,
+        Changes::Nothing,
+        &[0x1c, 0x01, 0xff, 0xff, 0xff, 0],
+    )
+    .in_standby(),
+    Row::new(op::SEND_DIAGNOSTIC, send, Allowed::Never, Changes::Nothing, &[0x1d, 0x17, 0, 0xff, 0xff, 0])
+        .in_standby(),
+];
+
+/// Supported diagnostic pages: the list of itself.
+const SUPPORTED: [u8; 5] = [0, 0, 0, 1, 0];
+/// Page code, reserved, page length.
+const HEADER: usize = 4;
+
+/// PCV asks for a page, its absence for the one that SEND DIAGNOSTIC named: both can only be page 00h.
+fn receive(cx: &mut Cx<'_>) -> Answer {
+    if cx.cdb[1] & 0x01 != 0 && cx.cdb[2] != 0 {
+        return Err(Sense::cdb_field(2, 7).into());
+    }
+    Ok(Plan::data_cut(SUPPORTED.to_vec(), be::get16(&cx.cdb[3..]) as u32))
+}
+
+/// The default self-test, which has nothing that could fail, or page 00h. SELF-TEST CODE is reserved by the
+/// usage data: the other self-tests are not supported.
+fn send(cx: &mut Cx<'_>) -> Answer {
+    let (page_format, self_test) = (cx.cdb[1] & 0x10 != 0, cx.cdb[1] & 0x04 != 0);
+    match (be::get16(&cx.cdb[3..]), cx.parameters) {
+        (0, _) => Ok(Plan::Done),
+        (_, _) if self_test => Err(Sense::cdb_field(3, 7).into()),
+        (_, _) if !page_format => Err(Sense::cdb_field(1, 4).into()),
+        (len, _) if len as usize != HEADER => Err(Sense::PARAMETER_LIST_LENGTH.into()),
+        (len, None) => Ok(Plan::Parameters { len: len as u32 }),
+        (_, Some(page)) => page_00(page),
+    }
+}
+
+fn page_00(page: &[u8]) -> Answer {
+    if page.len() != HEADER {
+        return Err(Sense::PARAMETER_LIST_LENGTH.into());
+    }
+    match page.iter().position(|&b| b != 0) {
+        Some(at) => Err(Sense::parameter_field(at as u16, 7).into()),
+        None => Ok(Plan::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn the_default_self_test_is_good_and_others_are_unknown() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0x04, 0, 0, 0, 0]), Ok(Plan::Done));
+        assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0x24, 0, 0, 0, 0]), fails(Sense::cdb_field(1, 5)));
+        assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0x14, 0, 0, 4, 0]), fails(Sense::cdb_field(3, 7)));
+    }
+
+    #[test]
+    fn page_00_can_be_selected_and_received() {
+        let mut n = nexus(&lu(disk()), "a");
+        let send = [op::SEND_DIAGNOSTIC, 0x10, 0, 0, 4, 0];
+        assert_eq!(run_with(&mut n, &send, &[0; 4]), Ok(Plan::Done));
+        assert_eq!(run_with(&mut n, &send, &[0; 3]), fails(Sense::PARAMETER_LIST_LENGTH));
+        assert_eq!(run_with(&mut n, &send, &[0x40, 0, 0, 0]), fails(Sense::parameter_field(0, 7)));
+        assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 0, 0, 0, 255, 0]), SUPPORTED);
+        assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0, 0, 2, 0]), SUPPORTED[..2]);
+        assert_eq!(run(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0x40, 0, 255, 0]), fails(Sense::cdb_field(2, 7)));
+    }
+
+    #[test]
+    fn a_list_without_page_format_or_of_another_length_is_refused() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0, 0, 0, 4, 0]), fails(Sense::cdb_field(1, 4)));
+        let long = [op::SEND_DIAGNOSTIC, 0x10, 0, 0xff, 0xff, 0];
+        assert_eq!(run(&mut n, &long), fails(Sense::PARAMETER_LIST_LENGTH));
+    }
+}

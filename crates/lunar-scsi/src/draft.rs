@@ -1,0 +1,193 @@
+//! Commands that change what is kept on stable storage. What is to be kept comes first and the change after
+//! it, so that one that cannot be kept changes nothing.
+
+use crate::attention::Queue;
+use crate::dispatch::{self, Who};
+use crate::table::Cx;
+use crate::{Answer, Lu, NexusId, Op, Plan, Port, State, modes, reservation, sanitize};
+use std::sync::Arc;
+
+/// A command that waits for what it changes to be on stable storage: [`Lu::commit`] does it then.
+#[derive(Debug, PartialEq)]
+pub struct Draft {
+    cdb: Vec<u8>,
+    parameters: Option<Vec<u8>>,
+    id: NexusId,
+    port: Arc<Port>,
+    read_only: bool,
+    bytes: Vec<u8>,
+}
+
+/// What came of [`Lu::commit`].
+#[derive(Debug, PartialEq)]
+pub enum Commit {
+    /// The command is done, or has failed meanwhile: its plan, never [`Op::Keep`] again.
+    Done(Answer),
+    /// Something else that is kept has changed since: there are other bytes to be kept first.
+    Again(Draft),
+}
+
+impl Draft {
+    /// What is to be on stable storage first, in place of what [`Lu::saved`] gives now.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Lu {
+    /// Does what was drafted, now that its bytes are on stable storage.
+    pub fn commit(&self, draft: Draft) -> Commit {
+        let mut state = self.change();
+        let before = Before::of(&state);
+        let who = Who { id: draft.id, port: &draft.port, read_only: draft.read_only };
+        let mut cx = Cx {
+            cdb: &draft.cdb,
+            parameters: draft.parameters.as_deref(),
+            lu: self,
+            state: &mut state,
+            nexus: draft.id,
+            port: &draft.port,
+            read_only: draft.read_only,
+        };
+        let answer = dispatch::run(&mut cx, who);
+        let bytes = state.save();
+        if state.saves == before.saves || bytes == draft.bytes {
+            return Commit::Done(answer);
+        }
+        before.put_back(&mut state);
+        Commit::Again(Draft { bytes, ..draft })
+    }
+}
+
+/// Runs a command of which the table says that it may change what is kept. If it does, all is put back, and
+/// its plan is a draft.
+pub(crate) fn run(cx: &mut Cx<'_>, who: Who<'_>, port: &Arc<Port>) -> Answer {
+    let before = Before::of(cx.state);
+    let answer = dispatch::run(cx, who);
+    if cx.state.saves == before.saves {
+        return answer;
+    }
+    let draft = Draft {
+        cdb: cx.cdb.to_vec(),
+        parameters: cx.parameters.map(<[u8]>::to_vec),
+        id: who.id,
+        port: port.clone(),
+        read_only: who.read_only,
+        bytes: cx.state.save(),
+    };
+    before.put_back(cx.state);
+    Ok(Plan::op(Op::Keep(draft)))
+}
+
+/// What such commands change, as it was.
+struct Before {
+    touched: bool,
+    saves: u64,
+    modes: modes::State,
+    reservations: reservation::State,
+    sanitize: sanitize::State,
+    attentions: Vec<(NexusId, Queue)>,
+}
+
+impl Before {
+    fn of(state: &State) -> Before {
+        Before {
+            touched: state.touched,
+            saves: state.saves,
+            modes: state.modes.clone(),
+            reservations: state.reservations.clone(),
+            sanitize: state.sanitize,
+            attentions: state.peers.iter().map(|(id, peer)| (*id, peer.attentions.clone())).collect(),
+        }
+    }
+
+    fn put_back(self, state: &mut State) {
+        state.touched = self.touched;
+        state.saves = self.saves;
+        state.modes = self.modes;
+        state.reservations = self.reservations;
+        state.sanitize = self.sanitize;
+        for (id, attentions) in self.attentions {
+            if let Some(peer) = state.peers.get_mut(&id) {
+                peer.attentions = attentions;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Commit, Draft};
+    use crate::testing::{commit, data, disk, fails, lu, nexus, run, run_with};
+    use crate::{Answer, Op, Plan};
+    use lunar_wire::scsi::{Sense, Status, op};
+
+    const TUR: &[u8] = &[op::TEST_UNIT_READY];
+    const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const READ_KEYS: &[u8] = &[op::PERSISTENT_RESERVE_IN, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+
+    fn reserve_out(action: u8, key: u8, action_key: u8, flags: u8) -> ([u8; 10], [u8; 24]) {
+        let mut list = [0; 24];
+        (list[7], list[15], list[20]) = (key, action_key, flags);
+        ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
+    }
+
+    fn draft(answer: Answer) -> Draft {
+        match answer {
+            Ok(Plan::Op(op)) => match *op {
+                Op::Keep(draft) => draft,
+                op => panic!("{op:?} instead of a draft"),
+            },
+            other => panic!("{other:?} instead of a draft"),
+        }
+    }
+
+    #[test]
+    fn a_draft_changes_nothing_until_it_is_committed() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        for (nexus, key) in [(&mut a, 1), (&mut b, 2)] {
+            let (cdb, list) = reserve_out(0, 0, key, 1);
+            commit(&lu, run_with(nexus, &cdb, &list)).unwrap();
+        }
+        let (cdb, list) = reserve_out(1, 2, 0, 0);
+        commit(&lu, run_with(&mut b, &cdb, &list)).unwrap();
+        let before = (lu.saved(), data(&mut a, READ_KEYS), lu.epoch());
+        let (cdb, list) = reserve_out(5, 1, 2, 0);
+        let preempts = draft(run_with(&mut a, &cdb, &list));
+        assert_eq!((lu.saved(), data(&mut a, READ_KEYS), lu.epoch()), before);
+        assert!(run(&mut b, WRITE_ONE).is_ok(), "still the holder, and has heard of nothing");
+        let bytes = preempts.bytes().to_vec();
+        let Commit::Done(Ok(Plan::Op(op))) = lu.commit(preempts) else { panic!("not done") };
+        assert_eq!(*op, Op::Preempt { victims: vec![b.id()] });
+        assert_eq!(lu.saved().1, bytes);
+        assert_eq!(run(&mut b, TUR), fails(Sense::REGISTRATIONS_PREEMPTED));
+        assert_eq!(run(&mut b, WRITE_ONE), Err(Status::ReservationConflict.into()));
+    }
+
+    #[test]
+    fn what_changed_meanwhile_is_kept_too() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        let (cdb, list) = reserve_out(0, 0, 1, 1);
+        let one = draft(run_with(&mut a, &cdb, &list));
+        commit(&lu, run_with(&mut b, &cdb, &list)).unwrap();
+        let (before, first) = (lu.saved(), one.bytes().to_vec());
+        let Commit::Again(one) = lu.commit(one) else { panic!("it would be forgotten by a restart") };
+        assert_eq!(lu.saved(), before);
+        assert_ne!(one.bytes(), first);
+        let bytes = one.bytes().to_vec();
+        assert_eq!(lu.commit(one), Commit::Done(Ok(Plan::Done)));
+        assert_eq!(lu.saved().1, bytes);
+    }
+
+    #[test]
+    fn a_draft_may_fail_when_its_time_comes() {
+        let lu = lu(disk());
+        let mut a = nexus(&lu, "a");
+        let (cdb, list) = reserve_out(0, 0, 1, 1);
+        let (one, same) = (draft(run_with(&mut a, &cdb, &list)), draft(run_with(&mut a, &cdb, &list)));
+        assert_eq!(lu.commit(one), Commit::Done(Ok(Plan::Done)));
+        assert_eq!(lu.commit(same), Commit::Done(Err(Status::ReservationConflict.into())));
+    }
+}

@@ -1,0 +1,329 @@
+//! The logical unit: what all of its nexuses share.
+
+use crate::log::Count;
+use crate::parts::{Part, Parts, Shard};
+use crate::{NexusId, State};
+use lunar_wire::scsi::Sense;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// The peripheral device type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Direct access block device (00h).
+    Disk,
+    /// CD/DVD device (05h) with 2048-byte blocks, read-only.
+    CdRom,
+}
+
+/// Who a logical unit is, for INQUIRY and its pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// T10 vendor identification, at most 8 ASCII characters.
+    pub vendor: String,
+    /// Product identification, at most 16.
+    pub product: String,
+    /// Product revision level, at most 4.
+    pub revision: String,
+    /// Unit serial number.
+    pub serial: String,
+    /// NAA designator: locally assigned (3h, 8 bytes) or registered extended (6h, 16 bytes).
+    pub naa: Vec<u8>,
+    /// What VPD 83h tells of the logical unit, descriptor after descriptor, where another target says it first;
+    /// None: made of vendor, serial number and NAA designator.
+    pub designators: Option<Vec<u8>>,
+}
+
+/// Which commands are handed to a logical unit elsewhere, as they are ([`Op::Pass`](crate::Op::Pass)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    /// None: this device server answers all.
+    None,
+    /// Those that need the device. All nexuses share one nexus there, so reservations are kept here, and what it
+    /// tells that one is told to all ([`Lu::heard`]).
+    Shared,
+    /// All but REPORT LUNS. Each nexus has one of its own there, with its own reservations and attentions.
+    Own,
+}
+
+/// How a logical unit is set up; capacity is the backend's.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Device type.
+    pub kind: Kind,
+    /// Who it is.
+    pub identity: Identity,
+    /// Logical block size in bytes: 512, 2048 (CD) or 4096.
+    pub block_size: u32,
+    /// Physical block size in bytes, a power of two multiple of the logical one.
+    pub physical_block_size: u32,
+    /// Bytes of medium, a multiple of the block size (what exceeds it is cut off).
+    pub capacity: u64,
+    /// Writes are refused (WRITE PROTECTED).
+    pub read_only: bool,
+    /// The medium can be ejected and loaded.
+    pub removable: bool,
+    /// Write cache enabled (WCE) at power on.
+    pub write_cache: bool,
+    /// UNMAP and WRITE SAME with UNMAP work: thin provisioned.
+    pub thin: bool,
+    /// The most that WRITE ATOMIC writes, in bytes (MAXIMUM ATOMIC TRANSFER LENGTH of VPD B0h); 0: nothing is atomic.
+    pub max_atomic: u32,
+    /// Persistent reservation registrants at most.
+    pub max_registrants: usize,
+    /// Initiators may reserve it; otherwise it does not know the commands for that.
+    pub reservable: bool,
+    /// What is answered elsewhere.
+    pub passes: Passes,
+    /// Initiators may set ALUA states (SET TARGET PORT GROUPS); otherwise only [`Lu::set_access`] does.
+    pub explicit_access: bool,
+}
+
+/// Settings that contradict themselves, or saved state that cannot be trusted; says what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid(&'static str);
+
+impl Invalid {
+    pub(crate) const fn new(what: &'static str) -> Invalid {
+        Invalid(what)
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<(), Invalid> {
+        let (block, physical) = (self.block_size, self.physical_block_size);
+        if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+            return Err(Invalid("the block size is not a power of two from 512 to 65536"));
+        }
+        if !physical.is_power_of_two() || physical < block || physical / block > 1 << 15 {
+            return Err(Invalid("the physical block size is not a power of two multiple of the block size"));
+        }
+        let id = &self.identity;
+        let texts = [(&id.vendor, 8), (&id.product, 16), (&id.revision, 4), (&id.serial, 200)];
+        if texts.iter().any(|(t, max)| t.len() > *max || !t.bytes().all(|b| (0x20..0x7f).contains(&b))) {
+            return Err(Invalid("vendor, product, revision or serial is too long or not plain ASCII"));
+        }
+        match id.naa.len() {
+            8 | 16 => Ok(()),
+            _ => Err(Invalid("an NAA designator has 8 or 16 bytes")),
+        }
+    }
+}
+
+/// A logical unit, shared by all cores.
+pub struct Lu {
+    /// Replaced only under the lock of the state.
+    settings: RwLock<Arc<Settings>>,
+    parts: Parts,
+    state: Mutex<State>,
+    /// Times that the medium, or the size of its blocks, became another.
+    media: AtomicU64,
+}
+
+/// The locked state of a logical unit. When it goes, and something was touched, every nexus will look again.
+pub(crate) struct Change<'a> {
+    state: MutexGuard<'a, State>,
+    parts: &'a Parts,
+}
+
+impl Lu {
+    /// A logical unit at power on, with what it kept from before ([`Lu::saved`]) if there is any.
+    pub fn new(settings: Settings, saved: Option<&[u8]>) -> Result<Lu, Invalid> {
+        settings.check()?;
+        let mut state = State::new(&settings);
+        if let Some(bytes) = saved {
+            state.restore(bytes)?;
+        }
+        let settings = RwLock::new(Arc::new(settings));
+        Ok(Lu { settings, parts: Parts::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
+    }
+
+    /// The medium has this size now, in bytes. If it was another, which is told: CAPACITY DATA HAS CHANGED on every
+    /// nexus.
+    pub fn resized(&self, capacity: u64) -> bool {
+        let mut state = self.change();
+        let blocks = capacity / self.settings().block_size as u64;
+        let changed = state.blocks != blocks;
+        if changed {
+            state.blocks = blocks;
+            state.raise(Sense::CAPACITY_CHANGED, |_, _| true);
+        }
+        changed
+    }
+
+    /// What stands behind it was reset, and may have lost what was not flushed: every nexus is told.
+    pub fn was_reset_elsewhere(&self) {
+        self.change().raise(Sense::POWER_ON, |_, _| true);
+    }
+
+    /// Other logical units of the target came or went: REPORTED LUNS DATA HAS CHANGED, once per nexus.
+    pub fn luns_changed(&self) {
+        self.change().raise(Sense::LUNS_CHANGED, |_, _| true);
+    }
+
+    /// Logical unit reset (SAM-5 section 6.3.3): every nexus is told, the one that asked for it too. Its
+    /// tasks are the caller's to abort.
+    pub fn reset(&self) {
+        self.change().reset();
+    }
+
+    /// A reset switches the write cache off: what it holds has to be stable before.
+    pub fn reset_ends_write_cache(&self) -> bool {
+        self.change().modes.reset_ends_write_cache()
+    }
+
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells
+    /// them by the status of their tasks.
+    pub fn cleared(&self, by: Option<NexusId>) {
+        let mut state = self.change();
+        if !state.modes.task_aborted_status() {
+            state.raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
+        }
+    }
+
+    /// What must be kept on stable storage, and its version: a write of a lower version must not replace one
+    /// of a higher.
+    pub fn saved(&self) -> (u64, Vec<u8>) {
+        let state = self.change();
+        (state.saves, state.save())
+    }
+
+    /// Writes may be acknowledged before they are stable (WCE of the caching mode page).
+    pub fn write_cache(&self) -> bool {
+        self.change().modes.write_cache()
+    }
+
+    /// How it is set up now; see [`Lu::redefine`].
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Grows when the medium, or the size of its blocks, becomes another: what was asked of the one before is
+    /// not meant for it.
+    pub fn medium(&self) -> u64 {
+        self.media.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn medium_replaced(&self) {
+        self.media.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// What one core keeps of this logical unit.
+    #[inline]
+    pub fn part(&self, shard: Shard) -> &Part {
+        self.parts.at(shard)
+    }
+
+    /// What each core keeps of this logical unit.
+    pub fn all_parts(&self) -> &[Part] {
+        self.parts.all()
+    }
+
+    /// Adds to a log counter.
+    pub fn count(&self, count: Count, by: u64) {
+        self.part(Shard::mine()).count(count, by);
+    }
+
+    /// Grows with every change that nexuses must see.
+    pub fn epoch(&self) -> u64 {
+        self.part(Shard::mine()).epoch()
+    }
+
+    /// Locks the state.
+    pub(crate) fn change(&self) -> Change<'_> {
+        // A panic cannot leave the state half changed in a way that matters more than the panic itself.
+        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        Change { state, parts: &self.parts }
+    }
+}
+
+impl Deref for Change<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.state.touched) {
+            self.parts.next_epoch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::disk;
+
+    #[test]
+    fn settings_that_contradict_themselves_are_refused() {
+        let identity = disk().identity;
+        let wrong = [
+            Settings { block_size: 0, ..disk() },
+            Settings { block_size: 520, ..disk() },
+            Settings { physical_block_size: 256, ..disk() },
+            Settings { physical_block_size: 1 << 31, ..disk() },
+            Settings {
+                identity: Identity { vendor: "TOO LONG A VENDOR".into(), ..identity.clone() },
+                ..disk()
+            },
+            Settings { identity: Identity { serial: "\n".into(), ..identity.clone() }, ..disk() },
+            Settings { identity: Identity { naa: vec![], ..identity }, ..disk() },
+        ];
+        for settings in wrong {
+            assert!(Lu::new(settings.clone(), None).is_err(), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn what_exceeds_the_last_block_is_cut_off() {
+        let lu = Lu::new(Settings { capacity: 1535, ..disk() }, None).unwrap();
+        assert_eq!(lu.change().blocks, 2);
+    }
+
+    #[test]
+    fn saved_state_that_cannot_be_trusted_is_refused() {
+        let (_, saved) = Lu::new(disk(), None).unwrap().saved();
+        assert!(Lu::new(disk(), Some(&saved)).is_ok());
+        for bytes in [&b""[..], b"lunarLU", &saved[..saved.len() - 1], b"lunarLU\x02....", b"something else"]
+        {
+            assert!(Lu::new(disk(), Some(bytes)).is_err());
+        }
+    }
+
+    #[test]
+    fn only_a_touched_state_moves_the_epoch() {
+        let lu = Lu::new(disk(), None).unwrap();
+        let before = lu.epoch();
+        drop(lu.change());
+        assert_eq!(lu.epoch(), before);
+        lu.change().touch();
+        assert_eq!(lu.epoch(), before + 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! REPORT LUNS (SPC-5 section 6.33), LUNs that do not exist, and the REPORT LUNS well-known logical unit.
+
+use crate::inquiry::head;
+use crate::ready::sense_data;
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Op, Plan};
+use lunar_wire::be;
+use lunar_wire::iscsi::lun;
+use lunar_wire::scsi::{Sense, op};
+
+const REPORT_LUNS: &[u8] = &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] =
+    &[Row::new(op::REPORT_LUNS, this, Allowed::Always, Changes::Nothing, REPORT_LUNS)
+        .despite_attention()
+        .in_standby()
+        .while_sanitizing()];
+
+/// Logical units without well-known ones, only well-known ones, all.
+const SELECT_MAX: u8 = 2;
+/// Peripheral qualifier 011b: no device can be here.
+const NO_DEVICE: u8 = 0x7f;
+/// Peripheral device type of a well-known logical unit.
+const WELL_KNOWN: u8 = 0x1e;
+
+/// Asking for the list ends REPORTED LUNS DATA HAS CHANGED.
+fn this(cx: &mut Cx<'_>) -> Answer {
+    if let Some(peer) = cx.state.peers.get_mut(&cx.nexus) {
+        peer.attentions.forget(Sense::LUNS_CHANGED);
+    }
+    report(cx.cdb)
+}
+
+fn report(cdb: &[u8]) -> Answer {
+    match (cdb[2], be::get32(&cdb[6..])) {
+        (select, _) if select > SELECT_MAX => Err(Sense::cdb_field(2, 7).into()),
+        (_, 0) => Ok(Plan::Done),
+        (select, allocation_len) => Ok(Plan::op(Op::ReportLuns { select, allocation_len })),
+    }
+}
+
+/// Data-In of REPORT LUNS: `luns` are those that the initiator may see; SELECT REPORT 1 and 2 add the
+/// well-known one.
+pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> Answer {
+    let own = luns.iter().map(|&l| lun::encode(l)).filter(|_| select != 1);
+    let well_known = (select != 0).then_some(lun::REPORT_LUNS);
+    let list: Vec<u8> = own.chain(well_known).flat_map(u64::to_be_bytes).collect();
+    let mut data = vec![0; 8];
+    be::put32(&mut data, list.len() as u32);
+    data.extend_from_slice(&list);
+    Ok(Plan::data_cut(data, allocation_len))
+}
+
+/// The answer of a LUN that does not exist (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has 16 bytes or
+/// more.
+pub fn absent(cdb: &[u8]) -> Answer {
+    if cdb.len() < 16 {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
+    match cdb[0] {
+        op::INQUIRY => nameless(cdb, NO_DEVICE),
+        op::REPORT_LUNS => checked(cdb, REPORT_LUNS).and_then(|()| report(cdb)),
+        op::REQUEST_SENSE => Ok(sense_data(cdb, Sense::LUN_NOT_SUPPORTED)),
+        _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
+    }
+}
+
+/// The answer of the REPORT LUNS well-known logical unit (SPC-5 section 8.2). `cdb` has 16 bytes or more.
+pub fn well_known(cdb: &[u8]) -> Answer {
+    if cdb.len() < 16 {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
+    match cdb[0] {
+        op::INQUIRY => nameless(cdb, WELL_KNOWN),
+        op::REPORT_LUNS => checked(cdb, REPORT_LUNS).and_then(|()| report(cdb)),
+        op::REQUEST_SENSE => Ok(sense_data(cdb, Sense::NO_SENSE)),
+        op::TEST_UNIT_READY => Ok(Plan::Done),
+        _ => Err(Sense::INVALID_OPCODE.into()),
+    }
+}
+
+fn checked(cdb: &[u8], usage: &'static [u8]) -> Result<(), crate::Failure> {
+    Row::new(cdb[0], |_| Ok(Plan::Done), Allowed::Always, Changes::Nothing, usage).check(cdb)?;
+    Ok(())
+}
+
+/// INQUIRY of what has no pages but the list of none.
+fn nameless(cdb: &[u8], device: u8) -> Answer {
+    let data = match (cdb[1] & 1, cdb[2]) {
+        (0, 0) => head(device, "LUNAR", "", ""),
+        (1, 0) => vec![device, 0, 0, 1, 0],
+        _ => return Err(Sense::cdb_field(2, 7).into()),
+    };
+    Ok(Plan::data_cut(data, be::get16(&cdb[3..]) as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fails;
+
+    fn cdb(bytes: &[u8]) -> [u8; 16] {
+        std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
+    }
+
+    fn bytes(answer: Answer) -> Vec<u8> {
+        match answer {
+            Ok(Plan::Data(data)) => data,
+            other => panic!("{other:?} instead of data"),
+        }
+    }
+
+    #[test]
+    fn the_list_by_select_report() {
+        let of = |select| bytes(report_luns(&[0, 300], select, 255));
+        let (zero, far) = ([0; 8], [0x41, 0x2c, 0, 0, 0, 0, 0, 0]);
+        let known = [0xc1, 1, 0, 0, 0, 0, 0, 0];
+        let head = |len| [0, 0, 0, len, 0, 0, 0, 0];
+        assert_eq!(of(0), [head(16), zero, far].concat());
+        assert_eq!(of(1), [head(8), known].concat());
+        assert_eq!(of(2), [head(24), zero, far, known].concat());
+        assert_eq!(bytes(report_luns(&[0], 0, 9)).len(), 9);
+        assert_eq!(report_luns(&[0], 0, 0), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn a_lun_that_does_not_exist() {
+        let data = bytes(absent(&cdb(&[op::INQUIRY, 0, 0, 0, 255])));
+        assert_eq!((data[0], data.len()), (0x7f, 96));
+        assert_eq!(bytes(absent(&cdb(&[op::INQUIRY, 1, 0, 0, 255]))), [0x7f, 0, 0, 1, 0]);
+        assert_eq!(absent(&cdb(&[op::INQUIRY, 1, 0x80, 0, 255])), fails(Sense::cdb_field(2, 7)));
+        let sense = bytes(absent(&cdb(&[op::REQUEST_SENSE, 1, 0, 0, 255])));
+        assert_eq!(sense, Sense::LUN_NOT_SUPPORTED.encode(true));
+        let list = Op::ReportLuns { select: 2, allocation_len: 16 };
+        assert_eq!(absent(&cdb(&[op::REPORT_LUNS, 0, 2, 0, 0, 0, 0, 0, 0, 16])), Ok(Plan::op(list)));
+        assert_eq!(absent(&cdb(&[op::REPORT_LUNS, 0, 3])), fails(Sense::cdb_field(2, 7)));
+        assert_eq!(absent(&cdb(&[op::TEST_UNIT_READY])), fails(Sense::LUN_NOT_SUPPORTED));
+        assert_eq!(absent(&cdb(&[op::READ_10])), fails(Sense::LUN_NOT_SUPPORTED));
+    }
+
+    #[test]
+    fn the_well_known_logical_unit() {
+        assert_eq!(bytes(well_known(&cdb(&[op::INQUIRY, 0, 0, 0, 255])))[0], 0x1e);
+        assert_eq!(well_known(&cdb(&[op::TEST_UNIT_READY])), Ok(Plan::Done));
+        assert_eq!(well_known(&cdb(&[op::REPORT_LUNS])), Ok(Plan::Done));
+        assert_eq!(well_known(&cdb(&[op::REPORT_LUNS, 0x80])), fails(Sense::cdb_field(1, 7)));
+        let sense = bytes(well_known(&cdb(&[op::REQUEST_SENSE, 0, 0, 0, 255])));
+        assert_eq!(sense, Sense::NO_SENSE.encode(false));
+        assert_eq!(well_known(&cdb(&[op::READ_10])), fails(Sense::INVALID_OPCODE));
+    }
+}

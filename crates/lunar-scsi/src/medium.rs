@@ -1,0 +1,264 @@
+//! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW
+//! MEDIUM REMOVAL (SPC-5 section 6.17).
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Failure, Lu, NexusId, Op, Plan};
+use lunar_wire::scsi::{Sense, Status, op};
+use std::collections::BTreeSet;
+
+const START_STOP_UNIT: &[u8] = &[0x1b, 0x01, 0, 0x0f, 0xf7, 0];
+const PREVENT_ALLOW: &[u8] = &[0x1e, 0, 0, 0, 0x03, 0];
+
+/// Rows of the command table. Under a reservation only the harmless forms of these pass: [`unreserved`].
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(op::START_STOP_UNIT, start_stop, Allowed::Always, Changes::Shared, START_STOP_UNIT),
+    Row::new(op::PREVENT_ALLOW, prevent_allow, Allowed::Always, Changes::Shared, PREVENT_ALLOW),
+];
+
+/// Bits of START STOP UNIT, byte 4.
+const START: u8 = 0x01;
+const LOEJ: u8 = 0x02;
+const NO_FLUSH: u8 = 0x04;
+
+/// The part of the medium that the server keeps from its hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Withheld {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Writes: the logical unit is write protected.
+    Writes,
+    /// All of it: the logical unit is not ready until somebody intervenes.
+    All,
+}
+
+/// Whether the medium can be reached and removed.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    ejected: bool,
+    stopped: bool,
+    /// Nexuses that prevent removal.
+    preventing: BTreeSet<NexusId>,
+    withheld: Withheld,
+}
+
+impl State {
+    /// Why commands that need the medium fail.
+    pub(crate) fn not_ready(&self) -> Option<Sense> {
+        if self.ejected {
+            Some(Sense::NOT_READY_NO_MEDIUM)
+        } else if self.withheld == Withheld::All {
+            Some(Sense::NOT_READY_INTERVENTION)
+        } else if self.stopped {
+            Some(Sense::NOT_READY_STOPPED)
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn withholds_writes(&self) -> bool {
+        self.withheld == Withheld::Writes
+    }
+
+    /// There is a medium, and it turns.
+    pub(crate) fn load(&mut self) {
+        (self.ejected, self.stopped) = (false, false);
+    }
+
+    /// A nexus went, and its prevention with it (SPC-5 section 6.17).
+    pub(crate) fn detach(&mut self, nexus: NexusId) {
+        self.preventing.remove(&nexus);
+    }
+
+    /// A reset ends every prevention, and a stopped unit starts.
+    pub(crate) fn reset(&mut self) {
+        self.preventing.clear();
+        self.stopped = false;
+    }
+}
+
+impl Lu {
+    /// Keeps this of the medium from the hosts from here on. Where write protection begins or ends they hear of it: MODE
+    /// PARAMETERS CHANGED.
+    pub fn withhold(&self, what: Withheld) {
+        let mut state = self.change();
+        let before = std::mem::replace(&mut state.medium.withheld, what);
+        if before == what {
+            return;
+        }
+        if (before == Withheld::Writes) != (what == Withheld::Writes) {
+            state.raise(Sense::MODE_PARAMETERS_CHANGED, |_, _| true);
+        }
+        state.touch();
+    }
+}
+
+/// For what is a conflict in one form of a command only.
+fn unreserved(cx: &Cx<'_>) -> Result<(), Failure> {
+    const STRICT: &Row =
+        &Row::new(op::START_STOP_UNIT, start_stop, Allowed::Never, Changes::Shared, START_STOP_UNIT);
+    if cx.state.reservations.conflicts(STRICT, cx.nexus, cx.port) {
+        return Err(Status::ReservationConflict.into());
+    }
+    Ok(())
+}
+
+/// A power condition changes nothing: it may be left at any time, and is left at once.
+fn start_stop(cx: &mut Cx<'_>) -> Answer {
+    let flags = cx.cdb[4];
+    let condition = flags >> 4;
+    if condition != 0 || flags & START == 0 {
+        unreserved(cx)?;
+    }
+    if flags & LOEJ != 0 && !cx.lu.settings().removable && condition == 0 {
+        return Err(Sense::cdb_field(4, 1).into());
+    }
+    if flags & LOEJ != 0 && condition == 0 && !cx.state.medium.preventing.is_empty() {
+        return Err(Sense::REMOVAL_PREVENTED.into());
+    }
+    match (condition, flags & START != 0) {
+        (1.., _) => Ok(Plan::Done),
+        (0, true) => Ok(start(cx, flags & LOEJ != 0)),
+        (0, false) => stop(cx, flags),
+    }
+}
+
+fn start(cx: &mut Cx<'_>, load: bool) -> Plan {
+    let medium = &mut cx.state.medium;
+    medium.stopped = false;
+    if load && std::mem::take(&mut medium.ejected) {
+        cx.state.raise_on_others(Sense::MEDIUM_CHANGED, cx.nexus);
+    }
+    cx.state.touch();
+    Plan::Done
+}
+
+/// With LOEJ the medium goes. Without, a disk stops; a removable unit has nothing that turns, and stays
+/// ready.
+fn stop(cx: &mut Cx<'_>, flags: u8) -> Answer {
+    let medium = &mut cx.state.medium;
+    if flags & LOEJ == 0 {
+        medium.stopped = !cx.lu.settings().removable;
+    } else {
+        medium.ejected = true;
+    }
+    cx.state.touch();
+    Ok(if flags & NO_FLUSH != 0 { Plan::Done } else { Plan::op(Op::Stop) })
+}
+
+fn prevent_allow(cx: &mut Cx<'_>) -> Answer {
+    match cx.cdb[4] {
+        0 => {
+            cx.state.medium.preventing.remove(&cx.nexus);
+        }
+        1 => {
+            unreserved(cx)?;
+            cx.state.medium.preventing.insert(cx.nexus);
+        }
+        _ => return Err(Sense::cdb_field(4, 1).into()),
+    }
+    Ok(Plan::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use crate::{Nexus, Settings};
+
+    const TUR: &[u8] = &[op::TEST_UNIT_READY];
+    const READ: &[u8] = &[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const EJECT: u8 = LOEJ;
+    const LOAD: u8 = LOEJ | START;
+
+    fn start_stop(n: &mut Nexus, flags: u8) -> Answer {
+        run(n, &[op::START_STOP_UNIT, 0, 0, 0, flags, 0])
+    }
+
+    fn removable() -> std::sync::Arc<crate::Lu> {
+        lu(Settings { removable: true, ..disk() })
+    }
+
+    #[test]
+    fn an_ejected_medium_is_missed_and_loaded_again() {
+        let lu = removable();
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(start_stop(&mut a, EJECT), Ok(Plan::op(Op::Stop)));
+        assert_eq!(run(&mut a, TUR), fails(Sense::NOT_READY_NO_MEDIUM));
+        assert_eq!(run(&mut b, READ), fails(Sense::NOT_READY_NO_MEDIUM));
+        assert_eq!(start_stop(&mut a, EJECT | NO_FLUSH), Ok(Plan::Done));
+        assert_eq!(start_stop(&mut a, LOAD), Ok(Plan::Done));
+        assert_eq!(run(&mut a, TUR), Ok(Plan::Done));
+        assert_eq!(run(&mut b, READ), fails(Sense::MEDIUM_CHANGED));
+        assert!(run(&mut b, READ).is_ok());
+    }
+
+    #[test]
+    fn prevention_holds_for_all_until_its_nexus_goes_or_a_reset() {
+        let lu = removable();
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(run(&mut a, &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0]), Ok(Plan::Done));
+        assert_eq!(run(&mut b, &[op::PREVENT_ALLOW, 0, 0, 0, 0, 0]), Ok(Plan::Done));
+        assert_eq!(start_stop(&mut b, EJECT), fails(Sense::REMOVAL_PREVENTED));
+        assert_eq!(start_stop(&mut b, LOAD), fails(Sense::REMOVAL_PREVENTED));
+        assert_eq!(start_stop(&mut b, START), Ok(Plan::Done));
+        drop(a);
+        assert!(start_stop(&mut b, EJECT).is_ok());
+        assert_eq!(start_stop(&mut b, LOAD), Ok(Plan::Done));
+        assert_eq!(run(&mut b, &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0]), Ok(Plan::Done));
+        lu.reset();
+        assert_eq!(run(&mut b, TUR), fails(Sense::LUN_RESET));
+        assert!(start_stop(&mut b, EJECT).is_ok());
+    }
+
+    #[test]
+    fn a_stopped_disk_is_not_ready_until_started() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
+        assert_eq!(run(&mut n, READ), fails(Sense::NOT_READY_STOPPED));
+        let sense = data(&mut n, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0]);
+        assert_eq!(sense, Sense::NOT_READY_STOPPED.encode(false));
+        assert_eq!(start_stop(&mut n, START), Ok(Plan::Done));
+        assert!(run(&mut n, READ).is_ok());
+        assert_eq!(start_stop(&mut n, EJECT), fails(Sense::cdb_field(4, 1)));
+    }
+
+    #[test]
+    fn a_withheld_medium_is_protected_or_not_ready() {
+        const WRITE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        assert!(run(&mut n, READ).is_ok() && run(&mut n, WRITE).is_ok());
+        lu.withhold(Withheld::Writes);
+        assert_eq!(run(&mut n, TUR), fails(Sense::MODE_PARAMETERS_CHANGED));
+        assert!(run(&mut n, READ).is_ok());
+        assert_eq!(run(&mut n, WRITE), fails(Sense::WRITE_PROTECTED));
+        assert_eq!(data(&mut n, &[op::MODE_SENSE_6, 8, 0x3f, 0, 4, 0])[2] & 0x80, 0x80);
+        lu.withhold(Withheld::All);
+        assert_eq!(run(&mut n, TUR), fails(Sense::MODE_PARAMETERS_CHANGED));
+        for cdb in [TUR, READ, WRITE] {
+            assert_eq!(run(&mut n, cdb), fails(Sense::NOT_READY_INTERVENTION));
+        }
+        assert!(start_stop(&mut n, START).is_ok());
+        assert_eq!(run(&mut n, READ), fails(Sense::NOT_READY_INTERVENTION), "no host can load it");
+        lu.withhold(Withheld::Nothing);
+        assert!(run(&mut n, READ).is_ok() && run(&mut n, WRITE).is_ok());
+    }
+
+    #[test]
+    fn a_stopped_removable_unit_and_every_power_condition_stay_ready() {
+        let mut n = nexus(&removable(), "a");
+        assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
+        assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
+        for condition in 1..16 {
+            assert_eq!(start_stop(&mut n, condition << 4 | LOEJ), Ok(Plan::Done));
+            assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
+        }
+    }
+
+    #[test]
+    fn what_prevention_cannot_say_is_pointed_at() {
+        let mut n = nexus(&removable(), "a");
+        assert_eq!(run(&mut n, &[op::PREVENT_ALLOW, 0, 0, 0, 2, 0]), fails(Sense::cdb_field(4, 1)));
+    }
+}

@@ -1,0 +1,131 @@
+//! Mode parameters (SPC-5 section 7.5): what can be changed, and what is kept.
+
+mod pages;
+mod select;
+mod sense;
+
+use crate::table::{Allowed, Changes, Row};
+use crate::{Invalid, Settings};
+use lunar_wire::scsi::op;
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    sensing(op::MODE_SENSE_6, &[0x1a, 0x08, 0xff, 0xff, 0xff, 0]),
+    sensing(op::MODE_SENSE_10, &[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0]),
+    selecting(op::MODE_SELECT_6, &[0x15, 0x11, 0, 0, 0xff, 0]),
+    selecting(op::MODE_SELECT_10, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
+];
+
+const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
+    Row::new(opcode, sense::mode_sense, Allowed::Reading, Changes::Nothing, usage)
+        .in_standby()
+        .while_sanitizing()
+}
+
+/// Alone: a write that was begun with the write cache on ends before that is flushed and off.
+const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
+    Row::new(opcode, select::mode_select, Allowed::Never, Changes::Shared, usage)
+        .in_standby()
+        .keeps()
+        .exclusive()
+}
+
+/// What mode pages can change: a set of the bits below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Values(u8);
+
+/// Write cache enabled.
+const WCE: u8 = 1;
+/// Descriptor format sense data.
+const D_SENSE: u8 = 2;
+/// Task aborted status.
+const TAS: u8 = 4;
+/// Software write protect.
+const SWP: u8 = 8;
+
+impl Values {
+    fn has(self, value: u8) -> bool {
+        self.0 & value != 0
+    }
+
+    fn set(&mut self, value: u8, on: bool) {
+        self.0 = if on { self.0 | value } else { self.0 & !value };
+    }
+}
+
+/// Current, default and saved values.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    current: Values,
+    default: Values,
+    /// None: never saved, the defaults hold.
+    saved: Option<Values>,
+}
+
+impl State {
+    pub(crate) fn new(settings: &Settings) -> State {
+        let default = Values(if settings.write_cache { WCE } else { 0 });
+        State { current: default, default, saved: None }
+    }
+
+    /// What WCE is when nothing is saved; whether that changes a current value.
+    pub(crate) fn set_default_write_cache(&mut self, on: bool) -> bool {
+        let before = self.current;
+        let changed = self.default.has(WCE) != on;
+        self.default.set(WCE, on);
+        if changed && self.saved.is_none() {
+            self.current.set(WCE, on);
+        }
+        self.current != before
+    }
+
+    /// WCE: writes need not be stable before their status.
+    pub(crate) fn write_cache(&self) -> bool {
+        self.current.has(WCE)
+    }
+
+    /// D_SENSE.
+    pub(crate) fn descriptor_sense(&self) -> bool {
+        self.current.has(D_SENSE)
+    }
+
+    /// TAS.
+    pub(crate) fn task_aborted_status(&self) -> bool {
+        self.current.has(TAS)
+    }
+
+    /// SWP.
+    pub(crate) fn software_write_protect(&self) -> bool {
+        self.current.has(SWP)
+    }
+
+    /// A reset brings the saved values back.
+    pub(crate) fn reset(&mut self) {
+        self.current = self.saved_or_default();
+    }
+
+    /// A reset takes WCE away.
+    pub(crate) fn reset_ends_write_cache(&self) -> bool {
+        self.write_cache() && !self.saved_or_default().has(WCE)
+    }
+
+    fn saved_or_default(&self) -> Values {
+        self.saved.unwrap_or(self.default)
+    }
+
+    /// The saved values, one byte; empty when none were saved.
+    pub(crate) fn save(&self) -> Vec<u8> {
+        self.saved.map(|v| v.0).into_iter().collect()
+    }
+
+    /// Takes what `save` gave.
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
+        let &[bits @ 0..16] = bytes else { return Err(Invalid::new("mode pages of an unknown form")) };
+        self.saved = Some(Values(bits));
+        self.reset();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

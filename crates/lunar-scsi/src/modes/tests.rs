@@ -1,0 +1,170 @@
+use crate::testing::*;
+use crate::{Answer, Lu, Plan};
+use lunar_wire::scsi::{Sense, op};
+
+const SENSE_6: u8 = op::MODE_SENSE_6;
+const SENSE_10: u8 = op::MODE_SENSE_10;
+const SELECT_6: u8 = op::MODE_SELECT_6;
+const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+fn caching(byte_2: u8) -> Vec<u8> {
+    let mut page = vec![8, 0x12, byte_2];
+    page.resize(20, 0);
+    page
+}
+
+fn control(d_sense: bool, swp: bool, tas: bool) -> Vec<u8> {
+    vec![10, 10, (d_sense as u8) << 2, 0x10, (swp as u8) << 3, (tas as u8) << 6, 0, 0, 0, 0, 0, 0]
+}
+
+fn list(page: &[u8]) -> Vec<u8> {
+    [&[0, 0, 0, 0], page].concat()
+}
+
+fn select(n: &mut crate::Nexus, list: &[u8]) -> Answer {
+    run_with(n, &[SELECT_6, 0x10, 0, 0, list.len() as u8, 0], list)
+}
+
+#[test]
+fn caching_page_in_each_of_its_states() {
+    let lu = lu(disk());
+    let mut n = nexus(&lu, "a");
+    assert_eq!(select(&mut n, &list(&caching(0))), Ok(Plan::Done));
+    for (pc, byte_2) in [(0, 0), (1, 4), (2, 4), (3, 4)] {
+        let data = data(&mut n, &[SENSE_6, 8, pc << 6 | 8, 0, 255, 0]);
+        assert_eq!(data[..7], [23, 0, 0x10, 0, 0x88, 0x12, byte_2], "PC {pc}");
+        assert_eq!(data.len(), 24);
+    }
+}
+
+#[test]
+fn all_pages_come_in_order_with_a_block_descriptor() {
+    let mut n = nexus(&lu(disk()), "a");
+    for subpage in [0, 0xff] {
+        let data = data(&mut n, &[SENSE_6, 0, 0x3f, subpage, 255, 0]);
+        assert_eq!(data[..12], [data.len() as u8 - 1, 0, 0x10, 8, 0, 0, 8, 0, 0, 0, 2, 0]);
+        let mut at = 12;
+        let mut codes = Vec::new();
+        while at < data.len() {
+            codes.push(data[at] & 0x3f);
+            at += 2 + data[at + 1] as usize;
+        }
+        assert_eq!(codes, [1, 2, 8, 10, 0x1c]);
+    }
+}
+
+#[test]
+fn long_form_has_long_block_descriptors() {
+    let mut n = nexus(&lu(disk()), "a");
+    let data = data(&mut n, &[SENSE_10, 0x10, 10, 0, 0, 0, 0, 0, 255, 0]);
+    assert_eq!(data[..8], [0, 34, 0, 0x10, 1, 0, 0, 16]);
+    assert_eq!(data[8..24], [0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+    assert_eq!(data[24..], [0x8a, 10, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn unknown_pages_are_pointed_at() {
+    let mut n = nexus(&lu(disk()), "a");
+    assert_eq!(run(&mut n, &[SENSE_6, 0, 0x07, 0, 255, 0]), fails(Sense::cdb_field(2, 5)));
+    assert_eq!(run(&mut n, &[SENSE_6, 0, 0x0a, 1, 255, 0]), fails(Sense::cdb_field(3, 7)));
+    let mut cd = nexus(&lu(cdrom()), "a");
+    assert_eq!(run(&mut cd, &[SENSE_6, 0, 0x08, 0, 255, 0]), fails(Sense::cdb_field(2, 5)));
+}
+
+#[test]
+fn write_cache_off_makes_writes_stable() {
+    let lu = lu(disk());
+    let mut n = nexus(&lu, "a");
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: false }));
+    select(&mut n, &list(&caching(0))).unwrap();
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
+}
+
+#[test]
+fn software_write_protect_and_its_bit() {
+    let lu = lu(disk());
+    let mut n = nexus(&lu, "a");
+    select(&mut n, &list(&control(false, true, false))).unwrap();
+    assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::WRITE_PROTECTED));
+    assert_eq!(data(&mut n, &[SENSE_6, 8, 10, 0, 4, 0]), [15, 0, 0x90, 0]);
+    select(&mut n, &list(&control(false, false, false))).unwrap();
+    assert!(run(&mut n, WRITE_ONE).is_ok());
+}
+
+#[test]
+fn sense_format_and_task_aborted_status_reach_every_nexus() {
+    let lu = lu(disk());
+    let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+    assert!(!b.sense_format() && !b.task_aborted_status());
+    select(&mut a, &list(&control(true, false, true))).unwrap();
+    assert!(b.sense_format() && b.task_aborted_status());
+    assert_eq!(run(&mut a, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: false }));
+    assert_eq!(run(&mut b, WRITE_ONE), fails(Sense::MODE_PARAMETERS_CHANGED));
+    select(&mut a, &list(&control(true, false, true))).unwrap();
+    assert!(run(&mut b, WRITE_ONE).is_ok(), "nothing changed, nothing is told");
+    lu.cleared(Some(a.id()));
+    assert!(run(&mut b, WRITE_ONE).is_ok(), "TAS tells of cleared tasks by their status");
+}
+
+#[test]
+fn saved_values_survive_reset_and_restart() {
+    let lu = lu(disk());
+    let mut n = nexus(&lu, "a");
+    assert_eq!(lu.saved().0, 0);
+    let off = list(&caching(0));
+    let answer = run_with(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0], &off);
+    assert_eq!(commit(&lu, answer), Ok((Plan::Done, true)));
+    let (version, saved) = lu.saved();
+    assert_eq!(version, 1);
+    let reborn = std::sync::Arc::new(Lu::new(disk(), Some(&saved)).unwrap());
+    let mut n = nexus(&reborn, "a");
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
+    select(&mut n, &list(&caching(4))).unwrap();
+    reborn.reset();
+    assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::LUN_RESET));
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
+}
+
+#[test]
+fn where_nothing_is_kept_no_page_is_saved() {
+    let lu = lu(disk());
+    lu.set_volatile();
+    let mut n = nexus(&lu, "a");
+    assert_eq!(data(&mut n, &[SENSE_6, 8, 8, 0, 255, 0])[4], 0x08, "PS");
+    assert_eq!(run(&mut n, &[SENSE_6, 8, 0xc8, 0, 255, 0]), fails(Sense::SAVING_NOT_SUPPORTED));
+    assert_eq!(run(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0]), fails(Sense::cdb_field(1, 0)));
+    select(&mut n, &list(&caching(0))).unwrap();
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
+}
+
+#[test]
+fn wrong_lists_change_nothing() {
+    let lu = lu(disk());
+    let mut n = nexus(&lu, "a");
+    let long = Sense::PARAMETER_LIST_LENGTH;
+    let at = Sense::parameter_field;
+    let mut ps = caching(0);
+    ps[0] |= 0x80;
+    let cases: Vec<(Vec<u8>, Sense)> = vec![
+        (vec![0, 0, 0], long),
+        (vec![0, 0, 0, 8, 0, 0], long),
+        (vec![0, 9, 0, 0], at(1, 7)),
+        (vec![0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0], at(3, 7)),
+        (vec![0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 2, 0], at(4, 7)),
+        (vec![0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 4, 0], at(9, 7)),
+        (list(&[7, 10]), at(4, 5)),
+        (list(&[0x4a, 1, 0, 0x1c]), at(4, 6)),
+        (list(&ps), at(4, 7)),
+        (list(&[8]), long),
+        (list(&[8, 0x11, 0]), at(5, 7)),
+        (list(&caching(0)[..19]), long),
+        (list(&caching(0x40)), at(6, 6)),
+        (list(&[caching(0), vec![7, 0]].concat()), at(24, 5)),
+    ];
+    for (list, sense) in cases {
+        assert_eq!(select(&mut n, &list), fails(sense), "{list:02x?}");
+    }
+    assert_eq!(run(&mut n, &[SELECT_6, 0, 0, 0, 24, 0]), fails(Sense::cdb_field(1, 4)));
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: false }));
+    assert_eq!(run(&mut n, &[SELECT_6, 0x10, 0, 0, 0, 0]), Ok(Plan::Done));
+}

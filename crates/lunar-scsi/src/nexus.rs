@@ -1,0 +1,311 @@
+//! The I_T_L nexus: one initiator port, one target port, one logical unit.
+
+use crate::fast::Fast;
+use crate::parts::{Part, Parts, Shard};
+use crate::table::{self, Row};
+use crate::{Answer, Lu, Order, Passes, Port};
+use lunar_wire::scsi::Sense;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names a nexus within the process; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NexusId(pub u64);
+
+impl NexusId {
+    fn next() -> NexusId {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        NexusId(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+/// An I_T_L nexus. Owned by the core of its connection. When it goes, it detaches itself.
+pub struct Nexus {
+    pub(crate) lu: Arc<Lu>,
+    pub(crate) id: NexusId,
+    pub(crate) port: Arc<Port>,
+    pub(crate) read_only: bool,
+    parts: Parts,
+    shard: Shard,
+    pub(crate) fast: Fast,
+}
+
+impl Lu {
+    /// A new nexus, with POWER ON pending. With `read_only` the access list lets it read only.
+    pub fn attach(self: &Arc<Lu>, port: Arc<Port>, read_only: bool) -> Nexus {
+        let id = NexusId::next();
+        self.change().attach(id, &port);
+        let (parts, shard) = (self.parts().clone(), Shard::mine());
+        Nexus { lu: self.clone(), id, port, read_only, parts, shard, fast: Fast::default() }
+    }
+
+    /// I_T nexus loss (SAM-5 section 6.3.4) of a nexus whose core does not answer: what is kept for it ends. It must not begin
+    /// a command any more.
+    pub fn lose(&self, nexus: NexusId) {
+        self.change().detach(nexus);
+    }
+}
+
+impl Drop for Nexus {
+    fn drop(&mut self) {
+        self.lu.change().detach(self.id);
+    }
+}
+
+impl Nexus {
+    /// Its name.
+    pub fn id(&self) -> NexusId {
+        self.id
+    }
+
+    /// Its logical unit.
+    pub fn lu(&self) -> &Arc<Lu> {
+        &self.lu
+    }
+
+    /// What its core keeps of the logical unit.
+    #[inline]
+    pub fn part(&self) -> &Part {
+        self.parts.at(self.shard)
+    }
+
+    /// The name of its core.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// Its ports.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// The access list lets this initiator read only.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Decides what a command does. `cdb` has 16 bytes or more (up to 260), unused ones zero.
+    #[inline]
+    pub fn begin(&mut self, cdb: &[u8]) -> Answer {
+        if self.fast.epoch != self.part().epoch() {
+            self.refresh();
+        }
+        match self.fast.plan(cdb) {
+            Some(plan) => Ok(plan),
+            None => self.dispatch(cdb, None),
+        }
+    }
+
+    /// Goes on with a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be
+    /// shorter than asked for when the initiator sent less.
+    pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> Answer {
+        self.dispatch(cdb, Some(data))
+    }
+
+    /// What a command comes to that has begun and goes on behind a part of its data: it is neither busy nor told of unit
+    /// attentions any more, which are for commands that begin (SAM-5 section 5.14).
+    pub fn go_on(&mut self, cdb: &[u8]) -> Answer {
+        self.dispatch(cdb, Some(&[]))
+    }
+
+    /// The epoch of its snapshot: it moves when [`Nexus::begin`] has looked again.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.fast.epoch
+    }
+
+    /// How the command stands to others of its logical unit.
+    pub fn order(&self, cdb: &[u8]) -> Order {
+        self.row(cdb).map_or(Order::Shared, |row| row.order)
+    }
+
+    /// The amount of Data-Out is part of the command's meaning: another one than its plan asks for is to be
+    /// refused.
+    pub fn takes_exactly(&self, cdb: &[u8]) -> bool {
+        self.row(cdb).is_some_and(|row| row.exact)
+    }
+
+    /// The row of a command that is carried out here.
+    fn row(&self, cdb: &[u8]) -> Option<&'static Row> {
+        let settings = self.lu.settings();
+        table::find(&settings, cdb).ok().filter(|_| settings.passes == Passes::None)
+    }
+
+    /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
+    pub fn sense_format(&mut self) -> bool {
+        self.current().descriptor_sense
+    }
+
+    /// Tasks that another nexus aborts end with TASK ABORTED (TAS of the control mode page).
+    pub fn task_aborted_status(&mut self) -> bool {
+        self.current().task_aborted_status
+    }
+
+    /// The LUNs that this initiator sees have changed: REPORTED LUNS DATA HAS CHANGED on this nexus alone.
+    pub fn luns_changed(&mut self) {
+        let id = self.id;
+        self.lu.change().raise(Sense::LUNS_CHANGED, |other, _| other == id);
+    }
+
+    /// A unit attention that a command was to report was not reported: the next command does.
+    pub fn tell_again(&mut self, attention: Sense) {
+        if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
+            peer.attentions.put_back(attention);
+        }
+        self.refresh();
+    }
+
+    /// The LUNs of the target were reported to this initiator port through another of its logical units:
+    /// REPORTED LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
+    pub fn luns_reported(&mut self) {
+        if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
+            peer.attentions.forget(Sense::LUNS_CHANGED);
+        }
+        self.refresh();
+    }
+
+    fn current(&mut self) -> &Fast {
+        if self.fast.epoch != self.part().epoch() {
+            self.refresh();
+        }
+        &self.fast
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::*;
+    use crate::{Failure, Op, Plan};
+    use lunar_wire::scsi::{Sense, op};
+
+    const TUR: &[u8] = &[op::TEST_UNIT_READY];
+    const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const REPORT_LUNS: &[u8] = &[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+
+    #[test]
+    fn a_new_nexus_hears_of_power_on_once() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), false);
+        assert!(run(&mut n, REPORT_LUNS).is_ok());
+        assert_eq!(data(&mut n, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::POWER_ON));
+        assert_eq!(run(&mut n, READ_ONE), Ok(Plan::Read { offset: 512, len: 512 }));
+    }
+
+    #[test]
+    fn an_attention_that_was_given_back_is_told_by_a_read() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), false);
+        assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::POWER_ON));
+        n.tell_again(Sense::POWER_ON);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::POWER_ON));
+        assert!(run(&mut n, READ_ONE).is_ok());
+    }
+
+    #[test]
+    fn request_sense_takes_the_attention_with_good_status() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), false);
+        assert_eq!(data(&mut n, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0]), Sense::POWER_ON.encode(false));
+        assert_eq!(data(&mut n, &[op::REQUEST_SENSE, 1, 0, 0, 252, 0]), Sense::NO_SENSE.encode(true));
+        assert_eq!(data(&mut n, &[op::REQUEST_SENSE, 0, 0, 0, 3, 0]).len(), 3);
+    }
+
+    #[test]
+    fn changes_reach_the_fast_way() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        assert!(run(&mut n, READ_ONE).is_ok());
+        lu.resized(512);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::CAPACITY_CHANGED));
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::LBA_OUT_OF_RANGE.at(1)));
+        lu.resized(512);
+        assert_eq!(run(&mut n, TUR), Ok(Plan::Done), "the same size is no change");
+    }
+
+    #[test]
+    fn changed_luns_are_told_once_and_forgotten_when_reported() {
+        let lu = lu(disk());
+        let (mut a, mut b, mut c) = (nexus(&lu, "a"), nexus(&lu, "b"), nexus(&lu, "c"));
+        lu.luns_changed();
+        lu.luns_changed();
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::LUNS_CHANGED));
+        assert!(run(&mut a, READ_ONE).is_ok());
+        let op = Op::ReportLuns { select: 0, allocation_len: 256 };
+        assert_eq!(run(&mut b, REPORT_LUNS), Ok(Plan::Op(Box::new(op))));
+        assert!(run(&mut b, READ_ONE).is_ok());
+        c.luns_reported();
+        assert!(run(&mut c, READ_ONE).is_ok());
+        c.luns_changed();
+        assert!(run(&mut b, READ_ONE).is_ok());
+        assert_eq!(run(&mut c, READ_ONE), fails(Sense::LUNS_CHANGED));
+    }
+
+    #[test]
+    fn a_reset_is_told_to_all_and_cleared_tasks_to_their_owners() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        lu.cleared(Some(a.id()));
+        assert_eq!(run(&mut a, TUR), Ok(Plan::Done));
+        assert_eq!(run(&mut b, TUR), fails(Sense::COMMANDS_CLEARED));
+        lu.reset();
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::LUN_RESET));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::LUN_RESET));
+    }
+
+    #[test]
+    fn a_reset_elsewhere_is_told_and_reservations_stay() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(run(&mut a, &[op::RESERVE_6, 0, 0, 0, 0, 0]), Ok(Plan::Done));
+        lu.was_reset_elsewhere();
+        for n in [&mut a, &mut b] {
+            assert_eq!(run(n, TUR), fails(Sense::POWER_ON));
+        }
+        assert!(run(&mut a, READ_ONE).is_ok());
+        assert_eq!(run(&mut b, READ_ONE), Err(lunar_wire::scsi::Status::ReservationConflict.into()));
+    }
+
+    #[test]
+    fn a_read_only_access_list_protects_from_writes() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), true);
+        assert_eq!(run(&mut n, TUR), fails(Sense::POWER_ON));
+        assert!(run(&mut n, READ_ONE).is_ok());
+        assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::WRITE_PROTECTED));
+    }
+
+    #[test]
+    fn a_nexus_that_goes_leaves_nothing_behind() {
+        let lu = lu(disk());
+        drop(nexus(&lu, "a"));
+        assert!(lu.change().peers.is_empty());
+    }
+
+    #[test]
+    fn a_lost_nexus_holds_nothing_before_its_core_drops_it() {
+        const PREVENT: &[u8] = &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0];
+        const EJECT: &[u8] = &[op::START_STOP_UNIT, 0, 0, 0, 2, 0];
+        let lu = lu(crate::Settings { removable: true, ..disk() });
+        let (mut lost, mut other) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert!(run(&mut lost, PREVENT).is_ok());
+        assert!(run(&mut other, EJECT).is_err());
+        assert!(run(&mut lost, &[op::RESERVE_6, 0, 0, 0, 0, 0]).is_ok());
+        assert_eq!(run(&mut other, READ_ONE), Err(lunar_wire::scsi::Status::ReservationConflict.into()));
+        lu.lose(lost.id());
+        assert!(run(&mut other, READ_ONE).is_ok());
+        assert!(run(&mut other, &[op::RESERVE_6, 0, 0, 0, 0, 0]).is_ok());
+        drop(lost);
+        assert!(run(&mut other, EJECT).is_ok());
+        let mut third = nexus(&lu, "c");
+        assert_eq!(run(&mut third, WRITE_ONE), Err(lunar_wire::scsi::Status::ReservationConflict.into()));
+    }
+
+    #[test]
+    fn a_short_cdb_is_no_command() {
+        let mut n = nexus(&lu(disk()), "a");
+        let refused: Failure = Sense::INVALID_OPCODE.into();
+        assert_eq!(n.begin(&[]), Err(refused));
+    }
+}

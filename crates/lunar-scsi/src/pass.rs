@@ -1,0 +1,257 @@
+//! Commands of a logical unit elsewhere: which of them are answered here nevertheless, and what keeps one from
+//! being handed over.
+
+use crate::dispatch::{self, Who};
+use crate::reservation;
+use crate::table::{self, Changes, Cx, Row};
+use crate::{Allowed, Answer, Lu, NexusId, Op, Plan, State};
+use lunar_wire::scsi::{Sense, Status, op};
+
+/// Commands that pass unit attentions by (SPC-5 section 5.14).
+const DESPITE_ATTENTION: [u8; 3] = [op::INQUIRY, op::REPORT_LUNS, op::REQUEST_SENSE];
+
+/// What a device does not change by, whatever its type: all that somebody who may only read can send.
+const READING: [u8; 29] = [
+    op::TEST_UNIT_READY,
+    op::REQUEST_SENSE,
+    op::READ_6,
+    op::INQUIRY,
+    op::MODE_SENSE_6,
+    op::MODE_SENSE_10,
+    op::RECEIVE_DIAGNOSTIC,
+    op::READ_CAPACITY_10,
+    op::READ_10,
+    op::READ_12,
+    op::READ_16,
+    op::VERIFY_10,
+    op::VERIFY_12,
+    op::VERIFY_16,
+    op::PRE_FETCH_10,
+    op::PRE_FETCH_16,
+    op::READ_DEFECT_DATA_10,
+    op::READ_BUFFER_10,
+    op::READ_TOC,
+    op::GET_CONFIGURATION,
+    op::LOG_SENSE,
+    op::PERSISTENT_RESERVE_IN,
+    op::SERVICE_ACTION_IN_16,
+    op::REPORT_LUNS,
+    op::MAINTENANCE_IN,
+    op::READ_BLOCK_LIMITS,
+    op::REPORT_DENSITY_SUPPORT,
+    op::SYNCHRONIZE_CACHE_10,
+    op::SYNCHRONIZE_CACHE_16,
+];
+
+/// Operation codes of [`READING`] of which only these service actions read (SPC-5 table 95, SBC-4 table 33). Others of
+/// the first remove or restore parts of a medium; the second is SEND KEY where the service action would be zero, on a
+/// CD/DVD device.
+const READING_ACTIONS: [(u8, &[u8]); 2] = [
+    (op::SERVICE_ACTION_IN_16, &[0x10, 0x11, 0x12, 0x13, 0x16, 0x17]),
+    (op::MAINTENANCE_IN, &[0x05, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10]),
+];
+
+/// A command that changes nothing, whatever the type of the device. One that is not known may change something.
+fn reads(cdb: &[u8]) -> bool {
+    let actions = READING_ACTIONS.iter().find(|(opcode, _)| *opcode == cdb[0]);
+    READING.contains(&cdb[0]) && actions.is_none_or(|(_, actions)| actions.contains(&(cdb[1] & 0x1f)))
+}
+
+/// An unknown command conflicts with every reservation that it could break.
+static UNKNOWN: Row = Row::new(0xff, |_| Ok(Plan::Done), Allowed::Never, Changes::Shared, &[0xff]);
+
+/// Every nexus has one of its own there: only the inventory of this target is answered here.
+pub(crate) fn own(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+    if cx.state.busy {
+        return Err(Status::Busy.into());
+    }
+    let opcode = cx.cdb[0];
+    if opcode == op::REPORT_LUNS {
+        return dispatch::here(cx, who);
+    }
+    if !DESPITE_ATTENTION.contains(&opcode)
+        && let Some(sense) = told_here(cx.state, who.id)
+    {
+        return Err(sense.into());
+    }
+    hand_over(cx, who)
+}
+
+/// All nexuses share one there: reservations and what is told to each are ours.
+pub(crate) fn shared(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+    let opcode = cx.cdb[0];
+    let has_attention = cx.state.peers.get(&who.id).is_some_and(|p| !p.attentions.is_empty());
+    // The device could answer, but all nexuses share one nexus there.
+    let is_reservation = reservation::OPCODES.contains(&opcode);
+    if is_reservation || opcode == op::REPORT_LUNS || (opcode == op::REQUEST_SENSE && has_attention) {
+        return dispatch::here(cx, who);
+    }
+    if cx.state.busy {
+        return Err(Status::Busy.into());
+    }
+    if !DESPITE_ATTENTION.contains(&opcode) {
+        dispatch::attention(cx.state, who.id)?;
+    }
+    let settings = cx.lu.settings();
+    let row = table::find(&settings, cx.cdb).unwrap_or(&UNKNOWN);
+    if cx.state.reservations.conflicts(row, who.id, who.port) {
+        return Err(Status::ReservationConflict.into());
+    }
+    hand_over(cx, who)
+}
+
+/// EXTENDED COPY and what goes with it: they name other logical units, and there it would count what this router may
+/// do, not what its host may.
+const REACHING: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
+
+fn hand_over(cx: &Cx<'_>, who: Who<'_>) -> Answer {
+    if REACHING.contains(&cx.cdb[0]) {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
+    if (who.read_only || cx.lu.settings().read_only) && !reads(cx.cdb) {
+        return Err(Sense::WRITE_PROTECTED.into());
+    }
+    Ok(Plan::op(Op::Pass))
+}
+
+/// The next attention that only this target can tell of. Resets and the like come from there, on the nexus that
+/// heard of them.
+fn told_here(state: &mut State, id: NexusId) -> Option<Sense> {
+    const OURS: [Sense; 3] = [Sense::LUNS_CHANGED, Sense::MEDIUM_CHANGED, Sense::INQUIRY_CHANGED];
+    let attentions = &mut state.peers.get_mut(&id)?.attentions;
+    std::iter::from_fn(|| attentions.take()).find(|sense| OURS.contains(sense))
+}
+
+impl Lu {
+    /// A unit attention came back with a command of this nexus. Where all share one nexus there, nobody else will
+    /// hear of it from there.
+    pub fn heard(&self, nexus: NexusId, sense: Sense) {
+        if self.settings().passes == crate::Passes::Shared {
+            self.change().raise_on_others(sense, nexus);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use crate::{Passes, Settings};
+
+    const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const INQUIRY: &[u8] = &[op::INQUIRY, 0, 0, 0, 36, 0];
+    const SENSE: &[u8] = &[op::REQUEST_SENSE, 0, 0, 0, 18, 0];
+    const TUR: &[u8] = &[op::TEST_UNIT_READY];
+    const RESERVE: &[u8] = &[op::RESERVE_6, 0, 0, 0, 0, 0];
+    /// MOVE MEDIUM, which no disk knows.
+    const MOVE: &[u8] = &[0xa5, 0, 0, 1, 0, 2, 0, 3];
+
+    fn passed() -> Answer {
+        Ok(Plan::op(Op::Pass))
+    }
+
+    fn passing(passes: Passes) -> std::sync::Arc<Lu> {
+        lu(Settings { passes, ..disk() })
+    }
+
+    #[test]
+    fn with_a_nexus_of_its_own_all_but_the_inventory_goes_over() {
+        let lu = passing(Passes::Own);
+        let mut n = lu.attach(port("a"), false);
+        for cdb in [READ_ONE, WRITE_ONE, INQUIRY, SENSE, TUR, RESERVE, MOVE, &[op::PERSISTENT_RESERVE_OUT]] {
+            assert_eq!(run(&mut n, cdb), passed(), "{cdb:02x?}");
+        }
+        let inventory = run(&mut n, &[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(inventory, Ok(Plan::op(Op::ReportLuns { select: 0, allocation_len: 256 })));
+        lu.reset();
+        assert_eq!(run(&mut n, TUR), passed(), "the device tells of its resets itself");
+        lu.luns_changed();
+        assert_eq!(run(&mut n, INQUIRY), passed());
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::LUNS_CHANGED));
+        assert_eq!(run(&mut n, READ_ONE), passed());
+        lu.set_busy(true);
+        assert_eq!(run(&mut n, READ_ONE), Err(Status::Busy.into()));
+    }
+
+    #[test]
+    fn with_a_shared_nexus_reservations_are_kept_here() {
+        let lu = passing(Passes::Shared);
+        let (mut a, mut b) = (nexus_of(&lu, "a"), nexus_of(&lu, "b"));
+        assert_eq!(run(&mut a, RESERVE), Ok(Plan::Done));
+        for cdb in [READ_ONE, WRITE_ONE, MOVE, TUR] {
+            assert_eq!(run(&mut a, cdb), passed());
+            assert_eq!(run(&mut b, cdb), Err(Status::ReservationConflict.into()), "{cdb:02x?}");
+        }
+        assert_eq!(run(&mut b, INQUIRY), passed());
+    }
+
+    #[test]
+    fn what_a_shared_nexus_hears_is_told_to_the_others() {
+        let lu = passing(Passes::Shared);
+        let (mut a, mut b) = (nexus_of(&lu, "a"), nexus_of(&lu, "b"));
+        lu.heard(a.id(), Sense::MEDIUM_CHANGED);
+        assert_eq!(run(&mut a, TUR), passed());
+        assert_eq!(run(&mut b, INQUIRY), passed());
+        assert_eq!(data(&mut b, SENSE), Sense::MEDIUM_CHANGED.encode(false));
+        assert_eq!(run(&mut b, SENSE), passed());
+        assert_eq!(run(&mut b, READ_ONE), passed());
+        let own = passing(Passes::Own);
+        let (a, mut b) = (own.attach(port("a"), false), own.attach(port("b"), false));
+        own.heard(a.id(), Sense::MEDIUM_CHANGED);
+        assert_eq!(run(&mut b, TUR), passed(), "its own nexus hears of it there");
+    }
+
+    #[test]
+    fn who_may_only_read_changes_nothing_there() {
+        for passes in [Passes::Own, Passes::Shared] {
+            let lu = passing(passes);
+            let mut n = lu.attach(port("a"), true);
+            let _power_on = run(&mut n, TUR);
+            // READ BLOCK LIMITS and REPORT DENSITY SUPPORT, which hosts send when they open a tape.
+            for cdb in [READ_ONE, &[0x05], &[0x44, 0, 0, 0, 0, 0, 0, 1, 0, 0]] {
+                assert_eq!(run(&mut n, cdb), passed(), "{cdb:02x?}");
+            }
+            for cdb in [WRITE_ONE, MOVE, RESERVE, &[op::PERSISTENT_RESERVE_OUT], &[op::MODE_SELECT_6, 0x11]] {
+                assert_eq!(run(&mut n, cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn service_actions_that_change_a_device_are_refused_to_guests() {
+        let mut n = passing(Passes::Own).attach(port("a"), true);
+        let (capacity, truncate, groups, send_key) = ([0x9e, 0x10], [0x9e, 0x18], [0xa3, 0x0a], [0xa3, 0]);
+        for cdb in [capacity, groups] {
+            assert_eq!(run(&mut n, &cdb), passed(), "{cdb:02x?}");
+        }
+        for cdb in [truncate, send_key] {
+            assert_eq!(run(&mut n, &cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
+        }
+    }
+
+    #[test]
+    fn nobody_reaches_other_disks_through_a_copy() {
+        for passes in [Passes::Own, Passes::Shared] {
+            let mut n = passing(passes).attach(port("a"), false);
+            let _power_on = run(&mut n, TUR);
+            assert_eq!(run(&mut n, &[op::EXTENDED_COPY]), fails(Sense::INVALID_OPCODE));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_reserved_knows_no_reservations() {
+        let lu = lu(Settings { reservable: false, ..disk() });
+        let mut n = nexus_of(&lu, "a");
+        for opcode in reservation::OPCODES {
+            assert_eq!(run(&mut n, &[opcode]), fails(Sense::INVALID_OPCODE));
+        }
+        assert!(run(&mut n, READ_ONE).is_ok());
+    }
+
+    fn nexus_of(lu: &std::sync::Arc<Lu>, initiator: &str) -> crate::Nexus {
+        let mut n = lu.attach(port(initiator), false);
+        assert_eq!(run(&mut n, TUR), fails(Sense::POWER_ON));
+        n
+    }
+}

@@ -1,0 +1,194 @@
+//! What a command comes to.
+
+use crate::{Draft, NexusId};
+use lunar_wire::scsi::{Sense, Status};
+
+/// A command's plan, or why it fails.
+pub type Answer = Result<Plan, Failure>;
+
+/// A status other than GOOD, with its sense data when it is CHECK CONDITION.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The status.
+    pub status: Status,
+    /// Sense, for CHECK CONDITION.
+    pub sense: Option<Sense>,
+}
+
+impl From<Sense> for Failure {
+    fn from(sense: Sense) -> Self {
+        Failure { status: Status::CheckCondition, sense: Some(sense) }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure { status, sense: None }
+    }
+}
+
+/// What is to be done for a command. Offsets and lengths are bytes of the medium, inside its capacity.
+#[derive(Debug, PartialEq)]
+pub enum Plan {
+    /// GOOD, no data.
+    Done,
+    /// Data-In, already cut to the allocation length, then GOOD.
+    Data(Vec<u8>),
+    /// Read from the medium.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// Write Data-Out to the medium.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// On stable storage before status: FUA, or the write cache is off.
+        stable: bool,
+    },
+    /// Fetch this many bytes of parameter data and call [`Nexus::parameters`](crate::Nexus::parameters) with
+    /// them.
+    Parameters {
+        /// Bytes; never 0.
+        len: u32,
+    },
+    /// Anything rarer.
+    Op(Box<Op>),
+}
+
+/// The rarer operations on a medium or on the whole logical unit. Each ends with GOOD unless it fails.
+#[derive(Debug, PartialEq)]
+pub enum Op {
+    /// Acknowledged writes become stable.
+    Flush,
+    /// A hint. It ends with GOOD: CONDITION MET would promise that the cache holds all of it.
+    Prefetch { offset: u64, len: u64 },
+    /// Read the medium back and, as `compare` says, compare it with Data-Out.
+    Verify { offset: u64, len: u64, compare: Compare },
+    /// Write Data-Out, make it stable, and read it back; with `compare` byte by byte.
+    WriteVerify { offset: u64, len: u32, compare: bool },
+    /// Write one block (Data-Out, or zeros without Data-Out when `zero`) over and over.
+    WriteSame { offset: u64, len: u64, zero: bool, unmap: bool, block_size: u32, stable: bool },
+    /// Give space back: offset and length of each extent.
+    Unmap { extents: Vec<(u64, u64)>, stable: bool },
+    /// Data-Out is what is expected and then what is to be written, `len` bytes each.
+    CompareAndWrite { offset: u64, len: u32, stable: bool },
+    /// Write Data-Out as one, on stable storage before status: others, and whoever looks after a failure, see all of it
+    /// or nothing.
+    WriteAtomic { offset: u64, len: u32 },
+    /// Data-Out is ORed into the medium.
+    OrWrite { offset: u64, len: u32, stable: bool },
+    /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
+    /// convert.
+    LbaStatus { offset: u64, allocation_len: u32, block_size: u32 },
+    /// Nothing is done yet: keep [`Draft::bytes`] on stable storage, and go on with what
+    /// [`Lu::commit`](crate::Lu::commit) says.
+    Keep(Draft),
+    /// Abort every task of these nexuses (PREEMPT AND ABORT).
+    Preempt { victims: Vec<NexusId> },
+    /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
+    ReportLuns { select: u8, allocation_len: u32 },
+    /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every
+    /// segment, copy them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
+    Copy { nexus: NexusId, list_id: u8, segments: Vec<CopySegment> },
+    /// Keep the state of the logical unit, then overwrite every block with
+    /// [`overwrite_block`](crate::overwrite_block) of each pass, or erase them all (`pattern` None), then
+    /// call [`Lu::sanitized`](crate::Lu::sanitized) and keep the state again. With `immediate` status
+    /// comes when the state is kept first. No abort and no reset ends this.
+    Sanitize { pattern: Option<Vec<u8>>, passes: u8, invert: bool, immediate: bool },
+    /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
+    Stop,
+    /// Hand the command over as it is, with all the data that its initiator offers, and tell
+    /// [`Lu::heard`](crate::Lu::heard) of unit attentions that come back.
+    Pass,
+}
+
+/// What VERIFY compares (BYTCHK).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// Nothing: the medium is read (00b).
+    Nothing,
+    /// Data-Out of the whole length (01b).
+    Whole,
+    /// One block of Data-Out against every block (11b), with its size in bytes.
+    OneBlock(u32),
+}
+
+/// A block to block segment of EXTENDED COPY. Logical units are named by their NAA designator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopySegment {
+    /// NAA designator of the source.
+    pub source: Vec<u8>,
+    /// NAA designator of the destination.
+    pub destination: Vec<u8>,
+    /// First block of the source.
+    pub source_lba: u64,
+    /// First block of the destination.
+    pub destination_lba: u64,
+    /// Number of blocks: of the source, or of the destination when `count_by_destination` (DC).
+    pub blocks: u64,
+    /// DC bit.
+    pub count_by_destination: bool,
+    /// Block size of the source in bytes as its descriptor tells it; 0 when it does not.
+    pub source_block_size: u32,
+    /// Block size of the destination likewise.
+    pub destination_block_size: u32,
+}
+
+impl Plan {
+    /// Data-In; nothing at all is [`Plan::Done`].
+    pub(crate) fn data(data: Vec<u8>) -> Plan {
+        if data.is_empty() { Plan::Done } else { Plan::Data(data) }
+    }
+
+    /// One of the rarer operations.
+    pub(crate) fn op(op: Op) -> Plan {
+        Plan::Op(Box::new(op))
+    }
+
+    /// Data-In cut to an allocation length.
+    pub(crate) fn data_cut(mut data: Vec<u8>, allocation_len: u32) -> Plan {
+        data.truncate(allocation_len as usize);
+        Plan::data(data)
+    }
+
+    /// Bytes that a WRITE puts on the medium.
+    pub fn written_len(&self) -> Option<u32> {
+        match self {
+            Plan::Write { len, .. } => Some(*len),
+            Plan::Op(op) => match **op {
+                Op::WriteAtomic { len, .. } => Some(len),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Bytes of Data-Out that the command needs.
+    pub fn data_out_len(&self) -> u32 {
+        match self {
+            Plan::Write { len, .. } | Plan::Parameters { len } => *len,
+            Plan::Op(op) => op.data_out_len(),
+            Plan::Done | Plan::Data(_) | Plan::Read { .. } => 0,
+        }
+    }
+}
+
+impl Op {
+    fn data_out_len(&self) -> u32 {
+        match self {
+            Op::Verify { len, compare: Compare::Whole, .. } => *len as u32,
+            Op::Verify { compare: Compare::OneBlock(size), .. } => *size,
+            Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
+            Op::WriteSame { zero: false, block_size, .. } => *block_size,
+            Op::CompareAndWrite { len, .. } => 2 * len,
+            // How much that is only the device knows: all that is offered.
+            Op::Pass => u32::MAX,
+            _ => 0,
+        }
+    }
+}

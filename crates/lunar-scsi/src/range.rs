@@ -1,0 +1,91 @@
+//! LBA and length of the commands that address the medium, wherever their CDB keeps them.
+
+use crate::{Settings, State};
+use lunar_wire::be;
+use lunar_wire::scsi::Sense;
+
+/// The most that one command moves, in bytes (MAXIMUM TRANSFER LENGTH of VPD B0h).
+pub(crate) const MAX_TRANSFER: u32 = 32 << 20;
+
+/// What a CDB addresses, in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) lba: u64,
+    pub(crate) blocks: u32,
+}
+
+impl Range {
+    /// By the group code of the operation code (SPC-5 section 4.2.5.1). 0 blocks of a 6-byte CDB are 256.
+    #[inline]
+    pub(crate) fn of(cdb: &[u8]) -> Range {
+        match cdb[0] >> 5 {
+            0 => {
+                let lba = (be::get24(&cdb[1..]) & 0x1f_ffff) as u64;
+                Range { lba, blocks: if cdb[4] == 0 { 256 } else { cdb[4] as u32 } }
+            }
+            1 | 2 => Range { lba: be::get32(&cdb[2..]) as u64, blocks: be::get16(&cdb[7..]) as u32 },
+            5 => Range { lba: be::get32(&cdb[2..]) as u64, blocks: be::get32(&cdb[6..]) },
+            _ => Range { lba: be::get64(&cdb[2..]), blocks: be::get32(&cdb[10..]) },
+        }
+    }
+
+    /// Where the CDB keeps the number of blocks, for field pointers.
+    pub(crate) fn length_field(cdb: &[u8]) -> u16 {
+        match cdb[0] >> 5 {
+            0 => 4,
+            1 | 2 => 7,
+            5 => 6,
+            _ => 10,
+        }
+    }
+
+    /// It ends within the medium. An empty range may stand at its very end.
+    #[inline]
+    pub(crate) fn fits(&self, capacity: u64) -> bool {
+        self.lba.checked_add(self.blocks as u64).is_some_and(|end| end <= capacity)
+    }
+
+    /// LBA OUT OF RANGE with the first LBA that is.
+    pub(crate) fn check(&self, state: &State) -> Result<(), Sense> {
+        if self.fits(state.blocks) {
+            return Ok(());
+        }
+        Err(Sense::LBA_OUT_OF_RANGE.at(self.lba.max(state.blocks)))
+    }
+
+    /// First byte and length in bytes of a transfer that fits, not longer than the limit.
+    pub(crate) fn transfer(&self, cdb: &[u8], settings: &Settings) -> Result<(u64, u32), Sense> {
+        if self.blocks > MAX_TRANSFER / settings.block_size {
+            return Err(Sense::cdb_field(Range::length_field(cdb), 7));
+        }
+        Ok((self.lba * settings.block_size as u64, self.blocks * settings.block_size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_group_keeps_its_fields_elsewhere() {
+        let mut cdb: [u8; 16] = std::array::from_fn(|i| i as u8);
+        for (opcode, lba, blocks) in [
+            (0x08, 0x010203, 4),
+            (0x28, 0x02030405, 0x0708),
+            (0x41, 0x02030405, 0x0708),
+            (0xa8, 0x02030405, 0x06070809),
+            (0x88, 0x0203040506070809, 0x0a0b0c0d),
+        ] {
+            cdb[0] = opcode;
+            assert_eq!(Range::of(&cdb), Range { lba, blocks }, "{opcode:02x}");
+        }
+        assert_eq!(Range::of(&[8, 0xff, 0, 0, 0]), Range { lba: 0x1f0000, blocks: 256 });
+    }
+
+    #[test]
+    fn an_end_beyond_64_bits_does_not_fit() {
+        assert!(!Range { lba: u64::MAX, blocks: 2 }.fits(u64::MAX));
+        assert!(Range { lba: 10, blocks: 0 }.fits(10));
+        assert!(!Range { lba: 11, blocks: 0 }.fits(10));
+    }
+}

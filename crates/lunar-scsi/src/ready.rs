@@ -1,0 +1,44 @@
+//! TEST UNIT READY and REQUEST SENSE (SPC-5).
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Plan};
+use lunar_wire::scsi::{Sense, op};
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(
+        op::TEST_UNIT_READY,
+        |_| Ok(Plan::Done),
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x00, 0, 0, 0, 0, 0],
+    )
+    .medium(),
+    Row::new(
+        op::REQUEST_SENSE,
+        request_sense,
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x03, 0x01, 0, 0, 0xff, 0],
+    )
+    .despite_attention()
+    .in_standby()
+    .while_sanitizing(),
+];
+
+/// A pending unit attention, what the logical unit is busy with, or nothing; always with GOOD (SPC-5 section
+/// 6.39).
+fn request_sense(cx: &mut Cx<'_>) -> Answer {
+    let pending = cx.state.peers.get_mut(&cx.nexus).and_then(|p| p.attentions.take());
+    let sense = pending
+        .or_else(|| cx.state.sanitize.not_ready())
+        .or_else(|| cx.state.alua.not_ready(cx.port))
+        .or_else(|| cx.state.no_medium())
+        .unwrap_or(Sense::NO_SENSE);
+    Ok(sense_data(cx.cdb, sense))
+}
+
+/// Sense data as parameter data: DESC chooses the format.
+pub(crate) fn sense_data(cdb: &[u8], sense: Sense) -> Plan {
+    Plan::data_cut(sense.encode(cdb[1] & 1 != 0), cdb[4] as u32)
+}

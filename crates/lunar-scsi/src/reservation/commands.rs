@@ -1,0 +1,136 @@
+//! The commands: rows of the command table, and what joins the registry to the logical unit.
+
+use super::actions::{InitiatorPort, Scene};
+use super::registry::{Effect, Registrant, Registry};
+use super::report;
+use super::request::{self, Action, Request};
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, NexusId, Op, Plan, State};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, Status, op};
+use std::collections::{BTreeMap, BTreeSet};
+
+const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, changes: Changes, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, Allowed::Always, changes, usage)
+}
+
+const fn reserves(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
+    row(opcode, handler, Changes::Shared, usage)
+}
+
+const fn prin(action: u16, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
+    row(op::PERSISTENT_RESERVE_IN, handler, Changes::Nothing, usage).action(action).in_standby()
+}
+
+const fn prout(action: u16, usage: &'static [u8]) -> Row {
+    reserves(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().keeps()
+}
+
+/// Rows of the command table. Keys decide of PERSISTENT RESERVE OUT, and handlers of RESERVE and RELEASE: as rows
+/// they are let through. SCOPE and TYPE may be set where they are ignored.
+#[rustfmt::skip]
+pub(crate) const ROWS: &[Row] = &[
+    reserves(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]),
+    reserves(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]),
+    reserves(op::RESERVE_10, reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    reserves(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    prin(0, |cx| read(cx, report::keys), &[0x5e, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    prin(1, |cx| read(cx, report::reservation), &[0x5e, 1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    prin(2, |cx| read(cx, report::capabilities), &[0x5e, 2, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    prin(3, |cx| read(cx, report::full_status), &[0x5e, 3, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    prout(0, &[0x5f, 0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(1, &[0x5f, 1, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(2, &[0x5f, 2, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(3, &[0x5f, 3, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(4, &[0x5f, 4, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(5, &[0x5f, 5, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(6, &[0x5f, 6, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+    prout(7, &[0x5f, 7, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
+];
+
+/// RESERVE(6) and (10) of the whole logical unit for the nexus itself; no other form is known.
+fn reserve(cx: &mut Cx<'_>) -> Answer {
+    let reservations = &mut cx.state.reservations;
+    if reservations.covered(cx.port) {
+        return Ok(Plan::Done);
+    }
+    let others = reservations.reserved.is_some_and(|holder| holder != cx.nexus);
+    if others || !reservations.registry.keys.is_empty() {
+        return Err(Status::ReservationConflict.into());
+    }
+    reservations.reserved = Some(cx.nexus);
+    cx.state.touch();
+    Ok(Plan::Done)
+}
+
+/// RELEASE(6) and (10): GOOD without effect from any nexus that did not reserve.
+fn release(cx: &mut Cx<'_>) -> Answer {
+    let reservations = &mut cx.state.reservations;
+    if !reservations.registry.keys.is_empty() && !reservations.covered(cx.port) {
+        return Err(Status::ReservationConflict.into());
+    }
+    if reservations.reserved == Some(cx.nexus) {
+        reservations.reserved = None;
+        cx.state.touch();
+    }
+    Ok(Plan::Done)
+}
+
+fn read(cx: &mut Cx<'_>, report: fn(&Registry) -> Vec<u8>) -> Answer {
+    let data = report(&cx.state.reservations.registry);
+    Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
+}
+
+fn reserve_out(cx: &mut Cx<'_>) -> Answer {
+    let action = Action::ALL[(cx.cdb[1] & 0x07) as usize];
+    let len = request::length(action, cx.cdb)?;
+    let Some(data) = cx.parameters else { return Ok(Plan::Parameters { len }) };
+    // While the parameter list was on its way somebody may have come by RESERVE.
+    if cx.state.reservations.reserved.is_some() {
+        return Err(Status::ReservationConflict.into());
+    }
+    let data = data.get(..len as usize).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    let request = Request::decode(action, cx.cdb, data)?;
+    let known = if request.names() { known(cx.state) } else { BTreeSet::new() };
+    let scene = Scene { who: &cx.port.into(), ports: &cx.port.ports, known: &known };
+    let registry = &mut cx.state.reservations.registry;
+    let persisted = registry.persists;
+    let effect = registry.act(&scene, &request)?;
+    let save = persisted || registry.persists;
+    Ok(finish(cx.state, action, effect, save))
+}
+
+/// Every initiator port that is logged in.
+fn known(state: &State) -> BTreeSet<InitiatorPort> {
+    state.peers.values().map(|p| (p.port.initiator.clone(), p.port.isid, p.port.user.clone())).collect()
+}
+
+/// Raises the unit attentions, and says what remains to be done.
+fn finish(state: &mut State, action: Action, effect: Effect, save: bool) -> Plan {
+    let ids = logged_in(state);
+    for (on, sense) in &effect.attentions {
+        for id in ids.get(on).into_iter().flatten() {
+            if let Some(peer) = state.peers.get_mut(id) {
+                peer.attentions.raise(*sense);
+            }
+        }
+    }
+    if save {
+        state.changed_what_is_saved();
+    }
+    state.touch();
+    let victims: Vec<NexusId> = effect.victims.iter().filter_map(|v| ids.get(v)).flatten().copied().collect();
+    match action {
+        Action::PreemptAndAbort if !victims.is_empty() => Plan::op(Op::Preempt { victims }),
+        _ => Plan::Done,
+    }
+}
+
+/// The nexuses behind each registrant.
+fn logged_in(state: &State) -> BTreeMap<Registrant, Vec<NexusId>> {
+    let mut ids: BTreeMap<Registrant, Vec<NexusId>> = BTreeMap::new();
+    for (id, peer) in &state.peers {
+        ids.entry(Registrant::from(&*peer.port)).or_default().push(*id);
+    }
+    ids
+}

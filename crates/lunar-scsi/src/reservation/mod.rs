@@ -1,0 +1,141 @@
+//! Reservations: RESERVE and RELEASE (SPC-2 section 5.5.1), and persistent reservations (SPC-5 section 5.14).
+
+mod actions;
+mod commands;
+mod registry;
+mod report;
+mod request;
+mod saved;
+#[cfg(test)]
+mod tests;
+mod transport_id;
+mod types;
+
+use crate::capacity::READ_CAPACITY_16;
+use crate::table::Row;
+use crate::{Allowed, Invalid, Lu, NexusId, Port, Settings};
+use lunar_wire::scsi::op;
+use registry::Registry;
+
+pub(crate) use commands::ROWS;
+
+/// The commands that are about reservations.
+pub(crate) const OPCODES: [u8; 6] = [
+    op::PERSISTENT_RESERVE_IN,
+    op::PERSISTENT_RESERVE_OUT,
+    op::RESERVE_6,
+    op::RELEASE_6,
+    op::RESERVE_10,
+    op::RELEASE_10,
+];
+
+/// A field pointer without a bit pointer.
+const NO_BIT: u8 = 8;
+
+/// Operation codes and service actions that the RESERVE of another nexus lets through (SPC-2 table 10, SBC-2
+/// table 9, and what came later and is like them); RELEASE has no effect then.
+const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
+    (op::INQUIRY, None),
+    (op::REQUEST_SENSE, None),
+    (op::REPORT_LUNS, None),
+    (op::LOG_SENSE, None),
+    (op::READ_CAPACITY_10, None),
+    (op::SERVICE_ACTION_IN_16, Some(READ_CAPACITY_16)),
+    (op::MAINTENANCE_IN, Some(REPORT_TARGET_PORT_GROUPS)),
+    (op::START_STOP_UNIT, None),
+    (op::PREVENT_ALLOW, None),
+    (op::RELEASE_6, None),
+    (op::RELEASE_10, None),
+];
+const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
+
+impl Lu {
+    /// Nobody keeps what [`Lu::saved`] gives: registrations that ask to persist through power loss (APTPL)
+    /// are refused, and so are mode pages that are to be saved (SP).
+    pub fn set_volatile(&self) {
+        self.change().reservations.registry.can_persist = false;
+    }
+
+    /// How many are registered, and whether there is a persistent reservation.
+    pub fn reservations(&self) -> (usize, bool) {
+        let registry = &self.change().reservations.registry;
+        (registry.keys.len(), registry.reservation.is_some())
+    }
+}
+
+/// Registrations and reservations of a logical unit.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    /// Who reserved the logical unit by RESERVE.
+    reserved: Option<NexusId>,
+    registry: Registry,
+}
+
+impl State {
+    /// Nobody registered.
+    pub(crate) fn new(settings: &Settings) -> State {
+        State { reserved: None, registry: Registry::new(settings.max_registrants) }
+    }
+
+    /// Registrants at most; those beyond it stay, but none joins them.
+    pub(crate) fn set_max_registrants(&mut self, max: usize) {
+        self.registry.max = max;
+    }
+
+    /// A reservation keeps this nexus from a command.
+    pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &Port) -> bool {
+        match self.reserved {
+            // Persistent reservations conflict with RESERVE, whoever asks.
+            Some(_) if persistent(row.opcode) => true,
+            Some(holder) if holder == nexus => false,
+            // START STOP UNIT and PREVENT ALLOW have forms that never pass: these ask as `Allowed::Never`.
+            Some(_) if row.allowed != Allowed::Always => true,
+            Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
+            None => !self.registry.lets(port, row.allowed),
+        }
+    }
+
+    /// What is to persist is kept.
+    pub(crate) fn can_persist(&self) -> bool {
+        self.registry.can_persist
+    }
+
+    /// A nexus came: a registration that had no user is its own if it has one. Whether there was such a registration.
+    pub(crate) fn attach(&mut self, port: &Port) -> bool {
+        self.registry.adopt(&port.into())
+    }
+
+    /// A nexus went: its RESERVE ends, its registration stays.
+    pub(crate) fn detach(&mut self, nexus: NexusId) {
+        if self.reserved == Some(nexus) {
+            self.reserved = None;
+        }
+    }
+
+    /// Logical unit reset: RESERVE ends, persistent reservations stay.
+    pub(crate) fn reset(&mut self) {
+        self.reserved = None;
+    }
+
+    /// What persists through power loss (APTPL); empty for nothing.
+    pub(crate) fn save(&self) -> Vec<u8> {
+        saved::encode(&self.registry)
+    }
+
+    /// Takes what `save` gave.
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
+        self.registry = saved::decode(bytes, self.registry.max)?;
+        saved::fold_names(&mut self.registry);
+        Ok(())
+    }
+
+    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation lets this nexus do everything
+    /// anyway (CRH, SPC-5 section 5.14.3).
+    fn covered(&self, port: &Port) -> bool {
+        self.registry.reservation.is_some() && self.registry.lets(port, Allowed::Never)
+    }
+}
+
+fn persistent(opcode: u8) -> bool {
+    matches!(opcode, op::PERSISTENT_RESERVE_IN | op::PERSISTENT_RESERVE_OUT)
+}

@@ -1,0 +1,180 @@
+//! Who is registered, with which key, and who holds the persistent reservation (SPC-5 section 5.14).
+
+use super::types::{Standing, Type};
+use crate::{Allowed, Failure, Port, Protocol};
+use lunar_wire::scsi::{Sense, Status};
+use std::collections::BTreeMap;
+
+/// An I_T nexus as registrations name it: it outlives sessions. The target is the logical unit's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Registrant {
+    /// iSCSI name of the initiator, or its port of SRP, compared byte by byte as logins compare it.
+    pub(crate) initiator: String,
+    /// ISID of its sessions; zero over SRP.
+    pub(crate) isid: [u8; 6],
+    /// Relative target port identifier.
+    pub(crate) tag: u16,
+    /// The CHAP user of its sessions. Empty without CHAP, and where it is not known yet: for ports that were named by
+    /// others, and in what older versions kept.
+    pub(crate) user: String,
+}
+
+impl From<&Port> for Registrant {
+    fn from(port: &Port) -> Self {
+        let (initiator, user) = (port.initiator.clone(), port.user.clone());
+        Registrant { initiator, isid: port.isid, tag: port.own().relative(), user }
+    }
+}
+
+impl Registrant {
+    /// The protocol of both ports.
+    pub(super) fn protocol(&self) -> Protocol {
+        Protocol::of_initiator(&self.initiator)
+    }
+
+    /// Name and ISID are those of its initiator port.
+    pub(super) fn is_named(&self, initiator: &str, isid: [u8; 6]) -> bool {
+        self.initiator == initiator && self.isid == isid
+    }
+}
+
+/// A persistent reservation; its scope is the logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reservation {
+    /// Its type.
+    pub(super) kind: Type,
+    /// Who holds it; nobody in particular under an all registrants type.
+    pub(super) holder: Option<Registrant>,
+}
+
+/// Registrations and persistent reservation of a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Registry {
+    /// Keys; never 0.
+    pub(super) keys: BTreeMap<Registrant, u64>,
+    pub(super) reservation: Option<Reservation>,
+    /// PRGENERATION.
+    pub(super) generation: u32,
+    /// Everything persists through power loss (APTPL of the latest registration).
+    pub(super) persists: bool,
+    /// Somebody keeps what is to persist (PTPL_C).
+    pub(super) can_persist: bool,
+    /// Registrants at most.
+    pub(super) max: usize,
+}
+
+/// What a service action brings about besides its status.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Effect {
+    /// Unit attentions, and on whom.
+    pub(super) attentions: Vec<(Registrant, Sense)>,
+    /// Who was preempted: PREEMPT AND ABORT aborts their tasks.
+    pub(super) victims: Vec<Registrant>,
+}
+
+impl Effect {
+    pub(super) fn raise(&mut self, sense: Sense, on: impl IntoIterator<Item = Registrant>) {
+        self.attentions.extend(on.into_iter().map(|r| (r, sense)));
+    }
+}
+
+impl Registry {
+    /// Nobody registered.
+    pub(super) fn new(max: usize) -> Registry {
+        Registry {
+            keys: BTreeMap::new(),
+            reservation: None,
+            generation: 0,
+            persists: false,
+            can_persist: true,
+            max,
+        }
+    }
+
+    /// How a nexus stands to the reservation.
+    pub(super) fn standing(&self, who: &Registrant) -> Standing {
+        let registered = self.keys.contains_key(who);
+        match &self.reservation {
+            Some(r) if r.holder.as_ref().map_or(r.kind.all_registrants() && registered, |h| h == who) => {
+                Standing::Holder
+            }
+            _ if registered => Standing::Registrant,
+            _ => Standing::Stranger,
+        }
+    }
+
+    /// The reservation, if there is one, lets a command of this class through.
+    pub(super) fn lets(&self, port: &Port, class: Allowed) -> bool {
+        match &self.reservation {
+            Some(r) if class != Allowed::Always => r.kind.lets(self.standing(&port.into()), class),
+            _ => true,
+        }
+    }
+
+    /// The key of the holder: 0 under an all registrants type.
+    pub(super) fn holder_key(&self) -> u64 {
+        let holder = self.reservation.as_ref().and_then(|r| r.holder.as_ref());
+        holder.and_then(|h| self.keys.get(h)).copied().unwrap_or(0)
+    }
+
+    /// RESERVATION CONFLICT unless this nexus is registered with this key.
+    pub(super) fn check_key(&self, who: &Registrant, key: u64) -> Result<(), Failure> {
+        if self.keys.get(who) == Some(&key) { Ok(()) } else { Err(Status::ReservationConflict.into()) }
+    }
+
+    /// Gives the nexuses this key: all of them, or none when there is no room.
+    pub(super) fn enroll(&mut self, nexuses: Vec<Registrant>, key: u64) -> Result<(), Failure> {
+        let new = nexuses.iter().filter(|n| !self.keys.contains_key(n)).count();
+        if self.keys.len() + new > self.max {
+            return Err(Sense::INSUFFICIENT_REGISTRATIONS.into());
+        }
+        self.keys.extend(nexuses.into_iter().map(|n| (n, key)));
+        Ok(())
+    }
+
+    /// Removes registrations. A reservation that loses its holder ends, and those who shared it learn of it
+    /// (SPC-5 section 5.14.11.3).
+    pub(super) fn remove(&mut self, nexuses: &[Registrant], effect: &mut Effect) {
+        for nexus in nexuses {
+            self.keys.remove(nexus);
+        }
+        let Some(reservation) = &self.reservation else { return };
+        let held = match &reservation.holder {
+            Some(holder) => self.keys.contains_key(holder),
+            None => !self.keys.is_empty(),
+        };
+        if !held {
+            if reservation.kind.shared() {
+                effect.raise(Sense::RESERVATIONS_RELEASED, self.keys.keys().cloned());
+            }
+            self.reservation = None;
+        }
+    }
+
+    /// A registration without a user passes to the first user that logs in with its name and ISID. False: there is none.
+    pub(super) fn adopt(&mut self, who: &Registrant) -> bool {
+        let plain = Registrant { user: String::new(), ..who.clone() };
+        if who.user.is_empty() || self.keys.contains_key(who) {
+            return false;
+        }
+        let Some(key) = self.keys.remove(&plain) else { return false };
+        self.keys.insert(who.clone(), key);
+        if let Some(holder) =
+            self.reservation.as_mut().and_then(|r| r.holder.as_mut()).filter(|h| **h == plain)
+        {
+            *holder = who.clone();
+        }
+        true
+    }
+
+    /// Puts a reservation in the place of any other.
+    pub(super) fn establish(&mut self, kind: Type, who: &Registrant) {
+        let holder = (!kind.all_registrants()).then(|| who.clone());
+        self.reservation = Some(Reservation { kind, holder });
+    }
+
+    /// Registrants that `pick` takes.
+    pub(super) fn select(&self, mut pick: impl FnMut(&Registrant, u64) -> bool) -> Vec<Registrant> {
+        self.keys.iter().filter(|(n, k)| pick(n, **k)).map(|(n, _)| n.clone()).collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a
+//! version, the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant:
+//! key, target port, ISID, length of the name, name; in the second version also length of the CHAP user, user. The
+//! first one is written when nobody has a user: older versions of this program read it.
+
+use super::registry::{Registrant, Registry, Reservation};
+use super::types::Type;
+use crate::Invalid;
+use lunar_wire::iscsi::name::fold;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Without users.
+const PLAIN: u8 = 1;
+/// With users.
+const VERSION: u8 = 2;
+const NOBODY: u32 = u32::MAX;
+
+/// What to keep: nothing unless APTPL was asked for and somebody is registered.
+pub(super) fn encode(registry: &Registry) -> Vec<u8> {
+    if !registry.persists || registry.keys.is_empty() {
+        return Vec::new();
+    }
+    let reservation = registry.reservation.as_ref();
+    let holder = reservation.and_then(|r| r.holder.as_ref());
+    let number = holder.and_then(|h| registry.keys.keys().position(|n| n == h));
+    let has_users = has_users(registry);
+    let version = if has_users { VERSION } else { PLAIN };
+    let mut out = vec![version, reservation.map_or(0, |r| r.kind as u8)];
+    out.extend_from_slice(&number.map_or(NOBODY, |n| n as u32).to_be_bytes());
+    for (who, key) in &registry.keys {
+        out.extend_from_slice(&key.to_be_bytes());
+        out.extend_from_slice(&who.tag.to_be_bytes());
+        out.extend_from_slice(&who.isid);
+        put(&mut out, &who.initiator);
+        if has_users {
+            put(&mut out, &who.user);
+        }
+    }
+    out
+}
+
+fn has_users(registry: &Registry) -> bool {
+    registry.keys.keys().any(|who| !who.user.is_empty())
+}
+
+fn put(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u16).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Takes what [`encode`] gave. PRGENERATION begins again at 0. More registrants than `max` stay, but none
+/// joins them.
+pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
+    let mut registry = Registry::new(max);
+    if bytes.is_empty() {
+        return Ok(registry);
+    }
+    let mut rest = Reader(bytes);
+    let short = Invalid::new("the reservations are cut short");
+    let [version] = rest.take().ok_or(short.clone())?;
+    if ![PLAIN, VERSION].contains(&version) {
+        return Err(Invalid::new("reservations written by another version"));
+    }
+    let [kind] = rest.take().ok_or(short.clone())?;
+    let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
+    while !rest.0.is_empty() {
+        let (who, key) = registrant(&mut rest, version).ok_or(short.clone())?;
+        // In order, as they were written: so there are no two of a kind, and the number means what it meant.
+        let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
+        if key == 0 || who.initiator.is_empty() || !ordered {
+            return Err(Invalid::new("a registration that cannot be"));
+        }
+        registry.keys.insert(who, key);
+    }
+    if has_users(&registry) != (version == VERSION) {
+        return Err(Invalid::new("reservations with a version of others"));
+    }
+    registry.reservation = reservation(kind, number, &registry.keys)?;
+    registry.persists = true;
+    Ok(registry)
+}
+
+/// Names were saved as hosts spelled them before logins folded them. Of two spellings of one name, the holder's
+/// registration stays.
+pub(super) fn fold_names(registry: &mut Registry) {
+    let folded = |mut who: Registrant| {
+        if let Cow::Owned(name) = fold(&who.initiator) {
+            who.initiator = name;
+        }
+        who
+    };
+    let holder = registry.reservation.as_mut().and_then(|r| r.holder.as_mut());
+    let key = holder.as_ref().and_then(|who| registry.keys.get(*who)).copied();
+    registry.keys =
+        std::mem::take(&mut registry.keys).into_iter().map(|(who, key)| (folded(who), key)).collect();
+    if let (Some(holder), Some(key)) = (holder, key) {
+        *holder = folded(holder.clone());
+        registry.keys.insert(holder.clone(), key);
+    }
+}
+
+fn registrant(rest: &mut Reader<'_>, version: u8) -> Option<(Registrant, u64)> {
+    let key = u64::from_be_bytes(rest.take()?);
+    let tag = u16::from_be_bytes(rest.take()?);
+    let isid = rest.take()?;
+    let initiator = rest.text()?;
+    let user = if version == PLAIN { String::new() } else { rest.text()? };
+    Some((Registrant { initiator, isid, tag, user }, key))
+}
+
+fn reservation(
+    kind: u8,
+    number: u32,
+    keys: &BTreeMap<Registrant, u64>,
+) -> Result<Option<Reservation>, Invalid> {
+    let wrong = Invalid::new("a reservation that cannot be");
+    let holder = keys.keys().nth(number as usize).cloned();
+    match (kind, Type::from_code(kind)) {
+        (0, _) if number == NOBODY && !keys.is_empty() => Ok(None),
+        (_, Some(kind)) if kind.all_registrants() && number == NOBODY && !keys.is_empty() => {
+            Ok(Some(Reservation { kind, holder: None }))
+        }
+        (_, Some(kind)) if !kind.all_registrants() && holder.is_some() => {
+            Ok(Some(Reservation { kind, holder }))
+        }
+        _ => Err(wrong),
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.0.split_first_chunk()?;
+        self.0 = tail;
+        Some(*head)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let len = u16::from_be_bytes(self.take()?) as usize;
+        Some(std::str::from_utf8(self.some(len)?).ok()?.to_owned())
+    }
+
+    fn some(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(len)?;
+        self.0 = tail;
+        Some(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn who(n: u8) -> Registrant {
+        Registrant { initiator: format!("iqn.{n}"), isid: [n; 6], tag: 1, user: String::new() }
+    }
+
+    /// Some of them with a user.
+    fn with_users(kind: Option<Type>, n: u8) -> Registry {
+        let mut r = registry(kind, n);
+        let user = |who: Registrant| Registrant { user: "u".repeat(who.isid[0] as usize), ..who };
+        r.keys = r.keys.into_iter().map(|(who, key)| (user(who), key)).collect();
+        if let Some(Reservation { holder: Some(holder), .. }) = &mut r.reservation {
+            *holder = user(holder.clone());
+        }
+        r
+    }
+
+    fn registry(kind: Option<Type>, n: u8) -> Registry {
+        let mut r = Registry::new(64);
+        r.keys = (0..n).map(|i| (who(i), 1 + i as u64)).collect();
+        r.persists = true;
+        if let Some(kind) = kind {
+            r.establish(kind, &who(n / 2));
+        }
+        r
+    }
+
+    #[test]
+    fn every_type_comes_back_and_the_generation_begins_again() {
+        for kind in [None].into_iter().chain(Type::ALL.map(Some)) {
+            let before = registry(kind, 5);
+            let bytes = encode(&Registry { generation: 7, ..before.clone() });
+            assert_eq!(decode(&bytes, 64), Ok(before));
+        }
+    }
+
+    #[test]
+    fn names_saved_in_capitals_load_folded() {
+        let named = |name: &str| Registrant { initiator: name.into(), ..who(1) };
+        let mut r = registry(None, 0);
+        r.keys = [(named("iqn.HOST"), 1), (named("iqn.Host"), 2), (named("iqn.other"), 3)].into();
+        r.establish(Type::WriteExclusive, &named("iqn.Host"));
+        let mut loaded = decode(&encode(&r), 64).unwrap();
+        fold_names(&mut loaded);
+        assert_eq!(loaded.keys, [(named("iqn.host"), 2), (named("iqn.other"), 3)].into());
+        assert_eq!(loaded.reservation.unwrap().holder, Some(named("iqn.host")));
+    }
+
+    #[test]
+    fn users_come_back_and_without_any_the_form_is_the_old_one() {
+        for kind in [None].into_iter().chain(Type::ALL.map(Some)) {
+            let before = with_users(kind, 5);
+            let bytes = encode(&before);
+            assert_eq!((bytes[0], decode(&bytes, 64)), (VERSION, Ok(before)));
+            assert_eq!(encode(&registry(kind, 5))[0], PLAIN);
+        }
+        let mut users = encode(&with_users(None, 2));
+        users[0] = PLAIN;
+        assert!(decode(&users, 64).is_err());
+    }
+
+    #[test]
+    fn nothing_is_kept_without_aptpl() {
+        let r = Registry { persists: false, ..registry(Some(Type::WriteExclusive), 3) };
+        assert_eq!(encode(&r), []);
+        assert_eq!(decode(&[], 64), Ok(Registry::new(64)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good = encode(&registry(Some(Type::WriteExclusive), 2));
+        let edit = |at: usize, value: u8| {
+            let mut b = good.clone();
+            b[at] = value;
+            decode(&b, 64).is_err()
+        };
+        assert!(decode(&good, 64).is_ok());
+        assert!(edit(0, 2), "version");
+        assert!(edit(1, 0), "a holder without a reservation");
+        assert!(edit(1, 2), "an obsolete type");
+        assert!(edit(1, 7), "a holder of an all registrants type");
+        assert!(edit(5, 2), "a holder who is not there");
+        assert!(edit(13, 0), "key 0");
+        assert!(edit(23, 0), "no name");
+        assert!(edit(24, 0xff), "no UTF-8");
+        assert!(edit(28, b'9'), "out of order");
+        assert!(decode(&good[..6], 64).is_err(), "nobody registered");
+        for at in 1..good.len() {
+            assert!(decode(&good[..at], 64).is_err(), "cut at {at}");
+        }
+        assert!(decode(&[&good[..], &good[29..]].concat(), 64).is_err(), "twice");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_is_given_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(r) = decode(&bytes, 64) {
+                prop_assert_eq!(encode(&r), bytes);
+            }
+        }
+
+        #[test]
+        fn a_flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6, users: bool) {
+            let make = if users { with_users } else { registry };
+            let mut bytes = encode(&make(Some(Type::ALL[kind]), 5));
+            let at = at % bytes.len();
+            bytes[at] = value;
+            if let Ok(r) = decode(&bytes, 64) {
+                prop_assert_eq!(encode(&r), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A logical unit with a few nexuses, driven by a small language. A line is `NEXUS VERB ARGUMENTS ->
+//! OUTCOME`.
+//!
+//! A nexus is an initiator (a letter), the portal group it came through (1 unless a digit says), and `'` for
+//! another ISID. A small letter is an initiator of SRP, and comes through the port of its group for that. Keys are
+//! hexadecimal.
+//!
+//! Outcomes: `good`; `save`, `abort A B`, `abort A B save` (the plan); `conflict`; `5/26/00`, followed by
+//! `@20.3` or `@c2.3` for a pointer to a byte and a bit of parameters or CDB; what a report says.
+
+use crate::testing::{disk, run, run_with};
+use crate::{Answer, Lu, Nexus, NexusId, Op, Plan, Port, Protocol, Settings, TargetPort};
+use lunar_wire::be;
+use lunar_wire::scsi::{Sense, Status, op};
+use lunar_wire::srp::PortId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The logical unit and its nexuses by name.
+pub(super) struct World {
+    pub(super) lu: Arc<Lu>,
+    pub(super) nexuses: BTreeMap<String, Nexus>,
+}
+
+/// The ports of the target: each of two portal groups has one for iSCSI and one for SRP.
+fn ports() -> Arc<[TargetPort]> {
+    let group = |group| [Protocol::Iscsi, Protocol::Srp].map(|protocol| TargetPort { protocol, group });
+    [group(1), group(2)].concat().into()
+}
+
+/// The port of SRP of a small letter.
+fn srp(name: &str) -> Option<PortId> {
+    let letter = name.bytes().next().filter(u8::is_ascii_lowercase)?;
+    Some(PortId::new(0xaaaa, letter.into()))
+}
+
+/// The ports of a nexus of this name; behind `@` stands the CHAP user.
+pub(super) fn port(name: &str) -> Arc<Port> {
+    let (name, user) = name.split_once('@').unwrap_or((name, ""));
+    let tag = name.chars().find_map(|c| c.to_digit(10)).unwrap_or(1);
+    let of_srp = srp(name);
+    let isid = [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8];
+    Arc::new(Port {
+        initiator: of_srp.map_or_else(
+            || format!("iqn.2026-11.org.example:{}", name[..1].to_ascii_lowercase()),
+            |port| port.to_string(),
+        ),
+        isid: if of_srp.is_some() { [0; 6] } else { isid },
+        user: user.into(),
+        target: "iqn.2026-11.org.example:disk".into(),
+        tag: tag as u16,
+        ports: ports(),
+    })
+}
+
+/// The TransportID of a nexus: format 01b, or 00b for the letter after `*`; that of SRP.
+pub(super) fn transport_id(name: &str) -> Vec<u8> {
+    if let Some(PortId(port)) = srp(name) {
+        return [&[4, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
+    }
+    let (format, text) = match name.strip_prefix('*') {
+        Some(letter) => (0x05, port(letter).initiator.clone()),
+        None => {
+            (0x45, format!("{},i,0x{:012x}", port(name).initiator, name.ends_with('\'') as u64 | 0x80 << 40))
+        }
+    };
+    let mut id = vec![format, 0, 0, 0];
+    id.extend_from_slice(text.as_bytes());
+    id.push(0);
+    id.resize(id.len().next_multiple_of(4), 0);
+    id[3] = (id.len() - 4) as u8;
+    id
+}
+
+/// The CDB of PERSISTENT RESERVE OUT.
+pub(super) fn out_cdb(action: u8, scope_and_type: u8, len: u32) -> Vec<u8> {
+    let mut cdb = vec![op::PERSISTENT_RESERVE_OUT, action, scope_and_type, 0, 0, 0, 0, 0, 0, 0];
+    be::put32(&mut cdb[5..], len);
+    cdb
+}
+
+/// The basic parameter list, its flags in byte 20.
+pub(super) fn basic(key: u64, action_key: u64, flags: u8) -> Vec<u8> {
+    let mut list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+    list[20] = flags;
+    list
+}
+
+/// The parameter list of REGISTER AND MOVE.
+pub(super) fn moving(key: u64, action_key: u64, flags: u8, tag: u16, id: &[u8]) -> Vec<u8> {
+    let mut list = basic(key, action_key, 0);
+    list[17] = flags;
+    be::put16(&mut list[18..], tag);
+    be::put32(&mut list[20..], id.len() as u32);
+    list.extend_from_slice(id);
+    list
+}
+
+/// The Data-In of PERSISTENT RESERVE IN.
+pub(super) fn read(nexus: &mut Nexus, action: u8) -> Result<Vec<u8>, Answer> {
+    match run(nexus, &[op::PERSISTENT_RESERVE_IN, action, 0, 0, 0, 0, 0, 0xff, 0xff, 0]) {
+        Ok(Plan::Data(data)) => Ok(data),
+        other => Err(other),
+    }
+}
+
+/// Sends a PERSISTENT RESERVE OUT.
+pub(super) fn send(nexus: &mut Nexus, action: u8, scope_and_type: u8, list: &[u8]) -> Answer {
+    run_with(nexus, &out_cdb(action, scope_and_type, list.len() as u32), list)
+}
+
+fn hex(word: &str) -> u64 {
+    u64::from_str_radix(word, 16).unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+impl World {
+    /// A disk with these nexuses, that have taken note of POWER ON.
+    pub(super) fn new(names: &str) -> World {
+        World::with(disk(), None, names)
+    }
+
+    /// The same with other settings, and what was saved before.
+    pub(super) fn with(settings: Settings, saved: Option<&[u8]>, names: &str) -> World {
+        let lu = Arc::new(Lu::new(settings, saved).unwrap());
+        let mut world = World { lu, nexuses: BTreeMap::new() };
+        names.split_whitespace().for_each(|name| world.attach(name));
+        world
+    }
+
+    pub(super) fn attach(&mut self, name: &str) {
+        let mut nexus = self.lu.attach(port(name), false);
+        assert_eq!(run(&mut nexus, &[0; 6]), crate::testing::fails(Sense::POWER_ON));
+        self.nexuses.insert(name.into(), nexus);
+    }
+
+    /// Plays a script: every line must have the outcome that it says.
+    pub(super) fn play(&mut self, script: &str) {
+        for line in script.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            let (what, wanted) = line.split_once("->").unwrap_or_else(|| panic!("no outcome: {line}"));
+            let words: Vec<&str> = what.split_whitespace().collect();
+            let outcome = self.line(words[0], words[1], &words[2..]);
+            assert_eq!(outcome, wanted.trim(), "{line}");
+        }
+    }
+
+    fn line(&mut self, name: &str, verb: &str, words: &[&str]) -> String {
+        match verb {
+            "logout" => drop(self.nexuses.remove(name)),
+            "login" => self.attach(name),
+            "reset" => self.lu.reset(),
+            _ => {
+                let nexus = self.nexuses.get_mut(name).unwrap_or_else(|| panic!("no nexus {name}"));
+                return match report(nexus, verb) {
+                    Some(text) => text,
+                    None => {
+                        let answer = command(nexus, verb, words);
+                        self.outcome(answer)
+                    }
+                };
+            }
+        }
+        "done".into()
+    }
+
+    fn names(&self, ids: &[NexusId]) -> String {
+        let named = self.nexuses.iter().filter(|(_, nexus)| ids.contains(&nexus.id()));
+        named.map(|(name, _)| format!(" {name}")).collect()
+    }
+
+    fn outcome(&self, answer: Answer) -> String {
+        match crate::testing::commit(&self.lu, answer) {
+            Ok((Plan::Done, true)) => "save".into(),
+            Ok((Plan::Done | Plan::Read { .. } | Plan::Write { .. } | Plan::Data(_), _)) => "good".into(),
+            Ok((Plan::Op(op), kept)) => match *op {
+                Op::Preempt { victims } => {
+                    format!("abort{}{}", self.names(&victims), if kept { " save" } else { "" })
+                }
+                _ => "good".into(),
+            },
+            Ok(other) => panic!("{other:?}"),
+            Err(f) if f.status == Status::ReservationConflict => "conflict".into(),
+            Err(f) => sense(f.sense.unwrap()),
+        }
+    }
+}
+
+fn sense(s: Sense) -> String {
+    let mut text = format!("{:x}/{:02x}/{:02x}", s.key, s.asc, s.ascq);
+    if let Some([flags, high, low]) = s.specific {
+        let cdb = if flags & 0x40 != 0 { "c" } else { "" };
+        text += &format!("@{cdb}{}", u16::from_be_bytes([high, low]));
+        if flags & 8 != 0 {
+            text += &format!(".{}", flags & 7);
+        }
+    }
+    text
+}
+
+fn command(nexus: &mut Nexus, verb: &str, words: &[&str]) -> Answer {
+    let number = |i: usize| hex(words.get(i).unwrap_or_else(|| panic!("{verb} needs more arguments")));
+    let simple = |nexus: &mut Nexus, action, action_key, kind: u64| {
+        send(nexus, action, kind as u8, &basic(number(0), action_key, 0))
+    };
+    match verb {
+        "tur" => run(nexus, &[0; 6]),
+        "inquiry" => run(nexus, &[op::INQUIRY, 0, 0, 0, 36, 0]),
+        "capacity" => run(nexus, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        "luns" => run(nexus, &[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
+        "sense" => run(nexus, &[op::REQUEST_SENSE, 0, 0, 0, 18, 0]),
+        "start" => run(nexus, &[op::START_STOP_UNIT, 0, 0, 0, 1, 0]),
+        "stop" => run(nexus, &[op::START_STOP_UNIT, 0, 0, 0, 0, 0]),
+        "mode" => run(nexus, &[op::MODE_SENSE_6, 0, 0x3f, 0, 4, 0]),
+        "read" => run(nexus, &[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+        "write" => run(nexus, &[op::WRITE_10, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+        "reserve6" => run(nexus, &[op::RESERVE_6, 0, 0, 0, 0, 0]),
+        "release6" => run(nexus, &[op::RELEASE_6, 0, 0, 0, 0, 0]),
+        "reserve10" => run(nexus, &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        "release10" => run(nexus, &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        "reserve6for" => run(nexus, &[op::RESERVE_6, 0x10, 0, 0, 0, 0]),
+        "register" => register(nexus, 0, words),
+        "ignore" => register(nexus, 6, words),
+        "reserve" => simple(nexus, 1, 0, number(1)),
+        "release" => simple(nexus, 2, 0, number(1)),
+        "clear" => simple(nexus, 3, 0, 0),
+        "preempt" => simple(nexus, 4, number(1), number(2)),
+        "abort" => simple(nexus, 5, number(1), number(2)),
+        "move" => {
+            let flags = has(words, "aptpl") | has(words, "unreg") << 1;
+            let list = moving(number(0), number(1), flags, relative(words), &transport_id(words[2]));
+            send(nexus, 7, 0, &list)
+        }
+        _ => panic!("{verb} is no verb"),
+    }
+}
+
+/// The target port that `move` names: that of the nexus, or any after `through`.
+fn relative(words: &[&str]) -> u16 {
+    match words {
+        [.., "through", number] => hex(number) as u16,
+        _ => port(words[2]).own().relative(),
+    }
+}
+
+fn has(words: &[&str], word: &str) -> u8 {
+    words.contains(&word) as u8
+}
+
+/// `register KEY NEW [aptpl] [all] [for NEXUS...]`
+fn register(nexus: &mut Nexus, action: u8, words: &[&str]) -> Answer {
+    let flags = has(words, "aptpl") | has(words, "all") << 2 | has(words, "for") << 3;
+    let mut list = basic(hex(words[0]), hex(words[1]), flags);
+    if let Some(at) = words.iter().position(|w| *w == "for") {
+        let ids: Vec<u8> = words[at + 1..].iter().flat_map(|name| transport_id(name)).collect();
+        list.extend_from_slice(&(ids.len() as u32).to_be_bytes());
+        list.extend_from_slice(&ids);
+    }
+    send(nexus, action, 0, &list)
+}
+
+/// `keys`: the keys; `held`: key and type, or none; `generation`; `status`: of each registrant, sorted by
+/// name, those of SRP last, key, `*` and type for a holder, port, and its name.
+fn report(nexus: &mut Nexus, verb: &str) -> Option<String> {
+    let action = match verb {
+        "keys" | "generation" => 0,
+        "held" => 1,
+        "status" => 3,
+        _ => return None,
+    };
+    let data = match read(nexus, action) {
+        Ok(data) => data,
+        Err(Err(f)) if f.status == Status::ReservationConflict => return Some("conflict".into()),
+        Err(other) => panic!("{other:?}"),
+    };
+    assert_eq!(be::get32(&data[4..]) as usize, data.len() - 8);
+    Some(match verb {
+        "keys" => {
+            let mut keys: Vec<u64> = data[8..].chunks(8).map(be::get64).collect();
+            keys.sort();
+            keys.iter().map(|k| format!("{k:x}")).collect::<Vec<_>>().join(" ")
+        }
+        "generation" => format!("{}", be::get32(&data)),
+        "held" if data.len() == 8 => "none".into(),
+        "held" => format!("{:x} {:x}", be::get64(&data[8..]), data[21]),
+        _ => status(&data[8..]).join(", "),
+    })
+}
+
+fn status(mut rest: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let len = be::get32(&rest[20..]) as usize;
+        let (letter, other) = who(&rest[24..24 + len]);
+        let holder = if rest[12] & 1 != 0 { format!("*{}", rest[13]) } else { String::new() };
+        let port = be::get16(&rest[18..]);
+        assert_eq!(port & 0x8000 != 0, letter.is_ascii_lowercase());
+        found.push(format!("{letter}{}{other}={:x}{holder}", port & 0x7fff, be::get64(rest)));
+        rest = &rest[24 + len..];
+    }
+    found.sort_by_key(|one| one.starts_with(|c: char| c.is_ascii_lowercase()));
+    found
+}
+
+/// The letter that a TransportID is of, and the mark of another ISID.
+fn who(id: &[u8]) -> (char, &'static str) {
+    if id[0] == 4 {
+        assert_eq!((id.len(), &id[8..16]), (24, &[0, 0, 0, 0, 0, 0, 0xaa, 0xaa][..]));
+        return (id[23] as char, "");
+    }
+    let text = std::str::from_utf8(&id[4..]).unwrap().trim_end_matches('\0');
+    let (name, isid) = text.split_once(",i,0x").unwrap();
+    (name.chars().last().unwrap().to_ascii_uppercase(), if isid.ends_with('1') { "'" } else { "" })
+}

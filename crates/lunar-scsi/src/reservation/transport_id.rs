@@ -1,0 +1,206 @@
+//! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and of SRP (section 7.6.4.5).
+
+use super::registry::Registrant;
+use crate::Protocol;
+use lunar_wire::be;
+use lunar_wire::iscsi::name::{NAME_LEN, prepare};
+use lunar_wire::scsi::Sense;
+use lunar_wire::srp::PortId;
+
+const ISCSI: u8 = Protocol::Iscsi as u8;
+const SRP: u8 = Protocol::Srp as u8;
+/// What stands between the name and the digits of the ISID in format 01b.
+const SEPARATOR: &str = ",i,0x";
+/// Bytes before the name.
+const HEAD: usize = 4;
+/// Bytes of a TransportID of SRP, and where the initiator port identifier stands in it.
+const SRP_LEN: usize = 24;
+const SRP_PORT: usize = 8;
+/// ADDITIONAL LENGTH at least.
+const MIN_ADDITIONAL: usize = 20;
+/// The longest TransportID: head, name, separator, 12 digits, NUL and padding.
+pub(super) const MAX: usize = HEAD + (NAME_LEN + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
+
+/// Initiator ports as a parameter list names them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TransportId {
+    /// Format 00b: every initiator port of this name.
+    Name(String),
+    /// Format 01b: one initiator port, by name and ISID. One of SRP is a name without an ISID.
+    Port(String, [u8; 6]),
+}
+
+/// Takes the TransportID at the start of `bytes`, which stands at `at` in the parameter list: it and its
+/// length.
+pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Sense> {
+    let wrong = |byte: usize, bit| Sense::parameter_field((at + byte) as u16, bit);
+    if bytes.len() < HEAD {
+        return Err(Sense::PARAMETER_LIST_LENGTH);
+    }
+    match bytes[0] & 0x0f {
+        ISCSI => {}
+        SRP if bytes[0] >> 6 != 0 => return Err(wrong(0, 7)),
+        SRP => return srp(bytes).map(|id| (id, SRP_LEN)).ok_or(Sense::PARAMETER_LIST_LENGTH),
+        _ => return Err(wrong(0, 3)),
+    }
+    let additional = be::get16(&bytes[2..]) as usize;
+    if additional < MIN_ADDITIONAL || !additional.is_multiple_of(4) {
+        return Err(wrong(2, super::NO_BIT));
+    }
+    let text = bytes.get(HEAD..HEAD + additional).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    let text = terminated(text).ok_or(wrong(HEAD, super::NO_BIT))?;
+    let id = match bytes[0] >> 6 {
+        0 => name(text).map(TransportId::Name),
+        1 => port(text),
+        _ => return Err(wrong(0, 7)),
+    };
+    Ok((id.ok_or(wrong(HEAD, super::NO_BIT))?, HEAD + additional))
+}
+
+fn srp(bytes: &[u8]) -> Option<TransportId> {
+    let port = bytes.get(SRP_PORT..SRP_LEN)?.first_chunk()?;
+    Some(TransportId::Port(PortId(*port).to_string(), [0; 6]))
+}
+
+/// The text before the first NUL.
+fn terminated(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|&b| b == 0)?;
+    std::str::from_utf8(&bytes[..end]).ok()
+}
+
+/// An iSCSI name, folded as that of a login.
+fn name(text: &str) -> Option<String> {
+    let name = prepare(text).ok().filter(|name| !name.is_empty())?;
+    Some(name.into_owned())
+}
+
+fn port(text: &str) -> Option<TransportId> {
+    let (before, digits) = text.split_once(SEPARATOR)?;
+    if !(1..=12).contains(&digits.len()) || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let isid = u64::from_str_radix(digits, 16).ok()?.to_be_bytes();
+    Some(TransportId::Port(name(before)?, [isid[2], isid[3], isid[4], isid[5], isid[6], isid[7]]))
+}
+
+/// The TransportID of a registrant; of iSCSI in format 01b.
+pub(super) fn encode(who: &Registrant) -> Vec<u8> {
+    if let Ok(PortId(port)) = who.initiator.parse() {
+        return [&[SRP, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
+    }
+    let mut out = vec![0x40 | ISCSI, 0, 0, 0];
+    out.extend_from_slice(who.initiator.as_bytes());
+    out.extend_from_slice(SEPARATOR.as_bytes());
+    for byte in who.isid {
+        out.extend_from_slice(format!("{byte:02x}").as_bytes());
+    }
+    out.push(0);
+    out.resize(out.len().next_multiple_of(4).max(HEAD + MIN_ADDITIONAL), 0);
+    let additional = (out.len() - HEAD) as u16;
+    be::put16(&mut out[2..], additional);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id(format: u8, text: &[u8]) -> Vec<u8> {
+        let mut out = vec![format << 6 | ISCSI, 0, 0, 0];
+        out.extend_from_slice(text);
+        out.push(0);
+        out.resize(out.len().next_multiple_of(4).max(24), 0);
+        out[3] = (out.len() - 4) as u8;
+        out
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let who = Registrant {
+            initiator: "iqn.a:b".into(),
+            isid: [0, 2, 0x3d, 0, 0, 0xaf],
+            tag: 1,
+            user: String::new(),
+        };
+        let bytes = encode(&who);
+        assert_eq!(&bytes[..4], &[0x45, 0, 0, 28]);
+        assert_eq!(&bytes[4..], b"iqn.a:b,i,0x00023d0000af\0\0\0\0");
+        assert_eq!(decode(&bytes, 24), Ok((TransportId::Port("iqn.a:b".into(), who.isid), 32)));
+    }
+
+    const SRP_NAME: &str = "0x0102030405060708090a0b0c0d0e0f10";
+
+    #[test]
+    fn a_port_of_srp_is_told_by_its_identifier() {
+        let who = Registrant { initiator: SRP_NAME.into(), isid: [0; 6], tag: 1, user: String::new() };
+        let golden = [4, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+        assert_eq!(encode(&who), golden);
+        let id = TransportId::Port(SRP_NAME.into(), [0; 6]);
+        assert_eq!(decode(&[&golden[..], &[5; 9]].concat(), 24), Ok((id, 24)));
+        assert_eq!(decode(&golden[..23], 24), Err(Sense::PARAMETER_LIST_LENGTH));
+        assert_eq!(decode(&[&[0x44], &golden[1..]].concat(), 24), Err(Sense::parameter_field(24, 7)));
+    }
+
+    #[test]
+    fn names_and_digits_of_any_case_decode_folded() {
+        assert_eq!(decode(&id(0, b"iqn.X"), 0), Ok((TransportId::Name("iqn.x".into()), 24)));
+        let wanted = TransportId::Port("iqn.x".into(), [0, 0, 0, 0, 0xab, 0xcd]);
+        assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));
+    }
+
+    /// What is wrong, the bytes, and the byte of the parameter list pointed at when the TransportID begins at
+    /// 100.
+    #[test]
+    fn each_flaw_is_pointed_at() {
+        let edit = |at: usize, value: u8| {
+            let mut b = id(1, b"iqn.x,i,0x1");
+            b[at] = value;
+            b
+        };
+        let cases = [
+            ("Fibre Channel", edit(0, 0x40), Sense::parameter_field(100, 3)),
+            ("format 10b", edit(0, 0x85), Sense::parameter_field(100, 7)),
+            ("short", edit(3, 16), Sense::parameter_field(102, 8)),
+            ("odd", edit(3, 22), Sense::parameter_field(102, 8)),
+            ("beyond the list", edit(3, 24), Sense::PARAMETER_LIST_LENGTH),
+            ("control character", edit(5, 7), Sense::parameter_field(104, 8)),
+            ("prohibited", id(0, "iqn.\u{202e}x".as_bytes()), Sense::parameter_field(104, 8)),
+            ("grows", id(0, "\u{3316}".repeat(70).as_bytes()), Sense::parameter_field(104, 8)),
+            ("no UTF-8", edit(5, 0xff), Sense::parameter_field(104, 8)),
+            ("no name", edit(4, 0), Sense::parameter_field(104, 8)),
+            ("no ISID", id(1, b"iqn.x"), Sense::parameter_field(104, 8)),
+            ("no digits", id(1, b"iqn.x,i,0x"), Sense::parameter_field(104, 8)),
+            ("a sign", id(1, b"iqn.x,i,0x+1"), Sense::parameter_field(104, 8)),
+            ("13 digits", id(1, b"iqn.x,i,0x1234567890123"), Sense::parameter_field(104, 8)),
+            ("empty name", id(1, b",i,0x1"), Sense::parameter_field(104, 8)),
+            ("long name", id(0, &[b'x'; 224]), Sense::parameter_field(104, 8)),
+            ("no NUL", [&[5, 0, 0, 20][..], &[b'x'; 20]].concat(), Sense::parameter_field(104, 8)),
+            ("cut", vec![0x45, 0, 0], Sense::PARAMETER_LIST_LENGTH),
+        ];
+        for (what, bytes, sense) in cases {
+            assert_eq!(decode(&bytes, 100), Err(sense), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_longest_fits_its_bound() {
+        let who =
+            Registrant { initiator: "x".repeat(NAME_LEN), isid: [0xff; 6], tag: 1, user: String::new() };
+        assert_eq!(encode(&who).len(), MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn encoded_ids_come_back(name in "[a-z0-9.:-]{1,223}", isid: [u8; 6]) {
+            let who = Registrant { initiator: name.clone(), isid, tag: 1, user: String::new() };
+            let bytes = encode(&who);
+            prop_assert_eq!(decode(&bytes, 0), Ok((TransportId::Port(name, isid), bytes.len())));
+        }
+
+        #[test]
+        fn any_bytes_are_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = decode(&bytes, 24);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The bytes that keep what a logical unit must remember: a magic, sections of (id, length, bytes), and
+//! CRC-32C over all before it. Integers are big-endian.
+
+use crate::Invalid;
+use lunar_wire::be;
+
+const MAGIC: &[u8; 8] = b"lunarLU\x01";
+const HEAD: usize = 5;
+const CRC: usize = 4;
+
+/// Puts sections together; empty ones are left out.
+pub(crate) fn encode(sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    for (id, bytes) in sections.iter().filter(|(_, b)| !b.is_empty()) {
+        out.push(*id);
+        out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+        out.extend_from_slice(bytes);
+    }
+    let crc = checksum(&out);
+    out.extend_from_slice(&crc.to_be_bytes());
+    out
+}
+
+/// Takes sections apart; nothing of it is trusted before the checksum fits.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, Invalid> {
+    if !bytes.starts_with(&MAGIC[..7]) {
+        return Err(Invalid::new("not the saved state of a logical unit"));
+    }
+    if bytes.get(7) != Some(&MAGIC[7]) {
+        return Err(Invalid::new("written by another version"));
+    }
+    let Some((body, crc)) = bytes.split_last_chunk::<CRC>().filter(|(b, _)| b.len() >= MAGIC.len()) else {
+        return Err(Invalid::new("cut short"));
+    };
+    if checksum(body) != u32::from_be_bytes(*crc) {
+        return Err(Invalid::new("the checksum does not fit"));
+    }
+    sections(&body[MAGIC.len()..]).ok_or(Invalid::new("a section is cut short"))
+}
+
+fn sections(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let (head, tail) = rest.split_at_checked(HEAD)?;
+        let (section, tail) = tail.split_at_checked(be::get32(&head[1..]) as usize)?;
+        found.push((head[0], section));
+        rest = tail;
+    }
+    Some(found)
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_survive_and_empty_ones_vanish() {
+        let bytes = encode(&[(1, vec![7, 8]), (2, vec![]), (3, vec![9])]);
+        assert_eq!(decode(&bytes).unwrap(), [(1, &[7u8, 8][..]), (3, &[9][..])]);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_refused() {
+        let bytes = encode(&[(1, vec![7, 8, 9])]);
+        for at in 0..bytes.len() {
+            assert!(decode(&bytes[..at]).is_err(), "cut at {at}");
+            for bit in 0..8 {
+                let mut wrong = bytes.clone();
+                wrong[at] ^= 1 << bit;
+                assert!(decode(&wrong).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_is_refused_even_with_a_right_checksum() {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&[1, 0xff, 0xff, 0xff, 0xff]);
+        let crc = checksum(&bytes);
+        bytes.extend_from_slice(&crc.to_be_bytes());
+        assert!(decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,353 @@
+//! The command table: one row per operation code and service action. Each module brings its rows.
+
+use crate::{Answer, Kind, Lu, NexusId, Port, Settings, State};
+use lunar_wire::scsi::Sense;
+use std::sync::LazyLock;
+
+/// What a persistent reservation of another nexus lets through (SPC-5 table 66, SBC-4 table 13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    /// Always.
+    Always,
+    /// Under a write exclusive reservation, not under exclusive access: commands that read.
+    Reading,
+    /// Never from an unregistered nexus: commands that write or change.
+    Never,
+}
+
+/// What a command may change besides what its own nexus alone has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// Nothing: it reads, or its effect ends at its own nexus.
+    Nothing,
+    /// The medium, or a state that other nexuses share: refused where the access list permits reading only.
+    Shared,
+}
+
+/// How a command stands to others of the same logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Runs beside others.
+    Shared,
+    /// Alone: others wait, and it waits for others (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, MODE
+    /// SELECT, SANITIZE).
+    Exclusive,
+}
+
+/// Which device types know a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Types {
+    /// Disks and CD-ROMs.
+    All,
+    /// One of them.
+    Only(Kind),
+}
+
+/// A row of the command table.
+pub(crate) struct Row {
+    /// Operation code.
+    pub opcode: u8,
+    /// Service action (byte 1, bits 4 to 0), for operation codes that have them.
+    pub service_action: Option<u16>,
+    /// What it does.
+    pub handler: fn(&mut Cx<'_>) -> Answer,
+    /// Under somebody else's reservation.
+    pub allowed: Allowed,
+    /// What it changes for others.
+    pub changes: Changes,
+    /// Ordering class.
+    pub order: Order,
+    /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its
+    /// length is the CDB's; byte 0 is the operation code, and the service action stands in its place.
+    pub usage: &'static [u8],
+    /// Device types that know it.
+    pub types: Types,
+    /// It needs a medium that is loaded and started.
+    pub medium: bool,
+    /// It changes the medium: refused when write protected.
+    pub writes: bool,
+    /// It passes pending unit attentions by (INQUIRY, REPORT LUNS, REQUEST SENSE).
+    pub despite_attention: bool,
+    /// It works in the ALUA states standby and unavailable (SPC-5 section 5.18.2.4).
+    pub in_standby: bool,
+    /// It works while the logical unit is sanitized (SBC-4 section 4.11.2).
+    pub while_sanitizing: bool,
+    /// Only a thin provisioned logical unit knows it.
+    pub thin: bool,
+    /// Only a medium that writes atomically knows it.
+    pub atomic: bool,
+    /// The amount of Data-Out is part of its meaning: more than its CDB asks for is refused, as less is of every command.
+    pub exact: bool,
+    /// It may change what is kept on stable storage, and does so when that is there.
+    pub keeps: bool,
+}
+
+impl Row {
+    /// A row for all device types that needs no medium, runs beside others, and has no exceptions.
+    pub const fn new(
+        opcode: u8,
+        handler: fn(&mut Cx<'_>) -> Answer,
+        allowed: Allowed,
+        changes: Changes,
+        usage: &'static [u8],
+    ) -> Row {
+        Row {
+            opcode,
+            service_action: None,
+            handler,
+            allowed,
+            changes,
+            order: Order::Shared,
+            usage,
+            types: Types::All,
+            medium: false,
+            writes: false,
+            despite_attention: false,
+            in_standby: false,
+            while_sanitizing: false,
+            thin: false,
+            atomic: false,
+            exact: false,
+            keeps: false,
+        }
+    }
+
+    /// For one service action.
+    pub const fn action(self, service_action: u16) -> Row {
+        Row { service_action: Some(service_action), ..self }
+    }
+
+    /// For one device type.
+    pub const fn only(self, kind: Kind) -> Row {
+        Row { types: Types::Only(kind), ..self }
+    }
+
+    /// Needs a medium.
+    pub const fn medium(self) -> Row {
+        Row { medium: true, ..self }
+    }
+
+    /// Needs a medium, and changes it.
+    pub const fn writes(self) -> Row {
+        Row { medium: true, writes: true, ..self }
+    }
+
+    /// Runs alone.
+    pub const fn exclusive(self) -> Row {
+        Row { order: Order::Exclusive, ..self }
+    }
+
+    /// Passes unit attentions by.
+    pub const fn despite_attention(self) -> Row {
+        Row { despite_attention: true, ..self }
+    }
+
+    /// Works in standby and unavailable.
+    pub const fn in_standby(self) -> Row {
+        Row { in_standby: true, ..self }
+    }
+
+    /// Works while sanitizing.
+    pub const fn while_sanitizing(self) -> Row {
+        Row { while_sanitizing: true, ..self }
+    }
+
+    /// For thin provisioned logical units.
+    pub const fn thin(self) -> Row {
+        Row { thin: true, ..self }
+    }
+
+    /// For media that write atomically.
+    pub const fn atomic(self) -> Row {
+        Row { atomic: true, ..self }
+    }
+
+    /// Takes as much Data-Out as its CDB asks for, or none of it.
+    pub const fn exact(self) -> Row {
+        Row { exact: true, ..self }
+    }
+
+    /// May change what is kept on stable storage.
+    pub const fn keeps(self) -> Row {
+        Row { keeps: true, ..self }
+    }
+
+    fn is_for(&self, settings: &Settings) -> bool {
+        (settings.reservable || !crate::reservation::OPCODES.contains(&self.opcode))
+            && (self.types == Types::All || self.types == Types::Only(settings.kind))
+            && (settings.thin || !self.thin)
+            && (settings.max_atomic >= settings.block_size || !self.atomic)
+    }
+
+    /// Refuses a CDB with a bit set that the usage data does not allow; NACA is among them.
+    pub(crate) fn check(&self, cdb: &[u8]) -> Result<(), Sense> {
+        for (i, (&byte, &usage)) in cdb.iter().zip(self.usage).enumerate().skip(1) {
+            let action = if i == 1 && self.service_action.is_some() { 0x1f } else { 0 };
+            let wrong = byte & !(usage | action);
+            if wrong != 0 {
+                return Err(Sense::cdb_field(i as u16, 7 - wrong.leading_zeros() as u8));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a handler works with. The logical unit is locked: a handler must not call what locks it again
+/// ([`Lu::change`] and all that changes it), only [`Lu::settings`].
+pub(crate) struct Cx<'a> {
+    /// The CDB, at least 16 bytes.
+    pub cdb: &'a [u8],
+    /// Parameter data, once it is there.
+    pub parameters: Option<&'a [u8]>,
+    /// The logical unit.
+    pub lu: &'a Lu,
+    /// Its state, locked.
+    pub state: &'a mut State,
+    /// Who asks.
+    pub nexus: NexusId,
+    /// The ports of the nexus that asks.
+    pub port: &'a Port,
+    /// The access list lets this nexus read only.
+    pub read_only: bool,
+}
+
+/// Every module's rows.
+const MODULES: &[&[Row]] = &[
+    crate::ready::ROWS,
+    crate::supported::ROWS,
+    crate::modes::ROWS,
+    crate::medium::ROWS,
+    crate::defects::ROWS,
+    crate::verify::ROWS,
+    crate::provisioning::ROWS,
+    crate::cache::ROWS,
+    crate::inquiry::ROWS,
+    crate::luns::ROWS,
+    crate::capacity::ROWS,
+    crate::read_write::ROWS,
+    crate::reservation::ROWS,
+    crate::alua::ROWS,
+    crate::buffer::ROWS,
+    crate::cdrom::ROWS,
+    crate::copy::ROWS,
+    crate::diagnostic::ROWS,
+    crate::log::ROWS,
+    crate::sanitize::ROWS,
+];
+
+/// Rows by operation code.
+static INDEX: LazyLock<Vec<Vec<&'static Row>>> = LazyLock::new(|| {
+    let mut index = vec![Vec::new(); 256];
+    for row in MODULES.iter().copied().flatten() {
+        index[row.opcode as usize].push(row);
+    }
+    index
+});
+
+/// Every row that a logical unit has, by operation code.
+pub(crate) fn rows(settings: &Settings) -> impl Iterator<Item = &'static Row> {
+    INDEX.iter().flatten().copied().filter(|r| r.is_for(settings))
+}
+
+/// The row of a command; INVALID FIELD IN CDB when only its service action is unknown.
+pub(crate) fn find(settings: &Settings, cdb: &[u8]) -> Result<&'static Row, Sense> {
+    let action = (cdb[1] & 0x1f) as u16;
+    let mut known = INDEX[cdb[0] as usize].iter().filter(|r| r.is_for(settings)).peekable();
+    if known.peek().is_none() {
+        return Err(Sense::INVALID_OPCODE);
+    }
+    known.find(|r| r.service_action.is_none_or(|a| a == action)).copied().ok_or(Sense::cdb_field(1, 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{cdrom, disk, fails, lu, nexus, port, run};
+    use lunar_wire::scsi::op;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_row_is_well_formed_and_alone() {
+        for settings in [disk(), cdrom()] {
+            let mut seen = HashSet::new();
+            for row in rows(&settings) {
+                assert_eq!(row.usage[0], row.opcode);
+                assert!([6, 10, 12, 16].contains(&row.usage.len()), "{:02x}", row.opcode);
+                assert!(seen.insert((row.opcode, row.service_action)), "{:02x} twice", row.opcode);
+                if let Some(action) = row.service_action {
+                    assert_eq!(row.usage[1] & 0x1f, action as u8, "{:02x}", row.opcode);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_reserved_bit_is_pointed_at() {
+        let row = find(&disk(), &[0; 16]).unwrap();
+        assert_eq!(row.check(&[0, 0, 0x28, 0, 0, 0]), Err(Sense::cdb_field(2, 5)));
+        assert_eq!(row.check(&[0, 0, 0, 0, 0, 4]), Err(Sense::cdb_field(5, 2)), "NACA");
+        assert_eq!(row.check(&[0; 16]), Ok(()));
+    }
+
+    #[test]
+    fn where_the_amount_of_data_is_part_of_the_meaning() {
+        let settings = disk();
+        let exact = rows(&settings).filter(|row| row.exact).map(|row| row.opcode);
+        let named = [op::WRITE_SAME_10, op::COMPARE_AND_WRITE, op::ORWRITE_16, op::WRITE_SAME_16];
+        assert_eq!(exact.collect::<Vec<_>>(), named);
+        let n = nexus(&lu(disk()), "a");
+        assert!(n.takes_exactly(&[op::COMPARE_AND_WRITE, 0]) && !n.takes_exactly(&[op::WRITE_10, 0]));
+    }
+
+    /// Rows that conflict with reservations of others and nevertheless change nothing for them.
+    const HARMLESS: [u8; 3] = [op::SEND_DIAGNOSTIC, op::SYNCHRONIZE_CACHE_10, op::SYNCHRONIZE_CACHE_16];
+
+    #[test]
+    fn each_row_that_changes_something_is_refused_to_guests() {
+        for settings in [disk(), cdrom()] {
+            for row in rows(&settings) {
+                let shared = row.changes == Changes::Shared;
+                let never = row.allowed == Allowed::Never && !HARMLESS.contains(&row.opcode);
+                assert!(shared || !(row.writes || row.keeps || never), "{:02x}", row.opcode);
+                let mut guest = lu(settings.clone()).attach(port("a"), true);
+                let _power_on = run(&mut guest, &[0]);
+                let answer = run(&mut guest, &[row.opcode, row.service_action.unwrap_or(0) as u8]);
+                let refused = answer == fails(Sense::WRITE_PROTECTED);
+                assert_eq!(refused, shared, "{:02x}/{:?}", row.opcode, row.service_action);
+            }
+        }
+    }
+
+    #[test]
+    fn guests_are_refused_what_would_shut_others_out() {
+        let mut guest = lu(disk()).attach(port("a"), true);
+        let _power_on = run(&mut guest, &[0]);
+        let sets_target_port_groups = [op::MAINTENANCE_OUT, 0x0a];
+        let exits_failure_mode = [op::SANITIZE, 0x1f];
+        let opcodes = [
+            op::RESERVE_6,
+            op::RELEASE_6,
+            op::RESERVE_10,
+            op::RELEASE_10,
+            op::PERSISTENT_RESERVE_OUT,
+            op::MODE_SELECT_6,
+            op::MODE_SELECT_10,
+            op::START_STOP_UNIT,
+            op::PREVENT_ALLOW,
+            op::LOG_SELECT,
+            op::WRITE_BUFFER,
+            op::EXTENDED_COPY,
+            op::UNMAP,
+        ];
+        let all = opcodes.map(|opcode| [opcode, 0]).into_iter();
+        for cdb in all.chain([sets_target_port_groups, exits_failure_mode]) {
+            assert_eq!(run(&mut guest, &cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
+        }
+    }
+
+    #[test]
+    fn unknown_commands_and_service_actions_differ() {
+        assert_eq!(find(&disk(), &[0xff, 0]).err(), Some(Sense::INVALID_OPCODE));
+        assert_eq!(find(&disk(), &[0x9e, 0x1f]).err(), Some(Sense::cdb_field(1, 4)));
+    }
+}

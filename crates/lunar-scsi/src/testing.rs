@@ -1,0 +1,115 @@
+//! What tests of this crate build on.
+
+use crate::{
+    Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Protocol, Settings,
+    TargetPort,
+};
+use lunar_wire::scsi::{Sense, Status, op};
+use std::sync::Arc;
+
+/// Blocks of [`disk`].
+pub(crate) const BLOCKS: u64 = 2048;
+
+/// A thin disk of 1 MiB in blocks of 512 bytes.
+pub(crate) fn disk() -> Settings {
+    Settings {
+        kind: Kind::Disk,
+        identity: Identity {
+            vendor: "LUNAR".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "0001".into(),
+            serial: "0123456789abcdef".into(),
+            naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
+        },
+        block_size: 512,
+        physical_block_size: 4096,
+        capacity: BLOCKS * 512,
+        read_only: false,
+        removable: false,
+        write_cache: true,
+        thin: true,
+        max_atomic: 1 << 20,
+        max_registrants: 32,
+        reservable: true,
+        passes: Passes::None,
+        explicit_access: true,
+    }
+}
+
+/// An ISO image of 1 MiB.
+pub(crate) fn cdrom() -> Settings {
+    let blocks = Settings { block_size: 2048, physical_block_size: 2048, ..disk() };
+    Settings { kind: Kind::CdRom, read_only: true, removable: true, thin: false, ..blocks }
+}
+
+/// A logical unit of these settings.
+pub(crate) fn lu(settings: Settings) -> Arc<Lu> {
+    Arc::new(Lu::new(settings, None).unwrap())
+}
+
+/// The ports of an initiator of this name, through portal group 1 of 1 and 2.
+pub(crate) fn port(initiator: &str) -> Arc<Port> {
+    Arc::new(Port {
+        initiator: initiator.into(),
+        isid: [0x80, 0, 0, 1, 0, 0],
+        user: String::new(),
+        target: "iqn.2026-11.org.example:disk".into(),
+        tag: 1,
+        ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),
+    })
+}
+
+/// A nexus whose POWER ON was taken note of.
+pub(crate) fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
+    let mut nexus = lu.attach(port(initiator), false);
+    assert_eq!(run(&mut nexus, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
+    nexus
+}
+
+/// Runs a CDB, filled up with zeros.
+pub(crate) fn run(nexus: &mut Nexus, cdb: &[u8]) -> Answer {
+    nexus.begin(&padded(cdb))
+}
+
+/// Runs a CDB whose plan is Parameters, and gives it these.
+pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Answer {
+    match run(nexus, cdb)? {
+        Plan::Parameters { .. } => nexus.parameters(&padded(cdb), parameters),
+        other => panic!("{other:?} instead of a wish for parameters"),
+    }
+}
+
+/// The plan that follows when what it asks to be kept is kept, and whether there was something to keep.
+pub(crate) fn commit(lu: &Lu, answer: Answer) -> Result<(Plan, bool), Failure> {
+    let draft = match answer? {
+        Plan::Op(op) => match *op {
+            Op::Keep(draft) => draft,
+            op => return Ok((Plan::op(op), false)),
+        },
+        plan => return Ok((plan, false)),
+    };
+    match lu.commit(draft) {
+        Commit::Done(answer) => answer.map(|plan| (plan, true)),
+        Commit::Again(_) => panic!("nobody changed anything meanwhile"),
+    }
+}
+
+/// The Data-In of a CDB.
+pub(crate) fn data(nexus: &mut Nexus, cdb: &[u8]) -> Vec<u8> {
+    match run(nexus, cdb) {
+        Ok(Plan::Data(data)) => data,
+        other => panic!("{other:?} instead of data"),
+    }
+}
+
+/// A CHECK CONDITION.
+pub(crate) fn fails(sense: Sense) -> Answer {
+    Err(Failure { status: Status::CheckCondition, sense: Some(sense) })
+}
+
+fn padded(cdb: &[u8]) -> Vec<u8> {
+    let mut padded = cdb.to_vec();
+    padded.resize(cdb.len().max(16), 0);
+    padded
+}

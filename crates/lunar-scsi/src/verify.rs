@@ -1,0 +1,138 @@
+//! VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
+
+use crate::table::{Allowed, Changes, Cx, Row};
+use crate::{Answer, Compare, Kind, Op, Plan};
+use lunar_wire::scsi::{Sense, op};
+
+/// Byte 1 of VERIFY: DPO, BYTCHK.
+const VERIFY: u8 = 0x16;
+/// Byte 1 of WRITE AND VERIFY: DPO, the low bit of BYTCHK.
+const WRITE_VERIFY: u8 = 0x12;
+/// Byte 1 of the others: DPO, FUA.
+const FLAGS: u8 = 0x18;
+
+const fn ten(opcode: u8, flags: u8) -> [u8; 10] {
+    [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0]
+}
+
+const fn twelve(opcode: u8, flags: u8) -> [u8; 12] {
+    [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0]
+}
+
+const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
+    [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0]
+}
+
+const fn verifying(opcode: u8, usage: &'static [u8]) -> Row {
+    Row::new(opcode, verify, Allowed::Reading, Changes::Nothing, usage).medium().only(Kind::Disk)
+}
+
+const fn writing(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk)
+}
+
+/// NUMBER OF LOGICAL BLOCKS is byte 13 alone.
+const COMPARE_AND_WRITE: [u8; 16] =
+    [0x89, FLAGS, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0xff, 0x1f, 0];
+
+/// Rows of the command table.
+pub(crate) const ROWS: &[Row] = &[
+    verifying(op::VERIFY_10, &ten(op::VERIFY_10, VERIFY)),
+    verifying(op::VERIFY_12, &twelve(op::VERIFY_12, VERIFY)),
+    verifying(op::VERIFY_16, &sixteen(op::VERIFY_16, VERIFY)),
+    writing(op::WRITE_VERIFY_10, write_verify, &ten(op::WRITE_VERIFY_10, WRITE_VERIFY)),
+    writing(op::WRITE_VERIFY_12, write_verify, &twelve(op::WRITE_VERIFY_12, WRITE_VERIFY)),
+    writing(op::WRITE_VERIFY_16, write_verify, &sixteen(op::WRITE_VERIFY_16, WRITE_VERIFY)),
+    writing(op::COMPARE_AND_WRITE, compare_and_write, &COMPARE_AND_WRITE).exclusive().exact(),
+    writing(op::ORWRITE_16, or_write, &sixteen(op::ORWRITE_16, FLAGS)).exclusive().exact(),
+];
+
+fn verify(cx: &mut Cx<'_>) -> Answer {
+    let compare = match cx.cdb[1] >> 1 & 3 {
+        0 => Compare::Nothing,
+        1 => Compare::Whole,
+        2 => return Err(Sense::cdb_field(1, 2).into()),
+        _ => Compare::OneBlock(cx.lu.settings().block_size),
+    };
+    match cx.transfer()? {
+        (_, 0) => Ok(Plan::Done),
+        (offset, len) => Ok(Plan::op(Op::Verify { offset, len: len as u64, compare })),
+    }
+}
+
+fn write_verify(cx: &mut Cx<'_>) -> Answer {
+    let compare = cx.cdb[1] & 0x02 != 0;
+    match cx.transfer()? {
+        (_, 0) => Ok(Plan::Done),
+        (offset, len) => Ok(Plan::op(Op::WriteVerify { offset, len, compare })),
+    }
+}
+
+fn compare_and_write(cx: &mut Cx<'_>) -> Answer {
+    let stable = cx.stable();
+    match cx.transfer()? {
+        (_, 0) => Ok(Plan::Done),
+        (offset, len) => Ok(Plan::op(Op::CompareAndWrite { offset, len, stable })),
+    }
+}
+
+fn or_write(cx: &mut Cx<'_>) -> Answer {
+    let stable = cx.stable();
+    match cx.transfer()? {
+        (_, 0) => Ok(Plan::Done),
+        (offset, len) => Ok(Plan::op(Op::OrWrite { offset, len, stable })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn cdbs_and_what_they_come_to() {
+        let mut n = nexus(&lu(disk()), "a");
+        let verify = |compare| Ok(Plan::op(Op::Verify { offset: 512, len: 1024, compare }));
+        let write = |compare| Ok(Plan::op(Op::WriteVerify { offset: 512, len: 1024, compare }));
+        let swap = |stable| Ok(Plan::op(Op::CompareAndWrite { offset: 512, len: 1024, stable }));
+        let or = |stable| Ok(Plan::op(Op::OrWrite { offset: 512, len: 1024, stable }));
+        let beyond = fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS));
+        let cases: &[(&[u8], Answer)] = &[
+            (&[op::VERIFY_10, 0x10, 0, 0, 0, 1, 0, 0, 2, 0], verify(Compare::Nothing)),
+            (&[op::VERIFY_10, 0x02, 0, 0, 0, 1, 0, 0, 2, 0], verify(Compare::Whole)),
+            (&[op::VERIFY_12, 0x06, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0], verify(Compare::OneBlock(512))),
+            (&[op::VERIFY_16, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], verify(Compare::Whole)),
+            (&[op::VERIFY_10, 0x04, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 2))),
+            (&[op::VERIFY_10, 0x22, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 5))),
+            (&[op::VERIFY_10, 0, 0, 0, 8, 0, 0, 0, 1, 0], beyond),
+            (&[op::VERIFY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], Ok(Plan::Done)),
+            (&[op::WRITE_VERIFY_10, 0x12, 0, 0, 0, 1, 0, 0, 2, 0], write(true)),
+            (&[op::WRITE_VERIFY_12, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0], write(false)),
+            (&[op::WRITE_VERIFY_16, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], write(true)),
+            (&[op::WRITE_VERIFY_10, 0x04, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 2))),
+            (&[op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], swap(false)),
+            (&[op::COMPARE_AND_WRITE, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], swap(true)),
+            (&[op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0], Ok(Plan::Done)),
+            (&[op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0], fails(Sense::cdb_field(12, 0))),
+            (&[op::ORWRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], or(false)),
+            (&[op::ORWRITE_16, 0x18, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], or(true)),
+        ];
+        for (cdb, answer) in cases {
+            assert_eq!(run(&mut n, cdb), *answer, "{cdb:02x?}");
+        }
+    }
+
+    #[test]
+    fn data_out_is_what_each_needs() {
+        let mut n = nexus(&lu(disk()), "a");
+        for (cdb, len) in [
+            ([op::VERIFY_10, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0], 0),
+            ([op::VERIFY_10, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0], 1024),
+            ([op::VERIFY_10, 6, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0], 512),
+            ([op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], 2048),
+            ([op::ORWRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], 1024),
+        ] {
+            assert_eq!(run(&mut n, &cdb).unwrap().data_out_len(), len, "{cdb:02x?}");
+        }
+    }
+}

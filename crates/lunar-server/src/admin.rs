@@ -1,0 +1,428 @@
+//! The admin socket: a running server answers its own user. One JSON object a line, each way.
+
+mod connect;
+mod parameters;
+pub mod router;
+mod rows;
+mod session;
+
+pub use parameters::Parameters;
+pub use router::Router;
+pub use session::{Counters, Session, Srp, table};
+
+pub use crate::Difference;
+use crate::{Cause, Problem, folders, io_text};
+use connect::{connect, is_answered};
+use rustix::fs::Access;
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// All sessions.
+    Sessions {},
+    /// All SCSI routing instances.
+    Routers {},
+    /// Something is to be done with one of them.
+    Router {
+        /// Its name.
+        name: String,
+        /// What.
+        action: Action,
+    },
+    /// What another configuration would change.
+    Diff {
+        /// Its file; None: the server's own.
+        file: Option<PathBuf>,
+    },
+    /// Another configuration is to hold from now on.
+    Apply {
+        /// Its file; None: the server's own.
+        file: Option<PathBuf>,
+        /// Seconds after which everything is as before, unless it is confirmed; None: at once for good.
+        confirm_within_s: Option<u64>,
+    },
+    /// What was applied stays.
+    Confirm {},
+    /// What was applied goes, before its time is over.
+    Rollback {},
+}
+
+/// What is to be done with a SCSI routing instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Take no logins, and ask hosts to leave; in a pair the other one takes over.
+    Drain,
+    /// Serve again after [`Action::Drain`].
+    Resume,
+    /// In a pair, change places.
+    Failover,
+    /// In a pair, it may become active.
+    Eligible,
+    /// In a pair, it does not become active.
+    Ineligible,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// All sessions.
+    Sessions(Vec<Session>),
+    /// All SCSI routing instances.
+    Routers(Vec<Router>),
+    /// What changes, a line each.
+    Differences(Vec<Difference>),
+    /// It is done, and this is to be said.
+    Done(String),
+    /// It could not be answered.
+    Error {
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        hint: String,
+        /// What kind of fault it is.
+        #[serde(default)]
+        cause: Cause,
+    },
+}
+
+/// What the socket asks the server.
+pub trait Running: Send + Sync + 'static {
+    /// All sessions.
+    fn sessions(&self) -> Vec<Session>;
+
+    /// Anything else. It may take long: how long one waits is up to who asks.
+    fn ask(&self, request: Request) -> Response;
+}
+
+/// A request longer than this is refused.
+const MAX_REQUEST_BYTES: usize = 4096;
+/// An answer longer than this is no answer of ours.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
+/// Who asks must do so within this time; others wait for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So many requests wait for the server at a time; their clients may be gone.
+const MOST_WAITING: usize = 16;
+
+/// The admin socket of a running server. It goes away when this is dropped.
+pub struct Admin {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Admin {
+    /// Listens at `path`, mode 0600. A socket that nobody answers any more is replaced.
+    pub fn start(path: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
+        let listener = bind(path)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, waiting) = (stop.clone(), Arc::new(()));
+        let serve = move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                match stream.and_then(|stream| answer(stream, &server, &waiting)) {
+                    Ok(()) => {}
+                    Err(e) => {
+                        tracing::debug!("admin socket: {e}");
+                        // Out of descriptors, say: do not spin.
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(serve);
+        let thread = thread.map_err(|e| cannot(path, &e))?;
+        Ok(Admin { path: path.to_path_buf(), stop, thread: Some(thread) })
+    }
+}
+
+impl Admin {
+    /// Listens at `first`, or, when another server answers there, at a place of its own beside it
+    /// ([`folders::second_admin_socket`]). Sockets of processes that are no more are removed.
+    pub fn start_beside(first: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
+        for (path, pid) in folders::second_admin_sockets(first) {
+            if Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists() {
+                // What cannot be removed is in nobody's way.
+                _ = std::fs::remove_file(path);
+            }
+        }
+        match Admin::start(first, server.clone()) {
+            Ok(admin) => Ok(admin),
+            Err(problem) if !is_answered(first) => Err(problem),
+            Err(_) => Admin::start(&folders::second_admin_socket(first), server),
+        }
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // The thread wakes up by a connection; without one it ends with the process.
+        if connect(&self.path, PATIENCE).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            _ = thread.join();
+        }
+        _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn cannot(path: &Path, e: &io::Error) -> Problem {
+    Problem::new(
+        format!("cannot listen on the admin socket {}: {}", path.display(), io_text(e)),
+        "set admin_socket in the configuration to a path that this user can write",
+    )
+}
+
+/// Looks whether a server could listen at this path. Nothing is changed.
+///
+/// # Errors
+/// As a server says it.
+pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
+    if is_answered(path) {
+        let problem = Problem::new(
+            format!("a server answers already at the admin socket {}", path.display()),
+            "stop it, or set admin_socket in the configuration to another path",
+        );
+        return Err(problem.because(Cause::InUse));
+    }
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(Problem::new(
+            format!("the admin socket {} is a file", path.display()),
+            "move it away, or set admin_socket in the configuration to another path",
+        ));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let may = rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK);
+    may.map_err(|e| cannot(path, &e.into()))
+}
+
+/// The process that listens at this path.
+pub(crate) fn listener(path: &Path) -> Option<u32> {
+    let socket = connect(path, PATIENCE).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+    peer.pid.as_raw_nonzero().get().try_into().ok()
+}
+
+fn bind(path: &Path) -> Result<UnixListener, Problem> {
+    can_bind(path)?;
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(path, &e)),
+        _ => {}
+    }
+    // Before the mode is set, the check of credentials alone keeps others out.
+    let listener = UnixListener::bind(path).map_err(|e| cannot(path, &e))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(|e| cannot(path, &e))?;
+    Ok(listener)
+}
+
+/// May this user ask? The server's own, and root.
+fn may_ask(peer: u32, own: u32) -> bool {
+    peer == own || peer == 0
+}
+
+/// Answers the one request of a connection. One that may take long keeps no other waiting. `waiting` is held by each of these.
+fn answer(mut stream: UnixStream, server: &Arc<dyn Running>, waiting: &Arc<()>) -> io::Result<()> {
+    let response = match asked(&mut stream)? {
+        Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
+        // One is held by who takes connections.
+        Ok(request) if Arc::strong_count(waiting) <= MOST_WAITING => {
+            return ask_beside(stream, server.clone(), request, waiting.clone());
+        }
+        Ok(_) => busy(),
+        Err(refused) => refused,
+    };
+    send(stream, &response)
+}
+
+/// What is asked, or what is wrong with it.
+fn asked(stream: &mut UnixStream) -> io::Result<Result<Request, Response>> {
+    let peer = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
+    if !may_ask(peer, rustix::process::geteuid().as_raw()) {
+        let hint = "ask as the user who runs the server, or as root";
+        return Ok(Err(refused(format!("user {peer} may not ask"), hint)));
+    }
+    let Some(line) = line(stream, MAX_REQUEST_BYTES, Instant::now() + PATIENCE)? else {
+        let what = "the request is no line of 4096 bytes or less";
+        return Ok(Err(refused(what, "send one JSON object and a newline")));
+    };
+    let wrong = |e| refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}");
+    Ok(serde_json::from_slice(&line).map_err(wrong))
+}
+
+fn ask_beside(
+    stream: UnixStream,
+    server: Arc<dyn Running>,
+    request: Request,
+    waiting: Arc<()>,
+) -> io::Result<()> {
+    let ask = move || {
+        let response = server.ask(request);
+        drop(waiting);
+        _ = send(stream, &response).inspect_err(|e| tracing::debug!("admin socket: {e}"));
+    };
+    std::thread::Builder::new().name("admin-ask".into()).spawn(ask).map(drop)
+}
+
+fn busy() -> Response {
+    let what =
+        format!("the server has {MOST_WAITING} requests to answer before this one, and does not take it");
+    Problem::new(what, "look at its process; repeat this when it answers again")
+        .because(Cause::TimedOut)
+        .into()
+}
+
+fn send(mut stream: UnixStream, response: &Response) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut bytes = serde_json::to_vec(response)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)
+}
+
+fn refused(what: impl Into<String>, hint: &str) -> Response {
+    Response::Error { what: what.into(), hint: hint.into(), cause: Cause::Other }
+}
+
+impl From<Problem> for Response {
+    fn from(problem: Problem) -> Response {
+        let (what, hint) = (problem.what, problem.hint.unwrap_or_default());
+        Response::Error { what, hint, cause: problem.cause }
+    }
+}
+
+/// Reads up to a newline; None if it does not come within `most` bytes.
+fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let n = match stream.read(&mut part) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        if let Some(end) = part[..n].iter().position(|byte| *byte == b'\n') {
+            bytes.extend_from_slice(&part[..end]);
+            return Ok((bytes.len() <= most).then_some(bytes));
+        }
+        bytes.extend_from_slice(&part[..n]);
+        if n == 0 || bytes.len() > most {
+            return Ok(None);
+        }
+    }
+}
+
+/// The sockets at which a server listens, also one that hangs: `first`, and those beside it.
+pub fn listening(first: &Path) -> Vec<PathBuf> {
+    let others = folders::second_admin_sockets(first).into_iter().map(|(path, _)| path);
+    std::iter::once(first.to_path_buf()).chain(others).filter(|path| is_answered(path)).collect()
+}
+
+/// Asks the server at `path` for its sessions.
+pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Problem> {
+    match request(path, &Request::Sessions {}, timeout)? {
+        Response::Sessions(sessions) => Ok(sessions),
+        _ => Err(strange()),
+    }
+}
+
+/// Asks the server at `path` for its SCSI routing instances.
+pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Problem> {
+    match request(path, &Request::Routers {}, timeout)? {
+        Response::Routers(routers) => Ok(routers),
+        _ => Err(strange()),
+    }
+}
+
+/// Asks the server at `path` what another configuration would change.
+pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec<Difference>, Problem> {
+    match request(path, &Request::Diff { file }, timeout)? {
+        Response::Differences(differences) => Ok(differences),
+        _ => Err(strange()),
+    }
+}
+
+/// Asks the server at `path` to do something; what it says then.
+pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Problem> {
+    match request(path, what, timeout)? {
+        Response::Done(said) => Ok(said),
+        _ => Err(strange()),
+    }
+}
+
+fn strange() -> Problem {
+    Problem::new("the server answers something else", "it may be of another version: restart it")
+}
+
+fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Problem> {
+    match ask(path, request, timeout).map_err(|e| no_answer(path, request, timeout, &e))? {
+        Response::Error { what, hint, cause } => Err(Problem::new(what, hint).because(cause)),
+        response => Ok(response),
+    }
+}
+
+fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -> Problem {
+    let path = path.display();
+    match e.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
+            format!("no server answers at {path}"),
+            "start one with lunar serve, or name its socket with --socket",
+        )
+        .because(Cause::Unreachable),
+        ErrorKind::PermissionDenied => Problem::new(
+            format!("the server at {path} belongs to another user"),
+            "ask as that user, or as root",
+        )
+        .because(Cause::NoAccess),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            let what = format!(
+                "the server at {path} does not answer within {}",
+                lunar_proto::duration::show(timeout)
+            );
+            let hint = "it is stopped or overloaded: look at its process, or wait longer: --timeout";
+            let later = match request {
+                Request::Sessions {} | Request::Routers {} | Request::Diff { .. } => "",
+                _ => "; it may still do this later",
+            };
+            Problem::new(what, format!("{hint}{later}")).because(Cause::TimedOut)
+        }
+        _ => Problem::new(format!("the server at {path} does not answer: {}", io_text(e)), "look at its log")
+            .because(Cause::Unreachable),
+    }
+}
+
+fn ask(path: &Path, request: &Request, timeout: Duration) -> io::Result<Response> {
+    let until = Instant::now() + timeout;
+    let mut stream = connect(path, timeout)?;
+    let mut bytes = serde_json::to_vec(request)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)?;
+    let line = line(&mut stream, MAX_RESPONSE_BYTES, until)?;
+    Ok(serde_json::from_slice(&line.ok_or(ErrorKind::UnexpectedEof)?)?)
+}
+
+#[cfg(test)]
+mod tests;

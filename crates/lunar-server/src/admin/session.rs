@@ -1,0 +1,217 @@
+//! A session as it is told to people and programs.
+
+use super::parameters::Parameters;
+use super::rows::{self, duration, shown};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Target session identifying handle.
+    pub tsih: u16,
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// Address and port of the initiator.
+    pub initiator_address: String,
+    /// iSCSI name of the target; None in a discovery session.
+    pub target: Option<String>,
+    /// Address and port of the target that it came to.
+    pub portal: String,
+    /// Portal group tag.
+    pub portal_group: u16,
+    /// Initiator's part of the session identifier, twelve hexadecimal digits.
+    pub isid: String,
+    /// What carries it: `TCP`, `iSER` or `SRP`.
+    #[serde(default)]
+    pub transport: String,
+    /// What carries RDMA: `iwarp` or `verbs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// What there is only over SRP; None: it is one of iSCSI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub srp: Option<Srp>,
+    /// `Normal` or `Discovery`.
+    pub session_type: String,
+    /// What was negotiated; None over SRP, which has none of these keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Parameters>,
+    /// What it did.
+    pub counters: Counters,
+    /// Seconds since its login.
+    pub connected_s: u64,
+}
+
+/// A session over SRP: a channel between two ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Srp {
+    /// Port of the initiator: 0x and 32 hexadecimal digits.
+    pub initiator_port: String,
+    /// Port of the target, likewise.
+    pub target_port: String,
+    /// Which of the channels between them it is, from 1 on.
+    pub channel: usize,
+    /// How many there are.
+    pub channels: usize,
+}
+
+/// What a session did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// SCSI commands.
+    pub commands: u64,
+    /// Of these, reads.
+    pub reads: u64,
+    /// Of these, writes.
+    pub writes: u64,
+    /// Bytes sent.
+    pub read_bytes: u64,
+    /// Bytes received.
+    pub write_bytes: u64,
+    /// Commands that did not end with GOOD.
+    pub errors: u64,
+}
+
+impl fmt::Display for Srp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "InitiatorPort={}", self.initiator_port)?;
+        writeln!(f, "TargetPort={}", self.target_port)?;
+        writeln!(f, "Channel={} of {}", self.channel, self.channels)
+    }
+}
+
+/// Who it is, the keys and values of the listing, then the counters; one a line.
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Initiator={}", shown(&self.initiator))?;
+        writeln!(f, "InitiatorAddress={}", self.initiator_address)?;
+        writeln!(f, "Target={}", shown(self.target.as_deref().unwrap_or(DISCOVERY)))?;
+        writeln!(f, "TSIH={}", self.tsih)?;
+        writeln!(f, "Portal={},{}", self.portal, self.portal_group)?;
+        writeln!(f, "Transport={}", self.transport)?;
+        if let Some(provider) = &self.provider {
+            writeln!(f, "Provider={provider}")?;
+        }
+        if let Some(srp) = &self.srp {
+            srp.fmt(f)?;
+        }
+        if let Some(parameters) = &self.parameters {
+            parameters.fmt(f)?;
+        }
+        let c = &self.counters;
+        writeln!(f, "Commands={}", c.commands)?;
+        writeln!(f, "Reads={}", c.reads)?;
+        writeln!(f, "Writes={}", c.writes)?;
+        writeln!(f, "ReadBytes={}", c.read_bytes)?;
+        writeln!(f, "WriteBytes={}", c.write_bytes)?;
+        writeln!(f, "Errors={}", c.errors)
+    }
+}
+
+/// Where the target of others stands.
+const DISCOVERY: &str = "(discovery)";
+
+/// All sessions as a table.
+pub fn table(sessions: &[Session]) -> String {
+    const HEAD: [&str; 8] =
+        ["ID", "INITIATOR", "ADDRESS", "TRANSPORT", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
+    rows::table(HEAD, sessions.iter().map(row))
+}
+
+/// What carries it. Each channel of SRP is a session here.
+fn carried(session: &Session) -> String {
+    match &session.srp {
+        Some(Srp { channel, channels, .. }) if *channels > 1 => {
+            format!("{}, channel {channel} of {channels}", session.transport)
+        }
+        _ => session.transport.clone(),
+    }
+}
+
+fn row(session: &Session) -> [String; 8] {
+    [
+        session.tsih.to_string(),
+        shown(&session.initiator),
+        shown(&session.initiator_address),
+        carried(session),
+        shown(session.target.as_deref().unwrap_or(DISCOVERY)),
+        session.portal_group.to_string(),
+        session.counters.commands.to_string(),
+        duration(session.connected_s),
+    ]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn session(tsih: u16) -> Session {
+        let parameters = lunar_proto::parameters::Parameters {
+            initial_r2t: false,
+            max_xmit_data_segment_length: 131072,
+            ..Default::default()
+        };
+        Session {
+            tsih,
+            initiator: "iqn.1993-08.org.debian:01:abc".into(),
+            initiator_address: "127.0.0.1:40000".into(),
+            target: Some("iqn.2026-11.org.example:disks".into()),
+            portal: "127.0.0.1:3260".into(),
+            portal_group: 1,
+            isid: "00023d000001".into(),
+            transport: "TCP".into(),
+            provider: None,
+            srp: None,
+            session_type: "Normal".into(),
+            parameters: Some(Parameters::from(&parameters)),
+            counters: Counters { commands: 3, reads: 1, read_bytes: 4096, ..Counters::default() },
+            connected_s: 61,
+        }
+    }
+
+    #[test]
+    fn a_channel_of_srp_tells_its_ports() {
+        let srp = Srp { initiator_port: "0x1".into(), target_port: "0x2".into(), channel: 2, channels: 3 };
+        let one = Session {
+            transport: "SRP".into(),
+            provider: Some("iwarp".into()),
+            srp: Some(srp),
+            parameters: None,
+            ..session(1)
+        };
+        let told = "\nPortal=127.0.0.1:3260,1\nTransport=SRP\nProvider=iwarp\nInitiatorPort=0x1\nTargetPort=0x2\n\
+            Channel=2 of 3\nCommands=3\n";
+        assert!(one.to_string().contains(told), "{one}");
+        let text = table(std::slice::from_ref(&one));
+        assert!(text.contains("  SRP, channel 2 of 3  iqn."), "{text}");
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(serde_json::from_str::<Session>(&text).unwrap(), one);
+        let text = serde_json::to_string(&session(1)).unwrap();
+        assert!(!text.contains("srp") && serde_json::from_str::<Session>(&text).is_ok());
+    }
+
+    #[test]
+    fn names_cannot_write_lines_of_their_own() {
+        let strange = Session { initiator: "iqn\nTSIH=9\u{1b}".into(), target: None, ..session(1) };
+        let text = strange.to_string();
+        assert!(text.starts_with("Initiator=iqn\\nTSIH=9\\u{1b}\nInitiatorAddress="), "{text}");
+        assert!(text.contains("\nTarget=(discovery)\nTSIH=1\n"));
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each() {
+        let strange = Session { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
+        let text = table(&[session(1), strange]);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").collect()).collect();
+        let words = |row: usize| -> Vec<&str> {
+            rows[row].iter().map(|word| word.trim()).filter(|word| !word.is_empty()).collect()
+        };
+        let head =
+            ["ID", "INITIATOR", "ADDRESS", "TRANSPORT", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
+        assert_eq!(words(0), head);
+        let (name, target) = ("iqn.1993-08.org.debian:01:abc", "iqn.2026-11.org.example:disks");
+        assert_eq!(words(1), ["1", name, "127.0.0.1:40000", "TCP", target, "1", "3", "1m 1s"]);
+        let escaped = "iqn\\u{1b}[2J";
+        assert_eq!(words(2), ["20", escaped, "127.0.0.1:40000", "TCP", "(discovery)", "1", "3", "1m 1s"]);
+    }
+}

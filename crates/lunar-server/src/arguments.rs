@@ -1,0 +1,251 @@
+//! `lunar serve` without a configuration file: a configuration made of arguments and defaults.
+
+use crate::build::create_folder;
+use crate::config::{self, Config, Lun, OneFile, Source};
+use crate::problem::{Wrong, nearest, wrong};
+use crate::{Cause, Problem, identity};
+use lunar_scsi::Kind;
+use lunar_target::setup::{Portal, PortalGroup, Transports};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What was asked for on the command line, as it was written.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    /// LUNs 0, 1, ...: `PATH`, `null:SIZE` or `memory:SIZE`. None at all: a disk in the folder of state.
+    pub luns: Vec<String>,
+    /// Files that are missing are created at this size.
+    pub size: Option<String>,
+    /// Portals; none: 127.0.0.1:3260.
+    pub listen: Vec<String>,
+    /// The portals take iSER, too.
+    pub iser: bool,
+    /// Portals for SRP, beside those.
+    pub srp: Vec<String>,
+    /// The bytes of files and devices are those of the disks, whatever they look like.
+    pub raw: bool,
+    /// Name of the target; None: made of the host's name.
+    pub target: Option<String>,
+}
+
+/// Where the arguments are used.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The folder of state.
+    pub state_dir: &'a Path,
+    /// The host's name.
+    pub host: &'a str,
+}
+
+/// Where it listens when no portal is named.
+const DEFAULT_PORTAL: &str = "127.0.0.1:3260";
+/// Bytes of the disk that is served when no LUN is named.
+const DEFAULT_DISK_BYTES: u64 = 1 << 30;
+
+impl Arguments {
+    /// The configuration that the arguments mean. Makes the folder of the default disk.
+    pub fn config(&self, place: Place<'_>) -> Result<Config, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut note = |argument: &str, wrong: Problem| {
+            problems.push(Problem { what: format!("{argument}: {}", wrong.what), ..wrong });
+        };
+        let size = self.size.as_deref().map(disk_size).transpose();
+        let size = size.unwrap_or_else(|wrong| {
+            note("--size", wrong.into());
+            // One was given: that files are to be created is not asked again.
+            Some(DEFAULT_DISK_BYTES)
+        });
+        let portals = self.portals(&mut note);
+        let name = match &self.target {
+            Some(name) => config::iscsi_name(name).unwrap_or_else(|wrong| {
+                note("--target", wrong.into());
+                lunar_proto::name::of_host(place.host)
+            }),
+            None => lunar_proto::name::of_host(place.host),
+        };
+        let luns = self.units(&name, size, place, &mut note);
+        if problems.is_empty() { Ok(assemble(name, luns, portals)) } else { Err(problems) }
+    }
+
+    fn portals(&self, note: &mut impl FnMut(&str, Problem)) -> Vec<Portal> {
+        let mut seen = BTreeSet::new();
+        let mut portals = Vec::new();
+        let default = [DEFAULT_PORTAL.to_string()];
+        let listen = if self.listen.is_empty() { &default[..] } else { &self.listen };
+        let iscsi = Transports { iser: self.iser, ..Transports::TCP };
+        let iscsi = listen.iter().map(|text| ("--listen", text, iscsi));
+        for (argument, text, transports) in
+            iscsi.chain(self.srp.iter().map(|text| ("--srp", text, Transports::SRP)))
+        {
+            match config::listen(text, transports) {
+                Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
+                    portals.push(Portal { transports, ..Portal::tcp(listen) })
+                }
+                Ok(listen) => note(argument, twice(&listen.to_string()).into()),
+                Err(wrong) => note(argument, wrong.into()),
+            }
+        }
+        portals
+    }
+
+    fn units(
+        &self,
+        target: &str,
+        size: Option<u64>,
+        place: Place<'_>,
+        note: &mut impl FnMut(&str, Problem),
+    ) -> Vec<Lun> {
+        if self.luns.is_empty() {
+            let path = place.state_dir.join("disk.img");
+            match create_folder(place.state_dir) {
+                // The disk of before keeps its size, and nobody asked for another.
+                Ok(()) if size.is_none() && path.metadata().is_ok_and(|found| found.len() > 0) => {
+                    return vec![disk(target, path, None)];
+                }
+                Ok(()) => return vec![disk(target, path, Some(size.unwrap_or(DEFAULT_DISK_BYTES)))],
+                Err(problem) => note("the default disk", problem),
+            }
+        }
+        let mut seen: BTreeMap<OneFile, (&str, bool)> = BTreeMap::new();
+        let mut luns = Vec::new();
+        for text in &self.luns {
+            match lun(target, text, size).map(|lun| Lun { raw: self.raw, ..lun }) {
+                Ok(lun) => {
+                    let (Source::File { path, .. } | Source::Device { path }) = &lun.source else {
+                        luns.push(lun);
+                        continue;
+                    };
+                    match seen.insert(OneFile::of(path), (text, lun.read_only)) {
+                        Some((first, read_only)) if !(read_only && lun.read_only) => {
+                            note("LUN", one_file(first, text).into());
+                        }
+                        _ => luns.push(lun),
+                    }
+                }
+                Err(wrong) => note("LUN", wrong),
+            }
+        }
+        luns
+    }
+}
+
+/// What is written on the command line is wrong.
+impl From<Wrong> for Problem {
+    fn from(wrong: Wrong) -> Problem {
+        Problem::new(wrong.what, wrong.hint).because(Cause::Argument)
+    }
+}
+
+fn twice(what: &str) -> Wrong {
+    Wrong { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
+}
+
+fn one_file(first: &str, second: &str) -> Wrong {
+    if config::one_name(Path::new(first)) == config::one_name(Path::new(second)) {
+        return twice(second);
+    }
+    let what = format!("{} and {} are one file", first.escape_debug(), second.escape_debug());
+    Wrong { what, hint: "serve one of them".into() }
+}
+
+fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
+    let mut config = config::defaults();
+    config.portal_groups = vec![PortalGroup { tag: 1, portals }];
+    config.targets = vec![config::Target {
+        name,
+        alias: None,
+        portal_groups: vec![1],
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns: (0..).zip(luns).collect::<BTreeMap<u16, Lun>>(),
+        access: Vec::new(),
+        router: None,
+        depth: None,
+    }];
+    config
+}
+
+/// A LUN as it is written on the command line.
+fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
+    if text.is_empty() {
+        wrong("a LUN without a name", "write a path, null:SIZE or memory:SIZE")?;
+    }
+    match text.split_once(':') {
+        Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
+        Some(("memory", size)) => Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, Kind::Disk)),
+        _ => path(target, text, size),
+    }
+}
+
+fn memory_size(text: &str, size: &str) -> Result<u64, Wrong> {
+    match config::size(size)? {
+        0..4096 => wrong(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
+        size => Ok(size),
+    }
+}
+
+/// The size of a disk that is created: whole blocks, so that all of it can be reached.
+fn disk_size(text: &str) -> Result<u64, Wrong> {
+    match memory_size(text, text)? {
+        size if size.is_multiple_of(512) => Ok(size),
+        size => wrong(
+            format!("{size} bytes are no whole number of blocks"),
+            format!("blocks have 512 bytes: {} is the next size", size.next_multiple_of(512)),
+        ),
+    }
+}
+
+fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
+    let path = PathBuf::from(text);
+    let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
+    match std::fs::metadata(&path) {
+        Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, Kind::CdRom)),
+        Ok(_) if lunar_block::Kind::of(&path) == lunar_block::Kind::Device => {
+            Ok(named(target, Source::Device { path }, Kind::Disk))
+        }
+        Ok(_) => Ok(disk(target, path, size)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
+        Err(e) => {
+            let what = format!("{}: {}", text.escape_debug(), crate::io_text(&e));
+            Err(Problem::new(what, "check the path and its permissions").because(Cause::of(e.kind())))
+        }
+    }
+}
+
+fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Problem> {
+    let what = format!("{} does not exist", text.escape_debug());
+    if let Some((kind, rest)) = text.split_once(':')
+        && let Some(meant) = nearest(kind, ["null", "memory"])
+    {
+        wrong(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
+    }
+    if matches!(text, "null" | "memory") {
+        wrong(&what, format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"))?;
+    }
+    let none = |hint: &str| Err(Problem::new(what, hint).because(Cause::NotFound));
+    match size {
+        _ if iso => none("check the path; an ISO image cannot be created"),
+        None => none("check the path, or add --size 10G to create it"),
+        Some(_) => Ok(disk(target, path, size)),
+    }
+}
+
+fn disk(target: &str, path: PathBuf, size: Option<u64>) -> Lun {
+    named(target, Source::File { path, size }, Kind::Disk)
+}
+
+/// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that
+/// are served at different times must never be taken for one.
+fn named(target: &str, source: Source, kind: Kind) -> Lun {
+    let mut lun = Lun::new(source, kind);
+    if let Source::File { path, .. } | Source::Device { path } = &lun.source {
+        let serial = identity::serial(&[target, &config::one_name(path).to_string_lossy()]);
+        lun.state_name = Some(serial.clone());
+        lun.serial = Some(serial);
+    }
+    lun
+}
+
+#[cfg(test)]
+mod tests;

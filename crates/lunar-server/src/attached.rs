@@ -1,0 +1,494 @@
+//! What is attached now: for each attachment a record, and a lock that its process holds for as long as it
+//! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
+
+use crate::config::attachment::{How, Policy, check_name};
+use crate::{Problem, create_folder_or, io_text};
+use lunar_target::lock_file;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is attached, and as what. It holds no secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// As what the host sees it.
+    pub how: How,
+    /// The NBD URI, the block device, or the file; None while it is being attached.
+    pub device: Option<String>,
+    /// What was asked for: the address of an NBD server or the folder of a file, where one was named.
+    pub place: Option<String>,
+    /// The number of a ublk device.
+    pub ublk_id: Option<u32>,
+    /// The URL of each path, without secrets.
+    pub urls: Vec<String>,
+    /// Capacity when it was attached, in bytes.
+    pub size_bytes: u64,
+    /// Which logical unit it is, as `lunar ls` tells it: the best designator of VPD page 83h, or else the whole page
+    /// in hexadecimal; empty if that is not told.
+    pub identity: String,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// How long a lost network is waited out, in seconds.
+    #[serde(rename = "recovery_timeout_s", with = "crate::seconds")]
+    pub recovery_timeout: Duration,
+    /// Which of several paths takes the next operation, where that was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+    /// Its process.
+    pub pid: u32,
+    /// When it was attached, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// Our part of the identifier of the session of each path, in hexadecimal. Who attaches it after its process
+    /// has died comes with the same: the target then ends the session of the dead before it lets the next one in
+    /// (RFC 7143 section 6.3.5), and no write of the dead comes behind those of the living.
+    #[serde(default)]
+    pub isids: Vec<String>,
+    /// The initiator name of the session of each path; an ISID makes another nexus under another name. Records of older
+    /// versions have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub initiators: Vec<String>,
+    /// The port of the target in the session of each path, as `lunar_initiator::Facts::target_port` gives it; empty for a path that
+    /// has never been open. One URL may lead to several ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
+    /// The CHAP user in the session of each path; empty without a proof. Records of older versions have none, and `ports` of
+    /// theirs is as it was at the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<String>,
+    /// Sessions that have ended while the target may still carry out writes of them, also those of a path that has come back at
+    /// another port. The next process ends those writes before it serves the disk. `isids` is empty once the process has ended
+    /// by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<LeftSession>,
+    /// Why it did not end well, if its process has ended so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// A session that is gone, of which the target may still carry out writes. A login with its name and ISID ends it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftSession {
+    /// Where it led, without secrets.
+    pub url: String,
+    /// Our part of its identifier, in hexadecimal.
+    pub isid: String,
+    /// Our name in it; None in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<String>,
+    /// The port of the target in it, or [`UNKNOWN_PORT`]; None in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// The CHAP user in it, empty without a proof; None in records of older versions. Targets may take the same name and ISID
+    /// with another user for another nexus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// A port of a target that cannot be known.
+pub const UNKNOWN_PORT: &str = "unknown";
+
+impl Record {
+    /// Sessions of this record whose writes the target may still carry out if its process is gone. A process that was
+    /// killed may have left writes on each path.
+    pub fn sessions(&self) -> Vec<LeftSession> {
+        let mut sessions = self.left_behind.clone();
+        let own = (0..self.urls.len()).filter_map(|at| self.session(at)).filter(|_| !self.read_only);
+        sessions.extend(own.filter(|session| !self.left_behind.contains(session)));
+        sessions
+    }
+
+    /// The session of a path; None if it has never been open.
+    fn session(&self, at: usize) -> Option<LeftSession> {
+        let known = |of: &[String]| of.get(at).filter(|text| !text.is_empty()).cloned();
+        let (port, is_older) = (known(&self.ports), self.users.is_empty());
+        if port.is_none() && !is_older {
+            return None;
+        }
+        Some(LeftSession {
+            url: self.urls.get(at)?.clone(),
+            isid: self.isids.get(at)?.clone(),
+            initiator: known(&self.initiators),
+            port,
+            user: self.users.get(at).cloned(),
+        })
+    }
+
+    /// A path has logged in, and sends no command before this is written. `has_orphans`: the target may still carry out commands
+    /// of its earlier session.
+    pub fn enter(&mut self, at: usize, session: LeftSession, has_orphans: bool) {
+        let before = self.session(at);
+        let LeftSession { isid, initiator, port, user, .. } = session;
+        let port = port.unwrap_or_else(|| UNKNOWN_PORT.to_owned());
+        let [initiator, user] = [initiator, user].map(Option::unwrap_or_default);
+        let rows = [&mut self.isids, &mut self.initiators, &mut self.ports, &mut self.users];
+        for (row, value) in rows.into_iter().zip([isid, initiator, port, user]) {
+            if let Some(old) = row.get_mut(at) {
+                *old = value;
+            }
+        }
+        if has_orphans && before != self.session(at) {
+            self.left_behind.extend(before.filter(|before| !self.left_behind.contains(before)));
+        }
+    }
+}
+
+/// A path to the target, as its process tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathState {
+    /// Where it leads, without secrets.
+    pub url: String,
+    /// For several paths the state by which one is chosen; `connected` or `lost` for a single one.
+    pub state: String,
+    /// It has a connection.
+    pub connected: bool,
+    /// Times that the connection was made anew.
+    pub recoveries: u32,
+}
+
+/// How an attachment is now, as its process tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Its paths.
+    pub paths: Vec<PathState>,
+    /// Who uses it, in words.
+    pub users: Vec<String>,
+    /// Writes that have begun and not ended.
+    #[serde(default)]
+    pub waiting_writes: u64,
+}
+
+/// The longest answer of a process, in bytes.
+const MAX_STATE_BYTES: u64 = 1 << 20;
+/// How long a process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The file that says that what waits is to fail.
+const FORCE: &str = "force";
+
+/// A time-out of a socket may not be zero.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// The folder of what is attached.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    folder: PathBuf,
+}
+
+/// Nobody else looks at the folder or changes it while this is there.
+pub struct Look<'a> {
+    attached: &'a Attached,
+    _lock: File,
+}
+
+/// The lock that says that the process of an attachment lives.
+#[derive(Debug)]
+pub struct Alive(#[expect(dead_code, reason = "it is held, not used")] File);
+
+impl Attached {
+    /// This folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn at(folder: PathBuf) -> Result<Attached, Problem> {
+        create_folder_or(&folder, "set LUNAR_RUN_DIR to a folder that this user can write")?;
+        Ok(Attached { folder })
+    }
+
+    /// A file of an attachment: `log`, `ctl` (the socket where its process tells its state), `nbd`.
+    pub fn file(&self, name: &str, kind: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{kind}"))
+    }
+
+    /// Asks the process of an attachment not to wait for a target that is away. It looks for that when it is told to end.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn force(&self, name: &str) -> Result<(), Problem> {
+        let path = self.file(name, FORCE);
+        open(&path).map(drop).map_err(|e| cannot("write", &path, &e))
+    }
+
+    /// That was asked for.
+    pub fn is_forced(&self, name: &str) -> bool {
+        self.file(name, FORCE).exists()
+    }
+
+    /// Waits until nobody else looks.
+    ///
+    /// # Errors
+    /// When the folder cannot be locked.
+    pub fn look(&self) -> Result<Look<'_>, Problem> {
+        let path = self.folder.join("lock");
+        Ok(Look { attached: self, _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))? })
+    }
+
+    /// Asks the process of an attachment how it is; None when it does not answer within 5 s, or in this time if
+    /// that is shorter.
+    pub fn ask(&self, name: &str, limit: Duration) -> Option<State> {
+        let socket = UnixStream::connect(self.file(name, "ctl")).ok()?;
+        socket.set_read_timeout(Some(PATIENCE.min(limit).max(LEAST))).ok()?;
+        let mut text = String::new();
+        socket.take(MAX_STATE_BYTES).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+impl Look<'_> {
+    /// All records, by name. One that cannot be read is left out, and told of in the log.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn all(&self) -> Result<Vec<Record>, Problem> {
+        let folder = &self.attached.folder;
+        let entries = std::fs::read_dir(folder).map_err(|e| cannot("read", folder, &e))?;
+        let name = |path: PathBuf| {
+            let is_record = path.extension().is_some_and(|extension| extension == "json");
+            path.file_stem().and_then(|stem| stem.to_str()).filter(|_| is_record).map(str::to_owned)
+        };
+        let names = entries.flatten().filter_map(|entry| name(entry.path()));
+        let mut records: Vec<Record> = names.filter_map(|name| self.record(&name)).collect();
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(records)
+    }
+
+    /// The record of this name, if there is one that can be read.
+    pub fn record(&self, name: &str) -> Option<Record> {
+        check_name(name).ok()?;
+        let path = self.attached.file(name, "json");
+        let text = std::fs::read_to_string(&path).ok()?;
+        let record = serde_json::from_str(&text).inspect_err(|e| tracing::warn!("{}: {e}", path.display()));
+        record.ok().filter(|record: &Record| record.name == name)
+    }
+
+    /// The process of this attachment lives.
+    pub fn is_alive(&self, name: &str) -> bool {
+        lock_file::is_held(&self.attached.file(name, "lock"))
+    }
+
+    /// Takes the lock of an attachment for this process; None when another has it.
+    ///
+    /// # Errors
+    /// When it cannot be locked.
+    pub fn take(&self, name: &str) -> Result<Option<Alive>, Problem> {
+        let path = self.attached.file(name, "lock");
+        let lock = lock_file::try_lock(&path).map_err(|e| cannot("lock", &path, &e))?;
+        if lock.is_some() {
+            // It was for a process that is gone.
+            _ = std::fs::remove_file(self.attached.file(name, FORCE));
+        }
+        Ok(lock.map(Alive))
+    }
+
+    /// Writes a record, whole or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, record: &Record) -> Result<(), Problem> {
+        let path = self.attached.file(&record.name, "json");
+        let new = self.attached.file(&record.name, "new");
+        let text = serde_json::to_string_pretty(record).map_err(io::Error::other);
+        let written = text.and_then(|text| write_new(&new, text.as_bytes()));
+        written.and_then(|()| std::fs::rename(&new, &path)).map_err(|e| cannot("write", &path, &e))
+    }
+
+    /// Removes all that is left of an attachment but its log.
+    pub fn clear(&self, name: &str) {
+        for kind in ["json", "new", "ctl", "lock", FORCE] {
+            // What is not there needs no removal.
+            _ = std::fs::remove_file(self.attached.file(name, kind));
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+fn cannot(what: &str, path: &Path, e: &io::Error) -> Problem {
+    let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
+    Problem::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
+}
+
+/// Writes a file that is not there yet. What a killed process left is removed first; what somebody else puts there meanwhile,
+/// also a link, is not followed.
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    _ = std::fs::remove_file(path);
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &str) -> Record {
+        Record {
+            name: name.into(),
+            how: How::Ublk,
+            device: Some("/dev/ublkb0".into()),
+            place: None,
+            ublk_id: Some(0),
+            urls: vec!["iscsi://h:3260/iqn.2026-11.org.example:a/0".into()],
+            size_bytes: 1 << 30,
+            identity: "00ff".into(),
+            read_only: false,
+            recovery_timeout: Duration::from_secs(120),
+            policy: None,
+            pid: std::process::id(),
+            since_unix_s: 1,
+            isids: vec!["800000000001".into()],
+            initiators: vec!["iqn.2026-11.org.example:host".into()],
+            ports: vec!["group:1,iqn.2026-11.org.example:a".into()],
+            users: vec![String::new()],
+            left_behind: Vec::new(),
+            failure: None,
+        }
+    }
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("lunar-attached-{name}-{}", std::process::id()));
+            _ = std::fs::remove_dir_all(&path);
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_new_record_is_not_followed() {
+        let folder = Folder::new("link");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let (new, other) = (attached.file("a", "new"), folder.0.join("other"));
+        std::fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &new).unwrap();
+        attached.look().unwrap().write(&record("a")).unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
+        assert!(attached.file("a", "json").symlink_metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn records_are_kept_and_cleared() {
+        let folder = Folder::new("records");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let look = attached.look().unwrap();
+        for name in ["b", "a"] {
+            look.write(&record(name)).unwrap();
+        }
+        std::fs::write(attached.file("c", "json"), "{").unwrap();
+        std::fs::write(attached.file("d", "json"), serde_json::to_string(&record("other")).unwrap()).unwrap();
+        assert_eq!(look.all().unwrap(), [record("a"), record("b")]);
+        assert_eq!(look.record("../a"), None);
+        look.clear("a");
+        assert_eq!(look.all().unwrap(), [record("b")]);
+    }
+
+    #[test]
+    fn sessions_of_a_record_are_those_that_may_have_written() {
+        let killed = record("a");
+        let [session] = &killed.sessions()[..] else { panic!("one path") };
+        assert_eq!((&session.url, &session.isid), (&killed.urls[0], &killed.isids[0]));
+        assert_eq!(session.initiator.as_ref(), Some(&killed.initiators[0]));
+        assert_eq!(session.port.as_ref(), Some(&killed.ports[0]));
+        assert_eq!(session.user.as_deref(), Some(""));
+        let older = Record { initiators: Vec::new(), ports: Vec::new(), users: Vec::new(), ..killed.clone() };
+        let text = serde_json::to_string(&older).unwrap();
+        assert!(!["initiator", "port", "user"].iter().any(|key| text.contains(key)), "{text}");
+        let [session] = &serde_json::from_str::<Record>(&text).unwrap().sessions()[..] else {
+            panic!("one path")
+        };
+        assert_eq!((&session.initiator, &session.port, &session.user), (&None, &None, &None));
+        let [session] = &killed.sessions()[..] else { panic!("one path") };
+        let read_only = Record { read_only: true, ..record("a") };
+        assert_eq!(read_only.sessions(), []);
+        let left_behind = vec![session.clone()];
+        let ended = Record { isids: Vec::new(), left_behind: left_behind.clone(), ..read_only };
+        assert_eq!(ended.sessions(), left_behind);
+        assert_eq!(
+            Record { left_behind: left_behind.clone(), ..killed }.sessions(),
+            left_behind,
+            "each once"
+        );
+        let text = serde_json::to_string(&ended).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), ended);
+    }
+
+    #[test]
+    fn a_path_that_was_never_open_has_left_nothing() {
+        let unopened = Record { ports: vec![String::new()], ..record("a") };
+        assert_eq!(unopened.sessions(), []);
+        let older = Record { users: Vec::new(), ..unopened };
+        assert_eq!(older.sessions()[0].port, None, "it may have been opened later");
+    }
+
+    #[test]
+    fn a_path_that_moves_with_orphans_keeps_both_ports() {
+        let mut kept = record("a");
+        let [first] = &kept.sessions()[..] else { panic!("one path") };
+        let first = first.clone();
+        let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..first.clone() };
+        let second = at(Some("group:2,iqn.2026-11.org.example:a"));
+        kept.enter(0, first.clone(), true);
+        assert_eq!(kept.sessions(), std::slice::from_ref(&first), "the same port");
+        kept.enter(0, second.clone(), false);
+        assert_eq!(kept.sessions(), std::slice::from_ref(&second), "nothing is left at the first port");
+        kept.enter(0, first.clone(), true);
+        assert_eq!(kept.sessions(), [second.clone(), first.clone()]);
+        kept.enter(0, at(None), true);
+        assert_eq!(kept.sessions().last(), Some(&at(Some(UNKNOWN_PORT))));
+        assert_eq!(kept.sessions().len(), 3);
+    }
+
+    #[test]
+    fn who_lives_holds_the_lock() {
+        let folder = Folder::new("locks");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let look = attached.look().unwrap();
+        assert!(!look.is_alive("a"));
+        let alive = look.take("a").unwrap().expect("it is free");
+        assert!(look.is_alive("a"));
+        assert!(look.take("a").unwrap().is_none());
+        drop(alive);
+        assert!(!look.is_alive("a"));
+        assert!(look.take("a").unwrap().is_some());
+    }
+
+    #[test]
+    fn one_looks_at_a_time() {
+        let folder = Folder::new("one");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let look = attached.look().unwrap();
+        let (other, done) = (attached.clone(), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let _look = other.look().unwrap();
+                assert!(done.load(std::sync::atomic::Ordering::SeqCst), "it looked too early");
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop(look);
+            waits.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_process_that_is_gone_tells_nothing() {
+        let folder = Folder::new("gone");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        assert_eq!(attached.ask("a", Duration::from_secs(1)), None);
+    }
+}

@@ -1,0 +1,779 @@
+//! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
+//! place.
+
+mod filters;
+mod hold;
+mod kept;
+mod record;
+mod remedy;
+mod settings;
+mod unlinked;
+
+use filters::filtered;
+pub(crate) use hold::{Held, configuration, has_identity, held, lockable, serial_twice};
+pub(crate) use record::Past;
+pub use record::was_served;
+pub(crate) use remedy::cannot_open;
+use settings::passing;
+pub(crate) use settings::settings;
+
+use crate::config::{Config, Lun, Share, Source, show_size};
+use crate::{Cause, Problem, folders, identity, io_text};
+use hold::{Hold, Holds};
+use kept::Kept;
+use lunar_block::filter::Rate;
+use lunar_block::{Backend, Spec};
+use lunar_router::limited;
+use lunar_router::routes::{Opened, Routes, Served};
+use lunar_scsi::{Lu, Passes, Settings};
+use lunar_target::setup::{Answers, Setup, Target};
+use lunar_target::{Instance, Passage, Resting, Unit};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The logical units of the configuration that runs. It lives as long as the server, and makes each new
+/// [`Setup`]. A LUN stays the same unit for as long as it is served from the same medium or under the same
+/// identity, and with it reservations, unit attentions and mode pages; what changes of it changes while it
+/// rests.
+pub struct Units {
+    state_dir: PathBuf,
+    open: BTreeMap<Name, Open>,
+    /// The ways to what is routed; None where nothing is.
+    routes: Option<Arc<Routes>>,
+    /// What routing instances let through.
+    rates: Mutex<BTreeMap<String, Arc<Rate>>>,
+    holds: Holds,
+    /// Memory that a change on trial has removed.
+    kept: Kept,
+}
+
+/// Target and LUN.
+pub(crate) type Name = (String, u16);
+
+/// Brings the units that change to rest (`lunar_target::Server::rest`).
+pub type Rest<'a> = &'a dyn Fn(Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)>;
+
+/// An open logical unit and what it was made of.
+#[derive(Clone)]
+struct Open {
+    lun: Lun,
+    max_registrants: usize,
+    medium: Medium,
+    unit: Arc<Unit>,
+    /// Its state and its serial number are nobody else's.
+    _holds: Vec<Arc<Hold>>,
+}
+
+/// What stands behind a logical unit.
+#[derive(Clone)]
+struct Medium {
+    blocks: Arc<dyn Backend>,
+    /// Where commands go that are not carried out here; there are no blocks then.
+    commands: Option<(Arc<dyn Passage>, Passes)>,
+    /// What all LUNs of its routing instance let through.
+    rate: Option<Arc<Rate>>,
+    /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
+    block_size: Option<u32>,
+    /// Until it is written.
+    record: Option<record::Unwritten>,
+}
+
+impl Medium {
+    fn of(rate: Option<Arc<Rate>>, opened: Opened) -> Medium {
+        let (blocks, commands) = match opened {
+            Opened::Blocks(blocks) => (blocks, None),
+            Opened::Commands(passage, passes) => (lunar_block::nothing(), Some((passage, passes))),
+        };
+        Medium { blocks, commands, rate, block_size: None, record: None }
+    }
+
+    /// The passage, at the rate that it has a part in.
+    fn passage(&self) -> Option<Arc<dyn Passage>> {
+        let (passage, _) = self.commands.as_ref()?;
+        Some(match &self.rate {
+            Some(rate) => limited(passage.clone(), rate.clone()),
+            None => passage.clone(),
+        })
+    }
+
+    /// The blocks behind the filters of a LUN, at the rate that it has a part in.
+    fn filtered(&self, lun: &Lun) -> Arc<dyn Backend> {
+        let blocks = filtered(self.blocks.clone(), lun);
+        match &self.rate {
+            Some(rate) => lunar_block::filter::rate(blocks, rate.clone()),
+            None => blocks,
+        }
+    }
+
+    /// Commands go the same way as to another.
+    fn passes_as(&self, other: &Medium) -> bool {
+        match (&self.commands, &other.commands) {
+            (None, None) => true,
+            (Some((a, _)), Some((b, _))) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// What a unit is to be, once nothing can go wrong any more.
+struct Next {
+    lun: Lun,
+    settings: Settings,
+    medium: Medium,
+    holds: Vec<Arc<Hold>>,
+    /// None: the unit goes on.
+    fresh: Option<Arc<Unit>>,
+}
+
+impl Units {
+    /// Nothing open. State is kept below `state_dir`.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Units {
+        Units {
+            state_dir: state_dir.into(),
+            open: BTreeMap::new(),
+            routes: None,
+            rates: Mutex::default(),
+            holds: Holds::default(),
+            kept: Kept::default(),
+        }
+    }
+
+    /// With ways to what is routed.
+    pub fn with(self, routes: Arc<Routes>) -> Units {
+        Units { routes: Some(routes), ..self }
+    }
+
+    /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
+    /// as it was. When the result is served, [`Units::record`] follows.
+    ///
+    /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
+    /// opened in another way or handed to another unit. Units that are forgotten stay busy.
+    pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Problem>> {
+        let wanted = wanted(config);
+        let routes = self.routes.clone();
+        let stays = |name: &Name, open: &Open| {
+            wanted.get(name).is_some_and(|lun| **lun == open.lun)
+                && open.max_registrants == config.max_registrants
+                && is_led_to(open, routes.as_deref())
+        };
+        let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.open).into_iter().partition(|(name, open)| stays(name, open));
+        let result = self.change(&wanted, config.max_registrants, &staying, &leaving, rest);
+        self.open = staying;
+        match result {
+            Ok(next) => {
+                self.open.extend(next);
+                self.kept.keep(leaving, &self.open);
+            }
+            Err(problems) => {
+                self.open.extend(leaving);
+                return Err(problems);
+            }
+        }
+        Ok(self.assemble(config))
+    }
+
+    /// The units that are not as before, changed.
+    fn change(
+        &self,
+        wanted: &BTreeMap<Name, &Lun>,
+        max_registrants: usize,
+        staying: &BTreeMap<Name, Open>,
+        leaving: &BTreeMap<Name, Open>,
+        rest: Rest<'_>,
+    ) -> Result<BTreeMap<Name, Open>, Vec<Problem>> {
+        serial_twice(wanted)?;
+        let lost = unlinked::lost(leaving, staying, wanted);
+        if !lost.is_empty() {
+            return Err(lost);
+        }
+        let mut resting = to_rest(leaving, wanted, rest)?;
+        let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
+        let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
+        let media =
+            Media::offer(staying, leaving, &self.kept, changed.iter().map(|(name, lun)| (*name, lun)));
+        let (mut next, mut problems) = (BTreeMap::new(), Vec::new());
+        for (name, lun) in changed {
+            let is_kept = self.kept.find(name, &lun).is_some();
+            if let Some(open) = leaving.get(name).filter(|_| !is_kept)
+                && let Some(problem) = would_forget(&open.lun, &lun)
+            {
+                problems.push(of_lun(name, problem));
+                continue;
+            }
+            let before = leaving.get(name).filter(|open| goes_on(name, open, &lun));
+            match self.next(name, lun, max_registrants, &media, before) {
+                Ok(one) => _ = next.insert(name.clone(), one),
+                Err(problem) => problems.push(of_lun(name, problem)),
+            }
+        }
+        if !problems.is_empty() {
+            drop(next);
+            media.keep();
+            return Err(problems);
+        }
+        let mut open = BTreeMap::new();
+        for (name, mut next) in next {
+            next.set_rate();
+            let before = leaving.get(&name).zip(resting.remove(&name));
+            let unit = match (next.fresh.take(), before) {
+                (Some(fresh), before) => {
+                    if let Some((_, resting)) = before {
+                        resting.retire();
+                    }
+                    fresh
+                }
+                (None, Some((before, resting))) => {
+                    next.succeed(before, &resting);
+                    before.unit.clone()
+                }
+                // Who goes on was there before.
+                (None, None) => continue,
+            };
+            unit.set_on_missing(next.lun.on_missing_file);
+            hold::sign(&next.holds, &name, &next.lun);
+            let (lun, medium, holds) = (next.lun, next.medium, next.holds);
+            open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds });
+        }
+        resting.into_values().for_each(Resting::retire);
+        Ok(open)
+    }
+
+    /// Everything about a changed unit that can go wrong.
+    fn next(
+        &self,
+        name: &Name,
+        lun: Lun,
+        max_registrants: usize,
+        media: &Media<'_>,
+        before: Option<&Open>,
+    ) -> Result<Next, Problem> {
+        // First, so that one who is refused makes no file.
+        let holds = match self.holds.take(&self.state_dir, name, &lun) {
+            // It has no data that two servers could mix.
+            Err(problem)
+                if problem.cause == Cause::InUse
+                    && matches!(lun.source, Source::Null { .. })
+                    && lun.serial.is_none() =>
+            {
+                tracing::warn!("LUN {} of {} keeps no state: {}", name.1, name.0, problem.what);
+                None
+            }
+            other => Some(other?),
+        };
+        let medium = self.medium(name, &lun, media)?;
+        let before = before.filter(|open| open.medium.passes_as(&medium));
+        let known = known(&lun, self.kept.find(name, &lun).or(before))?;
+        let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
+        let settings = match medium.commands {
+            Some((_, passes)) => passing(name, &known, passes, max_registrants),
+            None => Settings {
+                max_atomic: medium.blocks.max_atomic(),
+                ..settings(name, &known, medium.blocks.facts(), max_registrants)?
+            },
+        };
+        let fresh = match before {
+            Some(_) => {
+                Lu::new(settings.clone(), None).map_err(wrong)?;
+                None
+            }
+            None => {
+                let keeps = holds.is_some() && !is_nameless(&lun);
+                let state_file = if keeps { Some(self.state_file(name, &lun)?) } else { None };
+                let lu = match &state_file {
+                    Some(file) => restored(name, settings.clone(), file)?,
+                    None => Lu::new(settings.clone(), None).map_err(wrong)?,
+                };
+                let lu = Arc::new(lu);
+                Some(Arc::new(match medium.passage() {
+                    Some(passage) => Unit::passing(lu, passage, state_file),
+                    None => Unit::new(lu, medium.filtered(&lun), state_file),
+                }))
+            }
+        };
+        Ok(Next { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
+    }
+
+    /// What the share that a LUN has a part in lets through; [`Next::set_rate`] says how much that is.
+    fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<Rate>> {
+        let share = share(lun, always)?;
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(rates.entry(share.router).or_insert_with(|| Rate::new(0, 0)).clone())
+    }
+
+    /// What stands behind a LUN; it is opened unless it is open in the same way already.
+    fn medium(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Problem> {
+        if let Some(place) = lun.source.place() {
+            let routes =
+                self.routes.as_ref().ok_or_else(|| Problem::new("nothing is routed", "restart lunar"))?;
+            let opened = routes.open(place);
+            let rate = |opened: &Opened| self.rate(lun, matches!(opened, Opened::Commands(..)));
+            return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
+                let hint = e.hint.clone().unwrap_or_else(|| "look at the upstream: lunar ls URL".into());
+                Problem::new(format!("{}: {}", lun.source, e.what), hint)
+            });
+        }
+        if has_path(lun) {
+            return self.at_path(name, lun, media);
+        }
+        let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true, &self.state_dir), Ok)?;
+        Ok(Medium { blocks, commands: None, rate: self.rate(lun, false), block_size: None, record: None })
+    }
+
+    /// The file that keeps a unit's state, in a folder that exists.
+    fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Problem> {
+        let file = state_path(&self.state_dir, name, lun);
+        file.parent().map_or(Ok(()), create_folder)?;
+        Ok(file)
+    }
+
+    fn assemble(&self, config: &Config) -> Setup {
+        let targets =
+            config.targets.iter().map(|target| (target.name.clone(), self.target(target))).collect();
+        Setup {
+            limits: config.limits.clone(),
+            session: config.session.clone(),
+            discovery: config.discovery.clone(),
+            portal_groups: config.portal_groups.clone(),
+            targets,
+            awaited: config.awaited.clone(),
+            instances: self.instances(config),
+            answers: self.answers(),
+        }
+    }
+
+    /// The instances that have a portal group for themselves.
+    fn instances(&self, config: &Config) -> BTreeMap<u16, Arc<Instance>> {
+        let Some(routes) = &self.routes else { return BTreeMap::new() };
+        let mut own = BTreeMap::new();
+        for group in &config.portal_groups {
+            let is_of = |tags: &[u16]| tags.contains(&group.tag);
+            let mut here = config.routers.iter().filter(|router| is_of(&router.portal_groups));
+            let is_shared =
+                config.targets.iter().any(|target| target.router.is_none() && is_of(&target.portal_groups));
+            if let (Some(router), None, false) = (here.next(), here.next(), is_shared) {
+                own.insert(group.tag, routes.instance(&router.name));
+            }
+        }
+        own
+    }
+
+    /// Who asks what is behind a target, or what this router is in its pair, is answered by the routes.
+    fn answers(&self) -> Answers {
+        let Some(routes) = &self.routes else { return Answers::default() };
+        let routes = routes.clone();
+        Answers::new(move |target, key, value| routes.answer(target, key, value))
+    }
+
+    fn target(&self, target: &crate::config::Target) -> Target {
+        let unit =
+            |number: &u16| Some((*number, self.open.get(&(target.name.clone(), *number))?.unit.clone()));
+        Target {
+            name: target.name.clone(),
+            alias: target.alias.clone(),
+            portal_groups: target.portal_groups.clone(),
+            redirects: target.redirects.clone(),
+            offline: target.offline,
+            mutual: target.mutual.clone(),
+            luns: target.luns.keys().filter_map(unit).collect(),
+            access: target.access.clone(),
+            instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
+            depth: target.depth,
+        }
+    }
+
+    /// What hosts see of what is routed.
+    pub fn routed(&self, config: &Config) -> Vec<Served> {
+        let tags: BTreeMap<&str, &[u16]> = config
+            .targets
+            .iter()
+            .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
+            .collect();
+        let one = |(name, open): (&Name, &Open)| {
+            let place = open.lun.source.place().filter(|_| open.medium.commands.is_none())?.clone();
+            let tags = tags.get(name.0.as_str())?.to_vec();
+            Some(Served { place, lu: open.unit.lu.clone(), tags })
+        };
+        self.open.iter().filter_map(one).collect()
+    }
+}
+
+/// What is routed is reached in the way that it was opened in, and not in another one that its upstream has now. Who is told of
+/// what is there by upstream would lose it with the sessions of the old way, and keeps that.
+fn is_led_to(open: &Open, routes: Option<&Routes>) -> bool {
+    let blocks = open.lun.source.place().filter(|_| open.medium.commands.is_none());
+    blocks.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
+}
+
+/// Brings to rest what leaves or changes.
+fn to_rest(
+    leaving: &BTreeMap<Name, Open>,
+    wanted: &BTreeMap<Name, &Lun>,
+    rest: Rest<'_>,
+) -> Result<BTreeMap<Name, Resting>, Vec<Problem>> {
+    let hint = "everything stays as it was: try it again later, or restart lunar";
+    let problem = |name: &Name, what: String| vec![of_lun(name, Problem::new(what, hint))];
+    let names: Vec<&Name> = leaving.keys().collect();
+    let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
+    let resting = resting.map_err(|(i, e)| match names.get(i) {
+        Some(name) => problem(name, format!("cannot be changed now: {}", io_text(&e))),
+        None => vec![Problem::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
+    })?;
+    let resting: BTreeMap<Name, Resting> = names.into_iter().cloned().zip(resting).collect();
+    for (name, one) in &resting {
+        let Err(e) = &one.flushed else { continue };
+        // What is routed is not ours to keep: that it cannot be reached is often why it is changed.
+        let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
+        if is_ours {
+            return Err(problem(name, format!("its medium could not be made stable: {}", io_text(e))));
+        }
+        tracing::error!(error = %e, "the medium of LUN {} of {}, which goes, could not be made stable", name.1, name.0);
+    }
+    Ok(resting)
+}
+
+/// Whether a LUN under another definition is the same logical unit: of the same type, and the same disk, or
+/// known to be the same by its identity.
+fn goes_on(name: &Name, open: &Open, lun: &Lun) -> bool {
+    let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
+    open.lun.kind == lun.kind
+        && open.lun.state_name == lun.state_name
+        && (same_place(&open.lun, lun) || identity())
+}
+
+/// The blocks are the same, however they are reached.
+fn same_place(a: &Lun, b: &Lun) -> bool {
+    match (&a.source, &b.source) {
+        (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
+        // Whatever way leads there, it is told by its identity.
+        (Source::Routed { .. }, Source::Routed { .. }) => {
+            let identity = |lun: &Lun| lun.found.as_ref().map(|found| found.designators.clone());
+            identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// Memory that is known by no serial number: a disk of its own each time, with an identity that nobody had
+/// before and nothing that is kept.
+fn is_nameless(lun: &Lun) -> bool {
+    lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
+}
+
+/// A LUN with the serial number by which hosts know it, where neither configuration nor names can say it.
+fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Problem> {
+    if !is_nameless(lun) {
+        return Ok(lun.clone());
+    }
+    let serial = match before.filter(|open| is_nameless(&open.lun)) {
+        Some(open) => open.unit.lu.settings().identity.serial.clone(),
+        None => identity::random_serial()?,
+    };
+    Ok(Lun { serial: Some(serial), ..lun.clone() })
+}
+
+/// Memory cannot have another size without losing all that is in it.
+fn would_forget(open: &Lun, lun: &Lun) -> Option<Problem> {
+    match (&open.source, &lun.source) {
+        (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Problem::new(
+            format!("its memory has {} and would lose its data for {}", show_size(*old), show_size(*new)),
+            "leave the size as it was; a restart begins with an empty one",
+        )),
+        _ => None,
+    }
+}
+
+/// The share that a LUN has a part in. Commands that are carried elsewhere `always` have one, which may be without a
+/// limit: it can have one later.
+fn share(lun: &Lun, always: bool) -> Option<Share> {
+    let none =
+        || lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 });
+    lun.share.clone().or_else(|| none().filter(|_| always))
+}
+
+impl Next {
+    /// Its share lets through what the definition says.
+    fn set_rate(&self) {
+        let share = share(&self.lun, self.medium.commands.is_some());
+        if let Some((rate, share)) = self.medium.rate.as_ref().zip(share) {
+            rate.set(share.iops, share.bytes_per_s);
+        }
+    }
+
+    /// The unit at rest goes on as this.
+    fn succeed(&self, open: &Open, resting: &Resting) {
+        let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
+        let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
+        let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
+        let backend = self.medium.filtered(&self.lun);
+        if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
+            tracing::error!(error = %e, "a LUN could not be changed");
+        }
+    }
+}
+
+/// The media of units that leave or change, offered to be opened in another way as far as nobody goes on with them.
+struct Media<'a> {
+    staying: &'a BTreeMap<Name, Open>,
+    leaving: &'a BTreeMap<Name, Open>,
+    kept: &'a Kept,
+    offered: Vec<Arc<dyn Backend>>,
+}
+
+impl<'a> Media<'a> {
+    fn offer<'l>(
+        staying: &'a BTreeMap<Name, Open>,
+        leaving: &'a BTreeMap<Name, Open>,
+        kept: &'a Kept,
+        wanted: impl Iterator<Item = (&'l Name, &'l Lun)>,
+    ) -> Media<'a> {
+        let mut media = Media { staying, leaving, kept, offered: Vec::new() };
+        let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
+        used.extend(staying.values().map(|open| open.medium.blocks.clone()));
+        for open in leaving.values() {
+            if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium.blocks)) {
+                continue;
+            }
+            used.push(open.medium.blocks.clone());
+            open.medium.blocks.offer(true);
+            media.offered.push(open.medium.blocks.clone());
+        }
+        media
+    }
+
+    /// The medium of a LUN if it is open in the same way already.
+    fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
+        let same = |open: &&Open| same_way(&open.lun, lun);
+        let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
+        // Two LUNs of memory are not one.
+        let all = || self.leaving.values().chain(self.staying.values()).find(same);
+        here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
+    }
+
+    /// What is open by the path of a LUN is still there.
+    fn in_place(&self, lun: &Lun) -> Result<(), Problem> {
+        unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
+    }
+
+    /// `raw`: no image format is looked for.
+    fn open(&self, lun: &Lun, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Problem> {
+        let Some(mut spec) = spec(lun) else {
+            return Err(Problem::new(
+                format!("{} is not open", lun.source),
+                "look at the upstream: lunar ls URL",
+            ));
+        };
+        spec.raw = raw;
+        if has_path(lun) {
+            let records = folders::atomic(state_dir);
+            create_folder(&records)?;
+            spec.journal = Some(records);
+        }
+        lunar_block::open(&spec).map_err(|e| {
+            let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
+            let held = has_path(lun) && self.leaving.values().any(is_same);
+            let problem = cannot_open(lun, e);
+            match held && spec.kind == lunar_block::Kind::Device {
+                true => Problem {
+                    hint: Some("restart lunar to open the device in another way".into()),
+                    ..problem
+                },
+                false => problem,
+            }
+        })
+    }
+
+    /// Everything is as it was.
+    fn keep(self) {
+        self.offered.iter().for_each(|medium| medium.offer(false));
+    }
+}
+
+/// What is to be known of a medium of `capacity` bytes: that hosts do not see all of it, or that a file which was there
+/// kept its size, though another was asked for.
+pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (block, rest) = (lun.block_size, capacity % u64::from(lun.block_size));
+    if rest > 0 {
+        notes.push(format!("the last {rest} bytes are less than a block of {block} and cannot be reached"));
+    }
+    if let Source::File { path, size: Some(wanted) } = &lun.source
+        && capacity != *wanted
+    {
+        let (found, wanted, path) = (show_size(capacity), show_size(*wanted), path.display());
+        notes.push(format!("{path} is there and keeps its {found}; the size asked for is {wanted}"));
+    }
+    notes
+}
+
+/// The LUNs of a configuration.
+pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
+    let luns = config
+        .targets
+        .iter()
+        .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)));
+    luns.collect()
+}
+
+pub(crate) fn has_path(lun: &Lun) -> bool {
+    matches!(lun.source, Source::File { .. } | Source::Device { .. })
+}
+
+/// Where the state of a unit is kept.
+pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
+    let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
+    state_dir.join("lu").join(&name.0).join(file)
+}
+
+/// Makes a folder, and those above it, that only the user can enter.
+pub fn create_folder(folder: &Path) -> Result<(), Problem> {
+    create_folder_or(folder, STATE_FOLDER_HINT)
+}
+
+/// Creates a folder for this user alone, if it is not there; the hint is for whoever hears that it cannot be.
+pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Problem> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|e| cannot_create(folder, &e, hint))
+}
+
+/// Looks whether [`create_folder`] would make a folder: a copy of what is missing is made beside it, and removed. Rights
+/// alone do not show it: /proc takes no folder, and a file system may be out of inodes.
+pub(crate) fn can_create(folder: &Path) -> Result<(), Problem> {
+    let Some(there) = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok()) else {
+        return Ok(());
+    };
+    let made = match there.is_dir() {
+        true if there == folder => Ok(()),
+        true => {
+            let copy = there.join(TRIAL.to_owned() + &std::process::id().to_string());
+            let below: PathBuf = folder.strip_prefix(there).into_iter().flatten().skip(1).collect();
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(copy.join(below));
+            // Nothing was made, or all of it goes.
+            _ = std::fs::remove_dir_all(copy);
+            made
+        }
+        false if there == folder => Err(rustix::io::Errno::EXIST.into()),
+        false => Err(rustix::io::Errno::NOTDIR.into()),
+    };
+    made.map_err(|e| cannot_create(folder, &e, STATE_FOLDER_HINT))
+}
+
+/// How the name of a folder or a file begins that is only made to see whether it can be; the process follows.
+const TRIAL: &str = ".lunar-check-";
+
+const STATE_FOLDER_HINT: &str =
+    "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write";
+
+fn cannot_create(folder: &Path, e: &std::io::Error, hint: &str) -> Problem {
+    Problem::new(format!("cannot create the folder {}: {}", folder.display(), io_text(e)), hint)
+}
+
+/// A problem of a logical unit names it.
+pub(crate) fn of_lun(name: &Name, problem: Problem) -> Problem {
+    Problem { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
+}
+
+/// How a medium is opened; None: it is that of an upstream.
+pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
+    let (kind, path, size) = match &lun.source {
+        Source::Null { size } => return Some(Spec::sized(lunar_block::Kind::Null, *size)),
+        Source::Memory { size } => return Some(Spec::sized(lunar_block::Kind::Memory, *size)),
+        Source::File { path, size } => (lunar_block::Kind::File, path, *size),
+        Source::Device { path } => (lunar_block::Kind::Device, path, None),
+        Source::Routed { .. } => return None,
+    };
+    Some(Spec {
+        kind,
+        path: path.clone(),
+        size,
+        read_only: lun.read_only,
+        direct: lun.direct,
+        create: size.is_some(),
+        raw: lun.raw,
+        journal: None,
+    })
+}
+
+/// Whether a medium that is open for one LUN is as another wants it. The size matters only to what is not there
+/// yet.
+fn same_way(a: &Lun, b: &Lun) -> bool {
+    let way = |lun: &Lun| match spec(lun) {
+        Some(spec) if spec.kind == lunar_block::Kind::File => {
+            Some(Spec { size: None, create: false, raw: true, ..spec })
+        }
+        // An open medium is raw.
+        way => way.map(|spec| Spec { raw: true, ..spec }),
+    };
+    match (way(a), way(b)) {
+        (None, None) => a.source == b.source,
+        (a, b) => a == b,
+    }
+}
+
+fn wrong(e: lunar_scsi::Invalid) -> Problem {
+    Problem::new(e.to_string(), "change the definition of the LUN")
+}
+
+/// No state of a unit is larger.
+const MAX_STATE_BYTES: u64 = 64 << 20;
+
+/// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
+/// may hold reservations that protect somebody's data.
+pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+    let Some(saved) = read_state(state_file)? else {
+        return Lu::new(settings, None).map_err(wrong);
+    };
+    // To tell a wrong definition from a wrong file.
+    Lu::new(settings.clone(), None).map_err(wrong)?;
+    Lu::new(settings, Some(&saved)).map_err(|e| {
+        Problem::new(
+            format!("the saved state {} is damaged: {e}", state_file.display()),
+            "restore it from a backup, or move it away to begin without reservations and saved mode pages",
+        )
+    })
+}
+
+/// As [`load`]; what comes back and may keep hosts out is told.
+fn restored(name: &Name, settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+    lunar_target::remove_leftovers(state_file);
+    let lu = load(settings, state_file)?;
+    let (registrations, reserved) = lu.reservations();
+    if registrations > 0 {
+        tracing::info!(
+            "LUN {} of {}: restored {registrations} registration{}{} from {}",
+            name.1,
+            name.0,
+            if registrations == 1 { "" } else { "s" },
+            if reserved { " and a reservation" } else { "" },
+            state_file.display()
+        );
+    }
+    Ok(lu)
+}
+
+fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Problem> {
+    let failed = |what: String| {
+        Problem::new(
+            format!("the saved state {} {what}", path.display()),
+            "make it readable, or move it away to begin without reservations and saved mode pages",
+        )
+    };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(format!("cannot be read: {}", io_text(&e)))),
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_STATE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|e| failed(format!("cannot be read: {}", io_text(&e))))?;
+    if bytes.len() as u64 > MAX_STATE_BYTES {
+        return Err(failed("has more than 64 MiB".into()));
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! The state and the serial number of a unit, which one server has at a time: hosts take what has one name for one
+//! disk, and of two servers that keep state in one file each replaces what the other kept.
+//!
+//! A hold is a lock on a file of its own, because state files are replaced by rename. The file is removed by its holder
+//! alone, and a lock counts only while the file is at its path.
+
+use super::{Name, TRIAL, can_create, of_lun, state_path};
+use crate::config::{Lun, Source, one_name};
+use crate::{Cause, Problem, create_folder, identity, io_text};
+use lunar_target::lock_file::{self, LockFile, has_no_locks};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Nobody writes more into the file of a hold.
+const MAX_TEXT_BYTES: u64 = 16 << 10;
+
+/// Held for as long as a unit is served.
+pub(super) struct Hold {
+    path: PathBuf,
+    lock: LockFile,
+}
+
+/// All holds of a process, shared by the units of before and after a reload.
+#[derive(Default)]
+pub(super) struct Holds(Mutex<BTreeMap<PathBuf, Weak<Hold>>>);
+
+/// What is to be held: what it is, the file of the lock, and how it can be another.
+struct Wanted {
+    what: String,
+    path: PathBuf,
+    remedy: &'static str,
+}
+
+impl Holds {
+    /// Takes what a unit needs. What another definition of the unit has already is to be signed ([`sign`]) once the new
+    /// one is in force.
+    pub(super) fn take(&self, state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
+        let place = place(name, lun);
+        wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
+    }
+
+    fn one(&self, wanted: Wanted, place: &str) -> Result<Option<Arc<Hold>>, Problem> {
+        let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.retain(|_, hold| hold.strong_count() > 0);
+        if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
+            return Ok(Some(hold));
+        }
+        wanted.path.parent().map_or(Ok(()), create_folder)?;
+        let hold = match LockFile::lock(&wanted.path) {
+            Ok(Some(lock)) => Arc::new(Hold { path: wanted.path.clone(), lock }),
+            Ok(None) => return Err(wanted.refused(place)),
+            // Any other fault may end by itself, and another server could have the lock by then.
+            Err(e) if has_no_locks(&e) => {
+                tracing::warn!("{}", wanted.unlocked(&e));
+                return Ok(None);
+            }
+            Err(e) => return Err(wanted.unlockable(&e)),
+        };
+        hold.sign(place);
+        holds.insert(wanted.path, Arc::downgrade(&hold));
+        Ok(Some(hold))
+    }
+}
+
+/// Writes into the locks of a unit what it is served from.
+pub(super) fn sign(holds: &[Arc<Hold>], name: &Name, lun: &Lun) {
+    let place = place(name, lun);
+    holds.iter().for_each(|hold| hold.sign(&place));
+}
+
+/// A lock of a unit that another process has.
+pub(crate) struct Held {
+    /// As a server says it.
+    pub(crate) problem: Problem,
+    /// The process, and the configuration that it runs by; None: it does not say.
+    pub(crate) by: Option<(u32, Option<PathBuf>)>,
+    /// It has the lock for this unit on this medium.
+    pub(crate) is_same: bool,
+}
+
+/// The locks that a unit needs and others have. Nothing is taken.
+pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
+    let place = place(name, lun);
+    let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
+    let one = |wanted: Wanted| {
+        let signed = wanted.signed();
+        let is_same = signed.as_ref().is_some_and(|(_, of)| *of == place);
+        Held {
+            problem: wanted.refused(&place),
+            by: signed.map(|(pid, _)| (pid, configuration(pid))),
+            is_same,
+        }
+    };
+    held.map(one).collect()
+}
+
+/// Looks whether a server could take the locks of a unit: its warnings, in its words. Nothing is left behind.
+///
+/// # Errors
+/// Those of a server.
+pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<String>, Problem> {
+    let mut notes = Vec::new();
+    for wanted in wanted(state_dir, name, lun) {
+        let Some(folder) = wanted.path.parent() else { continue };
+        can_create(folder)?;
+        match can_lock(folder) {
+            Err(e) if has_no_locks(&e) => notes.push(wanted.unlocked(&e)),
+            other => other.map_err(|e| wanted.unlockable(&e))?,
+        }
+    }
+    Ok(notes)
+}
+
+/// Looks whether a file could be made and locked in this folder, which may not be there yet.
+fn can_lock(folder: &Path) -> io::Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    let path = folder.join(TRIAL.to_owned() + &std::process::id().to_string());
+    let locked = lock_file::try_lock(&path).map(drop);
+    _ = std::fs::remove_file(path);
+    locked
+}
+
+/// A unit has an identity that it holds: the server that has it is known by that.
+pub(crate) fn has_identity(lun: &Lun) -> bool {
+    !super::is_nameless(lun)
+}
+
+/// The serial number by which hosts know a medium of this host; None: it has none that stays, or it is that of an upstream.
+fn serial(name: &Name, lun: &Lun) -> Option<String> {
+    let is_own = lun.source.place().is_none() && !super::is_nameless(lun);
+    is_own.then(|| identity::identity(&name.0, name.1, lun).serial.trim().to_string())
+}
+
+/// Hosts take two disks with one serial number for one, whether it is written or made of names.
+pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Problem>> {
+    let mut first = BTreeMap::new();
+    for (name, lun) in wanted {
+        let Some(serial) = serial(name, lun) else { continue };
+        if let Some((number, target)) = first.insert(serial.clone(), (name.1, &name.0)) {
+            let what = format!("the serial number {serial} is that of LUN {number} of {target} too");
+            return Err(vec![of_lun(name, Problem::new(what, "give one of them another `serial`"))]);
+        }
+    }
+    Ok(())
+}
+
+/// A medium by a path that holds in every folder, and the unit.
+fn place(name: &Name, lun: &Lun) -> String {
+    let medium = match &lun.source {
+        Source::File { path, .. } | Source::Device { path } => one_name(path).display().to_string(),
+        other => other.to_string(),
+    };
+    format!("{medium}, LUN {} of {}", name.1, name.0)
+}
+
+fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
+    if super::is_nameless(lun) {
+        return Vec::new();
+    }
+    let state = state_path(state_dir, name, lun);
+    let state = Wanted {
+        what: format!("the state {}", state.display()),
+        path: state.with_extension("lock"),
+        remedy: "give this server another state_dir, target name or LUN",
+    };
+    let serial = serial(name, lun).map(|serial| Wanted {
+        what: format!("the serial number {serial}"),
+        path: state_dir.join("lu/serials").join(identity::serial(&[&serial]) + ".lock"),
+        remedy: "give this LUN another `serial`",
+    });
+    std::iter::once(state).chain(serial).collect()
+}
+
+impl Wanted {
+    fn unlocked(&self, e: &io::Error) -> String {
+        format!("{} is not locked against other servers: {}", self.what, io_text(e))
+    }
+
+    fn unlockable(&self, e: &io::Error) -> Problem {
+        let folder = self.path.parent().unwrap_or(&self.path).display();
+        let what = format!("{} cannot be locked against other servers: {}", self.what, io_text(e));
+        if lunar_runtime::descriptors::is_exhausted(e) {
+            return Problem::new(what, lunar_runtime::descriptors::HINT);
+        }
+        Problem::new(
+            what,
+            format!("let the server write to {folder}, or name another folder: state_dir of [server]"),
+        )
+    }
+
+    fn refused(&self, place: &str) -> Problem {
+        let (held, stop) = match self.signed() {
+            // A copy of the configuration, or the same server once more.
+            Some((pid, of)) if of == place => {
+                let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
+                let what = format!(
+                    "{} is in use by process {pid}{command}, which serves this LUN from the same medium",
+                    self.what
+                );
+                let hint = format!("stop process {pid}, or {}", self.remedy);
+                return Problem::new(what, hint).because(Cause::InUse);
+            }
+            Some((pid, of)) => {
+                let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
+                let held = format!("{} is in use by process {pid}{command} for {of}", self.what);
+                (held, format!("stop process {pid}"))
+            }
+            None => (format!("{} is in use by another server", self.what), "stop the other server".into()),
+        };
+        let hint = format!("hosts take both for one disk: {}, or {stop}", self.remedy);
+        Problem::new(format!("{held}; here it is for {place}"), hint).because(Cause::InUse)
+    }
+
+    /// The process that has it, and for what.
+    fn signed(&self) -> Option<(u32, String)> {
+        let mut text = String::new();
+        let file = File::open(&self.path).ok()?;
+        file.take(MAX_TEXT_BYTES).read_to_string(&mut text).ok()?;
+        let (pid, place) = text.split_once('\n')?;
+        Some((pid.parse().ok()?, place.trim_end().to_owned()))
+    }
+}
+
+/// The arguments of a process.
+fn arguments(pid: u32) -> Option<Vec<String>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|bytes| !bytes.is_empty())?;
+    let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned();
+    Some(text.split('\0').map(str::to_owned).collect())
+}
+
+/// The command line of a process.
+fn command(pid: u32) -> Option<String> {
+    Some(arguments(pid)?.join(" ").chars().filter(|c| !c.is_control()).take(200).collect())
+}
+
+/// The configuration file that a server was started with, as far as this user can see that.
+pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
+    let arguments = arguments(pid)?;
+    let named = arguments.iter().find_map(|argument| argument.strip_prefix("--config="));
+    let next =
+        || arguments.iter().position(|argument| argument == "--config").and_then(|at| arguments.get(at + 1));
+    let file = named.or_else(|| next().map(String::as_str))?;
+    let folder = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    folder.join(file).canonicalize().ok()
+}
+
+impl Hold {
+    /// Writes the process and the place. Without that the lock holds all the same.
+    fn sign(&self, place: &str) {
+        if let Err(e) = self.lock.sign(format!("{}\n{place}\n", std::process::id())) {
+            tracing::warn!("{}: {}", self.path.display(), io_text(&e));
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.lock.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::Folder;
+    use lunar_scsi::Kind;
+
+    const TARGET: &str = "iqn.2026-11.org.example:d";
+
+    fn lun(path: &str, serial: Option<&str>) -> Lun {
+        let source = Source::File { path: path.into(), size: None };
+        Lun { serial: serial.map(Into::into), ..Lun::new(source, Kind::Disk) }
+    }
+
+    fn take(folder: &Folder, target: &str, number: u16, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
+        // Each as another process does it.
+        Holds::default().take(&folder.0, &(target.into(), number), lun)
+    }
+
+    fn refused(result: Result<Vec<Arc<Hold>>, Problem>) -> Problem {
+        result.err().expect("another server has it")
+    }
+
+    #[test]
+    fn a_second_server_of_a_state_hears_both_places() {
+        let folder = Folder::new("hold-state");
+        let first = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
+        assert_eq!(first.len(), 2);
+        let problem = refused(take(&folder, TARGET, 0, &lun("/b.img", Some("2"))));
+        let process = format!("in use by process {} (", std::process::id());
+        let parts =
+            ["0.state is ", &process, "for /a.img, LUN 0 of iqn", "here it is for /b.img, LUN 0 of iqn"];
+        assert!(parts.iter().all(|part| problem.what.contains(part)), "{}", problem.what);
+        assert_eq!(problem.cause, Cause::InUse);
+        drop(first);
+        take(&folder, TARGET, 0, &lun("/b.img", Some("2"))).ok().unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_a_configuration_is_named_as_the_same_lun() {
+        let folder = Folder::new("hold-copy");
+        let disk = lun("/a.img", Some("1"));
+        let first = take(&folder, TARGET, 0, &disk).ok().unwrap();
+        let problem = refused(take(&folder, TARGET, 0, &disk));
+        assert!(problem.what.ends_with(", which serves this LUN from the same medium"), "{}", problem.what);
+        assert!(!problem.what.contains("here it is"), "{}", problem.what);
+        assert!(problem.hint.unwrap().starts_with(&format!("stop process {}, or ", std::process::id())));
+        drop(first);
+    }
+
+    #[test]
+    fn a_serial_belongs_to_one_server_whatever_the_target() {
+        let folder = Folder::new("hold-serial");
+        let first = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
+        let problem = refused(take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", Some("1 "))));
+        assert!(problem.what.starts_with("the serial number 1 is in use by process "), "{}", problem.what);
+        assert!(problem.hint.unwrap().contains("another `serial`"));
+        let other = take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", None)).ok().unwrap();
+        drop((first, other));
+        let files = std::fs::read_dir(folder.0.join("lu/serials")).unwrap().count();
+        assert_eq!(files, 0, "who has it removes it");
+    }
+
+    #[test]
+    fn one_process_shares_what_it_holds() {
+        let folder = Folder::new("hold-share");
+        let (holds, name) = (Holds::default(), (TARGET.to_string(), 0));
+        let before = holds.take(&folder.0, &name, &lun("/a.img", None)).ok().unwrap();
+        let after = holds.take(&folder.0, &name, &lun("/b.img", None)).ok().unwrap();
+        assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));
+        drop(before);
+        let held_for = || refused(take(&folder, TARGET, 0, &lun("/c.img", None))).what;
+        assert!(held_for().contains(" for /a.img, LUN 0"), "the other is not in force yet: {}", held_for());
+        sign(&after, &name, &lun("/b.img", None));
+        assert!(held_for().contains(" for /b.img, LUN 0"), "{}", held_for());
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_taken_is_refused() {
+        let folder = Folder::new("hold-none");
+        std::fs::create_dir_all(folder.0.join("lu").join(TARGET).join("0.lock")).unwrap();
+        let problem = refused(take(&folder, TARGET, 0, &lun("/a.img", Some("1"))));
+        assert!(
+            problem.what.contains("0.state cannot be locked against other servers: "),
+            "{}",
+            problem.what
+        );
+    }
+
+    #[test]
+    fn memory_without_a_serial_holds_nothing() {
+        let folder = Folder::new("hold-memory");
+        let lun = Lun::new(Source::Memory { size: 4096 }, Kind::Disk);
+        assert!(take(&folder, TARGET, 0, &lun).ok().unwrap().is_empty());
+        assert!(!folder.0.join("lu").exists());
+    }
+}

@@ -1,0 +1,570 @@
+//! The record of a LUN's medium as it was first served, beside the state: `NAME.medium`. A host may write anything into
+//! its disk, also the first bytes of an image format; and it knows its disk by the size of its blocks.
+//!
+//! The record is written when the medium is served, and not before: a start or a reload that fails leaves it alone. It
+//! knows the paths of before too, because a LUN may go back to one.
+
+use super::{MAX_STATE_BYTES, Media, Medium, Name, Units, notes_of_size};
+use crate::config::{Lun, Source, one_name};
+use crate::{Cause, Problem, io_text};
+use lunar_block::Backend;
+use lunar_scsi::Kind;
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Blocks without a reason for others, in bytes.
+const USUAL: u32 = 512;
+/// Hosts know no larger blocks, in bytes.
+const LARGEST: u32 = 4096;
+/// Paths that a record knows.
+const MAX_PATHS: usize = 8;
+/// Names one file of a path.
+const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    path: PathBuf,
+    /// Of a file.
+    inode: Option<u64>,
+    /// Of a file: a file system gives the inode of a deleted file to the next one. The number of its device says
+    /// nothing, for it may be another after a restart.
+    birth_ns: Option<i64>,
+    format: Format,
+    /// Bytes when it was opened last. A record of an older version has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    /// Of a device: its own blocks, and those that hosts see.
+    device_block_size: Option<u32>,
+    block_size: Option<u32>,
+    /// What the LUN had before, at other paths, newest first; these have none themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<Record>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Raw,
+}
+
+/// The past of a LUN: its media by their paths.
+pub(crate) struct Past {
+    file: PathBuf,
+    newest: Option<Record>,
+    /// A server that kept no records has served it.
+    has_state: bool,
+}
+
+/// A record that is to be written when its medium is served.
+#[derive(Clone)]
+pub(super) struct Unwritten {
+    file: PathBuf,
+    record: Record,
+}
+
+/// The blocks that hosts see, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// As defined.
+    Defined(u32),
+    /// Those of the device.
+    OfDevice(u32),
+    /// Those of before, though the device has blocks of so many bytes.
+    OfBefore(u32, u32),
+}
+
+impl Record {
+    fn place(&self) -> Place {
+        Place { path: self.path.clone(), inode: self.inode, birth_ns: self.birth_ns }
+    }
+}
+
+impl Units {
+    /// Records the media that a setup has brought. To be called when the setup is in force.
+    pub fn record(&mut self) {
+        for open in self.open.values_mut() {
+            open.medium.record.take().iter().for_each(Unwritten::write);
+        }
+    }
+
+    /// The medium of a path, opened unless it is open in the same way.
+    pub(super) fn at_path(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Problem> {
+        let past = Past::read(&self.state_file(name, lun)?)?;
+        let (blocks, is_new) = match media.find(name, lun) {
+            Some(blocks) => (blocks, false),
+            None => (self.open_anew(lun, media, &past)?, true),
+        };
+        let own = blocks.device_block_size();
+        let seen = past.blocks(lun, own);
+        let size = blocks.facts().capacity;
+        let faults = past.replaced(lun).into_iter().chain(past.shrunk(lun, size));
+        // What is open goes on also without its path, and the record stays that of it.
+        let is_there = blocks.missing().is_none();
+        let record = is_there.then(|| past.followed_by(lun, own, seen, size)).flatten();
+        if is_new {
+            let lun = Lun { block_size: seen.bytes(), ..lun.clone() };
+            let notes = faults.map(|problem| problem.line()).chain(seen.note());
+            for note in notes.chain(notes_of_size(&lun, size)) {
+                tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
+            }
+        }
+        let (commands, rate, block_size) = (None, self.rate(lun, false), Some(seen.bytes()));
+        Ok(Medium { blocks, commands, rate, block_size, record })
+    }
+
+    /// Opens a path that leads to nothing else than before.
+    fn open_anew(&self, lun: &Lun, media: &Media<'_>, past: &Past) -> Result<Arc<dyn Backend>, Problem> {
+        media.in_place(lun)?;
+        past.check_there(lun)?;
+        let opened = media.open(lun, past.is_raw(lun), &self.state_dir)?;
+        // Another file may have come to the path meanwhile.
+        media.in_place(lun)?;
+        Ok(opened)
+    }
+}
+
+/// A server that keeps its state in this folder has served the file or device: its bytes are those of a disk, whatever a
+/// host has written there. A record that cannot be read says nothing.
+pub fn was_served(state_dir: &Path, path: &Path) -> bool {
+    let path_buf = path.to_path_buf();
+    let source = match path.metadata() {
+        Ok(found) if found.is_file() => Source::File { path: path_buf, size: None },
+        Ok(_) => Source::Device { path: path_buf },
+        Err(_) => return false,
+    };
+    let lun = Lun::new(source, Kind::Disk);
+    let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries(state_dir.join("lu")).flat_map(|target| entries(target.path()));
+    let mut records =
+        files.map(|file| file.path()).filter(|file| file.extension() == Some("medium".as_ref()));
+    records.any(|file| Past::read(&file).is_ok_and(|past| past.of(&lun).is_some()))
+}
+
+impl Past {
+    /// Of the LUN whose state is in this file.
+    pub(crate) fn read(state_file: &Path) -> Result<Past, Problem> {
+        let file = state_file.with_extension("medium");
+        let newest = read(&file)?;
+        Ok(Past { file, newest, has_state: state_file.exists() })
+    }
+
+    /// The bytes of the medium are those of the disk: somebody said so, or it was served like this before.
+    pub(crate) fn is_raw(&self, lun: &Lun) -> bool {
+        lun.raw || self.of(lun).is_some()
+    }
+
+    /// Refuses a file that is not there, or is empty, though this unit was served from its path: an empty disk under the
+    /// identity of the old one would look to hosts as if all data were lost.
+    pub(crate) fn check_there(&self, lun: &Lun) -> Result<(), Problem> {
+        let Source::File { path, .. } = &lun.source else { return Ok(()) };
+        let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
+        let fault = match std::fs::metadata(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => io_text(&e),
+            Ok(found) if found.is_file() && found.len() == 0 => "is empty".into(),
+            _ => return Ok(()),
+        };
+        let (path, file, before) = (path.display(), self.file.display(), record.place());
+        let what = format!("{path}: {fault}; this LUN was served from it before ({before})");
+        let hint = format!(
+            "restore the image (is its file system mounted?); to begin with an empty disk on purpose, remove the record {file}"
+        );
+        Err(Problem::new(what, hint).because(Cause::NotFound))
+    }
+
+    /// Another file is at the path of the one that was served.
+    pub(crate) fn replaced(&self, lun: &Lun) -> Option<Problem> {
+        let now = Place::of(lun)?;
+        let before = self.at(&now.path)?.place();
+        let is_other = now.inode.is_some() && !now.is(&before);
+        let path = now.path.display();
+        let what = format!(
+            "{path} is another file than the one that was served before: that was {before}, this is {now}"
+        );
+        let hint = "if nobody has replaced it on purpose, stop the server and restore the old file";
+        is_other.then(|| Problem::new(what, hint))
+    }
+
+    /// The medium has less than the one that was served from this path.
+    pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Problem> {
+        let path = Place::of(lun)?.path;
+        let before = self.at(&path)?.size.filter(|before| size < *before)?;
+        let what = format!("{} has {size} bytes; it had {before} when it was served before", path.display());
+        Some(Problem::new(what, "stop the hosts, and restore the medium unless it was to be smaller"))
+    }
+
+    /// The path of a LUN is the one that it was served from last.
+    pub(crate) fn is_newest(&self, lun: &Lun) -> bool {
+        let (now, newest) = (Place::of(lun), self.newest.as_ref());
+        now.zip(newest).is_some_and(|(now, newest)| now.path == newest.path)
+    }
+
+    /// The record of a path.
+    fn at(&self, path: &Path) -> Option<&Record> {
+        let newest = self.newest.as_ref()?;
+        std::iter::once(newest).chain(&newest.earlier).find(|record| record.path == path)
+    }
+
+    /// The record of the medium of a LUN.
+    fn of(&self, lun: &Lun) -> Option<&Record> {
+        let now = Place::of(lun)?;
+        self.at(&now.path).filter(|record| now.is(&record.place()))
+    }
+
+    /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
+    pub(crate) fn blocks(&self, lun: &Lun, of_device: Option<u32>) -> Blocks {
+        let Some(own) = of_device.filter(|_| !lun.has_block_size && lun.kind == Kind::Disk) else {
+            return Blocks::Defined(lun.block_size);
+        };
+        let known = self.of(lun).filter(|record| record.device_block_size == Some(own));
+        let before = match known.and_then(|record| record.block_size) {
+            Some(size) => Some(size),
+            None if (self.newest.is_none() && self.has_state) || has_table_of_usual(lun) => Some(USUAL),
+            None => None,
+        };
+        let natural = own.clamp(USUAL, LARGEST);
+        match before {
+            Some(size) if size != natural => Blocks::OfBefore(size, own),
+            _ if natural != lun.block_size => Blocks::OfDevice(natural),
+            _ => Blocks::Defined(lun.block_size),
+        }
+    }
+
+    /// What is to be recorded of the medium that follows; None: that is recorded already.
+    fn followed_by(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) -> Option<Unwritten> {
+        let Place { path, inode, birth_ns } = Place::of(lun)?;
+        let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
+        // One that is defined says nothing of the time after it.
+        let before = self.of(lun).and_then(|record| record.block_size);
+        let block_size = block_size.or(before);
+        let (format, device_block_size, size) = (Format::Raw, of_device, Some(size));
+        let earlier = self.without(&path);
+        let record = Record { path, inode, birth_ns, format, size, device_block_size, block_size, earlier };
+        (self.newest.as_ref() != Some(&record)).then(|| Unwritten { file: self.file.clone(), record })
+    }
+
+    /// The newest records of other paths, one less than a record knows.
+    fn without(&self, path: &Path) -> Vec<Record> {
+        let Some(newest) = &self.newest else { return Vec::new() };
+        let all = std::iter::once(newest).chain(&newest.earlier).filter(|record| record.path != path);
+        all.map(|record| Record { earlier: Vec::new(), ..record.clone() }).take(MAX_PATHS - 1).collect()
+    }
+}
+
+impl Unwritten {
+    /// The LUN is served also where the record cannot be written.
+    fn write(&self) {
+        lunar_target::remove_leftovers(&self.file);
+        let bytes = serde_json::to_vec(&self.record).map_err(std::io::Error::from);
+        if let Err(e) = bytes.and_then(|bytes| lunar_target::replace_file(&self.file, &bytes)) {
+            let file = self.file.display();
+            tracing::warn!(
+                "{file}: {}; what the medium is, is found out again at the next start",
+                io_text(&e)
+            );
+        }
+    }
+}
+
+impl Blocks {
+    pub(crate) fn bytes(self) -> u32 {
+        let (Blocks::Defined(bytes) | Blocks::OfDevice(bytes) | Blocks::OfBefore(bytes, _)) = self;
+        bytes
+    }
+
+    /// A line for people, where the blocks are not the usual ones.
+    pub(crate) fn note(self) -> Option<String> {
+        match self {
+            Blocks::Defined(_) => None,
+            Blocks::OfDevice(bytes) => {
+                Some(format!("it has blocks of {bytes} bytes, as its device; block_size can say otherwise"))
+            }
+            Blocks::OfBefore(bytes, own) => Some(format!(
+                "it keeps the blocks of {bytes} bytes that hosts have used, though its device has {own}; block_size = {own} \
+                 changes that, and its partitions have to be made anew"
+            )),
+        }
+    }
+}
+
+/// Where a medium is, and which file is there.
+struct Place {
+    path: PathBuf,
+    inode: Option<u64>,
+    birth_ns: Option<i64>,
+}
+
+impl Place {
+    fn of(lun: &Lun) -> Option<Place> {
+        let (path, found) = match &lun.source {
+            Source::File { path, .. } => (path, statx(CWD, path, AtFlags::empty(), WANTED).ok()),
+            Source::Device { path } => (path, None),
+            _ => return None,
+        };
+        let inode = found.as_ref().map(|found| found.stx_ino);
+        Some(Place { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
+    }
+
+    /// A record of an older version has no time of birth, and some file systems keep none.
+    fn is(&self, other: &Place) -> bool {
+        let is_as_old = self.birth_ns.zip(other.birth_ns).is_none_or(|(a, b)| a == b);
+        self.path == other.path && self.inode == other.inode && is_as_old
+    }
+}
+
+/// `inode 12, created 2026-11-26T17:50:03Z`.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.inode {
+            Some(inode) => write!(f, "inode {inode}")?,
+            None => f.write_str("a device")?,
+        }
+        let birth_ns = self.birth_ns.and_then(|birth_ns| u64::try_from(birth_ns).ok());
+        let birth = birth_ns.map(|birth_ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(birth_ns));
+        birth.map_or(Ok(()), |birth| write!(f, ", created {}", humantime::format_rfc3339_seconds(birth)))
+    }
+}
+
+/// None: the file system does not keep it.
+fn birth_ns(found: &Statx) -> Option<i64> {
+    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let at = has_birth.then_some(found.stx_btime)?;
+    at.tv_sec.checked_mul(1_000_000_000)?.checked_add(at.tv_nsec.into())
+}
+
+/// A partition table (GPT) at byte 512, and none at byte 4096: hosts have used blocks of 512 bytes.
+fn has_table_of_usual(lun: &Lun) -> bool {
+    const HEADER: &[u8] = b"EFI PART";
+    let Source::Device { path } = &lun.source else { return false };
+    let mut start = [0; 8192];
+    let read = File::open(path).and_then(|mut device| device.read_exact(&mut start));
+    let is_at = |at: u32| start[at as usize..].starts_with(HEADER);
+    read.is_ok() && is_at(USUAL) && !is_at(LARGEST)
+}
+
+fn read(file: &Path) -> Result<Option<Record>, Problem> {
+    let failed = |what: String| {
+        let hint = "remove it: what the medium is, is then found out as at the first start";
+        Problem::new(format!("the record {} {what}", file.display()), hint)
+    };
+    let opened = match File::open(file) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|e| failed(format!("cannot be read: {}", io_text(&e))))?,
+    };
+    let mut bytes = Vec::new();
+    let read = opened.take(MAX_STATE_BYTES).read_to_end(&mut bytes);
+    read.map_err(|e| failed(format!("cannot be read: {}", io_text(&e))))?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(format!("is damaged: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::Folder;
+
+    fn device(path: &Path) -> Lun {
+        Lun::new(Source::Device { path: path.into() }, Kind::Disk)
+    }
+
+    fn past(folder: &Folder) -> Past {
+        Past::read(&folder.0.join("0.state")).unwrap()
+    }
+
+    /// A LUN is served.
+    fn keep(folder: &Folder, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
+        past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(Unwritten::write);
+    }
+
+    #[test]
+    fn a_time_of_birth_is_shown_as_a_date() {
+        let place = Place { path: "/a".into(), inode: Some(12), birth_ns: Some(1_795_343_400_900_000_000) };
+        assert_eq!(place.to_string(), "inode 12, created 2026-11-22T10:30:00Z");
+    }
+
+    #[test]
+    fn a_device_has_its_own_blocks_unless_it_had_others() {
+        let folder = Folder::new("record-blocks");
+        let disk = device(&folder.file("disk", vec![0; 8192], 0o600));
+        let fresh = |own| past(&folder).blocks(&disk, Some(own));
+        assert_eq!(fresh(512), Blocks::Defined(512));
+        assert_eq!(fresh(4096), Blocks::OfDevice(4096));
+        assert_eq!(fresh(16384), Blocks::OfDevice(4096));
+        let defined = Lun { has_block_size: true, ..disk.clone() };
+        assert_eq!(past(&folder).blocks(&defined, Some(4096)), Blocks::Defined(512));
+        keep(&folder, &disk, Some(4096), Blocks::OfBefore(512, 4096), 8192);
+        assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096));
+        keep(&folder, &defined, Some(4096), Blocks::Defined(512), 8192);
+        assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096), "what was defined is not kept");
+        assert_eq!(fresh(512), Blocks::Defined(512), "it is another device");
+    }
+
+    #[test]
+    fn a_device_that_was_served_before_keeps_its_blocks() {
+        let folder = Folder::new("record-before");
+        let mut table = vec![0; 8192];
+        table[512..520].copy_from_slice(b"EFI PART");
+        let used = device(&folder.file("used", table.clone(), 0o600));
+        assert_eq!(past(&folder).blocks(&used, Some(4096)), Blocks::OfBefore(512, 4096));
+        table[4096..4104].copy_from_slice(b"EFI PART");
+        let other = device(&folder.file("other", table, 0o600));
+        assert_eq!(past(&folder).blocks(&other, Some(4096)), Blocks::OfDevice(4096));
+        folder.file("0.state", "", 0o600);
+        assert_eq!(past(&folder).blocks(&other, Some(4096)), Blocks::OfBefore(512, 4096));
+    }
+
+    #[test]
+    fn a_file_that_was_served_stays_raw_and_another_does_not() {
+        let folder = Folder::new("record-raw");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&Lun { raw: true, ..lun.clone() }));
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
+        assert!(past(&folder).is_raw(&lun));
+        let other = folder.file("other", vec![0; 8192], 0o600);
+        std::fs::rename(other, path).unwrap();
+        assert!(!past(&folder).is_raw(&lun), "another file came to its path");
+    }
+
+    #[test]
+    fn a_new_file_with_the_inode_of_an_old_one_is_not_raw() {
+        let folder = Folder::new("record-birth");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
+        let mut record = past(&folder).newest.unwrap();
+        let Some(birth_ns) = record.birth_ns else { return println!("skipped: no time of birth") };
+        let mut of_birth = |birth_ns| {
+            record.birth_ns = birth_ns;
+            folder.file("0.medium", serde_json::to_vec(&record).unwrap(), 0o600);
+        };
+        of_birth(Some(birth_ns - 1));
+        assert!(!past(&folder).is_raw(&lun), "the file of the record is gone");
+        of_birth(None);
+        assert!(past(&folder).is_raw(&lun), "an older version has written the record");
+    }
+
+    #[test]
+    fn a_birth_that_one_side_does_not_know_is_no_difference() {
+        let place = |birth_ns| Place { path: "/a".into(), inode: Some(7), birth_ns };
+        for (a, b, is) in
+            [(None, None, true), (Some(1), None, true), (None, Some(1), true), (Some(1), Some(2), false)]
+        {
+            assert_eq!(place(a).is(&place(b)), is, "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_empty_file_of_a_served_lun_is_refused() {
+        let folder = Folder::new("record-there");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let link = folder.0.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let of = |path: &Path| Lun::new(Source::File { path: path.into(), size: Some(8192) }, Kind::Disk);
+        assert!(past(&folder).check_there(&of(&path)).is_ok());
+        keep(&folder, &of(&path), None, Blocks::Defined(512), 8192);
+        assert!(past(&folder).check_there(&of(&path)).is_ok());
+        let refused = |path: &Path| past(&folder).check_there(&of(path)).err().unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(refused(&path).what.contains("disk: is empty; this LUN was served"), "{}", refused(&path));
+        std::fs::remove_file(&path).unwrap();
+        for path in [&path, &link] {
+            let problem = refused(path);
+            assert!(problem.what.contains(": no such file or directory; this LUN was served"), "{problem}");
+            assert!(problem.hint.as_ref().unwrap().contains("0.medium"), "{problem}");
+            assert_eq!(problem.cause, Cause::NotFound);
+        }
+        assert!(past(&folder).check_there(&of(&folder.0.join("other"))).is_ok(), "it was never served");
+    }
+
+    #[test]
+    fn another_file_at_the_path_is_named_beside_the_one_before() {
+        let folder = Folder::new("record-other");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
+        assert!(past(&folder).replaced(&lun).is_none());
+        std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
+        let (before, now) = (past(&folder).newest.unwrap().place(), Place::of(&lun).unwrap());
+        let note = past(&folder).replaced(&lun).unwrap().line();
+        assert!(note.contains(&format!("that was {before}, this is {now}; hint: ")), "{note}");
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
+        assert!(past(&folder).replaced(&lun).is_none(), "said once");
+    }
+
+    #[test]
+    fn a_medium_that_shrank_between_two_starts_is_named_with_both_sizes() {
+        let folder = Folder::new("record-shrunk");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
+        assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
+        let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
+        assert!(
+            shrunk.what.ends_with("disk has 4096 bytes; it had 8192 when it was served before"),
+            "{shrunk}"
+        );
+        let mut older = past(&folder).newest.unwrap();
+        older.size = None;
+        folder.file("0.medium", serde_json::to_vec(&older).unwrap(), 0o600);
+        assert!(past(&folder).shrunk(&lun, 4096).is_none(), "it does not say");
+    }
+
+    #[test]
+    fn a_device_that_comes_back_keeps_its_blocks() {
+        let folder = Folder::new("record-back");
+        let [a, b] = ["a", "b"].map(|name| device(&folder.file(name, vec![0; 8192], 0o600)));
+        keep(&folder, &a, Some(4096), Blocks::OfBefore(512, 4096), 8192);
+        keep(&folder, &b, Some(4096), Blocks::OfDevice(4096), 8192);
+        assert!(past(&folder).is_newest(&b) && !past(&folder).is_newest(&a));
+        for _ in 0..2 {
+            assert_eq!(past(&folder).blocks(&a, Some(4096)), Blocks::OfBefore(512, 4096));
+            assert_eq!(past(&folder).blocks(&b, Some(4096)), Blocks::OfDevice(4096));
+            keep(&folder, &a, Some(4096), Blocks::OfBefore(512, 4096), 8192);
+        }
+        assert!(past(&folder).is_newest(&a) && !past(&folder).is_newest(&b));
+    }
+
+    #[test]
+    fn a_record_knows_the_newest_paths_once_each() {
+        let folder = Folder::new("record-paths");
+        let paths: Vec<_> = (0..MAX_PATHS + 2).map(|i| folder.file(&i.to_string(), "", 0o600)).collect();
+        let of = |path: &PathBuf| Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        for path in paths.iter().chain(&paths) {
+            keep(&folder, &of(path), None, Blocks::Defined(512), 8192);
+        }
+        for (i, path) in paths.iter().enumerate() {
+            assert_eq!(past(&folder).is_raw(&of(path)), i >= 2, "{i}");
+            assert_eq!(past(&folder).check_there(&of(path)).is_err(), i >= 2, "{i}");
+        }
+        let record = past(&folder).newest.unwrap();
+        assert!(record.earlier.len() == MAX_PATHS - 1 && record.earlier.iter().all(|r| r.earlier.is_empty()));
+    }
+
+    #[test]
+    fn a_record_of_one_path_of_an_older_version_is_read() {
+        let folder = Folder::new("record-older");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        let Place { path, inode, .. } = Place::of(&lun).unwrap();
+        let older = format!(
+            r#"{{"path":{path:?},"inode":{},"birth_ns":null,"format":"raw","device_block_size":null,"block_size":null}}"#,
+            inode.unwrap()
+        );
+        folder.file("0.medium", older, 0o600);
+        assert!(past(&folder).is_raw(&lun) && past(&folder).is_newest(&lun));
+    }
+
+    #[test]
+    fn a_damaged_record_is_refused_by_its_name() {
+        let folder = Folder::new("record-damaged");
+        folder.file("0.medium", "{", 0o600);
+        let problem = Past::read(&folder.0.join("0.state")).err().unwrap();
+        assert!(problem.what.contains("0.medium is damaged"), "{}", problem.what);
+    }
+}

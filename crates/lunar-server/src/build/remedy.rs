@@ -1,0 +1,42 @@
+//! What to do about a medium that cannot be opened.
+
+use crate::config::{Lun, Source};
+use crate::{Cause, Problem, plain};
+use lunar_block::OpenError;
+use std::io::ErrorKind;
+
+/// Why a medium cannot be opened, with a hint that its definition can follow.
+pub(crate) fn cannot_open(lun: &Lun, e: OpenError) -> Problem {
+    let hint = hint_of_upstream(lun, e.kind).unwrap_or(e.hint);
+    Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint).because(Cause::of(e.kind))
+}
+
+/// A disk behind a router has neither `size` nor `backend` nor `read_only`: what else to do. None: the usual.
+fn hint_of_upstream(lun: &Lun, kind: ErrorKind) -> Option<String> {
+    let (path, is_file) = match &lun.source {
+        _ if !lun.is_upstream => return None,
+        Source::File { path, .. } => (path, true),
+        Source::Device { path } => (path, false),
+        _ => return None,
+    };
+    let make = || format!("truncate -s 1G {}", path.display());
+    let is_device = lunar_block::Kind::of(path) == lunar_block::Kind::Device;
+    let found = std::fs::metadata(path).ok();
+    Some(match kind {
+        ErrorKind::NotFound if is_file => format!("check the path, or make the file: {}", make()),
+        ErrorKind::PermissionDenied => "run as a user who may write it".into(),
+        ErrorKind::ReadOnlyFilesystem => "put it on a file system that can be written".into(),
+        ErrorKind::ResourceBusy => "stop what uses it: lsblk and fuser -v show what that is".into(),
+        ErrorKind::InvalidData => format!("convert it: qemu-img convert -O raw {} disk.img", path.display()),
+        ErrorKind::InvalidInput if is_file && is_device => "write `device` instead of `file`".into(),
+        ErrorKind::InvalidInput if !is_file && found.as_ref().is_some_and(|found| found.is_file()) => {
+            "write `file` instead of `device`".into()
+        }
+        ErrorKind::Other
+            if is_file && found.as_ref().is_some_and(|found| found.is_file() && found.len() == 0) =>
+        {
+            format!("give it a size: {}", make())
+        }
+        _ => return None,
+    })
+}

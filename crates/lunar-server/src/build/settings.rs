@@ -1,0 +1,61 @@
+//! What a LUN is to hosts: on a medium of this host, and where another device carries its commands out.
+
+use super::Name;
+use crate::config::Lun;
+use crate::{Problem, identity};
+use lunar_block::Facts;
+use lunar_scsi::{Kind, Passes, Settings};
+
+/// What a LUN is on a medium like this.
+pub(crate) fn settings(
+    name: &Name,
+    lun: &Lun,
+    facts: Facts,
+    max_registrants: usize,
+) -> Result<Settings, Problem> {
+    // What is routed may have no medium now.
+    if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
+        return Err(Problem::new(
+            format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
+            "serve a larger one",
+        ));
+    }
+    Ok(Settings {
+        kind: lun.kind,
+        identity: identity::identity(&name.0, name.1, lun),
+        block_size: lun.block_size,
+        physical_block_size: lun.physical_block_size.max(lun.block_size),
+        capacity: facts.capacity,
+        read_only: lun.read_only || facts.read_only,
+        removable: lun.removable,
+        write_cache: lun.write_cache,
+        thin: lun.thin && facts.unmap,
+        // Of the medium once it is open.
+        max_atomic: 0,
+        max_registrants,
+        reservable: lun.reservable,
+        passes: Passes::None,
+        explicit_access: lun.source.place().is_none(),
+    })
+}
+
+/// What a LUN is whose commands are carried out elsewhere: what is said there passes.
+pub(super) fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: usize) -> Settings {
+    Settings {
+        kind: Kind::Disk,
+        identity: identity::identity(&name.0, name.1, lun),
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: 0,
+        // Whether it can be written is for the device there to say, command by command.
+        read_only: lun.read_only && lun.found.is_none(),
+        removable: lun.removable,
+        write_cache: true,
+        thin: false,
+        max_atomic: 0,
+        max_registrants,
+        reservable: lun.reservable,
+        passes,
+        explicit_access: true,
+    }
+}

@@ -1,0 +1,577 @@
+use super::*;
+use crate::config::tests::Folder;
+use crate::config::{Filter, parse};
+use std::time::Duration;
+
+fn config(folder: &Folder, luns: &str) -> Config {
+    let source = format!("[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n{luns}");
+    parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap()
+}
+
+fn unit(setup: &Setup, lun: u16) -> &Arc<Unit> {
+    &setup.targets["iqn.2026-11.org.example:disks"].luns[&lun]
+}
+
+const DISK: &str = "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\n";
+const NULL: &str = "[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1TiB\"\n";
+const MEMORY: &str = "[[target.lun]]\nlun = 2\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+
+/// As the server does it.
+fn rest(units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)> {
+    let runtime = compio::runtime::Runtime::new().unwrap();
+    Ok(units.iter().map(|unit| runtime.block_on(unit.rest()).unwrap()).collect())
+}
+
+/// What another server is told that wants the disk.
+fn locked(folder: &Folder) -> String {
+    lunar_block::open(&Spec::path(folder.0.join("disk.img"))).err().unwrap().what
+}
+
+fn told(result: Result<Setup, Vec<Problem>>, folder: &Folder) -> String {
+    let list = result.err().unwrap();
+    let text: Vec<String> = list.iter().map(Problem::to_string).collect();
+    text.join("\n").replace(&format!("{}/", folder.0.display()), "")
+}
+
+#[test]
+fn a_configuration_becomes_a_setup() {
+    let folder = Folder::new("build");
+    let config = config(&folder, &format!("alias = \"Disks\"\n{DISK}serial = \"42\"\n{NULL}{MEMORY}"));
+    let setup =
+        Units::new(folder.0.join("state")).setup(&config, &rest).map_err(|list| list[0].to_string()).unwrap();
+    let disk = unit(&setup, 0);
+    assert_eq!(std::fs::metadata(folder.0.join("disk.img")).unwrap().len(), 1 << 20);
+    assert_eq!(disk.lu.settings().capacity, 1 << 20);
+    assert_eq!(disk.lu.settings().identity.serial, "42");
+    assert_eq!(unit(&setup, 1).lu.settings().capacity, 1 << 40);
+    assert_ne!(unit(&setup, 1).lu.settings().identity.naa, unit(&setup, 2).lu.settings().identity.naa);
+    assert_eq!([0, 1, 2].map(|lun| unit(&setup, lun).lu.settings().max_atomic), [lunar_block::MAX_ATOMIC; 3]);
+    let state = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.state");
+    assert_eq!(disk.state_file.as_ref(), Some(&state));
+    assert!(state.parent().unwrap().is_dir());
+    assert_eq!(setup.targets["iqn.2026-11.org.example:disks"].alias.as_deref(), Some("Disks"));
+}
+
+#[test]
+fn a_unit_goes_on_whatever_of_its_definition_changes() {
+    let folder = Folder::new("reload");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, &format!("{DISK}{NULL}{MEMORY}")), &rest).ok().unwrap();
+    let backends = [0, 1, 2].map(|lun| unit(&old, lun).backend());
+    let changed = [
+        "product = \"X\"\n",
+        "serial = \"9\"\n",
+        "read_only = true\n",
+        "block_size = 4096\n",
+        "write_cache = false\n",
+        "removable = true\n",
+        "filters = [{ kind = \"stats\" }]\n",
+    ];
+    for keys in changed {
+        let of_memory = keys.replace("\"9\"", "\"10\"");
+        let new = units.setup(&config(&folder, &format!("{DISK}{keys}{NULL}{MEMORY}{of_memory}")), &rest);
+        let new = new.map_err(|list| list[0].to_string()).unwrap();
+        for lun in [0, 1, 2] {
+            assert!(Arc::ptr_eq(unit(&old, lun), unit(&new, lun)), "{lun} {keys}");
+            assert_eq!(unit(&new, lun).lu.refuses(), None, "{lun} {keys}");
+        }
+        assert!(Arc::ptr_eq(&backends[1], &unit(&new, 1).backend()), "{keys}");
+        let keeps = !keys.starts_with("filters");
+        assert_eq!(Arc::ptr_eq(&backends[2], &unit(&new, 2).backend()), keeps, "memory keeps its contents");
+    }
+    assert_eq!(unit(&old, 0).backend().describe()[0].1, "stats");
+    units.setup(&config(&folder, &format!("{DISK}vendor = \"X\"\n")), &rest).ok().unwrap();
+    assert_eq!(unit(&old, 0).lu.settings().identity.vendor, "X");
+}
+
+#[test]
+fn a_file_is_opened_in_another_way_by_the_same_unit() {
+    let folder = Folder::new("another-way");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let before = unit(&old, 0).backend();
+    let new = units.setup(&config(&folder, &format!("{DISK}read_only = true\n")), &rest);
+    let new = new.map_err(|list| list[0].to_string()).unwrap();
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)));
+    assert!(!Arc::ptr_eq(&before, &unit(&new, 0).backend()));
+    assert!(unit(&new, 0).backend().facts().read_only && unit(&new, 0).lu.settings().read_only);
+    let writable = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    assert!(!unit(&writable, 0).backend().facts().read_only);
+    assert_eq!(locked(&folder), "is in use by another server");
+}
+
+/// Two servers of one folder of state.
+#[test]
+fn a_second_null_disk_of_a_name_keeps_no_state() {
+    let folder = Folder::new("null-twice");
+    let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
+    let one = first.setup(&config(&folder, NULL), &rest).ok().unwrap();
+    let two = second.setup(&config(&folder, NULL), &rest).ok().unwrap();
+    assert!(unit(&one, 1).state_file.is_some() && unit(&two, 1).state_file.is_none());
+    let named = config(&folder, &format!("{NULL}serial = \"1\"\n"));
+    let told = told(second.setup(&named, &rest), &folder);
+    assert!(told.contains("the state state/lu/") && told.contains(" is in use by process "), "{told}");
+}
+
+/// Somebody has the configuration read again.
+fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
+    units.look_at_paths(config)?;
+    served(units, config)
+}
+
+/// A server starts, or goes on, with this configuration.
+fn served(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
+    let setup = units.setup(config, &rest)?;
+    units.record();
+    Ok(setup)
+}
+
+/// The path of the disk leads to another file, the old one has this name, or none; what is said then.
+fn replace(folder: &Folder, keep: Option<&str>) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let disk = folder.0.join("disk.img");
+    let served = std::fs::metadata(&disk).unwrap().ino();
+    keep.iter().for_each(|name| std::fs::rename(&disk, folder.0.join(name)).unwrap());
+    std::fs::write(folder.0.join("other.img"), vec![7; 2 << 20]).unwrap();
+    std::fs::rename(folder.0.join("other.img"), &disk).unwrap();
+    let there = std::fs::metadata(&disk).unwrap().ino();
+    assert_ne!(served, there);
+    format!("LUN 0 of iqn.2026-11.org.example:disks: disk.img {served} {there}")
+}
+
+#[test]
+fn a_reload_refuses_another_file_at_the_path_of_a_served_one() {
+    let changes = [
+        format!("{DISK}{NULL}"),
+        format!("{DISK}read_only = true\n{NULL}"),
+        format!("{DISK}serial = \"9\"\n{NULL}"),
+        format!("{}{NULL}", DISK.replace("lun = 0", "lun = 7")),
+    ];
+    for (keep, remedies) in [
+        (None, ["cp --sparse=always /proc/", "stop the server and start it"]),
+        (Some("kept.img"), ["move it back: mv kept.img disk.img", "once without this LUN and once with it"]),
+    ] {
+        let folder = Folder::new("replaced");
+        let mut units = Units::new(folder.0.join("state"));
+        let both = config(&folder, &format!("{DISK}{NULL}"));
+        let old = units.setup(&both, &rest).ok().unwrap();
+        let before = unit(&old, 0).backend();
+        let names = replace(&folder, keep);
+        for change in &changes {
+            let refused = told(again(&mut units, &config(&folder, change)), &folder);
+            assert!(names.split(' ').all(|word| refused.contains(word)), "{refused}");
+            assert!(remedies.iter().all(|remedy| refused.contains(remedy)), "{refused}");
+            assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
+        }
+        let found = units.setup(&both, &rest).ok().unwrap();
+        assert!(Arc::ptr_eq(&before, &unit(&found, 0).backend()), "nobody has it read again");
+        let Some(keep) = keep else { continue };
+        again(&mut units, &config(&folder, NULL)).ok().unwrap();
+        let new = again(&mut units, &both).ok().unwrap();
+        assert_eq!(unit(&new, 0).backend().facts().capacity, 2 << 20);
+        std::fs::rename(folder.0.join(keep), folder.0.join("disk.img")).unwrap();
+        assert!(again(&mut units, &both).is_err(), "the new one is served now");
+    }
+}
+
+#[test]
+fn a_file_that_was_moved_is_not_made_anew_by_a_reload() {
+    let folder = Folder::new("moved-away");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = served(&mut units, &config(&folder, DISK)).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    let before = std::fs::read(&record).unwrap();
+    std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
+    let changed = config(&folder, &format!("{DISK}read_only = true\n"));
+    let refused = told(again(&mut units, &changed), &folder);
+    assert!(refused.contains("disk.img was moved to aside.img\n  hint: move it back"), "{refused}");
+    assert!(unit(&old, 0).lu.refuses().is_none());
+    for goes_on in [format!("{DISK}serial = \"9\"\n"), DISK.replace("lun = 0", "lun = 7")] {
+        again(&mut units, &config(&folder, &goes_on)).ok().unwrap();
+        assert_eq!(std::fs::read(&record).unwrap(), before, "it is about the file that is open");
+    }
+    assert!(!folder.0.join("disk.img").exists(), "no other file was made");
+}
+
+#[test]
+fn a_missing_image_is_not_made_anew_under_the_old_identity() {
+    let folder = Folder::new("not-anew");
+    let state = || Units::new(folder.0.join("state"));
+    let disk = folder.0.join("disk.img");
+    drop(served(&mut state(), &config(&folder, DISK)).ok().unwrap());
+    let mut running = state();
+    running.setup(&config(&folder, NULL), &rest).ok().unwrap();
+    std::fs::remove_file(&disk).unwrap();
+    let both = config(&folder, &format!("{DISK}{NULL}"));
+    let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; this LUN was served from it";
+    let started = told(state().setup(&config(&folder, DISK), &rest), &folder);
+    let reloaded = told(again(&mut running, &both), &folder);
+    let record = "remove the record state/lu/iqn.2026-11.org.example:disks/0.medium";
+    for refused in [started, reloaded] {
+        assert!(refused.starts_with(start) && refused.contains(record), "{refused}");
+    }
+    assert!(!disk.exists(), "nothing was made");
+    std::fs::remove_file(folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium")).unwrap();
+    again(&mut running, &both).ok().unwrap();
+    assert_eq!(std::fs::metadata(&disk).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_server_that_is_refused_leaves_the_record_alone() {
+    let folder = Folder::new("record-alone");
+    let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
+    served(&mut first, &config(&folder, DISK)).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    let before = std::fs::read(&record).unwrap();
+    let copied = config(&folder, &DISK.replace("disk.img", "copy.img"));
+    let refused = told(second.setup(&copied, &rest), &folder);
+    assert!(refused.contains("0.state is in use by process "), "{refused}");
+    assert_eq!(std::fs::read(&record).unwrap(), before);
+    assert!(!folder.0.join("copy.img").exists(), "nothing was made");
+}
+
+#[test]
+fn a_deleted_file_is_the_only_copy_and_its_lun_stays() {
+    let folder = Folder::new("only-copy");
+    let mut units = Units::new(folder.0.join("state"));
+    let both = config(&folder, &format!("{DISK}{NULL}"));
+    let old = units.setup(&both, &rest).ok().unwrap();
+    assert!(units.unlinked().is_empty());
+    std::fs::remove_file(folder.0.join("disk.img")).unwrap();
+    let [unlinked] = &units.unlinked()[..] else { panic!("there is one") };
+    let hint = unlinked.hint.clone().unwrap();
+    assert!(hint.contains(&format!("cp --sparse=always /proc/{}/fd/", std::process::id())), "{hint}");
+    for changed in [NULL.to_owned(), format!("{DISK}read_only = true\n{NULL}")] {
+        let refused = told(again(&mut units, &config(&folder, &changed)), &folder);
+        let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; when it is closed its data are gone\n";
+        assert!(refused.starts_with(start) && refused.contains("cp --sparse=always"), "{refused}");
+    }
+    let new = again(&mut units, &both).ok().unwrap();
+    assert!(Arc::ptr_eq(&unit(&old, 0).backend(), &unit(&new, 0).backend()), "it goes on");
+    assert!(!folder.0.join("disk.img").exists(), "no other file was made");
+}
+
+/// A host writes the first bytes of an image format into its disk.
+fn write_qcow2(disk: &Path) {
+    let disk = std::fs::File::options().write(true).open(disk).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, b"QFI\xfb\0\0\0\x03", 0).unwrap();
+}
+
+#[test]
+fn a_disk_once_served_stays_raw_whatever_hosts_write() {
+    let folder = Folder::new("stays-raw");
+    let state = || Units::new(folder.0.join("state"));
+    drop(served(&mut state(), &config(&folder, DISK)).ok().unwrap());
+    write_qcow2(&folder.0.join("disk.img"));
+    assert!(state().setup(&config(&folder, DISK), &rest).is_ok());
+    let elsewhere = DISK.replace("lun = 0", "lun = 7");
+    let refused = told(state().setup(&config(&folder, &elsewhere), &rest), &folder);
+    assert!(refused.contains("disk.img: is a disk image in the format qcow2, not raw\n"), "{refused}");
+    let raw = config(&folder, &format!("{elsewhere}format = \"raw\"\n"));
+    assert!(served(&mut state(), &raw).is_ok());
+    assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "the record says so");
+}
+
+#[test]
+fn a_reload_that_fails_leaves_the_record_alone() {
+    let folder = Folder::new("record-failed");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, &format!("{DISK}{NULL}"));
+    served(&mut units, &good).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    let before = std::fs::read(&record).unwrap();
+    folder.file("small.img", vec![0; 1000], 0o600);
+    let missing = NULL.replace("\"null\"", "\"file\"\npath = \"none.img\"").replace("size = \"1TiB\"\n", "");
+    let of_another = DISK.replace("disk.img", "other.img") + &missing;
+    let of_itself = DISK.replace("disk.img", "small.img") + "block_size = 4096\n" + NULL;
+    for wrong in [of_another, of_itself] {
+        assert!(again(&mut units, &config(&folder, &wrong)).is_err(), "{wrong}");
+        assert_eq!(std::fs::read(&record).unwrap(), before, "{wrong}");
+    }
+    drop(units);
+    let mut units = Units::new(folder.0.join("state"));
+    std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
+    let refused = told(served(&mut units, &good), &folder);
+    assert!(refused.contains("disk.img: no such file or directory; this LUN was served"), "{refused}");
+    assert!(!folder.0.join("disk.img").exists(), "nothing was made");
+    std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
+    write_qcow2(&folder.0.join("disk.img"));
+    assert!(served(&mut units, &good).is_ok(), "it stays raw");
+}
+
+#[test]
+fn a_start_is_recorded_when_it_is_served() {
+    let folder = Folder::new("record-start");
+    let mut units = Units::new(folder.0.join("state"));
+    units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    assert!(!record.exists());
+    units.record();
+    assert!(record.exists());
+}
+
+#[test]
+fn a_lun_that_goes_back_to_a_disk_knows_it() {
+    let folder = Folder::new("record-back-again");
+    let mut units = Units::new(folder.0.join("state"));
+    let (a, b) = (config(&folder, DISK), config(&folder, &DISK.replace("disk.img", "other.img")));
+    served(&mut units, &a).ok().unwrap();
+    write_qcow2(&folder.0.join("disk.img"));
+    for (config, disk) in [(&b, "other.img"), (&a, "disk.img"), (&b, "other.img")] {
+        again(&mut units, config).map_err(|list| list[0].to_string()).unwrap();
+        write_qcow2(&folder.0.join(disk));
+    }
+    std::fs::remove_file(folder.0.join("disk.img")).unwrap();
+    let refused = told(again(&mut units, &a), &folder);
+    assert!(refused.contains("disk.img: no such file or directory; this LUN was served"), "{refused}");
+}
+
+#[test]
+fn a_place_that_something_else_has_taken_leaves_the_old_one_serving() {
+    let folder = Folder::new("taken-place");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, DISK);
+    let old = units.setup(&good, &rest).ok().unwrap();
+    let before = unit(&old, 0).backend();
+    std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
+    std::fs::create_dir(folder.0.join("disk.img")).unwrap();
+    let refused = told(again(&mut units, &good), &folder);
+    assert!(refused.contains("disk.img was moved to aside.img and replaced by another file ("), "{refused}");
+    assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
+    std::fs::remove_dir(folder.0.join("disk.img")).unwrap();
+    let gone = again(&mut units, &good).ok().unwrap();
+    assert!(Arc::ptr_eq(&before, &unit(&gone, 0).backend()), "what is open is not given up for nothing");
+    assert!(!folder.0.join("disk.img").exists());
+    std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
+    let back = again(&mut units, &good).ok().unwrap();
+    assert!(Arc::ptr_eq(&before, &unit(&back, 0).backend()));
+    assert_eq!(locked(&folder), "is in use by another server");
+}
+
+#[test]
+fn a_locked_file_goes_to_another_lun_when_the_first_has_left_it() {
+    let folder = Folder::new("moved");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let medium = unit(&old, 0).backend();
+    let moved = units.setup(&config(&folder, &DISK.replace("lun = 0", "lun = 7")), &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&medium, &unit(&moved, 7).backend()));
+    assert!(unit(&old, 0).lu.refuses().is_some(), "it stays busy");
+    assert!(unit(&old, 0).backend().facts().null, "and has let go of the file");
+}
+
+#[test]
+fn media_can_be_exchanged() {
+    let folder = Folder::new("exchanged");
+    let mut units = Units::new(folder.0.join("state"));
+    let other = |disk: &str, lun: &str| DISK.replace("disk.img", disk).replace("lun = 0", lun);
+    let a = format!("{}{}", other("a.img", "lun = 0"), other("b.img", "lun = 1"));
+    let b = format!("{}{}", other("b.img", "lun = 0"), other("a.img", "lun = 1"));
+    let old = units.setup(&config(&folder, &a), &rest).ok().unwrap();
+    let before = [0, 1].map(|lun| unit(&old, lun).backend());
+    let new = units.setup(&config(&folder, &b), &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&before[0], &unit(&new, 1).backend()));
+    assert!(Arc::ptr_eq(&before[1], &unit(&new, 0).backend()));
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)) && Arc::ptr_eq(unit(&old, 1), unit(&new, 1)));
+}
+
+#[test]
+fn another_disk_under_another_name_is_another_unit() {
+    let folder = Folder::new("another");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &rest).ok().unwrap();
+    let other = DISK.replace("disk.img", "other.img");
+    let new = units.setup(&config(&folder, &format!("{other}serial = \"2\"\n")), &rest).ok().unwrap();
+    assert!(!Arc::ptr_eq(unit(&old, 0), unit(&new, 0)));
+    assert!(unit(&old, 0).lu.refuses().is_some() && unit(&new, 0).lu.refuses().is_none());
+    let cdrom = units.setup(&config(&folder, &format!("{other}serial = \"2\"\nkind = \"cdrom\"\n")), &rest);
+    let cdrom = cdrom.map_err(|list| list[0].to_string()).unwrap();
+    assert!(!Arc::ptr_eq(unit(&new, 0), unit(&cdrom, 0)));
+}
+
+#[test]
+fn what_cannot_be_opened_leaves_the_old_one_serving_and_locked() {
+    let folder = Folder::new("failing");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, &format!("{DISK}{NULL}")), &rest).ok().unwrap();
+    let before = unit(&old, 0).backend();
+    let missing = NULL.replace("\"null\"", "\"file\"\npath = \"none.img\"").replace("size = \"1TiB\"\n", "");
+    assert_eq!(
+        told(units.setup(&config(&folder, &format!("{DISK}read_only = true\n{missing}")), &rest), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
+         hint: check the path, or give a size to create it"
+    );
+    assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
+    assert!(!unit(&old, 0).lu.settings().read_only);
+    assert_eq!((unit(&old, 0).lu.refuses(), unit(&old, 1).lu.refuses()), (None, None));
+    assert_eq!(locked(&folder), "is in use by another server");
+}
+
+#[test]
+fn a_unit_that_does_not_come_to_rest_stays_as_it_was() {
+    let folder = Folder::new("restless");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, &format!("{DISK}{NULL}"));
+    let old = units.setup(&good, &rest).ok().unwrap();
+    let restless = |_| Err((1, std::io::Error::other("Its commands did not end")));
+    assert_eq!(
+        told(units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &restless), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: cannot be changed now: its commands did not end\n  \
+         hint: everything stays as it was: try it again later, or restart lunar"
+    );
+    let again = units.setup(&good, &|units| {
+        assert!(units.is_empty());
+        Ok(Vec::new())
+    });
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&again.ok().unwrap(), 0)));
+}
+
+#[test]
+fn after_an_error_everything_is_as_it_was() {
+    let folder = Folder::new("undo");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, &format!("{DISK}{NULL}"));
+    let old = units.setup(&good, &rest).ok().unwrap();
+    let missing = DISK.replace("disk.img", "none.img").replace("size = \"1MiB\"\n", "");
+    assert_eq!(
+        told(units.setup(&config(&folder, &format!("{missing}{NULL}vendor = \"X\"\n")), &rest), &folder),
+        "LUN 0 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
+         hint: check the path, or give a size to create it"
+    );
+    let again = units.setup(&good, &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&again, 0)));
+    assert!(Arc::ptr_eq(unit(&old, 1), unit(&again, 1)));
+}
+
+#[test]
+fn a_share_keeps_its_limits_when_a_reload_fails() {
+    let folder = Folder::new("limits");
+    let mut units = Units::new(folder.0.join("state"));
+    let limited = |iops, more: &str| {
+        let mut config = config(&folder, &format!("{MEMORY}{more}"));
+        let lun = config.targets[0].luns.get_mut(&2).unwrap();
+        lun.share = Some(Share { router: "r".into(), iops, bytes_per_s: 0 });
+        config
+    };
+    let waits = |units: &Units| {
+        let rate = units.rates.lock().unwrap()["r"].clone();
+        (0..3).map(|_| rate.pay(1)).max().unwrap() > Duration::ZERO
+    };
+    units.setup(&limited(0, ""), &rest).ok().unwrap();
+    assert!(!waits(&units), "there is no limit");
+    let missing = DISK.replace("disk.img", "none.img").replace("size = \"1MiB\"\n", "");
+    assert!(units.setup(&limited(1, &missing), &rest).is_err());
+    assert!(!waits(&units), "there is none yet");
+    units.setup(&limited(1, ""), &rest).ok().unwrap();
+    assert!(waits(&units));
+}
+
+#[test]
+fn damaged_state_is_refused_and_stays() {
+    let folder = Folder::new("damaged");
+    let lu = folder.0.join("state/lu/iqn.2026-11.org.example:disks");
+    create_folder(&lu).unwrap();
+    let state = folder.file("state/lu/iqn.2026-11.org.example:disks/1.state", b"no state of ours", 0o600);
+    assert_eq!(
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
+         is damaged: not the saved state of a logical unit\n  \
+         hint: restore it from a backup, or move it away to begin without reservations and saved mode pages"
+    );
+    assert_eq!(std::fs::read(&state).unwrap(), b"no state of ours");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::create_dir(&state).unwrap();
+    assert_eq!(
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
+         cannot be read: is a directory\n  \
+         hint: make it readable, or move it away to begin without reservations and saved mode pages"
+    );
+}
+
+#[test]
+fn saved_state_is_loaded() {
+    let folder = Folder::new("saved");
+    let config = config(&folder, NULL);
+    let first = Units::new(folder.0.join("state")).setup(&config, &rest).ok().unwrap();
+    let (_, bytes) = unit(&first, 1).lu.saved();
+    let file = unit(&first, 1).state_file.clone().unwrap();
+    std::fs::write(&file, &bytes).unwrap();
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
+    std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_err(), "it was read");
+    let left = file.with_file_name("1.state.new-4000000000-1-0");
+    std::fs::write(&left, "half").unwrap();
+    std::fs::write(&file, &bytes).unwrap();
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
+    assert!(!left.exists(), "what a killed writer left");
+}
+
+#[test]
+fn nameless_memory_is_another_disk_each_time() {
+    let folder = Folder::new("nameless");
+    let who = |units: &mut Units, keys: &str| {
+        let setup = units.setup(&config(&folder, keys), &rest).map_err(|list| list[0].to_string()).unwrap();
+        let unit = unit(&setup, 2).clone();
+        (unit.lu.settings().identity.clone(), unit.state_file.clone())
+    };
+    let new = || Units::new(folder.0.join("state"));
+    let mut units = new();
+    let (first, file) = who(&mut units, MEMORY);
+    assert_eq!(file, None, "a reservation must not outlive what it protects");
+    assert_eq!(who(&mut units, &format!("{MEMORY}write_cache = false\n")).0, first, "it goes on");
+    let (second, _) = who(&mut new(), MEMORY);
+    assert_ne!(first.serial, second.serial);
+    assert_ne!(first.naa, second.naa);
+    who(&mut units, &MEMORY.replace("\"memory\"", "\"null\""));
+    assert_ne!(who(&mut units, MEMORY).0, first, "its data are gone");
+    let named = format!("{MEMORY}serial = \"7\"\n");
+    let (third, file) = who(&mut new(), &named);
+    assert_eq!(
+        (&third, file.is_some()),
+        (&who(&mut new(), &named).0, true),
+        "whoever names it answers for it"
+    );
+}
+
+#[test]
+fn memory_keeps_its_size_and_its_data() {
+    let folder = Folder::new("memory-size");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, MEMORY), &rest).ok().unwrap();
+    let backend = unit(&old, 2).backend();
+    let other = config(&folder, &MEMORY.replace("1MiB", "2MiB"));
+    assert_eq!(
+        told(units.setup(&other, &rest), &folder),
+        "LUN 2 of iqn.2026-11.org.example:disks: its memory has 1 MiB and would lose its data for 2 MiB\n  \
+         hint: leave the size as it was; a restart begins with an empty one"
+    );
+    assert!(Arc::ptr_eq(&backend, &unit(&old, 2).backend()));
+    assert_eq!(unit(&old, 2).lu.refuses(), None);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_told() {
+    let folder = Folder::new("folder");
+    let file = folder.file("state", "in the way", 0o600);
+    assert_eq!(
+        told(Units::new(file).setup(&config(&folder, NULL), &rest), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
+         state/lu/iqn.2026-11.org.example:disks: not a directory\n  \
+         hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write"
+    );
+}
+
+#[test]
+fn filters_wrap_the_medium() {
+    let folder = Folder::new("filters");
+    let filters = "filters = [{ kind = \"stats\" }, { kind = \"delay\", read_us = 1 }, { kind = \"rate\", iops = 5 }, { kind = \"error\", rate = 1.0, op = \"flush\" }]\n";
+    let config = config(&folder, &format!("{NULL}{filters}"));
+    assert_eq!(config.targets[0].luns[&1].filters[1], Filter::Delay { read_us: 1, write_us: 0 });
+    let setup = Units::new(folder.0.join("state")).setup(&config, &rest).ok().unwrap();
+    let told = unit(&setup, 1).backend().describe();
+    let filters: Vec<&str> =
+        told.iter().filter(|(name, _)| name == "filter").map(|(_, value)| &**value).collect();
+    assert_eq!(filters, ["error", "rate", "delay", "stats"]);
+    assert!(told.contains(&("op".into(), "flush".into())), "{told:?}");
+}

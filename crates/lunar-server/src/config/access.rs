@@ -1,0 +1,108 @@
+//! `[access.NAME]`: access lists that the targets of routers name.
+
+use super::chap::Users;
+use super::reader::{Section, Value, kind, text};
+use super::target::not_empty;
+use super::value::{network, pattern};
+use crate::problem::{Problems, nearest};
+use lunar_target::setup::Access;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Who may use a target of a router.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// As the file says it: `all`, `none`, or names of access lists.
+    pub names: Vec<String>,
+    /// Nobody.
+    pub none: bool,
+    /// The entries of the lists; the first that matches decides. Empty: everybody, or nobody.
+    pub entries: Vec<Access>,
+}
+
+/// The words that are no names of lists.
+const WORDS: [&str; 2] = ["all", "none"];
+
+/// All access lists of a file. One that is wrong has problems of its own, and is as if it were good.
+pub(super) struct Lists(BTreeMap<String, Access>);
+
+/// Reads all `[access.NAME]`.
+pub(super) fn lists(p: &mut Problems<'_>, root: &mut Section<'_>, users: &Users) -> Lists {
+    let mut lists = BTreeMap::new();
+    for (name, at, mut s) in root.named(p, "access", "[access.NAME]") {
+        if WORDS.contains(&name) {
+            p.add(
+                &at,
+                format!("no access list can be called {name}"),
+                "the word has a meaning of its own: choose another",
+            );
+        }
+        lists.insert(name.to_owned(), list(p, &mut s, users));
+        s.done(p);
+    }
+    Lists(lists)
+}
+
+fn list(p: &mut Problems<'_>, s: &mut Section<'_>, users: &Users) -> Access {
+    let chap = users.list(p, s, "chap");
+    Access {
+        initiators: not_empty(p, s, "initiators", pattern),
+        networks: not_empty(p, s, "networks", network),
+        chap: chap.map(|users| users.into_iter().map(|(user, _)| user).collect()),
+        luns: None,
+        read_only: s.flag(p, "read_only", false),
+        aen: false,
+    }
+}
+
+impl Lists {
+    /// The names of all.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// What `access` of a section grants: `"all"`, `"none"`, the name of a list, or a list of names.
+    pub(super) fn grant(&self, p: &mut Problems<'_>, s: &mut Section<'_>) -> Grant {
+        let mut grant = Grant { names: Vec::new(), none: false, entries: Vec::new() };
+        match s.find("access") {
+            None => s.missing(p, "access", "\"all\" (or \"none\", or the name of an [access.NAME])"),
+            Some(value) => self.read(p, value, &mut grant),
+        }
+        grant
+    }
+
+    fn read(&self, p: &mut Problems<'_>, value: Value<'_>, grant: &mut Grant) {
+        const HINT: &str = "write \"all\", \"none\", the name of an [access.NAME], or a list of names";
+        if let Some(word) = value.get_ref().as_str() {
+            grant.none = word == "none";
+            grant.names.push(word.into());
+            if !WORDS.contains(&word) {
+                grant.entries.extend(self.entry(p, word, &value.span()));
+            }
+        } else if let Some(array) = value.get_ref().as_array() {
+            if array.is_empty() {
+                p.add(&value.span(), "`access` names nobody", HINT);
+            }
+            for value in array.iter() {
+                let Some(word) = text(p, "access", value) else { continue };
+                grant.names.push(word.into());
+                grant.entries.extend(self.entry(p, word, &value.span()));
+            }
+        } else {
+            kind(p, "access", value, "a name or a list of names", HINT);
+        }
+    }
+
+    fn entry(&self, p: &mut Problems<'_>, name: &str, at: &Range<usize>) -> Option<Access> {
+        if let Some(entry) = self.0.get(name) {
+            return Some(entry.clone());
+        }
+        let hint = match nearest(name, self.0.keys().map(String::as_str).chain(WORDS)) {
+            _ if WORDS.contains(&name) => format!("write access = \"{name}\", without a list"),
+            Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
+            None => "add [access.NAME] with this name".to_string(),
+        };
+        p.add(at, format!("unknown access list \"{}\"", name.escape_debug()), hint);
+        None
+    }
+}

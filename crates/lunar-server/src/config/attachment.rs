@@ -1,0 +1,467 @@
+//! Saved attachments: what `lunar attach NAME` attaches, one small file each.
+
+mod policy;
+
+use super::reader::Section;
+use super::syntax;
+use crate::problem::{Problems, Wrong, unknown, wrong};
+use crate::{Cause, Problem, folders, io_text};
+use lunar_initiator::{LateWrites, Url};
+use lunar_proto::duration::{self, Unfit};
+pub use policy::Policy;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::de::DeTable;
+
+/// As what a host sees the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// An NBD server.
+    Nbd,
+    /// A block device.
+    Ublk,
+    /// A file.
+    Fuse,
+}
+
+impl How {
+    /// Its name, as arguments and files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            How::Nbd => "nbd",
+            How::Ublk => "ublk",
+            How::Fuse => "fuse",
+        }
+    }
+}
+
+/// A disk of a target, and as what this host is to have it. It may hold secrets, in its URLs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Its name; see [`check_name`].
+    pub name: String,
+    /// The URL of each path, at least one.
+    pub urls: Vec<String>,
+    /// As what.
+    pub how: How,
+    /// The address of an NBD server, as it was written, or the folder of a file.
+    pub place: Option<String>,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// How long a lost network is waited out; None is what the URL says, or 120 s.
+    pub recovery_timeout: Option<Duration>,
+    /// Which of several paths takes the next operation; None is the default.
+    #[serde(default)]
+    pub policy: Option<Policy>,
+}
+
+/// Without its secrets.
+impl fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.urls.iter().map(|url| Url::parse(url)).collect();
+        let (how, place) = (self.how, &self.place);
+        write!(f, "Attachment({}, {how:?}, {place:?}, {}, {urls:?})", self.name, self.read_only)
+    }
+}
+
+/// The longest name: it has to fit into the paths of sockets.
+const MAX_NAME: usize = 48;
+/// The longest time for recovery: thirty days.
+const MAX_RECOVERY: Duration = Duration::from_secs(30 * 86400);
+
+/// A name can be that of a file: letters, digits, `.`, `_` and `-`, not `.` or `-` first, 48 bytes at most.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<(), Problem> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(good) && !name.starts_with(['.', '-']) {
+        return Ok(());
+    }
+    let hint = "use letters, digits, `.`, `_` and `-`, 48 at most, a letter or digit first";
+    Err(Problem::new(format!("\"{}\" cannot be the name of an attachment", name.escape_debug()), hint))
+}
+
+/// A name made of words that need not be fit for one.
+pub fn name_of(text: &str) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' };
+    let name: String = text.chars().map(fit).collect();
+    let name = name.trim_start_matches(['.', '-']);
+    // A tail tells more than a head, and all of it is ASCII.
+    let name = name[name.len().saturating_sub(MAX_NAME)..].trim_start_matches(['.', '-']);
+    if name.is_empty() { "disk".into() } else { name.into() }
+}
+
+/// The folder of saved attachments: `$XDG_CONFIG_HOME/lunar/attach`, `/etc/lunar/attach` for root, or
+/// `~/.config/lunar/attach`.
+///
+/// # Errors
+/// When there is none.
+pub fn folder() -> Result<PathBuf, Problem> {
+    folders::config().map(|folder| folder.join("attach"))
+}
+
+/// The names of all that are saved, in order.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn names() -> Result<Vec<String>, Problem> {
+    let folder = folder()?;
+    let entries = match std::fs::read_dir(&folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|e| cannot("read", &folder, &e))?,
+    };
+    let name = |path: PathBuf| {
+        let is_toml = path.extension().is_some_and(|extension| extension == "toml");
+        path.file_stem().and_then(|stem| stem.to_str()).filter(|_| is_toml).map(str::to_owned)
+    };
+    let names = entries.flatten().filter_map(|entry| name(entry.path()));
+    let mut names: Vec<String> = names.filter(|name| check_name(name).is_ok()).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The saved attachment of this name, if there is one.
+///
+/// # Errors
+/// What is wrong with its file.
+pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Problem>> {
+    let one = |problem| vec![problem];
+    check_name(name).map_err(one)?;
+    let path = path(name).map_err(one)?;
+    if !path.exists() {
+        return Ok(None);
+    }
+    let source = super::read(&path).map_err(one)?;
+    let attachment = parse(name, &source, &path)?;
+    let mode = path.metadata().map_or(0, |metadata| metadata.mode());
+    if mode & 0o077 != 0 && attachment.urls.iter().any(|url| holds_secret(url)) {
+        let what = format!("it holds a secret, and has mode {:04o}", mode & 0o7777);
+        let hint = format!("run: chmod 0600 {}; better, keep the secret in a password_file=", path.display());
+        return Err(vec![Problem { file: Some(path), ..Problem::new(what, hint) }]);
+    }
+    Ok(Some(attachment))
+}
+
+/// Whether an attachment can be saved under its name.
+///
+/// # Errors
+/// When there is one of this name that says something else.
+pub fn check_save(attachment: &Attachment) -> Result<(), Vec<Problem>> {
+    is_saved(attachment).map(drop)
+}
+
+/// Where it is saved already; None if there is none of this name.
+fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Problem>> {
+    let Some(before) = load(&attachment.name)? else { return Ok(None) };
+    let path = path(&attachment.name).map_err(|problem| vec![problem])?;
+    if before == *attachment {
+        return Ok(Some(path));
+    }
+    let what = format!("{} is saved already, and says something else", attachment.name);
+    let hint = format!("change or remove {}, or use --name", path.display());
+    Err(vec![Problem::new(what, hint).because(Cause::Exists)])
+}
+
+/// Saves an attachment, in a file that others can read only if it holds no secret; where it is.
+///
+/// # Errors
+/// When there is one of this name that says something else, or it cannot be written.
+pub fn save(attachment: &Attachment) -> Result<PathBuf, Vec<Problem>> {
+    match is_saved(attachment)? {
+        Some(path) => Ok(path),
+        None => write(attachment).map_err(|problem| vec![problem]),
+    }
+}
+
+fn write(attachment: &Attachment) -> Result<PathBuf, Problem> {
+    let path = path(&attachment.name)?;
+    let folder = folder()?;
+    crate::create_folder_or(&folder, "set XDG_CONFIG_HOME to a folder that this user can write")?;
+    let is_secret = attachment.urls.iter().any(|url| holds_secret(url));
+    let mode = if is_secret { 0o600 } else { 0o644 };
+    let mut file = std::fs::File::options();
+    let file = file.write(true).create_new(true).mode(mode).open(&path);
+    let written = file.and_then(|mut file| {
+        file.write_all(text(attachment).as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(|e| cannot("write", &path, &e))?;
+    Ok(path)
+}
+
+/// Does this URL hold a password itself?
+pub fn holds_secret(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| url.holds_secret())
+}
+
+fn path(name: &str) -> Result<PathBuf, Problem> {
+    Ok(folder()?.join(format!("{name}.toml")))
+}
+
+fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Problem {
+    let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
+    Problem::new(what, "check the path and its permissions, or set XDG_CONFIG_HOME")
+        .because(Cause::of(e.kind()))
+}
+
+/// As a file has it.
+fn text(attachment: &Attachment) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let (first, paths) = attachment.urls.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
+    let mut text = format!("url = {}\n", quoted(first));
+    if !paths.is_empty() {
+        let paths: Vec<String> = paths.iter().map(|path| quoted(path)).collect();
+        _ = writeln!(text, "paths = [{}]", paths.join(", "));
+    }
+    if let Some(policy) = attachment.policy {
+        _ = writeln!(text, "policy = {}", quoted(policy.name()));
+    }
+    match (attachment.how, &attachment.place) {
+        (How::Ublk, _) => text += "ublk = true\n",
+        (how, Some(place)) => _ = writeln!(text, "{} = {}", how.name(), quoted(place)),
+        (..) => {}
+    }
+    if attachment.read_only {
+        text += "read_only = true\n";
+    }
+    if let Some(time) = attachment.recovery_timeout {
+        _ = match time.subsec_nanos() {
+            0 => writeln!(text, "recovery_timeout = {}", time.as_secs()),
+            _ => writeln!(text, "recovery_timeout = {}", quoted(&duration::show(time))),
+        };
+    }
+    text
+}
+
+/// Reads the text of a saved attachment. `path` names it in problems, and relative paths start at its folder.
+///
+/// # Errors
+/// All that is wrong, in the order of the file.
+pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Problem>> {
+    let mut problems = Problems::new(path, source);
+    let (root, errors) = DeTable::parse_recoverable(source);
+    for error in &errors {
+        syntax(&mut problems, root.get_ref(), error);
+    }
+    if !errors.is_empty() {
+        return Err(problems.into_list());
+    }
+    let section = Section::of("the file", root.get_ref(), 0..0);
+    let attachment = attachment(&mut problems, section, name, path.parent().unwrap_or(Path::new("")));
+    let list = problems.into_list();
+    attachment.filter(|_| list.is_empty()).ok_or(list)
+}
+
+fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path) -> Option<Attachment> {
+    let url = |text: &str| checked(text, base);
+    let first = s.parsed(p, "url", url);
+    if s.find("url").is_none() {
+        s.missing(p, "url", "\"iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0\"");
+    }
+    let paths = s.parsed_list(p, "paths", url).unwrap_or_default();
+    let policy = s.parsed(p, "policy", policy::policy);
+    if let Some(at) = s.find("policy").filter(|_| s.find("paths").is_none()) {
+        p.add(&at.span(), "one path needs no `policy`", "name the others: paths = [\"iscsi://...\"]");
+    }
+    let nbd = s.parsed(p, "nbd", |text| listen(text, base));
+    let ublk = s.flag(p, "ublk", false);
+    let fuse = s.parsed(p, "fuse", |text| super::path(text, base));
+    let several = [s.find("nbd"), s.find("ublk").filter(|_| ublk), s.find("fuse")];
+    if let Some(second) = several.into_iter().flatten().nth(1) {
+        p.add(&second.span(), "a disk is attached in one way", "keep one of `nbd`, `ublk` and `fuse`");
+    }
+    let fuse = fuse.map(|dir| dir.display().to_string());
+    let (how, place) = match (ublk, fuse) {
+        (true, _) => (How::Ublk, None),
+        (_, Some(dir)) => (How::Fuse, Some(dir)),
+        _ => (How::Nbd, nbd),
+    };
+    let read_only = s.flag(p, "read_only", false);
+    let recovery_timeout = s.time(p, "recovery_timeout", Duration::ZERO..=MAX_RECOVERY);
+    let late = s.parsed(p, "late_writes", late_writes);
+    s.done(p);
+    let with_late = |url: String| late.map_or(url.clone(), |late| with_setting(&url, "late_writes", late));
+    let urls = std::iter::once(first?).chain(paths).map(with_late).collect();
+    Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy })
+}
+
+/// A URL whose files are found from everywhere.
+fn checked(text: &str, base: &Path) -> Result<String, Wrong> {
+    match Url::parse(text) {
+        Ok(_) => Ok(absolute(text, base)),
+        Err(e) => wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
+    }
+}
+
+/// A URL with this setting, unless it has its own.
+pub fn with_setting(url: &str, key: &str, value: &str) -> String {
+    match Url::parse(url) {
+        Ok(parsed) if !parsed.has(key) => {
+            let joint = if url.contains('?') { '&' } else { '?' };
+            format!("{url}{joint}{key}={value}")
+        }
+        _ => url.to_owned(),
+    }
+}
+
+/// What happens to a write whose connection is lost, by its name.
+pub(super) fn late_writes(text: &str) -> Result<&'static str, Wrong> {
+    let names = LateWrites::NAMES.map(|(name, _)| name);
+    let named = names.into_iter().find(|name| *name == text);
+    named.ok_or_else(|| unknown("late_writes", text, names, format!("it takes {}", names.join(" or "))))
+}
+
+/// A URL with the paths of its password files made absolute: those that are relative start at `base`.
+pub fn absolute(url: &str, base: &Path) -> String {
+    let Some((head, query)) = url.split_once('?') else { return url.into() };
+    // A file that is named without a folder is in this one.
+    let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+    let base = std::path::absolute(base).unwrap_or_else(|_| base.to_path_buf());
+    let whole = |pair: &str| match pair.split_once("password_file=") {
+        Some((key @ ("" | "target_"), file)) if !file.starts_with('/') && !file.starts_with("%2") => {
+            let base: String = base.to_string_lossy().replace('%', "%25").replace('&', "%26");
+            format!("{key}password_file={base}/{file}")
+        }
+        _ => pair.into(),
+    };
+    let pairs: Vec<String> = query.split('&').map(whole).collect();
+    format!("{head}?{}", pairs.join("&"))
+}
+
+/// Where an NBD server listens: `unix:PATH` or `ADDR:PORT`.
+fn listen(text: &str, base: &Path) -> Result<String, Wrong> {
+    match text.strip_prefix("unix:") {
+        Some(path) => Ok(format!("unix:{}", super::socket_path(path, base)?.display())),
+        None if text.parse::<std::net::SocketAddr>().is_ok() => Ok(text.into()),
+        None => wrong(
+            format!("\"{}\" is no address of an NBD server", text.escape_debug()),
+            "write unix:PATH or ADDR:PORT, such as 127.0.0.1:10809",
+        ),
+    }
+}
+
+/// The value of `--recovery-timeout`.
+///
+/// # Errors
+/// When it is not a time, or too long.
+pub fn recovery_timeout(text: &str) -> Result<Duration, Unfit> {
+    duration::within(text, Duration::ZERO..=MAX_RECOVERY)
+}
+
+/// The same of an argument; relative paths start at the working folder.
+///
+/// # Errors
+/// When it is neither, or too long a path.
+pub fn listen_argument(text: &str) -> Result<String, Problem> {
+    let here = std::env::current_dir().unwrap_or_default();
+    listen(text, &here).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0";
+
+    fn read(text: &str) -> Result<Attachment, Vec<String>> {
+        let list = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
+        parse("disks-0", text, Path::new("/etc/lunar/attach/disks-0.toml")).map_err(list)
+    }
+
+    #[test]
+    fn a_file_is_read_and_written_alike() {
+        let least = read(&format!("url = \"{URL}\"")).unwrap();
+        assert_eq!((least.how, &least.place, least.read_only), (How::Nbd, &None, false));
+        for rest in [
+            "",
+            "ublk = true\n",
+            "nbd = \"unix:/run/d.sock\"\n",
+            "nbd = \"[::1]:10809\"\nread_only = true\n",
+            "fuse = \"/mnt/d\"\nrecovery_timeout = 5\n",
+            "recovery_timeout = \"500ms\"\n",
+            "paths = [\"iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0\"]\n",
+            "paths = [\"iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0\"]\npolicy = \"round-robin\"\n",
+        ] {
+            let attachment = read(&format!("url = \"{URL}\"\n{rest}")).unwrap();
+            assert_eq!(read(&text(&attachment)), Ok(attachment), "{rest}");
+        }
+    }
+
+    #[test]
+    fn late_writes_is_a_setting_of_each_url_without_its_own() {
+        let paths = "paths = [\"iscsi://h/iqn.x:a/0?late_writes=wait\"]\n";
+        let attachment = read(&format!("url = \"{URL}\"\n{paths}late_writes = \"risk\"\n")).unwrap();
+        let risk = format!("{URL}?late_writes=risk");
+        assert_eq!(attachment.urls, [risk.as_str(), "iscsi://h/iqn.x:a/0?late_writes=wait"]);
+        assert_eq!(read(&text(&attachment)), Ok(attachment), "it is written alike");
+        let wrong = read(&format!("url = \"{URL}\"\nlate_writes = \"never\"\n")).unwrap_err();
+        assert!(wrong[0].contains("it takes wait or risk"), "{wrong:?}");
+    }
+
+    #[test]
+    fn relative_paths_start_at_the_file() {
+        let text = format!("url = \"{URL}?password_file=a.secret&commands=4\"\nfuse = \"d\"");
+        let attachment = read(&text).unwrap();
+        assert_eq!(attachment.place.as_deref(), Some("/etc/lunar/attach/d"));
+        assert!(attachment.urls[0].ends_with("?password_file=/etc/lunar/attach/a.secret&commands=4"));
+        let here = std::env::current_dir().unwrap();
+        let found = format!("iscsi://h?password_file={}/x", here.display());
+        assert_eq!(absolute("iscsi://h?password_file=x", Path::new("")), found, "named without a folder");
+        assert_eq!(absolute("iscsi://h?password_file=/x", Path::new("/y")), "iscsi://h?password_file=/x");
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        let told = read(&format!("url = \"{URL}\"\nublk = true\nfuse = \"/d\"\nreadonly = true\n"));
+        let told = told.unwrap_err();
+        assert!(told[0].starts_with("/etc/lunar/attach/disks-0.toml:3:8: a disk is attached in one way"));
+        assert!(told[1].contains(":4:1: unknown key `readonly`") && told[1].contains("`read_only`"));
+        for (text, what) in [
+            ("", "the file has no `url`"),
+            ("url = \"http://h\"", "1:7: this is no URL of iSCSI"),
+            ("url = 1", "`url` must be a string"),
+            ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is no address of an NBD server"),
+            ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),
+            (
+                "url = \"iscsi://h\"\nrecovery_timeout = \"5x\"",
+                "2:20: `recovery_timeout`: \"5x\" is not a time",
+            ),
+            ("url = \"iscsi://h\"\nrecovery_timeout = \"31d\"", "is out of range"),
+            ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is no URL"),
+            ("url = \"iscsi://h\"\npolicy = \"failover\"", "one path needs no `policy`"),
+            ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
+            ("url =", "not TOML"),
+        ] {
+            let told = read(text).unwrap_err();
+            assert!(told[0].contains(what), "{text}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_files() {
+        for name in ["a", "disks-0", "a_b.c", "7"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "-x", "a/b", "a b", "ä", &"a".repeat(49)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        for text in ["disks-0", "a/b:c 0", "../..", "ä", "", &"x-".repeat(99)] {
+            assert!(check_name(&name_of(text)).is_ok(), "{text} -> {}", name_of(text));
+        }
+        assert_eq!(name_of("disks-0"), "disks-0");
+    }
+
+    #[test]
+    fn a_secret_is_seen() {
+        assert!(holds_secret("iscsi://a%b@h") && holds_secret("iscsi://h?target_user=a&target_password=b"));
+        assert!(!holds_secret("iscsi://a@h?password_file=b"));
+        let shown = format!("{:?}", read("url = \"iscsi://a%secret@h\"").unwrap());
+        assert!(!shown.contains("secret") && shown.contains("iscsi://a@h"), "{shown}");
+    }
+}

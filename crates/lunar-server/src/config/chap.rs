@@ -1,0 +1,175 @@
+//! `[[chap_user]]`: names, and secrets in files that only their owner can read.
+
+use super::reader::{Once, Section, text};
+use crate::problem::{Problems, Wrong, nearest, wrong};
+use lunar_target::setup::User;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// A user that is named at a place of the file.
+pub(super) type Named = (User, Range<usize>);
+
+/// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here
+/// without.
+pub(super) struct Users(BTreeMap<String, Option<User>>);
+
+/// Reads all `[[chap_user]]` with their secrets.
+pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> Users {
+    let mut users = BTreeMap::new();
+    let mut once = Once::new("CHAP user");
+    for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
+        let name_at = s.find("name").map(|value| value.span());
+        let name = s.parsed(p, "name", |text| super::value::plain_text(text, "a CHAP name"));
+        let has_file = s.find("secret_file").is_some();
+        let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?));
+        match name_at {
+            None => s.missing(p, "name", "\"alice\""),
+            Some(at) if !has_file => {
+                p.add(&at, "[[chap_user]] has no `secret_file`", "add secret_file = \"alice.secret\"")
+            }
+            Some(at) => {
+                if let Some(name) = name
+                    && once.first(p, name.clone(), &at)
+                {
+                    users.insert(name.clone(), secret.map(|secret| User { name, secret }));
+                }
+            }
+        }
+        s.done(p);
+    }
+    let users = Users(users);
+    users.warn_of_shared();
+    users
+}
+
+impl Users {
+    /// The users that a list names.
+    pub(super) fn list(
+        &self,
+        p: &mut Problems<'_>,
+        s: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<Vec<Named>> {
+        let (values, at) = s.list(p, key)?;
+        if values.is_empty() {
+            p.add(&at, format!("`{key}` names nobody"), "name a [[chap_user]], or leave the key out");
+        }
+        let mut named = Vec::new();
+        for value in values {
+            if let Some(name) = text(p, key, value) {
+                named.extend(self.named(p, name, value.span()));
+            }
+        }
+        Some(named)
+    }
+
+    /// The user that a key names.
+    pub(super) fn one(&self, p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Option<Named> {
+        let (name, at) = s.text(p, key)?;
+        self.named(p, name, at)
+    }
+
+    fn named(&self, p: &mut Problems<'_>, name: &str, at: Range<usize>) -> Option<Named> {
+        if let Some(user) = self.0.get(name) {
+            return user.clone().map(|user| (user, at));
+        }
+        let hint = match nearest(name, self.0.keys().map(String::as_str)) {
+            Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
+            None => "add [[chap_user]] with this name".to_string(),
+        };
+        p.add(&at, format!("unknown CHAP user \"{}\"", name.escape_debug()), hint);
+        None
+    }
+
+    /// Tells of a secret that several users have (RFC 7143 section 9.2.1): each of them can log in as the
+    /// others.
+    fn warn_of_shared(&self) {
+        let mut seen = BTreeMap::new();
+        for user in self.0.values().flatten() {
+            if let Some(other) = seen.insert(&*user.secret, &user.name) {
+                tracing::warn!("the CHAP users {other:?} and {:?} have the same secret", user.name);
+            }
+        }
+    }
+
+    /// Refuses a secret that would serve both directions (RFC 7143 section 9.2.1): whoever knows it could
+    /// play both.
+    pub(super) fn refuse_shared<'n>(
+        &self,
+        p: &mut Problems<'_>,
+        mutual: &Option<Named>,
+        mut users: impl Iterator<Item = &'n Named>,
+    ) {
+        let Some((mutual, at)) = mutual else { return };
+        if let Some((user, _)) = users.find(|(user, _)| user.secret == mutual.secret) {
+            let what = format!(
+                "the mutual CHAP user {:?} has the same secret as the user {:?}",
+                mutual.name, user.name
+            );
+            p.add(at, what, "give each direction a secret of its own (RFC 7143 section 9.2.1)");
+        }
+    }
+}
+
+/// A secret file may hold 255 bytes in hexadecimal, and a newline.
+const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
+
+/// Reads a secret: a regular file of this user that nobody else can touch.
+fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Wrong> {
+    let refused = |refused: lunar_runtime::host::Refused| Wrong { what: refused.what, hint: refused.hint };
+    let bytes = lunar_runtime::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
+    decode(&bytes).or_else(|(what, hint)| wrong(format!("the secret {} {what}", path.display()), hint))
+}
+
+/// The bytes of a secret, which are as many as RFC 7143 asks for.
+fn decode(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, (String, &'static str)> {
+    let bytes = lunar_proto::chap::secret_of_text(text).map_err(|bad| {
+        let (what, hint) = bad.explain();
+        (format!("contains {what}"), hint)
+    })?;
+    match bytes.len() {
+        0..12 => Err((
+            format!("has {} bytes", bytes.len()),
+            "a secret needs 12 to 255 bytes, better 16 random ones (RFC 7143 section 9.2.1)",
+        )),
+        12..=255 => Ok(bytes),
+        _ => Err(("has more than 255 bytes".to_string(), "a secret needs 12 to 255 bytes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_decode() {
+        assert_eq!(decode(b"twelve bytes\n"), Ok(b"twelve bytes".to_vec().into()));
+        assert_eq!(decode(b"0x000102030405060708090a0B"), Ok((0..12).collect::<Vec<u8>>().into()));
+        assert_eq!(decode(&[b'x'; 255]).map(|s| s.len()), Ok(255));
+    }
+
+    #[test]
+    fn secret_saved_by_windows_editors_is_read() {
+        for text in [&b"twelve bytes\r\n"[..], b"\xef\xbb\xbftwelve bytes\r\n", b"\xef\xbb\xbftwelve bytes"] {
+            assert_eq!(decode(text), Ok(b"twelve bytes".to_vec().into()));
+        }
+        let utf16 = "twelve bytes".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        assert_eq!(decode(&utf16).unwrap_err().0, "contains the control character 00h");
+    }
+
+    #[test]
+    fn wrong_secrets_say_why() {
+        let what = |bytes: &[u8]| decode(bytes).unwrap_err().0;
+        assert_eq!(what(b"elevenbytes\n"), "has 11 bytes");
+        assert_eq!(what(&[b'x'; 256]), "has more than 255 bytes");
+        for text in [&b"0x00010"[..], b"0xsecret and more"] {
+            assert_eq!(what(text), "contains 0x without pairs of hexadecimal digits");
+        }
+        assert_eq!(what(b"twelve byte\n\n"), "contains the control character 0ah");
+        assert_eq!(what("twelve bytes\u{85}\n".as_bytes()), "contains the control character 85h");
+        assert_eq!(what(b"twelve\x7fbytes"), "contains the control character 7fh");
+        assert_eq!(what(b"0x0001"), "has 2 bytes");
+    }
+}

@@ -1,0 +1,482 @@
+//! `[[target.lun]]`: a logical unit and what stands behind it.
+
+use super::reader::{Once, Section, kind, table};
+use super::value::{MAX_SIZE, scsi_text, show_size};
+use crate::problem::{Problems, Wrong, unknown, wrong};
+use lunar_router::FoundLun;
+use lunar_router::routes::Place;
+use lunar_scsi::Kind;
+use lunar_target::OnMissing;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A logical unit as it is wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lun {
+    /// Where its blocks live.
+    pub source: Source,
+    /// Device type.
+    pub kind: Kind,
+    /// Logical block size in bytes.
+    pub block_size: u32,
+    /// They are defined for a device, which otherwise has its own.
+    pub has_block_size: bool,
+    /// Physical block size in bytes.
+    pub physical_block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The medium can be ejected and loaded.
+    pub removable: bool,
+    /// Write cache enabled at power on.
+    pub write_cache: bool,
+    /// Pass the page cache by.
+    pub direct: bool,
+    /// The bytes of the medium are those of the disk, whatever they look like.
+    pub raw: bool,
+    /// The behaviour while the file is deleted or replaced, or the device is gone.
+    pub on_missing_file: OnMissing,
+    /// Thin provisioned.
+    pub thin: bool,
+    /// Unit serial number; None: made of target name and LUN.
+    pub serial: Option<String>,
+    /// T10 vendor identification.
+    pub vendor: String,
+    /// Product identification.
+    pub product: String,
+    /// Filters from the inside out.
+    pub filters: Vec<Filter>,
+    /// Name of the file that keeps reservations and mode pages; None: its LUN.
+    pub state_name: Option<String>,
+    /// What an upstream tells of it; None for what is not routed.
+    pub found: Option<Box<FoundLun>>,
+    /// Initiators may reserve it.
+    pub reservable: bool,
+    /// The device server here speaks for it.
+    pub is_block: bool,
+    /// It is a disk of this host behind a router: it is told by other keys than a `[[target.lun]]`.
+    pub is_upstream: bool,
+    /// The routing instance whose share of operations and bytes it has a part in; None: no limit.
+    pub share: Option<Share>,
+}
+
+/// Operations and bytes a second that all LUNs of a routing instance have together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    /// The instance.
+    pub router: String,
+    /// Operations a second; 0 is no limit.
+    pub iops: u64,
+    /// Bytes a second; 0 is no limit.
+    pub bytes_per_s: u64,
+}
+
+/// What may stand only once in a file.
+pub(super) struct Unique {
+    pub(super) names: Once<String>,
+    pub(super) serials: Once<String>,
+    pub(super) files: Files,
+}
+
+impl Unique {
+    pub(super) fn new() -> Unique {
+        Unique { names: Once::new("target"), serials: Once::new("serial number"), files: Files::default() }
+    }
+}
+
+/// The files of a configuration, whatever they are called: only what nobody writes may stand twice.
+#[derive(Default)]
+pub(super) struct Files(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
+
+impl Files {
+    pub(super) fn add(&mut self, p: &mut Problems<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
+        let same = self.0.entry(OneFile::of(path));
+        let (name, stands, reads) = same.or_insert_with(|| (path.to_path_buf(), at.clone(), read_only));
+        if stands == at || (*reads && read_only) {
+            return;
+        }
+        let (first, second) = (p.position(stands.start).line, p.position(at.start).line);
+        let how = match one_name(name) == one_name(path) {
+            true => format!("{} stands twice", path.display()),
+            false => format!("{} and {} are one file", name.display(), path.display()),
+        };
+        let what = format!("{how}, line {first} and line {second}");
+        p.add(at, what, "one LUN serves many hosts: remove the other, or write read_only = true in both");
+    }
+}
+
+/// By what it is told that two paths lead to the same bytes.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum OneFile {
+    /// Device and inode of a file.
+    Inode(u64, u64),
+    /// Number of a device.
+    Device(u64),
+    /// Of what is not there yet.
+    Name(PathBuf),
+}
+
+impl OneFile {
+    pub(crate) fn of(path: &Path) -> OneFile {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        match path.metadata() {
+            Ok(found) if found.file_type().is_block_device() => OneFile::Device(found.rdev()),
+            Ok(found) => OneFile::Inode(found.dev(), found.ino()),
+            Err(_) => OneFile::Name(one_name(path)),
+        }
+    }
+}
+
+/// The path by which a file is known, also before it is there: a link counts as what it leads to.
+pub(crate) fn one_name(path: &Path) -> PathBuf {
+    /// No path of Linux has more links one behind the other.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        if let Ok(path) = path.canonicalize() {
+            return path;
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
+        path = path.file_name().map_or(folder.clone(), |name| folder.join(name));
+        match path.read_link() {
+            Ok(leads_to) => path = folder.join(leads_to),
+            Err(_) => break,
+        }
+    }
+    path
+}
+
+/// Where blocks live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Reads zeros, drops writes.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+    /// Sparse memory.
+    Memory {
+        /// Bytes.
+        size: u64,
+    },
+    /// A regular file.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Bytes to create it with if it is missing; None: it must be there.
+        size: Option<u64>,
+    },
+    /// A block device.
+    Device {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A logical unit of an upstream. No file says this: it comes of the mappings of an instance
+    /// ([`crate::routes::expand`]).
+    Routed(Place),
+}
+
+impl Source {
+    /// The logical unit of an upstream that it is, if it is one.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Source::Routed(place) => Some(place),
+            _ => None,
+        }
+    }
+}
+
+/// What wraps a backend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Filter {
+    /// Counts operations.
+    Stats,
+    /// Makes operations slower.
+    Delay {
+        /// Microseconds added to a read.
+        read_us: u64,
+        /// Microseconds added to a write.
+        write_us: u64,
+    },
+    /// Bounds the rate of operations; 0 is no limit.
+    Rate {
+        /// Operations a second.
+        iops: u64,
+        /// Bytes a second.
+        bytes_per_s: u64,
+    },
+    /// Fails a share of operations.
+    Error {
+        /// Share of them, 0.0 to 1.0.
+        rate: f64,
+        /// Which.
+        op: Fail,
+    },
+}
+
+/// The operations that an error filter fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fail {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+impl Lun {
+    /// A logical unit with every default.
+    pub fn new(source: Source, kind: Kind) -> Lun {
+        let cdrom = kind == Kind::CdRom;
+        Lun {
+            source,
+            kind,
+            block_size: if cdrom { 2048 } else { 512 },
+            has_block_size: false,
+            physical_block_size: if cdrom { 2048 } else { 4096 },
+            read_only: cdrom,
+            removable: cdrom,
+            write_cache: true,
+            direct: false,
+            raw: false,
+            on_missing_file: OnMissing::default(),
+            thin: !cdrom,
+            serial: None,
+            vendor: "LUNAR".into(),
+            product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
+            filters: Vec::new(),
+            state_name: None,
+            found: None,
+            reservable: true,
+            is_block: true,
+            is_upstream: false,
+            share: None,
+        }
+    }
+}
+
+/// Reads a `[[target.lun]]`; its number and what it is.
+pub(super) fn lun(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    base: &Path,
+    unique: &mut Unique,
+) -> Option<Lun> {
+    let source = source(p, s, base);
+    let kind = s.parsed(p, "kind", device_kind).unwrap_or(Kind::Disk);
+    let mut lun = Lun::new(source.clone().unwrap_or(Source::Null { size: 0 }), kind);
+    block_sizes(p, s, &mut lun);
+    flags(p, s, &mut lun);
+    if let Some(value) = s.find("serial") {
+        lun.serial = s.parsed(p, "serial", |text| scsi_text(text, "serial number", 64));
+        lun.serial.iter().for_each(|serial| _ = unique.serials.first(p, serial.clone(), &value.span()));
+    }
+    lun.vendor = s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)).unwrap_or(lun.vendor);
+    lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
+    lun.filters = filters(p, s);
+    source?;
+    if let (Source::File { path, .. } | Source::Device { path }, Some(value)) = (&lun.source, s.find("path"))
+    {
+        unique.files.add(p, path, lun.read_only, &value.span());
+    }
+    Some(lun)
+}
+
+fn device_kind(text: &str) -> Result<Kind, Wrong> {
+    match text {
+        "disk" => Ok(Kind::Disk),
+        "cdrom" => Ok(Kind::CdRom),
+        _ => wrong(format!("unknown kind \"{}\"", text.escape_debug()), "write \"disk\" or \"cdrom\""),
+    }
+}
+
+const BACKENDS: [&str; 4] = ["null", "memory", "file", "device"];
+
+fn source(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Source> {
+    let backend = s.text(p, "backend");
+    let (path_at, size_at) = (s.find("path").map(|v| v.span()), s.find("size").map(|v| v.span()));
+    let path = s.parsed(p, "path", |text| super::path(text, base));
+    let size = s.size(p, "size", 4096..=MAX_SIZE);
+    let Some((backend, at)) = backend else {
+        if s.find("backend").is_none() {
+            s.missing(p, "backend", "\"file\" (or \"null\", \"memory\", \"device\")");
+        }
+        return None;
+    };
+    let of_medium = matches!(backend, "file" | "device");
+    match (path_at, of_medium) {
+        (None, true) => {
+            p.add(&at, format!("the backend \"{backend}\" needs a path"), "add path = \"disk.img\"")
+        }
+        (Some(at), false) if BACKENDS.contains(&backend) => p.add(
+            &at,
+            format!("the backend \"{backend}\" has no path"),
+            "remove `path`, or write backend = \"file\"",
+        ),
+        _ => {}
+    }
+    match (size_at, backend) {
+        (None, "null" | "memory") => {
+            p.add(&at, format!("the backend \"{backend}\" needs a size"), "add size = \"64MiB\"")
+        }
+        (Some(at), "device") => p.add(&at, "a device has the size that it has", "remove `size`"),
+        _ => {}
+    }
+    match backend {
+        "null" => Some(Source::Null { size: size? }),
+        "memory" => Some(Source::Memory { size: size? }),
+        "file" => Some(Source::File { path: path?, size }),
+        "device" => Some(Source::Device { path: path? }),
+        _ => {
+            let all = "write \"null\", \"memory\", \"file\" or \"device\"";
+            let Wrong { what, hint } = unknown("backend", backend, BACKENDS, all);
+            p.add(&at, what, hint);
+            None
+        }
+    }
+}
+
+fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+    let allowed: &[u64] = if lun.kind == Kind::CdRom { &[2048] } else { &[512, 4096] };
+    if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
+        if allowed.contains(&size) {
+            lun.block_size = size as u32;
+            lun.has_block_size = matches!(lun.source, Source::Device { .. });
+        } else {
+            let hint = if lun.kind == Kind::CdRom { "a cdrom has 2048" } else { "write 512 or 4096" };
+            p.add(&value.span(), format!("`block_size` cannot be {}", show_size(size)), hint);
+        }
+    }
+    lun.physical_block_size = lun.physical_block_size.max(lun.block_size);
+    if let (Some(value), Some(size)) =
+        (s.find("physical_block_size"), s.size(p, "physical_block_size", 0..=16 << 20))
+    {
+        if size.is_power_of_two() && size >= u64::from(lun.block_size) {
+            lun.physical_block_size = size as u32;
+        } else {
+            let what = format!("`physical_block_size` cannot be {}", show_size(size));
+            p.add(&value.span(), what, format!("write a power of two from {} on", lun.block_size));
+        }
+    }
+}
+
+fn flags(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+    let cdrom = lun.kind == Kind::CdRom;
+    lun.read_only = s.flag(p, "read_only", cdrom);
+    lun.removable = s.flag(p, "removable", lun.removable);
+    lun.write_cache = s.flag(p, "write_cache", lun.write_cache);
+    lun.direct = s.flag(p, "direct", lun.direct);
+    lun.thin = s.flag(p, "thin", lun.thin);
+    if let (true, false, Some(value)) = (cdrom, lun.read_only, s.find("read_only")) {
+        p.add(&value.span(), "a cdrom cannot be written", "remove `read_only`, or write kind = \"disk\"");
+    }
+    let in_memory = matches!(lun.source, Source::Null { .. } | Source::Memory { .. });
+    if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
+        p.add(&value.span(), "only files and devices can be direct", "remove `direct`");
+    }
+    of_medium(p, s, lun, in_memory);
+}
+
+/// Settings of files and devices alone.
+fn of_medium(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory: bool) {
+    lun.raw = s.parsed(p, "format", format).is_some();
+    lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();
+    for key in ["format", "on_missing_file"] {
+        if let (true, Some(value)) = (in_memory, s.find(key)) {
+            let what = format!("`{key}` is for files and devices");
+            p.add(&value.span(), what, format!("remove `{key}`"));
+        }
+    }
+}
+
+fn format(text: &str) -> Result<(), Wrong> {
+    match text {
+        "raw" => Ok(()),
+        _ => wrong(
+            format!("the format \"{}\" cannot be served", text.escape_debug()),
+            "convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
+        ),
+    }
+}
+
+fn on_missing(text: &str) -> Result<OnMissing, Wrong> {
+    let all = "write \"continue\", \"read-only\" or \"not-ready\"";
+    let found = OnMissing::ALL.into_iter().find(|one| one.name() == text);
+    found.ok_or_else(|| unknown("setting", text, OnMissing::ALL.map(OnMissing::name), all))
+}
+
+fn filters(p: &mut Problems<'_>, s: &mut Section<'_>) -> Vec<Filter> {
+    let values = s.list(p, "filters").map(|(values, _)| values).unwrap_or_default();
+    values
+        .into_iter()
+        .filter_map(|value| {
+            let section = table(p, "filters", "[[target.lun.filters]]", value)?;
+            filter(p, section)
+        })
+        .collect()
+}
+
+const FILTERS: [&str; 4] = ["stats", "delay", "rate", "error"];
+
+fn filter(p: &mut Problems<'_>, mut s: Section<'_>) -> Option<Filter> {
+    let Some((kind, at)) = s.text(p, "kind") else {
+        if s.find("kind").is_none() {
+            s.missing(p, "kind", "\"stats\" (or \"delay\", \"rate\", \"error\")");
+        }
+        return None;
+    };
+    let filter = match kind {
+        "stats" => Filter::Stats,
+        "delay" => Filter::Delay {
+            read_us: s.number(p, "read_us", 0..=60_000_000).unwrap_or(0),
+            write_us: s.number(p, "write_us", 0..=60_000_000).unwrap_or(0),
+        },
+        "rate" => Filter::Rate {
+            iops: s.number(p, "iops", 0..=1_000_000_000).unwrap_or(0),
+            bytes_per_s: s.size(p, "bytes_per_s", 0..=1 << 50).unwrap_or(0),
+        },
+        "error" => Filter::Error {
+            rate: share(p, &mut s, "rate"),
+            op: s.parsed(p, "op", fail).unwrap_or(Fail::Read),
+        },
+        _ => {
+            let all = format!("filters are {}", FILTERS.join(", "));
+            let Wrong { what, hint } = unknown("filter", kind, FILTERS, all);
+            p.add(&at, what, hint);
+            return None;
+        }
+    };
+    s.done(p);
+    Some(filter)
+}
+
+/// A share of 0 to 1.
+fn share(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> f64 {
+    let Some(value) = s.find(key) else { return 0.0 };
+    let number = match value.get_ref() {
+        toml::de::DeValue::Float(float) => float.as_str().parse().unwrap_or(f64::NAN),
+        toml::de::DeValue::Integer(integer) => integer.as_str().parse().unwrap_or(f64::NAN),
+        _ => {
+            kind(p, key, value, "a share of 1", "write 0.0 to 1.0");
+            return 0.0;
+        }
+    };
+    if !(0.0..=1.0).contains(&number) {
+        p.add(&value.span(), format!("`{key}` is out of range"), "it can be 0.0 to 1.0");
+    }
+    number
+}
+
+fn fail(text: &str) -> Result<Fail, Wrong> {
+    match text {
+        "read" => Ok(Fail::Read),
+        "write" => Ok(Fail::Write),
+        "flush" => Ok(Fail::Flush),
+        _ => wrong(
+            format!("unknown operation \"{}\"", text.escape_debug()),
+            "write \"read\", \"write\" or \"flush\"",
+        ),
+    }
+}

@@ -1,0 +1,280 @@
+//! The configuration: `lunar.toml`, read and checked as a whole. docs/lunar.example.toml has every key,
+//! and docs/router.example.toml those of a router.
+
+mod access;
+pub mod attachment;
+mod chap;
+mod exposed;
+mod limits;
+mod lun;
+mod portal;
+mod reader;
+pub mod router;
+mod shut_out;
+mod target;
+mod unused;
+mod value;
+
+pub use exposed::exposed;
+pub use lun::{Fail, Filter, Lun, Share, Source};
+pub(crate) use lun::{OneFile, one_name};
+pub use router::Router;
+pub use shut_out::shut_out;
+pub use unused::unused;
+pub use value::{Cores, PORT, read_size, show_size};
+use value::{MAX_CORES, cores};
+pub(crate) use value::{iscsi_name, listen, size};
+
+use crate::problem::{Cause, Position, Problem, Problems};
+use reader::Section;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+/// A configuration that was found good.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The process itself.
+    pub server: Server,
+    /// Bounds on what peers can make the process hold.
+    pub limits: lunar_target::setup::Limits,
+    /// Persistent reservation registrants of one LUN at most.
+    pub max_registrants: usize,
+    /// Negotiation and keepalive.
+    pub session: lunar_target::setup::Session,
+    /// Who may discover.
+    pub discovery: lunar_target::setup::Discovery,
+    /// Where connections arrive.
+    pub portal_groups: Vec<lunar_target::setup::PortalGroup>,
+    /// What is served.
+    pub targets: Vec<Target>,
+    /// What is routed. It becomes targets once it is found ([`crate::routes::expand`]).
+    pub routers: Vec<Router>,
+    /// Tags of portal groups at which more targets are to come, whose names are not known yet.
+    pub awaited: BTreeSet<u16>,
+    /// The names of all `[access.NAME]`.
+    pub access_lists: Vec<String>,
+}
+
+/// The process itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The cores that serve.
+    pub cores: Cores,
+    /// Where state is kept; None: the user's state folder.
+    pub state_dir: Option<PathBuf>,
+    /// Where `lunar session` asks; None: in the user's runtime or state folder.
+    pub admin_socket: Option<PathBuf>,
+}
+
+/// A target and its logical units, not yet opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// iSCSI name.
+    pub name: String,
+    /// TargetAlias.
+    pub alias: Option<String>,
+    /// Tags of the portal groups where it is found.
+    pub portal_groups: Vec<u16>,
+    /// Where logins to a portal group are sent instead.
+    pub redirects: Vec<lunar_target::setup::Redirect>,
+    /// Logins are refused with 03/01.
+    pub offline: bool,
+    /// As whom it answers a challenge.
+    pub mutual: Option<lunar_target::setup::User>,
+    /// Its logical units.
+    pub luns: BTreeMap<u16, Lun>,
+    /// Who may use which of them.
+    pub access: Vec<lunar_target::setup::Access>,
+    /// The instance that made it of its mappings; None for a `[[target]]` of the file.
+    pub router: Option<String>,
+    /// Commands that a session may have in flight, where that is less than the limit; None: as many as that.
+    pub depth: Option<u32>,
+}
+
+/// A configuration file larger than this is not read.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Reads and checks a configuration file. All problems that can be found in one run are told, in the order of
+/// the file.
+pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
+    let source = read(path).map_err(|problem| vec![problem])?;
+    // The same file is the same configuration, however its path is written: by a link, or through other folders. The system
+    // does not always know the folder in which this process is.
+    let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let whole = folder
+        .canonicalize()
+        .map_or_else(|_| absolute(), |folder| folder.join(path.file_name().unwrap_or_default()));
+    parse_at(&source, path, &whole)
+}
+
+/// Checks the text of a configuration file. `path` names it in problems, and relative paths start at its
+/// folder.
+pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Problem>> {
+    parse_at(source, path, path)
+}
+
+/// As [`parse`], for the file that is at `whole`.
+fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Problem>> {
+    let mut problems = Problems::new(path, source);
+    let (root, errors) = DeTable::parse_recoverable(source);
+    for error in &errors {
+        syntax(&mut problems, root.get_ref(), error);
+    }
+    if !errors.is_empty() {
+        return Err(problems.into_list());
+    }
+    let base = whole.parent().unwrap_or(Path::new(""));
+    let config = root_table(&mut problems, Section::of("the file", root.get_ref(), 0..0), base);
+    let list = problems.into_list();
+    if list.is_empty() { Ok(config) } else { Err(list) }
+}
+
+/// What the configuration is without a file: every default, no target.
+pub(crate) fn defaults() -> Config {
+    let mut problems = Problems::new(Path::new(""), "");
+    root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""))
+}
+
+fn read(path: &Path) -> Result<String, Problem> {
+    let problem =
+        |what: String, hint: &str| Problem { file: Some(path.to_path_buf()), ..Problem::new(what, hint) };
+    let failed = |e: std::io::Error| {
+        problem(
+            format!("cannot read the configuration: {}", crate::io_text(&e)),
+            "check the path and its permissions",
+        )
+        .because(Cause::of(e.kind()))
+    };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(problem(
+            "the file is larger than 16 MiB".into(),
+            "is it a disk? serve it without --config",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let valid = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|b| **b == b'\n').count();
+        let start = valid.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let column = 1 + String::from_utf8_lossy(&valid[start..]).chars().count();
+        let mut problem = problem("the file is not UTF-8 text".into(), "save it as UTF-8");
+        problem.position = Some(Position { line, column });
+        problem
+    })
+}
+
+/// Reports an error of the TOML parser.
+fn syntax(p: &mut Problems<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
+    let at = error.span().unwrap_or(0..0);
+    if error.message() != "duplicate key" {
+        return p.add(
+            &at,
+            format!("not TOML: {}", error.message()),
+            "see https://toml.io for how values are written",
+        );
+    }
+    let mut hint = "remove one of them".to_string();
+    if let Some(first) = key_before(root, p.text(&at), at.start) {
+        hint = format!("the first is at {}; remove one of them", p.position(first));
+    }
+    p.add(&at, format!("key `{}` stands twice", p.text(&at)), hint);
+}
+
+/// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the
+/// second.
+fn key_before(table: &DeTable<'_>, name: &str, limit: usize) -> Option<usize> {
+    let inner = |value: &DeValue<'_>| match value {
+        DeValue::Table(table) => key_before(table, name, limit),
+        DeValue::Array(array) => {
+            array.iter().filter_map(|v| key_before(v.get_ref().as_table()?, name, limit)).max()
+        }
+        _ => None,
+    };
+    let here = table.iter().filter(|(key, _)| key.get_ref() == name && key.span().start < limit);
+    here.map(|(key, _)| key.span().start).chain(table.iter().filter_map(|(_, v)| inner(v.get_ref()))).max()
+}
+
+fn root_table(p: &mut Problems<'_>, mut root: Section<'_>, base: &Path) -> Config {
+    let config = root_sections(p, &mut root, base);
+    root.done(p);
+    if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
+        p.add(&(0..0), "there is no target", "add [[target]] with a name and [[target.lun]]");
+    }
+    config
+}
+
+fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> Config {
+    let section = root.section(p, "server", "[server]");
+    let server = server(p, section, base);
+    let section = root.section(p, "limits", "[limits]");
+    let (limits, max_registrants) = limits::limits(p, section);
+    let section = root.section(p, "session", "[session]");
+    let session = limits::session(p, section);
+    let users = chap::users(p, root, base);
+    let section = root.section(p, "discovery", "[discovery]");
+    let discovery = portal::discovery(p, section, &users);
+    let mut groups = portal::portal_groups(p, root);
+    let mut unique = lun::Unique::new();
+    let around = target::Around { users: &users, tags: &groups.tags(), base };
+    let targets = target::targets(p, root, &around, &mut unique);
+    let lists = access::lists(p, root, &users);
+    let routers =
+        router::routers(p, root, router::Around { lists: &lists, base, unique: &mut unique }, &mut groups);
+    Config {
+        server,
+        limits,
+        max_registrants,
+        session,
+        discovery,
+        portal_groups: groups.list,
+        targets,
+        routers,
+        awaited: BTreeSet::new(),
+        access_lists: lists.names(),
+    }
+}
+
+fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
+    let cores = match s.find("cores") {
+        Some(v) if v.get_ref().is_integer() => {
+            reader::number(p, "cores", v, 0..=MAX_CORES as u64).and_then(Cores::of_number)
+        }
+        _ => s.parsed(p, "cores", cores),
+    };
+    let state_dir = s.parsed(p, "state_dir", |text| path(text, base));
+    let admin_socket = s.parsed(p, "admin_socket", |text| socket_path(text, base));
+    s.done(p);
+    Server { cores: cores.unwrap_or(Cores::All), state_dir, admin_socket }
+}
+
+/// A path; a relative one starts at the folder of the configuration.
+fn path(text: &str, base: &Path) -> Result<PathBuf, crate::problem::Wrong> {
+    if text.is_empty() || text.chars().any(char::is_control) {
+        return crate::problem::wrong(
+            format!("\"{}\" is no path", text.escape_debug()),
+            "write a path without control characters",
+        );
+    }
+    Ok(base.join(text))
+}
+
+/// A path that fits into the address of a Unix socket.
+fn socket_path(text: &str, base: &Path) -> Result<PathBuf, crate::problem::Wrong> {
+    let path = path(text, base)?;
+    let len = path.as_os_str().len();
+    if len > 107 {
+        return crate::problem::wrong(
+            format!("the path of the socket has {len} bytes"),
+            "sockets can have paths of 107 bytes; choose a shorter one",
+        );
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,243 @@
+//! `[discovery]` and `[[portal_group]]`.
+
+use super::chap::Users;
+use super::reader::{Once, Section, Value, kind};
+use super::value::{listen, told};
+use crate::problem::{Problems, Wrong, wrong};
+use lunar_target::setup::{Discovery, Portal, PortalGroup, Provider, Transports};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+
+/// Who may discover.
+pub(super) fn discovery(p: &mut Problems<'_>, mut s: Section<'_>, users: &Users) -> Discovery {
+    let disabled = !s.flag(p, "enabled", true);
+    let chap = users.list(p, &mut s, "chap");
+    let mutual = users.one(p, &mut s, "mutual");
+    users.refuse_shared(p, &mutual, chap.iter().flatten());
+    s.done(p);
+    let chap = chap.map(|users| users.into_iter().map(|(user, _)| user).collect());
+    Discovery { disabled, chap, mutual: mutual.map(|(user, _)| user) }
+}
+
+/// The portal groups of a file, and what of them may stand only once.
+pub(super) struct Groups {
+    pub(super) list: Vec<PortalGroup>,
+    /// The file has none, and this is the one that is there all the same.
+    pub(super) is_default: bool,
+    pub(super) tags: Once<u16>,
+    addresses: Once<SocketAddr>,
+}
+
+/// All `[[portal_group]]`; without any, one on the loopback address.
+pub(super) fn portal_groups(p: &mut Problems<'_>, root: &mut Section<'_>) -> Groups {
+    let sections = root.sections(p, "portal_group", "[[portal_group]]");
+    let (mut tags, mut addresses) = (Once::new("portal group tag"), Once::new("the address"));
+    let is_default = sections.is_empty();
+    let list = match is_default {
+        true => vec![PortalGroup { tag: 1, portals: vec![default_portal()] }],
+        false => {
+            let group = |s| portal_group(p, s, &mut tags, &mut addresses);
+            sections.into_iter().filter_map(group).collect()
+        }
+    };
+    Groups { list, is_default, tags, addresses }
+}
+
+fn default_portal() -> Portal {
+    Portal::tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), super::PORT))
+}
+
+impl Groups {
+    /// The tags of all groups so far.
+    pub(super) fn tags(&self) -> Vec<u16> {
+        self.list.iter().map(|group| group.tag).collect()
+    }
+
+    /// The portals that a section lists under `key`; None if it has no such key.
+    pub(super) fn portals(
+        &mut self,
+        p: &mut Problems<'_>,
+        s: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<Vec<Portal>> {
+        let (values, at) = s.list(p, key)?;
+        if values.is_empty() {
+            p.add(&at, format!("`{key}` is empty"), "leave it out, or write [\"127.0.0.1:3260\"]");
+        }
+        Some(values.into_iter().filter_map(|value| portal(p, key, value, &mut self.addresses)).collect())
+    }
+
+    /// A group more, under this tag or the first one from 1 that is not `taken`; its tag.
+    pub(super) fn add(&mut self, portals: Vec<Portal>, tag: Option<u16>, taken: &[u16]) -> u16 {
+        let free = |tag: &u16| !taken.contains(tag) && self.list.iter().all(|group| group.tag != *tag);
+        // No file of 16 MiB has as many groups as there are tags.
+        let tag = tag.or_else(|| (1..=u16::MAX).find(free)).unwrap_or(u16::MAX);
+        self.list.push(PortalGroup { tag, portals });
+        tag
+    }
+}
+
+fn portal_group(
+    p: &mut Problems<'_>,
+    mut s: Section<'_>,
+    tags: &mut Once<u16>,
+    addresses: &mut Once<SocketAddr>,
+) -> Option<PortalGroup> {
+    let tag_value = s.find("tag");
+    // 0 cannot be a relative target port identifier, which is made of the tag.
+    let tag: Option<u16> = s.number(p, "tag", 1..=65535);
+    let tag_at = tag_value.map(|value| value.span());
+    match (&tag_at, tag) {
+        (Some(at), Some(tag)) => _ = tags.first(p, tag, at),
+        (None, _) => s.missing(p, "tag", "1"),
+        _ => {}
+    }
+    let list = s.list(p, "portals");
+    match &list {
+        Some((values, at)) if values.is_empty() => no_portals(p, at),
+        None if s.find("portals").is_none() => s.missing(p, "portals", "[\"127.0.0.1:3260\"]"),
+        _ => {}
+    }
+    let values = list.map(|(values, _)| values).unwrap_or_default();
+    let portals: Vec<Portal> =
+        values.into_iter().filter_map(|value| portal(p, "portals", value, addresses)).collect();
+    s.done(p);
+    if let (Some(at), Some(tag), true) = (&tag_at, tag, portals.iter().any(|portal| portal.transports.srp)) {
+        check_for_srp(p, tags, tag, at);
+    }
+    Some(PortalGroup { tag: tag?, portals })
+}
+
+/// A portal on all addresses takes those of its family that others want to listen on.
+fn check_overlap(p: &mut Problems<'_>, address: SocketAddr, addresses: &Once<SocketAddr>, at: &Range<usize>) {
+    let overlaps = |other: &&SocketAddr| {
+        let is_same_port = other.port() == address.port() && other.is_ipv4() == address.is_ipv4();
+        let has_all = other.ip().is_unspecified() || address.ip().is_unspecified();
+        **other != address && is_same_port && has_all
+    };
+    if let Some(other) = addresses.all().find(overlaps) {
+        let what = format!("the portals {other} and {address} overlap");
+        p.add(at, what, "keep one of them: the unspecified address takes all addresses of this host");
+    }
+}
+
+/// The highest bit of a tag makes the relative identifier of the port for SRP.
+fn check_for_srp(p: &mut Problems<'_>, tags: &mut Once<u16>, tag: u16, at: &Range<usize>) {
+    const SRP: u16 = 0x8000;
+    if tag & SRP != 0 {
+        p.add(at, "a portal group with a portal for SRP has a tag below 32768", "give it another `tag`");
+    } else {
+        // Nobody else's, from here on.
+        tags.first(p, tag | SRP, at);
+    }
+}
+
+fn no_portals(p: &mut Problems<'_>, at: &Range<usize>) {
+    p.add(at, "the portal group has no portal", "add portals = [\"127.0.0.1:3260\"]");
+}
+
+/// What a portal carries; TCP alone, if nothing is said.
+fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
+    const KEY: &str = "transport";
+    let written = s.find(KEY);
+    let named = s.parsed_list(p, KEY, transport);
+    let provider_at = s.find("provider").map(|value| value.span());
+    let provider = s.parsed(p, "provider", provider).unwrap_or_default();
+    let count = named.as_ref().map_or(0, Vec::len);
+    let is_known = written.is_none_or(|v| v.get_ref().as_array().is_some_and(|array| array.len() == count));
+    let named = named.unwrap_or_else(|| vec![Carries::Tcp]);
+    let has = |what| named.contains(&what);
+    let (tcp, iser, srp) = (has(Carries::Tcp), has(Carries::Iser), has(Carries::Srp));
+    // Of what is not known nobody can tell what it was to be.
+    if let (Some(value), true) = (written, is_known)
+        && let Some((what, hint)) = wrong_together(&named)
+    {
+        p.add(&value.span(), what, hint);
+    } else if let (Some(at), true, false) = (provider_at, is_known, iser || srp) {
+        p.add(
+            &at,
+            "`provider` is of RDMA, which this portal does not carry",
+            "leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+        );
+    }
+    Transports { tcp, iser, srp, provider }
+}
+
+/// What is wrong with what a portal is to carry, and what to do about it.
+fn wrong_together(named: &[Carries]) -> Option<(&'static str, &'static str)> {
+    let is_twice = |(n, one)| named[..n].contains(one);
+    if named.is_empty() {
+        Some(("`transport` names nothing", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
+    } else if named.iter().enumerate().any(is_twice) {
+        Some(("`transport` names one of them twice", "name each once"))
+    } else if named.contains(&Carries::Srp) && named.len() > 1 {
+        Some(("a portal for SRP carries nothing else", "give \"srp\" a portal with a port of its own"))
+    } else {
+        None
+    }
+}
+
+fn provider(text: &str) -> Result<Provider, Wrong> {
+    match text {
+        "iwarp" => Ok(Provider::Iwarp),
+        "verbs" => Ok(Provider::Verbs),
+        _ => wrong(
+            format!("\"{}\" is no provider of RDMA", text.escape_debug()),
+            "it can be \"iwarp\" (in software, over TCP) or \"verbs\" (the devices that have the address)",
+        ),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carries {
+    Tcp,
+    Iser,
+    Srp,
+}
+
+fn transport(text: &str) -> Result<Carries, Wrong> {
+    match text {
+        "tcp" => Ok(Carries::Tcp),
+        "iser" => Ok(Carries::Iser),
+        "srp" => Ok(Carries::Srp),
+        _ => wrong(
+            format!("\"{}\" is no transport", text.escape_debug()),
+            "it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+        ),
+    }
+}
+
+fn portal(
+    p: &mut Problems<'_>,
+    key: &str,
+    value: Value<'_>,
+    addresses: &mut Once<SocketAddr>,
+) -> Option<Portal> {
+    let portal = if let Some(text) = value.get_ref().as_str() {
+        Portal::tcp(p.check(&value.span(), listen(text, Transports::TCP))?)
+    } else if let Some(table) = value.get_ref().as_table() {
+        let mut s = Section::of("a portal", table, value.span());
+        if s.find("listen").is_none() {
+            s.missing(p, "listen", "\"127.0.0.1:3260\"");
+        }
+        let transports = transports(p, &mut s);
+        let address = s.parsed(p, "listen", |text| listen(text, transports));
+        let advertise = s.parsed(p, "advertise", told);
+        s.done(p);
+        Portal { listen: address?, advertise, transports }
+    } else {
+        kind(
+            p,
+            key,
+            value,
+            "a list of addresses",
+            "write \"127.0.0.1:3260\" or { listen = ..., advertise = ..., transport = [...] }",
+        );
+        return None;
+    };
+    // Port 0 means any free port: it never collides.
+    if portal.listen.port() != 0 && addresses.first(p, portal.listen, &value.span()) {
+        check_overlap(p, portal.listen, addresses, &value.span());
+    }
+    Some(portal)
+}

@@ -1,0 +1,330 @@
+//! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest.
+//! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
+
+use crate::problem::{Problems, Wrong, nearest};
+use lunar_proto::duration::{self, Unfit};
+use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::value;
+
+/// A value with its place in the file.
+pub(super) type Value<'a> = &'a Spanned<DeValue<'a>>;
+
+/// A table of the file, or the defaults where it is missing.
+pub(super) struct Section<'a> {
+    /// As it is written: `[server]`.
+    name: &'static str,
+    /// Where it stands.
+    pub(super) at: Range<usize>,
+    table: Option<&'a DeTable<'a>>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    /// The table of a value that should be one.
+    pub(super) fn of(name: &'static str, table: &'a DeTable<'a>, at: Range<usize>) -> Section<'a> {
+        Section { name, at, table: Some(table), known: Vec::new() }
+    }
+
+    /// The value of a key.
+    pub(super) fn find(&mut self, key: &'static str) -> Option<Value<'a>> {
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
+        self.table?.get(key)
+    }
+
+    /// Reports that a key is missing.
+    pub(super) fn missing(&self, p: &mut Problems<'_>, key: &str, example: &str) {
+        p.add(&self.at, format!("{} has no `{key}`", self.name), format!("add {key} = {example}"));
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub(super) fn done(self, p: &mut Problems<'_>) {
+        let Some(table) = self.table else { return };
+        for (key, _) in table {
+            let word: &str = key.get_ref();
+            if self.known.contains(&word) {
+                continue;
+            }
+            let hint = match nearest(word, self.known.iter().copied()) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("known keys: {}", self.known.join(", ")),
+            };
+            p.add(&key.span(), format!("unknown key `{}` in {}", word.escape_debug(), self.name), hint);
+        }
+    }
+
+    /// A string and its place.
+    pub(super) fn text(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<(&'a str, Range<usize>)> {
+        let value = self.find(key)?;
+        Some((text(p, key, value)?, value.span()))
+    }
+
+    /// A string that is made into something.
+    pub(super) fn parsed<T>(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let (text, at) = self.text(p, key)?;
+        p.check(&at, parse(text))
+    }
+
+    /// A boolean, or its default.
+    pub(super) fn flag(&mut self, p: &mut Problems<'_>, key: &'static str, default: bool) -> bool {
+        let Some(value) = self.find(key) else { return default };
+        match value.get_ref() {
+            DeValue::Boolean(flag) => *flag,
+            _ => {
+                kind(p, key, value, "true or false", format!("write {key} = {default}"));
+                default
+            }
+        }
+    }
+
+    /// An integer within a range.
+    pub(super) fn number<T: TryFrom<u64>>(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<T> {
+        let value = self.find(key)?;
+        number(p, key, value, range)
+    }
+
+    /// A size in bytes: an integer, or a string with a unit.
+    pub(super) fn size(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let value = self.find(key)?;
+        let size = match value.get_ref() {
+            DeValue::String(text) => p.check(&value.span(), value::size(text))?,
+            DeValue::Integer(_) => number(p, key, value, 0..=value::MAX_SIZE)?,
+            _ => {
+                kind(p, key, value, "a size", format!("write {key} = \"64MiB\""));
+                return None;
+            }
+        };
+        if !range.contains(&size) {
+            let hint = format!(
+                "it can be {} to {}",
+                value::show_size(*range.start()),
+                value::show_size(*range.end())
+            );
+            p.add(&value.span(), format!("`{key}` is out of range: {}", value::show_size(size)), hint);
+            return None;
+        }
+        Some(size)
+    }
+
+    /// A time: whole seconds, or a string as options have it.
+    pub(super) fn time(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        let value = self.find(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => {
+                let named =
+                    |unfit: Unfit| Wrong { what: format!("`{key}`: {}", unfit.what), hint: unfit.hint };
+                p.check(&value.span(), duration::within(text, range).map_err(named))
+            }
+            DeValue::Integer(_) => number(p, key, value, range.start().as_secs()..=range.end().as_secs())
+                .map(Duration::from_secs),
+            _ => {
+                kind(p, key, value, "a time", format!("write {key} = \"30s\""));
+                None
+            }
+        }
+    }
+
+    /// The elements of an array.
+    pub(super) fn list(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<(Vec<Value<'a>>, Range<usize>)> {
+        let value = self.find(key)?;
+        let Some(array) = value.get_ref().as_array() else {
+            kind(p, key, value, "a list", format!("write {key} = [...]"));
+            return None;
+        };
+        Some((array.iter().collect(), value.span()))
+    }
+
+    /// Strings of an array, each made into something; those that are wrong are reported and left out.
+    pub(super) fn parsed_list<T>(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<Vec<T>> {
+        let (list, _) = self.list(p, key)?;
+        let one = |p: &mut Problems<'_>, value: Value<'a>| {
+            let text = text(p, key, value)?;
+            p.check(&value.span(), parse(text))
+        };
+        Some(list.into_iter().filter_map(|value| one(p, value)).collect())
+    }
+
+    /// A table of its own, or its defaults.
+    pub(super) fn section(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        name: &'static str,
+    ) -> Section<'a> {
+        let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new() };
+        let Some(value) = self.find(key) else { return nothing };
+        match value.get_ref().as_table() {
+            Some(table) => Section::of(name, table, value.span()),
+            None => {
+                kind(p, key, value, "a table", format!("write {name} on a line of its own"));
+                nothing
+            }
+        }
+    }
+
+    /// The tables of a table, each under a name that the file chose and that stands at this place.
+    pub(super) fn named(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        name: &'static str,
+    ) -> Vec<(&'a str, Range<usize>, Section<'a>)> {
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(tables) = value.get_ref().as_table() else {
+            kind(p, key, value, "a table of tables", format!("write {name}"));
+            return Vec::new();
+        };
+        let mut list = Vec::new();
+        for (word, value) in tables {
+            p.check(&word.span(), value::word(word.get_ref()));
+            match value.get_ref().as_table() {
+                Some(table) => {
+                    list.push((&**word.get_ref(), word.span(), Section::of(name, table, value.span())))
+                }
+                None => kind(p, word.get_ref(), value, "a table", format!("write {name}")),
+            }
+        }
+        list
+    }
+
+    /// The tables of an array of tables.
+    pub(super) fn sections(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        name: &'static str,
+    ) -> Vec<Section<'a>> {
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(array) = value.get_ref().as_array() else {
+            kind(p, key, value, "a list of tables", format!("write {name}"));
+            return Vec::new();
+        };
+        let tables = array.iter().filter_map(|value| table(p, key, name, value));
+        tables.collect()
+    }
+}
+
+/// The table of an element of a list of tables.
+pub(super) fn table<'a>(
+    p: &mut Problems<'_>,
+    key: &str,
+    name: &'static str,
+    value: Value<'a>,
+) -> Option<Section<'a>> {
+    let Some(table) = value.get_ref().as_table() else {
+        kind(p, key, value, "a list of tables", format!("write {name}"));
+        return None;
+    };
+    Some(Section::of(name, table, value.span()))
+}
+
+/// The string of a value.
+pub(super) fn text<'a>(p: &mut Problems<'_>, key: &str, value: Value<'a>) -> Option<&'a str> {
+    let text = value.get_ref().as_str();
+    if text.is_none() {
+        kind(p, key, value, "a string", "put it in quotes");
+    }
+    text
+}
+
+/// The integer of a value, within a range.
+pub(super) fn number<T: TryFrom<u64>>(
+    p: &mut Problems<'_>,
+    key: &str,
+    value: Value<'_>,
+    range: RangeInclusive<u64>,
+) -> Option<T> {
+    let hint = format!("it can be {} to {}", range.start(), range.end());
+    let Some(integer) = value.get_ref().as_integer() else {
+        kind(p, key, value, "an integer", hint);
+        return None;
+    };
+    let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|n| range.contains(n));
+    let number = number.and_then(|n| T::try_from(n).ok());
+    if number.is_none() {
+        p.add(&value.span(), format!("`{key}` is out of range: {integer}"), hint);
+    }
+    number
+}
+
+/// Reports a value of the wrong type.
+pub(super) fn kind(p: &mut Problems<'_>, key: &str, value: Value<'_>, wanted: &str, hint: impl Into<String>) {
+    let is = match value.get_ref() {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    };
+    p.add(&value.span(), format!("`{key}` must be {wanted}, not {is}"), hint);
+}
+
+/// What may stand only once in a file, with where it stands.
+pub(super) struct Once<K> {
+    what: &'static str,
+    seen: BTreeMap<K, Range<usize>>,
+}
+
+impl<K: Ord + std::fmt::Display> Once<K> {
+    pub(super) fn new(what: &'static str) -> Once<K> {
+        Once { what, seen: BTreeMap::new() }
+    }
+
+    /// True the first time; a problem, that names where the first stands, each other time.
+    pub(super) fn first(&mut self, p: &mut Problems<'_>, key: K, at: &Range<usize>) -> bool {
+        if let Some(first) = self.seen.get(&key) {
+            let what = format!("{} {key} stands twice", self.what);
+            let hint = format!("the first is at {}; change or remove one of them", p.position(first.start));
+            p.add(at, what, hint);
+            return false;
+        }
+        self.seen.insert(key, at.clone());
+        true
+    }
+
+    /// All that were seen.
+    pub(super) fn all(&self) -> impl Iterator<Item = &K> {
+        self.seen.keys()
+    }
+}

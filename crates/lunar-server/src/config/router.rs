@@ -1,0 +1,327 @@
+//! `[router.NAME]`: a SCSI routing instance, with its upstreams, mappings and failover pair.
+
+mod mapping;
+mod pair;
+mod upstream;
+
+pub use super::access::Grant;
+pub use pair::Pair;
+pub use upstream::{Policy, Reach, RemoteUrl, Upstream, UpstreamSource};
+
+use super::access::Lists;
+use super::lun::Unique;
+use super::portal::Groups;
+use super::reader::Section;
+use crate::problem::{Problems, Wrong, nearest, wrong};
+use lunar_target::setup::Portal;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+/// A SCSI routing instance.
+#[derive(Clone, Debug)]
+pub struct Router {
+    /// Its name.
+    pub name: String,
+    /// Tags of the portal groups where its targets are found.
+    pub portal_groups: Vec<u16>,
+    /// That portal group has portals of its own, where nothing else is found.
+    pub has_own_portals: bool,
+    /// How long commands wait for an upstream that was lost.
+    pub hold: Duration,
+    /// Sessions with all of its targets at most; None: as many as the server takes.
+    pub max_sessions: Option<usize>,
+    /// Operations a second of all its LUNs together; 0 is no limit.
+    pub iops: u64,
+    /// Bytes a second of all its LUNs together; 0 is no limit.
+    pub bytes_per_s: u64,
+    /// What it routes to, by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+    /// Its mappings.
+    pub targets: Vec<RouterTarget>,
+    /// The other router of a failover pair.
+    pub pair: Option<Pair>,
+}
+
+/// In which way commands go to an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The device server of this target understands them, and reads and writes blocks.
+    Block,
+    /// CDBs are carried as they are.
+    Pass,
+}
+
+/// A mapping, and who may use what it makes.
+#[derive(Clone, Debug)]
+pub struct RouterTarget {
+    /// What becomes of what.
+    pub map: Map,
+    /// Who may use it.
+    pub access: Grant,
+}
+
+/// Which logical units of upstreams become which of which targets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Map {
+    /// Each target of a portal under its own name, its LUNs 1:1.
+    Transparent {
+        /// The upstream: a portal.
+        upstream: String,
+    },
+    /// A target under a chosen name, its LUNs 1:1.
+    Target {
+        /// iSCSI name.
+        name: String,
+        /// The upstream: a target.
+        upstream: String,
+    },
+    /// Any LUN as any LUN.
+    Lun {
+        /// iSCSI name.
+        name: String,
+        /// What stands behind each LUN.
+        luns: BTreeMap<u16, From>,
+    },
+}
+
+/// What stands behind a LUN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct From {
+    /// The upstream: a LUN, a device of this host, or with `lun` a target.
+    pub upstream: String,
+    /// LUN of that target; None: the upstream is one LUN.
+    pub lun: Option<u16>,
+}
+
+impl How {
+    /// Its name, as files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            How::Block => "block",
+            How::Pass => "pass",
+        }
+    }
+}
+
+impl Map {
+    /// Its name, as files have it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Map::Transparent { .. } => "transparent",
+            Map::Target { .. } => "target",
+            Map::Lun { .. } => "lun",
+        }
+    }
+
+    /// The name of the target that it makes; None: the names are those of the upstream.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Map::Transparent { .. } => None,
+            Map::Target { name, .. } | Map::Lun { name, .. } => Some(name),
+        }
+    }
+
+    /// The upstreams that it uses.
+    pub fn upstreams(&self) -> Vec<&str> {
+        match self {
+            Map::Transparent { upstream } | Map::Target { upstream, .. } => vec![upstream],
+            Map::Lun { luns, .. } => luns.values().map(|from| from.upstream.as_str()).collect(),
+        }
+    }
+}
+
+/// What routers may refer to, and what they share with targets.
+pub(super) struct Around<'a> {
+    pub(super) lists: &'a Lists,
+    pub(super) base: &'a Path,
+    pub(super) unique: &'a mut Unique,
+}
+
+/// A router whose portal group is not known yet.
+struct Draft {
+    router: Router,
+    portals: Option<Vec<Portal>>,
+    listen_at: Option<Range<usize>>,
+    tag: Option<(u16, Range<usize>)>,
+    pair_group_at: Option<Range<usize>>,
+}
+
+/// All `[router.NAME]`; their portals become portal groups.
+pub(super) fn routers(
+    p: &mut Problems<'_>,
+    root: &mut Section<'_>,
+    mut around: Around<'_>,
+    groups: &mut Groups,
+) -> Vec<Router> {
+    let sections = root.named(p, "router", "[router.NAME]");
+    let drafts = sections.into_iter().map(|(name, at, s)| router(p, name, &at, s, &mut around, groups));
+    let drafts: Vec<Draft> = drafts.collect();
+    if groups.is_default && !drafts.is_empty() {
+        let is_used = root.find("target").is_some() || drafts.iter().any(|draft| draft.portals.is_none());
+        without_default(p, &drafts, is_used, groups);
+    }
+    let (shared, chosen) = (groups.tags(), drafts.iter().filter_map(|draft| Some(draft.tag.as_ref()?.0)));
+    let chosen: Vec<u16> = chosen.collect();
+    let routers = drafts.into_iter().map(|draft| placed(draft, &shared, &chosen, groups));
+    let (routers, pairs): (Vec<Router>, Vec<_>) = routers.unzip();
+    pair::check_groups(p, &routers, &pairs, &groups.tags());
+    routers
+}
+
+/// The portal that is there without a `[[portal_group]]` goes when nothing is found by it; what stays in the way
+/// of others is told.
+fn without_default(p: &mut Problems<'_>, drafts: &[Draft], is_used: bool, groups: &mut Groups) {
+    if !is_used {
+        return groups.list.clear();
+    }
+    let Some(default) = groups.list.first() else { return };
+    let listens = default.portals.first().map(|portal| portal.listen);
+    for draft in drafts {
+        let hint = "write [[portal_group]] for the targets that have no portals of their own";
+        if let Some((_, at)) = draft.tag.as_ref().filter(|(tag, _)| *tag == default.tag) {
+            p.add(at, format!("portal group {} is there already, for the default portal", default.tag), hint);
+        }
+        let same = draft.portals.iter().flatten().any(|portal| Some(portal.listen) == listens);
+        if let (true, Some(address), Some(at)) = (same, listens, &draft.listen_at) {
+            p.add(at, format!("{address} is taken by the default portal"), hint);
+        }
+    }
+}
+
+/// The router with its portal group, and where that of its peer stands.
+fn placed(
+    draft: Draft,
+    shared: &[u16],
+    chosen: &[u16],
+    groups: &mut Groups,
+) -> (Router, Option<Range<usize>>) {
+    let Draft { mut router, portals, tag, pair_group_at, .. } = draft;
+    router.portal_groups = match portals {
+        Some(portals) => vec![groups.add(portals, tag.map(|(tag, _)| tag), chosen)],
+        None => shared.to_vec(),
+    };
+    (router, pair_group_at)
+}
+
+fn router(
+    p: &mut Problems<'_>,
+    name: &str,
+    at: &Range<usize>,
+    mut s: Section<'_>,
+    around: &mut Around<'_>,
+    groups: &mut Groups,
+) -> Draft {
+    let listen_at = s.find("listen").map(|value| value.span());
+    let portals = groups.portals(p, &mut s, "listen");
+    let tag = tag(p, &mut s, listen_at.is_some(), groups);
+    let path = s.parsed(p, "path", how).unwrap_or(How::Block);
+    let mut router = Router {
+        name: name.into(),
+        portal_groups: Vec::new(),
+        has_own_portals: listen_at.is_some(),
+        hold: s.time(p, "hold_s", Duration::ZERO..=MAX_HOLD).unwrap_or(HOLD),
+        max_sessions: s.number(p, "max_sessions", 1..=65535),
+        iops: s.number(p, "iops", 0..=1_000_000_000).unwrap_or(0),
+        bytes_per_s: s.size(p, "bytes_per_s", 0..=1 << 50).unwrap_or(0),
+        upstreams: BTreeMap::new(),
+        targets: Vec::new(),
+        pair: None,
+    };
+    let upstreams = Upstreams::read(p, &mut s, path, around);
+    if upstreams.0.is_empty() {
+        p.add(at, format!("the router {name} has no upstream"), format!("add [router.{name}.upstream.a]"));
+    }
+    router.targets = mapping::targets(p, &mut s, &upstreams, around);
+    if s.find("target").is_none() {
+        let hint = format!("add [[router.{name}.target]] with a map");
+        p.add(at, format!("the router {name} has no target"), hint);
+    }
+    let pair = s.find("pair").is_some().then(|| s.section(p, "pair", "[router.NAME.pair]"));
+    let (pair, pair_group_at) = pair.map(|pair| pair::pair(p, pair, &upstreams)).unwrap_or_default();
+    s.done(p);
+    router.pair = pair;
+    router.upstreams = upstreams.good();
+    Draft {
+        router,
+        portals: portals.or(listen_at.as_ref().map(|_| Vec::new())),
+        listen_at,
+        tag,
+        pair_group_at,
+    }
+}
+
+/// Longer no host waits.
+const MAX_HOLD: Duration = Duration::from_secs(300);
+const HOLD: Duration = Duration::from_secs(8);
+
+/// The tag of the router's own portals.
+fn tag(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    has_portals: bool,
+    groups: &mut Groups,
+) -> Option<(u16, Range<usize>)> {
+    let at = s.find("portal_group")?.span();
+    if !has_portals {
+        p.add(
+            &at,
+            "`portal_group` is the tag of the router's own portals, and it has none",
+            "add `listen`, or remove `portal_group`",
+        );
+    }
+    let tag = s.number(p, "portal_group", 1..=65535)?;
+    groups.tags.first(p, tag, &at);
+    Some((tag, at))
+}
+
+fn how(text: &str) -> Result<How, Wrong> {
+    match text {
+        "block" => Ok(How::Block),
+        "pass" => Ok(How::Pass),
+        _ => wrong(format!("unknown path \"{}\"", text.escape_debug()), "write \"block\" or \"pass\""),
+    }
+}
+
+/// The upstreams of a router with where they stand. One that is wrong has problems of its own and stands here
+/// without.
+struct Upstreams(BTreeMap<String, (Option<Upstream>, Range<usize>)>);
+
+impl Upstreams {
+    fn read(p: &mut Problems<'_>, s: &mut Section<'_>, path: How, around: &mut Around<'_>) -> Upstreams {
+        let sections = s.named(p, "upstream", "[router.NAME.upstream.NAME]");
+        let read = |(name, at, s): (&str, Range<usize>, Section<'_>)| {
+            (name.to_owned(), (upstream::upstream(p, s, path, around), at))
+        };
+        Upstreams(sections.into_iter().map(read).collect())
+    }
+
+    /// The upstream that a section names, its name and where that stands.
+    fn named<'a>(
+        &'a self,
+        p: &mut Problems<'_>,
+        s: &mut Section<'_>,
+    ) -> Option<(&'a str, Option<&'a Upstream>, Range<usize>)> {
+        if s.find("upstream").is_none() {
+            s.missing(p, "upstream", "the name of an upstream");
+        }
+        let (name, at) = s.text(p, "upstream")?;
+        if let Some((name, (upstream, _))) = self.0.get_key_value(name) {
+            return Some((name, upstream.as_ref(), at));
+        }
+        let hint = match nearest(name, self.0.keys().map(String::as_str)) {
+            Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
+            None => "add [router.NAME.upstream.NAME] with this name".to_string(),
+        };
+        p.add(&at, format!("unknown upstream \"{}\"", name.escape_debug()), hint);
+        None
+    }
+
+    fn good(self) -> BTreeMap<String, Upstream> {
+        self.0.into_iter().filter_map(|(name, (upstream, _))| Some((name, upstream?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

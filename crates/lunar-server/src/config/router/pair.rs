@@ -1,0 +1,88 @@
+//! `[router.NAME.pair]`: the other router of a failover pair.
+
+use super::{How, Router, UpstreamSource, Upstreams};
+use crate::config::reader::Section;
+use crate::config::value::iscsi_name;
+use crate::problem::{Problems, Wrong, wrong};
+use lunar_initiator::{Portal, PortalAddress};
+use std::ops::Range;
+
+/// A failover pair, as one of its routers sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// A portal of the peer.
+    pub peer: Portal,
+    /// The peer's portal group tag.
+    pub group: u16,
+    /// This router is the one that hosts are to use while both can be used.
+    pub is_preferred: bool,
+    /// Its reservation key at the upstreams (SPC-5 section 5.13.3); None: made of the host's name and the instance.
+    pub key: Option<u64>,
+    /// The name under which the reservations are held; None: that of the upstream's sessions.
+    pub initiator: Option<String>,
+}
+
+/// Reads the section; the pair, and where the peer's portal group stands.
+pub(super) fn pair(
+    p: &mut Problems<'_>,
+    mut s: Section<'_>,
+    upstreams: &Upstreams,
+) -> (Option<Pair>, Option<Range<usize>>) {
+    for (key, example) in [("peer", "\"192.0.2.9:3260\""), ("group", "2")] {
+        if s.find(key).is_none() {
+            s.missing(p, key, example);
+        }
+    }
+    let peer = s.parsed(p, "peer", portal);
+    let group_at = s.find("group").map(|value| value.span());
+    let group = s.number(p, "group", 1..=65535);
+    let is_preferred = s.flag(p, "prefer", false);
+    // A key of 0 is none.
+    let key = s.number(p, "key", 1..=u64::MAX);
+    let initiator = s.parsed(p, "initiator", iscsi_name);
+    fits(p, &s, upstreams);
+    s.done(p);
+    let pair = peer.zip(group).map(|(peer, group)| Pair { peer, group, is_preferred, key, initiator });
+    (pair, group_at)
+}
+
+fn portal(text: &str) -> Result<Portal, Wrong> {
+    let hint = "write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260";
+    match PortalAddress::parse(text) {
+        Ok(PortalAddress { host, port, tag: None }) => Ok(Portal { host, port }),
+        Ok(_) => wrong(format!("\"{}\" has a portal group tag", text.escape_debug()), "write it as `group`"),
+        Err(why) => wrong(format!("\"{}\" is no portal: {why}", text.escape_debug()), hint),
+    }
+}
+
+/// Both routers of a pair reach the same disks, and one keeps the other off by reservations.
+fn fits(p: &mut Problems<'_>, s: &Section<'_>, upstreams: &Upstreams) {
+    for (name, (upstream, _)) in &upstreams.0 {
+        let Some(upstream) = upstream else { continue };
+        if upstream.path != How::Block {
+            let what = format!("the upstream {name} is passed on, and a pair needs path = \"block\"");
+            p.add(&s.at, what, "remove the pair, or write path = \"block\"");
+        } else if !matches!(upstream.source, UpstreamSource::Remote { .. }) {
+            let what = format!(
+                "the upstream {name} is of this host alone, and a pair needs what both routers reach"
+            );
+            p.add(&s.at, what, "remove the pair, or write `urls`");
+        }
+    }
+}
+
+/// The portals of the peer and ours are different ports of one target (SPC-5 section 5.18).
+pub(super) fn check_groups(
+    p: &mut Problems<'_>,
+    routers: &[Router],
+    at: &[Option<Range<usize>>],
+    own: &[u16],
+) {
+    for (router, at) in routers.iter().zip(at) {
+        let Some((pair, at)) = router.pair.as_ref().zip(at.as_ref()) else { continue };
+        if own.contains(&pair.group) {
+            let what = format!("the peer's portal group {} is one of this server too", pair.group);
+            p.add(at, what, "give the portal groups of both routers different tags");
+        }
+    }
+}

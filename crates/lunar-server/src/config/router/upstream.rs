@@ -1,0 +1,391 @@
+//! `[router.NAME.upstream.NAME]`: what is routed to.
+
+use super::{Around, How, how};
+use crate::config::lun::Source;
+use crate::config::reader::{Once, Section, text};
+use crate::config::value::{MAX_SIZE, scsi_text, show_size};
+use crate::config::{attachment, path};
+use crate::problem::{Problems, Wrong, unknown, wrong};
+use lunar_initiator::Url;
+use lunar_router::routes::Place;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Something that has logical units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Where it is.
+    pub source: UpstreamSource,
+    /// In which way commands go there.
+    pub path: How,
+    /// Which of several ways to it is taken.
+    pub policy: Policy,
+    /// The designator (VPD page 83h) that its LUN must have, such as `naa.6001405...`.
+    pub identity: Option<String>,
+    /// T10 vendor identification instead of its own.
+    pub vendor: Option<String>,
+    /// Product identification instead of its own.
+    pub product: Option<String>,
+    /// Unit serial number instead of its own.
+    pub serial: Option<String>,
+}
+
+/// Where an upstream is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpstreamSource {
+    /// At other targets.
+    Remote {
+        /// One for each way to it, the primary one first; at least one.
+        urls: Vec<RemoteUrl>,
+    },
+    /// A backend of this host, which is one LUN.
+    Local(Source),
+    /// A SCSI device of this host, which is one LUN.
+    Sg {
+        /// `/dev/sg*`.
+        path: PathBuf,
+    },
+}
+
+/// A URL with the paths of its password files made absolute. It may hold a secret, that is not shown.
+#[derive(Clone)]
+pub struct RemoteUrl {
+    /// What it says.
+    pub url: Url,
+    text: String,
+}
+
+impl RemoteUrl {
+    fn with_late_writes(self, late: &str) -> RemoteUrl {
+        let text = attachment::with_setting(&self.text, "late_writes", late);
+        let url = Url::parse(&text).unwrap_or(self.url);
+        RemoteUrl { text, url }
+    }
+
+    /// As it was written, secrets too.
+    pub(crate) fn secret_text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for RemoteUrl {
+    fn eq(&self, other: &RemoteUrl) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for RemoteUrl {}
+
+impl fmt::Debug for RemoteUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.url.fmt(f)
+    }
+}
+
+impl fmt::Display for RemoteUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.url.fmt(f)
+    }
+}
+
+/// Which of several ways is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// The first that works takes all.
+    #[default]
+    Failover,
+    /// One after another.
+    RoundRobin,
+    /// The one with the fewest operations.
+    LeastQueue,
+    /// As `LeastQueue`, among those that the target calls the best (ALUA, SPC-5 section 5.18).
+    Alua,
+}
+
+impl Policy {
+    const ALL: [Policy; 4] = [Policy::Failover, Policy::RoundRobin, Policy::LeastQueue, Policy::Alua];
+
+    /// Its name, as files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Failover => "failover",
+            Policy::RoundRobin => "round-robin",
+            Policy::LeastQueue => "least-queue",
+            Policy::Alua => "alua",
+        }
+    }
+}
+
+/// What an upstream is as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach<'a> {
+    /// All targets of a portal.
+    Portal,
+    /// A target of this name.
+    Target(&'a str),
+    /// A LUN of the target of this name.
+    Lun(&'a str, u16),
+    /// One LUN, which no target has.
+    Local,
+}
+
+impl Reach<'_> {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reach::Portal => "a portal",
+            Reach::Target(_) => "a target",
+            Reach::Lun(..) => "a LUN",
+            Reach::Local => "a LUN of this host",
+        }
+    }
+}
+
+impl Upstream {
+    /// What it is, by its first URL.
+    pub fn reach(&self) -> Reach<'_> {
+        match &self.source {
+            UpstreamSource::Remote { urls } => urls.first().map_or(Reach::Local, |url| reach(&url.url)),
+            UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => Reach::Local,
+        }
+    }
+
+    /// Where it is, for people, without secrets.
+    pub fn place(&self) -> String {
+        match &self.source {
+            UpstreamSource::Remote { urls } => {
+                urls.iter().map(|url| url.url.plain()).collect::<Vec<_>>().join(", ")
+            }
+            UpstreamSource::Sg { path } => path.display().to_string(),
+            UpstreamSource::Local(source) => source.to_string(),
+        }
+    }
+}
+
+impl UpstreamSource {
+    /// URLs that have no such setting of their own have this one.
+    fn with_late_writes(self, late: Option<&str>) -> UpstreamSource {
+        match (self, late) {
+            (UpstreamSource::Remote { urls }, Some(late)) => UpstreamSource::Remote {
+                urls: urls.into_iter().map(|url| url.with_late_writes(late)).collect(),
+            },
+            (source, _) => source,
+        }
+    }
+}
+
+fn reach(url: &Url) -> Reach<'_> {
+    match (&url.target, url.lun) {
+        (None, _) => Reach::Portal,
+        (Some(target), None) => Reach::Target(target),
+        (Some(target), Some(lun)) => Reach::Lun(target, lun),
+    }
+}
+
+/// The keys that say where an upstream is.
+const SOURCES: [&str; 6] = ["urls", "file", "device", "sg", "null", "memory"];
+
+/// Reads an upstream.
+pub(super) fn upstream(
+    p: &mut Problems<'_>,
+    mut s: Section<'_>,
+    default: How,
+    around: &mut Around<'_>,
+) -> Option<Upstream> {
+    let late = s.parsed(p, "late_writes", attachment::late_writes);
+    let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
+    let path = s.parsed(p, "path", how).unwrap_or(default);
+    let mut upstream = Upstream {
+        // Without a source there is no upstream, and what else is wrong is told all the same.
+        source: source.clone().unwrap_or(UpstreamSource::Local(Source::Null { size: 0 })),
+        path,
+        policy: s.parsed(p, "policy", policy).unwrap_or_default(),
+        identity: s.parsed(p, "identity", identity),
+        vendor: s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)),
+        product: s.parsed(p, "product", |text| scsi_text(text, "product", 16)),
+        serial: s.parsed(p, "serial", |text| scsi_text(text, "serial number", 64)),
+    };
+    if let (Some(serial), Some(value)) = (&upstream.serial, s.find("serial")) {
+        around.unique.serials.first(p, serial.clone(), &value.span());
+    }
+    if source.is_some() {
+        fits(p, &mut s, &mut upstream);
+    }
+    s.done(p);
+    source.map(|_| upstream)
+}
+
+fn source(p: &mut Problems<'_>, s: &mut Section<'_>, around: &mut Around<'_>) -> Option<UpstreamSource> {
+    let there = SOURCES.map(|key| s.find(key).map(|value| value.span()));
+    let mut there: Vec<Range<usize>> = there.into_iter().flatten().collect();
+    there.sort_by_key(|at| at.start);
+    let keys = SOURCES.map(|key| format!("`{key}`")).join(", ");
+    if there.is_empty() {
+        p.add(&s.at, "the upstream is nowhere", format!("add one of {keys}"));
+    }
+    if let Some(second) = there.get(1) {
+        p.add(second, "an upstream is in one place", format!("keep one of {keys}"));
+    }
+    let base = around.base;
+    let urls = urls(p, s, base).map(|urls| UpstreamSource::Remote { urls });
+    let file = disk(p, s, "file", around).map(|path| Source::File { path, size: None });
+    let device = disk(p, s, "device", around).map(|path| Source::Device { path });
+    let sg = s.parsed(p, "sg", |text| path(text, base)).map(|path| UpstreamSource::Sg { path });
+    let null = s.size(p, "null", 4096..=MAX_SIZE).map(|size| Source::Null { size });
+    let memory = s.size(p, "memory", 4096..=MAX_SIZE).map(|size| Source::Memory { size });
+    let local = file.or(device).or(null).or(memory).map(UpstreamSource::Local);
+    urls.or(sg).or(local)
+}
+
+/// A file or a device, which nothing else in the configuration writes.
+fn disk(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    key: &'static str,
+    around: &mut Around<'_>,
+) -> Option<PathBuf> {
+    let at = s.find(key)?.span();
+    let found = s.parsed(p, key, |text| path(text, around.base))?;
+    around.unique.files.add(p, &found, false, &at);
+    Some(found)
+}
+
+/// The URLs, which all lead to the same kind of thing.
+fn urls(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<RemoteUrl>> {
+    let (values, at) = s.list(p, "urls")?;
+    if values.is_empty() {
+        p.add(
+            &at,
+            "`urls` is empty",
+            "write urls = [\"iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0\"]",
+        );
+    }
+    let (mut urls, mut once): (Vec<RemoteUrl>, _) = (Vec::new(), Once::new("the URL"));
+    for value in values {
+        let at = value.span();
+        let url = text(p, "urls", value).and_then(|text| p.check(&at, url(text, base)));
+        let Some(url) = url else { continue };
+        refuse_open_secret(p, &url, &at);
+        // Secrets are not shown.
+        once.first(p, url.to_string(), &at);
+        let (this, first) =
+            (reach(&url.url).name(), urls.first().map_or(reach(&url.url), |first| reach(&first.url)).name());
+        if this != first {
+            let what = format!("this URL names {this}, and the first one {first}");
+            p.add(&at, what, "the URLs of an upstream are ways to the same thing");
+        }
+        if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
+            p.add(&at, e.what.clone(), e.hint.clone().unwrap_or_default());
+        }
+        urls.push(url);
+    }
+    Some(urls).filter(|urls| !urls.is_empty())
+}
+
+fn url(text: &str, base: &Path) -> Result<RemoteUrl, Wrong> {
+    match Url::parse(text) {
+        Ok(_) => {}
+        Err(e) => return wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
+    }
+    let text = attachment::absolute(text, base);
+    match Url::parse(&text) {
+        Ok(url) => Ok(RemoteUrl { url, text }),
+        Err(e) => wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
+    }
+}
+
+/// A password in a file that others can read is none.
+fn refuse_open_secret(p: &mut Problems<'_>, url: &RemoteUrl, at: &Range<usize>) {
+    if let (true, Some(mode)) = (url.url.holds_secret(), p.open_to_others()) {
+        let what = format!("the URL holds a secret, and the file has mode {mode:04o}");
+        let file = p.file().display();
+        p.add(at, what, format!("run: chmod 0600 {file}; better, keep the secret in a password_file="));
+    }
+}
+
+fn policy(text: &str) -> Result<Policy, Wrong> {
+    let names = Policy::ALL.map(Policy::name);
+    let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+    named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
+}
+
+/// A designator as `lunar ls` shows it.
+fn identity(text: &str) -> Result<String, Wrong> {
+    let hex = |digits: &str, lengths: &[usize]| {
+        lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    match text.split_once('.') {
+        Some(("naa", digits)) if hex(digits, &[16, 32]) => Ok(text.to_ascii_lowercase()),
+        Some(("eui", digits)) if hex(digits, &[16, 24, 32]) => Ok(text.to_ascii_lowercase()),
+        Some(("t10" | "iqn", rest)) if !rest.is_empty() && !text.chars().any(char::is_control) => {
+            Ok(text.into())
+        }
+        _ => wrong(
+            format!("\"{}\" is no identity of a LUN", text.escape_debug()),
+            "write it as lunar ls shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
+        ),
+    }
+}
+
+/// Which keys fit which kind of upstream.
+fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
+    let (is_remote, is_pass) = (matches!(u.source, UpstreamSource::Remote { .. }), u.path == How::Pass);
+    let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
+    let is_one = !matches!(u.reach(), Reach::Portal | Reach::Target(_));
+    let own = "the vendor, product and serial number of what is passed on are its own";
+    let rules: [(&'static str, bool, &str, &str); 10] = [
+        ("sg", is_sg && !is_pass, "a SCSI device is passed on", "add path = \"pass\""),
+        ("file", is_pass, "a file cannot be passed on", "write path = \"block\""),
+        (
+            "device",
+            is_pass,
+            "a block device cannot be passed on",
+            "write path = \"block\", or `sg` for a SCSI device",
+        ),
+        ("null", is_pass, "null cannot be passed on", "write path = \"block\""),
+        ("memory", is_pass, "memory cannot be passed on", "write path = \"block\""),
+        ("late_writes", !is_remote, "no write to a device of this host comes late", "remove `late_writes`"),
+        ("policy", !is_remote, "there is one way to a device of this host", "remove `policy`"),
+        (
+            "policy",
+            is_remote && is_pass && u.policy != Policy::Failover,
+            "what is passed on takes one way at a time",
+            "write policy = \"failover\", or path = \"block\"",
+        ),
+        (
+            "identity",
+            !(is_remote || is_sg) || !is_one,
+            "`identity` is that of one LUN",
+            "write URLs that name a LUN, or remove it",
+        ),
+        (
+            "serial",
+            !is_pass && !is_one,
+            "`serial` is that of one LUN",
+            "write URLs that name a LUN, or remove it",
+        ),
+    ];
+    let of_own = ["vendor", "product", "serial"]
+        .map(|key| (key, is_pass, own, "remove it, or write path = \"block\""));
+    for (key, is_wrong, what, hint) in rules.into_iter().chain(of_own) {
+        if let (true, Some(value)) = (is_wrong, s.find(key)) {
+            p.add(&value.span(), what, hint);
+        }
+    }
+}
+
+/// For people.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Null { size } => write!(f, "null, {}", show_size(*size)),
+            Source::Memory { size } => write!(f, "memory, {}", show_size(*size)),
+            Source::File { path, .. } | Source::Device { path } => write!(f, "{}", path.display()),
+            Source::Routed(Place { router, upstream, target, lun }) => {
+                write!(f, "router {router}, upstream {upstream}")?;
+                if target.is_empty() { Ok(()) } else { write!(f, ", LUN {lun} of {target}") }
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Whom an access list shuts out though it seems to let them in: SRP has no users, so an entry with `chap` lets nobody
+//! in by SRP.
+
+use super::Config;
+use lunar_target::access::matches;
+use lunar_target::setup::{Access, Network};
+
+/// Ports of SRP initiators begin so where iSCSI has names.
+const PORT: &str = "0x";
+
+/// A line for each.
+pub fn shut_out(config: &Config) -> Vec<String> {
+    let groups = config.portal_groups.iter();
+    let has_srp = |tags: &[u16]| {
+        groups
+            .clone()
+            .any(|group| tags.contains(&group.tag) && group.portals.iter().any(|p| p.transports.srp))
+    };
+    let own = config.targets.iter().map(|t| (t.name.clone(), has_srp(&t.portal_groups), &t.access));
+    let routed = config.routers.iter().flat_map(|router| {
+        let has_srp = has_srp(&router.portal_groups);
+        router.targets.iter().map(move |target| {
+            let name = target.map.name().map_or_else(|| format!("router {}", router.name), str::to_owned);
+            (name, has_srp, &target.access.entries)
+        })
+    });
+    own.chain(routed).flat_map(|(name, has_srp, list)| of(&name, has_srp, list)).collect()
+}
+
+fn of(name: &str, has_srp: bool, list: &[Access]) -> Vec<String> {
+    if !has_srp {
+        return Vec::new();
+    }
+    if !list.is_empty() && list.iter().all(|entry| entry.chap.is_some()) {
+        return vec![format!(
+            "nobody can use {name} by SRP, which has no users: each of its access entries has `chap`. Add one without it \
+             for ports (0x and 32 hexadecimal digits)"
+        )];
+    }
+    let behind = list.iter().enumerate().filter(|(_, entry)| entry.chap.is_none());
+    behind.filter_map(|(n, entry)| shadowed(name, n, entry, &list[..n])).collect()
+}
+
+/// An entry for ports that another one keeps from being reached.
+fn shadowed(name: &str, n: usize, entry: &Access, before: &[Access]) -> Option<String> {
+    let shuts = |port: &String| {
+        let first = before.iter().position(|one| covers(one, port, &entry.networks))?;
+        before[first].chap.is_some().then(|| (port.clone(), first + 1))
+    };
+    let (port, first) = entry.initiators.iter().filter(|port| port.starts_with(PORT)).find_map(shuts)?;
+    let n = n + 1;
+    Some(format!(
+        "access entry {n} of {name} lets in {port}, and entry {first} shuts it out: it decides first, and its `chap` is \
+         nothing that SRP has. Put entry {n} before it"
+    ))
+}
+
+/// Whoever has this name and comes from one of these networks meets the entry.
+fn covers(entry: &Access, name: &str, networks: &[Network]) -> bool {
+    let within = |one: &Network| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
+    let by_name =
+        entry.initiators.is_empty() || entry.initiators.iter().any(|pattern| matches(pattern, name));
+    by_name && (entry.networks.is_empty() || !networks.is_empty() && networks.iter().all(within))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    const PORT: &str = "0x00000000000000010000000000000002";
+
+    fn told(carries: &str, entries: &[&str]) -> Vec<String> {
+        let list: String = entries.iter().map(|entry| format!("[[target.access]]\n{entry}\n")).collect();
+        let source = format!(
+            "[[portal_group]]\ntag = 1\nportals = [{{ listen = \"[::1]:5555\", transport = [\"{carries}\"] }}]\n\
+             [[target]]\nname = \"iqn.2026-11.org.example:a\"\n{list}"
+        );
+        let folder = crate::config::tests::Folder::new("shut-out");
+        folder.file("ann", "a secret of ann", 0o600);
+        let source = format!("{source}[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann\"\n");
+        let config = parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string());
+        shut_out(&config.unwrap_or_else(|e| panic!("{e}")))
+    }
+
+    #[test]
+    fn a_port_behind_an_entry_with_chap_is_told() {
+        let port = format!("initiators = [\"iqn.x\", \"{PORT}\"]");
+        let near = format!("{port}\nnetworks = [\"192.0.2.0/24\"]");
+        for (first, second, is_told) in [
+            ("chap = [\"ann\"]", &port, true),
+            ("chap = [\"ann\"]\ninitiators = [\"0x*\"]", &port, true),
+            ("chap = [\"ann\"]\nnetworks = [\"192.0.0.0/16\"]", &near, true),
+            ("chap = [\"ann\"]\nnetworks = [\"192.0.2.128/25\"]", &near, false),
+            ("chap = [\"ann\"]\nnetworks = [\"192.0.0.0/16\"]", &port, false),
+            ("chap = [\"ann\"]\ninitiators = [\"iqn.*\"]", &port, false),
+            ("read_only = true", &port, false),
+        ] {
+            let told = told("srp", &[first, second]);
+            assert_eq!(!told.is_empty(), is_told, "{first}, {second}: {told:?}");
+            let start = format!(
+                "access entry 2 of iqn.2026-11.org.example:a lets in {PORT}, and entry 1 shuts it out"
+            );
+            assert!(told.iter().all(|line| line.starts_with(&start)), "{told:?}");
+        }
+        let chap = "chap = [\"ann\"]";
+        assert!(told("srp", &[&port, chap]).is_empty(), "it decides first");
+        assert!(told("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
+        assert!(told("iser", &[chap, &port]).is_empty(), "nobody comes by SRP");
+    }
+
+    #[test]
+    fn a_target_for_srp_that_wants_chap_of_everybody_is_told() {
+        let told_of = |carries| told(carries, &["chap = [\"ann\"]"]).concat();
+        assert!(
+            told_of("srp").starts_with("nobody can use iqn.2026-11.org.example:a by SRP"),
+            "{}",
+            told_of("srp")
+        );
+        assert_eq!(told_of("iser"), "");
+        assert!(told("srp", &[]).is_empty(), "everybody may");
+    }
+}

@@ -1,0 +1,231 @@
+//! `[[target]]` with its logical units and its access list.
+
+use super::chap::{Named, Users};
+use super::lun::{Lun, Unique, lun};
+use super::reader::{Once, Section, Value, kind, number, table};
+use super::value::{iscsi_name, network, pattern, plain_text, told};
+use crate::problem::{Problems, wrong};
+use lunar_target::setup::{Access, Redirect};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a target may refer to.
+pub(super) struct Around<'a> {
+    pub(super) users: &'a Users,
+    pub(super) tags: &'a [u16],
+    pub(super) base: &'a Path,
+}
+
+/// LUNs of a single level (SAM-5 section 4.7).
+pub(super) const LUN_RANGE: std::ops::RangeInclusive<u64> = 0..=16383;
+
+/// All `[[target]]`.
+pub(super) fn targets(
+    p: &mut Problems<'_>,
+    root: &mut Section<'_>,
+    around: &Around<'_>,
+    unique: &mut Unique,
+) -> Vec<super::Target> {
+    let sections = root.sections(p, "target", "[[target]]");
+    sections.into_iter().filter_map(|s| target(p, s, around, unique)).collect()
+}
+
+fn target(
+    p: &mut Problems<'_>,
+    mut s: Section<'_>,
+    around: &Around<'_>,
+    unique: &mut Unique,
+) -> Option<super::Target> {
+    if s.find("name").is_none() {
+        s.missing(p, "name", "\"iqn.2026-11.org.example:disks\"");
+    }
+    let name = s.parsed(p, "name", iscsi_name);
+    if let (Some(name), Some(value)) = (&name, s.find("name")) {
+        unique.names.first(p, name.clone(), &value.span());
+    }
+    let alias = s.parsed(p, "alias", |text| plain_text(text, "an alias"));
+    let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
+    let redirects = redirects(p, &mut s, &portal_groups);
+    let offline = s.flag(p, "offline", false);
+    let mutual = around.users.one(p, &mut s, "mutual");
+    let (luns, numbers) = luns(p, &mut s, around.base, unique);
+    let access = access_list(p, &mut s, around.users, &mutual, &numbers);
+    s.done(p);
+    let mutual = mutual.map(|(user, _)| user);
+    let (name, router) = (name?, None);
+    Some(super::Target {
+        name,
+        alias,
+        portal_groups,
+        redirects,
+        offline,
+        mutual,
+        luns,
+        access,
+        router,
+        depth: None,
+    })
+}
+
+/// The portal groups that a target names.
+fn tags(p: &mut Problems<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<u16>> {
+    let (values, at) = s.list(p, "portal_groups")?;
+    if values.is_empty() {
+        p.add(
+            &at,
+            "the target is in no portal group",
+            "name a portal group, or leave `portal_groups` out for all",
+        );
+    }
+    let mut tags: Vec<u16> =
+        values.into_iter().filter_map(|value| tag(p, "portal_groups", value, known)).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    Some(tags)
+}
+
+fn tag(p: &mut Problems<'_>, key: &str, value: Value<'_>, known: &[u16]) -> Option<u16> {
+    let tag: u16 = number(p, key, value, 1..=65535)?;
+    if !known.contains(&tag) {
+        let shown = known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        // Without any that is right, what is wrong with them is told already.
+        if !known.is_empty() {
+            p.add(&value.span(), format!("unknown portal group {tag}"), format!("portal groups are {shown}"));
+        }
+        return None;
+    }
+    Some(tag)
+}
+
+fn redirects(p: &mut Problems<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec<Redirect> {
+    let mut once = Once::new("the redirect of portal group");
+    let values = s.list(p, "redirect").map(|(values, _)| values).unwrap_or_default();
+    let mut redirects = Vec::new();
+    for value in values {
+        let Some(mut s) = table(p, "redirect", "redirect = [{ ... }]", value) else { continue };
+        let portal_group = s.find("portal_group").and_then(|value| tag(p, "portal_group", value, known));
+        let to = s.parsed(p, "to", told);
+        let permanent = s.flag(p, "permanent", false);
+        for (key, example) in [("portal_group", "1"), ("to", "\"192.0.2.9:3260\"")] {
+            if s.find(key).is_none() {
+                s.missing(p, key, example);
+            }
+        }
+        if let (Some(portal_group), Some(to)) = (portal_group, to) {
+            once.first(p, portal_group, &s.at);
+            redirects.push(Redirect { portal_group, to, permanent });
+        }
+        s.done(p);
+    }
+    redirects
+}
+
+/// The logical units, and the numbers of all of them, of wrong ones too.
+fn luns(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    base: &Path,
+    unique: &mut Unique,
+) -> (BTreeMap<u16, Lun>, Vec<u16>) {
+    let mut luns = BTreeMap::new();
+    let mut numbers = Vec::new();
+    let mut once = Once::new("LUN");
+    for mut s in s.sections(p, "lun", "[[target.lun]]") {
+        let number_value = s.find("lun");
+        if number_value.is_none() {
+            s.missing(p, "lun", "0");
+        }
+        let number: Option<u16> = s.number(p, "lun", LUN_RANGE);
+        let what = lun(p, &mut s, base, unique);
+        if let (Some(value), Some(number)) = (number_value, number) {
+            numbers.push(number);
+            if once.first(p, number, &value.span()) {
+                what.into_iter().for_each(|what| _ = luns.insert(number, what));
+            }
+        }
+        s.done(p);
+    }
+    (luns, numbers)
+}
+
+fn access_list(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    users: &Users,
+    mutual: &Option<Named>,
+    numbers: &[u16],
+) -> Vec<Access> {
+    let mut list = Vec::new();
+    for mut s in s.sections(p, "access", "[[target.access]]") {
+        let chap = users.list(p, &mut s, "chap");
+        users.refuse_shared(p, mutual, chap.iter().flatten());
+        list.push(Access {
+            initiators: not_empty(p, &mut s, "initiators", pattern),
+            networks: not_empty(p, &mut s, "networks", network),
+            chap: chap.map(|users| users.into_iter().map(|(user, _)| user).collect()),
+            luns: lun_map(p, &mut s, numbers),
+            read_only: s.flag(p, "read_only", false),
+            aen: s.flag(p, "aen", false),
+        });
+        s.done(p);
+    }
+    list
+}
+
+/// A list that matches everything when it is left out; written and empty it would seem to match nothing.
+pub(super) fn not_empty<T>(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    key: &'static str,
+    parse: impl Fn(&str) -> Result<T, crate::problem::Wrong>,
+) -> Vec<T> {
+    if let Some(value) = s.find(key)
+        && value.get_ref().as_array().is_some_and(|array| array.is_empty())
+    {
+        p.add(&value.span(), format!("`{key}` is empty"), "leave it out to match all");
+    }
+    s.parsed_list(p, key, parse).unwrap_or_default()
+}
+
+/// Initiator's LUN to target's LUN; a list leaves the numbers as they are.
+fn lun_map(p: &mut Problems<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Option<BTreeMap<u16, u16>> {
+    let value = s.find("luns")?;
+    let mut map = BTreeMap::new();
+    if let Some(array) = value.get_ref().as_array() {
+        for value in array.iter() {
+            map.extend(lun_of_target(p, value, numbers).map(|lun| (lun, lun)));
+        }
+    } else if let Some(table) = value.get_ref().as_table() {
+        for (key, value) in table {
+            let seen = p.check(&key.span(), lun_number(key.get_ref()));
+            let of_target = lun_of_target(p, value, numbers);
+            if let (Some(seen), Some(of_target)) = (seen, of_target)
+                && map.insert(seen, of_target).is_some()
+            {
+                p.add(&key.span(), format!("LUN {seen} is mapped twice"), "remove one of them");
+            }
+        }
+    } else {
+        kind(p, "luns", value, "a map or a list of LUNs", "write luns = { 0 = 0, 5 = 1 } or luns = [0, 1]");
+    }
+    Some(map)
+}
+
+/// The key of a LUN map.
+fn lun_number(text: &str) -> Result<u16, crate::problem::Wrong> {
+    match text.parse::<u16>() {
+        Ok(lun) if LUN_RANGE.contains(&u64::from(lun)) => Ok(lun),
+        _ => wrong(format!("\"{}\" is no LUN", text.escape_debug()), "a LUN is a number of 0 to 16383"),
+    }
+}
+
+fn lun_of_target(p: &mut Problems<'_>, value: Value<'_>, numbers: &[u16]) -> Option<u16> {
+    let lun: u16 = number(p, "luns", value, LUN_RANGE)?;
+    if !numbers.contains(&lun) {
+        let shown = numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        let hint = if numbers.is_empty() { "it has none".into() } else { format!("it has {shown}") };
+        p.add(&value.span(), format!("the target has no LUN {lun}"), hint);
+        return None;
+    }
+    Some(lun)
+}

@@ -1,0 +1,1098 @@
+//! Every class of error with its exact text, and the example that documents every key.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+/// A folder that goes away.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const TARGET: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n";
+const LUN: &str = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
+
+pub(crate) fn problems(source: &str) -> String {
+    let list = parse(source, Path::new("t.toml")).err().unwrap_or_default();
+    list.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+/// Problems of a file with a good target whose `source` follows on line 3, inside of the target.
+fn of_target(source: &str) -> String {
+    problems(&format!("{TARGET}{source}"))
+}
+
+/// Problems of a LUN 0 whose keys stand on line 5.
+fn of_lun(source: &str) -> String {
+    of_target(&format!("[[target.lun]]\nlun = 0\n{source}"))
+}
+
+/// Problems of a file that has a good target after `source`.
+fn before_target(source: &str) -> String {
+    problems(&format!("{source}\n{TARGET}{LUN}"))
+}
+
+/// A source and the lines of what is told about it.
+pub(crate) type Case<'a> = (&'a str, &'a [&'a str]);
+
+pub(crate) fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
+    let mut wrong = String::new();
+    for (source, expected) in cases {
+        let actual = run(source);
+        if actual.lines().map(str::trim).ne(expected.iter().copied()) {
+            wrong += &format!("--- {source}\n{actual}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn the_example_is_good_and_says_the_defaults() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
+    let config = load(&path).unwrap();
+    let plain = defaults();
+    assert_eq!(config.server, plain.server);
+    assert_eq!(config.limits, plain.limits);
+    assert_eq!(config.session, plain.session);
+    assert_eq!(config.max_registrants, plain.max_registrants);
+    let disks = &config.targets[0];
+    assert_eq!(disks.luns[&1], Lun::new(Source::Null { size: 1 << 40 }, lunar_scsi::Kind::Disk));
+    let memory = Lun::new(Source::Memory { size: 64 << 20 }, lunar_scsi::Kind::Disk);
+    assert_eq!(Lun { filters: Vec::new(), ..disks.luns[&0].clone() }, memory);
+    assert_eq!(disks.luns[&0].filters.len(), 4);
+    assert_eq!(disks.access[0].luns.clone().unwrap(), BTreeMap::from([(0, 0), (5, 1)]));
+    assert_eq!(config.portal_groups[0].portals[1].advertise.as_deref(), Some("[::1]:3260"));
+}
+
+/// The lines that the example comments out are keys too.
+#[test]
+fn the_example_uncommented_is_good() {
+    let folder = Folder::new("example");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
+    let mut text = std::fs::read_to_string(example).unwrap();
+    for key in [
+        "state_dir",
+        "admin_socket",
+        "mutual",
+        "redirect",
+        "offline",
+        "physical",
+        "serial",
+        "path",
+        "chap",
+        "format",
+        "on_missing_file",
+    ] {
+        text = text.replace(&format!("# {key}"), key);
+    }
+    let text = text
+        .replace("# [[chap_user]]", "[[chap_user]]")
+        .replace("# name", "name")
+        .replace("# secret", "secret");
+    let text =
+        text.replace("chap = [\"scout\"]", "chap = [\"alice\"]").replace("\"lunar-discovery\"", "\"lunar\"");
+    let text = text.replace("backend = \"memory\"", "backend = \"file\"");
+    let text = text + "[[chap_user]]\nname = \"lunar\"\nsecret_file = \"lunar.secret\"\n";
+    folder.file("alice.secret", "0x0102030405060708090a0b0c0d0e0f10\n", 0o600);
+    folder.file("lunar.secret", "a secret of lunar\n", 0o600);
+    let config = load(&folder.file("lunar.toml", text, 0o644)).map_err(|list| list[0].to_string()).unwrap();
+    assert_eq!(config.server.state_dir, Some("/var/lib/lunar".into()));
+    assert_eq!(*config.targets[0].mutual.as_ref().unwrap().secret, b"a secret of lunar");
+    assert_eq!(*config.discovery.chap.unwrap()[0].secret, (1..=16).collect::<Vec<u8>>());
+    let disk = Source::File { path: folder.0.join("disk.img"), size: Some(64 << 20) };
+    let lun = &config.targets[0].luns[&0];
+    assert_eq!(lun.source, disk, "relative paths start at the file's folder");
+    assert!(lun.raw && lun.on_missing_file == lunar_target::OnMissing::Continue);
+}
+
+/// All keys that end in `_s` and are no rates: the table that they stand in, what they come to, and the largest value.
+#[test]
+fn each_key_in_seconds_takes_a_duration() {
+    let source = include_str!("limits.rs").to_owned() + include_str!("router.rs");
+    let of = |config: &Config, key: &str| match key {
+        "login_timeout_s" => config.limits.login_timeout,
+        "discovery_timeout_s" => config.limits.discovery_timeout,
+        "nop_interval_s" => config.session.nop_interval.unwrap_or_default(),
+        "nop_timeout_s" => config.session.nop_timeout,
+        "data_out_timeout_s" => config.session.data_out_timeout,
+        "hold_s" => config.routers[0].hold,
+        other => panic!("{other} is in no table here"),
+    };
+    let router = "[router.r1.upstream.m]\nmemory = \"1MiB\"\n[[router.r1.target]]\nmap = \"lun\"\n\
+        name = \"iqn.2026-11.org.example:r\"\naccess = \"all\"\nlun = [{ lun = 0, upstream = \"m\" }]\n[router.r1]\n";
+    let parsed = |table: &str, key: &str, value: &str| {
+        parse(&format!("{TARGET}{table}{key} = {value}\n"), Path::new("t.toml"))
+    };
+    let keys: BTreeSet<&str> =
+        source.split('"').skip(1).step_by(2).filter(|word| word.ends_with("_s")).collect();
+    let keys: Vec<&str> = keys.into_iter().filter(|key| *key != "bytes_per_s").collect();
+    assert_eq!(keys.len(), 6, "{keys:?}");
+    for key in keys {
+        let table = match key {
+            "hold_s" => router,
+            _ if key.starts_with("login") || key.starts_with("discovery") => "[limits]\n",
+            _ => "[session]\n",
+        };
+        for (value, ms) in [("7", 7000), ("\"5s\"", 5000), ("\"1m30s\"", 90_000), ("\"1500ms\"", 1500)] {
+            let config = parsed(table, key, value).map_err(|list| list[0].to_string()).unwrap();
+            assert_eq!(of(&config, key), Duration::from_millis(ms), "{key} = {value}");
+        }
+        for (value, named) in [("\"soon\"", "soon"), ("\"9000d\"", "9000d"), ("\"-1s\"", "-1s"), ("-1", "-1")]
+        {
+            let problem = parsed(table, key, value).unwrap_err().remove(0);
+            let hint = problem.hint.unwrap_or_default();
+            assert!(problem.what.contains(key) && problem.what.contains(named), "{}", problem.what);
+            assert!(hint.starts_with("write seconds") || hint.starts_with("it can be "), "{hint}");
+        }
+        let short = parsed(table, key, "\"500ms\"");
+        match key {
+            "hold_s" => assert_eq!(of(&short.unwrap(), key), Duration::from_millis(500)),
+            _ => {
+                let problem = short.unwrap_err().remove(0);
+                let says = |part: &str| problem.to_string().contains(part);
+                assert!(says(key) && says("500ms") && says("1s to "), "{problem}");
+            }
+        }
+    }
+}
+
+#[test]
+fn problems_of_the_file() {
+    check_all(
+        problems,
+        &[
+            ("", &["t.toml:1:1: there is no target", "hint: add [[target]] with a name and [[target.lun]]"]),
+            (
+                "a = ",
+                &[
+                    "t.toml:1:5: not TOML: string values must be quoted, expected literal string",
+                    "hint: see https://toml.io for how values are written",
+                ],
+            ),
+            (
+                "[server]\ncores = 1\ncores = 2",
+                &["t.toml:3:1: key `cores` stands twice", "hint: the first is at 2:1; remove one of them"],
+            ),
+            (
+                "server = 3",
+                &[
+                    "t.toml:1:10: `server` must be a table, not an integer",
+                    "hint: write [server] on a line of its own",
+                ],
+            ),
+            (
+                "target = 3",
+                &["t.toml:1:10: `target` must be a list of tables, not an integer", "hint: write [[target]]"],
+            ),
+            (
+                "target = [3]",
+                &["t.toml:1:11: `target` must be a list of tables, not an integer", "hint: write [[target]]"],
+            ),
+            ("[sever]", &["t.toml:1:2: unknown key `sever` in the file", "hint: did you mean `server`?"]),
+            (
+                "[weather]",
+                &[
+                    "t.toml:1:2: unknown key `weather` in the file",
+                    "hint: known keys: server, limits, session, chap_user, discovery, portal_group, target, access, router",
+                ],
+            ),
+            (
+                "[server]\ncores = \"1.5\"\nstate_dir = \"\"\nadmin_socket = 5",
+                &[
+                    "t.toml:2:9: \"1.5\" does not say which cores to use",
+                    "hint: write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core 0, and \"3,\" core 3",
+                    "t.toml:3:13: \"\" is no path",
+                    "hint: write a path without control characters",
+                    "t.toml:4:16: `admin_socket` must be a string, not an integer",
+                    "hint: put it in quotes",
+                ],
+            ),
+            (
+                "[server]\ncores = -1",
+                &["t.toml:2:9: `cores` is out of range: -1", "hint: it can be 0 to 4096"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_limits_and_session() {
+    check_all(
+        before_target,
+        &[
+            (
+                "[limits]\nconnections = 0",
+                &["t.toml:2:15: `connections` is out of range: 0", "hint: it can be 1 to 1000000"],
+            ),
+            (
+                "[limits]\nconnections = \"many\"",
+                &[
+                    "t.toml:2:15: `connections` must be an integer, not a string",
+                    "hint: it can be 1 to 1000000",
+                ],
+            ),
+            (
+                "[limits]\ntext_bytes = \"1K\"",
+                &["t.toml:2:14: `text_bytes` is out of range: 1 KiB", "hint: it can be 8 KiB to 16 MiB"],
+            ),
+            (
+                "[limits]\nmemory = \"1 Gigabyte\"",
+                &[
+                    "t.toml:2:10: \"1 Gigabyte\" is not a size",
+                    "hint: write a number with K, M, G, T (powers of 1024) or KB, MB, GB, TB (powers of 1000): 64KiB, 10G",
+                ],
+            ),
+            (
+                "[limits]\nmemory = true",
+                &["t.toml:2:10: `memory` must be a size, not a boolean", "hint: write memory = \"64MiB\""],
+            ),
+            (
+                "[limits]\nmemory = \"99999999999999999999G\"",
+                &["t.toml:2:10: \"99999999999999999999G\" is too large a size", "hint: the largest is 8191P"],
+            ),
+            (
+                "[session]\nmax_outstanding_r2t = 33",
+                &["t.toml:2:23: `max_outstanding_r2t` is out of range: 33", "hint: it can be 1 to 32"],
+            ),
+            (
+                "[session]\nmax_outstanding_r2t = -1",
+                &["t.toml:2:23: `max_outstanding_r2t` is out of range: -1", "hint: it can be 1 to 32"],
+            ),
+            (
+                "[session]\nimmediate_data = \"Yes\"",
+                &[
+                    "t.toml:2:18: `immediate_data` must be true or false, not a string",
+                    "hint: write immediate_data = true",
+                ],
+            ),
+            (
+                "[session]\nfirst_burst_length = 65536\nmax_burst_length = 4096",
+                &[
+                    "t.toml:2:22: `first_burst_length` (65536) exceeds `max_burst_length` (4096)",
+                    "hint: make it smaller, or the burst longer (RFC 7143 section 13.14)",
+                ],
+            ),
+            (
+                "[session]\nheader_digest = [\"MD5\"]\ndata_digest = []",
+                &[
+                    "t.toml:2:18: unknown digest \"MD5\"",
+                    "hint: write [\"None\"], [\"CRC32C\"] or both",
+                    "t.toml:3:15: `data_digest` allows nothing",
+                    "hint: write [\"None\"], [\"CRC32C\"] or both",
+                ],
+            ),
+            (
+                "[session]\nchap_algorithms = [\"md4\"]",
+                &[
+                    "t.toml:2:20: unknown CHAP algorithm \"md4\"",
+                    "hint: write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets",
+                ],
+            ),
+            (
+                "[session]\nchap_algorithms = []",
+                &[
+                    "t.toml:2:19: `chap_algorithms` allows nothing",
+                    "hint: write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets",
+                ],
+            ),
+            (
+                "[session]\nheader_digest = \"CRC32C\"",
+                &[
+                    "t.toml:2:17: `header_digest` must be a list, not a string",
+                    "hint: write [\"None\"], [\"CRC32C\"] or both",
+                ],
+            ),
+            (
+                "[session]\nmax_burst_lenght = 512",
+                &[
+                    "t.toml:2:1: unknown key `max_burst_lenght` in [session]",
+                    "hint: did you mean `max_burst_length`?",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_portals() {
+    check_all(
+        before_target,
+        &[
+            (
+                "[[portal_group]]\nportals = [\"localhost\"]",
+                &[
+                    "t.toml:1:1: [[portal_group]] has no `tag`",
+                    "hint: add tag = 1",
+                    "t.toml:2:12: \"localhost\" is no address to listen on",
+                    "hint: write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 0\nportals = []",
+                &[
+                    "t.toml:2:7: `tag` is out of range: 0",
+                    "hint: it can be 1 to 65535",
+                    "t.toml:3:11: the portal group has no portal",
+                    "hint: add portals = [\"127.0.0.1:3260\"]",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1",
+                &[
+                    "t.toml:1:1: [[portal_group]] has no `portals`",
+                    "hint: add portals = [\"127.0.0.1:3260\"]",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [5]",
+                &[
+                    "t.toml:3:12: `portals` must be a list of addresses, not an integer",
+                    "hint: write \"127.0.0.1:3260\" or { listen = ..., advertise = ..., transport = [...] }",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ lisetn = \"127.0.0.1\" }]",
+                &[
+                    "t.toml:3:12: a portal has no `listen`",
+                    "hint: add listen = \"127.0.0.1:3260\"",
+                    "t.toml:3:14: unknown key `lisetn` in a portal",
+                    "hint: did you mean `listen`?",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1\", advertise = \"a b:70000\" }]",
+                &[
+                    "t.toml:3:48: \"a b:70000\" is no address that an initiator could use",
+                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\", \"srp\"] }, { listen = \"[::1]:2\", transport = [] }]",
+                &[
+                    "t.toml:3:46: a portal for SRP carries nothing else",
+                    "hint: give \"srp\" a portal with a port of its own",
+                    "t.toml:3:98: `transport` names nothing",
+                    "hint: write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\"], provider = \"verbs\" }]",
+                &[
+                    "t.toml:3:66: `provider` is of RDMA, which this portal does not carry",
+                    "hint: leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", provider = \"verbs\" }, { listen = \"[::1]:2\", transport = [\"isre\"], provider = \"verbs\" }]",
+                &[
+                    "t.toml:3:45: `provider` is of RDMA, which this portal does not carry",
+                    "hint: leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "t.toml:3:91: \"isre\" is no transport",
+                    "hint: it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"iser\", \"iser\"] }]",
+                &["t.toml:3:46: `transport` names one of them twice", "hint: name each once"],
+            ),
+            (
+                "[[portal_group]]\ntag = 32769\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]",
+                &[
+                    "t.toml:2:7: a portal group with a portal for SRP has a tag below 32768",
+                    "hint: give it another `tag`",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]\n[[portal_group]]\ntag = 32769\nportals = [\"[::1]:2\"]",
+                &[
+                    "t.toml:5:7: portal group tag 32769 stands twice",
+                    "hint: the first is at 2:7; change or remove one of them",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 7\nportals = [\"[::1]\"]\n[[portal_group]]\ntag = 7\nportals = [\"[::1]:3260\"]",
+                &[
+                    "t.toml:5:7: portal group tag 7 stands twice",
+                    "hint: the first is at 2:7; change or remove one of them",
+                    "t.toml:6:12: the address [::1]:3260 stands twice",
+                    "hint: the first is at 3:12; change or remove one of them",
+                ],
+            ),
+        ],
+    );
+    let broken =
+        "[[portal_group]]\ntag = 1\n[[target]]\nname = \"iqn.2026-11.org.example:d\"\nportal_groups = [1]";
+    assert_eq!(problems(broken).matches("portal group").count(), 0, "its own mistake is told, once");
+    assert_eq!(problems(broken).matches("[[portal_group]] has no `portals`").count(), 1);
+    let two_free = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]";
+    assert_eq!(before_target(two_free), "");
+}
+
+#[test]
+fn problems_of_targets() {
+    check_all(
+        problems,
+        &[
+            (
+                "[[target]]",
+                &[
+                    "t.toml:1:1: [[target]] has no `name`",
+                    "hint: add name = \"iqn.2026-11.org.example:disks\"",
+                ],
+            ),
+            (
+                "[[target]]\nname = \"disks\"",
+                &[
+                    "t.toml:2:8: \"disks\" is no iSCSI name",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                ],
+            ),
+            (
+                "[[target]]\nname = \"iqn.2026-13.org.example\"",
+                &[
+                    "t.toml:2:8: \"iqn.2026-13.org.example\" is no iSCSI name: the month is 01 to 12",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                ],
+            ),
+            (
+                "[[target]]\nname = \"iqn.2026-11.org.Example\"",
+                &[
+                    "t.toml:2:8: the iSCSI name \"iqn.2026-11.org.Example\" is not in its folded form (RFC 3722)",
+                    "hint: write \"iqn.2026-11.org.example\"",
+                ],
+            ),
+            (
+                "[[target]]\nname = \"iqn.2026-11.org.example:a\\u0007b\"",
+                &[
+                    "t.toml:2:8: \"iqn.2026-11.org.example:a\\u{7}b\" is no iSCSI name: RFC 3722 prohibits '\\u{7}'",
+                    "hint: lower-case letters, digits, '-', '.' and ':' are allowed",
+                ],
+            ),
+            (
+                "[[target]]\nname = \"eui.02004567a425678\"",
+                &[
+                    "t.toml:2:8: \"eui.02004567a425678\" is no iSCSI name: eui. takes 16 hexadecimal digits, naa. 16 or 32",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                ],
+            ),
+        ],
+    );
+    check_all(
+        of_target,
+        &[
+            (
+                "alias = \"a\\nb\"",
+                &[
+                    "t.toml:3:9: \"a\\nb\" cannot be an alias",
+                    "hint: it can have 1 to 255 bytes and no control characters",
+                ],
+            ),
+            (
+                "portal_groups = []",
+                &[
+                    "t.toml:3:17: the target is in no portal group",
+                    "hint: name a portal group, or leave `portal_groups` out for all",
+                ],
+            ),
+            ("portal_groups = [2]", &["t.toml:3:18: unknown portal group 2", "hint: portal groups are 1"]),
+            (
+                "redirect = [{ portal_group = 1 }]",
+                &["t.toml:3:13: redirect = [{ ... }] has no `to`", "hint: add to = \"192.0.2.9:3260\""],
+            ),
+            (
+                "redirect = [{ portal_group = 3, to = \"there\" }]",
+                &["t.toml:3:30: unknown portal group 3", "hint: portal groups are 1"],
+            ),
+            (
+                "redirect = [{ portal_group = 1, to = \"there:0\" }]",
+                &[
+                    "t.toml:3:38: \"there:0\" is no address that an initiator could use",
+                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
+                ],
+            ),
+            (
+                "mutual = \"lunar\"",
+                &["t.toml:3:10: unknown CHAP user \"lunar\"", "hint: add [[chap_user]] with this name"],
+            ),
+            (
+                "[[target]]\nname = \"iqn.2026-11.org.example:disks\"",
+                &[
+                    "t.toml:4:8: target iqn.2026-11.org.example:disks stands twice",
+                    "hint: the first is at 2:8; change or remove one of them",
+                ],
+            ),
+            (
+                "[[target.lun]]\nbackend = \"null\"\nsize = 4096",
+                &["t.toml:3:1: [[target.lun]] has no `lun`", "hint: add lun = 0"],
+            ),
+            (
+                "[[target.lun]]\nlun = 16384\nbackend = \"null\"\nsize = 4096",
+                &["t.toml:4:7: `lun` is out of range: 16384", "hint: it can be 0 to 16383"],
+            ),
+            (
+                "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096",
+                &[
+                    "t.toml:8:7: LUN 0 stands twice",
+                    "hint: the first is at 4:7; change or remove one of them",
+                ],
+            ),
+            (
+                "[[target.access]]\ninitiators = [\"iqn.a/*\"]",
+                &[
+                    "t.toml:4:15: the pattern \"iqn.a/*\" matches no initiator name: RFC 3722 prohibits '/'",
+                    "hint: initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
+                ],
+            ),
+            (
+                "[[target.access]]\ninitiators = [\"0x0000000000000001000000000000002\", \"0x*\", \"0xzz\", \"0x?000000000000001000000000000000a\"]",
+                &[
+                    "t.toml:4:15: the port \"0x0000000000000001000000000000002\" has 31 digits",
+                    "hint: a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any",
+                    "t.toml:4:59: the port \"0xzz\" contains 'z'",
+                    "hint: a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any",
+                ],
+            ),
+            (
+                "[[target.access]]\ninitiators = []",
+                &["t.toml:4:14: `initiators` is empty", "hint: leave it out to match all"],
+            ),
+            (
+                "[[target.access]]\nnetworks = [\"10.0.0.1/8\", \"::1/129\", \"here\"]",
+                &[
+                    "t.toml:4:13: the network 10.0.0.1/8 has bits set after its first 8",
+                    "hint: write 10.0.0.0/8, or 10.0.0.1 for that address alone",
+                    "t.toml:4:27: \"::1/129\" is no network",
+                    "hint: write it as 192.0.2.0/24 or 2001:db8::/32",
+                    "t.toml:4:38: \"here\" is no network",
+                    "hint: write it as 192.0.2.0/24 or 2001:db8::/32",
+                ],
+            ),
+            ("[[target.access]]\nluns = [0]", &["t.toml:4:9: the target has no LUN 0", "hint: it has none"]),
+            (
+                "[[target.access]]\nluns = 0",
+                &[
+                    "t.toml:4:8: `luns` must be a map or a list of LUNs, not an integer",
+                    "hint: write luns = { 0 = 0, 5 = 1 } or luns = [0, 1]",
+                ],
+            ),
+            (
+                "[[target.access]]\nluns = { x = 1 }\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096",
+                &[
+                    "t.toml:4:10: \"x\" is no LUN",
+                    "hint: a LUN is a number of 0 to 16383",
+                    "t.toml:4:14: the target has no LUN 1",
+                    "hint: it has 0",
+                ],
+            ),
+            (
+                "[[target.access]]\nluns = { 0 = 0, 00 = 0 }\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096",
+                &["t.toml:4:17: LUN 0 is mapped twice", "hint: remove one of them"],
+            ),
+            (
+                "[[target.access]]\nchap = []",
+                &["t.toml:4:8: `chap` names nobody", "hint: name a [[chap_user]], or leave the key out"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_file_stands_once_unless_nobody_writes_it() {
+    let folder = Folder::new("twice");
+    folder.file("disk.img", "", 0o600);
+    std::os::unix::fs::symlink("disk.img", folder.0.join("link.img")).unwrap();
+    let told = |first: &str, second: &str| {
+        let lun = |n: u8, keys: &str| format!("[[target.lun]]\nlun = {n}\nbackend = \"file\"\n{keys}\n");
+        let head = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n";
+        let source = format!("{head}{}{}", lun(0, first), lun(1, second));
+        let list = parse(&source, &folder.0.join("t.toml")).err().unwrap_or_default();
+        let what: Vec<String> = list.into_iter().map(|problem| problem.what).collect();
+        what.join("\n").replace(&format!("{}/", folder.0.display()), "")
+    };
+    let (file, reading) = ("path = \"disk.img\"", "path = \"disk.img\"\nread_only = true");
+    assert_eq!(told(file, "path = \"link.img\""), "link.img stands twice, line 6 and line 10");
+    std::fs::hard_link(folder.0.join("disk.img"), folder.0.join("hard.img")).unwrap();
+    let one = "disk.img and hard.img are one file, line 6 and line 10";
+    assert_eq!(told(file, "path = \"hard.img\""), one);
+    assert_eq!(told(file, "path = \"./disk.img\""), "./disk.img stands twice, line 6 and line 10");
+    assert_eq!(told(file, reading), "disk.img stands twice, line 6 and line 10");
+    assert_eq!(told(reading, file), "disk.img stands twice, line 6 and line 11");
+    assert_eq!(told(reading, reading), "");
+    assert_eq!(told(file, "path = \"other.img\""), "");
+}
+
+#[test]
+fn problems_of_luns() {
+    check_all(
+        of_lun,
+        &[
+            (
+                "backend = \"file\"\npath = \"x\"\n[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"x\"",
+                &[
+                    "t.toml:10:8: x stands twice, line 6 and line 10",
+                    "hint: one LUN serves many hosts: remove the other, or write read_only = true in both",
+                ],
+            ),
+            (
+                "",
+                &[
+                    "t.toml:3:1: [[target.lun]] has no `backend`",
+                    "hint: add backend = \"file\" (or \"null\", \"memory\", \"device\")",
+                ],
+            ),
+            (
+                "backend = \"flie\"",
+                &["t.toml:5:11: unknown backend \"flie\"", "hint: did you mean \"file\"?"],
+            ),
+            (
+                "backend = \"ceph\"",
+                &[
+                    "t.toml:5:11: unknown backend \"ceph\"",
+                    "hint: write \"null\", \"memory\", \"file\" or \"device\"",
+                ],
+            ),
+            (
+                "backend = \"null\"",
+                &["t.toml:5:11: the backend \"null\" needs a size", "hint: add size = \"64MiB\""],
+            ),
+            (
+                "backend = \"memory\"\nsize = 512\npath = \"x\"",
+                &[
+                    "t.toml:6:8: `size` is out of range: 512 bytes",
+                    "hint: it can be 4 KiB to 8191 PiB",
+                    "t.toml:7:8: the backend \"memory\" has no path",
+                    "hint: remove `path`, or write backend = \"file\"",
+                ],
+            ),
+            (
+                "backend = \"file\"",
+                &["t.toml:5:11: the backend \"file\" needs a path", "hint: add path = \"disk.img\""],
+            ),
+            (
+                "backend = \"device\"\npath = \"/dev/x\"\nsize = \"1G\"",
+                &["t.toml:7:8: a device has the size that it has", "hint: remove `size`"],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nkind = \"tape\"",
+                &["t.toml:7:8: unknown kind \"tape\"", "hint: write \"disk\" or \"cdrom\""],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nblock_size = 520",
+                &["t.toml:7:14: `block_size` cannot be 520 bytes", "hint: write 512 or 4096"],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nblock_size = 4096\nphysical_block_size = 512",
+                &[
+                    "t.toml:8:23: `physical_block_size` cannot be 512 bytes",
+                    "hint: write a power of two from 4096 on",
+                ],
+            ),
+            (
+                "backend = \"file\"\npath = \"x.iso\"\nkind = \"cdrom\"\nblock_size = 512\nread_only = false",
+                &[
+                    "t.toml:8:14: `block_size` cannot be 512 bytes",
+                    "hint: a cdrom has 2048",
+                    "t.toml:9:13: a cdrom cannot be written",
+                    "hint: remove `read_only`, or write kind = \"disk\"",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\ndirect = true",
+                &["t.toml:7:10: only files and devices can be direct", "hint: remove `direct`"],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nformat = \"raw\"",
+                &["t.toml:7:10: `format` is for files and devices", "hint: remove `format`"],
+            ),
+            (
+                "backend = \"file\"\npath = \"a\"\nformat = \"qcow2\"\non_missing_file = \"notready\"",
+                &[
+                    "t.toml:7:10: the format \"qcow2\" cannot be served",
+                    "hint: convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
+                    "t.toml:8:19: unknown setting \"notready\"",
+                    "hint: did you mean \"not-ready\"?",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nserial = \"ü\"",
+                &[
+                    "t.toml:7:10: \"ü\" cannot be a serial number",
+                    "hint: it can have 1 to 64 printable ASCII characters, without spaces at its ends",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nvendor = \"LUNAR INC\"\nproduct = \" X\"",
+                &[
+                    "t.toml:7:10: \"LUNAR INC\" cannot be a vendor",
+                    "hint: it can have 1 to 8 printable ASCII characters, without spaces at its ends",
+                    "t.toml:8:11: \" X\" cannot be a product",
+                    "hint: it can have 1 to 16 printable ASCII characters, without spaces at its ends",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nserial = \"1\"\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = 4096\nserial = \"1\"",
+                &[
+                    "t.toml:12:10: serial number 1 stands twice",
+                    "hint: the first is at 7:10; change or remove one of them",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"dely\" }]",
+                &["t.toml:7:21: unknown filter \"dely\"", "hint: did you mean \"delay\"?"],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nfilters = [{}]",
+                &[
+                    "t.toml:7:12: [[target.lun.filters]] has no `kind`",
+                    "hint: add kind = \"stats\" (or \"delay\", \"rate\", \"error\")",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nfilters = [\"stats\"]",
+                &[
+                    "t.toml:7:12: `filters` must be a list of tables, not a string",
+                    "hint: write [[target.lun.filters]]",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"error\", rate = 1.5, op = \"seek\" }]",
+                &[
+                    "t.toml:7:37: `rate` is out of range",
+                    "hint: it can be 0.0 to 1.0",
+                    "t.toml:7:47: unknown operation \"seek\"",
+                    "hint: write \"read\", \"write\" or \"flush\"",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"error\", rate = \"1\" }]",
+                &["t.toml:7:37: `rate` must be a share of 1, not a string", "hint: write 0.0 to 1.0"],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"stats\", read_us = 1 }]",
+                &["t.toml:7:30: unknown key `read_us` in [[target.lun.filters]]", "hint: known keys: kind"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn all_problems_are_told_at_once_in_the_order_of_the_file() {
+    let source = "[server]\ncolour = 1\n[limits]\nsessions = 0\n[[target]]\nname = \"x\"\nofline = true\n";
+    let told = [
+        "t.toml:2:1: unknown key `colour` in [server]",
+        "hint: known keys: cores, state_dir, admin_socket",
+        "t.toml:4:12: `sessions` is out of range: 0",
+        "hint: it can be 1 to 65535",
+        "t.toml:6:8: \"x\" is no iSCSI name",
+        "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+        "t.toml:7:1: unknown key `ofline` in [[target]]",
+        "hint: did you mean `offline`?",
+    ];
+    check_all(problems, &[(source, &told)]);
+}
+
+#[test]
+fn problems_of_chap_users() {
+    let folder = Folder::new("chap");
+    folder.file("good", "a good long secret\n", 0o600);
+    folder.file("same", "a good long secret", 0o400);
+    folder.file("open", "a good long secret\n", 0o640);
+    folder.file("short", "short\n", 0o600);
+    folder.file("hex", "0xabc\n", 0o600);
+    std::fs::create_dir(folder.0.join("dir")).unwrap();
+    let run = |source: &str| {
+        let list = parse(&format!("{source}\n{TARGET}"), &folder.0.join("t.toml")).err().unwrap_or_default();
+        let text: String = list.iter().map(|problem| format!("{problem}\n")).collect();
+        text.replace(&format!("{}/", folder.0.display()), "")
+    };
+    check_all(
+        run,
+        &[
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"open\"\n",
+                &["t.toml:3:15: the secret open has mode 0640", "hint: run: chmod 0600 open"],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"short\"\n",
+                &[
+                    "t.toml:3:15: the secret short has 5 bytes",
+                    "hint: a secret needs 12 to 255 bytes, better 16 random ones (RFC 7143 section 9.2.1)",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"hex\"\n",
+                &[
+                    "t.toml:3:15: the secret hex contains 0x without pairs of hexadecimal digits",
+                    "hint: write two digits for each byte",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"dir\"\n",
+                &["t.toml:3:15: the secret dir is no regular file", "hint: put the secret into a file"],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"none\"\n",
+                &[
+                    "t.toml:3:15: cannot read the secret none: no such file or directory",
+                    "hint: create it with: (umask 077; openssl rand -hex 16 > none)",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n",
+                &[
+                    "t.toml:5:8: CHAP user a stands twice",
+                    "hint: the first is at 2:8; change or remove one of them",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"",
+                &[
+                    "t.toml:2:8: [[chap_user]] has no `secret_file`",
+                    "hint: add secret_file = \"alice.secret\"",
+                ],
+            ),
+            (
+                "[[chap_user]]\nsecret_file = \"good\"",
+                &["t.toml:1:1: [[chap_user]] has no `name`", "hint: add name = \"alice\""],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\\u0000\"\nsecret_file = \"good\"",
+                &[
+                    "t.toml:2:8: \"a\\0\" cannot be a CHAP name",
+                    "hint: it can have 1 to 255 bytes and no control characters",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"alice\"\nsecret_file = \"good\"\n[discovery]\nchap = [\"alcie\"]\nmutual = \"bob\"",
+                &[
+                    "t.toml:5:9: unknown CHAP user \"alcie\"",
+                    "hint: did you mean \"alice\"?",
+                    "t.toml:6:10: unknown CHAP user \"bob\"",
+                    "hint: add [[chap_user]] with this name",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"alice\"\nsecret_file = \"good\"\n[[chap_user]]\nname = \"lunar\"\nsecret_file = \"same\"\n[discovery]\nchap = [\"alice\"]\nmutual = \"lunar\"",
+                &[
+                    "t.toml:9:10: the mutual CHAP user \"lunar\" has the same secret as the user \"alice\"",
+                    "hint: give each direction a secret of its own (RFC 7143 section 9.2.1)",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"alice\"\nsecret_file = \"good\"\n[[chap_user]]\nname = \"lunar\"\nsecret_file = \"same\"\n[[target]]\nname = \"iqn.2026-11.org.example:b\"\nmutual = \"lunar\"\n[[target.access]]\nchap = [\"alice\"]",
+                &[
+                    "t.toml:9:10: the mutual CHAP user \"lunar\" has the same secret as the user \"alice\"",
+                    "hint: give each direction a secret of its own (RFC 7143 section 9.2.1)",
+                ],
+            ),
+        ],
+    );
+    assert_eq!(run("[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n"), "");
+}
+
+/// Only root can give a file away; others have nothing to test here.
+#[test]
+fn a_secret_of_another_user_is_refused() {
+    let folder = Folder::new("owner");
+    let path = folder.file("secret", "a good long secret\n", 0o600);
+    if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+        return;
+    }
+    let source = format!("[[chap_user]]\nname = \"a\"\nsecret_file = \"secret\"\n{TARGET}");
+    let told = parse(&source, &folder.0.join("t.toml")).unwrap_err()[0].to_string();
+    assert_eq!(
+        told.replace(&format!("{}/", folder.0.display()), ""),
+        "t.toml:3:15: the secret secret belongs to user 12345, not to the user who runs lunar\n  \
+         hint: run: chown 0 secret"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = Folder::new("files");
+    let told =
+        |path: &Path| load(path).unwrap_err()[0].to_string().replace(&format!("{}/", folder.0.display()), "");
+    assert_eq!(
+        told(&folder.0.join("none")),
+        "none: cannot read the configuration: no such file or directory\n  hint: check the path and its permissions"
+    );
+    assert_eq!(
+        told(&folder.file("bytes", b"a = 1\nb = \xff", 0o600)),
+        "bytes:2:5: the file is not UTF-8 text\n  hint: save it as UTF-8"
+    );
+    let large = folder.file("large", "", 0o600);
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    assert_eq!(
+        told(&large),
+        "large: the file is larger than 16 MiB\n  hint: is it a disk? serve it without --config"
+    );
+}
+
+/// Whatever a file holds, it is told in problems.
+#[test]
+fn broken_examples_never_panic() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let check = |text: &str| _ = parse(text, Path::new("t.toml")).map_err(|list| list[0].to_string());
+    for (at, c) in text.char_indices() {
+        check(&text[..at]);
+        for other in ["\"", "0", "[", "=", "\u{0}", "ü"] {
+            if c.is_ascii_punctuation() || c.is_ascii_digit() {
+                check(&format!("{}{other}{}", &text[..at], &text[at + c.len_utf8()..]));
+            }
+        }
+    }
+    check(&"[".repeat(100_000));
+    check(&format!("a = {}", "[".repeat(100_000)));
+    check(&format!("a = {}", "{a=".repeat(100_000)));
+    check(&format!("[{}]", "a.".repeat(50_000)));
+}
+
+mod values {
+    use super::super::value::*;
+    use lunar_target::setup::Transports;
+
+    #[test]
+    fn sizes() {
+        let good =
+            [("0", 0), ("512", 512), ("64KiB", 65536), ("64k", 65536), ("10G", 10 << 30), ("2 TiB", 2 << 40)];
+        good.iter().for_each(|(text, bytes)| assert_eq!(size(text), Ok(*bytes), "{text}"));
+        assert_eq!(size("2TB"), Ok(2_000_000_000_000));
+        assert_eq!(size("8191P"), Ok(8191 << 50));
+        for text in ["", "G", "1.5G", "-1", "1X", "1GiBB", "8192P", "99999999999999999999"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert_eq!([show_size(0), show_size(1536), show_size(1 << 40)], ["0 bytes", "1536 bytes", "1 TiB"]);
+    }
+
+    #[test]
+    fn iscsi_names() {
+        let longest = format!("iqn.2026-11.org.example:{}", "x".repeat(199));
+        assert_eq!(longest.len(), 223);
+        let good = [
+            "iqn.2026-11.org.example",
+            "iqn.2026-11.org.example:",
+            "iqn.2026-11.org.example:disks.1-2:3",
+            "iqn.2026-11.org.example:müller",
+            "eui.02004567a425678d",
+            "naa.52004567ba64678d",
+            "naa.62004567ba64678d0123456789abcdef",
+            &longest,
+        ];
+        good.iter().for_each(|name| assert_eq!(iscsi_name(name), Ok(name.to_string())));
+        let bad = [
+            "",
+            "iqn.",
+            "iqn.2026-11",
+            "iqn.2026-11.",
+            "iqn.2026-11.org..example",
+            "iqn.2026-11.-org",
+            "iqn.26-11.org",
+            "iqn.2026-00.org",
+            "iqn.2026-1.org",
+            "iqn.2026-11.org_a",
+            "iqn.2026-11.org a",
+            "iqn.2026-11.org.example:a/b",
+            "iqn.2026-11.org.example:Ü",
+            "iqn.2026-11.org.example:\u{200b}",
+            "iqn.2026-11.org.example:a\u{202e}b",
+            "iqn.2026-11.org.example:mu\u{308}ller",
+            "eui.02004567a425678",
+            "eui.02004567a425678g",
+            "naa.52004567ba64678d0",
+            "wwn.52004567ba64678d",
+            &(longest.clone() + "x"),
+        ];
+        bad.iter().for_each(|name| assert!(iscsi_name(name).is_err(), "{name}"));
+    }
+
+    #[test]
+    fn pattern_takes_every_name_that_login_takes() {
+        for (text, folded) in [
+            ("IQN.1991-05.com.Microsoft:WIN_1", "iqn.1991-05.com.microsoft:win_1"),
+            ("iqn.*:Node-?", "iqn.*:node-?"),
+            ("eui.02004567A425678D", "eui.02004567a425678d"),
+            ("iqn.2026-11.org.example:M\u{dc}LLER", "iqn.2026-11.org.example:m\u{fc}ller"),
+        ] {
+            assert_eq!(pattern(text), Ok(folded.to_string()));
+        }
+    }
+
+    #[test]
+    fn pattern_that_no_login_can_match_is_refused() {
+        for (text, named) in [
+            ("iqn.*:a\u{202e}b", "\\u{202e}"),
+            ("iqn.*:a b", "\\u{20}"),
+            ("iqn.\u{ff0a}", "\u{ff0a}"),
+            ("", "empty"),
+        ] {
+            let wrong = pattern(text).unwrap_err();
+            assert!(wrong.what.contains(named), "{}", wrong.what);
+        }
+    }
+
+    #[test]
+    fn networks() {
+        let one = |text: &str| network(text).map(|n| format!("{}/{}", n.address, n.bits)).ok();
+        assert_eq!(one("10.0.0.0/8").as_deref(), Some("10.0.0.0/8"));
+        assert_eq!(one("0.0.0.0/0").as_deref(), Some("0.0.0.0/0"));
+        assert_eq!(one("::/0").as_deref(), Some("::/0"));
+        assert_eq!(one("192.0.2.7").as_deref(), Some("192.0.2.7/32"));
+        assert_eq!(one("::1").as_deref(), Some("::1/128"));
+        for text in ["", "10/8", "10.0.0.0/33", "10.0.0.0/", "10.0.0.1/8", "2001:db8::1/32", "10.0.0.0/-1"] {
+            assert_eq!(one(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        let one = |text: &str| listen(text, Transports::TCP).map(|address| address.to_string()).ok();
+        assert_eq!(one("127.0.0.1:0").as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(one("127.0.0.1").as_deref(), Some("127.0.0.1:3260"));
+        assert_eq!(one("::1").as_deref(), Some("[::1]:3260"));
+        assert_eq!(one("[::1]").as_deref(), Some("[::1]:3260"));
+        assert_eq!(one("[::]:860").as_deref(), Some("[::]:860"));
+        assert_eq!(listen("::1", Transports::SRP).map(|a| a.port()).ok(), Some(5555));
+        ["", "localhost:3260", "127.0.0.1:", "127.0.0.1:65536"]
+            .iter()
+            .for_each(|text| assert_eq!(one(text), None));
+        for text in ["storage", "storage.example:3260", "192.0.2.1", "[2001:db8::1]", "[2001:db8::1]:860"] {
+            assert!(told(text).is_ok(), "{text}");
+        }
+        for text in ["", ":3260", "a,1", "a b", "::1", "[::1", "[x]:1", "a:0", "a:b", "a:65536", "a\n:1"] {
+            assert!(told(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn cores_and_their_choice() {
+        assert_eq!(cores("all"), Ok(Cores::All));
+        assert_eq!(cores("2"), Ok(Cores::Count(2)));
+        assert_eq!(cores("0,2-3,2"), Ok(Cores::List(vec![0, 2, 3])));
+        assert_eq!(cores("3,"), Ok(Cores::List(vec![3])));
+        assert_eq!(cores("0"), Ok(Cores::List(vec![0])));
+        ["", ",", "a", "4097", "3-1", "0-99999999", "1,,2"]
+            .iter()
+            .for_each(|text| assert!(cores(text).is_err(), "{text}"));
+    }
+}

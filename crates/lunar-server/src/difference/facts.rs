@@ -1,0 +1,350 @@
+//! A configuration as facts: what there is, and each setting of it as text.
+
+use crate::config::router::{Map, Router, RouterTarget, Upstream, UpstreamSource};
+use crate::config::{Config, Cores, Filter, Lun, Source, Target, show_size};
+use lunar_proto::duration;
+use lunar_target::setup::{Access, Digests, Discovery, Limits, Network, PortalGroup, Session, User};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// A setting.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fact {
+    /// As people call it; the same as in the file where that has a word for it.
+    pub(super) key: &'static str,
+    /// Its value.
+    pub(super) shown: String,
+    /// What else must be the same, and is shown to nobody.
+    pub(super) hidden: Vec<u8>,
+}
+
+/// A part of a configuration; they are in the order in which they are told.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Server,
+    Limits,
+    Session,
+    Discovery,
+    Group(u16),
+    Target(String),
+    Lun(String, u16),
+    Router(String),
+    Upstream(String, String),
+    Mapping(String, String),
+    Behind(String, String, u16),
+}
+
+impl Place {
+    /// The part and those that it is in.
+    pub(super) fn names(&self) -> Vec<String> {
+        match self {
+            Place::Server => vec!["server".into()],
+            Place::Limits => vec!["limits".into()],
+            Place::Session => vec!["session".into()],
+            Place::Discovery => vec!["discovery".into()],
+            Place::Group(tag) => vec![format!("portal group {tag}")],
+            Place::Target(name) => vec![format!("target {name}")],
+            Place::Lun(name, lun) => vec![format!("target {name}"), format!("LUN {lun}")],
+            Place::Router(name) => vec![format!("router {name}")],
+            Place::Upstream(router, name) => vec![format!("router {router}"), format!("upstream {name}")],
+            Place::Mapping(router, name) => vec![format!("router {router}"), name.clone()],
+            Place::Behind(router, name, lun) => {
+                vec![format!("router {router}"), name.clone(), format!("LUN {lun}")]
+            }
+        }
+    }
+
+    /// What is for the life of a process.
+    pub(super) fn needs_restart(&self) -> bool {
+        matches!(self, Place::Server | Place::Group(_))
+    }
+}
+
+/// All parts of a configuration. The first fact of each is what it is.
+pub(super) struct Facts(pub(super) BTreeMap<Place, Vec<Fact>>);
+
+impl Facts {
+    /// What a configuration says. Targets that routers made of what they found are none of it.
+    pub(super) fn of(config: &Config) -> Facts {
+        let server = &config.server;
+        let server = vec![
+            fact("cores", cores(&server.cores)),
+            fact("state_dir", path(server.state_dir.as_deref())),
+            fact("admin_socket", path(server.admin_socket.as_deref())),
+        ];
+        let mut facts = BTreeMap::from([
+            (Place::Server, server),
+            (Place::Limits, limits(&config.limits, config.max_registrants)),
+            (Place::Session, session(&config.session)),
+            (Place::Discovery, discovery(&config.discovery)),
+        ]);
+        facts.extend(config.portal_groups.iter().map(|group| (Place::Group(group.tag), portals(group))));
+        for one in config.targets.iter().filter(|target| target.router.is_none()) {
+            facts.insert(Place::Target(one.name.clone()), target(one));
+            facts.extend(one.luns.iter().map(|(n, unit)| (Place::Lun(one.name.clone(), *n), lun(unit))));
+        }
+        config.routers.iter().for_each(|one| router(one, &mut facts));
+        Facts(facts)
+    }
+}
+
+fn fact(key: &'static str, shown: impl ToString) -> Fact {
+    Fact { key, shown: shown.to_string(), hidden: Vec::new() }
+}
+
+fn path(path: Option<&Path>) -> String {
+    path.map_or(String::new(), |path| path.display().to_string())
+}
+
+fn option<T: ToString>(value: &Option<T>) -> String {
+    value.as_ref().map_or(String::new(), T::to_string)
+}
+
+fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn cores(cores: &Cores) -> String {
+    match cores {
+        Cores::All => "all".into(),
+        Cores::Count(count) => count.to_string(),
+        Cores::List(cores) => format!("{},", list(cores)),
+    }
+}
+
+/// As it is written in a file: whole seconds are a number.
+fn seconds(time: Duration) -> String {
+    match time.subsec_nanos() {
+        0 => time.as_secs().to_string(),
+        _ => duration::show(time),
+    }
+}
+
+fn size(bytes: usize) -> String {
+    show_size(bytes as u64)
+}
+
+fn limits(l: &Limits, max_registrants: usize) -> Vec<Fact> {
+    vec![
+        fact("connections", l.connections),
+        fact("connections_before_login", l.connections_before_login),
+        fact("login_timeout_s", seconds(l.login_timeout)),
+        fact("sessions", l.sessions),
+        fact("sessions_per_initiator", l.sessions_per_initiator),
+        fact("discovery_sessions", l.discovery_sessions),
+        fact("discovery_timeout_s", seconds(l.discovery_timeout)),
+        fact("commands_per_session", l.commands_per_session),
+        fact("text_bytes", size(l.text_bytes)),
+        fact("memory", size(l.memory)),
+        fact("registrants", max_registrants),
+    ]
+}
+
+fn session(s: &Session) -> Vec<Fact> {
+    vec![
+        fact("initial_r2t", s.initial_r2t),
+        fact("immediate_data", s.immediate_data),
+        fact("max_recv_data_segment_length", s.max_recv_data_segment_length),
+        fact("max_burst_length", s.max_burst_length),
+        fact("first_burst_length", s.first_burst_length),
+        fact("max_outstanding_r2t", s.max_outstanding_r2t),
+        fact("default_time2wait", s.default_time2wait),
+        fact("default_time2retain", s.default_time2retain),
+        fact("header_digest", digests(&s.header_digest)),
+        fact("data_digest", digests(&s.data_digest)),
+        fact("nop_interval_s", seconds(s.nop_interval.unwrap_or_default())),
+        fact("nop_timeout_s", seconds(s.nop_timeout)),
+        fact("data_out_timeout_s", seconds(s.data_out_timeout)),
+        fact("chap_algorithms", list(s.chap_algorithms.iter().map(|algorithm| algorithm.name()))),
+    ]
+}
+
+fn digests(digests: &Digests) -> String {
+    let names = [("None", digests.none), ("CRC32C", digests.crc32c)];
+    list(names.into_iter().filter(|(_, allowed)| *allowed).map(|(name, _)| name))
+}
+
+fn discovery(d: &Discovery) -> Vec<Fact> {
+    vec![
+        fact("enabled", !d.disabled),
+        users("chap", d.chap.as_deref()),
+        users("mutual", d.mutual.as_slice().into()),
+    ]
+}
+
+/// Users by their names; None, for everybody, is shown as nothing.
+fn users(key: &'static str, users: Option<&[User]>) -> Fact {
+    let users = users.unwrap_or_default();
+    let secrets =
+        users.iter().flat_map(|user| [&(user.secret.len() as u64).to_be_bytes()[..], &user.secret].concat());
+    Fact { key, shown: list(users.iter().map(|user| &user.name)), hidden: secrets.collect() }
+}
+
+fn portals(group: &PortalGroup) -> Vec<Fact> {
+    let shown = group.portals.iter().map(|portal| {
+        let told = portal.advertise.as_ref().map_or(String::new(), |told| format!(" advertised as {told}"));
+        let by_rdma = portal.transports.by_rdma();
+        let carries = if by_rdma { format!(" for {}", portal.transports) } else { String::new() };
+        format!("{}{told}{carries}", portal.listen)
+    });
+    vec![fact("portals", list(shown))]
+}
+
+fn target(t: &Target) -> Vec<Fact> {
+    let redirects = t.redirects.iter().map(|r| {
+        let how = if r.permanent { ", for good" } else { "" };
+        format!("portal group {} to {}{how}", r.portal_group, r.to)
+    });
+    vec![
+        fact("alias", option(&t.alias)),
+        fact("portal_groups", list(&t.portal_groups)),
+        fact("redirect", list(redirects)),
+        fact("offline", t.offline),
+        users("mutual", t.mutual.as_slice().into()),
+        access(&t.access),
+    ]
+}
+
+/// An access list in the order in which it decides.
+fn access(entries: &[Access]) -> Fact {
+    let mut all = Fact { key: "access", ..Fact::default() };
+    let mut shown = Vec::new();
+    for entry in entries {
+        let users = users("chap", entry.chap.as_deref());
+        all.hidden.extend((users.hidden.len() as u64).to_be_bytes());
+        all.hidden.extend(users.hidden);
+        shown.push(who(entry, &users.shown));
+    }
+    all.shown = shown.join("; ");
+    all
+}
+
+/// Whom an entry lets in, to what.
+fn who(entry: &Access, chap: &str) -> String {
+    let network = |network: &Network| format!("{}/{}", network.address, network.bits);
+    let mut parts = vec![list(&entry.initiators), list(entry.networks.iter().map(network))];
+    if entry.chap.is_some() {
+        parts.push(format!("as {chap}"));
+    }
+    if let Some(luns) = &entry.luns {
+        parts.push(format!(
+            "LUNs {}",
+            list(luns.iter().map(|(seen, of_target)| format!("{seen} = {of_target}")))
+        ));
+    }
+    let flags = [(entry.read_only, "read-only"), (entry.aen, "with events")];
+    parts.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned()));
+    parts.retain(|part| !part.is_empty());
+    if parts.is_empty() { "everybody".into() } else { parts.join(" ") }
+}
+
+fn lun(l: &Lun) -> Vec<Fact> {
+    vec![
+        fact("source", &l.source),
+        fact("kind", format!("{:?}", l.kind).to_lowercase()),
+        fact("block_size", block_size(l)),
+        fact("physical_block_size", l.physical_block_size),
+        fact("read_only", l.read_only),
+        fact("removable", l.removable),
+        fact("write_cache", l.write_cache),
+        fact("direct", l.direct),
+        fact("format", if l.raw { "raw" } else { "" }),
+        fact("on_missing_file", l.on_missing_file.name()),
+        fact("thin", l.thin),
+        fact("serial", option(&l.serial)),
+        fact("vendor", &l.vendor),
+        fact("product", &l.product),
+        fact("filters", list(l.filters.iter().map(filter))),
+    ]
+}
+
+fn block_size(l: &Lun) -> String {
+    match l.source {
+        Source::Device { .. } if !l.has_block_size => "that of the device".into(),
+        _ => l.block_size.to_string(),
+    }
+}
+
+fn filter(filter: &Filter) -> String {
+    match filter {
+        Filter::Stats => "stats".into(),
+        Filter::Delay { read_us, write_us } => {
+            format!("delay of reads {read_us} us, of writes {write_us} us")
+        }
+        Filter::Rate { iops, bytes_per_s } => format!("rate {iops} a second, {bytes_per_s} bytes a second"),
+        Filter::Error { rate, op } => format!("error in {rate} of each {op:?}").to_lowercase(),
+    }
+}
+
+fn router(r: &Router, facts: &mut BTreeMap<Place, Vec<Fact>>) {
+    let pair = r.pair.as_ref().map(|pair| {
+        let preferred = if pair.is_preferred { ", this one preferred" } else { "" };
+        let key = pair.key.map_or(String::new(), |key| format!(", key {key:#x}"));
+        let name = pair.initiator.as_ref().map_or(String::new(), |name| format!(", reserved as {name}"));
+        format!("with {} in portal group {}{preferred}{key}{name}", pair.peer, pair.group)
+    });
+    let own = vec![
+        fact("portal_groups", list(&r.portal_groups)),
+        fact("hold_s", seconds(r.hold)),
+        fact("max_sessions", option(&r.max_sessions)),
+        fact("iops", r.iops),
+        fact("bytes_per_s", r.bytes_per_s),
+        fact("pair", option(&pair)),
+    ];
+    facts.insert(Place::Router(r.name.clone()), own);
+    let upstreams =
+        r.upstreams.iter().map(|(name, u)| (Place::Upstream(r.name.clone(), name.clone()), upstream(u)));
+    facts.extend(upstreams);
+    r.targets.iter().for_each(|one| mapping(r, one, facts));
+}
+
+fn upstream(u: &Upstream) -> Vec<Fact> {
+    let hidden = match &u.source {
+        UpstreamSource::Remote { urls } => {
+            urls.iter().flat_map(|url| url.secret_text().bytes().chain([0])).collect()
+        }
+        UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => Vec::new(),
+    };
+    let shown = match &u.source {
+        UpstreamSource::Remote { urls } => list(urls),
+        UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => u.place(),
+    };
+    vec![
+        Fact { key: "source", shown, hidden },
+        fact("path", u.path.name()),
+        fact("policy", u.policy.name()),
+        fact("identity", option(&u.identity)),
+        fact("vendor", option(&u.vendor)),
+        fact("product", option(&u.product)),
+        fact("serial", option(&u.serial)),
+    ]
+}
+
+/// A mapping is known by the target that it makes, or else by its upstream.
+fn mapping(router: &Router, one: &RouterTarget, facts: &mut BTreeMap<Place, Vec<Fact>>) {
+    let name = match &one.map {
+        Map::Transparent { upstream } => format!("targets of {upstream}"),
+        Map::Target { name, .. } | Map::Lun { name, .. } => format!("target {name}"),
+    };
+    let upstream = match &one.map {
+        Map::Transparent { upstream } | Map::Target { upstream, .. } => upstream.as_str(),
+        Map::Lun { .. } => "",
+    };
+    let own = vec![
+        fact("map", one.map.kind()),
+        fact("upstream", upstream),
+        fact("access", one.access.names.join(", ")),
+        Fact { key: "entries of its access lists", ..access(&one.access.entries) },
+    ];
+    facts.insert(Place::Mapping(router.name.clone(), name.clone()), own);
+    if let Map::Lun { luns, .. } = &one.map {
+        facts.extend(luns.iter().map(|(number, from)| {
+            let behind = match from.lun {
+                Some(lun) => format!("LUN {lun} of upstream {}", from.upstream),
+                None => format!("upstream {}", from.upstream),
+            };
+            (Place::Behind(router.name.clone(), name.clone(), *number), vec![fact("source", behind)])
+        }));
+    }
+}

@@ -1,0 +1,331 @@
+//! A look at what a configuration would open, which changes nothing: `lunar check --media`.
+
+use crate::build::{
+    Held, Name, Past, can_create, cannot_open, configuration, has_identity, has_path, held, load, lockable,
+    notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
+};
+use crate::config::router::UpstreamSource;
+use crate::config::{Config, Lun, Router};
+use crate::routes::{Found, expand};
+use crate::{Cause, Problem, admin, folders, io_text, listeners};
+use lunar_block::{Facts, InUse, Spec};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// The outcome of a look.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// For these a server would not start.
+    pub problems: Vec<Problem>,
+    /// These are only to be known.
+    pub notes: Vec<String>,
+    /// A server runs by this configuration: what it has is in use as it should be.
+    pub server: Option<u32>,
+    /// All processes that may be that server: those that were started with this configuration too.
+    servers: Vec<u32>,
+}
+
+impl Examined {
+    /// Takes note of a portal that is in use: a mistake, unless the server of this configuration listens there.
+    pub fn portal_in_use(&mut self, portal: SocketAddr, problem: Problem) {
+        self.in_use(listeners::are_of(portal, &self.servers), problem);
+    }
+
+    fn in_use(&mut self, is_own: bool, problem: Problem) {
+        match is_own {
+            true => self.notes.push(problem.what),
+            false => self.problems.push(problem),
+        }
+    }
+}
+
+/// Looks at the media and the state files of a configuration, and at its admin socket. State is below `state_dir`. Of
+/// upstreams those of this host are looked at. `file` is where the configuration stands.
+pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
+    let whole = match expand(config, &Found::default()) {
+        Ok(whole) => whole,
+        Err(problems) => return Examined { problems, ..Examined::default() },
+    };
+    let luns = wanted(&whole);
+    let (max_registrants, file) = (config.max_registrants, file.canonicalize().unwrap_or(file.to_path_buf()));
+    let mut look = Look { state_dir, file, max_registrants, found: Examined::default() };
+    look.found.problems = config.routers.iter().flat_map(devices).collect();
+    look.found.problems.extend(serial_twice(&luns).err().into_iter().flatten());
+    for (name, lun) in luns {
+        if let Err(problem) = look.at(&name, lun) {
+            look.found.problems.push(of_lun(&name, problem));
+        }
+    }
+    let mut found = look.found;
+    found.servers = started_with(&look.file).into_iter().chain(found.server).collect();
+    let socket = config.server.admin_socket.as_deref();
+    if let Some((path, problem)) = socket.and_then(|path| Some((path, admin::can_bind(path).err()?))) {
+        match problem.cause {
+            Cause::InUse => {
+                let is_own = admin::listener(path).is_some_and(|pid| found.servers.contains(&pid));
+                found.in_use(is_own, problem);
+            }
+            _ => found.problems.push(problem),
+        }
+    }
+    found
+}
+
+/// What is wrong with the SCSI devices of a router.
+fn devices(router: &Router) -> Vec<Problem> {
+    let look = |(name, path): (&String, &Path)| {
+        let of_upstream = |what: String, hint: &str| {
+            let place = format!("upstream {name} of router {}: {}", router.name, path.display());
+            Problem::new(format!("{place}: {what}"), hint)
+        };
+        match path.metadata() {
+            Ok(found) if found.file_type().is_char_device() => None,
+            Ok(_) => {
+                Some(of_upstream("no SCSI generic device".into(), "lsscsi -g lists them: /dev/sg0 and so on"))
+            }
+            Err(e) => {
+                let hint = "lsscsi -g lists what there is; modprobe sg brings them up";
+                Some(of_upstream(io_text(&e), hint).because(Cause::of(e.kind())))
+            }
+        }
+    };
+    let upstreams = router.upstreams.iter().filter_map(|(name, upstream)| match &upstream.source {
+        UpstreamSource::Sg { path } => Some((name, path.as_path())),
+        _ => None,
+    });
+    upstreams.filter_map(look).collect()
+}
+
+struct Look<'a> {
+    state_dir: &'a Path,
+    /// The configuration.
+    file: PathBuf,
+    max_registrants: usize,
+    found: Examined,
+}
+
+impl Look<'_> {
+    /// In the order in which a server finds it.
+    fn at(&mut self, name: &Name, lun: &Lun) -> Result<(), Problem> {
+        let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
+        let Some(spec) = spec(lun) else { return Ok(()) };
+        let mut server = None;
+        for held in held(self.state_dir, name, lun) {
+            match server_of(&self.file, &held) {
+                // A null disk without a serial number has nothing that two servers could mix.
+                None if spec.kind == lunar_block::Kind::Null && lun.serial.is_none() => {}
+                None => return Err(held.problem),
+                Some(pid) => server = Some(pid),
+            }
+            note(held.problem.what);
+        }
+        self.found.server = self.found.server.or(server);
+        let state_file = state_path(self.state_dir, name, lun);
+        if has_identity(lun) {
+            can_create(state_file.parent().unwrap_or(self.state_dir))?;
+            lockable(self.state_dir, name, lun)?.into_iter().for_each(&mut note);
+        }
+        let past = Past::read(&state_file)?;
+        past.check_there(lun)?;
+        let raw = spec.raw || past.is_raw(lun);
+        let journal = folders::atomic(self.state_dir);
+        if has_path(lun) {
+            can_create(&journal)?;
+        }
+        let journal = Some(journal);
+        let found =
+            lunar_block::examine(&Spec { raw, journal, ..spec.clone() }).map_err(|e| cannot_open(lun, e))?;
+        match found.in_use {
+            Some(in_use) if is_of(&in_use, server) => {
+                note(format!("{} {}", in_use.error.subject, in_use.error.what));
+            }
+            Some(in_use) => return Err(cannot_open(lun, in_use.error)),
+            None => {}
+        }
+        match past.replaced(lun) {
+            Some(problem) if server.is_some() && past.is_newest(lun) => {
+                return Err(refused_by_reload(problem));
+            }
+            other => other.iter().for_each(|problem| note(problem.line())),
+        }
+        // What is to be made gets the size that was asked for.
+        let capacity = found.size.or(spec.size).unwrap_or_default();
+        past.shrunk(lun, capacity).iter().for_each(|problem| note(problem.line()));
+        let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
+        let blocks = past.blocks(lun, found.block_size);
+        let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
+        let settings = settings(name, lun, facts, self.max_registrants)?;
+        blocks.note().into_iter().chain(notes_of_size(lun, capacity)).for_each(note);
+        load(settings, &state_file).map(drop)
+    }
+}
+
+/// The process that has a lock, if it is a server of this configuration. One that was started by arguments is known by
+/// what it serves.
+fn server_of(file: &Path, held: &Held) -> Option<u32> {
+    let (pid, runs_by) = held.by.as_ref()?;
+    runs_by.as_ref().map_or(held.is_same, |runs_by| runs_by == file).then_some(*pid)
+}
+
+/// The server of this configuration is the only user, as far as this user can see.
+fn is_of(in_use: &InUse, server: Option<u32>) -> bool {
+    let (Some(pids), Some(server)) = (&in_use.pids, server) else { return false };
+    pids.iter().all(|pid| pid.unsigned_abs() == server)
+}
+
+/// Processes that were started with this configuration, as far as this user can see that.
+fn started_with(file: &Path) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| configuration(*pid).is_some_and(|of| of == file)).collect()
+}
+
+fn refused_by_reload(problem: Problem) -> Problem {
+    let hint =
+        "a reload refuses it: the log of the server names the ways to keep the old file or to serve this one";
+    Problem { hint: Some(hint.into()), ..problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+    use crate::config::tests::Folder;
+
+    /// Problems and notes, without the folder.
+    fn told(folder: &Folder, keys: &str) -> (String, String) {
+        let head =
+            "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
+        let config = parse(&format!("{head}{keys}"), &folder.0.join("t.toml"));
+        let config = config.map_err(|list| list[0].to_string()).unwrap();
+        let Examined { problems, notes, .. } =
+            examine(&config, &folder.0.join("state"), &folder.0.join("t.toml"));
+        let problems: Vec<String> = problems.into_iter().map(|problem| problem.what).collect();
+        let plain = |list: Vec<String>| {
+            let text = list.join("\n").replace("LUN 0 of iqn.2026-11.org.example:d: ", "");
+            text.replace(&format!("{}/", folder.0.display()), "")
+        };
+        (plain(problems), plain(notes))
+    }
+
+    #[test]
+    fn each_medium_is_told_as_it_is() {
+        let folder = Folder::new("examine");
+        folder.file("odd.img", vec![0; 5000], 0o600);
+        folder.file("small.img", vec![0; 1000], 0o600);
+        folder.file("image.vhdx", [&b"vhdxfile"[..], &[0; 4088]].concat(), 0o600);
+        let cases = [
+            ("path = \"image.vhdx\"", "image.vhdx: is a disk image in the format VHDX, not raw", ""),
+            ("path = \"image.vhdx\"\nformat = \"raw\"", "", ""),
+            ("path = \"new.img\"\nsize = \"1M\"", "", ""),
+            ("path = \"none.img\"", "none.img: no such file or directory", ""),
+            ("path = \"none/none.img\"\nsize = \"1M\"", "none/none.img: no such file or directory", ""),
+            (
+                "path = \"odd.img\"",
+                "",
+                "the last 392 bytes are less than a block of 512 and cannot be reached",
+            ),
+            (
+                "path = \"small.img\"\nblock_size = 4096",
+                "the medium has 1000 bytes, less than a block of 4096",
+                "",
+            ),
+            (
+                "path = \"small.img\"\nsize = \"1M\"",
+                "",
+                "the last 488 bytes are less than a block of 512 and cannot be reached\n\
+                 small.img is there and keeps its 1000 bytes; the size asked for is 1 MiB",
+            ),
+        ];
+        for (keys, problems, notes) in cases {
+            assert_eq!(told(&folder, keys), (problems.into(), notes.into()), "{keys}");
+        }
+        assert!(!folder.0.join("new.img").exists() && !folder.0.join("state").exists(), "nothing is made");
+    }
+
+    #[test]
+    fn upstreams_of_this_host_are_looked_at() {
+        let folder = Folder::new("examine-upstreams");
+        folder.file("odd.img", vec![0; 5000], 0o600);
+        let source = "[router.r.upstream]\na.file = \"none.img\"\nb.file = \"odd.img\"\n\
+            c = { sg = \"odd.img\", path = \"pass\" }\nd = { sg = \"none\", path = \"pass\" }\n\
+            e = { sg = \"/dev/null\", path = \"pass\" }\nf.urls = [\"iscsi://192.0.2.1/iqn.x:t/0\"]\n\
+            [[router.r.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:d\"\naccess = \"all\"\n\
+            lun = [{ lun = 0, upstream = \"a\" }, { lun = 1, upstream = \"b\" }, { lun = 2, upstream = \"f\" }]\n";
+        let config = parse(source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
+        let Examined { problems, notes, .. } =
+            examine(&config, &folder.0.join("state"), &folder.0.join("t.toml"));
+        let plain = |text: &str| text.replace(&format!("{}/", folder.0.display()), "");
+        let problems: Vec<String> = problems.iter().map(|problem| plain(&problem.what)).collect();
+        let none = "LUN 0 of iqn.2026-11.org.example:d: none.img: no such file or directory";
+        let [file, gone] = [
+            "c of router r: odd.img: no SCSI generic device",
+            "d of router r: none: no such file or directory",
+        ];
+        assert_eq!(problems, [format!("upstream {file}"), format!("upstream {gone}"), none.to_owned()]);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].starts_with("LUN 1 of iqn.2026-11.org.example:d: the last 392 bytes"), "{notes:?}");
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_an_upstream_can_have_and_a_server_says_the_same() {
+        let folder = Folder::new("examine-remedies");
+        folder.file("file.img", vec![0; 4096], 0o600);
+        folder.file("empty.img", "", 0o600);
+        let state = folder.0.join("state");
+        for (key, path, hint) in [
+            ("file", "none.img", "check the path, or make the file: truncate -s 1G none.img"),
+            ("file", "empty.img", "give it a size: truncate -s 1G empty.img"),
+            ("device", "none.img", "check the path; lsblk lists the disks"),
+            ("device", "file.img", "write `file` instead of `device`"),
+        ] {
+            let source = format!(
+                "[router.r.upstream]\na.{key} = \"{path}\"\n[[router.r.target]]\nmap = \"lun\"\n\
+                 name = \"iqn.2026-11.org.example:d\"\naccess = \"all\"\nlun = [{{ lun = 0, upstream = \"a\" }}]\n"
+            );
+            let config =
+                parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
+            let problems = examine(&config, &state, &folder.0.join("t.toml")).problems;
+            let told = problems[0].hint.as_deref().unwrap_or_default();
+            assert_eq!(told.replace(&format!("{}/", folder.0.display()), ""), hint);
+            let whole = expand(&config, &Found::default()).unwrap();
+            let served = crate::Units::new(&state).setup(&whole, &|_| Ok(Vec::new()));
+            assert_eq!(served.err().as_ref().map(|list| &list[0].what), Some(&problems[0].what));
+        }
+    }
+
+    #[test]
+    fn a_medium_in_use_and_damaged_state_are_problems() {
+        let folder = Folder::new("examine-use");
+        let disk = folder.file("disk.img", vec![0; 8192], 0o600);
+        let held = lunar_block::open(&lunar_block::Spec::path(&disk)).unwrap();
+        let in_use = "disk.img: is in use by another server";
+        assert_eq!(told(&folder, "path = \"disk.img\""), (in_use.into(), String::new()));
+        drop(held);
+        let lu = folder.0.join("state/lu/iqn.2026-11.org.example:d");
+        crate::create_folder(&lu).unwrap();
+        std::fs::write(lu.join("0.state"), "no state of ours").unwrap();
+        let damaged = "the saved state state/lu/iqn.2026-11.org.example:d/0.state is damaged: \
+            not the saved state of a logical unit";
+        assert_eq!(told(&folder, "path = \"disk.img\""), (damaged.into(), String::new()));
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_configuration_or_its_place() {
+        let folder = Folder::new("examine-server");
+        let file = folder.file("t.toml", "", 0o600);
+        let other = folder.file("other.toml", "", 0o600);
+        for (runs_by, is_same, is_own) in [
+            (Some(&file), false, true),
+            (Some(&other), true, false),
+            (None, true, true),
+            (None, false, false),
+        ] {
+            let by = Some((7, runs_by.cloned()));
+            let held = Held { problem: Problem::new("", ""), by, is_same };
+            assert_eq!(server_of(&file, &held), is_own.then_some(7), "{runs_by:?} {is_same}");
+        }
+        assert_eq!(server_of(&file, &Held { problem: Problem::new("", ""), by: None, is_same: true }), None);
+    }
+}

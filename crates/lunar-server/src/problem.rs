@@ -1,0 +1,228 @@
+//! What is wrong with a configuration, told so that it can be put right.
+
+pub(crate) use lunar_proto::nearest::nearest;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A line and a column, both from 1; columns count characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// What a problem is, for the exit status of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// Anything else.
+    #[default]
+    Other,
+    /// An argument is wrong.
+    Argument,
+    /// Somebody else uses it.
+    InUse,
+    /// It is not allowed.
+    NoAccess,
+    /// There is none.
+    NotFound,
+    /// There is one already.
+    Exists,
+    /// Nobody answers.
+    Unreachable,
+    /// The answer did not come in time.
+    TimedOut,
+}
+
+impl Cause {
+    /// What the operating system means.
+    pub fn of(kind: ErrorKind) -> Cause {
+        match kind {
+            ErrorKind::ResourceBusy | ErrorKind::AddrInUse => Cause::InUse,
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Cause::NoAccess,
+            ErrorKind::NotFound => Cause::NotFound,
+            ErrorKind::AddrNotAvailable
+            | ErrorKind::FileTooLarge
+            | ErrorKind::InvalidInput
+            | ErrorKind::IsADirectory
+            | ErrorKind::NotADirectory => Cause::Argument,
+            ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable => Cause::Unreachable,
+            ErrorKind::TimedOut => Cause::TimedOut,
+            _ => Cause::Other,
+        }
+    }
+}
+
+/// Something wrong, where it stands, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file it stands in or is about; None for arguments.
+    pub file: Option<PathBuf>,
+    /// Where in the file, when it stands at a place.
+    pub position: Option<Position>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub hint: Option<String>,
+    /// What it is.
+    pub cause: Cause,
+}
+
+impl Problem {
+    /// A problem that stands in no file.
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Problem {
+        let (what, hint) = (what.into(), Some(hint.into()));
+        Problem { file: None, position: None, what, hint, cause: Cause::Other }
+    }
+
+    /// All on one line, for a log.
+    pub(crate) fn line(&self) -> String {
+        self.to_string().replace("\n  hint: ", "; hint: ")
+    }
+
+    /// The same with a cause.
+    pub fn because(self, cause: Cause) -> Problem {
+        Problem { cause, ..self }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+            if let Some(position) = self.position {
+                write!(f, "{position}:")?;
+            }
+            write!(f, " ")?;
+        }
+        f.write_str(&self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with one value: the text without a place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub(crate) what: String,
+    pub(crate) hint: String,
+}
+
+/// Makes the `Err` of a value that is wrong.
+pub(crate) fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, Wrong> {
+    Err(Wrong { what: what.into(), hint: hint.into() })
+}
+
+/// A word that is none of `names`: what it was to name, and what to do unless one of them was meant.
+pub(crate) fn unknown<'a>(
+    kind: &str,
+    text: &str,
+    names: impl IntoIterator<Item = &'a str>,
+    otherwise: impl Into<String>,
+) -> Wrong {
+    let hint = nearest(text, names).map(|meant| format!("did you mean \"{meant}\"?"));
+    let what = format!("unknown {kind} \"{}\"", text.escape_debug());
+    Wrong { what, hint: hint.unwrap_or_else(|| otherwise.into()) }
+}
+
+/// Collects the problems of one file.
+pub(crate) struct Problems<'a> {
+    file: &'a Path,
+    source: &'a str,
+    list: Vec<Problem>,
+}
+
+impl<'a> Problems<'a> {
+    pub(crate) fn new(file: &'a Path, source: &'a str) -> Problems<'a> {
+        Problems { file, source, list: Vec::new() }
+    }
+
+    /// Notes a problem at a stretch of bytes of the file.
+    pub(crate) fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
+        let position = Some(self.position(at.start));
+        let hint = Some(hint.into());
+        let (file, what) = (Some(self.file.to_path_buf()), what.into());
+        self.list.push(Problem { file, position, what, hint, cause: Cause::Other });
+    }
+
+    /// Notes a value that is wrong; None, to go on without it.
+    pub(crate) fn check<T>(&mut self, at: &Range<usize>, result: Result<T, Wrong>) -> Option<T> {
+        result.map_err(|wrong| self.add(at, wrong.what, wrong.hint)).ok()
+    }
+
+    /// No problem so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The mode of the file, if others than its owner can read or write it.
+    pub(crate) fn open_to_others(&self) -> Option<u32> {
+        use std::os::unix::fs::MetadataExt;
+        let mode = self.file.metadata().ok()?.mode() & 0o7777;
+        (mode & 0o077 != 0).then_some(mode)
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> &'a Path {
+        self.file
+    }
+
+    /// The text of a stretch of bytes of the file.
+    pub(crate) fn text(&self, at: &Range<usize>) -> &'a str {
+        self.source.get(at.clone()).unwrap_or("")
+    }
+
+    /// Line and column of a byte of the file.
+    pub(crate) fn position(&self, offset: usize) -> Position {
+        let before = self.source.get(..offset).unwrap_or(self.source);
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        Position {
+            line: 1 + before.bytes().filter(|b| *b == b'\n').count(),
+            column: 1 + before[start..].chars().count(),
+        }
+    }
+
+    /// The problems in the order of the file.
+    pub(crate) fn into_list(mut self) -> Vec<Problem> {
+        self.list.sort_by_key(|problem| problem.position);
+        self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_characters() {
+        let problems = Problems::new(Path::new("x"), "a\nüb = 1\n");
+        assert_eq!(problems.position(0), Position { line: 1, column: 1 });
+        assert_eq!(problems.position(4), Position { line: 2, column: 2 });
+        assert_eq!(problems.position(900).line, 3);
+    }
+
+    #[test]
+    fn a_problem_reads_as_one_line_and_a_hint() {
+        let mut problems = Problems::new(Path::new("lunar.toml"), "a = 1");
+        problems.add(&(4..5), "a is wrong", "take another");
+        assert_eq!(problems.into_list()[0].to_string(), "lunar.toml:1:5: a is wrong\n  hint: take another");
+        assert_eq!(Problem::new("no disk", "bring one").to_string(), "no disk\n  hint: bring one");
+    }
+}

@@ -1,0 +1,447 @@
+//! From mappings to targets: what routers serve, by what was found at their upstreams.
+
+mod missing;
+
+pub use lunar_router::{Found, FoundLun, FoundTarget};
+pub use missing::{Missing, missing};
+
+use crate::config::router::{From, How, Map, Pair, Policy, Reach, RouterTarget, Upstream, UpstreamSource};
+use crate::config::{Config, Lun, Router, Share, Source, Target, iscsi_name};
+use crate::{Problem, identity};
+use lunar_initiator::multipath;
+use lunar_router::pair;
+use lunar_router::routes::{self, Place, Spec};
+use lunar_scsi::Kind;
+use lunar_target::setup::Access;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The last LUN of a single level (SAM-5 section 4.7).
+const LAST_LUN: u16 = 16383;
+
+/// The same configuration, with the targets that its routers make of what was `found`. Those of an earlier
+/// expansion are replaced. A LUN that was not found yet is not there, and a target with a chosen name is there
+/// without it.
+///
+/// # Errors
+/// When two targets would have one name.
+pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
+    expanded(config, found, false)
+}
+
+/// As [`expand`], soon after a start. Hosts may be on their way back to LUNs that were not found again yet, and would take
+/// a LUN that is missing for one that is no more: a target is off line until all that is mapped was seen.
+///
+/// # Errors
+/// As those of [`expand`].
+pub fn expand_early(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
+    expanded(config, found, true)
+}
+
+fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Vec<Problem>> {
+    let mut whole = config.clone();
+    whole.targets.retain(|target| target.router.is_none());
+    whole.awaited = awaited(config, found);
+    let own = whole
+        .targets
+        .iter()
+        .map(|target| (target.name.clone(), "a [[target]] of the configuration".to_owned()));
+    let (mut owners, mut problems): (BTreeMap<String, String>, _) = (own.collect(), Vec::new());
+    let mut disks = BTreeMap::new();
+    let mappings =
+        config.routers.iter().flat_map(|router| router.targets.iter().map(move |one| (router, one)));
+    // Chosen names stand in the configuration: they go before those that others choose.
+    let (chosen, others): (Vec<_>, Vec<_>) = mappings.partition(|(_, mapping)| mapping.map.name().is_some());
+    for (router, mapping) in chosen.into_iter().chain(others) {
+        let owner = owner(router, mapping);
+        for (name, luns) in made(router, mapping, found) {
+            let luns = shared(router, luns);
+            if let Some(first) = owners.get(&name) {
+                let problem = collision(&name, first, &owner);
+                // A name that somebody else has chosen keeps nothing of the others from being served.
+                match mapping.map.name() {
+                    Some(_) => problems.push(problem),
+                    None => tracing::error!("{problem}"),
+                }
+                continue;
+            }
+            owners.insert(name.clone(), owner.clone());
+            warn_of_twins(&name, &luns, &mut disks);
+            let depth = depth(&luns, found);
+            let offline = (luns.is_empty() || is_early) && is_awaited(router, mapping, found);
+            whole.targets.push(Target { offline, ..target(router, mapping, name, luns, depth) });
+        }
+    }
+    if problems.is_empty() { Ok(whole) } else { Err(problems) }
+}
+
+/// Nothing was seen yet of what is mapped. A host that logs in again after a restart of the router must not hear that its
+/// disk is no more: it is told to come back later, until there is something to see.
+fn is_awaited(router: &Router, mapping: &RouterTarget, found: &Found) -> bool {
+    let is_local = |upstream: &str| {
+        router.upstreams.get(upstream).is_some_and(|u| matches!(u.source, UpstreamSource::Local(_)))
+    };
+    mapping
+        .map
+        .upstreams()
+        .into_iter()
+        .any(|upstream| !is_local(upstream) && !is_seen(router, upstream, found))
+}
+
+/// An upstream was reached at least once.
+fn is_seen(router: &Router, upstream: &str, found: &Found) -> bool {
+    found.0.contains_key(&(router.name.clone(), upstream.to_owned()))
+}
+
+/// The portal groups of routers that do not know the names of their targets yet: who asks for one is told to come back, too.
+fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
+    let is_awaited = |router: &&Router| {
+        let mut unnamed = router.targets.iter().filter(|mapping| mapping.map.name().is_none());
+        unnamed.any(|mapping| is_awaited(router, mapping, found))
+    };
+    config.routers.iter().filter(is_awaited).flat_map(|router| router.portal_groups.iter().copied()).collect()
+}
+
+/// The first LUN in front of a disk, and whether this target keeps its reservations.
+type First = (String, bool);
+
+/// Tells of LUNs in front of a disk that another LUN serves, too.
+fn warn_of_twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, First>) {
+    twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
+}
+
+/// Where both are passed on, the disk itself keeps the reservations of both.
+fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, First>) -> Vec<String> {
+    let mut twins = Vec::new();
+    for (number, lun) in luns {
+        let Some(found) = lun.found.as_ref().filter(|found| !found.designators.is_empty()) else { continue };
+        let place = format!("LUN {number} of {target}");
+        let first = match disks.entry(found.designators.clone()) {
+            Entry::Occupied(first) => first.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert((place, lun.is_block));
+                continue;
+            }
+        };
+        if first.1 || lun.is_block {
+            twins.push(format!(
+                "{} and {place} are the same disk: a reservation of one does not hold on the other; {}",
+                first.0, "with path = \"pass\" for both it does"
+            ));
+        }
+        if lun.is_block {
+            *first = (place, true);
+        }
+    }
+    twins
+}
+
+/// Who has a name, for people.
+fn owner(router: &Router, mapping: &RouterTarget) -> String {
+    match &mapping.map {
+        Map::Transparent { upstream } => {
+            format!("a target of the upstream {upstream} of router {}", router.name)
+        }
+        Map::Target { .. } | Map::Lun { .. } => format!("a target of router {}", router.name),
+    }
+}
+
+fn collision(name: &str, first: &str, second: &str) -> Problem {
+    Problem::new(
+        format!("two targets are called {name}: {first}, and {second}"),
+        "give one of them a name with map = \"target\"; the portals of one storage stand in the `urls` of one upstream",
+    )
+}
+
+/// All of them have a part in the share of their router.
+fn shared(router: &Router, luns: BTreeMap<u16, Lun>) -> BTreeMap<u16, Lun> {
+    let Router { iops, bytes_per_s, .. } = *router;
+    let limited = iops > 0 || bytes_per_s > 0;
+    let share = limited.then(|| Share { router: router.name.clone(), iops, bytes_per_s });
+    luns.into_iter().map(|(number, lun)| (number, Lun { share: share.clone(), ..lun })).collect()
+}
+
+/// As many commands as the upstream takes that takes the fewest: what a host has in flight has to wait for nobody.
+fn depth(luns: &BTreeMap<u16, Lun>, found: &Found) -> Option<u32> {
+    let places = luns.values().filter_map(|lun| lun.source.place());
+    let there = places.filter_map(|place| {
+        found.targets(&place.router, &place.upstream).iter().find(|there| there.name == place.target)
+    });
+    there.map(|there| there.window).filter(|window| *window > 0).min()
+}
+
+/// An entry that lets nobody in: no initiator is without a name.
+fn nobody() -> Access {
+    Access {
+        initiators: vec![String::new()],
+        networks: Vec::new(),
+        chap: None,
+        luns: None,
+        read_only: false,
+        aen: false,
+    }
+}
+
+fn target(
+    router: &Router,
+    mapping: &RouterTarget,
+    name: String,
+    luns: BTreeMap<u16, Lun>,
+    depth: Option<u32>,
+) -> Target {
+    Target {
+        name,
+        alias: None,
+        portal_groups: router.portal_groups.clone(),
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns,
+        access: if mapping.access.none { vec![nobody()] } else { mapping.access.entries.clone() },
+        router: Some(router.name.clone()),
+        depth,
+    }
+}
+
+/// The targets that a mapping makes, by name, with their LUNs.
+fn made(router: &Router, mapping: &RouterTarget, found: &Found) -> BTreeMap<String, BTreeMap<u16, Lun>> {
+    match &mapping.map {
+        Map::Transparent { upstream } => {
+            let there = found.targets(&router.name, upstream).iter().filter(|there| is_servable(there));
+            // Of two of one name the first counts.
+            there.rev().map(|there| (there.name.clone(), all(router, upstream, there))).collect()
+        }
+        Map::Target { name, upstream } => {
+            let there =
+                router.upstreams.get(upstream).and_then(|u| there(router, upstream, u.reach(), found));
+            let luns = there.map(|there| all(router, upstream, there)).unwrap_or_default();
+            BTreeMap::from([(name.clone(), luns)])
+        }
+        Map::Lun { name, luns } => {
+            let one = |(number, from): (&u16, &From)| Some((*number, one(router, from, found)?));
+            BTreeMap::from([(name.clone(), luns.iter().filter_map(one).collect())])
+        }
+    }
+}
+
+/// A name becomes that of a target here, and of a folder: it is taken only if a file could have it.
+fn is_servable(there: &FoundTarget) -> bool {
+    let good = iscsi_name(&there.name);
+    if let Err(wrong) = &good {
+        tracing::warn!(
+            "a target of an upstream is not served: {}; {}",
+            wrong.what,
+            "map = \"target\" gives it a name"
+        );
+    }
+    good.is_ok()
+}
+
+/// The target that an upstream names, if it was found.
+fn there<'f>(router: &Router, upstream: &str, reach: Reach<'_>, found: &'f Found) -> Option<&'f FoundTarget> {
+    let name = match reach {
+        Reach::Portal => return None,
+        Reach::Target(name) | Reach::Lun(name, _) => name,
+        Reach::Local => "",
+    };
+    found.targets(&router.name, upstream).iter().find(|there| there.name == name)
+}
+
+/// All LUNs of a target, under their own numbers.
+fn all(router: &Router, upstream: &str, there: &FoundTarget) -> BTreeMap<u16, Lun> {
+    let luns = there.luns.keys().filter(|number| **number <= LAST_LUN);
+    luns.filter_map(|number| Some((*number, routed(router, upstream, there, *number)?))).collect()
+}
+
+/// What stands behind a LUN of a target that is put together.
+fn one(router: &Router, from: &From, found: &Found) -> Option<Lun> {
+    let upstream = router.upstreams.get(&from.upstream)?;
+    if let UpstreamSource::Local(source) = &upstream.source {
+        return Some(local(upstream, source));
+    }
+    let there = there(router, &from.upstream, upstream.reach(), found)?;
+    routed(router, &from.upstream, there, number(upstream, from)?)
+}
+
+/// The LUN of an upstream that stands behind one here.
+fn number(upstream: &Upstream, from: &From) -> Option<u16> {
+    match (upstream.reach(), from.lun) {
+        (Reach::Target(_), Some(number)) | (Reach::Lun(_, number), None) => Some(number),
+        (Reach::Local, None) => Some(0),
+        _ => None,
+    }
+}
+
+/// A disk of this host needs nobody to find it.
+fn local(upstream: &Upstream, source: &Source) -> Lun {
+    let lun = Lun::new(source.clone(), Kind::Disk);
+    Lun {
+        vendor: upstream.vendor.clone().unwrap_or(lun.vendor),
+        product: upstream.product.clone().unwrap_or(lun.product),
+        serial: upstream.serial.clone(),
+        is_upstream: true,
+        ..lun
+    }
+}
+
+/// A LUN that was found, as the same here; None if it was not found, or cannot be served.
+fn routed(router: &Router, name: &str, there: &FoundTarget, number: u16) -> Option<Lun> {
+    let (upstream, found) = (router.upstreams.get(name)?, there.luns.get(&number)?);
+    let source = Source::Routed(Place {
+        router: router.name.clone(),
+        upstream: name.to_owned(),
+        target: there.name.clone(),
+        lun: number,
+    });
+    if let Some(why) = not_blocks(found).filter(|_| upstream.path == How::Block) {
+        tracing::warn!("{source} is not served: {why}; path = \"pass\" carries its commands as they are");
+        return None;
+    }
+    // A pair has no way to take reservations of hosts along.
+    let reservable = router.pair.is_none();
+    let is_block = upstream.path == How::Block;
+    Some(Lun { reservable, is_block, ..as_found(upstream, found, source) })
+}
+
+/// Why the device server cannot speak for a logical unit.
+fn not_blocks(found: &FoundLun) -> Option<String> {
+    if !matches!(found.kind, DISK | CD) {
+        return Some(format!("it is of device type {:02x}h, neither a disk nor a CD", found.kind));
+    }
+    (!is_block_size(found.block_size)).then(|| format!("its blocks have {} bytes", found.block_size))
+}
+
+/// Peripheral device types (SPC-5 section 6.6.2).
+const DISK: u8 = 0;
+const CD: u8 = 5;
+
+fn is_block_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (512..=65536).contains(&bytes)
+}
+
+fn as_found(upstream: &Upstream, found: &FoundLun, source: Source) -> Lun {
+    let lun = Lun::new(source, if found.kind == CD { Kind::CdRom } else { Kind::Disk });
+    let block_size = Some(found.block_size).filter(|bytes| is_block_size(*bytes)).unwrap_or(lun.block_size);
+    let physical = found.physical_block_size;
+    // READ CAPACITY tells the ratio of both by an exponent of four bits (SBC-4 section 5.16.2).
+    let is_ratio = physical.is_power_of_two() && (block_size..=block_size << 15).contains(&physical);
+    Lun {
+        block_size,
+        physical_block_size: if is_ratio { physical } else { block_size },
+        read_only: found.read_only,
+        removable: found.removable,
+        thin: found.thin,
+        vendor: upstream.vendor.clone().unwrap_or_else(|| text(&found.vendor, 8)),
+        product: upstream.product.clone().unwrap_or_else(|| text(&found.product, 16)),
+        serial: upstream.serial.clone().or_else(|| serial(found)),
+        // Its capacity may change, and it is the same LUN.
+        found: Some(Box::new(FoundLun { revision: text(&found.revision, 4), capacity: 0, ..found.clone() })),
+        ..lun
+    }
+}
+
+/// The serial number as the logical unit tells it: some stand behind spaces, and hosts know the disk by all of it.
+fn serial(found: &FoundLun) -> Option<String> {
+    let as_told = String::from_utf8(found.serial_as_told.clone()).unwrap_or_default();
+    let is_whole = text(&as_told, MAX_SERIAL) == as_told && as_told.trim() == found.serial;
+    let serial = if is_whole { as_told } else { text(&found.serial, MAX_SERIAL) };
+    (!serial.trim().is_empty()).then_some(serial)
+}
+
+/// Bytes of a serial number that the device server tells.
+const MAX_SERIAL: usize = 200;
+
+/// What of a text SCSI can carry, which came from elsewhere.
+fn text(text: &str, most: usize) -> String {
+    text.chars().filter(|c| matches!(c, ' '..='~')).take(most).collect()
+}
+
+/// What is to be watched for a configuration.
+pub fn specs(config: &Config) -> Vec<Spec> {
+    let of = |router: &Router| -> Vec<Spec> {
+        router.upstreams.iter().filter_map(|(name, upstream)| spec(router, name, upstream)).collect()
+    };
+    config.routers.iter().flat_map(of).collect()
+}
+
+/// None for a disk of this host, which is there or not.
+fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
+    let (urls, written, how) = match &upstream.source {
+        UpstreamSource::Local(_) => return None,
+        UpstreamSource::Sg { path } => (Vec::new(), Vec::new(), routes::How::Device(path.clone())),
+        UpstreamSource::Remote { urls } => {
+            let how = if upstream.path == How::Pass { routes::How::Pass } else { routes::How::Block };
+            let parsed = urls.iter().map(|url| url.url.clone()).collect();
+            (parsed, urls.iter().map(|url| url.secret_text().to_owned()).collect(), how)
+        }
+    };
+    let policy = match upstream.policy {
+        Policy::Failover => multipath::Policy::Failover,
+        Policy::RoundRobin => multipath::Policy::RoundRobin,
+        Policy::LeastQueue | Policy::Alua => multipath::Policy::LeastQueue,
+    };
+    let known = lunar_router::upstream::Upstream::new(&router.name, name, urls);
+    let (hold, identity) = (router.hold, upstream.identity.clone());
+    let fence = router.pair.as_ref().map(|pair| key(router, pair));
+    Some(Spec {
+        upstream: lunar_router::upstream::Upstream { policy, hold, identity, fence, ..known },
+        written,
+        how,
+    })
+}
+
+/// The failover pairs of a configuration.
+pub fn pairs(config: &Config) -> Vec<pair::Spec> {
+    let one = |router: &Router| {
+        let pair = router.pair.as_ref()?;
+        Some(pair::Spec {
+            router: router.name.clone(),
+            peer: pair.peer.clone(),
+            group: pair.group,
+            preferred: pair.is_preferred,
+            key: key(router, pair),
+            seed: seed(router),
+            initiator: pair.initiator.clone(),
+            hold: router.hold,
+        })
+    };
+    config.routers.iter().filter_map(one).collect()
+}
+
+/// What tells a router from its peer, which has other portal groups, also where both are on one host.
+fn seed(router: &Router) -> String {
+    format!("{} {} {:?}", lunar_runtime::host::name(), router.name, router.portal_groups)
+}
+
+/// The reservation key: that of the configuration, or one made of the host's name, the instance and its portal
+/// groups.
+fn key(router: &Router, pair: &Pair) -> u64 {
+    pair.key.unwrap_or_else(|| identity::key(&seed(router)))
+}
+
+/// The targets that use each upstream of an expanded configuration.
+pub fn users(config: &Config) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let mut users: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    for router in &config.routers {
+        for name in router.upstreams.keys() {
+            users.insert((router.name.clone(), name.clone()), BTreeSet::new());
+        }
+        // Also before anything was found: a loop is to be seen before it is used.
+        for mapping in &router.targets {
+            let Some(name) = mapping.map.name() else { continue };
+            for upstream in mapping.map.upstreams() {
+                users.entry((router.name.clone(), upstream.into())).or_default().insert(name.into());
+            }
+        }
+    }
+    for target in &config.targets {
+        for place in target.luns.values().filter_map(|lun| lun.source.place()) {
+            let key = (place.router.clone(), place.upstream.clone());
+            users.entry(key).or_default().insert(target.name.clone());
+        }
+    }
+    users
+}
+
+#[cfg(test)]
+mod tests;

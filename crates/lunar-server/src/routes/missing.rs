@@ -1,0 +1,59 @@
+//! What a configuration maps, and what was not found.
+
+use super::{is_seen, number, there};
+use crate::config::router::{From, Map, Reach};
+use crate::config::{Config, Router};
+use lunar_router::Found;
+use lunar_router::routes::Place;
+
+/// A LUN that is mapped and not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The target here.
+    pub target: String,
+    /// LUN here.
+    pub lun: u16,
+    /// Where it is to be.
+    pub place: Place,
+    /// `awaited`: its upstream was not seen yet; `not found`: it was, and has no such LUN; `not served`: it has, and the
+    /// log says what is wrong with it.
+    pub why: &'static str,
+}
+
+/// The mapped LUNs of a router that are not there in an expanded configuration.
+pub fn missing(router: &Router, whole: &Config, found: &Found) -> Vec<Missing> {
+    let is_there = |name: &str, number: u16| {
+        let mut mine = whole.targets.iter().filter(|target| target.router.as_ref() == Some(&router.name));
+        mine.any(|target| target.name == name && target.luns.contains_key(&number))
+    };
+    let mapped = router.targets.iter().filter_map(|mapping| match &mapping.map {
+        Map::Lun { name, luns } => Some((name, luns)),
+        Map::Transparent { .. } | Map::Target { .. } => None,
+    });
+    let all = mapped.flat_map(|(name, luns)| luns.iter().map(move |(number, from)| (name, *number, from)));
+    all.filter(|(name, number, _)| !is_there(name, *number))
+        .filter_map(|(name, number, from)| absent(router, (name.as_str(), number), from, found))
+        .collect()
+}
+
+fn absent(router: &Router, (target, lun): (&str, u16), from: &From, found: &Found) -> Option<Missing> {
+    let upstream = router.upstreams.get(&from.upstream)?;
+    let behind = number(upstream, from)?;
+    let name = match upstream.reach() {
+        Reach::Target(name) | Reach::Lun(name, _) => name,
+        Reach::Portal | Reach::Local => "",
+    };
+    let is_found = || there(router, &from.upstream, upstream.reach(), found)?.luns.get(&behind);
+    let why = match (is_seen(router, &from.upstream, found), is_found()) {
+        (false, _) => "awaited",
+        (true, None) => "not found",
+        (true, Some(_)) => "not served",
+    };
+    let place = Place {
+        router: router.name.clone(),
+        upstream: from.upstream.clone(),
+        target: name.into(),
+        lun: behind,
+    };
+    Some(Missing { target: target.into(), lun, place, why })
+}

@@ -1,0 +1,233 @@
+//! What iSER and SRP cost by themselves: an initiator and a target on one core, with memory between them instead of a
+//! network, and a null disk. As `cargo xtask bench` uses it: `in_memory iser|srp read|write BYTES DEPTH SECONDS`. Prints
+//! what was reached, and the CPU time of both ends together.
+
+use lunar_block::Backend;
+use lunar_initiator::options::Transport;
+use lunar_initiator::{Lun, Options, Session};
+use lunar_rdma::mem::{self, Faults};
+use lunar_runtime::cores::Place;
+use lunar_runtime::{Buf, Cores};
+use lunar_scsi::{Identity, Lu, Settings};
+use lunar_target::setup::{Answers, Digests, Discovery, Limits, Setup, Target, Transports};
+use lunar_target::{Unit, single, srp};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "iqn.2026-11.org.example:disk";
+const CAPACITY: u64 = 1 << 30;
+/// Time that does not count: buffers and tables have their sizes after it.
+const RAMP: Duration = Duration::from_millis(200);
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+struct Load {
+    transport: Transport,
+    write: bool,
+    bytes: usize,
+    depth: usize,
+    time: Duration,
+}
+
+fn limits() -> Limits {
+    Limits {
+        connections: 2,
+        connections_before_login: 2,
+        login_timeout: Duration::from_secs(5),
+        sessions: 2,
+        sessions_per_initiator: 2,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
+        commands_per_session: 128,
+        text_bytes: 64 << 10,
+        memory: 256 << 20,
+    }
+}
+
+fn session() -> lunar_target::setup::Session {
+    let digests = Digests { none: true, crc32c: false };
+    lunar_target::setup::Session {
+        initial_r2t: true,
+        immediate_data: true,
+        max_recv_data_segment_length: 262_144,
+        max_burst_length: 1 << 20,
+        first_burst_length: 262_144,
+        max_outstanding_r2t: 1,
+        default_time2wait: 2,
+        default_time2retain: 0,
+        header_digest: digests,
+        data_digest: digests,
+        nop_interval: None,
+        nop_timeout: Duration::from_secs(5),
+        data_out_timeout: Duration::from_secs(30),
+        chap_algorithms: lunar_proto::chap::Algorithm::ALL.to_vec(),
+    }
+}
+
+fn disk() -> Result<Unit, Box<dyn Error>> {
+    let identity = Identity {
+        vendor: "LUNAR".into(),
+        product: "null".into(),
+        revision: "1".into(),
+        serial: "1".into(),
+        naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
+        designators: None,
+    };
+    let settings = Settings {
+        kind: lunar_scsi::Kind::Disk,
+        identity,
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache: true,
+        thin: false,
+        max_registrants: 4,
+        reservable: true,
+        passes: lunar_scsi::Passes::None,
+        max_atomic: 1 << 20,
+        explicit_access: true,
+    };
+    let medium = lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Null, CAPACITY))
+        .map_err(|e| e.what)?;
+    let lu = Lu::new(settings, None).map_err(|_| "the settings of the disk")?;
+    Ok(Unit::new(Arc::new(lu), medium, None))
+}
+
+fn setup() -> Result<Setup, Box<dyn Error>> {
+    let target = Target {
+        name: NAME.into(),
+        alias: None,
+        portal_groups: vec![1],
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns: BTreeMap::from([(0, Arc::new(disk()?))]),
+        access: Vec::new(),
+        instance: None,
+        depth: None,
+    };
+    Ok(Setup {
+        limits: limits(),
+        session: session(),
+        discovery: Discovery::default(),
+        portal_groups: Vec::new(),
+        targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
+        instances: Default::default(),
+        answers: Answers::default(),
+    })
+}
+
+/// Logs in to a target that is begun here.
+async fn log_in(load: Load, setup: Setup, place: Place) -> Result<Session, lunar_initiator::Error> {
+    let mut options = Options::new("iqn.2026-11.org.example:host");
+    (options.transport, options.timeouts.noop_interval) = (load.transport, Duration::ZERO);
+    let is_srp = load.transport == Transport::Srp;
+    let transports =
+        if is_srp { Transports::SRP } else { Transports { tcp: false, iser: true, ..Transports::TCP } };
+    let name = match is_srp {
+        true => format!("{:016x}", srp::port_id(NAME).guid()),
+        false => NAME.to_owned(),
+    };
+    let make = move |private: &[u8], terms: lunar_rdma::Terms| {
+        let faults: [Rc<Faults>; 2] = Default::default();
+        faults.iter().for_each(|end| end.logs.set(false));
+        let (request, connecting) = mem::request_with(private, terms, faults);
+        compio::runtime::spawn(single::serve(setup, transports, place, request)).detach();
+        connecting
+    };
+    Session::open_on(&name, options, make).await
+}
+
+async fn work(
+    lun: Arc<Lun>,
+    load: Load,
+    first: u64,
+    on: Rc<Cell<bool>>,
+    count: Rc<Cell<u64>>,
+) -> std::io::Result<()> {
+    let places = CAPACITY / load.bytes as u64;
+    let (mut buf, mut at) = (Buf::zeroed(load.bytes), first);
+    while on.get() {
+        // Steps of a large prime: no two are neighbours.
+        at = (at + 1_000_003) % places;
+        let offset = at * load.bytes as u64;
+        let (result, back) =
+            if load.write { lun.write(offset, buf, false).await } else { lun.read(offset, buf).await };
+        result?;
+        buf = back;
+        count.set(count.get() + 1);
+    }
+    Ok(())
+}
+
+/// Commands, and the CPU time of this thread for them in nanoseconds.
+async fn run(load: Load, setup: Setup, place: Place) -> Result<(u64, u64), String> {
+    let session = log_in(load, setup, place).await.map_err(|e| e.to_string())?;
+    let lun = Lun::open(&session, 0).await.map_err(|e| e.to_string())?;
+    let (on, count) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+    let workers: Vec<_> = (0..load.depth as u64)
+        .map(|first| compio::runtime::spawn(work(lun.clone(), load, first * 7919, on.clone(), count.clone())))
+        .collect();
+    lunar_runtime::sleep_until(Instant::now() + RAMP).await;
+    let (before, counted) = (cpu_ns()?, count.get());
+    lunar_runtime::sleep_until(Instant::now() + load.time).await;
+    let (used, done) = (cpu_ns()? - before, count.get() - counted);
+    on.set(false);
+    for worker in workers {
+        worker.await.map_err(|_| "a worker panicked")?.map_err(|e| e.to_string())?;
+    }
+    Ok((done, used))
+}
+
+/// CPU time of this thread, where both ends are.
+fn cpu_ns() -> Result<u64, String> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").map_err(|e| e.to_string())?;
+    stat.split(' ').next().and_then(|ns| ns.parse().ok()).ok_or_else(|| format!("schedstat: {stat}"))
+}
+
+fn measure(load: Load) -> Result<(u64, u64), Box<dyn Error>> {
+    let (setup, cores) = (setup()?, Cores::one()?);
+    let place = cores.place(None);
+    Ok(cores.wait(0, move || run(load, setup, place))??)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [transport, op, bytes, depth, seconds] = &words[..] else {
+        return Err("in_memory iser|srp read|write BYTES DEPTH SECONDS".into());
+    };
+    let load = Load {
+        transport: if transport == "srp" { Transport::Srp } else { Transport::Iser },
+        write: op == "write",
+        bytes: bytes.parse()?,
+        depth: depth.parse()?,
+        time: Duration::from_secs_f64(seconds.parse()?),
+    };
+    let (count, cpu_ns) = measure(load)?;
+    let each = cpu_ns as f64 / count.max(1) as f64;
+    println!("iops {:.0} cpu_us_per_io {:.4}", count as f64 / load.time.as_secs_f64(), each / 1e3);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_of_both_protocols_go_both_ways() {
+        for transport in [Transport::Iser, Transport::Srp] {
+            for write in [false, true] {
+                let load = Load { transport, write, bytes: 4096, depth: 8, time: Duration::from_millis(50) };
+                let (count, cpu_ns) = measure(load).expect("a measurement");
+                assert!(count > 0 && cpu_ns > 0, "{transport:?}, write: {write}: {count} in {cpu_ns} ns");
+            }
+        }
+    }
+}

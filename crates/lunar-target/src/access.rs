@@ -1,0 +1,272 @@
+//! Who may log in where, how they prove who they are, and which LUNs they see.
+
+use crate::Unit;
+use crate::setup::{Access, Discovery, Network, Setup, Target, User};
+use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
+use lunar_proto::login::{Policy, TargetInfo};
+use lunar_wire::iscsi::status::LoginStatus;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// A LUN as one initiator sees it.
+#[derive(Clone)]
+pub struct Visible {
+    /// What serves it.
+    pub unit: Arc<Unit>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Asynchronous SCSI events are sent.
+    pub aen: bool,
+}
+
+/// Initiator's LUN to what serves it.
+pub type LunMap = BTreeMap<u16, Visible>;
+
+/// A connection's view of the configuration: through which portal group, from where.
+pub struct Door {
+    /// The configuration at the time of the login.
+    pub setup: Arc<Setup>,
+    /// Tag of the portal group.
+    pub group: u16,
+    /// The initiator's address.
+    pub peer: IpAddr,
+}
+
+impl Door {
+    /// The access entry that decides for an initiator; None for a target without a list (everybody, all), an
+    /// error when nobody lets it in.
+    pub fn entry<'a>(&self, target: &'a Target, initiator: &str) -> Result<Option<&'a Access>, LoginStatus> {
+        if target.access.is_empty() {
+            return Ok(None);
+        }
+        let entry = target.access.iter().find(|a| admits(a, initiator, self.peer));
+        entry.map(Some).ok_or(LoginStatus::AUTHORIZATION_FAILURE)
+    }
+
+    /// The LUNs of a target as this initiator sees them.
+    pub fn lun_map(&self, target: &Target, initiator: &str) -> LunMap {
+        match self.entry(target, initiator) {
+            Err(_) => LunMap::new(),
+            Ok(entry) => lun_map(target, entry),
+        }
+    }
+
+    /// Whether this initiator may see the target at all, in discovery.
+    pub fn shows(&self, target: &Target, initiator: &str) -> bool {
+        self.entry(target, initiator).is_ok()
+    }
+}
+
+fn lun_map(target: &Target, entry: Option<&Access>) -> LunMap {
+    let read_only = entry.is_some_and(|a| a.read_only);
+    let aen = entry.is_some_and(|a| a.aen);
+    let visible = |unit: &Arc<Unit>| Visible { unit: unit.clone(), read_only, aen };
+    match entry.and_then(|a| a.luns.as_ref()) {
+        None => target.luns.iter().map(|(lun, unit)| (*lun, visible(unit))).collect(),
+        Some(map) => {
+            map.iter().filter_map(|(seen, lun)| Some((*seen, visible(target.luns.get(lun)?)))).collect()
+        }
+    }
+}
+
+fn admits(access: &Access, initiator: &str, peer: IpAddr) -> bool {
+    let name = access.initiators.is_empty() || access.initiators.iter().any(|p| matches(p, initiator));
+    let network = access.networks.is_empty() || access.networks.iter().any(|n| n.contains(peer));
+    name && network
+}
+
+impl Network {
+    /// Whether an address lies in it; an IPv4 address mapped into IPv6 counts as IPv4.
+    pub fn contains(&self, peer: IpAddr) -> bool {
+        match (self.address, peer.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                same_prefix(a.to_bits() as u128, b.to_bits() as u128, 32, self.bits)
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => same_prefix(a.to_bits(), b.to_bits(), 128, self.bits),
+            _ => false,
+        }
+    }
+}
+
+fn same_prefix(a: u128, b: u128, width: u32, bits: u8) -> bool {
+    (a ^ b).checked_shr(width.saturating_sub(bits as u32)).unwrap_or(0) == 0
+}
+
+/// Whether a byte of UTF-8 is not the first of its character.
+fn is_inside(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
+}
+
+/// Whether a name fits a pattern, in which * stands for any characters and ? for one.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (p, n) = (pattern.as_bytes(), name.as_bytes());
+    let (mut i, mut j) = (0, 0);
+    // Where to go on when the characters after the last * do not fit: one further into the name.
+    let mut retry = None;
+    while j < n.len() {
+        match p.get(i) {
+            Some(b'*') => {
+                retry = Some((i, j));
+                i += 1;
+            }
+            // One character, whatever its length in UTF-8.
+            Some(b'?') if !is_inside(n[j]) => {
+                i += 1;
+                j += 1 + n[j + 1..].iter().take_while(|byte| is_inside(**byte)).count();
+            }
+            Some(c) if *c == n[j] => (i, j) = (i + 1, j + 1),
+            _ => match retry {
+                Some((star, at)) => {
+                    retry = Some((star, at + 1));
+                    (i, j) = (star + 1, at + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    p[i..].iter().all(|c| *c == b'*')
+}
+
+fn authentication(
+    algorithms: &[Algorithm],
+    users: Option<&Vec<User>>,
+    mutual: Option<&User>,
+) -> Authentication {
+    let chap = |u: &User| ChapUser { name: u.name.clone(), secret: Secret::new(&u.secret) };
+    Authentication {
+        required: users.is_some(),
+        users: users.into_iter().flatten().map(chap).collect(),
+        mutual: mutual.map(chap),
+        algorithms: algorithms.to_vec(),
+    }
+}
+
+impl Policy for Door {
+    fn discovery(&self) -> Result<Authentication, LoginStatus> {
+        let Discovery { disabled, chap, mutual } = &self.setup.discovery;
+        if *disabled {
+            return Err(LoginStatus::SESSION_TYPE_UNSUPPORTED);
+        }
+        Ok(authentication(&self.setup.session.chap_algorithms, chap.as_ref(), mutual.as_ref()))
+    }
+
+    fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus> {
+        let target = self.setup.targets.get(name).filter(|target| target.portal_groups.contains(&self.group));
+        let target = target.ok_or_else(|| match self.setup.awaited.contains(&self.group) {
+            true => LoginStatus::SERVICE_UNAVAILABLE,
+            false => LoginStatus::NOT_FOUND,
+        })?;
+        let entry = self.entry(target, initiator)?;
+        if target.offline {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
+        let redirect = target.redirects.iter().find(|r| r.portal_group == self.group);
+        Ok(TargetInfo {
+            alias: target.alias.clone(),
+            authentication: authentication(
+                &self.setup.session.chap_algorithms,
+                entry.and_then(|a| a.chap.as_ref()),
+                target.mutual.as_ref(),
+            ),
+            redirect: redirect.map(|r| (r.to.clone(), r.permanent)),
+        })
+    }
+
+    fn authorize(
+        &self,
+        target: Option<&str>,
+        initiator: &str,
+        user: Option<&str>,
+    ) -> Result<(), LoginStatus> {
+        // Authentication admitted the users of this very entry only; what is left is a list that asks for
+        // one.
+        let Some(target) = target.and_then(|t| self.setup.targets.get(t)) else { return Ok(()) };
+        match self.entry(target, initiator)? {
+            Some(Access { chap: Some(users), .. }) => {
+                let listed = user.is_some_and(|u| users.iter().any(|x| x.name == u));
+                if listed { Ok(()) } else { Err(LoginStatus::AUTHORIZATION_FAILURE) }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An address for SendTargets: host:port,tag. Of a portal that is bound to every address, the one that the initiator has
+/// reached is one that it can reach; None: that is an address of the other family, which the portal does not take.
+pub fn target_address(told: Option<&str>, bound: SocketAddr, local: SocketAddr, tag: u16) -> Option<String> {
+    match told {
+        Some(host) => Some(format!("{host},{tag}")),
+        None if !bound.ip().is_unspecified() => Some(format!("{bound},{tag}")),
+        None if bound.is_ipv4() != local.is_ipv4() => None,
+        None => Some(format!("{},{tag}", SocketAddr::new(local.ip(), bound.port()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, fits) in [
+            ("*", "", true),
+            ("*", "iqn.x", true),
+            ("iqn.1993-08.org.debian:*", "iqn.1993-08.org.debian:01:ab", true),
+            ("iqn.1993-08.org.debian:*", "iqn.1993-08.org.debian", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("m?ller", "m\u{fc}ller", true),
+            ("m??ller", "m\u{fc}ller", false),
+            ("*?ler", "m\u{fc}ler", true),
+            ("abc", "abcd", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        let at = |a: &str| a.parse().expect("an address");
+        for (told, bound, local, address) in [
+            (None, "192.0.2.1:1", "192.0.2.9:2", Some("192.0.2.1:1,7")),
+            (None, "[2001:db8::1]:1", "192.0.2.9:2", Some("[2001:db8::1]:1,7")),
+            (None, "0.0.0.0:1", "192.0.2.9:2", Some("192.0.2.9:1,7")),
+            (None, "[::]:1", "[2001:db8::9]:2", Some("[2001:db8::9]:1,7")),
+            (None, "0.0.0.0:1", "[2001:db8::9]:2", None),
+            (None, "[::]:1", "192.0.2.9:2", None),
+            (Some("storage.example.org"), "[::]:1", "192.0.2.9:2", Some("storage.example.org,7")),
+        ] {
+            assert_eq!(target_address(told, at(bound), at(local), 7).as_deref(), address, "{bound} {local}");
+        }
+    }
+
+    #[test]
+    fn demand_has_the_allowed_algorithms_alone() {
+        let users = vec![User { name: "alice".into(), secret: b"twelve bytes".to_vec().into() }];
+        let demand = authentication(&[Algorithm::Sha3], Some(&users), None);
+        assert!(demand.required);
+        assert_eq!(demand.algorithms, [Algorithm::Sha3]);
+    }
+
+    #[test]
+    fn networks() {
+        let net = |a: &str, bits| Network { address: a.parse().expect("an address"), bits };
+        let ip = |a: &str| a.parse().expect("an address");
+        for (network, peer, inside) in [
+            (net("10.0.0.0", 8), "10.255.1.2", true),
+            (net("10.0.0.0", 8), "11.0.0.1", false),
+            (net("0.0.0.0", 0), "192.0.2.1", true),
+            (net("192.0.2.7", 32), "192.0.2.7", true),
+            (net("192.0.2.7", 32), "192.0.2.6", false),
+            (net("10.0.0.0", 8), "::ffff:10.1.1.1", true),
+            (net("::", 0), "2001:db8::1", true),
+            (net("2001:db8::", 32), "2001:db9::1", false),
+            (net("::1", 128), "127.0.0.1", false),
+        ] {
+            assert_eq!(network.contains(ip(peer)), inside, "{network:?} {peer}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Copies between two logical units, among others who use them.
+
+use super::super::tests::{port, settings};
+use super::*;
+use lunar_block::{Backend, Kind, Spec};
+use lunar_scsi::{CopyRange, Lu, Nexus, Settings, Shard};
+use lunar_wire::scsi::{Status, op};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const BLOCK: u64 = 512;
+const STEPS: u64 = 3;
+const LEN: u64 = STEPS * STEP as u64;
+
+/// Two logical units, the first full of sevens.
+fn units() -> [Arc<Unit>; 2] {
+    [1, 2].map(|number| {
+        let mut settings = Settings { capacity: LEN, ..settings(true) };
+        settings.identity.naa[7] = number;
+        let backend: Arc<dyn Backend> = match lunar_block::open(&Spec::sized(Kind::Memory, LEN)) {
+            Ok(backend) => backend,
+            Err(e) => panic!("{}: {}", e.subject, e.what),
+        };
+        let mut buf = Buf::zeroed(LEN as usize);
+        buf.fill(if number == 1 { 7 } else { 0 });
+        assert!(now(backend.write(0, buf, false)).0.is_ok());
+        Arc::new(Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), backend, None))
+    })
+}
+
+fn poll<F: Future>(f: Pin<&mut F>) -> Poll<F::Output> {
+    f.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn now<T>(work: impl Future<Output = T>) -> T {
+    match poll(pin!(work)) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn attach(unit: &Arc<Unit>) -> Nexus {
+    let mut nexus = unit.lu.attach(port(), false);
+    assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
+    nexus
+}
+
+/// The first bytes of each step's part of a medium.
+fn parts(unit: &Arc<Unit>) -> [u8; STEPS as usize] {
+    let (result, buf) = now(unit.backend().read(0, Buf::zeroed(LEN as usize)));
+    result.expect("memory");
+    std::array::from_fn(|step| buf[step * STEP])
+}
+
+/// A session that sees both, and has sent a command to one of them.
+struct Session<'a> {
+    units: &'a [Arc<Unit>; 2],
+    nexuses: [Nexus; 2],
+    members: [Member; 2],
+    /// Which got the command, and how it steps in.
+    own: (usize, Entry),
+    aborted: Cell<bool>,
+    /// How often it was asked what may be copied, and what happens then.
+    asked: Cell<u64>,
+    then: RefCell<Box<dyn FnMut(u64) + 'a>>,
+}
+
+impl<'a> Session<'a> {
+    fn new(units: &'a [Arc<Unit>; 2], own: (usize, Entry)) -> Session<'a> {
+        Session {
+            units,
+            nexuses: units.each_ref().map(attach),
+            members: units.each_ref().map(|u| u.gate.member(Shard::mine())),
+            own,
+            aborted: Cell::new(false),
+            asked: Cell::new(0),
+            then: RefCell::new(Box::new(|_| {})),
+        }
+    }
+
+    fn then(self, then: impl FnMut(u64) + 'a) -> Session<'a> {
+        Session { then: RefCell::new(Box::new(then)), ..self }
+    }
+
+    fn end(&self, naa: &[u8]) -> End {
+        let at = naa[7] as usize - 1;
+        let (unit, member) = (self.units[at].clone(), self.members[at].clone());
+        let medium = unit.lu.medium();
+        End { lun: at as u16, unit, nexus: self.nexuses[at].id(), member, medium }
+    }
+
+    /// Copies all of one to the other; which one tells `from`.
+    async fn copy(&self, from: usize) -> Ended {
+        let naa = |at: usize| self.units[at].lu.settings().identity.naa.clone();
+        let segment = CopySegment {
+            source: naa(from),
+            destination: naa(1 - from),
+            source_lba: 0,
+            destination_lba: 0,
+            blocks: LEN / BLOCK,
+            count_by_destination: false,
+            source_block_size: 0,
+            destination_block_size: 0,
+        };
+        let (own, _) = self.own;
+        let list = (self.nexuses[own].id(), 1, vec![segment]);
+        run(&self.units[own], &Pool::new(64 << 20), list, self).await
+    }
+}
+
+impl Surroundings for Session<'_> {
+    fn luns(&self) -> Vec<u16> {
+        vec![0, 1]
+    }
+    fn copy_ends(&self, _: u16, segment: &CopySegment) -> Result<Ends, Sense> {
+        Ok(Ends { source: self.end(&segment.source), destination: self.end(&segment.destination) })
+    }
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
+        self.asked.set(self.asked.get() + 1);
+        (self.then.borrow_mut())(self.asked.get());
+        let nexus = |end: &End| &self.nexuses[end.lun as usize];
+        segment.range(number, nexus(&ends.source), nexus(&ends.destination))
+    }
+    fn own_gate(&self) -> Option<(Member, Entry)> {
+        let (own, entry) = self.own;
+        Some((self.members[own].clone(), entry))
+    }
+    fn abort(&self, _: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn is_aborted(&self) -> bool {
+        self.aborted.get()
+    }
+}
+
+/// Before the first step the range is asked once, to know how much there is to do.
+const FIRST: u64 = 2;
+
+#[test]
+fn a_copy_waits_for_who_is_alone_at_either_end() {
+    for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let units = units();
+        let session = Session::new(&units, (own, Entry::Beside));
+        let other = units[alone].gate.member(Shard::mine());
+        let held = now(other.enter_alone());
+        let mut copy = pin!(session.copy(0));
+        assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
+        assert_eq!(parts(&units[1]), [0; 3]);
+        drop(held);
+        assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(Outcome::Good))));
+        assert_eq!(parts(&units[1]), [7; 3]);
+    }
+}
+
+/// COMPARE AND WRITE gets in between two steps, and during none.
+#[test]
+fn who_wants_to_be_alone_waits_for_one_step() {
+    for place in [0, 1] {
+        let units = units();
+        let other = units[place].gate.member(Shard::mine());
+        let mut alone = Box::pin(other.enter_alone());
+        let wants = |asked| {
+            if asked == FIRST {
+                assert!(poll(alone.as_mut()).is_pending(), "the copy is inside");
+            }
+        };
+        {
+            let session = Session::new(&units, (0, Entry::Beside)).then(wants);
+            let mut copy = pin!(session.copy(0));
+            assert!(poll(copy.as_mut()).is_pending(), "after the first step it waits");
+            assert_eq!(parts(&units[1]), [7, 0, 0]);
+        }
+        assert!(poll(alone.as_mut()).is_ready());
+    }
+}
+
+/// An ORDERED copy is one command to those of its own logical unit.
+#[test]
+fn an_ordered_copy_lets_nobody_in() {
+    let units = units();
+    let other = units[0].gate.member(Shard::mine());
+    let looks = |_| {
+        assert!(
+            !other.try_enter() || {
+                other.leave();
+                false
+            },
+            "in the midst of it"
+        )
+    };
+    let session = Session::new(&units, (0, Entry::Alone)).then(looks);
+    assert!(now(session.copy(0)).is_ok());
+    assert_eq!((session.asked.get(), parts(&units[1])), (1 + STEPS, [7; 3]));
+    assert!(other.try_enter());
+}
+
+/// A reservation that came with the second step stops it.
+#[test]
+fn reservations_are_asked_for_at_each_step() {
+    for place in [0, 1] {
+        let units = units();
+        let mut other = attach(&units[place]);
+        let reserves = |asked| {
+            if asked == FIRST + 1 {
+                let mut cdb = [0; 16];
+                cdb[0] = op::RESERVE_6;
+                assert!(other.begin(&cdb).is_ok());
+            }
+        };
+        let session = Session::new(&units, (0, Entry::Beside)).then(reserves);
+        let byte = if place == 0 { 4 } else { 6 };
+        let refused = Sense::COPY_TARGET_UNREACHABLE.segment(0, byte);
+        assert!(now(session.copy(0)).is_err_and(|f| f.sense == Some(refused)), "{place}");
+        assert_eq!(parts(&units[1]), [7, 0, 0]);
+    }
+}
+
+/// Neither are bytes of two media mixed, nor is the second written to by a command that was about the first.
+#[test]
+fn a_copy_ends_where_a_medium_becomes_another_one() {
+    for (at, byte) in [(0, 4), (1, 6)] {
+        let units = units();
+        let lu = &units[at].lu;
+        let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
+            if asked == FIRST {
+                assert!(lu.redefine(Settings::clone(&lu.settings()), true).is_ok());
+            }
+        });
+        let aborted = Sense::COPY_ABORTED.segment(0, byte);
+        assert!(now(session.copy(0)).is_err_and(|f| f.sense == Some(aborted)), "{at}");
+        assert_eq!(parts(&units[1]), [7, 0, 0]);
+    }
+}
+
+#[test]
+fn an_aborted_copy_ends_between_two_steps() {
+    let units = units();
+    let other = units[1].gate.member(Shard::mine());
+    let alone = RefCell::new(Box::pin(other.enter_alone()));
+    let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
+        if asked == FIRST {
+            assert!(poll(alone.borrow_mut().as_mut()).is_pending());
+        }
+    });
+    let mut copy = pin!(session.copy(0));
+    assert!(poll(copy.as_mut()).is_pending(), "the second step waits for who wants to be alone");
+    let Poll::Ready(held) = poll(alone.borrow_mut().as_mut()) else { panic!("nobody is inside") };
+    session.aborted.set(true);
+    drop(held);
+    assert!(matches!(poll(copy.as_mut()), Poll::Ready(Err(f)) if f.status == Status::TaskAborted));
+    assert_eq!(parts(&units[1]), [7, 0, 0]);
+}
+
+/// What a thread does with both logical units, at the one of this number, in a round.
+type Work = fn(&[Arc<Unit>; 2], usize, usize);
+
+/// Copies in opposite directions, ORDERED or not, and in each logical unit one who wants to be alone.
+#[test]
+fn copies_in_opposite_directions_end() {
+    const ROUNDS: usize = 100;
+    let units = units();
+    let (done, ended) = mpsc::channel();
+    let copies = |units: &[Arc<Unit>; 2], from: usize, round: usize| {
+        let entry = [Entry::Beside, Entry::Alone, Entry::Ahead][round % 3];
+        assert!(wait(Session::new(units, (from, entry)).copy(from)).is_ok());
+    };
+    let excludes = |units: &[Arc<Unit>; 2], at: usize, _| {
+        let _alone = wait(units[at].gate.member(Shard::mine()).enter_alone());
+        std::thread::sleep(Duration::from_micros(200));
+    };
+    for (at, work) in [(0, copies as Work), (1, copies), (0, excludes), (1, excludes)] {
+        let (units, done) = (units.clone(), done.clone());
+        std::thread::spawn(move || {
+            (0..ROUNDS).for_each(|round| work(&units, at, round));
+            let _ = done.send(());
+        });
+    }
+    for _ in 0..4 {
+        ended.recv_timeout(Duration::from_secs(60)).expect("they wait for each other");
+    }
+}
+
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    compio::runtime::Runtime::new().expect("a runtime").block_on(work)
+}

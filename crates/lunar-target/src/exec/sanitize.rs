@@ -1,0 +1,87 @@
+//! SANITIZE (SBC-4 section 4.11): the whole medium is overwritten or erased, with progress to be asked for.
+
+use super::{Ended, Outcome, STEP, WRITE, failed, flush};
+use crate::Unit;
+use lunar_runtime::Pool;
+use lunar_scsi::Failure;
+use lunar_wire::scsi::Sense;
+use std::sync::Arc;
+
+/// What to do with the medium.
+pub struct Job {
+    /// Overwrite with this, or erase.
+    pub pattern: Option<Vec<u8>>,
+    /// How often.
+    pub passes: u8,
+    /// Invert the pattern from one pass to the next.
+    pub invert: bool,
+}
+
+/// That it runs is kept already ([`super::keep`]). Nothing ends the work before its time, not even the end of its command:
+/// it goes on behind the status with `immediate`, and when this is dropped because the task was aborted (SBC-4 section
+/// 4.11).
+pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> Ended {
+    let (unit, pool) = (unit.clone(), pool.clone());
+    let (end, ended) = flume::bounded(1);
+    let whole = async move {
+        if immediate {
+            let _ = end.try_send(Ok(Outcome::Good));
+        }
+        let result = work(&unit, &pool, job).await;
+        let _ = end.try_send(result); // to a command that has its status already, or is gone
+    };
+    lunar_runtime::spawn(whole);
+    ended.recv_async().await.unwrap_or(Err(Sense::INTERNAL_FAILURE.into()))
+}
+
+async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
+    let result = overwrite(unit, pool, &job).await;
+    unit.lu.sanitized(result.as_ref().map(drop));
+    keep(unit).await;
+    result.map(|()| Outcome::Good)
+}
+
+/// A restart must know that the medium is not clean; what has no state file forgets its medium as well.
+async fn keep(unit: &Arc<Unit>) {
+    if let Err(error) = unit.save().await
+        && error.kind() != std::io::ErrorKind::Unsupported
+    {
+        tracing::error!(%error, state_file = ?unit.state_file, "the sanitize state could not be kept");
+    }
+}
+
+async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failure> {
+    let capacity = unit.backend().facts().capacity;
+    let passes = if job.pattern.is_some() { job.passes.max(1) as u64 } else { 1 };
+    for pass in 0..passes {
+        let mut at = 0;
+        while at < capacity {
+            let n = (capacity - at).min(64 * STEP as u64);
+            stretch(unit, pool, job, pass, at, n).await?;
+            at += n;
+            let share =
+                (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
+            unit.lu.sanitize_progress(share as u16);
+        }
+        // Else a cache may put one pass in place of the other, and the medium sees the last one only.
+        flush(unit).await?;
+    }
+    Ok(())
+}
+
+async fn stretch(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    job: &Job,
+    pass: u64,
+    at: u64,
+    n: u64,
+) -> Result<(), Failure> {
+    let Some(pattern) = &job.pattern else {
+        let erased = unit.backend().write_zeroes(at, n, true).await;
+        return erased.map_err(|e| failed(unit, &e, at, &WRITE));
+    };
+    let size = unit.lu.settings().block_size;
+    let block = lunar_scsi::overwrite_block(pattern, size, pass as u8, job.passes, job.invert);
+    super::provision::repeat(unit, pool, (at, n), &block, &|| true).await
+}

@@ -1,0 +1,488 @@
+//! What is acknowledged as stable, on a disk that loses its cache; and what the logical unit counts.
+
+mod troubled;
+
+use super::*;
+use lunar_block::testing::Lossy;
+use lunar_block::{Backend, Kind, Spec};
+use lunar_scsi::{Identity, Lu, Nexus, Port, Protocol, Settings, TargetPort};
+use lunar_wire::scsi::op;
+
+const BLOCK: usize = 512;
+const CAPACITY: u64 = 1 << 20;
+const FUA: u8 = 0x08;
+/// Cache loss: nothing that was not stable is left; then with some of it left, whatever it is.
+const LOSSES: [Option<u64>; 4] = [None, Some(1), Some(2), Some(3)];
+
+/// No command here needs more than its logical unit. True: it is aborted.
+struct Nothing(bool);
+
+impl Surroundings for Nothing {
+    fn luns(&self) -> Vec<u16> {
+        Vec::new()
+    }
+    fn copy_ends(&self, _: u16, _: &CopySegment) -> Result<copy::Ends, Sense> {
+        Err(Sense::LUN_NOT_SUPPORTED)
+    }
+    fn copy_range(&self, _: u16, _: &CopySegment, _: &copy::Ends) -> Result<CopyRange, Sense> {
+        Err(Sense::LUN_NOT_SUPPORTED)
+    }
+    fn own_gate(&self) -> Option<(Member, Entry)> {
+        None
+    }
+    fn abort(&self, _: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.0
+    }
+}
+
+/// A logical unit on a lossy disk, and one nexus of it.
+struct Disk {
+    lossy: Arc<Lossy>,
+    unit: Arc<Unit>,
+    nexus: Nexus,
+    pool: Pool,
+}
+
+pub(super) fn settings(write_cache: bool) -> Settings {
+    Settings {
+        kind: lunar_scsi::Kind::Disk,
+        identity: Identity {
+            vendor: "LUNAR".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "1".into(),
+            serial: "1".into(),
+            naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
+        },
+        block_size: BLOCK as u32,
+        physical_block_size: BLOCK as u32,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache,
+        thin: true,
+        max_registrants: 4,
+        reservable: true,
+        passes: lunar_scsi::Passes::None,
+        max_atomic: 1 << 20,
+        explicit_access: true,
+    }
+}
+
+fn memory() -> Arc<dyn Backend> {
+    lunar_block::open(&Spec::sized(Kind::Memory, CAPACITY))
+        .unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
+}
+
+pub fn lu(write_cache: bool) -> Arc<Lu> {
+    Arc::new(Lu::new(settings(write_cache), None).expect("settings"))
+}
+
+pub fn port() -> Arc<Port> {
+    Arc::new(Port {
+        initiator: "iqn.2026-11.org.example:host".into(),
+        isid: [0x80, 0, 0, 1, 0, 0],
+        user: String::new(),
+        target: "iqn.2026-11.org.example:disk".into(),
+        tag: 1,
+        ports: [TargetPort { protocol: Protocol::Iscsi, group: 1 }].into(),
+    })
+}
+
+fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
+    let lu = lu(write_cache);
+    let mut nexus = lu.attach(port(), false);
+    assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
+    (Arc::new(Unit::new(lu, backend, None)), nexus)
+}
+
+impl Disk {
+    fn new(write_cache: bool) -> Disk {
+        let lossy = Arc::new(Lossy::new(memory()));
+        let (unit, nexus) = unit(write_cache, lossy.clone());
+        Disk { lossy, unit, nexus, pool: Pool::new(64 << 20) }
+    }
+
+    /// Runs a CDB to its end.
+    async fn end(&mut self, cdb: &[u8], data: &[u8]) -> Ended {
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        let plan = match self.nexus.begin(&padded)? {
+            Plan::Parameters { .. } => self.nexus.parameters(&padded, data)?,
+            plan => plan,
+        };
+        let plan = keep(&self.unit, Ok(plan)).await?;
+        let data = (plan.data_out_len() > 0).then(|| {
+            let mut buf = Buf::zeroed(data.len());
+            buf.copy_from_slice(data);
+            buf
+        });
+        run(&self.unit, &self.pool, plan, data, &Nothing(false)).await
+    }
+
+    async fn good(&mut self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
+        match self.end(cdb, data).await {
+            Ok(Outcome::Medium(buf)) => buf.to_vec(),
+            Ok(Outcome::Data(data)) => data,
+            Ok(_) => Vec::new(),
+            Err(f) => panic!("{cdb:02x?}: {f:?}"),
+        }
+    }
+
+    async fn write(&mut self, lba: u8, byte: u8, flags: u8) {
+        self.good(&write(op::WRITE_10, lba, flags), &[byte; BLOCK]).await;
+    }
+
+    /// The block when the cache is lost in this way.
+    async fn left(&mut self, lba: u8, loss: Option<u64>) -> Vec<u8> {
+        self.lossy.lose(loss).await.expect("the medium is well");
+        self.good(&[op::READ_10, 0, 0, 0, 0, lba, 0, 0, 1, 0], &[]).await
+    }
+
+    /// A counter of LOG SENSE: bytes, or errors.
+    async fn logged(&mut self, page: u8, parameter: u8) -> u64 {
+        let data = self.good(&[op::LOG_SENSE, 0, 0x40 | page, 0, 0, 0, parameter, 0, 0xff, 0], &[]).await;
+        u64::from_be_bytes(data[8..16].try_into().expect("8 bytes"))
+    }
+}
+
+fn write(opcode: u8, lba: u8, flags: u8) -> [u8; 10] {
+    [opcode, flags, 0, 0, 0, lba, 0, 0, 1, 0]
+}
+
+fn runs(test: impl Future<Output = ()>) {
+    compio::runtime::Runtime::new().expect("a runtime").block_on(test);
+}
+
+/// Otherwise the tests below would prove nothing.
+#[test]
+fn a_cached_write_may_be_lost() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        disk.write(1, 7, 0).await;
+        assert_eq!(disk.left(1, None).await, [0; BLOCK]);
+    });
+}
+
+#[test]
+fn a_write_with_fua_is_stable() {
+    runs(async {
+        for loss in LOSSES {
+            let mut disk = Disk::new(true);
+            disk.write(1, 6, 0).await;
+            disk.write(1, 7, FUA).await;
+            assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
+        }
+    });
+}
+
+#[test]
+fn without_write_cache_every_write_is_stable() {
+    runs(async {
+        for loss in LOSSES {
+            let mut disk = Disk::new(false);
+            disk.write(1, 7, 0).await;
+            assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
+        }
+    });
+}
+
+/// MODE SELECT takes WCE away: what comes after it is stable.
+#[test]
+fn a_write_cache_that_is_switched_off_is_off() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        let mut list = [0; 24];
+        list[4..6].copy_from_slice(&[0x08, 0x12]);
+        disk.good(&[op::MODE_SELECT_6, 0x10, 0, 0, list.len() as u8, 0], &list).await;
+        disk.write(1, 7, 0).await;
+        assert_eq!(disk.left(1, None).await, [7; BLOCK]);
+    });
+}
+
+#[test]
+fn a_flush_makes_the_writes_before_it_stable() {
+    runs(async {
+        for cdb in [&[op::SYNCHRONIZE_CACHE_10][..], &[op::SYNCHRONIZE_CACHE_16]] {
+            for loss in LOSSES {
+                let mut disk = Disk::new(true);
+                disk.write(1, 7, 0).await;
+                disk.write(2, 8, 0).await;
+                disk.good(cdb, &[]).await;
+                disk.write(2, 9, 0).await;
+                assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
+                let after = disk.left(2, None).await;
+                assert!(after == [8; BLOCK] || after == [9; BLOCK], "{:02x?}", &after[..4]);
+            }
+        }
+    });
+}
+
+/// The rarer writes: with FUA, or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in
+/// any case.
+#[test]
+fn rarer_writes_keep_the_promise_too() {
+    let mut verify = write(op::WRITE_VERIFY_10, 1, 0).to_vec();
+    verify.resize(10, 0);
+    let same = write(op::WRITE_SAME_10, 1, 0).to_vec();
+    let mut compare = vec![0; 16];
+    (compare[0], compare[9], compare[13]) = (op::COMPARE_AND_WRITE, 1, 1);
+    let mut or = vec![0; 16];
+    (or[0], or[9], or[13]) = (op::ORWRITE_16, 1, 1);
+    let block = vec![7; BLOCK];
+    let both = [vec![0; BLOCK], block.clone()].concat();
+    runs(async {
+        for (cdb, data, fua) in
+            [(&verify, &block, false), (&same, &block, false), (&compare, &both, true), (&or, &block, true)]
+        {
+            let mut disk = Disk::new(false);
+            disk.good(cdb, data).await;
+            assert_eq!(disk.left(1, None).await, [7; BLOCK], "{:02x} without a write cache", cdb[0]);
+            if fua {
+                let mut disk = Disk::new(true);
+                let mut cdb = cdb.clone();
+                cdb[1] |= FUA;
+                disk.good(&cdb, data).await;
+                assert_eq!(disk.left(1, None).await, [7; BLOCK], "{:02x} with FUA", cdb[0]);
+            }
+        }
+        let mut disk = Disk::new(true);
+        disk.good(&verify, &block).await;
+        assert_eq!(disk.left(1, None).await, [7; BLOCK], "verified is written");
+        let mut disk = Disk::new(true);
+        disk.write(1, 7, 0).await;
+        disk.good(&[op::START_STOP_UNIT, 0, 0, 0, 0], &[]).await;
+        disk.good(&[op::START_STOP_UNIT, 0, 0, 0, 1], &[]).await;
+        assert_eq!(disk.left(1, None).await, [7; BLOCK], "stopped is flushed");
+    });
+}
+
+const WRITES: u8 = 2;
+const READS: u8 = 3;
+const VERIFIES: u8 = 5;
+const OTHERS: u8 = 6;
+const BYTES: u8 = 5;
+const ERRORS: u8 = 6;
+
+#[test]
+fn the_log_tells_what_was_done() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        disk.write(1, 7, 0).await;
+        disk.good(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 3, 0], &[]).await;
+        disk.good(&[op::VERIFY_10, 0, 0, 0, 0, 1, 0, 0, 2, 0], &[]).await;
+        for (page, blocks) in [(WRITES, 1), (READS, 3), (VERIFIES, 2)] {
+            assert_eq!(disk.logged(page, BYTES).await, blocks * BLOCK as u64, "page {page:02x}");
+            assert_eq!(disk.logged(page, ERRORS).await, 0, "page {page:02x}");
+        }
+        assert_eq!(disk.logged(OTHERS, 0).await, 0);
+    });
+}
+
+/// Every access fails; a miscompare is no error of the medium.
+#[test]
+fn the_log_tells_what_failed() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        let failing = lunar_block::filter::error(memory(), lunar_block::filter::Op::Read, 1.0, None);
+        (disk.unit, disk.nexus) = unit(true, failing);
+        assert!(disk.end(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
+        assert!(disk.end(&[op::VERIFY_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
+        for (page, errors) in [(WRITES, 0), (READS, 1), (VERIFIES, 1)] {
+            assert_eq!(disk.logged(page, ERRORS).await, errors, "page {page:02x}");
+            assert_eq!(disk.logged(page, BYTES).await, 0, "page {page:02x}");
+        }
+        let mut disk = Disk::new(true);
+        assert!(disk.end(&[op::VERIFY_10, 2, 0, 0, 0, 1, 0, 0, 1, 0], &[7; BLOCK]).await.is_err());
+        assert_eq!(disk.logged(VERIFIES, ERRORS).await, 0, "a miscompare");
+    });
+}
+
+/// A long operation ends between two of its steps.
+#[test]
+fn an_aborted_operation_stops() {
+    runs(async {
+        let disk = Disk::new(true);
+        let all = CAPACITY;
+        let verify = Op::Verify { offset: 0, len: all, compare: lunar_scsi::Compare::Nothing };
+        let same = Op::WriteSame {
+            offset: 0,
+            len: all,
+            zero: false,
+            unmap: false,
+            block_size: BLOCK as u32,
+            stable: false,
+        };
+        let zeros = Op::WriteSame {
+            offset: 0,
+            len: all,
+            zero: true,
+            unmap: false,
+            block_size: BLOCK as u32,
+            stable: false,
+        };
+        let unmap = Op::Unmap { extents: vec![(0, all)], stable: false };
+        let block = Some(vec![7; BLOCK]);
+        for (op, data) in [(verify, None), (same, block), (zeros, None), (unmap, None)] {
+            let data = data.map(|d| {
+                let mut buf = Buf::zeroed(d.len());
+                buf.copy_from_slice(&d);
+                buf
+            });
+            let plan = Plan::Op(Box::new(op));
+            let ended = run(&disk.unit, &disk.pool, plan, data, &Nothing(true)).await;
+            assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));
+        }
+        let read = disk.unit.backend().read(0, Buf::zeroed(BLOCK)).await;
+        assert!(read.1.iter().all(|b| *b == 0), "nothing was written after the abort");
+    });
+}
+
+/// A PERSISTENT RESERVE OUT: service action, key, service action key; everything persists (APTPL).
+fn reserve_out(action: u8, key: u8, action_key: u8) -> ([u8; 10], [u8; 24]) {
+    let mut list = [0; 24];
+    (list[7], list[15], list[20]) = (key, action_key, (action == 0) as u8);
+    ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+/// A folder that a state file can be written to, or not: a file stands in its place.
+fn block_folder(folder: &std::path::Path, blocked: bool) {
+    _ = std::fs::remove_dir_all(folder);
+    _ = std::fs::remove_file(folder);
+    if blocked {
+        std::fs::write(folder, "").expect("a file");
+    }
+}
+
+#[test]
+fn a_command_whose_change_cannot_be_kept_changes_nothing() {
+    const CACHE_OFF: [u8; 24] =
+        [0, 0, 0, 0, 0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const SELECT: [u8; 6] = [op::MODE_SELECT_6, 0x11, 0, 0, 24, 0];
+    const KEYS: [u8; 10] = [op::PERSISTENT_RESERVE_IN, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    const HELD: [u8; 10] = [op::PERSISTENT_RESERVE_IN, 1, 0, 0, 0, 0, 0, 1, 0, 0];
+    let folder = std::env::temp_dir().join(format!("lunar-exec-keep-{}", std::process::id()));
+    let file = folder.join("0.state");
+    runs(async {
+        block_folder(&folder, false);
+        let mut disk = Disk::new(true);
+        let lu = lu(true);
+        let other = Arc::new(Port { isid: [0x80, 0, 0, 2, 0, 0], ..(*port()).clone() });
+        (disk.unit, disk.nexus) =
+            (Arc::new(Unit::new(lu.clone(), memory(), Some(file.clone()))), lu.attach(port(), false));
+        let mut victim = lu.attach(other, false);
+        for nexus in [&mut disk.nexus, &mut victim] {
+            assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
+        }
+        let (cdb, list) = reserve_out(0, 0, 1);
+        disk.good(&cdb, &list).await;
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        disk.good(&cdb, &list).await;
+        let (cdb, list) = reserve_out(1, 1, 0);
+        disk.good(&cdb, &list).await;
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        let kept = std::fs::read(&file).expect("a state file");
+        assert_eq!(kept, lu.saved().1);
+
+        block_folder(&folder, true);
+        let before = (disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved());
+        for (cdb, list) in
+            [reserve_out(5, 1, 1), reserve_out(4, 1, 1), reserve_out(0, 1, 9), reserve_out(3, 1, 0)]
+        {
+            let ended = disk.end(&cdb, &list).await;
+            assert!(ended.is_err_and(|f| f.sense == Some(Sense::INTERNAL_FAILURE)), "{cdb:02x?}");
+        }
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        let ended = disk.end(&SELECT, &CACHE_OFF).await;
+        assert!(ended.is_err_and(|f| f.sense == Some(Sense::INTERNAL_FAILURE)));
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        assert!(lu.write_cache());
+        assert_eq!((disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved()), before);
+        assert!(victim.begin(&[0; 16]).is_ok(), "nobody is told of what did not happen");
+
+        block_folder(&folder, false);
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        disk.good(&SELECT, &CACHE_OFF).await;
+        assert!(!lu.write_cache());
+        assert_eq!(std::fs::read(&file).expect("a state file"), lu.saved().1);
+        block_folder(&folder, false);
+    });
+}
+
+#[test]
+fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
+    let (unit, _) = unit(true, memory());
+    let far = Sense { key: 3, asc: 0x11, ascq: 4, ..Sense::READ_ERROR }.at(99);
+    let busy = Told { status: Status::Busy, sense: None };
+    for told in [Told::from(far), Told::from(Sense::NOT_READY_TRANSITION), busy] {
+        let failure = failed(&unit, &told.into(), 512, &READ);
+        assert_eq!((failure.status, failure.sense), (told.status, told.sense));
+    }
+    let own = failed(&unit, &io::Error::other("a scratch"), 512, &READ);
+    assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
+}
+
+/// A file of `CAPACITY` bytes that goes with the test.
+struct Image(std::path::PathBuf);
+
+impl Image {
+    fn new(name: &str) -> (Image, Arc<dyn Backend>) {
+        let path = std::env::temp_dir().join(format!("lunar-image-{name}-{}", std::process::id()));
+        _ = std::fs::remove_file(&path);
+        let spec = Spec { kind: Kind::File, size: Some(CAPACITY), create: true, ..Spec::path(&path) };
+        (Image(path), lunar_block::open(&spec).expect("a file"))
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
+    let (image, backend) = Image::new("shrunk");
+    let (unit, mut nexus) = unit(true, backend);
+    let cdb = |op, lba: u8| [op, 0, 0, 0, 0, lba, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    let plan = nexus.begin(&cdb(0x28, 9)).expect("a plan");
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&image.0)
+        .and_then(|file| file.set_len(8 * BLOCK as u64))
+        .expect("shrunk");
+    let pool = Pool::new(64 << 20);
+    let runtime = compio::runtime::Runtime::new().expect("a runtime");
+    let ended = runtime.block_on(run(&unit, &pool, plan, None, &Nothing(false)));
+    assert_eq!(ended.err().and_then(|failure| failure.sense), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
+    let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
+    assert_eq!(sense(nexus.begin(&cdb(0x28, 9))), Some(Sense::CAPACITY_CHANGED));
+    assert_eq!(sense(nexus.begin(&cdb(0x2a, 9))), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
+    assert!(nexus.begin(&cdb(0x28, 7)).is_ok());
+    assert!(unit.refresh() && !unit.refresh(), "the log and event receivers hear of it once");
+}
+
+#[test]
+fn a_deleted_image_is_handled_as_the_setting_says() {
+    use crate::OnMissing;
+    let (image, backend) = Image::new("deleted");
+    let (unit, mut nexus) = unit(true, lunar_block::filter::stats(backend).0);
+    unit.set_on_missing(OnMissing::NotReady);
+    unit.watch_path("t", 0);
+    assert!(nexus.begin(&[0; 16]).is_ok());
+    let elsewhere = image.0.with_extension("moved");
+    std::fs::rename(&image.0, &elsewhere).expect("moved");
+    unit.watch_path("t", 0);
+    let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
+    assert_eq!(sense(nexus.begin(&[0; 16])), Some(Sense::NOT_READY_INTERVENTION));
+    unit.set_on_missing(OnMissing::Continue);
+    unit.watch_path("t", 0);
+    assert!(nexus.begin(&[0; 16]).is_ok());
+    std::fs::rename(&elsewhere, &image.0).expect("back");
+    unit.watch_path("t", 0);
+    assert!(nexus.begin(&[0; 16]).is_ok());
+}

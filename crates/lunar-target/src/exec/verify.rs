@@ -1,0 +1,108 @@
+//! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE
+//! (SBC-4).
+
+use super::{Ended, Outcome, READ, STEP, Surroundings, VERIFY, WRITE, failed, fetch, fetch_into, gone, put};
+use crate::{Told, Unit};
+use lunar_runtime::{Buf, Pool};
+use lunar_scsi::{Compare, Failure};
+use lunar_wire::scsi::Sense;
+use std::sync::Arc;
+
+/// MISCOMPARE; INFORMATION is the offset of the first byte that differs (SBC-4 section 5.3).
+fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), Failure> {
+    match medium.iter().zip(expected).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(Sense::MISCOMPARE.at(before + at as u64).into()),
+    }
+}
+
+pub async fn verify(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    (offset, len): (u64, u64),
+    compare: Compare,
+    data: Option<Buf>,
+    around: &dyn Surroundings,
+) -> Ended {
+    let expected = data.as_deref().unwrap_or_default();
+    let mut done = 0;
+    while done < len {
+        if around.is_aborted() {
+            return Err(gone());
+        }
+        let n = (len - done).min(STEP as u64) as usize;
+        let medium = fetch(unit, pool, offset + done, n, &VERIFY).await?;
+        match compare {
+            Compare::Nothing => {}
+            Compare::Whole => miscompare(&medium, expected.get(done as usize..).unwrap_or_default(), done)?,
+            Compare::OneBlock(size) => {
+                for (i, block) in medium.chunks(size as usize).enumerate() {
+                    miscompare(block, expected, done + i as u64 * size as u64)?;
+                }
+            }
+        }
+        done += n as u64;
+    }
+    Ok(Outcome::Good)
+}
+
+pub async fn write_verify(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    data: Buf,
+    compare: bool,
+    around: &dyn Surroundings,
+) -> Ended {
+    let data = put(unit, offset, data, true).await?;
+    let how = if compare { Compare::Whole } else { Compare::Nothing };
+    let len = data.len() as u64;
+    verify(unit, pool, (offset, len), how, Some(data), around).await
+}
+
+/// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical
+/// unit.
+pub async fn compare_and_write(
+    unit: &Arc<Unit>,
+    offset: u64,
+    len: usize,
+    mut data: Buf,
+    stable: bool,
+) -> Ended {
+    if len == 0 {
+        return Ok(Outcome::Good);
+    }
+    // Not from the pool: those who hold it may wait for this very command.
+    let medium = fetch_into(unit, offset, Buf::zeroed(len), &READ).await?;
+    miscompare(&medium, &data[..len], 0)?;
+    data.copy_within(len..2 * len, 0);
+    data.set_visible(len);
+    let (result, _) = unit.backend().write(offset, data, stable).await;
+    result.map_err(|e| uncertain(failed(unit, &e, offset, &WRITE), Told::of(&e)))?;
+    unit.lu.count(WRITE.bytes, len as u64);
+    Ok(Outcome::Good)
+}
+
+/// The write of a COMPARE AND WRITE that has failed somewhere else, or that was not waited for to its end, may have been
+/// done there: an answer after which it is sent again as if it were not would make its own success a miscompare. BUSY
+/// that a device has `told` is the answer of one that did nothing.
+fn uncertain(failure: Failure, told: Option<Told>) -> Failure {
+    const NOT_READY: u8 = 2;
+    const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
+    match failure.sense {
+        None if told.is_none() => UNCERTAIN.into(),
+        Some(sense) if sense.key == NOT_READY => UNCERTAIN.into(),
+        _ => failure,
+    }
+}
+
+/// The caller is alone in the logical unit.
+pub async fn or_write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
+    if data.is_empty() {
+        return Ok(Outcome::Good);
+    }
+    let mut medium = fetch_into(unit, offset, Buf::zeroed(data.len()), &READ).await?;
+    medium.iter_mut().zip(data.iter()).for_each(|(m, d)| *m |= d);
+    put(unit, offset, medium, stable).await?;
+    Ok(Outcome::Good)
+}

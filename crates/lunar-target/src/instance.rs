@@ -1,0 +1,143 @@
+//! SCSI routing instances: a name that several targets share, with what is counted and limited under it.
+
+use lunar_runtime::tally::Tally;
+use lunar_wire::iscsi::status::LoginStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::SystemTime;
+
+/// A SCSI routing instance. It lives on from one configuration to the next.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its name.
+    pub name: String,
+    /// Since when.
+    pub started: SystemTime,
+    /// Logins that succeeded.
+    pub logins_accepted: AtomicU64,
+    /// Sessions.
+    pub logins_active: AtomicUsize,
+    /// Logins refused for what their target is: no access list lets them in, there is none, it takes none now, or no more.
+    pub target_access_failures: AtomicU64,
+    /// Logins refused for what CHAP came to.
+    pub authentication_failures: AtomicU64,
+    /// Sessions at most.
+    pub max_sessions: AtomicUsize,
+    /// It takes no logins.
+    pub draining: AtomicBool,
+    /// From the arrival of a command to its being carried out: its data, its turn, and its gate.
+    pub front: Tally,
+}
+
+impl Instance {
+    /// Starts now.
+    pub fn new(name: impl Into<String>) -> Instance {
+        Instance {
+            name: name.into(),
+            started: SystemTime::now(),
+            logins_accepted: AtomicU64::new(0),
+            logins_active: AtomicUsize::new(0),
+            target_access_failures: AtomicU64::new(0),
+            authentication_failures: AtomicU64::new(0),
+            max_sessions: AtomicUsize::new(usize::MAX),
+            draining: AtomicBool::new(false),
+            front: Tally::default(),
+        }
+    }
+}
+
+impl Instance {
+    /// Counts a login that was refused.
+    pub(crate) fn refused(&self, status: LoginStatus) {
+        match status {
+            LoginStatus::AUTHENTICATION_FAILURE => &self.authentication_failures,
+            LoginStatus::AUTHORIZATION_FAILURE
+            | LoginStatus::NOT_FOUND
+            | LoginStatus::SERVICE_UNAVAILABLE
+            | LoginStatus::OUT_OF_RESOURCES => &self.target_access_failures,
+            _ => return,
+        }
+        .fetch_add(1, Relaxed);
+    }
+}
+
+/// A session's place in an instance; given up when dropped, if not before.
+#[derive(Debug)]
+pub struct Visit {
+    instance: Arc<Instance>,
+    has_left: AtomicBool,
+}
+
+impl Visit {
+    /// Counts a login.
+    ///
+    /// # Errors
+    /// When there are as many sessions as there may be, or none is taken now.
+    pub fn enter(instance: &Arc<Instance>) -> Result<Visit, LoginStatus> {
+        if instance.draining.load(Relaxed) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
+        let most = instance.max_sessions.load(Relaxed);
+        let admitted = |active| (active < most).then_some(active + 1);
+        let entered = instance.logins_active.fetch_update(SeqCst, SeqCst, admitted);
+        entered.map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
+        instance.logins_accepted.fetch_add(1, Relaxed);
+        Ok(Visit { instance: instance.clone(), has_left: AtomicBool::new(false) })
+    }
+
+    /// Where.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// Gives the place up.
+    pub fn leave(&self) {
+        if !self.has_left.swap(true, SeqCst) {
+            self.instance.logins_active.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_counted_by_what_they_are_about() {
+        let instance = Instance::new("r1");
+        for status in [
+            LoginStatus::AUTHORIZATION_FAILURE,
+            LoginStatus::NOT_FOUND,
+            LoginStatus::SERVICE_UNAVAILABLE,
+            LoginStatus::OUT_OF_RESOURCES,
+            LoginStatus::AUTHENTICATION_FAILURE,
+            LoginStatus::INITIATOR_ERROR,
+        ] {
+            instance.refused(status);
+        }
+        assert_eq!(instance.target_access_failures.load(Relaxed), 4);
+        assert_eq!(instance.authentication_failures.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn sessions_are_counted_and_bounded() {
+        let instance = Arc::new(Instance::new("r1"));
+        instance.max_sessions.store(1, Relaxed);
+        let visit = Visit::enter(&instance).expect("the first");
+        assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::OUT_OF_RESOURCES));
+        visit.leave();
+        drop(visit);
+        assert_eq!(instance.logins_active.load(Relaxed), 0);
+        assert!(Visit::enter(&instance).is_ok());
+        instance.draining.store(true, Relaxed);
+        assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::SERVICE_UNAVAILABLE));
+        assert_eq!(instance.logins_accepted.load(Relaxed), 2);
+        assert_eq!(instance.logins_active.load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,33 @@
+//! Which task management functions an initiator may ask for that others feel (RFC 7143 section 11.6.1).
+
+use super::connection::Session;
+use super::manage::{CLEAR_TASK_SET, LUN_RESET, TARGET_COLD_RESET, TARGET_WARM_RESET};
+use crate::Unit;
+use lunar_wire::iscsi::lun;
+use std::sync::Arc;
+
+impl Session {
+    /// The access list allows a function on this LUN. ABORT TASK and ABORT TASK SET end own tasks only: all may ask for
+    /// them. Who may only read resets nothing. TARGET COLD RESET ends every session of the target, so it takes all LUNs.
+    pub fn may_manage(&self, function: u8, field: u64) -> bool {
+        let map = self.luns.map();
+        let writes_all = || map.values().all(|visible| !visible.read_only);
+        match function {
+            CLEAR_TASK_SET | LUN_RESET => {
+                let visible = lun::of_request(field).and_then(|number| map.get(&number));
+                visible.is_some_and(|visible| !visible.read_only)
+            }
+            TARGET_WARM_RESET => writes_all(),
+            TARGET_COLD_RESET => writes_all() && self.sees_whole_target(),
+            _ => true,
+        }
+    }
+
+    /// Every logical unit of its target is among its LUNs.
+    fn sees_whole_target(&self) -> bool {
+        let setup = self.shared.setup();
+        let target = self.info.target.as_ref().and_then(|name| setup.targets.get(name));
+        let sees = |unit: &Arc<Unit>| self.luns.map().values().any(|v| Arc::ptr_eq(&v.unit, unit));
+        target.is_some_and(|target| target.luns.values().all(sees))
+    }
+}

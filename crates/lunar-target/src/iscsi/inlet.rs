@@ -1,0 +1,173 @@
+//! What comes to a data mover over RDMA: in batches, of which a part may have to wait, until it is stopped.
+
+use super::connection::Session;
+use super::receive::{Broken, Received};
+use event_listener::Event as Bell;
+use lunar_rdma::{Endpoint, Event, Events, Wait};
+use lunar_runtime::Buf;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+/// Something has come.
+pub enum Came<'a> {
+    /// A message.
+    Message(&'a [u8]),
+    /// An RDMA Read has ended well: its number, and its buffer.
+    Read(u64, Buf),
+}
+
+/// The receiving side of a connection.
+pub struct Inlet {
+    endpoint: Rc<dyn Endpoint>,
+    /// Bytes of the longest message that is taken.
+    longest: usize,
+    /// What has come and was not taken yet.
+    events: RefCell<Events>,
+    /// Nothing more is taken.
+    over: Cell<bool>,
+    /// The end of the connection was seen: no RDMA Read is under way any more.
+    ended: Cell<bool>,
+    /// The end of the connection is among what has come.
+    ends: Cell<bool>,
+    /// Events that were taken so far.
+    taken: Cell<u64>,
+    stopped: Bell,
+}
+
+impl Inlet {
+    /// That of a connection on which this has come already, and takes messages of so many bytes.
+    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> Inlet {
+        let (events, over) = (RefCell::new(begun), Cell::new(false));
+        let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
+        Inlet { endpoint, longest, events, over, ended, ends, taken, stopped: Bell::new() }
+    }
+
+    /// Hands over what is there, one by one, unless it was stopped. `take` tells whether more is wanted.
+    pub fn receive(
+        &self,
+        session: &mut Session,
+        take: impl FnMut(&mut Session, Came<'_>) -> Result<bool, Broken>,
+    ) -> Result<Received, Broken> {
+        if self.over.get() { Ok(Received::End) } else { self.take(session, take) }
+    }
+
+    /// The same, stopped or not.
+    pub fn take(
+        &self,
+        session: &mut Session,
+        mut take: impl FnMut(&mut Session, Came<'_>) -> Result<bool, Broken>,
+    ) -> Result<Received, Broken> {
+        let mut events = self.events.take();
+        if events.is_empty() {
+            events.clear();
+            self.endpoint.poll(&mut events);
+            self.ends.set(ends(&events));
+        }
+        let (mut messages, mut taken, mut result) = (0, 0, Ok(Received::More));
+        let Events { list, bytes } = &mut events;
+        for event in list.iter_mut() {
+            taken += 1;
+            let more = match std::mem::replace(event, Event::End(None)) {
+                Event::Message(range, _) => {
+                    messages += 1;
+                    take(session, Came::Message(&bytes[range]))
+                }
+                Event::Read(id, buf, Ok(())) => take(session, Came::Read(id, buf)),
+                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => {
+                    self.ended.set(true);
+                    Err(Broken::Io(e))
+                }
+                Event::End(None) => {
+                    self.ended.set(true);
+                    Ok(false)
+                }
+            };
+            result = match more {
+                Ok(true) if session.is_full() => Ok(Received::Full),
+                Ok(true) => continue,
+                Ok(false) => Ok(Received::End),
+                Err(e) => Err(e),
+            };
+            break;
+        }
+        if messages > 0 {
+            self.endpoint.receives(messages, self.longest);
+        }
+        list.drain(..taken);
+        self.taken.set(self.taken.get() + taken as u64);
+        self.events.replace(events);
+        result
+    }
+
+    /// Waits until there may be something to take, or it is stopped.
+    pub fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let stopped = self.stopped.listen();
+            if self.over.get() {
+                return Ok(());
+            }
+            let stopped = async {
+                stopped.await;
+                Ok(())
+            };
+            lunar_runtime::either(self.endpoint.readable(), stopped).await
+        })
+    }
+
+    /// Waits until there is something to take, stopped or not.
+    ///
+    /// # Errors
+    /// When nothing can come any more.
+    pub async fn comes(&self) -> io::Result<()> {
+        if self.events.borrow().is_empty() { self.endpoint.readable().await } else { Ok(()) }
+    }
+
+    /// The connection has ended, or was ended here: no data comes or goes any more.
+    pub fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// The connection has ended, whatever it has brought before that and was not taken yet.
+    pub fn ends(&self) -> bool {
+        self.ended.get() || self.ends.get() || self.endpoint.has_ended()
+    }
+
+    /// What it receives from.
+    pub fn endpoint(&self) -> &dyn Endpoint {
+        &*self.endpoint
+    }
+
+    /// Events that were taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.get()
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.ended.set(true);
+        self.endpoint.close();
+    }
+
+    /// The same, and what is on its way is thrown away.
+    pub fn reset(&self) {
+        self.ended.set(true);
+        self.endpoint.reset();
+    }
+
+    /// Nothing more is taken.
+    pub fn stop(&self) {
+        self.over.set(true);
+        self.stopped.notify(usize::MAX);
+    }
+}
+
+/// The end is the last event.
+fn ends(events: &Events) -> bool {
+    matches!(events.list.last(), Some(Event::End(_)))
+}
+
+/// The connection cannot go on, because of what the initiator did.
+pub fn broken(what: impl Into<String>) -> Broken {
+    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what.into()))
+}

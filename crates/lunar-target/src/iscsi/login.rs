@@ -1,0 +1,359 @@
+//! The login phase of a connection: PDUs between the transport and the machine, and a place among the sessions.
+
+use super::carrier::Carrier;
+use super::connection::Begun;
+use super::out::Digests;
+use super::receive::Receiver;
+use crate::Visit;
+use crate::access::Door;
+use crate::registry::{Key, Letter, Request, Seat};
+use crate::server::{Bound, Counted, Shared, luns_now};
+use crate::session::{Info, Transport};
+use crate::setup::{Provider, Setup, Target};
+use lunar_proto::Pdu;
+use lunar_proto::login::{Login, SEGMENT_LEN, SessionType, Step};
+use lunar_proto::parameters::{Offer, Parameters};
+use lunar_runtime::{PeerState, Stream, either};
+use lunar_wire::iscsi::status::LoginStatus;
+use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// Between whom a connection is.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Our address.
+    pub local: SocketAddr,
+    /// The initiator's.
+    pub peer: SocketAddr,
+}
+
+/// A connection before its login: how the PDUs of a login travel.
+pub trait Fresh {
+    /// The next PDU, or None when the peer has closed without a word.
+    async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>>;
+
+    /// Sends a PDU after which the login goes on, or the connection ends.
+    async fn send(&mut self, pdu: &Pdu) -> io::Result<()>;
+
+    /// Comes back once the peer has closed, where that can be seen.
+    async fn gone(&self) {
+        std::future::pending().await
+    }
+
+    /// What carries the session, by this provider if it is RDMA.
+    fn transport(&self, provider: Provider) -> Transport;
+
+    /// What is offered where this is the transport.
+    fn offer(&self, offer: Offer) -> Offer;
+
+    /// What was negotiated for a session of this type, as this transport takes it.
+    fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
+
+    /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
+    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier>;
+}
+
+/// Leads a connection through login; None if it did not succeed.
+pub async fn login(
+    shared: &Arc<Shared>,
+    fresh: impl Fresh,
+    ends: Ends,
+    portal: usize,
+    count: Counted,
+) -> Option<Begun> {
+    let limit = shared.setup().limits.login_timeout;
+    let login = count.evicted().or(limit, negotiate(shared, fresh, ends, portal, count)).await;
+    login.unwrap_or_else(|e| {
+        shared.turned_away(ends.peer, &e.to_string());
+        None
+    })
+}
+
+async fn negotiate(
+    shared: &Arc<Shared>,
+    mut fresh: impl Fresh,
+    ends: Ends,
+    portal: usize,
+    count: Counted,
+) -> io::Result<Option<Begun>> {
+    let setup = shared.setup();
+    let bound = shared.portals[portal].clone();
+    let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
+    let mut machine = Login::new(fresh.offer(setup.session.offer()), bound.tag, setup.limits.text_bytes);
+    loop {
+        // Nothing was said: somebody looked whether the port is open.
+        let Some((header, data)) = fresh.next().await? else { return Ok(None) };
+        match machine.request(&header, &data, &door) {
+            Step::Reply(pdu) => fresh.send(&pdu).await?,
+            Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
+            Step::Refuse(pdu) => {
+                refused(shared, &door, ends, &machine, &pdu);
+                fresh.send(&pdu).await?;
+                return Ok(None);
+            }
+            Step::Ready => break,
+        }
+    }
+    let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
+    let transport = fresh.transport(bound.transports.provider);
+    let session = shared.registry.find(machine.tsih());
+    let info = info(&machine, ends, transport, bound.tag, parameters, session);
+    let key = key(&info, &bound);
+    let entering = Entered::enter(shared, &setup, info, key, machine.tsih(), count);
+    // It may wait for the end of the session that it replaces.
+    let Some(entered) = either(async { Some(entering.await) }, async {
+        fresh.gone().await;
+        None
+    })
+    .await
+    else {
+        return Err(io::Error::other(CLOSED));
+    };
+    let entered = match entered {
+        Ok(entered) => entered,
+        Err(status) => {
+            let pdu = machine.refuse(status);
+            refused(shared, &door, ends, &machine, &pdu);
+            fresh.send(&pdu).await?;
+            return Ok(None);
+        }
+    };
+    let pdu = machine.accept(entered.seat.tsih, entered.depth);
+    let carrier = fresh.accept(&pdu, &entered.info, entered.depth).await?;
+    welcome(shared, &entered.info, &entered.seat);
+    let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
+    Ok(Some(entered.begin(shared, door, carrier, (cmd_sn, stat_sn))))
+}
+
+/// A session that has its place among the others.
+pub struct Entered {
+    /// What is known of it.
+    pub info: Arc<Info>,
+    /// Its place.
+    pub seat: Seat,
+    /// Commands that may be in flight.
+    pub depth: u32,
+    letters: flume::Receiver<Letter>,
+    count: Counted,
+}
+
+impl Entered {
+    /// Takes a place under this key; one of the same key is given up by whoever has it.
+    ///
+    /// # Errors
+    /// The status with which the login is refused.
+    pub async fn enter(
+        shared: &Arc<Shared>,
+        setup: &Arc<Setup>,
+        info: Arc<Info>,
+        key: Key,
+        tsih: u16,
+        mut count: Counted,
+    ) -> Result<Entered, LoginStatus> {
+        let (mailbox, letters) = flume::unbounded();
+        let request = Request { key, tsih, cid: info.cid, mailbox, info: info.clone() };
+        let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
+        let seat = shared.registry.enter(&request, &setup.limits).await?;
+        // A stop says goodbye to those who were in before it, and flushes behind them.
+        if shared.stopping.load(SeqCst) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
+        visit(target, &info)?;
+        let most = setup.limits.commands_per_session;
+        let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
+        if !count.logged_in() {
+            return Err(LoginStatus::OUT_OF_RESOURCES);
+        }
+        let now = shared.setup();
+        if !Arc::ptr_eq(&now, setup) {
+            // The configuration was read again meanwhile, when this session was not yet there to hear of it.
+            luns_now(&now, &info).into_iter().for_each(|letter| drop(request.mailbox.send(letter)));
+        }
+        Ok(Entered { info, seat, depth, letters, count })
+    }
+
+    /// The session itself, from CmdSN and StatSN on.
+    pub fn begin(self, shared: &Arc<Shared>, door: Door, carrier: Carrier, from: (u32, u32)) -> Begun {
+        let Entered { info, seat, depth, letters, count } = self;
+        let (local, (cmd_sn, stat_sn)) = (info.portal, from);
+        let shared = shared.clone();
+        Begun { shared, carrier, local, door, info, seat, letters, count, depth, cmd_sn, stat_sn }
+    }
+}
+
+/// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
+fn key(info: &Info, bound: &Bound) -> Key {
+    Key {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone(),
+        tag: bound.tag,
+        portal: info.target.is_none().then_some(bound.address),
+        user: info.user.clone(),
+    }
+}
+
+/// What is known of the connection; `session` is the one that it reinstates.
+fn info(
+    machine: &Login,
+    ends: Ends,
+    transport: Transport,
+    tag: u16,
+    own: Parameters,
+    session: Option<Arc<Info>>,
+) -> Arc<Info> {
+    Arc::new(Info {
+        initiator: machine.initiator_name().to_owned(),
+        alias: machine.initiator_alias().map(str::to_owned),
+        address: ends.peer,
+        portal: ends.local,
+        target: machine.target_name().map(str::to_owned),
+        tag,
+        isid: machine.isid(),
+        cid: machine.cid(),
+        transport,
+        discovery: machine.session_type() == SessionType::Discovery,
+        user: machine.chap_user().map(str::to_owned),
+        parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
+        since: Instant::now(),
+        counters: Default::default(),
+        visit: Default::default(),
+        fence: Default::default(),
+        nexuses: Default::default(),
+    })
+}
+
+/// Takes a place in the SCSI routing instance of a target, if it has one.
+fn visit(target: Option<&Target>, info: &Info) -> Result<(), LoginStatus> {
+    let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
+    let visit = Visit::enter(instance)?;
+    // Nobody else knows of this session yet.
+    let _ = info.visit.set(visit);
+    Ok(())
+}
+
+/// Tells of a session that begins.
+pub fn welcome(shared: &Shared, info: &Info, seat: &Seat) {
+    let Info { initiator, address, .. } = info;
+    let (tsih, user) = (seat.tsih, info.user.as_deref());
+    let Some(target) = &info.target else {
+        return tracing::debug!(%initiator, %address, user, tsih, "discovery");
+    };
+    if let Some(left_out) = shared.began.may_of(address.ip(), Instant::now()) {
+        tracing::info!(%initiator, %address, %target, user, tsih, left_out, "logged in");
+    }
+}
+
+fn refused(shared: &Shared, door: &Door, ends: Ends, machine: &Login, pdu: &Pdu) {
+    let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
+    if let Some(target) = machine.target_name() {
+        door.setup.refused(door.group, target, status);
+    }
+    let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
+    // It is printable already.
+    let reason = machine.reason().map_or(String::new(), |reason| format!(": {reason}"));
+    shared.refused(ends.peer, initiator, target, &format!("{status}{reason}"));
+}
+
+/// How often it is looked whether a peer that waits is still there.
+const LOOK: Duration = Duration::from_millis(200);
+const CLOSED: &str = "the initiator closed it within its login";
+
+/// Over a stream of bytes.
+pub struct Tcp {
+    stream: Stream,
+    /// Bytes beyond the PDU that was taken last.
+    pending: Vec<u8>,
+    /// A PDU has come.
+    begun: bool,
+}
+
+impl Tcp {
+    /// A connection of which these bytes were received already.
+    pub fn new(stream: Stream, pending: Vec<u8>) -> Tcp {
+        Tcp { stream, pending, begun: false }
+    }
+
+    /// The next PDU, if all of it is here.
+    fn whole(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+        let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs(*b)) else { return Ok(None) };
+        let len = header.data_len();
+        if len > SEGMENT_LEN {
+            return Err(io::Error::other(format!("it sent a data segment of {len} bytes")));
+        }
+        let start = BHS_LEN + header.ahs_len();
+        let whole = start + padded(len);
+        if self.pending.len() < whole {
+            return Ok(None);
+        }
+        let data = self.pending[start..start + len].to_vec();
+        self.pending.drain(..whole);
+        Ok(Some((header, data)))
+    }
+}
+
+impl Fresh for Tcp {
+    async fn gone(&self) {
+        while self.stream.peer_state() == PeerState::Open {
+            compio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(pdu) = self.whole()? {
+                // It could end the session that its initiator has begun meanwhile, on another connection.
+                if self.stream.peer_state() != PeerState::Open {
+                    return Err(io::Error::other(CLOSED));
+                }
+                self.begun = true;
+                return Ok(Some(pdu));
+            }
+            self.stream.readable().await?;
+            match self.stream.receive(&mut chunk)? {
+                Some(0) if !self.begun && self.pending.is_empty() => return Ok(None),
+                Some(0) => return Err(io::Error::other(CLOSED)),
+                Some(n) => self.pending.extend_from_slice(&chunk[..n]),
+                None => {}
+            }
+        }
+    }
+
+    async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
+        let mut bytes = [&pdu.header.0[..], &pdu.data].concat();
+        bytes.resize(BHS_LEN + padded(pdu.data.len()), 0);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match self.stream.send(&[IoSlice::new(rest)])? {
+                Some(n) => rest = &rest[n..],
+                None => self.stream.writable().await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn transport(&self, _: Provider) -> Transport {
+        Transport::Tcp
+    }
+
+    fn offer(&self, offer: Offer) -> Offer {
+        offer
+    }
+
+    fn parameters(&self, parameters: Parameters, _: SessionType) -> Parameters {
+        parameters
+    }
+
+    async fn accept(mut self, pdu: &Pdu, info: &Info, _depth: u32) -> io::Result<Carrier> {
+        self.send(pdu).await?;
+        let p = &info.parameters;
+        let digests = Digests { header: p.header_digest, data: p.data_digest };
+        let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
+        Ok(Carrier::tcp(self.stream, receiver))
+    }
+}

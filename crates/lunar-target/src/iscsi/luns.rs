@@ -1,0 +1,278 @@
+//! The LUNs of a session: what each is, and the I_T_L nexus that it has become once it was used.
+
+use super::lanes::Lanes;
+use crate::access::{LunMap, Visible};
+use crate::exec::copy::{End, Ends};
+use crate::gate::Member;
+use crate::nexuses::{Listed, Nexuses};
+use crate::{Unit, Way};
+use lunar_block::Backend;
+use lunar_scsi::{Answer, CopyRange, CopySegment, Nexus, Port};
+use lunar_wire::iscsi::lun;
+use lunar_wire::scsi::Sense;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A LUN that was used.
+pub struct Handle {
+    /// The I_T_L nexus.
+    pub nexus: Nexus,
+    /// What serves it.
+    pub unit: Arc<Unit>,
+    /// The blocks, as of the epoch.
+    pub backend: Arc<dyn Backend>,
+    /// Nothing needs to be read or kept, as of the epoch.
+    pub null: bool,
+    /// The blocks are somewhere else, and nothing is done on the spot; as of the epoch.
+    pub is_afar: bool,
+    /// The nexus's epoch when the unit was asked for its blocks.
+    epoch: u64,
+    /// ORDERED commands that are unfinished.
+    pub ordered: i32,
+    /// Its nexus with the logical unit elsewhere, for commands that are not carried out here.
+    pub way: Option<Rc<dyn Way>>,
+    /// Its commands at a medium that takes many at once; of the epoch.
+    lanes: Option<Rc<Lanes>>,
+    /// Its place among the nexuses of the session.
+    _listed: Listed,
+}
+
+impl Handle {
+    /// Its core's place at the gate.
+    pub fn member(&self) -> Member {
+        self.unit.gate.member(self.nexus.shard())
+    }
+
+    /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
+    /// it is about: whatever replaces them moves the epoch.
+    #[inline]
+    pub fn begin(&mut self, cdb: &[u8]) -> Answer {
+        let answer = self.nexus.begin(cdb);
+        if self.nexus.epoch() != self.epoch {
+            self.look();
+        }
+        answer
+    }
+
+    /// Its commands at the medium, if that takes many at once on this core.
+    pub fn lanes(&mut self) -> Option<Rc<Lanes>> {
+        if self.lanes.is_none() {
+            self.lanes = self.backend.clone().queue().map(|queue| Rc::new(Lanes::new(queue)));
+        }
+        self.lanes.clone()
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        self.backend = self.unit.backend();
+        self.lanes = None;
+        self.null = self.backend.facts().null;
+        self.is_afar = self.backend.stride().is_some();
+        self.epoch = self.nexus.epoch();
+    }
+}
+
+/// What a LUN field names.
+pub enum Found<'a> {
+    /// A logical unit.
+    Unit(&'a mut Handle),
+    /// The REPORT LUNS well-known logical unit.
+    WellKnown,
+    /// Nothing that this initiator sees.
+    Absent,
+}
+
+/// The LUNs of a session.
+pub struct Luns {
+    map: Arc<LunMap>,
+    port: Arc<Port>,
+    handles: Vec<Option<Box<Handle>>>,
+    nexuses: Arc<Nexuses>,
+}
+
+impl Luns {
+    /// None is used yet.
+    pub fn new(map: Arc<LunMap>, port: Arc<Port>, nexuses: Arc<Nexuses>) -> Self {
+        Luns { map, port, handles: Vec::new(), nexuses }
+    }
+
+    /// What the initiator sees.
+    pub fn map(&self) -> &Arc<LunMap> {
+        &self.map
+    }
+
+    /// What a LUN field names. The first use of a LUN makes its nexus.
+    #[inline]
+    pub fn find(&mut self, field: u64) -> Found<'_> {
+        let Some(number) = lun::of_request(field) else {
+            return if field == lun::REPORT_LUNS { Found::WellKnown } else { Found::Absent };
+        };
+        if !self.handles.get(number as usize).is_some_and(Option::is_some) && !self.open(number) {
+            return Found::Absent;
+        }
+        match self.handles.get_mut(number as usize) {
+            Some(Some(handle)) => Found::Unit(handle),
+            _ => Found::Absent,
+        }
+    }
+
+    fn open(&mut self, number: u16) -> bool {
+        let Some(visible) = self.map.get(&number) else { return false };
+        let unit = visible.unit.clone();
+        let backend = unit.backend();
+        let nexus = unit.lu.attach(self.port.clone(), visible.read_only);
+        let handle = Handle {
+            _listed: self.nexuses.list(&nexus),
+            nexus,
+            null: backend.facts().null,
+            is_afar: backend.stride().is_some(),
+            backend,
+            // It has not looked yet.
+            epoch: 0,
+            ordered: 0,
+            way: unit.passage().map(|passage| passage.enter(&self.port)),
+            lanes: None,
+            unit,
+        };
+        let at = number as usize;
+        if self.handles.len() <= at {
+            self.handles.resize_with(at + 1, || None);
+        }
+        self.handles[at] = Some(Box::new(handle));
+        true
+    }
+
+    /// The ends of a segment of EXTENDED COPY, which are LUNs of this session; naming one uses it.
+    pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
+        let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
+        let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
+        let end = |lun| {
+            let h = self.handle(lun)?;
+            let (nexus, member, medium) = (h.nexus.id(), h.member(), h.unit.lu.medium());
+            Some(End { lun, unit: h.unit.clone(), nexus, member, medium })
+        };
+        let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
+        ends.ok_or(segment.unreachable(number))
+    }
+
+    /// The bytes that a segment moves, if this initiator may read the one end and write the other now, and
+    /// they still are what they were.
+    pub fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
+        let nexus = |end: &End| {
+            let handle = self.handle(end.lun).filter(|h| Arc::ptr_eq(&h.unit, &end.unit));
+            handle.map(|h| &h.nexus).ok_or(segment.unreachable(number))
+        };
+        segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
+    }
+
+    /// The ways of these LUNs to logical units elsewhere; naming one uses it.
+    pub fn ways(&mut self, units: &[Arc<Unit>]) -> Vec<Rc<dyn Way>> {
+        let passing = |(_, v): &(&u16, &Visible)| {
+            v.unit.passage().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
+        };
+        let numbers: Vec<u16> = self.map.iter().filter(passing).map(|(number, _)| *number).collect();
+        let way = |number: u16| {
+            let used = self.handle(number).is_some() || self.open(number);
+            self.handle(number).filter(|_| used)?.way.clone()
+        };
+        numbers.into_iter().filter_map(way).collect()
+    }
+
+    /// The view of a LUN, if that is still this unit: a reload may have given its number to another one.
+    pub fn unit(&mut self, field: u64, unit: &Arc<Unit>) -> Option<&mut Handle> {
+        match self.find(field) {
+            Found::Unit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
+            _ => None,
+        }
+    }
+
+    /// The LUN with this NAA designator, which is used from now on.
+    fn named(&mut self, naa: &[u8]) -> Option<u16> {
+        let (&number, _) = self.map.iter().find(|(_, v)| v.unit.lu.settings().identity.naa == naa)?;
+        (self.handle(number).is_some() || self.open(number)).then_some(number)
+    }
+
+    fn handle(&self, number: u16) -> Option<&Handle> {
+        self.handles.get(number as usize)?.as_deref()
+    }
+
+    /// The handles of LUNs that were used.
+    pub fn used(&mut self) -> impl Iterator<Item = &mut Handle> {
+        self.handles.iter_mut().flatten().map(|h| &mut **h)
+    }
+
+    /// Ends every nexus.
+    pub fn close(&mut self) {
+        self.handles.clear();
+        self.map = Arc::default();
+    }
+
+    /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of
+    /// it. Tells whether anything changed.
+    pub fn replace(&mut self, map: Arc<LunMap>) -> bool {
+        let changed = !same(&self.map, &map);
+        let mut anew = Vec::new();
+        for (number, slot) in self.handles.iter_mut().enumerate() {
+            let now = map.get(&(number as u16));
+            let stays = slot
+                .as_ref()
+                .zip(now)
+                .is_some_and(|(h, v)| Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only);
+            if stays {
+                continue;
+            }
+            // The same unit under another nexus: ORDERED commands are still on their way to it.
+            let to_same = |h: &Handle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
+            let ordered = slot.take().filter(|h| h.ordered > 0 && to_same(h)).map(|h| h.ordered);
+            anew.extend(ordered.map(|ordered| (number as u16, ordered)));
+        }
+        // Descriptors of media that were replaced close with the last who holds them.
+        self.used().for_each(Handle::look);
+        self.map = map;
+        for (number, ordered) in anew {
+            if self.open(number)
+                && let Some(Some(handle)) = self.handles.get_mut(number as usize)
+            {
+                handle.ordered = ordered;
+            }
+        }
+        if changed {
+            self.used().for_each(|h| h.nexus.luns_changed());
+        }
+        changed
+    }
+}
+
+fn same(a: &LunMap, b: &LunMap) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|((la, a), (lb, b))| la == lb && Arc::ptr_eq(&a.unit, &b.unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::tests::{lu, port};
+
+    fn map(unit: &Arc<Unit>, read_only: bool) -> Arc<LunMap> {
+        let visible = Visible { unit: unit.clone(), read_only, aen: false };
+        Arc::new(LunMap::from([(0, visible)]))
+    }
+
+    fn ordered(luns: &mut Luns) -> Option<i32> {
+        match luns.find(0) {
+            Found::Unit(handle) => Some(handle.ordered),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn ordered_commands_are_known_under_another_access_but_not_to_another_unit() {
+        let [one, other] = [(); 2].map(|()| Arc::new(Unit::new(lu(true), lunar_block::nothing(), None)));
+        let mut luns = Luns::new(map(&one, false), port(), Default::default());
+        let Found::Unit(handle) = luns.find(0) else { panic!("it is there") };
+        handle.ordered = 2;
+        luns.replace(map(&one, true));
+        assert_eq!(ordered(&mut luns), Some(2));
+        luns.replace(map(&other, true));
+        assert_eq!(ordered(&mut luns), Some(0));
+    }
+}

@@ -1,0 +1,155 @@
+//! Long reads from afar: what has come is sent on while the rest is on its way (cut-through).
+
+use super::command::Run;
+use super::connection::Connection;
+use crate::Unit;
+use crate::exec::{self, Ended, Outcome};
+use lunar_runtime::Buf;
+use lunar_scsi::Failure;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Parts that are asked for at a time.
+const AHEAD: usize = 8;
+/// Until the first is here: it does not wait for what is sent behind it.
+const AT_FIRST: usize = 1;
+
+/// Buffers of a READ: one, or one for each part.
+#[derive(Default)]
+pub struct Room {
+    /// The first, or the only one.
+    pub first: Option<Buf>,
+    /// Those of further parts.
+    pub rest: Vec<Buf>,
+}
+
+impl Room {
+    /// The buffer of a read that is not cut, if it is large enough.
+    pub fn whole(self, len: usize) -> Option<Buf> {
+        self.first.filter(|b| b.capacity() >= len)
+    }
+
+    /// It is cut, to so many bytes.
+    pub fn is_cut_to(&self, len: usize) -> bool {
+        !self.rest.is_empty() && self.first.iter().chain(&self.rest).map(|b| b.len()).sum::<usize>() == len
+    }
+}
+
+/// The lengths of the parts of a read. The first is short: who waits for the data soon sees some.
+pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize> {
+    let stride = stride.filter(|stride| *stride >= 4096 && len > *stride);
+    let short = stride.map_or(len, |stride| stride / 4);
+    let mut left = len;
+    let part = move |n: usize| {
+        let most = match (n, stride) {
+            (0, _) | (_, None) => short,
+            (1, Some(stride)) => stride - short,
+            (_, Some(stride)) => stride,
+        };
+        let part = most.min(left);
+        left -= part;
+        (part > 0).then_some(part)
+    };
+    (0..).map_while(part)
+}
+
+/// A part on its way, or here.
+enum Part<'a> {
+    Coming(lunar_block::Future<'a, Result<Buf, Failure>>),
+    Here(Result<Buf, Failure>),
+}
+
+impl Part<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if let Part::Coming(read) = self
+            && let Poll::Ready(result) = read.as_mut().poll(cx)
+        {
+            *self = Part::Here(result);
+        }
+    }
+}
+
+/// The first of some parts, once it is here; all of them go on meanwhile.
+async fn first(parts: &mut VecDeque<Part<'_>>) -> Option<Result<Buf, Failure>> {
+    poll_fn(|cx| {
+        parts.iter_mut().for_each(|part| part.poll(cx));
+        match parts.pop_front() {
+            Some(Part::Here(result)) => Poll::Ready(Some(result)),
+            Some(coming) => {
+                parts.push_front(coming);
+                Poll::Pending
+            }
+            None => Poll::Ready(None),
+        }
+    })
+    .await
+}
+
+impl Run {
+    /// Reads part by part and sends each when it is here; the last is left to the end of the command. After a
+    /// failure those that are on their way are waited for, and not sent.
+    pub async fn read_in_parts(
+        &self,
+        conn: &Rc<Connection>,
+        unit: &Arc<Unit>,
+        mut offset: u64,
+        room: Room,
+    ) -> Ended {
+        let mut buffers: VecDeque<Buf> = room.first.into_iter().chain(room.rest).collect();
+        let (mut parts, mut last, mut failed, mut ahead) = (VecDeque::new(), None, None, AT_FIRST);
+        loop {
+            while failed.is_none()
+                && parts.len() < ahead
+                && let Some(buf) = buffers.pop_front()
+            {
+                let at = offset;
+                offset += buf.len() as u64;
+                parts.push_back(Part::Coming(Box::pin(exec::read_part(unit, at, buf))));
+            }
+            let Some(result) = first(&mut parts).await else { break };
+            ahead = AHEAD;
+            match result {
+                Err(failure) => failed = failed.or(Some(failure)),
+                Ok(_) if failed.is_some() => {}
+                Ok(buf) if parts.is_empty() && buffers.is_empty() => last = Some(buf),
+                Ok(buf) => self.send_part(conn, buf),
+            }
+        }
+        match (failed, last) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(last)) => Ok(Outcome::Medium(last)),
+            (None, None) => Ok(Outcome::Good),
+        }
+    }
+
+    fn send_part(&self, conn: &Rc<Connection>, part: Buf) {
+        let mut session = conn.session.borrow_mut();
+        if session.is_aborted(self.command.itt, self.serial) {
+            return;
+        }
+        let Some(sent) = session.tasks.get(&self.command.itt).map(|task| task.sent) else { return };
+        let sent = session.data_in_part(&self.command, part, sent);
+        session.tasks.entry(self.command.itt).and_modify(|task| task.sent = sent);
+        drop(session);
+        // At once: what asks for the parts behind it, and goes elsewhere, would be sent before it.
+        conn.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_read_is_cut_and_its_first_part_is_short() {
+        let cut = |len, stride| lengths(len, stride).collect::<Vec<_>>();
+        assert_eq!(cut(1000, None), [1000]);
+        assert_eq!(cut(8192, Some(8192)), [8192]);
+        assert_eq!(cut(8704, Some(8192)), [2048, 6144, 512]);
+        assert_eq!(cut(32768, Some(8192)), [2048, 6144, 8192, 8192, 8192]);
+        assert_eq!(cut(0, Some(8192)), [] as [usize; 0]);
+    }
+}

@@ -1,0 +1,92 @@
+//! The framing of a connection without its socket, for tests and fuzzers.
+
+use super::out::Digests;
+use super::receive::{Arrived, Broken, Data, Receiver, Sink, encode};
+use super::task::Command;
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::{Bhs, opcode};
+
+/// Where in its buffer a segment lands.
+const PLACE: usize = 12;
+
+/// How a connection frames, and what its memory is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Framing {
+    /// Header digests.
+    pub header_digest: bool,
+    /// Data digests.
+    pub data_digest: bool,
+    /// MaxRecvDataSegmentLength in bytes.
+    pub max_data: usize,
+    /// Large Data-Out lands in buffers of tasks.
+    pub lands: bool,
+}
+
+/// A PDU that has arrived.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Its header.
+    pub header: Bhs,
+    /// Its additional header segments.
+    pub ahs: Vec<u8>,
+    /// Its data segment.
+    pub data: Vec<u8>,
+    /// The data digest fits, or there is none.
+    pub intact: bool,
+    /// It is a SCSI Command that does not contradict itself.
+    pub is_command: bool,
+}
+
+struct Frames {
+    framing: Framing,
+    all: Vec<Frame>,
+}
+
+impl Sink for Frames {
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        let lands = self.framing.lands && header.opcode() == opcode::DATA_OUT;
+        lands.then(|| (Buf::zeroed(header.data_len() + PLACE), PLACE))
+    }
+
+    fn buffer(&mut self, len: usize) -> Buf {
+        Buf::zeroed(len)
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+        let data = match &pdu.data {
+            Data::Landed(buf) => buf[PLACE..].to_vec(),
+            other => other.bytes().to_vec(),
+        };
+        let Arrived { header, ahs, intact, .. } = pdu;
+        let is_command = header.opcode() == opcode::SCSI_COMMAND && Command::read(&header, ahs).is_some();
+        self.all.push(Frame { header, ahs: ahs.to_vec(), data, intact, is_command });
+        true
+    }
+}
+
+impl Framing {
+    /// The PDUs of a stream that arrives in pieces of `step` bytes, and whether it broke off.
+    pub fn frames(&self, stream: &[u8], step: usize) -> (Vec<Frame>, bool) {
+        let mut frames = Frames { framing: *self, all: Vec::new() };
+        let mut receiver = Receiver::new(self.digests(), self.max_data, Vec::new());
+        let broken = stream.chunks(step.max(1)).any(|piece| take(&mut receiver, piece, &mut frames).is_err());
+        (frames.all, broken)
+    }
+
+    /// A PDU as it travels, its lengths filled in.
+    pub fn encode(&self, header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
+        encode(self.digests(), header, ahs, data)
+    }
+
+    fn digests(&self) -> Digests {
+        Digests { header: self.header_digest, data: self.data_digest }
+    }
+}
+
+fn take(receiver: &mut Receiver, piece: &[u8], frames: &mut Frames) -> Result<(), Broken> {
+    receiver.feed(piece, frames).map(drop)
+}

@@ -1,0 +1,289 @@
+//! An initiator over TCP.
+
+use crate::iscsi::connection::{self, Begun};
+use crate::iscsi::login::{self, Ends};
+use crate::iscsi::out::Digests;
+use crate::iscsi::receive::encode;
+use crate::iser::tests::house::House;
+use lunar_runtime::Stream;
+use lunar_wire::iscsi::request::{self, Attribute, Function};
+use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+use lunar_wire::scsi::cdb::{self, Cdb};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn, ready};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+const NO_DIGESTS: Digests = Digests { header: false, data: false };
+/// What it says at login, behind the name of the initiator.
+const KEYS: &str =
+    "TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nInitialR2T=No\nMaxOutstandingR2T=8\n";
+/// Bytes of a Data-Out: MaxRecvDataSegmentLength of the house.
+const SEGMENT: u32 = 65536;
+/// CSG, NSG and T of the only Login Request.
+const OPERATIONAL: u8 = 0x87;
+
+/// Holds the core of a connection up.
+#[derive(Default)]
+pub struct Hold {
+    is_held: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Hold {
+    /// From here on the core does nothing.
+    pub fn begin(&self) {
+        self.is_held.set(true);
+    }
+
+    /// The core goes on.
+    pub fn end(&self) {
+        self.is_held.set(false);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    async fn while_let(&self, work: impl Future<Output = ()>) {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if !self.is_held.get() {
+                return work.as_mut().poll(cx);
+            }
+            self.waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// The initiator's end of a connection.
+pub struct Host {
+    socket: TcpStream,
+    input: Vec<u8>,
+    /// Sent together by [`Host::send`].
+    queued: Vec<u8>,
+    cmd_sn: u32,
+    stat_sn: u32,
+    itt: u32,
+}
+
+impl Host {
+    /// A connection that is served.
+    pub fn connect(house: &House) -> Host {
+        Host::connect_held(house, ready(()))
+    }
+
+    /// A connection whose core is held up from the end of its login until then.
+    pub fn connect_held(house: &House, until: impl Future<Output = ()> + 'static) -> Host {
+        Host::connect_and(house, async |session| {
+            until.await;
+            connection::run(session).await;
+        })
+    }
+
+    fn connect_and(house: &House, serve: impl AsyncFnOnce(Begun) + 'static) -> Host {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
+        let (accepted, peer) = listener.accept().expect("a connection");
+        socket.set_nonblocking(true).expect("a socket");
+        let ends = Ends { local: accepted.local_addr().expect("an address"), peer };
+        let fresh = login::Tcp::new(Stream::new(accepted).expect("a stream"), Vec::new());
+        let (shared, count) = (house.shared.clone(), house.count(peer));
+        lunar_runtime::spawn(async move {
+            if let Some(session) = login::login(&shared, fresh, ends, 0, count).await {
+                serve(session).await;
+            }
+        });
+        Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
+    }
+
+    /// A session of this ISID, whose news were heard.
+    pub async fn session(house: &House, isid: u8) -> Host {
+        Host::session_of(house, "one", isid).await
+    }
+
+    /// The same, and what holds its core up.
+    pub async fn session_to_hold(house: &House, isid: u8) -> (Host, Rc<Hold>) {
+        let hold = Rc::<Hold>::default();
+        let to_hold = hold.clone();
+        let run = async move |session| to_hold.while_let(connection::run(session)).await;
+        let mut host = Host::connect_and(house, run);
+        host.enter("one", isid).await;
+        (host, hold)
+    }
+
+    /// A session of the initiator of this name.
+    pub async fn session_of(house: &House, name: &str, isid: u8) -> Host {
+        let mut host = Host::connect(house);
+        host.enter(name, isid).await;
+        host
+    }
+
+    async fn enter(&mut self, name: &str, isid: u8) {
+        self.ask_to_log_in(name, isid);
+        assert_eq!(self.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        self.run(&cdb::test_unit_ready()).await;
+    }
+
+    /// The status of a command without data.
+    pub async fn run(&mut self, cdb: &Cdb) -> u8 {
+        let command = self.command(cdb);
+        self.queue(command, &[]);
+        self.send();
+        self.told(opcode::SCSI_RESPONSE).await.0[3]
+    }
+
+    /// Sends a Login Request.
+    pub fn ask_to_log_in(&mut self, name: &str, isid: u8) {
+        let mut login = Bhs::new(opcode::LOGIN | 0x40);
+        login.0[1] = OPERATIONAL;
+        login.0[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, isid]);
+        request::stamp(&mut login, self.cmd_sn, 0);
+        let keys = format!("InitiatorName=iqn.2026-11.org.example:{name}\n{KEYS}");
+        self.queue(login, keys.replace('\n', "\0").as_bytes());
+        self.send();
+    }
+
+    /// Queues a PDU.
+    pub fn queue(&mut self, header: Bhs, data: &[u8]) {
+        self.queued.extend(encode(NO_DIGESTS, header, &[], data));
+    }
+
+    /// Sends what is queued.
+    pub fn send(&mut self) {
+        self.socket.write_all(&self.queued).expect("a connection");
+        self.queued.clear();
+    }
+
+    /// The header of the next command.
+    pub fn command(&mut self, cdb: &Cdb) -> Bhs {
+        self.command_as(cdb, Attribute::Simple)
+    }
+
+    /// The same with this task attribute.
+    pub fn command_as(&mut self, cdb: &Cdb, attribute: Attribute) -> Bhs {
+        self.itt += 1;
+        let mut header = request::scsi_command(0, self.itt, attribute, cdb);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.cmd_sn += 1;
+        header
+    }
+
+    /// Queues a WRITE of one block, of which every byte is this.
+    pub fn write(&mut self, lba: u32, byte: u8) {
+        self.write_as(lba, byte, Attribute::Simple);
+    }
+
+    /// The same with this task attribute.
+    pub fn write_as(&mut self, lba: u32, byte: u8, attribute: Attribute) {
+        let mut header = self.command_as(&cdb::write_10(lba, 1, false), attribute);
+        request::writes(&mut header, 512, false);
+        self.queue(header, &[byte; 512]);
+    }
+
+    /// Sends the data that an R2T asks for, every byte of them this.
+    pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
+        let burst = request::Burst { lun: 0, itt: r2t.itt(), ttt: r2t.word20() };
+        let (from, len) = (r2t.word(40), r2t.word(44));
+        for (at, data_sn) in (0..len).step_by(SEGMENT as usize).zip(0..) {
+            let n = SEGMENT.min(len - at);
+            let header = request::data_out(burst, data_sn, from + at, at + n == len, self.stat_sn);
+            self.queue(header, &vec![byte; n as usize]);
+        }
+        self.send_all().await;
+    }
+
+    /// Sends what is queued, also if the target has to take some of it meanwhile. A connection that has ended takes all.
+    async fn send_all(&mut self) {
+        let queued = std::mem::take(&mut self.queued);
+        let mut left = &queued[..];
+        while !left.is_empty() {
+            match self.socket.write(left) {
+                Ok(n) => left = &left[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => lunar_runtime::after_others().await,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Sends a task management function, for a task if it names one, which is immediate.
+    pub fn manage(&mut self, function: Function, task: Option<u32>) {
+        self.itt += 1;
+        let task = task.map(|itt| (itt, self.cmd_sn));
+        let mut header = request::task_management(0, self.itt, function, task);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.queue(header, &[]);
+        self.send();
+    }
+
+    /// Queues a Logout that closes the session.
+    pub fn log_out(&mut self) {
+        self.itt += 1;
+        let mut header = request::logout(self.itt);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.queue(header, &[]);
+    }
+
+    /// Ends the connection by a reset.
+    pub fn reset(self) {
+        Stream::new(self.socket).expect("a stream").reset();
+        grow_old();
+    }
+
+    /// Sends no more.
+    pub fn finish(&self) {
+        self.socket.shutdown(Shutdown::Write).expect("a connection");
+        grow_old();
+    }
+
+    /// The next PDU of this kind.
+    pub async fn told(&mut self, kind: u8) -> Bhs {
+        loop {
+            match self.next().await {
+                Some(header) if header.opcode() == kind => return header,
+                Some(_) => {}
+                None => panic!("the connection has ended"),
+            }
+        }
+    }
+
+    /// The next PDU; None at the end of the connection.
+    pub async fn next(&mut self) -> Option<Bhs> {
+        loop {
+            if let Some(header) = self.parse() {
+                self.stat_sn = header.word(24).wrapping_add(1);
+                return Some(header);
+            }
+            let mut bytes = [0; 4096];
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(n) => self.input.extend_from_slice(&bytes[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => lunar_runtime::after_others().await,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The next PDU, if it is here.
+    pub fn next_now(&mut self) -> Option<Bhs> {
+        let mut bytes = [0; 4096];
+        if let Ok(n) = self.socket.read(&mut bytes) {
+            self.input.extend_from_slice(&bytes[..n]);
+        }
+        self.parse()
+    }
+
+    fn parse(&mut self) -> Option<Bhs> {
+        let header = Bhs(*self.input.first_chunk::<BHS_LEN>()?);
+        let whole = BHS_LEN + header.ahs_len() + padded(header.data_len());
+        (self.input.len() >= whole).then(|| drop(self.input.drain(..whole)))?;
+        Some(header)
+    }
+}
+
+/// What the target has seen of the connection is too old to be used after this (`lunar_runtime::Recheck`).
+fn grow_old() {
+    std::thread::sleep(std::time::Duration::from_millis(1));
+}

@@ -1,0 +1,120 @@
+//! The PDUs of a login, each in a message.
+
+use super::mover::{Mover, message};
+use crate::iscsi::carrier::Carrier;
+use crate::iscsi::login::Fresh;
+use crate::session::{Info, Transport};
+use crate::setup::Provider;
+use lunar_proto::Pdu;
+use lunar_proto::login::SessionType;
+use lunar_proto::parameters::{Digests, Offer, Parameters};
+use lunar_rdma::{Endpoint, Event, Events};
+use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::Bhs;
+use lunar_wire::iser::{self, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN};
+use std::io;
+use std::rc::Rc;
+
+/// Data that we take in one message, in bytes.
+const SEGMENT: u32 = 8192;
+/// Room for additional header segments.
+const MAX_AHS: usize = 1020;
+/// Messages beside the commands: task management, pings, logout.
+const BESIDE: usize = 32;
+
+/// A connection before its login.
+pub struct Iser {
+    endpoint: Rc<dyn Endpoint>,
+    /// The initiator lets us end the rights to its buffers.
+    invalidate: bool,
+    /// What has come and was not taken yet.
+    events: Events,
+}
+
+impl Iser {
+    /// A connection on which one message of a login may come.
+    pub fn new(endpoint: Rc<dyn Endpoint>, invalidate: bool) -> Iser {
+        Iser { endpoint, invalidate, events: Events::default() }
+    }
+
+    async fn say(&self, pdu: &Pdu) -> io::Result<()> {
+        let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data.clone()) };
+        let (head, payload) = message(pdu.header, data);
+        self.endpoint.send(&head, payload, None);
+        while !self.endpoint.flush()? {
+            self.endpoint.writable().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Fresh for Iser {
+    async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+        loop {
+            if !self.events.is_empty() {
+                return match self.events.list.remove(0) {
+                    Event::Message(range, _) => {
+                        let pdu = iser::Pdu::decode(&self.events.bytes[range]).map_err(io::Error::other)?;
+                        Ok(Some((pdu.bhs, pdu.data.to_vec())))
+                    }
+                    Event::End(Some(e)) => Err(e),
+                    Event::End(None) => Err(io::Error::other("the initiator closed it within its login")),
+                    Event::Read(..) => Err(io::Error::other("data came before the login was over")),
+                };
+            }
+            self.events.clear();
+            self.endpoint.readable().await?;
+            self.endpoint.poll(&mut self.events);
+        }
+    }
+
+    async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
+        // Before the answer, which brings the next request.
+        self.endpoint.receives(1, LOGIN_LEN);
+        self.say(pdu).await
+    }
+
+    fn transport(&self, provider: Provider) -> Transport {
+        Transport::Iser(provider)
+    }
+
+    fn offer(&self, offer: Offer) -> Offer {
+        let none = Digests { none: true, crc32c: false };
+        Offer {
+            rdma_extensions: true,
+            target_recv_data_segment_length: SEGMENT,
+            // Data that is asked for comes by RDMA.
+            initial_r2t: true,
+            max_outstanding_r2t: 1,
+            header_digest: none,
+            data_digest: none,
+            max_recv_data_segment_length: SEGMENT,
+            ..offer
+        }
+    }
+
+    /// Whatever was negotiated, initiators take no more than they have room for: in full feature phase Linux and
+    /// libiscsi have 128 bytes, in Discovery sessions what a login needs.
+    fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters {
+        let room = match session_type {
+            SessionType::Normal => SAFE_DATA_LEN as u32,
+            SessionType::Discovery => SEGMENT,
+        };
+        let max_recv_data_segment_length = match parameters.rdma_extensions {
+            true => parameters.target_recv_data_segment_length,
+            false => SEGMENT,
+        };
+        let max_xmit_data_segment_length = parameters.max_xmit_data_segment_length.min(room);
+        Parameters { max_recv_data_segment_length, max_xmit_data_segment_length, ..parameters }
+    }
+
+    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier> {
+        let segment = info.parameters.max_recv_data_segment_length.max(SEGMENT) as usize;
+        let longest = OVERHEAD + MAX_AHS + segment;
+        // All of them before the last word of the login: what follows it finds its place.
+        self.endpoint.receives(depth as usize + BESIDE, longest);
+        self.say(pdu).await?;
+        let whole = !info.parameters.tagged_buffer_for_solicited_data_only;
+        Ok(Carrier::moved(Rc::new(Mover::new(self.endpoint, self.events, longest, self.invalidate, whole))))
+    }
+}

@@ -1,0 +1,52 @@
+//! iSER: the same sessions over RDMA (RFC 7145). What a session says as PDUs is said in messages, and the data of
+//! commands moves by RDMA Writes and Reads between its buffers and those of the initiator.
+
+mod login;
+mod mover;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::iscsi::connection;
+use crate::iscsi::login::{Ends, login};
+use crate::server::{Counted, Shared};
+use lunar_rdma::{Request, Terms};
+use lunar_runtime::Stream;
+use lunar_wire::iser::{Abilities, LOGIN_LEN};
+use std::sync::Arc;
+
+/// RDMA Reads that one connection may have under way, if the initiator takes as many.
+const READS: u16 = 64;
+
+/// Serves a connection over software iWARP to its end; `begun` has come on it already.
+pub async fn serve_stream(
+    shared: Arc<Shared>,
+    stream: Stream,
+    begun: Vec<u8>,
+    Ends { local, peer }: Ends,
+    portal: usize,
+    count: Counted,
+) {
+    let (limit, options) = (shared.setup().limits.login_timeout, lunar_rdma::iwarp::Options::default());
+    let request = lunar_rdma::iwarp::request(stream, begun, local, peer, &options);
+    match count.evicted().or(limit, request).await {
+        Ok(request) => serve(shared, request, portal, count).await,
+        Err(e) => shared.turned_away(peer, &e.to_string()),
+    }
+}
+
+/// Serves one connection to its end.
+pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
+    let (local, peer) = request.addresses();
+    let theirs = Abilities::decode(request.private());
+    let ours = Abilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
+    let terms = Terms { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
+    match request.accept(ours.encode().to_vec(), terms).await {
+        Ok(endpoint) => {
+            let fresh = login::Iser::new(endpoint, ours.invalidate);
+            if let Some(session) = login(&shared, fresh, Ends { local, peer }, portal, count).await {
+                connection::run(session).await;
+            }
+        }
+        Err(e) => shared.turned_away(peer, &e.to_string()),
+    }
+}

@@ -1,0 +1,340 @@
+//! The data of commands.
+
+use super::host::{Host, KEYS, NAMES, pattern};
+use super::house::{play, quiet};
+use lunar_rdma::Remote;
+use lunar_rdma::mem::{Faults, Operation};
+use lunar_wire::iscsi::opcode;
+use lunar_wire::iser::{Abilities, Header, SAFE_DATA_LEN};
+use lunar_wire::scsi::cdb;
+use std::rc::Rc;
+
+/// The RDMA Writes among what the target did: how far from a place, and how long.
+fn writes(did: &[Operation], place: Remote) -> Vec<(u64, usize)> {
+    let of = |operation: &Operation| match operation {
+        Operation::Write { to, len } if to.stag == place.stag => Some((to.offset - place.offset, *len)),
+        Operation::Write { .. } => panic!("it writes elsewhere"),
+        _ => None,
+    };
+    did.iter().filter_map(of).collect()
+}
+
+/// The RDMA Reads.
+fn reads(did: &[Operation], place: Remote) -> Vec<(u64, usize)> {
+    let of = |operation: &Operation| match operation {
+        Operation::Read { from, len, .. } if from.stag == place.stag => {
+            Some((from.offset - place.offset, *len))
+        }
+        Operation::Read { .. } => panic!("it reads elsewhere"),
+        _ => None,
+    };
+    did.iter().filter_map(of).collect()
+}
+
+#[test]
+fn what_was_written_is_read_back_in_whatever_pieces() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        for (blocks, immediate) in [
+            (1, 0),
+            (1, 512),
+            (8, 512),
+            (16, 8192),
+            (64, 8192),
+            (2048, 0),
+            (2048, 4096),
+            (7000, 0),
+            (7000, 4096),
+        ] {
+            let data = pattern(blocks * 512);
+            let (itt, place) = host.write(&cdb::write_10(7, blocks as u16, false), &data, immediate);
+            let told = host.answer(itt).await;
+            assert_eq!((told.status(), told.residual()), (0, (0, 0)), "{blocks} {immediate}");
+            host.take_back_if_there(place);
+            assert!(host.blocks(7, blocks as u16).await == data, "{blocks} {immediate}");
+        }
+    });
+}
+
+/// Beside one buffer that every session may have at any time.
+#[test]
+fn a_write_that_finds_no_memory_is_to_be_tried_again_and_nothing_of_it_is_read() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let all_of = |len| std::iter::from_fn(|| house.shared.pool.try_get(len)).collect::<Vec<_>>();
+        let memory = [1 << 20, 4096].map(all_of);
+        host.faults[1].reads.hold();
+        let data = pattern(4096);
+        let (first, _) = host.write(&cdb::write_10(0, 8, false), &data, 0);
+        quiet().await;
+        host.did();
+        let (second, place) = host.write(&cdb::write_10(8, 8, false), &data, 512);
+        assert_eq!(host.answer(second).await.status(), 0x28, "TASK SET FULL");
+        assert_eq!(reads(&host.did(), place), []);
+        drop(memory);
+        host.faults[1].reads.release();
+        assert_eq!(host.answer(first).await.status(), 0);
+        let (again, _) = host.write(&cdb::write_10(8, 8, false), &data, 512);
+        assert_eq!(host.answer(again).await.status(), 0);
+        assert!(host.blocks(0, 16).await == [&data[..], &data].concat());
+    });
+}
+
+#[test]
+fn a_write_is_read_from_behind_its_immediate_data() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let data = pattern(4096);
+        let (itt, place) = host.write(&cdb::write_10(0, 8, false), &data, 1024);
+        assert_eq!(host.answer(itt).await.status(), 0);
+        assert_eq!(reads(&host.did(), place), [(1024, 3072)]);
+        assert!(host.blocks(0, 8).await == data);
+    });
+}
+
+#[test]
+fn a_write_of_a_whole_tagged_buffer_is_read_from_behind_its_immediate_data_too() {
+    play(|house| async move {
+        let mut host = house.connect().await;
+        host.negotiate(1, NAMES, &[KEYS, "TaggedBufferForSolicitedDataOnly=No\n"].concat()).await;
+        host.ready().await;
+        let data = pattern(4096);
+        let place = host.lend(&data);
+        let itt = host.write_from(&cdb::write_10(0, 8, false), &data, 1024, place);
+        assert_eq!(host.answer(itt).await.status(), 0);
+        assert_eq!(reads(&host.did(), place), [(1024, 3072)]);
+        assert!(host.blocks(0, 8).await == data);
+    });
+}
+
+#[test]
+fn a_write_that_brings_all_is_not_read() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let data = pattern(4096);
+        let itt = host.write_from(&cdb::write_10(0, 8, false), &data, 4096, Remote { stag: 0, offset: 0 });
+        let told = host.answer(itt).await;
+        assert_eq!((told.status(), told.invalidated), (0, None));
+        assert!(matches!(host.did()[..], [Operation::Send { .. }]));
+        assert!(host.blocks(0, 8).await == data);
+    });
+}
+
+#[test]
+fn a_long_write_is_read_burst_by_burst() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let data = pattern(600 << 10);
+        let (itt, place) = host.write(&cdb::write_10(0, 1200, false), &data, 0);
+        assert_eq!(host.answer(itt).await.status(), 0);
+        // MaxBurstLength of the house, and one R2T at a time.
+        let want = [(0, 262_144), (262_144, 262_144), (524_288, (600 << 10) - 524_288)];
+        assert_eq!(reads(&host.did(), place), want);
+        assert!(host.blocks(0, 1200).await == data);
+    });
+}
+
+#[test]
+fn many_writes_at_a_time_find_their_places_in_any_order() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        host.faults[1].reads.hold();
+        let all: Vec<Vec<u8>> = (0..24).map(|i| vec![i as u8 + 1; 8192]).collect();
+        let mut open: Vec<u32> = all
+            .iter()
+            .zip(0..)
+            .map(|(data, i)| host.write(&cdb::write_10(i * 16, 16, false), data, 0).0)
+            .collect();
+        super::house::quiet().await;
+        // Answers to others pass them.
+        host.goes_on().await;
+        host.faults[1].reads.release();
+        while !open.is_empty() {
+            let told = host.told(opcode::SCSI_RESPONSE).await;
+            assert_eq!(told.status(), 0);
+            open.retain(|itt| *itt != told.bhs.itt());
+        }
+        for (data, i) in all.iter().zip(0..) {
+            assert!(host.blocks(i * 16, 16).await == *data, "{i}");
+        }
+    });
+}
+
+#[test]
+fn residuals_tell_what_was_written_and_no_more_is() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        host.write(&cdb::write_10(0, 8, false), &pattern(4096), 4096);
+        host.told(opcode::SCSI_RESPONSE).await;
+        // Bytes that are expected, and the flag and count for two blocks.
+        for (expected, residual, moved) in [
+            (1024, (0, 0), 1024),
+            (4096, (0x02, 3072), 1024),
+            (512, (0x04, 512), 512),
+            (1000, (0x04, 24), 1000),
+        ] {
+            host.did();
+            let (itt, place) = host.read(&cdb::read_10(0, 2), expected);
+            let told = host.answer(itt).await;
+            assert_eq!((told.status(), told.residual()), (0, residual), "{expected}");
+            assert_eq!(writes(&host.did(), place), [(0, moved)], "{expected}");
+            let memory = host.take_back(place);
+            assert!(memory[..moved] == pattern(4096)[..moved] && memory[moved..].iter().all(|b| *b == 0));
+        }
+    });
+}
+
+#[test]
+fn a_write_of_another_amount_is_cut_to_its_cdb_or_refused() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let data = pattern(4096);
+        let (itt, place) = host.write(&cdb::write_10(0, 2, false), &data, 0);
+        let told = host.answer(itt).await;
+        assert_eq!((told.status(), told.residual()), (0, (0x02, 3072)));
+        assert_eq!(reads(&host.did(), place), [(0, 1024)]);
+        assert!(host.blocks(0, 2).await == data[..1024]);
+        let (itt, place) = host.write(&cdb::write_10(0, 16, false), &data, 0);
+        let told = host.answer(itt).await;
+        assert_eq!((told.status(), told.residual()), (2, (0x04, 4096)));
+        assert!(host.blocks(0, 2).await == data[..1024]);
+        assert!(host.blocks(2, 6).await == [0; 3072], "nothing of it is stored");
+        host.take_back(place);
+    });
+}
+
+#[test]
+fn a_read_of_a_mebibyte_is_whole_before_its_answer() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let data = pattern(1 << 20);
+        let (itt, _) = host.write(&cdb::write_10(0, 2048, false), &data, 0);
+        assert_eq!(host.answer(itt).await.status(), 0);
+        host.did();
+        let (itt, place) = host.read(&cdb::read_10(0, 2048), 1 << 20);
+        let told = host.answer(itt).await;
+        assert_eq!((told.status(), told.residual()), (0, (0, 0)));
+        let did = host.did();
+        let moved = writes(&did, place);
+        assert_eq!(moved.iter().map(|(_, len)| len).sum::<usize>(), 1 << 20);
+        let sends = did.iter().filter(|o| matches!(o, Operation::Send { .. })).count();
+        assert_eq!((sends, matches!(did.last(), Some(Operation::Send { .. }))), (1, true));
+        assert!(host.take_back(place) == data);
+    });
+}
+
+#[test]
+fn a_check_condition_writes_no_data() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let (itt, _) = host.read(&cdb::read_10(u32::MAX, 8), 4096);
+        let told = host.answer(itt).await;
+        assert_eq!((told.status(), told.residual()), (2, (0x02, 4096)));
+        assert_eq!((told.data[2] & 0x7f, told.data[2 + 2]), (0x70, 5), "ILLEGAL REQUEST");
+        assert!(matches!(host.did()[..], [Operation::Send { .. }]));
+    });
+}
+
+#[test]
+fn a_write_that_is_refused_is_not_read() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        for immediate in [0, 512] {
+            let (itt, _) = host.write(&cdb::write_10(u32::MAX, 8, false), &pattern(4096), immediate);
+            let told = host.answer(itt).await;
+            assert_eq!((told.status(), told.data[2 + 2]), (2, 5), "ILLEGAL REQUEST");
+            assert!(matches!(host.did()[..], [Operation::Send { .. }]));
+        }
+    });
+}
+
+#[test]
+fn no_data_segment_above_128_bytes_goes_to_an_initiator_in_full_feature_phase() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        // Its receives end the connection at one byte more. A Reject quotes the headers that it is about.
+        let mut bhs = host.command(&cdb::test_unit_ready());
+        bhs.0[0] = 0x1c;
+        let ahs = [0; 1020];
+        bhs.0[4] = (ahs.len() / 4) as u8;
+        host.say_bytes(&[&Header::PLAIN.encode()[..], &bhs.0, &ahs].concat());
+        host.cmd_sn -= 1;
+        let told = host.told(opcode::REJECT).await;
+        assert_eq!((told.data.len(), &told.data[..48]), (SAFE_DATA_LEN, &bhs.0[..]));
+        // Longer parameter data goes by RDMA, all of it.
+        let (itt, place) = host.read(&cdb::report_supported_operation_codes(4096), 4096);
+        let told = host.answer(itt).await;
+        let moved = 4096 - told.residual().1 as usize;
+        assert!(moved > SAFE_DATA_LEN && told.data.is_empty());
+        assert_eq!(writes(&host.did(), place).iter().map(|w| w.1).sum::<usize>(), moved);
+    });
+}
+
+/// What of the data of a message of 500 bytes of sense data is left.
+#[test]
+fn sense_data_is_cut_to_what_initiators_take() {
+    use lunar_runtime::out::Payload;
+    use lunar_wire::iscsi::pdu;
+    for len in [18_usize, 125, 126, 127, 252] {
+        let sense: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        let data = [&(len as u16).to_be_bytes()[..], &sense].concat();
+        let (head, payload) =
+            super::super::mover::message(pdu::scsi_response(1, 0, 0, 2), Payload::Bytes(data));
+        let message = [&head[..], payload.bytes()].concat();
+        let pdu = lunar_wire::iser::Pdu::decode(&message).expect("a PDU");
+        let kept = len.min(126);
+        assert_eq!(pdu.data, [&(kept as u16).to_be_bytes()[..], &sense[..kept]].concat());
+    }
+}
+
+#[test]
+fn only_agreed_tags_are_invalidated() {
+    play(|house| async move {
+        for invalidate in [true, false] {
+            let private = Abilities { zero_based: false, invalidate }.encode();
+            let mut host = house.meet(&private, [Rc::<Faults>::default(), Rc::default()]).await;
+            host.log_in(1).await;
+            host.ready().await;
+            let agreed = |stag| invalidate.then_some(stag);
+            let (itt, place) = host.read(&cdb::read_10(0, 1), 512);
+            assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag));
+            let (itt, place) = host.write(&cdb::write_10(0, 8, false), &pattern(4096), 512);
+            assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag));
+            let (itt, place) = host.read(&cdb::read_10(u32::MAX, 1), 512);
+            assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag), "also with bad news");
+            // Those that lend nothing, and those that are no commands.
+            let bhs = host.command(&cdb::test_unit_ready());
+            host.say(Header::PLAIN, bhs, &[]);
+            assert_eq!(host.answer(bhs.itt()).await.invalidated, None);
+            let itt = host.ping(&[]);
+            let told = host.told(opcode::NOP_IN).await;
+            assert_eq!((told.bhs.itt(), told.invalidated), (itt, None));
+        }
+    });
+}
+
+impl Host {
+    /// Takes memory back that an answer may have ended.
+    fn take_back_if_there(&self, place: Remote) {
+        let _ = self.end.revoke(place.stag);
+    }
+}
+
+#[test]
+fn a_write_is_read_while_what_goes_out_waits() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        host.faults[1].sends.hold();
+        let (read, place) = host.read(&cdb::read_10(0, 8), 4096);
+        quiet().await;
+        assert_eq!(host.did(), [], "its data waits");
+        let data = pattern(4096);
+        let (write, from) = host.write(&cdb::write_10(64, 8, false), &data, 0);
+        quiet().await;
+        assert_eq!(reads(&host.did(), from), [(0, 4096)]);
+        host.faults[1].sends.release();
+        assert_eq!(host.answer(read).await.status(), 0);
+        assert_eq!(host.answer(write).await.status(), 0);
+        assert!(host.take_back(place) == [0; 4096] && host.blocks(64, 8).await == data);
+    });
+}

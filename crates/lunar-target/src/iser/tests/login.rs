@@ -1,0 +1,268 @@
+//! Logins and discovery.
+
+use super::host::{DISCOVERY, Host, KEYS, NAMES, ROOM, pairs};
+use super::house::{DEPTH, House, NAME, play, play_with, quiet, target};
+use super::spy::{Asked, Watched};
+use lunar_rdma::mem::Faults;
+use lunar_wire::iscsi::{NONE, opcode, request};
+use lunar_wire::iser::{Abilities, Header, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN, VERSION};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+fn value<'a>(said: &'a [(String, String)], key: &str) -> Option<&'a str> {
+    said.iter().find(|(k, _)| k == key).map(|(_, v)| &**v)
+}
+
+#[test]
+fn no_key_is_volunteered() {
+    play(|house| async move {
+        let mut host = house.connect().await;
+        let said = host.log_in(1).await;
+        let offered = [NAMES, KEYS].concat();
+        for (key, _) in &said {
+            // What Open-iSCSI expects of every target.
+            let known = key == "TargetPortalGroupTag" || offered.contains(&format!("{key}="));
+            assert!(known, "{key}");
+        }
+        let want = [
+            ("RDMAExtensions", Some("Yes")),
+            ("TargetRecvDataSegmentLength", Some("8192")),
+            ("InitialR2T", Some("Yes")),
+            ("ImmediateData", Some("Yes")),
+            ("IFMarker", Some("No")),
+            ("OFMarker", Some("No")),
+            ("MaxOutstandingR2T", Some("1")),
+            ("MaxConnections", Some("1")),
+            ("ErrorRecoveryLevel", Some("0")),
+            ("MaxRecvDataSegmentLength", None),
+            ("HeaderDigest", None),
+        ];
+        want.iter().for_each(|(key, want)| assert_eq!(value(&said, key), *want, "{key}"));
+        host.goes_on().await;
+    });
+}
+
+#[test]
+fn keys_of_iser_are_answered_when_they_are_asked_for() {
+    play(|house| async move {
+        let mut host = house.connect().await;
+        let more = "HeaderDigest=CRC32C,None\nDataDigest=None\nTaggedBufferForSolicitedDataOnly=Yes\n\
+            iSERHelloRequired=No\nMaxOutstandingUnexpectedPDUs=4\nMaxAHSLength=64\n";
+        let said = host.negotiate(1, NAMES, &[KEYS, more].concat()).await;
+        let keys = ["HeaderDigest", "DataDigest", "TaggedBufferForSolicitedDataOnly", "iSERHelloRequired"];
+        assert_eq!(keys.map(|key| value(&said, key)), [Some("None"), Some("None"), Some("Yes"), Some("No")]);
+        assert_eq!(["MaxOutstandingUnexpectedPDUs", "MaxAHSLength"].map(|key| value(&said, key)), [None; 2]);
+    });
+}
+
+#[test]
+fn a_digest_cannot_be_had() {
+    play(|house| async move {
+        let mut host = house.connect().await;
+        host.log_in_with(1, 0x81, NAMES);
+        host.keys().await;
+        host.last_request(1, &[KEYS, "HeaderDigest=CRC32C\n"].concat());
+        let told = host.told(opcode::LOGIN_RESPONSE).await;
+        assert_eq!(told.bhs.0[36], 2, "an initiator error");
+        host.over().await;
+        assert_eq!(house.sessions(), 0);
+    });
+}
+
+#[test]
+fn all_receives_are_there_before_the_last_login_response() {
+    play(|house| async move {
+        let log = Rc::default();
+        let faults = [Rc::<Faults>::default(), Rc::default()];
+        let watched = Rc::clone(&log);
+        let spied = |request| Box::new(Watched(request, watched)) as Box<dyn lunar_rdma::Request>;
+        let mut host = house.meet_through(&[0; 4], faults, spied).await;
+        host.log_in(1).await;
+        let log = log.borrow();
+        let [Asked::Receives(1), Asked::Receives(1), Asked::Sent, Asked::Receives(many), Asked::Sent] =
+            log[..]
+        else {
+            panic!("{log:?}")
+        };
+        assert!(many >= DEPTH as usize + 16, "{many}");
+    });
+}
+
+#[test]
+fn as_many_commands_as_the_window_takes_find_their_receives() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        for _ in 0..3 {
+            let first = host.itt + 1;
+            for _ in 0..DEPTH {
+                host.read(&lunar_wire::scsi::cdb::read_10(0, 1), 512);
+            }
+            for itt in first..first + DEPTH {
+                assert_eq!(host.answer(itt).await.status(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn abilities_are_answered_with_zeros_behind_them_or_without() {
+    play(|house| async move {
+        let can = |invalidate| Abilities { zero_based: false, invalidate }.encode().to_vec();
+        for (said, able, pads, want) in [
+            (can(true), true, false, true),
+            (can(true), true, true, true),
+            (can(false), true, false, false),
+            (vec![], true, false, false),
+            (vec![], true, true, true),
+            (can(true), false, false, false),
+        ] {
+            let faults = [Rc::<Faults>::default(), Rc::default()];
+            faults.iter().for_each(|f| f.pads.set(pads));
+            faults[1].invalidates.set(able);
+            let mut host = house.meet(&said, faults).await;
+            assert_eq!(host.private.len(), if pads { 196 } else { 4 });
+            let told = Abilities::decode(&host.private);
+            assert!(!told.zero_based && told.invalidate == want, "{said:?} {able} {pads}");
+            host.log_in(1).await;
+            let (itt, place) = host.read(&lunar_wire::scsi::cdb::inquiry(None, 36), 36);
+            let answer = host.answer(itt).await;
+            assert_eq!(answer.invalidated, want.then_some(place.stag), "{said:?} {able} {pads}");
+        }
+    });
+}
+
+#[test]
+fn a_hello_ends_its_connection_and_no_other() {
+    play(|house| async move {
+        let mut other = house.session(1).await;
+        let hello = Header::Hello { versions: (VERSION, VERSION), ird: 8 };
+        let before = house.connect().await;
+        before.say_bytes(&hello.encode());
+        before.over().await;
+        let after = house.session(2).await;
+        after.say_bytes(&hello.encode());
+        after.over().await;
+        other.goes_on().await;
+        assert_eq!(house.sessions(), 1);
+    });
+}
+
+/// A Discovery session with as many targets as make more than 8 KiB of text, and the room of ib_iser for it.
+async fn discover(house: &House, keys: &str) -> Vec<u8> {
+    let mut host = house.connect().await;
+    host.negotiate(1, DISCOVERY, keys).await;
+    let (mut all, mut ttt) = (Vec::new(), NONE);
+    loop {
+        let question: &[u8] = if ttt == NONE { b"SendTargets=All\0" } else { b"" };
+        host.ask(request::text(7, 0x80, 0, ttt), question);
+        let told = host.told(opcode::TEXT_RESPONSE).await;
+        assert!(told.data.len() <= LOGIN_LEN - OVERHEAD);
+        all.extend(told.data);
+        ttt = told.bhs.word20();
+        assert_eq!(told.bhs.continues(), ttt != NONE);
+        if told.bhs.is_final() {
+            break;
+        }
+    }
+    host.ask(request::logout(9), &[]);
+    host.told(opcode::LOGOUT_RESPONSE).await;
+    host.over().await;
+    all
+}
+
+#[test]
+fn a_discovery_session_tells_all_targets_in_pieces_that_a_login_buffer_takes() {
+    let name = |i: u16| format!("iqn.2026-11.org.example:disk-{i:04}-of-a-large-house-that-has-long-names");
+    let many = move |setup: &mut crate::setup::Setup| {
+        setup.targets.extend((0..300).map(|i| (name(i), target(&name(i), BTreeMap::new()))));
+    };
+    play_with(many, move |house| async move {
+        for declared in ["MaxRecvDataSegmentLength=32768\n", "MaxRecvDataSegmentLength=262144\n"] {
+            let text = discover(&house, declared).await;
+            let told = pairs(&text);
+            let names: Vec<&str> =
+                told.iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| &**v).collect();
+            assert_eq!((names.len(), names[0]), (301, NAME));
+            assert!(text.len() > 3 * 8192 && names[300] == name(299));
+        }
+        assert_eq!(house.sessions(), 0);
+    });
+}
+
+#[test]
+fn text_in_full_feature_phase_stays_within_128_bytes_whatever_is_declared() {
+    let answers = crate::setup::Answers::new(|_, _, _| Some("x".repeat(500)));
+    play_with(
+        |setup| setup.answers = answers,
+        |house| async move {
+            for keys in [KEYS.to_owned(), KEYS.replace("RDMAExtensions=Yes\n", "")] {
+                let mut host = house.connect().await;
+                host.negotiate(1, NAMES, &keys).await;
+                host.ask(request::text(7, 0x80, 0, NONE), b"MaxRecvDataSegmentLength=65536\0");
+                assert!(host.told(opcode::TEXT_RESPONSE).await.bhs.is_final());
+                let (mut all, mut ttt) = (Vec::new(), NONE);
+                loop {
+                    let question: &[u8] = if ttt == NONE { b"X-org.lunar.a=?\0" } else { b"" };
+                    host.ask(request::text(8, 0x80, 0, ttt), question);
+                    let told = host.told(opcode::TEXT_RESPONSE).await;
+                    assert!(told.data.len() <= SAFE_DATA_LEN);
+                    all.extend(told.data);
+                    ttt = told.bhs.word20();
+                    if told.bhs.is_final() {
+                        break;
+                    }
+                }
+                assert_eq!(pairs(&all), [("X-org.lunar.a".to_owned(), "x".repeat(500))]);
+                host.goes_on().await;
+                assert!(host.faults[1].log().len() > 5);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_ping_of_4_kib_is_answered_with_what_there_is_room_for() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        for len in [0, 5, 128, 129, 4096, 8192] {
+            let data = super::host::pattern(len);
+            let itt = host.ping(&data);
+            let told = host.told(opcode::NOP_IN).await;
+            assert_eq!((told.bhs.itt(), told.bhs.word20()), (itt, NONE));
+            assert!(told.data.len() + OVERHEAD <= ROOM && data.starts_with(&told.data));
+            assert_eq!(told.data.len(), len.min(SAFE_DATA_LEN));
+        }
+    });
+}
+
+#[test]
+fn a_login_of_the_same_name_takes_the_place_of_the_session_before() {
+    play(|house| async move {
+        let old = house.session(1).await;
+        let mut new = house.connect().await;
+        new.log_in(1).await;
+        old.over().await;
+        assert_eq!(house.sessions(), 1);
+        new.goes_on().await;
+        new.ready().await;
+    });
+}
+
+#[test]
+fn who_leaves_within_the_login_leaves_nothing_behind() {
+    play(|house| async move {
+        for requests in 0..2 {
+            let mut host = house.connect().await;
+            if requests > 0 {
+                host.log_in_with(1, 0x81, NAMES);
+                host.keys().await;
+            }
+            let Host { end, served, .. } = host;
+            drop(end);
+            served.await.expect("it ends well");
+        }
+        quiet().await;
+        assert_eq!(house.sessions(), 0);
+        assert_eq!(house.shared.connections(), 0);
+    });
+}

@@ -1,0 +1,131 @@
+//! A connection that writes down what the target asks of it, in order.
+
+use lunar_rdma::{Endpoint, Events, Exposed, Facts, Piece, Remote, Request, Terms, Wait};
+use lunar_runtime::Buf;
+use lunar_runtime::out::Payload;
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// So many receives.
+    Receives(usize),
+    /// A message was handed over.
+    Sent,
+}
+
+/// What was asked for, in order.
+pub type Log = Rc<RefCell<Vec<Asked>>>;
+
+struct Spy(Rc<dyn Endpoint>, Log);
+
+/// A request whose connection is watched.
+pub struct Watched(pub Box<dyn Request>, pub Log);
+
+impl Request for Watched {
+    fn private(&self) -> &[u8] {
+        self.0.private()
+    }
+
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        self.0.addresses()
+    }
+
+    fn sends_invalidate(&self) -> bool {
+        self.0.sends_invalidate()
+    }
+
+    fn accept(
+        self: Box<Self>,
+        private: Vec<u8>,
+        terms: Terms,
+    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+        self.1.borrow_mut().push(Asked::Receives(terms.receives.0));
+        Box::pin(
+            async move { Ok(Rc::new(Spy(self.0.accept(private, terms).await?, self.1)) as Rc<dyn Endpoint>) },
+        )
+    }
+
+    fn reject(self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+        self.0.reject(private)
+    }
+}
+
+impl Endpoint for Spy {
+    fn facts(&self) -> &Facts {
+        self.0.facts()
+    }
+
+    fn receives(&self, count: usize, len: usize) {
+        self.1.borrow_mut().push(Asked::Receives(count));
+        self.0.receives(count, len);
+    }
+
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        self.1.borrow_mut().push(Asked::Sent);
+        self.0.send(head, payload, invalidate);
+    }
+
+    fn write(&self, to: Remote, payload: Payload) {
+        self.0.write(to, payload);
+    }
+
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        self.0.gather(id, from, buf, at);
+    }
+
+    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
+        self.0.expose(memory)
+    }
+
+    fn revoke(&self, stag: u32) -> Option<Exposed> {
+        self.0.revoke(stag)
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        self.0.flush()
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.0.has_moved()
+    }
+
+    fn mark(&self) -> u64 {
+        self.0.mark()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.0.is_delivered(mark)
+    }
+
+    fn poll(&self, into: &mut Events) {
+        self.0.poll(into);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    fn look_anew(&self) {
+        self.0.look_anew();
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        self.0.readable()
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.0.writable()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}

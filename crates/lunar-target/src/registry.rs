@@ -1,0 +1,352 @@
+//! The sessions of the process, across cores: who they are, how to reach them, and how one replaces another.
+
+use crate::access::LunMap;
+use crate::setup::Limits;
+use crate::share::{self, Origin, Place};
+use crate::{Unit, session::Info};
+use lunar_scsi::NexusId;
+use lunar_wire::iscsi::status::LoginStatus;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// What makes a session unique (RFC 7143 section 4.4.3; for discovery section 7.4.2).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// Its ISID.
+    pub isid: [u8; 6],
+    /// iSCSI name of the target; None: unnamed discovery.
+    pub target: Option<String>,
+    /// Target portal group tag.
+    pub tag: u16,
+    /// The portal, which tells unnamed discovery sessions apart.
+    pub portal: Option<SocketAddr>,
+    /// The CHAP user. Name and ISID are no secret (READ FULL STATUS). Another user is another initiator port: neither ends the
+    /// sessions of the other, nor keeps it out.
+    pub user: Option<String>,
+}
+
+/// How often a login looks for room, and how long it waits in between.
+const TRIES: u32 = 5;
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// Why a session ends that another one replaces.
+pub const LOGGED_IN_AGAIN: &str = "its initiator logged in again";
+
+/// A message to a connection. It answers by dropping `done`.
+pub enum Letter {
+    /// End all tasks, then the connection.
+    End {
+        /// For the log.
+        why: &'static str,
+        /// Dropped once it is over.
+        done: Done,
+    },
+    /// End tasks that others have a say in.
+    Abort {
+        /// Which.
+        which: Which,
+        /// The session that ends them.
+        from: Arc<Info>,
+        /// Set where one of them may still be carried out elsewhere.
+        indeterminate: Indeterminate,
+        /// Dropped once no task is left.
+        done: Done,
+    },
+    /// Finish what is in flight, ask the initiator to log out, end the connection.
+    Stop {
+        /// Dropped once it is over.
+        done: Done,
+    },
+    /// The configuration has changed: this is what the initiator sees now; None: nothing any more.
+    Luns(Option<Arc<LunMap>>),
+    /// A logical unit has something to tell (asynchronous SCSI event), where the access list asks for it.
+    Attention(Arc<Unit>),
+}
+
+/// Tasks have ended here and may still be carried out elsewhere.
+pub type Indeterminate = Arc<AtomicBool>;
+
+/// A sender that is never used: its end is the news.
+pub type Done = flume::Sender<()>;
+
+/// Which tasks to end.
+#[derive(Clone)]
+pub enum Which {
+    /// All of some logical units, in the order of their addresses: made by [`Which::units`].
+    Units(Arc<[Arc<Unit>]>),
+    /// Those of some nexuses.
+    Nexuses(Arc<[NexusId]>),
+}
+
+impl Which {
+    /// All tasks of these logical units.
+    pub fn units(units: impl IntoIterator<Item = Arc<Unit>>) -> Which {
+        let mut units: Vec<_> = units.into_iter().collect();
+        units.sort_by_key(Arc::as_ptr);
+        units.dedup_by_key(|unit| Arc::as_ptr(unit));
+        Which::Units(units.into())
+    }
+
+    /// Whether it names the tasks of a nexus at a logical unit.
+    pub fn names(&self, unit: &Arc<Unit>, nexus: NexusId) -> bool {
+        match self {
+            Which::Units(units) => units.binary_search_by_key(&Arc::as_ptr(unit), Arc::as_ptr).is_ok(),
+            Which::Nexuses(list) => list.contains(&nexus),
+        }
+    }
+}
+
+struct Entry {
+    key: Key,
+    cid: u16,
+    mailbox: flume::Sender<Letter>,
+    info: Arc<Info>,
+    place: Place,
+}
+
+/// All sessions, by TSIH.
+#[derive(Default)]
+pub struct Registry {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    sessions: BTreeMap<u16, Entry>,
+    /// The handle given last: the next one differs, so that an old one is not soon used again.
+    last: u16,
+}
+
+/// What a login asks for.
+pub struct Request {
+    /// The session's identity.
+    pub key: Key,
+    /// TSIH of the login: 0 for a new session.
+    pub tsih: u16,
+    /// Connection ID.
+    pub cid: u16,
+    /// Where the connection takes messages.
+    pub mailbox: flume::Sender<Letter>,
+    /// What `lunar session` shows.
+    pub info: Arc<Info>,
+}
+
+/// A place among the sessions; given up when dropped.
+pub struct Seat {
+    registry: Arc<Registry>,
+    info: Arc<Info>,
+    /// The handle of the session.
+    pub tsih: u16,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.registry.lock().remove(self.tsih, &self.info);
+    }
+}
+
+enum Verdict {
+    Seated(u16),
+    /// An older session with the same identity has to end first.
+    After(u16, flume::Sender<Letter>, Arc<Info>),
+}
+
+/// A session that is replaced has so long for an orderly end once nothing of it is under way. One whose core is held up does
+/// not come to it.
+const ORDERLY: Duration = Duration::from_millis(250);
+/// How often it is looked whether something is under way.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Ends when nothing of these sessions is under way, nor will be, and they have not come to an orderly end: false.
+async fn will_not_end(sessions: &[(u16, Arc<Info>)]) -> bool {
+    let fences = || sessions.iter().map(|(_, info)| &info.fence);
+    compio::time::sleep(ORDERLY).await;
+    fences().for_each(|fence| fence.close());
+    while !fences().all(|fence| fence.is_quiet()) {
+        compio::time::sleep(LOOK).await;
+    }
+    compio::time::sleep(ORDERLY).await;
+    false
+}
+
+/// Sessions that were asked to end.
+struct Ending {
+    sessions: Vec<(u16, Arc<Info>)>,
+    ended: flume::Receiver<()>,
+}
+
+/// Asks sessions to end.
+fn ask_to_end(chosen: Vec<(u16, flume::Sender<Letter>, Arc<Info>)>, why: &'static str) -> Ending {
+    let (done, ended) = flume::bounded(0);
+    // Either the letter arrives, or the connection is already gone. A letter that nobody read goes with the last sender:
+    // ours must not outlive the wait.
+    let ask = |(tsih, mailbox, info): (u16, flume::Sender<Letter>, Arc<Info>)| {
+        let _ = mailbox.send(Letter::End { why, done: done.clone() });
+        (tsih, info)
+    };
+    Ending { sessions: chosen.into_iter().map(ask).collect(), ended }
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes a place, after the session that it reinstates (if any) has ended with all its tasks
+    /// (RFC 7143 section 6.3.5).
+    pub async fn enter(self: &Arc<Self>, request: &Request, limits: &Limits) -> Result<Seat, LoginStatus> {
+        let (mut wanted, mut kept, mut tries) = (request.tsih, None, 0);
+        loop {
+            let verdict = self.judge(request, wanted, kept, limits);
+            if verdict.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES) && tries < TRIES
+            {
+                // Sessions whose peers have closed them do not count: they are over in a moment.
+                tries += 1;
+                compio::time::sleep(SETTLE).await;
+                continue;
+            }
+            match verdict? {
+                Verdict::Seated(tsih) => {
+                    return Ok(Seat { registry: self.clone(), info: request.info.clone(), tsih });
+                }
+                Verdict::After(tsih, old, info) => {
+                    self.over(ask_to_end(vec![(tsih, old, info)], LOGGED_IN_AGAIN)).await;
+                    // A reinstated connection keeps the handle of its session.
+                    kept = kept.or((wanted != 0).then_some(wanted));
+                    wanted = 0;
+                }
+            }
+        }
+    }
+
+    fn judge(
+        &self,
+        request: &Request,
+        wanted: u16,
+        kept: Option<u16>,
+        limits: &Limits,
+    ) -> Result<Verdict, LoginStatus> {
+        let mut table = self.lock();
+        let sessions = &table.sessions;
+        if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
+            return match wanted {
+                0 => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
+                w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
+                _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
+                _ => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
+            };
+        }
+        if wanted != 0 {
+            return Err(LoginStatus::NO_SUCH_SESSION);
+        }
+        let place = table.place(&request.info, limits).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        let kept = kept.filter(|t| !table.sessions.contains_key(t));
+        let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        let Request { key, cid, mailbox, info, .. } = request;
+        let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
+        let entry = Entry { key, cid: *cid, mailbox, info, place };
+        table.sessions.insert(tsih, entry);
+        table.last = tsih;
+        Ok(Verdict::Seated(tsih))
+    }
+
+    /// Writes to every session but `except` and waits until all have dropped the letter's `done`.
+    pub async fn tell_all(&self, except: Option<u16>, letter: impl Fn(Done) -> Letter) {
+        let (done, ended) = flume::bounded(0);
+        let others: Vec<_> = {
+            let table = self.lock();
+            let chosen = table.sessions.iter().filter(|(tsih, _)| Some(**tsih) != except);
+            chosen.map(|(_, entry)| entry.mailbox.clone()).collect()
+        };
+        for mailbox in others {
+            let _ = mailbox.send(letter(done.clone()));
+        }
+        drop(done);
+        let _ = ended.recv_async().await;
+    }
+
+    /// Ends the sessions that are chosen, and waits until they are over. How many there were.
+    pub async fn end(&self, chosen: impl Fn(&Info) -> bool, why: &'static str) -> usize {
+        let chosen: Vec<_> = {
+            let table = self.lock();
+            let chosen = table.sessions.iter().filter(|(_, entry)| chosen(&entry.info));
+            chosen.map(|(tsih, entry)| (*tsih, entry.mailbox.clone(), entry.info.clone())).collect()
+        };
+        let count = chosen.len();
+        self.over(ask_to_end(chosen, why)).await;
+        count
+    }
+
+    /// Waits until sessions are over. That of a core that is held up is over once nothing of it can be carried out any more:
+    /// what it held is given up for it.
+    async fn over(&self, Ending { sessions, ended }: Ending) {
+        let is_over = async {
+            _ = ended.recv_async().await;
+            true
+        };
+        if lunar_runtime::either(is_over, will_not_end(&sessions)).await {
+            return;
+        }
+        for (tsih, info) in &sessions {
+            info.give_up();
+            if self.lock().remove(*tsih, info) {
+                tracing::warn!(tsih, initiator = %info.initiator, "a session is replaced whose core does not answer");
+            }
+        }
+    }
+
+    /// Writes to every session what `letter` makes of its key and address.
+    pub fn tell_each(&self, letter: impl Fn(&Info) -> Option<Letter>) {
+        for entry in self.lock().sessions.values() {
+            if let Some(l) = letter(&entry.info) {
+                let _ = entry.mailbox.send(l);
+            }
+        }
+    }
+
+    /// What is known of a session; None if there is none with this TSIH.
+    pub fn find(&self, tsih: u16) -> Option<Arc<Info>> {
+        self.lock().sessions.get(&tsih).map(|e| e.info.clone())
+    }
+
+    /// What is known of every session, by TSIH.
+    pub fn list(&self) -> Vec<(u16, Arc<Info>)> {
+        self.lock().sessions.iter().map(|(tsih, e)| (*tsih, e.info.clone())).collect()
+    }
+}
+
+impl Table {
+    /// The handle may be that of a newer session: false.
+    fn remove(&mut self, tsih: u16, info: &Arc<Info>) -> bool {
+        let is_it = self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
+        is_it && self.sessions.remove(&tsih).is_some()
+    }
+
+    /// One more session, where the limits and the share of its address allow it. Discovery takes nothing from normal sessions.
+    fn place(&self, info: &Info, limits: &Limits) -> Option<Place> {
+        let origin = Origin::from(info.address.ip());
+        let (mut used, mut of_groups, mut of_name) = (0, share::Own::default(), 0);
+        for other in self.sessions.values().filter(|e| e.info.discovery == info.discovery) {
+            let counts = other.place.counts_for(origin);
+            // Without CHAP anybody may claim a name.
+            let is_same = (&other.info.initiator, &other.info.user) == (&info.initiator, &info.user);
+            used += 1;
+            of_groups.iter_mut().zip(counts).for_each(|(own, one)| *own += one);
+            of_name += usize::from(is_same && (counts[0] > 0 || info.user.is_some()));
+        }
+        let (limit, per_name) = match info.discovery {
+            true => (limits.discovery_sessions, usize::MAX),
+            false => (limits.sessions, limits.sessions_per_initiator),
+        };
+        Place::new(origin, limit, used, of_groups).filter(|_| of_name < per_name)
+    }
+
+    fn free_tsih(&self) -> Option<u16> {
+        (self.last..u16::MAX).map(|t| t + 1).chain(1..=self.last).find(|t| !self.sessions.contains_key(t))
+    }
+}

@@ -1,0 +1,518 @@
+//! The server: listeners, cores, and the way from one configuration to the next.
+
+use crate::access::Door;
+use crate::crowds::{Crowds, Evicted, NO_DESCRIPTORS, Unfinished, Waits};
+use crate::devices;
+use crate::iscsi;
+use crate::registry::{Letter, Registry};
+use crate::session::Info;
+use crate::setup::{Portal, PortalGroup, Setup, Target, Transports};
+use crate::share::{self, Origin};
+use crate::{Resting, Unit};
+use lunar_proto::login::Policy;
+use lunar_runtime::cores::Place;
+use lunar_runtime::{Cores, Listener, OncePerMinute, Pool, Seldom, Stream, descriptors};
+use lunar_scsi::{Protocol, TargetPort};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How often the sizes and the paths of media are looked at.
+const REFRESH: Duration = Duration::from_secs(1);
+/// Looks that have not come back: with more, none begins. A core has more threads than that.
+const MAX_LOOKS: usize = 32;
+/// Connections of a portal that wait for room, how often each looks, and the time in between.
+const WAITING: usize = 64;
+const TRIES: usize = 20;
+const SETTLE: Duration = Duration::from_millis(5);
+/// How long a portal that is taken is tried again.
+const BIND: Duration = Duration::from_secs(1);
+/// How long a reload waits for the commands of what it changes.
+const REST: Duration = Duration::from_secs(10);
+/// How long a stop waits for commands and initiators.
+const STOP: Duration = Duration::from_secs(20);
+
+/// What all connections share.
+pub struct Shared {
+    setup: RwLock<Arc<Setup>>,
+    /// The sessions.
+    pub registry: Arc<Registry>,
+    /// Buffers of commands in flight.
+    pub pool: Pool,
+    /// Where it listens.
+    pub portals: Vec<Bound>,
+    /// Connections in all, and those not logged in.
+    crowds: Mutex<Crowds>,
+    /// No new connections or commands.
+    pub stopping: AtomicBool,
+    /// Connections that the file descriptors of this process allow.
+    room: usize,
+    /// Lines about those who did not get in.
+    turned_away: Seldom,
+    no_descriptors: OncePerMinute,
+    refused: Seldom,
+    /// Lines about sessions that begin and end.
+    pub began: Seldom,
+    pub ended: Seldom,
+}
+
+impl Shared {
+    /// What the connections of these portals share.
+    pub fn new(setup: Setup, portals: Vec<Bound>) -> Shared {
+        Shared {
+            pool: Pool::new(setup.limits.memory),
+            setup: RwLock::new(Arc::new(setup)),
+            registry: Arc::default(),
+            portals,
+            crowds: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            room: descriptors::room(),
+            turned_away: Seldom::default(),
+            no_descriptors: OncePerMinute::default(),
+            refused: Seldom::default(),
+            began: Seldom::default(),
+            ended: Seldom::default(),
+        }
+    }
+
+    /// Connections in all.
+    #[cfg(test)]
+    pub fn connections(&self) -> usize {
+        self.crowds().used()
+    }
+
+    fn crowds(&self) -> MutexGuard<'_, Crowds> {
+        self.crowds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
+    pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
+        if let Some(left_out) = self.turned_away.may_of(peer.ip(), Instant::now()) {
+            tracing::info!(%peer, reason, left_out, "connection closed before login");
+        }
+    }
+
+    /// Reports that the file descriptors are used up, which is a fault of this server and of no peer.
+    fn out_of_descriptors(&self, peer: SocketAddr) {
+        if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
+            let hint =
+                "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
+            tracing::warn!(%peer, reason = NO_DESCRIPTORS, left_out, hint, "new connections are closed");
+        }
+    }
+
+    /// Tells who was refused at login, and why; of a flood a few lines and a number.
+    pub fn refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
+        if let Some(left_out) = self.refused.may_of(peer.ip(), Instant::now()) {
+            let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
+            let (initiator, target) = (known(initiator), known(target));
+            tracing::info!(%peer, initiator, target, %reason, left_out, "login refused");
+        }
+    }
+
+    /// The target ports that the portals of a group make: one for iSCSI, one for SRP, or both. A group without portals
+    /// is one that others serve.
+    pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
+        let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
+        let (srp, iscsi) = (any(true), any(false));
+        let protocols = [(Protocol::Iscsi, iscsi || !srp), (Protocol::Srp, srp)];
+        protocols
+            .into_iter()
+            .filter(|(_, is_there)| *is_there)
+            .map(move |(protocol, _)| TargetPort { protocol, group })
+    }
+
+    /// Warns of a limit that the file descriptors do not allow.
+    fn warn_of_room(&self) {
+        let (connections, room) = (self.setup().limits.connections, self.room);
+        if connections > room {
+            tracing::warn!(
+                connections,
+                room,
+                "`connections` of [limits] is more than the open files of this process allow: ulimit -Hn, LimitNOFILE="
+            );
+        }
+    }
+
+    /// The configuration in force.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.setup.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+/// A portal that is listening.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// Its address, with the port that it got.
+    pub address: SocketAddr,
+    /// Tag of its portal group.
+    pub tag: u16,
+    /// What SendTargets tells instead.
+    pub advertise: Option<String>,
+    /// What it carries.
+    pub transports: Transports,
+}
+
+/// A running target.
+pub struct Server {
+    shared: Arc<Shared>,
+    /// Takes connections: a loop of its own, so that hosts get in while a core is held up.
+    entrance: Cores,
+    cores: Arc<Cores>,
+}
+
+impl Server {
+    /// Binds all portals and serves on these CPUs.
+    ///
+    /// # Errors
+    /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
+    pub fn start(setup: Setup, cpus: &[usize]) -> io::Result<Server> {
+        let (portals, sockets) = bind(&setup)?;
+        let cores = Arc::new(Cores::start(cpus)?);
+        descriptors::hold_spares();
+        // What the server itself has open does not count as room for connections.
+        let shared = Arc::new(Shared::new(setup, portals));
+        shared.warn_of_room();
+        let entrance = Cores::one()?;
+        for (i, socket) in sockets.into_iter().enumerate() {
+            let at = i % cores.count();
+            if shared.portals[i].transports.by_devices() {
+                devices::listen(&shared, &cores, at, i)?;
+            }
+            let (shared, to) = (shared.clone(), cores.clone());
+            let Some(socket) = socket else { continue };
+            entrance.run_on(0, move || lunar_runtime::spawn(accept(shared, to, socket, i)));
+        }
+        let refreshed = shared.clone();
+        cores.run_on(0, move || lunar_runtime::spawn(refresh(refreshed)));
+        Ok(Server { shared, entrance, cores })
+    }
+
+    /// Where it listens, with portal group tags.
+    pub fn portals(&self) -> &[Bound] {
+        &self.shared.portals
+    }
+
+    /// The sessions, by TSIH.
+    pub fn sessions(&self) -> Vec<(u16, Arc<Info>)> {
+        self.shared.registry.list()
+    }
+
+    /// The configuration in force.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.shared.setup()
+    }
+
+    /// Brings units to rest, one after the other, so that what they are made of can be changed. Each answers
+    /// BUSY from then on. Waits ten seconds at most for commands that run.
+    ///
+    /// # Errors
+    /// What keeps a unit from its rest, with its number in the list; all of them go on then.
+    pub fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (result, ended) = flume::bounded(1);
+        self.cores.run_on(0, move || {
+            lunar_runtime::spawn(async move { drop(result.send(rest(&units).await)) });
+        });
+        ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop died"))))
+    }
+
+    /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone;
+    /// initiators hear of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
+    pub fn reload(&self, setup: Setup) {
+        let setup = Arc::new(setup);
+        *self.shared.setup.write().unwrap_or_else(|e| e.into_inner()) = setup.clone();
+        self.shared.warn_of_room();
+        self.shared.registry.tell_each(|info| luns_now(&setup, info));
+    }
+
+    /// Asks the sessions of a SCSI routing instance to log out once their commands have ended, and ends those that
+    /// do not. It is not waited for.
+    pub fn dismiss(&self, instance: &str) {
+        self.shared.registry.tell_each(|info| {
+            let is_there = info.visit.get().is_some_and(|visit| visit.instance().name == instance);
+            is_there.then(|| Letter::Stop { done: flume::bounded(0).0 })
+        });
+    }
+
+    /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium
+    /// stable. Then `last` is called, while the event loops still run.
+    ///
+    /// # Errors
+    /// When a medium could not be made stable; the last such error.
+    pub fn stop(self, last: impl FnOnce()) -> io::Result<()> {
+        self.shared.stopping.store(true, SeqCst);
+        let (result, ended) = flume::bounded(1);
+        let shared = self.shared.clone();
+        self.cores.run_on(0, move || {
+            lunar_runtime::spawn(async move { drop(result.send(wind_down(shared).await)) });
+        });
+        let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
+        last();
+        self.entrance.stop();
+        self.cores.stop();
+        result
+    }
+}
+
+async fn rest(units: &[Arc<Unit>]) -> Result<Vec<Resting>, (usize, io::Error)> {
+    let (end, mut resting) = (Instant::now() + REST, Vec::new());
+    for (i, unit) in units.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        match compio::time::timeout(left, unit.rest()).await {
+            Ok(Ok(rests)) => resting.push(rests),
+            Ok(Err(e)) => return Err((i, e)),
+            Err(_) => {
+                let e = io::Error::new(io::ErrorKind::TimedOut, "its commands did not end within 10 seconds");
+                return Err((i, e));
+            }
+        }
+    }
+    Ok(resting)
+}
+
+/// What a session sees in a configuration.
+pub fn luns_now(setup: &Arc<Setup>, info: &Info) -> Option<Letter> {
+    let target = setup.targets.get(info.target.as_ref()?);
+    let door = Door { setup: setup.clone(), group: info.tag, peer: info.address.ip() };
+    // What another entry grants to CHAP users is not for one that logged in without being one of them.
+    let may = |t: &&Target| door.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok();
+    let seen = target.filter(|t| !t.offline).filter(may);
+    Some(Letter::Luns(seen.map(|t| Arc::new(door.lun_map(t, &info.initiator)))))
+}
+
+async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
+    let farewell = shared.registry.tell_all(None, |done| Letter::Stop { done });
+    if compio::time::timeout(STOP, farewell).await.is_err() {
+        tracing::warn!(sessions = shared.registry.list().len(), "sessions did not end in time");
+    }
+    let mut result = Ok(());
+    for unit in shared.setup().targets.values().flat_map(|t| t.luns.values()) {
+        let backend = unit.backend();
+        if let Err(e) = backend.flush().await
+            && !backend.is_unwritten()
+        {
+            tracing::error!(error = %e, "a medium could not be made stable");
+            result = Err(e);
+        }
+    }
+    result
+}
+
+/// Portals that cannot be bound now, each with the error of a server that starts. Nothing is taken.
+pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
+    let portals = groups.iter().flat_map(|group| &group.portals);
+    let refused = |portal: &Portal| {
+        let address = portal.listen;
+        let by_tcp = match portal.transports.by_tcp() {
+            true => Listener::can_bind(address).map_err(|e| not_bound(address, &e)),
+            false => Ok(()),
+        };
+        let by_devices = || match portal.transports.by_devices() {
+            true => devices::can_listen(address),
+            false => Ok(()),
+        };
+        by_tcp.and_then(|()| by_devices()).err().map(|e| (address, e))
+    };
+    portals.filter_map(refused).collect()
+}
+
+fn not_bound(address: SocketAddr, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"))
+}
+
+/// The portals, and the sockets of those that take TCP.
+fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<Option<TcpListener>>)> {
+    let (mut bound, mut sockets) = (Vec::new(), Vec::new());
+    for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
+        let bind = || bind_one(portal.listen).map_err(|e| not_bound(portal.listen, &e));
+        let socket = portal.transports.by_tcp().then(bind).transpose()?;
+        let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
+        let advertise = portal.advertise.clone();
+        bound.push(Bound { address, tag, advertise, transports: portal.transports });
+        sockets.push(socket);
+    }
+    Ok((bound, sockets))
+}
+
+/// Binds an address. The kernel lets go of the sockets of a killed process a moment after the process itself:
+/// an address that seems taken is tried again.
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+    let end = Instant::now() + BIND;
+    loop {
+        match Listener::bind(address) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Takes connections of one portal and deals them out over the cores: each to one that has the fewest, and of
+/// these to the one where its packets arrive.
+async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
+    let listener = match Listener::new(socket) {
+        Ok(l) => l,
+        Err(e) => return tracing::error!(error = %e, "a portal cannot be served"),
+    };
+    let waiting = Rc::new(());
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let Some(peer) = peer.as_socket() else { continue };
+                if lunar_runtime::stream::is_hung_up(&stream) {
+                    // It waits in vain no more: a place in the counts is for those who do.
+                    tracing::debug!(%peer, "a connection was closed before it was taken");
+                    continue;
+                }
+                let stream = stream.into();
+                let arrival = Arrival { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
+                if Counted::has_room(&shared, peer) || Rc::strong_count(&waiting) > WAITING {
+                    arrival.hand_over();
+                } else {
+                    let waiting = waiting.clone();
+                    lunar_runtime::spawn(async move {
+                        arrival.settle().await;
+                        drop(waiting);
+                    });
+                }
+            }
+            Err(e) => {
+                tracing::error!(error = %e, "accepting connections failed");
+                compio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// A connection that was accepted.
+struct Arrival {
+    shared: Arc<Shared>,
+    cores: Arc<Cores>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    portal: usize,
+}
+
+impl Arrival {
+    /// Waits a moment for room: connections that their peers have closed do not count against a new one, and the cores
+    /// take note of them soon.
+    async fn settle(self) {
+        for _ in 0..TRIES {
+            compio::time::sleep(SETTLE).await;
+            if Counted::has_room(&self.shared, self.peer) {
+                break;
+            }
+        }
+        self.hand_over();
+    }
+
+    fn hand_over(self) {
+        let Arrival { shared, cores, stream, peer, portal } = self;
+        // To wake another CPU costs more than most commands do.
+        match Counted::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
+            Err(NO_DESCRIPTORS) => shared.out_of_descriptors(peer),
+            Err(reason) => shared.turned_away(peer, reason),
+            Ok(count) => cores.run_on(count.core(), move || {
+                lunar_runtime::spawn(iscsi::serve(shared, stream, peer, portal, count));
+            }),
+        }
+    }
+}
+
+/// A connection's place in the counts.
+pub struct Counted {
+    shared: Arc<Shared>,
+    place: Place,
+    entry: share::Place,
+    /// Among those before login; None: it is logged in.
+    waits: Option<Waits>,
+    /// It is not evicted any more.
+    done: Option<Unfinished>,
+}
+
+impl Counted {
+    /// A place for a connection from this address, or why there is none.
+    pub fn new(shared: &Arc<Shared>, peer: SocketAddr, place: Place) -> Result<Counted, &'static str> {
+        if shared.stopping.load(SeqCst) {
+            return Err("the server stops");
+        }
+        let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
+        let (entry, waits) = shared.crowds().enter(origin, limits, shared.room)?;
+        Ok(Counted { shared: shared.clone(), place, entry, waits: Some(waits), done: None })
+    }
+
+    /// There is a place for a connection from this address.
+    fn has_room(shared: &Shared, peer: SocketAddr) -> bool {
+        let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
+        shared.crowds().admits(origin, limits, shared.room).is_ok()
+    }
+
+    /// The core that it has its place on.
+    pub(crate) fn core(&self) -> usize {
+        self.place.core()
+    }
+
+    /// Comes back when the place goes to another connection before this one is logged in.
+    pub(crate) fn evicted(&self) -> Evicted {
+        self.waits.as_ref().map(Waits::evicted).unwrap_or_default()
+    }
+
+    /// The login is done. False: another connection has its place.
+    pub fn logged_in(&mut self) -> bool {
+        if let Some(waits) = self.waits.take() {
+            self.done = self.shared.crowds().logged_in(&waits);
+        }
+        self.done.is_some()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.shared.crowds().leave(self.entry, self.waits.take());
+    }
+}
+
+/// Notices media that were resized, deleted or replaced from outside. A look may not come back, as that at a path on a
+/// file server that is gone: a thread does it, and the next one looks at all other media.
+pub(crate) async fn refresh(shared: Arc<Shared>) {
+    let mut next = Instant::now();
+    let looks = Arc::new(());
+    loop {
+        next += REFRESH;
+        lunar_runtime::sleep_until(next).await;
+        if Arc::strong_count(&looks) > MAX_LOOKS {
+            continue;
+        }
+        let (shared, look) = (shared.clone(), looks.clone());
+        lunar_runtime::spawn(lunar_runtime::blocking(move || {
+            let _look = look;
+            look_at_media(&shared);
+            Ok(())
+        }));
+    }
+}
+
+/// Looks at each medium that nobody looks at, unless another configuration is in force meanwhile.
+fn look_at_media(shared: &Shared) {
+    let setup = shared.setup();
+    let all = setup.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
+    for (name, lun, unit) in all {
+        if !Arc::ptr_eq(&setup, &shared.setup()) {
+            return;
+        }
+        let Some(_look) = unit.begin_look() else { continue };
+        unit.watch_path(name, *lun);
+        if !unit.refresh() {
+            continue;
+        }
+        unit.log_size(name, *lun);
+        shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
+    }
+}

@@ -1,0 +1,251 @@
+//! Login: the private data of a connection against the configuration, and a place among the sessions (SRP r16a
+//! sections 5.4 and 6.2 to 6.4).
+
+use crate::access::Door;
+use crate::iscsi::login::{Ends, Entered};
+use crate::registry::{Key, LOGGED_IN_AGAIN};
+use crate::server::{Bound, Counted, Shared};
+use crate::session::{Info, Transport};
+use lunar_proto::login::Policy;
+use lunar_proto::parameters::Parameters;
+use lunar_wire::iscsi::status::LoginStatus;
+use lunar_wire::srp::{
+    Error, Form, LINUX_IU_LEN, LoginReject, LoginRequest, LoginResponse, PortId, Previous, Reason,
+};
+use lunar_wire::srp::{Response, format};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Bytes of the longest information unit that is taken: Linux sends no longer ones.
+pub const IU_LEN: usize = LINUX_IU_LEN;
+/// The shortest that an initiator may say it needs.
+const LEAST_IU_LEN: u32 = 64;
+/// Bytes of sense data in a response, at most.
+pub const SENSE_LEN: usize = 256;
+/// Bytes of the longest information unit that is sent.
+const ANSWER_LEN: u32 = (Response::LEN + 4 + SENSE_LEN) as u32;
+/// What the data of a command may be described by.
+const FORMATS: u16 = format::DIRECT | format::INDIRECT;
+/// Credits at most. Each costs a message of memory.
+const CREDITS: u32 = 128;
+/// Bytes that are asked for at a time: as many as a length of 24 bits tells, in whole pages.
+const MAX_BURST: u32 = (1 << 24) - 4096;
+
+/// Tells the channels of a nexus apart.
+static CHANNEL: AtomicU64 = AtomicU64::new(1);
+
+/// A login that succeeds.
+pub struct Granted {
+    /// Its place among the sessions.
+    pub entered: Entered,
+    /// Its view of the configuration.
+    pub door: Door,
+    /// What the initiator hears.
+    pub response: LoginResponse,
+    /// Where immediate data begins in a command, if there may be any.
+    pub immediate_offset: Option<u16>,
+    /// Solicited notifications of requests of the target that are wanted.
+    pub notifications: u8,
+}
+
+/// Why a login fails, for the initiator and for the log.
+struct Refusal(Reason, &'static str);
+
+/// Answers the private data of a connection: a login request, with zeros behind it.
+///
+/// # Errors
+/// What the initiator is to hear.
+pub async fn log_in(
+    shared: &Arc<Shared>,
+    private: &[u8],
+    ends: Ends,
+    portal: usize,
+    count: Counted,
+) -> Result<Granted, LoginReject> {
+    let request = match LoginRequest::decode(private, form(private)) {
+        Ok(request) => request,
+        Err(e) => {
+            shared.turned_away(ends.peer, &e.to_string());
+            let reason =
+                if matches!(e, Error::Channels(_)) { Reason::NO_MULTICHANNEL } else { Reason::UNABLE };
+            return Err(reject(reason, 0));
+        }
+    };
+    enter(shared, &request, ends, portal, count).await.map_err(|Refusal(reason, why)| {
+        let (initiator, target) = (request.initiator, request.target);
+        shared.refused(ends.peer, &initiator.to_string(), &target.to_string(), why);
+        reject(reason, request.tag)
+    })
+}
+
+/// A login took too long, or lost its place.
+pub fn cut_off(shared: &Shared, peer: SocketAddr, why: &io::Error) -> LoginReject {
+    shared.turned_away(peer, &why.to_string());
+    reject(Reason::UNABLE, 0)
+}
+
+fn reject(reason: Reason, tag: u64) -> LoginReject {
+    LoginReject { reason, tag, formats: FORMATS }
+}
+
+/// The short form has nothing but zeros behind its 56 bytes, where the other has the end of a target port, which is
+/// never zero here.
+fn form(private: &[u8]) -> Form {
+    match private.get(Form::RdmaCm.request_len()..Form::Ib.request_len()) {
+        Some(end) if end.iter().any(|byte| *byte != 0) => Form::Ib,
+        _ => Form::RdmaCm,
+    }
+}
+
+async fn enter(
+    shared: &Arc<Shared>,
+    request: &LoginRequest,
+    ends: Ends,
+    portal: usize,
+    count: Counted,
+) -> Result<Granted, Refusal> {
+    check(request)?;
+    let (setup, bound) = (shared.setup(), &shared.portals[portal]);
+    let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
+    let initiator = request.initiator.to_string();
+    let name = target(&door, &initiator, request.target)?;
+    let info = info(initiator, name.clone(), bound, ends);
+    let previous = previous(shared, &info, request.keep_channels).await;
+    let key = key(&info);
+    let entered = Entered::enter(shared, &setup, info, key, 0, count).await;
+    let mut entered = entered.map_err(|status| {
+        setup.refused(bound.tag, &name, status);
+        refusal(status, request.keep_channels)
+    })?;
+    // One more than commands, so that there is always one for task management.
+    entered.depth = entered.depth.clamp(1, CREDITS - 1) + 1;
+    let immediate_offset = request.immediate_offset.filter(|at| usize::from(*at) < IU_LEN);
+    let response = LoginResponse {
+        credits: entered.depth,
+        tag: request.tag,
+        it_iu_len: IU_LEN as u32,
+        ti_iu_len: ANSWER_LEN,
+        formats: FORMATS,
+        previous,
+        immediate: immediate_offset.is_some(),
+    };
+    Ok(Granted { entered, door, response, immediate_offset, notifications: request.notifications })
+}
+
+fn check(request: &LoginRequest) -> Result<(), Refusal> {
+    if request.it_iu_len as usize > IU_LEN {
+        return Err(Refusal(Reason::IT_IU_TOO_LONG, "its information units are too long"));
+    }
+    if request.it_iu_len < LEAST_IU_LEN {
+        return Err(Refusal(Reason::UNABLE, "its information units are too short for a command"));
+    }
+    if request.formats & !FORMATS != 0 {
+        return Err(Refusal(Reason::FORMATS, "it wants formats of data buffers that are not known"));
+    }
+    Ok(())
+}
+
+/// The name of the target whose port is asked for, if this initiator may use it.
+fn target(door: &Door, initiator: &str, port: PortId) -> Result<String, Refusal> {
+    const NOBODY: Refusal = Refusal(Reason::NOT_ASSOCIATED, "there is no such target port");
+    let is_asked_for = |name: &&String| super::port_id(name) == port;
+    let count = |name: &str, status| door.setup.refused(door.group, name, status);
+    let Some(name) = door.setup.targets.keys().find(is_asked_for) else {
+        count("", LoginStatus::NOT_FOUND);
+        return Err(NOBODY);
+    };
+    let info = door.target(name, initiator).map_err(|status| {
+        count(name, status);
+        refusal(status, false)
+    })?;
+    if info.authentication.required {
+        count(name, LoginStatus::AUTHENTICATION_FAILURE);
+        return Err(Refusal(
+            Reason::NOT_ASSOCIATED,
+            "the target asks for CHAP, which there is none of in SRP",
+        ));
+    }
+    match info.redirect {
+        Some(_) => Err(Refusal(Reason::UNABLE, "the target is somewhere else")),
+        None => Ok(name.clone()),
+    }
+}
+
+fn refusal(status: LoginStatus, keeps_channels: bool) -> Refusal {
+    match status {
+        LoginStatus::NOT_FOUND => Refusal(Reason::NOT_ASSOCIATED, "the target is not in this portal group"),
+        LoginStatus::AUTHORIZATION_FAILURE => Refusal(Reason::NOT_ASSOCIATED, "no access list lets it in"),
+        LoginStatus::OUT_OF_RESOURCES if keeps_channels => {
+            Refusal(Reason::TOO_MANY_CHANNELS, "there are as many sessions as [limits] allows")
+        }
+        LoginStatus::OUT_OF_RESOURCES => {
+            Refusal(Reason::NO_RESOURCES, "there are as many sessions as [limits] allows")
+        }
+        _ => Refusal(Reason::UNABLE, "the target takes no logins now"),
+    }
+}
+
+/// What becomes of the channels that the nexus has: they stay, or are over before this goes on.
+async fn previous(shared: &Shared, info: &Info, keep: bool) -> Previous {
+    let is_of_nexus = |other: &Info| other.is_beside(info);
+    if keep {
+        let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
+        return if any { Previous::Kept } else { Previous::None };
+    }
+    match shared.registry.end(is_of_nexus, LOGGED_IN_AGAIN).await {
+        0 => Previous::None,
+        _ => Previous::Ended,
+    }
+}
+
+/// A channel is a session of its own.
+fn key(info: &Info) -> Key {
+    let [_, _, channel @ ..] = CHANNEL.fetch_add(1, Relaxed).to_be_bytes();
+    Key {
+        initiator: info.initiator.clone(),
+        isid: channel,
+        target: info.target.clone(),
+        tag: info.tag,
+        portal: None,
+        user: None,
+    }
+}
+
+/// What is known of the connection. All channels of a nexus have one ISID: they are one initiator port.
+fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: Ends) -> Arc<Info> {
+    Arc::new(Info {
+        initiator,
+        alias: None,
+        address: peer,
+        portal: local,
+        target: Some(target),
+        tag: bound.tag,
+        isid: [0; 6],
+        cid: 0,
+        transport: Transport::Srp(bound.transports.provider),
+        discovery: false,
+        user: None,
+        parameters: parameters(),
+        since: Instant::now(),
+        counters: Default::default(),
+        visit: Default::default(),
+        fence: Default::default(),
+        nexuses: Default::default(),
+    })
+}
+
+/// As if it had been negotiated: data is asked for, but for what comes with its command.
+fn parameters() -> Parameters {
+    Parameters {
+        initial_r2t: true,
+        immediate_data: true,
+        max_recv_data_segment_length: IU_LEN as u32,
+        first_burst_length: IU_LEN as u32,
+        max_burst_length: MAX_BURST,
+        max_outstanding_r2t: 1,
+        ..Parameters::default()
+    }
+}

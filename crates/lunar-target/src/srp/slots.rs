@@ -1,0 +1,250 @@
+//! The requests of an initiator that are not answered, and its credits (SRP r16a section 4.6).
+
+use crate::registry::Which;
+use lunar_wire::iscsi::Bhs;
+use lunar_wire::srp::Descriptor;
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// None: the slot is free.
+    Free,
+    /// A SCSI command, with the CmdSN that it was given.
+    Command(u32),
+    /// A task management function.
+    Function,
+}
+
+/// What is being read from the memory of the initiator.
+pub enum Coming {
+    /// The table of descriptors of a command, which waits for it: so many bytes. With `recalled`, a function of another
+    /// session comes before the command.
+    Table { header: Bhs, ahs: Vec<u8>, len: usize, recalled: Option<Which> },
+    /// Data that was asked for: the header of the Data-Out that it will be, and whether it goes into the buffer of its
+    /// task, or into one of its own.
+    Data { header: Bhs, lands: bool },
+}
+
+/// A request that is not answered. Its place in the list is its Initiator Task Tag.
+pub struct Slot {
+    /// What it is.
+    pub kind: Kind,
+    /// The initiator's name for it.
+    pub tag: u64,
+    /// Solicited notifications that are wanted.
+    pub notifications: u8,
+    /// Its data comes from the initiator.
+    pub writes: bool,
+    /// Where its data lies in the memory of the initiator.
+    pub pieces: Vec<Descriptor>,
+    /// What is being read for it.
+    pub coming: Option<Coming>,
+    /// The number of the latest RDMA Read for it.
+    read: u64,
+    /// What is to be sent or read for it and waits for something: until then nobody else gets the slot.
+    pub queued: usize,
+}
+
+/// The requests of an initiator, and its credits.
+pub struct Slots {
+    list: Vec<Slot>,
+    free: Vec<u32>,
+    /// Requests that the initiator may have unanswered.
+    credits: usize,
+    /// Credits of commands that got no answer, to be given back with the next.
+    owed: usize,
+    commands: usize,
+    reads: usize,
+    latest_read: u64,
+}
+
+impl Slots {
+    /// None of the credits is used.
+    pub fn new(credits: usize) -> Slots {
+        let slot = || Slot {
+            kind: Kind::Free,
+            tag: 0,
+            notifications: 0,
+            writes: false,
+            pieces: Vec::new(),
+            coming: None,
+            read: 0,
+            queued: 0,
+        };
+        let list: Vec<Slot> = std::iter::repeat_with(slot).take(credits).collect();
+        Slots {
+            free: (0..list.len() as u32).rev().collect(),
+            list,
+            credits,
+            owed: 0,
+            commands: 0,
+            reads: 0,
+            latest_read: 0,
+        }
+    }
+
+    /// Requests that the initiator may have unanswered.
+    pub fn credits(&self) -> usize {
+        self.credits
+    }
+
+    fn used(&self) -> usize {
+        self.list.len() - self.free.len()
+    }
+
+    /// A slot for a request; None if the initiator has no credit for it.
+    pub fn take(&mut self, kind: Kind, tag: u64, notifications: u8) -> Option<u32> {
+        if self.used() + self.owed >= self.credits {
+            return None;
+        }
+        let itt = self.free.pop()?;
+        let slot = &mut self.list[itt as usize];
+        (slot.kind, slot.tag, slot.notifications) = (kind, tag, notifications);
+        (slot.writes, slot.queued) = (false, 0);
+        slot.pieces.clear();
+        self.commands += usize::from(matches!(kind, Kind::Command(_)));
+        Some(itt)
+    }
+
+    /// The credits that go with the answer to a request that needs no slot; None if the initiator has none for it.
+    pub fn at_once(&mut self) -> Option<i32> {
+        (self.used() + self.owed < self.credits).then(|| self.gives_back())
+    }
+
+    fn gives_back(&mut self) -> i32 {
+        1 + std::mem::take(&mut self.owed) as i32
+    }
+
+    /// Credits that are owed while no answer is to come with which they could go: they are given from now on.
+    pub fn overdue(&mut self) -> Option<i32> {
+        let owed = (self.used() == 0).then_some(self.owed).filter(|owed| *owed > 0)?;
+        self.owed = 0;
+        Some(owed as i32)
+    }
+
+    /// The request of this Initiator Task Tag.
+    pub fn get(&mut self, itt: u32) -> Option<&mut Slot> {
+        self.list.get_mut(itt as usize).filter(|slot| slot.kind != Kind::Free)
+    }
+
+    /// The Initiator Task Tag and the CmdSN of the command that the initiator calls so.
+    pub fn command(&self, tag: u64) -> Option<(u32, u32)> {
+        (0..).zip(&self.list).find_map(|(itt, slot)| match slot.kind {
+            Kind::Command(cmd_sn) if slot.tag == tag => Some((itt, cmd_sn)),
+            _ => None,
+        })
+    }
+
+    /// A request is answered: the credits that go with it.
+    pub fn answer(&mut self, itt: u32) -> i32 {
+        self.release(itt);
+        self.gives_back()
+    }
+
+    /// SCSI commands that are not answered.
+    pub fn commands(&self) -> usize {
+        self.commands
+    }
+
+    /// Has the commands whose table is being read and that are chosen, by their LUN field, come behind a function of
+    /// another session.
+    pub fn recall(&mut self, which: &Which, mut is_chosen: impl FnMut(u64) -> bool) {
+        for slot in &mut self.list {
+            if let Some(Coming::Table { header, recalled, .. }) = &mut slot.coming
+                && is_chosen(header.lun())
+            {
+                *recalled = Some(which.clone());
+            }
+        }
+    }
+
+    /// Something is being read from the initiator.
+    pub fn is_reading(&self) -> bool {
+        self.reads > 0
+    }
+
+    /// Takes note of what is being read for a request.
+    pub fn begin(&mut self, itt: u32, coming: Coming) {
+        let read = self.latest_read + 1;
+        let Some(slot) = self.get(itt) else { return };
+        slot.read = read;
+        let is_first = slot.coming.replace(coming).is_none();
+        self.latest_read = read;
+        self.reads += usize::from(is_first);
+    }
+
+    /// The number of the latest RDMA Read.
+    pub fn latest_read(&self) -> u64 {
+        self.latest_read
+    }
+
+    /// An RDMA Read up to this number has not ended.
+    pub fn reads_up_to(&self, number: u64) -> bool {
+        self.reads > 0 && self.list.iter().any(|slot| slot.coming.is_some() && slot.read <= number)
+    }
+
+    /// One more thing waits for a request, or one less.
+    pub fn queue(&mut self, itt: u32, waits: bool) {
+        if let Some(slot) = self.get(itt) {
+            slot.queued = if waits { slot.queued + 1 } else { slot.queued.saturating_sub(1) };
+        }
+    }
+
+    /// What was being read for a request has come.
+    pub fn came(&mut self, itt: u32) -> Option<Coming> {
+        let coming = self.get(itt)?.coming.take()?;
+        self.reads -= 1;
+        Some(coming)
+    }
+
+    /// Forgets the commands that will get no answer, because nobody knows them any more. One whose data is still
+    /// coming is left for later.
+    pub fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
+        for itt in 0..self.list.len() as u32 {
+            let slot = &self.list[itt as usize];
+            let waits = slot.queued > 0 || slot.coming.is_some();
+            if matches!(slot.kind, Kind::Command(_)) && !waits && !is_known(itt) {
+                self.release(itt);
+                self.owed += 1;
+            }
+        }
+    }
+
+    fn release(&mut self, itt: u32) {
+        let Some(slot) = self.get(itt) else { return };
+        let kind = std::mem::replace(&mut slot.kind, Kind::Free);
+        self.free.push(itt);
+        self.commands -= usize::from(matches!(kind, Kind::Command(_)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_requests_than_credits() {
+        let mut slots = Slots::new(2);
+        let first = slots.take(Kind::Command(1), 7, 0).unwrap();
+        let second = slots.take(Kind::Function, 8, 0).unwrap();
+        assert_eq!((slots.take(Kind::Command(2), 9, 0), slots.at_once()), (None, None));
+        assert_eq!((slots.command(7), slots.command(8)), (Some((first, 1)), None));
+        assert_eq!(slots.answer(second), 1);
+        assert_eq!(slots.at_once(), Some(1));
+        assert_eq!((slots.commands(), slots.answer(first), slots.commands()), (1, 1, 0));
+    }
+
+    #[test]
+    fn the_credit_of_a_command_without_an_answer_comes_back_with_the_next() {
+        let mut slots = Slots::new(3);
+        let [aborted, reading, known] = [1, 2, 3].map(|n| slots.take(Kind::Command(n), n.into(), 0).unwrap());
+        slots
+            .begin(reading, Coming::Table { header: Bhs([0; 48]), ahs: Vec::new(), len: 16, recalled: None });
+        slots.forget(|itt| itt == known);
+        assert!(slots.get(aborted).is_none() && slots.get(reading).is_some() && slots.is_reading());
+        // The initiator has not heard of it yet.
+        assert_eq!(slots.take(Kind::Function, 4, 0), None);
+        assert_eq!(slots.answer(known), 2);
+        assert!(slots.came(reading).is_some() && !slots.is_reading());
+    }
+}

@@ -1,0 +1,151 @@
+//! Files that keep state: replaced as a whole, each writer by a file of its own.
+
+use lunar_runtime::descriptors;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Nobody takes so long to write a file of state.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// Writes a file beside, makes it stable, and renames it into place: at any moment the old or the new one is
+/// there, and never a mixture of two writers.
+///
+/// # Errors
+/// Those of the file system.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let beside = folder.join(beside(path));
+    let renamed =
+        descriptors::with_spares(|| write(&beside, bytes)).and_then(|()| std::fs::rename(&beside, path));
+    if renamed.is_err() {
+        // If it stays, who loads the state next removes it.
+        _ = std::fs::remove_file(&beside);
+    }
+    renamed?;
+    descriptors::with_spares(|| File::open(folder))?.sync_all()
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// A name that no other writer has, of this process or another: NAME.new-PID-TIME-NUMBER.
+fn beside(path: &Path) -> OsString {
+    static WRITERS: AtomicU64 = AtomicU64::new(0);
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let mut name = start(path);
+    name.push(format!("{}-{time}-{}", std::process::id(), WRITERS.fetch_add(1, Relaxed)));
+    name
+}
+
+fn start(path: &Path) -> OsString {
+    let mut name = path.file_name().map(OsStr::to_os_string).unwrap_or_default();
+    name.push(".new-");
+    name
+}
+
+/// Removes what writers of a state file left behind when they were killed.
+pub fn remove_leftovers(path: &Path) {
+    let Some(folder) = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else { return };
+    let (start, once) = (start(path), path.with_extension("new"));
+    for entry in folder.flatten() {
+        let name = entry.file_name();
+        let writer = name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes());
+        // Once there was one name for all writers.
+        if writer.is_some_and(|of| is_dead(of) || is_old(&entry))
+            || Some(name.as_os_str()) == once.file_name()
+        {
+            // What cannot be removed is in nobody's way.
+            _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The process that a name ends with is no more.
+fn is_dead(name: &[u8]) -> bool {
+    let digits = name.split(|b| *b == b'-').next().and_then(|pid| std::str::from_utf8(pid).ok());
+    let pid = digits.and_then(|digits| digits.parse::<u32>().ok());
+    pid.is_some_and(|pid| Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+fn is_old(entry: &std::fs::DirEntry) -> bool {
+    let age = entry.metadata().and_then(|found| found.modified()).map(|then| then.elapsed());
+    age.is_ok_and(|age| age.is_ok_and(|age| age > FORGOTTEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("lunar-state-{name}-{}", std::process::id()));
+            _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.0).unwrap();
+            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn writers_at_the_same_time_do_not_mix() {
+        let folder = Folder::new("writers");
+        let file = folder.0.join("0.state");
+        let text = |n: u8| vec![n; 64 << 10];
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                let file = &file;
+                scope.spawn(move || (0..20).for_each(|_| replace(file, &text(n)).unwrap()));
+            }
+        });
+        let found = std::fs::read(&file).unwrap();
+        assert_eq!(found, text(found[0]), "one of them, as a whole");
+        assert_eq!(folder.names(), ["0.state"]);
+    }
+
+    #[test]
+    fn what_killed_writers_left_is_removed_and_nothing_else() {
+        let folder = Folder::new("leftovers");
+        let file = folder.0.join("0.state");
+        let living = format!("0.state.new-{}-7-0", std::process::id());
+        let old = format!("0.state.new-{}-8-0", std::process::id());
+        for name in ["0.state", "0.new", "0.state.new-4000000000-7-0", &living, &old, "1.state", "1.new"] {
+            std::fs::write(folder.0.join(name), name).unwrap();
+        }
+        let then = SystemTime::now() - 2 * FORGOTTEN;
+        File::options().write(true).open(folder.0.join(&old)).unwrap().set_modified(then).unwrap();
+        remove_leftovers(&file);
+        assert_eq!(folder.names(), ["0.state", &*living, "1.new", "1.state"]);
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_leaves_nothing_behind() {
+        let folder = Folder::new("cannot");
+        let file = folder.0.join("0.state");
+        std::fs::create_dir(&file).unwrap();
+        assert!(replace(&file, b"x").is_err());
+        assert_eq!(folder.names(), ["0.state"]);
+    }
+}

@@ -1,0 +1,208 @@
+//! The server and our own initiator, over the loopback interface: keys of our own, and CDBs that do not fit into a
+//! header.
+#![forbid(unsafe_code)]
+
+use lunar_initiator::{Command, Direction, Discovery, Options, Session};
+use lunar_runtime::{Buf, Cores};
+use lunar_scsi::{Identity, Lu, Settings};
+use lunar_target::setup::{
+    Answers, Digests, Discovery as MayDiscover, Limits, Portal, PortalGroup, Setup, Target,
+};
+use lunar_target::{Server, Unit};
+use lunar_wire::scsi::cdb;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NAME: &str = "iqn.2026-11.org.example:disk";
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn limits() -> Limits {
+    Limits {
+        connections: 16,
+        connections_before_login: 16,
+        login_timeout: LIMIT,
+        sessions: 16,
+        sessions_per_initiator: 16,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
+        commands_per_session: 32,
+        text_bytes: 64 << 10,
+        memory: 64 << 20,
+    }
+}
+
+fn session() -> lunar_target::setup::Session {
+    let digests = Digests { none: true, crc32c: true };
+    lunar_target::setup::Session {
+        initial_r2t: false,
+        immediate_data: true,
+        max_recv_data_segment_length: 65536,
+        max_burst_length: 262_144,
+        first_burst_length: 65536,
+        max_outstanding_r2t: 1,
+        default_time2wait: 2,
+        default_time2retain: 0,
+        header_digest: digests,
+        data_digest: digests,
+        nop_interval: None,
+        nop_timeout: LIMIT,
+        data_out_timeout: LIMIT,
+        chap_algorithms: lunar_proto::chap::Algorithm::ALL.to_vec(),
+    }
+}
+
+/// A memory disk of 1 MiB.
+fn unit() -> Unit {
+    const CAPACITY: u64 = 1 << 20;
+    let identity = Identity {
+        vendor: "LUNAR".into(),
+        product: "disk".into(),
+        revision: "1".into(),
+        serial: "1".into(),
+        naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
+        designators: None,
+    };
+    let settings = Settings {
+        kind: lunar_scsi::Kind::Disk,
+        identity,
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache: true,
+        thin: false,
+        max_registrants: 4,
+        reservable: true,
+        passes: lunar_scsi::Passes::None,
+        max_atomic: 1 << 20,
+        explicit_access: true,
+    };
+    let medium =
+        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory");
+    Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
+}
+
+fn serve(answers: Answers) -> Server {
+    let target = Target {
+        name: NAME.into(),
+        alias: None,
+        portal_groups: vec![1],
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns: BTreeMap::from([(0, Arc::new(unit()))]),
+        access: Vec::new(),
+        instance: None,
+        depth: None,
+    };
+    let portal = Portal::tcp(([127, 0, 0, 1], 0).into());
+    let setup = Setup {
+        limits: limits(),
+        session: session(),
+        discovery: MayDiscover::default(),
+        portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
+        targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
+        instances: Default::default(),
+        answers,
+    };
+    Server::start(setup, &[0]).expect("a server")
+}
+
+/// Does something on an event loop beside the server, whose portal it is told.
+fn beside<T: Send + 'static, W: Future<Output = T> + 'static>(
+    server: Server,
+    work: impl FnOnce(lunar_initiator::Portal, Options) -> W + Send + 'static,
+) -> T {
+    let portal = server.portals()[0].address.to_string().parse().expect("a portal");
+    let options = Options::new("iqn.2026-11.org.example:host");
+    let limited =
+        move || async move { compio::time::timeout(LIMIT, work(portal, options)).await.expect("it hangs") };
+    let came = Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
+    server.stop(|| {}).expect("a stop");
+    came
+}
+
+fn pair(key: &str, value: impl Into<String>) -> (String, String) {
+    (key.to_owned(), value.into())
+}
+
+#[test]
+fn own_keys_are_answered_in_both_kinds_of_session() {
+    // Longer than what either side takes in one PDU.
+    let long = "router,".repeat(10_000);
+    let told = long.clone();
+    let answers = Answers::new(move |target, key, value| match key {
+        "X-org.lunar.route" if target.is_some_and(|name| name != NAME) => None,
+        "X-org.lunar.route" => Some(told.clone()),
+        "X-org.lunar.pair" => Some(format!("{value} is active")),
+        _ => None,
+    });
+    let want = vec![pair("X-org.lunar.route", long), pair("X-org.lunar.pair", "b is active")];
+    let (normal, discovery, again, unknown, other) = beside(serve(answers), |portal, options| async move {
+        let asked = [("X-org.lunar.route", "?"), ("X-org.lunar.pair", "b")];
+        let session = Session::open(portal.clone(), NAME, options.clone()).await.expect("a session");
+        let normal = session.text(&asked).await.expect("an answer");
+        let unknown = session.text(&[("X-org.lunar.other", "?"), ("X-org.example.a", "1")]).await;
+        let mut discovery = Discovery::open(portal, &options).await.expect("a discovery session");
+        let first = discovery.text(&asked).await.expect("an answer");
+        let other = discovery.text(&[("X-org.lunar.other", "?")]).await.expect("an answer");
+        let again = discovery.text(&[("SendTargets", "All")]).await.expect("the session stays");
+        discovery.close().await.expect("a logout");
+        (normal, first, again, unknown.expect("an answer"), other)
+    });
+    assert_eq!((normal, &discovery), (want.clone(), &want));
+    assert_eq!(again[0], pair("TargetName", NAME));
+    let not = |key| pair(key, "NotUnderstood");
+    assert_eq!(unknown, [not("X-org.lunar.other"), not("X-org.example.a")]);
+    assert_eq!(other, [not("X-org.lunar.other")]);
+}
+
+#[test]
+fn nobody_answers_unless_told_to() {
+    let (normal, discovery) = beside(serve(Answers::default()), |portal, options| async move {
+        let session = Session::open(portal.clone(), NAME, options.clone()).await.expect("a session");
+        let normal = session.text(&[("X-org.lunar.route", "?")]).await.expect("an answer");
+        let mut discovery = Discovery::open(portal, &options).await.expect("a discovery session");
+        (normal, discovery.text(&[("X-org.lunar.route", "?")]).await.expect("an answer"))
+    });
+    assert_eq!(normal, [pair("X-org.lunar.route", "NotUnderstood")]);
+    assert_eq!(discovery, normal);
+}
+
+/// RFC 7143 section 11.2.2.3. A READ (10) reads its first ten bytes, whatever comes behind; that it comes at all is
+/// seen by what the server makes of the rest of the connection.
+#[test]
+fn long_cdbs_arrive_with_and_without_digests() {
+    for crc32c in [false, true] {
+        let ends = beside(serve(Answers::default()), move |portal, mut options| async move {
+            let digests = Digests { none: !crc32c, crc32c };
+            (options.offer.header_digest, options.offer.data_digest) = (digests, digests);
+            let session = Session::open(portal, NAME, options).await.expect("a session");
+            let command = |cdb: &[u8], data| Command::long(0, cdb, data).expect("a command");
+            session
+                .submit(command(&cdb::test_unit_ready(), Direction::None))
+                .await
+                .0
+                .expect("told of the login");
+            let mut ends = Vec::new();
+            for len in [17, 18, 32, 259, lunar_initiator::MAX_CDB_LEN] {
+                let mut unknown = vec![0; len];
+                (unknown[0], unknown[7]) = (0x7f, (len - 8) as u8);
+                let data = Direction::Out(Buf::zeroed(512));
+                let told = session.submit(command(&unknown, data)).await.0.expect("an answer");
+                let sense = told.sense().map(|s| (s.key, s.asc));
+                let read = [&cdb::read_10(0, 1)[..], &vec![0; len - 16]].concat();
+                let data = Direction::In(Buf::zeroed(512));
+                let read = session.submit(command(&read, data)).await.0.expect("an answer");
+                ends.push((sense, read.status, read.transferred));
+            }
+            ends
+        });
+        // INVALID COMMAND OPERATION CODE: it is the code that was sent.
+        assert_eq!(ends, [(Some((5, 0x20)), 0, 512); 5], "CRC32C {crc32c}");
+    }
+}

@@ -1,0 +1,213 @@
+//! The server's portals for SRP, over iWARP on the loopback interface: an initiator that writes and reads a block.
+#![forbid(unsafe_code)]
+
+use lunar_rdma::{Endpoint, Event, Events, Exposed, Refused, Terms, iwarp};
+use lunar_runtime::out::Payload;
+use lunar_runtime::{Buf, Cores, Stream};
+use lunar_scsi::{Identity, Lu, Settings};
+use lunar_target::setup::{
+    Answers, Digests, Discovery, Limits, Portal, PortalGroup, Setup, Target, Transports,
+};
+use lunar_target::{Server, Unit};
+use lunar_wire::scsi::cdb;
+use lunar_wire::srp::{
+    Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
+};
+use lunar_wire::srp::{Reason, Response};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NAME: &str = "iqn.2026-11.org.example:disk";
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn limits() -> Limits {
+    Limits {
+        connections: 16,
+        connections_before_login: 16,
+        login_timeout: LIMIT,
+        sessions: 16,
+        sessions_per_initiator: 16,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
+        commands_per_session: 32,
+        text_bytes: 64 << 10,
+        memory: 64 << 20,
+    }
+}
+
+fn session() -> lunar_target::setup::Session {
+    let digests = Digests { none: true, crc32c: true };
+    lunar_target::setup::Session {
+        initial_r2t: false,
+        immediate_data: true,
+        max_recv_data_segment_length: 65536,
+        max_burst_length: 262_144,
+        first_burst_length: 65536,
+        max_outstanding_r2t: 1,
+        default_time2wait: 2,
+        default_time2retain: 0,
+        header_digest: digests,
+        data_digest: digests,
+        nop_interval: None,
+        nop_timeout: LIMIT,
+        data_out_timeout: LIMIT,
+        chap_algorithms: lunar_proto::chap::Algorithm::ALL.to_vec(),
+    }
+}
+
+/// A memory disk of 1 MiB.
+fn unit() -> Unit {
+    const CAPACITY: u64 = 1 << 20;
+    let identity = Identity {
+        vendor: "LUNAR".into(),
+        product: "disk".into(),
+        revision: "1".into(),
+        serial: "1".into(),
+        naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
+        designators: None,
+    };
+    let settings = Settings {
+        kind: lunar_scsi::Kind::Disk,
+        identity,
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache: true,
+        thin: false,
+        max_registrants: 4,
+        reservable: true,
+        passes: lunar_scsi::Passes::None,
+        max_atomic: 1 << 20,
+        explicit_access: true,
+    };
+    let medium =
+        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory");
+    Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
+}
+
+fn serve() -> Server {
+    let target = Target {
+        name: NAME.into(),
+        alias: None,
+        portal_groups: vec![1],
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns: BTreeMap::from([(0, Arc::new(unit()))]),
+        access: Vec::new(),
+        instance: None,
+        depth: None,
+    };
+    let portal = Portal { transports: Transports::SRP, ..Portal::tcp(([127, 0, 0, 1], 0).into()) };
+    let setup = Setup {
+        limits: limits(),
+        session: session(),
+        discovery: Discovery::default(),
+        portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
+        targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
+        instances: Default::default(),
+        answers: Answers::default(),
+    };
+    Server::start(setup, &[0]).expect("a server")
+}
+
+/// Does something on an event loop beside the server, whose portal it is told.
+fn beside<W: Future<Output = ()> + 'static>(work: impl FnOnce(SocketAddr) -> W + Send + 'static) {
+    let server = serve();
+    let portal = server.portals()[0].address;
+    let limited = move || async move { compio::time::timeout(LIMIT, work(portal)).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
+    server.stop(|| {}).expect("a stop");
+}
+
+fn login(target: PortId) -> Vec<u8> {
+    let request = LoginRequest {
+        tag: 0,
+        it_iu_len: 8260,
+        formats: 6,
+        keep_channels: false,
+        notifications: 0,
+        immediate_offset: Some(68),
+        initiator: PortId::new(1, 2),
+        target,
+    };
+    request.encode(Form::RdmaCm)
+}
+
+async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>, Refused> {
+    let stream = Stream::new(TcpStream::connect(portal)?)?;
+    let terms = Terms { ord: 1, ird: 8, receives: (8, 512) };
+    let how = iwarp::Options::default();
+    let (endpoint, private) = iwarp::connect(stream, portal, &login(target), terms, &how).await?;
+    let welcome = LoginResponse::decode(&private).expect("a login response");
+    assert_eq!((welcome.credits, welcome.it_iu_len, welcome.immediate), (33, 8260, true));
+    Ok(endpoint)
+}
+
+/// The status of a command.
+async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [Data<'_>; 2]) -> u8 {
+    let (attribute, mut unit) = (Attribute::Simple, Vec::new());
+    let command =
+        Command { notifications: 0, tag: 5, lun: 0, attribute, cdb, additional_cdb: &[], data_out, data_in };
+    command.encode(Some(68), &mut unit).expect("a command");
+    host.send(&unit, Payload::Empty, None);
+    while !host.flush().expect("a connection") {
+        host.writable().await.expect("a connection");
+    }
+    let mut events = Events::default();
+    while events.is_empty() {
+        host.readable().await.expect("a connection");
+        host.poll(&mut events);
+    }
+    let Event::Message(range, _) = events.list.remove(0) else { panic!("no message") };
+    host.receives(1, 512);
+    Response::decode(&events.bytes[range]).expect("a response").status
+}
+
+fn memory(host: &dyn Endpoint, exposed: Exposed, len: u32) -> Data<'static> {
+    let at = host.expose(exposed).expect("memory");
+    Data::Direct(Descriptor { address: at.offset, key: at.stag, len })
+}
+
+#[test]
+fn a_block_is_written_and_read_over_iwarp() {
+    beside(|portal| async move {
+        let host = connect(portal, lunar_target::srp::port_id(NAME)).await.expect("a login");
+        // The unit attention of a new nexus.
+        assert_eq!(does(&*host, &cdb::test_unit_ready(), [Data::None; 2]).await, 2);
+        let bytes: Vec<u8> = (0..1024).map(|i| (i / 3) as u8).collect();
+        let mut buf = Buf::zeroed(512);
+        buf.copy_from_slice(&bytes[..512]);
+        let out = memory(&*host, Exposed::Source(Rc::new(buf)), 512);
+        assert_eq!(does(&*host, &cdb::write_10(0, 1, false), [out, Data::None]).await, 0);
+        let with = Data::Immediate(&bytes[512..]);
+        assert_eq!(does(&*host, &cdb::write_10(1, 1, false), [with, Data::None]).await, 0);
+        let into = memory(&*host, Exposed::Sink(Buf::zeroed(1024)), 1024);
+        assert_eq!(does(&*host, &cdb::read_10(0, 2), [Data::None, into]).await, 0);
+        let Data::Direct(at) = into else { unreachable!("it is one piece") };
+        match host.revoke(at.key) {
+            Some(Exposed::Sink(buf)) => assert_eq!(buf[..], bytes),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn who_is_turned_down_over_iwarp_hears_why() {
+    beside(|portal| async move {
+        match connect(portal, PortId::new(1, 2)).await {
+            Err(Refused::Rejected(private)) => {
+                let refused = LoginReject::decode(&private).expect("a rejection");
+                assert_eq!(refused.reason, Reason::NOT_ASSOCIATED);
+            }
+            other => panic!("{:?}", other.err()),
+        }
+    });
+}

@@ -1,0 +1,63 @@
+use super::*;
+use clap::error::ErrorKind;
+use clap::{Arg, Command as Tool, CommandFactory};
+
+/// Every command, each with the words that lead to it.
+fn commands(tool: &Tool, path: &[String]) -> Vec<(Vec<String>, Tool)> {
+    let mut all = vec![(path.to_vec(), tool.clone())];
+    for one in tool.get_subcommands() {
+        all.extend(commands(one, &[path, &[one.get_name().to_owned()]].concat()));
+    }
+    all
+}
+
+fn takes_time(arg: &&Arg) -> bool {
+    arg.get_value_names().is_some_and(|names| names.iter().any(|name| *name == "TIME"))
+}
+
+/// The option as it is written.
+fn option(arg: &Arg) -> String {
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    long.unwrap_or_else(|| format!("-{}", arg.get_short().expect("a time is an option")))
+}
+
+/// What the parser says of this value: nothing if the value is one, whatever else is missing.
+fn refusal(path: &[String], option: &str, value: &str) -> Option<clap::Error> {
+    let line = path.iter().map(String::as_str).chain([option, value]);
+    Cli::try_parse_from(line).err().filter(|e| e.kind() == ErrorKind::ValueValidation)
+}
+
+#[test]
+fn every_option_with_a_time_takes_the_same_forms() {
+    let mut options = 0;
+    for (path, tool) in commands(&Cli::command(), &["lunar".to_owned()]) {
+        for arg in tool.get_arguments().filter(takes_time) {
+            let option = option(arg);
+            options += 1;
+            for value in ["5", "5s", "500ms", "2m"] {
+                let refused = refusal(&path, &option, value);
+                assert!(refused.is_none(), "{path:?} {option} {value}: {}", refused.expect("an error"));
+            }
+            let refused = refusal(&path, &option, "5x").unwrap_or_else(|| panic!("{path:?} {option} 5x"));
+            assert_eq!(refused.exit_code(), 2, "the command line is not understood");
+            let said = refused.to_string();
+            let reason = lunar_proto::duration::any("5x").expect_err("it is no time").to_string();
+            assert!(said.contains(&reason), "{path:?} {option}: {said}");
+        }
+    }
+    assert!(options >= 15, "{options} options");
+}
+
+/// An option that is named as a time is one, or has its unit in the name of its value.
+#[test]
+fn an_option_named_as_a_time_takes_one() {
+    for (path, tool) in commands(&Cli::command(), &["lunar".to_owned()]) {
+        for arg in tool.get_arguments().filter(|arg| arg.get_action().takes_values() && !takes_time(arg)) {
+            let names = arg.get_value_names().unwrap_or_default();
+            let is_named = ["timeout", "within", "runtime", "interval", "seconds"]
+                .iter()
+                .any(|word| arg.get_id().as_str().contains(word));
+            assert!(!is_named && names.iter().all(|name| *name != "SECONDS"), "{path:?} {}", arg.get_id());
+        }
+    }
+}

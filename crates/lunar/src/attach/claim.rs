@@ -1,0 +1,310 @@
+//! Who may attach what: nothing is attached twice, and a ublk device that was left behind is taken over.
+
+use crate::exit::{Exit, Failure};
+use lunar_initiator::Url;
+use lunar_server::attached::{Alive, Attached, LeftSession, Look, Record};
+use lunar_server::config::attachment::{self, Attachment, How};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The right to attach.
+pub struct Claim {
+    /// Held for the life of the process.
+    pub alive: Alive,
+    /// The record, which is not complete yet.
+    pub record: Record,
+    /// What was left by a process that is gone.
+    pub left: Left,
+}
+
+/// What a process that is gone has left of a disk.
+#[derive(Default)]
+pub struct Left {
+    /// The record of its device, which is to be taken over.
+    pub device: Option<Record>,
+    /// It had the disk: what it has written may not be stable.
+    pub is_unstable: bool,
+    /// Sessions whose writes the target may still carry out.
+    pub sessions: Vec<LeftSession>,
+}
+
+/// Takes the name for this process.
+///
+/// # Errors
+/// [`Exit::Exists`] when the name or the disk is attached already, or the name left a device or writes behind that are
+/// of another disk.
+pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
+    let look = attached.look()?;
+    let mut record = record(attachment);
+    let left = left(&look, &record)?;
+    record.isids = isids(&look, &record)?;
+    record.left_behind.clone_from(&left.sessions);
+    let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
+    match &left.device {
+        // Should this process die too, or end early, the device must still be found.
+        Some(before) => {
+            (record.ublk_id, record.identity) = (before.ublk_id, before.identity.clone());
+            look.write(&record)?;
+            if before.name != record.name {
+                look.clear(&before.name);
+            }
+        }
+        None => look.write(&record)?,
+    }
+    Ok(Claim { alive, record, left })
+}
+
+/// An ISID for each path: that of a process that is gone and had the path, or a new one.
+fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
+    let (alive, dead): (Vec<Record>, Vec<Record>) =
+        look.all()?.into_iter().partition(|other| look.is_alive(&other.name));
+    let mut taken: Vec<String> = alive.into_iter().flat_map(|other| other.isids).collect();
+    let plain = |url: &String| plain(url);
+    let own = |other: &Record| other.urls.iter().map(plain).zip(other.isids.clone()).collect::<Vec<_>>();
+    let before = |other: &Record| other.left_behind.iter().map(|s| (plain(&s.url), s.isid.clone())).collect();
+    let left: Vec<(String, String)> =
+        dead.iter().flat_map(|other| [before(other), own(other)].concat()).collect();
+    let mut isid_of = |url: &String| {
+        let url = plain(url);
+        let old = left.iter().find(|(of, isid)| *of == url && !taken.contains(isid));
+        let isid =
+            old.map_or_else(|| crate::hex::digits(&lunar_initiator::new_isid()), |(_, isid)| isid.clone());
+        taken.push(isid.clone());
+        isid
+    };
+    Ok(record.urls.iter().map(&mut isid_of).collect())
+}
+
+/// The URLs with the ISIDs of the record, where they name none.
+pub fn with_isids(of: &Attachment, record: &Record) -> Attachment {
+    let with = |(url, isid): (&String, &String)| attachment::with_setting(url, "isid", isid);
+    let urls = of.urls.iter().zip(&record.isids).map(with).collect();
+    Attachment { urls, ..of.clone() }
+}
+
+/// What others have left of the disk, unless one of them keeps this from being attached.
+fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
+    let mut left = Left::default();
+    for other in look.all()? {
+        let had_it = same_disk(&other.urls, &record.urls);
+        let is_same = other.how == record.how && had_it;
+        if look.is_alive(&other.name) {
+            // Writes that were left behind are being ended.
+            let is_settling = had_it && !other.left_behind.is_empty();
+            if is_same || other.name == record.name || is_settling {
+                return Err(exists(&other));
+            }
+            continue;
+        }
+        left.is_unstable |= had_it;
+        let sessions = other.sessions();
+        if other.name == record.name && !had_it && !sessions.is_empty() {
+            let what = format!("{} has left writes at {}", other.name, other.urls.join(", "));
+            let hint = format!(
+                "attach that again, end them with lunar detach {}, or take another --name",
+                other.name
+            );
+            return Err(Failure::new(Exit::Exists, what, hint));
+        }
+        if had_it {
+            let new = sessions.into_iter().filter(|session| !left.sessions.contains(session));
+            left.sessions.extend(new.collect::<Vec<_>>());
+        }
+        if let Some(id) = left_behind(look, &other)? {
+            if let Some(which) = unfit(&other, record, is_same) {
+                let what = format!("{} left /dev/ublkb{id} behind, {which}", other.name);
+                let hint = format!("attach that again, or remove it with lunar detach {}", other.name);
+                return Err(Failure::new(Exit::Exists, what, hint));
+            }
+            if is_same {
+                left.device = Some(other);
+            }
+        }
+    }
+    Ok(left)
+}
+
+/// Why a device that was left behind is in the way, if it is.
+fn unfit(device: &Record, record: &Record, is_same: bool) -> Option<String> {
+    match is_same {
+        false if device.name == record.name => Some(format!("of {}", device.urls.join(", "))),
+        // Its users go on to write.
+        true if record.read_only && !device.read_only => Some("which can be written".into()),
+        _ => None,
+    }
+}
+
+/// What has the disk already in the same way, and lives.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn alive(look: &Look<'_>, attachment: &Attachment) -> Result<Option<Record>, Failure> {
+    let wanted = record(attachment);
+    let has_it = |other: &Record| {
+        other.how == wanted.how && same_disk(&other.urls, &wanted.urls) && look.is_alive(&other.name)
+    };
+    Ok(look.all()?.into_iter().find(has_it))
+}
+
+/// It is attached already.
+pub fn exists(record: &Record) -> Failure {
+    let what = match &record.device {
+        Some(device) => format!("it is attached already: {} as {device}", record.name),
+        None => format!("{} is being attached by process {}", record.name, record.pid),
+    };
+    Failure::new(
+        Exit::Exists,
+        what,
+        format!("look at it: lunar attached {0}; end it: lunar detach {0}", record.name),
+    )
+}
+
+/// The number of its block device, if that has outlived its process, and is not by now another's.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Failure> {
+    let Some(id) = record.ublk_id.filter(|id| Path::new(&format!("/dev/ublkb{id}")).exists()) else {
+        return Ok(None);
+    };
+    let is_anothers =
+        |other: &Record| other.name != record.name && other.ublk_id == Some(id) && look.is_alive(&other.name);
+    let is_taken = look.all()?.iter().any(is_anothers);
+    Ok((!is_taken).then_some(id))
+}
+
+/// Some path of the one is a path of the other, whatever their settings.
+pub fn same_disk(a: &[String], b: &[String]) -> bool {
+    let b: Vec<String> = b.iter().map(|url| plain(url)).collect();
+    a.iter().any(|url| b.contains(&plain(url)))
+}
+
+/// A URL without its settings.
+pub fn plain(url: &str) -> String {
+    Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.plain())
+}
+
+fn record(attachment: &Attachment) -> Record {
+    // A path with a name that is wrong is never opened.
+    let name = |url: &String| Url::parse(url).and_then(|url| url.initiator()).unwrap_or_default();
+    let shown = |url: &String| Url::parse(url).map_or_else(|_| String::new(), |url| url.to_string());
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Record {
+        name: attachment.name.clone(),
+        how: attachment.how,
+        device: None,
+        place: attachment.place.clone().filter(|_| attachment.how != How::Ublk),
+        ublk_id: None,
+        urls: attachment.urls.iter().map(shown).collect(),
+        size_bytes: 0,
+        identity: String::new(),
+        read_only: attachment.read_only,
+        recovery_timeout: attachment.recovery_timeout.unwrap_or(super::disk::RECOVERY),
+        policy: attachment.policy,
+        pid: std::process::id(),
+        since_unix_s: since,
+        isids: Vec::new(),
+        initiators: attachment.urls.iter().map(name).collect(),
+        ports: vec![String::new(); attachment.urls.len()],
+        users: vec![String::new(); attachment.urls.len()],
+        left_behind: Vec::new(),
+        failure: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settle;
+    use super::*;
+
+    fn attachment(name: &str, url: &str, how: How) -> Attachment {
+        let urls = vec![url.to_owned()];
+        let (place, read_only, recovery_timeout, policy) = (None, false, None, None);
+        Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy }
+    }
+
+    const A: &str = "iscsi://h/iqn.2026-11.org.example:a/0";
+
+    #[test]
+    fn nothing_is_attached_twice() {
+        let folder = std::env::temp_dir().join(format!("lunar-claim-{}", std::process::id()));
+        let attached = Attached::at(folder.clone()).unwrap();
+        let first = claim(&attached, &attachment("a", &format!("{A}?commands=3"), How::Nbd)).unwrap();
+        assert!(first.left.device.is_none() && !first.left.is_unstable);
+        let again =
+            |name, url: &str, how| claim(&attached, &attachment(name, url, how)).map(|c| c.record.name);
+        assert_eq!(again("a", "iscsi://other", How::Fuse).unwrap_err().exit, Exit::Exists, "the name");
+        assert_eq!(again("b", A, How::Nbd).unwrap_err().exit, Exit::Exists, "the disk");
+        assert_eq!(again("b", A, How::Fuse).unwrap(), "b", "in another way");
+        drop(first);
+        assert_eq!(again("a", A, How::Nbd).unwrap(), "a", "the process was gone");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn who_comes_after_a_dead_process_has_its_isids() {
+        let folder = std::env::temp_dir().join(format!("lunar-isids-{}", std::process::id()));
+        let attached = Attached::at(folder.clone()).unwrap();
+        let claimed =
+            |name, how| claim(&attached, &attachment(name, &format!("{A}?commands=3"), how)).unwrap();
+        let first = claimed("a", How::Nbd);
+        let other = claimed("b", How::Fuse);
+        let isids = first.record.isids.clone();
+        assert!(isids.len() == 1 && isids != other.record.isids);
+        drop(first);
+        let second = claimed("c", How::Nbd);
+        assert_eq!(second.record.isids, isids, "of the same disk, under another name");
+        let urls = with_isids(&attachment("c", &format!("{A}?commands=3"), How::Nbd), &second.record).urls;
+        assert_eq!(urls, [format!("{A}?commands=3&isid={}", isids[0])]);
+        let named = attachment("c", &format!("{A}?isid=800000000001"), How::Nbd);
+        assert_eq!(with_isids(&named, &second.record).urls, named.urls);
+        drop((second, other));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_next_one_owes_the_end_of_writes_left_behind() {
+        let folder = std::env::temp_dir().join(format!("lunar-owed-{}", std::process::id()));
+        let attached = Attached::at(folder.clone()).unwrap();
+        let claimed = |name, url: &str, how| claim(&attached, &attachment(name, url, how));
+        let refused = |name, url| claimed(name, url, How::Nbd).map(|_| ()).unwrap_err();
+        let mut first = claimed("a", A, How::Nbd).unwrap().record;
+        first.ports = vec!["group:1,iqn.2026-11.org.example:a".into()];
+        let owed = first.sessions();
+        let ended = Record { isids: Vec::new(), left_behind: owed.clone(), ..first };
+        attached.look().unwrap().write(&ended).unwrap();
+        assert!(refused("a", "iscsi://other").problems[0].what.contains("has left writes"));
+        let second = claimed("b", &format!("{A}?commands=3"), How::Fuse).unwrap();
+        assert_eq!((&second.record.left_behind, &second.record.isids[0]), (&owed, &owed[0].isid));
+        assert_eq!(refused("c", A).exit, Exit::Exists, "the writes have not ended");
+        drop(second.alive);
+        let look = attached.look().unwrap();
+        settle::hand_back(&look, &second.record).unwrap();
+        assert_eq!(look.all().unwrap(), [ended], "its start has failed");
+        drop(look);
+        let third = claimed("a", A, How::Nbd).unwrap().record;
+        let look = attached.look().unwrap();
+        settle::hand_back(&look, &third).unwrap();
+        assert_eq!(look.record("a").unwrap().sessions(), owed);
+        settle::settled(&look, &second.record).unwrap();
+        assert_eq!(look.all().unwrap(), [], "its start has succeeded");
+        drop(look);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_was_left_behind_is_taken_over_as_what_it_is() {
+        let of = |name: &str, read_only| record(&Attachment { read_only, ..attachment(name, A, How::Ublk) });
+        assert_eq!(unfit(&of("a", false), &of("a", false), true), None);
+        assert_eq!(unfit(&of("a", true), &of("b", false), true), None);
+        assert!(unfit(&of("a", false), &of("a", true), true).unwrap().contains("can be written"));
+        assert!(unfit(&of("a", false), &of("a", false), false).unwrap().starts_with("of iscsi:"));
+        assert_eq!(unfit(&of("a", false), &of("b", false), false), None);
+    }
+
+    #[test]
+    fn a_record_holds_no_secret() {
+        let record = record(&attachment("a", "iscsi://ann%secret@h/iqn.2026-11.org.example:a/0", How::Nbd));
+        assert_eq!(record.urls, ["iscsi://ann@h:3260/iqn.2026-11.org.example:a/0"]);
+    }
+}

@@ -1,0 +1,245 @@
+//! `lunar detach`: takes away what was attached.
+
+use super::claim::{left_behind, same_disk};
+use super::export::failed;
+use super::{absolute, open_attached, settle};
+use crate::client::json;
+use crate::exit::{Exit, Failure};
+use crate::say::{self, count};
+use clap::Args;
+use lunar_block::users;
+use lunar_server::Problem;
+use lunar_server::attached::{Attached, Record};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar detach disks-0
+  lunar detach /dev/ublkb0
+  lunar detach disks-0 --force     also if it is mounted, or has clients";
+
+/// Arguments of `lunar detach`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Detach {
+    /// Its name, its device, file or folder, or the URL of the disk
+    #[arg(value_name = "NAME|DEVICE|DIR|URL")]
+    what: String,
+
+    /// Also when it is in use; what waits for a target that is away fails, and a process that does not end in time is killed
+    #[arg(long)]
+    force: bool,
+
+    /// Also when its target may still carry out writes that it has left: the target was restarted since, or is gone for good
+    #[arg(long)]
+    forget: bool,
+
+    /// How long it may take (60, 60s, 2m)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
+    timeout: Duration,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was taken away, as JSON has it.
+#[derive(Serialize)]
+struct Told {
+    name: String,
+    device: Option<String>,
+    /// Its process did not end in time, and was killed.
+    killed: bool,
+}
+
+/// How often the end of a process is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long the kernel may take to end a process that is killed.
+const KILLED: Duration = Duration::from_secs(5);
+
+/// The text to print.
+///
+/// # Errors
+/// [`Exit::NotFound`], [`Exit::InUse`], [`Exit::TimedOut`]; [`Exit::General`] when not everything could be made
+/// stable.
+pub fn detach(args: Detach) -> Result<String, Failure> {
+    let limit = Instant::now().checked_add(args.timeout);
+    let attached = open_attached()?;
+    let (record, is_alive) = find(&attached, &args.what)?;
+    let killed = is_alive && end(&attached, &record, &args, limit)?;
+    finish(&attached, &record, &args, (is_alive && !killed, limit))?;
+    let name = record.name.clone();
+    let text = match args.json {
+        true => json(&Told { name: record.name, device: record.device, killed })?,
+        false => format!("{name} is detached\n"),
+    };
+    if killed {
+        say::out(text)?;
+        let hint = "compare what was written last, or write it again";
+        let what = format!("{name}: its process was killed, and writes that were in flight may be lost");
+        return Err(Problem::new(what, hint).into());
+    }
+    Ok(text)
+}
+
+/// What was meant, and whether its process lives.
+fn find(attached: &Attached, what: &str) -> Result<(Record, bool), Failure> {
+    let look = attached.look()?;
+    let all = look.all()?;
+    let meant: Vec<&Record> = all.iter().filter(|record| is_meant(record, what)).collect();
+    match meant[..] {
+        [record] => Ok((record.clone(), look.is_alive(&record.name))),
+        [] => {
+            let what = format!("\"{}\" is not attached", what.escape_debug());
+            Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"))
+        }
+        _ => {
+            let names: Vec<&str> = meant.iter().map(|record| record.name.as_str()).collect();
+            let what = format!("\"{}\" is attached several times", what.escape_debug());
+            Err(Failure::new(Exit::Invalid, what, format!("take one of them: {}", names.join(", "))))
+        }
+    }
+}
+
+fn is_meant(record: &Record, what: &str) -> bool {
+    let path = absolute(Path::new(what)).display().to_string();
+    let is_place = [&record.device, &record.place].into_iter().flatten().any(|it| *it == what || *it == path);
+    let is_left = record.ublk_id.is_some_and(|id| path == format!("/dev/ublkb{id}"));
+    let is_url = what.contains("://") && same_disk(&record.urls, &[what.to_owned()]);
+    record.name == what || is_place || is_left || is_url
+}
+
+/// Asks its process to end, and waits for that; whether it had to be killed.
+fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instant>) -> Result<bool, Failure> {
+    let waiting = match args.force {
+        true => attached.force(&record.name).map(|()| 0)?,
+        false => unused(attached, record, limit)?,
+    };
+    signal(attached, record, Signal::TERM)?;
+    if is_over(attached, &record.name, left(limit))? {
+        return Ok(false);
+    }
+    if !args.force {
+        let time = humantime::format_duration(args.timeout);
+        let writes = match waiting {
+            0 => String::new(),
+            _ => format!(", with {} on the way to its target", count(waiting as usize, "write")),
+        };
+        let what = format!("process {} of {} has not ended within {time}{writes}", record.pid, record.name);
+        let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
+        return Err(Failure::new(Exit::TimedOut, what, hint));
+    }
+    say::line(format_args!(
+        "process {} does not end, and is killed: what is in flight may be lost, or be carried out",
+        record.pid
+    ));
+    signal(attached, record, Signal::KILL)?;
+    is_over(attached, &record.name, KILLED).map(|_| true)
+}
+
+/// Writes on their way.
+///
+/// # Errors
+/// When somebody uses it.
+fn unused(attached: &Attached, record: &Record, limit: Option<Instant>) -> Result<u64, Failure> {
+    // At most half of the time goes for the question.
+    let Some(state) = attached.ask(&record.name, left(limit) / 2) else { return Ok(0) };
+    match state.users.is_empty() {
+        true => Ok(state.waiting_writes),
+        false => Err(in_use(record, &state.users)),
+    }
+}
+
+/// What is left of the time.
+fn left(limit: Option<Instant>) -> Duration {
+    limit.map_or(Duration::MAX, |limit| limit.saturating_duration_since(Instant::now()))
+}
+
+fn in_use(record: &Record, users: &[String]) -> Failure {
+    let what = format!("{} is in use: {}", record.name, users.join(", "));
+    Failure::new(Exit::InUse, what, "unmount it, or end those first; --force takes it away all the same")
+}
+
+/// A signal to its process, which is there as long as its lock is held.
+fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Failure> {
+    let look = attached.look()?;
+    let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
+    let Some(pid) = pid.filter(|_| look.is_alive(&record.name)) else { return Ok(()) };
+    kill_process(pid, signal).map_err(|e| {
+        let what = format!("cannot end process {}: {e}", record.pid);
+        Failure::new(Exit::NoAccess, what, "run this as the user who attached it")
+    })
+}
+
+/// Waits until the process is gone; false when the time is over before.
+fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
+    let end = Instant::now().checked_add(limit);
+    loop {
+        if !attached.look()?.is_alive(name) {
+            return Ok(true);
+        }
+        if end.is_some_and(|end| Instant::now() > end) {
+            return Ok(false);
+        }
+        sleep(LOOK);
+    }
+}
+
+/// Removes what its process has left: a device that outlived it, and the record. That stays while the target may still carry
+/// out writes.
+fn finish(
+    attached: &Attached,
+    record: &Record,
+    args: &Detach,
+    (ends_now, limit): (bool, Option<Instant>),
+) -> Result<(), Failure> {
+    let look = attached.look()?;
+    let left = look.record(&record.name).filter(|_| !look.is_alive(&record.name));
+    let Some(left) = left else { return Ok(()) };
+    if let Some(id) = left_behind(&look, &left)? {
+        let used = users::of_device(Path::new(&format!("/dev/ublkb{id}")));
+        if !used.is_empty() && !args.force {
+            return Err(in_use(&left, &used));
+        }
+        lunar_host::ublk::Device::remove(id).map_err(failed)?;
+    }
+    drop(look);
+    let is_owed = !left.sessions().is_empty() && !args.forget;
+    match (is_owed, &left.failure) {
+        // It has just tried.
+        (true, Some(what)) if ends_now => Err(kept(attached, &left, what)),
+        (true, _) => {
+            let _alive = settle::replace(attached, &left, self::left(limit).max(KILLED))?;
+            attached.look()?.clear(&left.name);
+            Ok(())
+        }
+        (false, _) => forget(attached, &left),
+    }
+}
+
+/// Removes the record of a process that is gone.
+///
+/// # Errors
+/// Why it has not ended well.
+fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
+    let look = attached.look()?;
+    // Another process may have it by now.
+    if !look.is_alive(&record.name) {
+        look.clear(&record.name);
+    }
+    let Some(what) = &record.failure else { return Ok(()) };
+    let log = attached.file(&record.name, "log");
+    let hint = format!("the last writes may be lost; its log is {}", log.display());
+    Err(Problem::new(format!("{}: {what}", record.name), hint).into())
+}
+
+/// Its record stays.
+fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
+    let log = attached.file(&record.name, "log");
+    let hint = format!("{}; its log is {}", settle::HINT.replace("NAME", &record.name), log.display());
+    Problem::new(format!("{}: {what}", record.name), hint).into()
+}

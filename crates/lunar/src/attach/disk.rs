@@ -1,0 +1,288 @@
+//! The disk of an attachment: a logical unit, over one path or several.
+
+use super::book::{Book, Row};
+use super::path::Path;
+use crate::exit::{Exit, Failure};
+use lunar_block::Backend;
+use lunar_initiator::multipath::{Multipath, Settings, Way};
+use lunar_initiator::{Error, Facts, Kind, Lun, Options, Url};
+use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
+use lunar_server::config::attachment::{Attachment, Policy};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a lost network is waited out where nothing says otherwise.
+pub const RECOVERY: Duration = Duration::from_secs(120);
+/// So often a path is asked whether it is still as it was.
+const LOOK: Duration = Duration::from_secs(5);
+/// So long the other paths are waited for when one is open.
+const MOMENT: Duration = Duration::from_secs(1);
+/// An operation may take so much longer than the recovery that it waits for.
+const AFTER_RECOVERY: Duration = Duration::from_secs(60);
+
+/// A disk that is open.
+pub struct Disk {
+    /// Its bytes.
+    pub backend: Arc<dyn Backend>,
+    /// Bytes of a logical block.
+    pub block_size: u32,
+    /// The best designator of VPD page 83h, or else the page in hexadecimal.
+    pub identity: String,
+    /// How long a lost network is waited out.
+    pub recovery: Duration,
+    paths: Vec<Arc<Path>>,
+    joined: Option<Arc<Multipath>>,
+}
+
+/// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
+/// are tried again and again. `missing` gets the error of each try. Each session is in the record before it is used.
+///
+/// # Errors
+/// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.
+pub async fn open(
+    attachment: &Attachment,
+    book: &Arc<Book>,
+    missing: impl Fn(&Error) + Clone + 'static,
+) -> Result<Disk, Failure> {
+    let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
+    urls.iter().try_for_each(|url| url.check_beside(&urls[0]))?;
+    let Some(first) = urls.first_mut() else {
+        return Err(Failure::new(Exit::Invalid, "there is no URL", "name the disk: iscsi://HOST/TARGET/LUN"));
+    };
+    let recovery = attachment.recovery_timeout.unwrap_or(first.timeouts_mut().recovery);
+    let several = urls.len() > 1;
+    let mut urls =
+        urls.into_iter().map(|url| patient(url, recovery, several)).collect::<Result<Vec<_>, _>>()?;
+    let settings = joined(&mut urls, recovery, attachment.policy.unwrap_or_default());
+    let path = |(at, url): (usize, Url)| {
+        let row = Row { book: book.clone(), at, url: url.clone() };
+        Path::new(url, Some(row))
+    };
+    let paths: Vec<Arc<Path>> = urls.into_iter().enumerate().map(path).collect();
+    let lun = open_all(&paths, missing).await?;
+    let properties = lun.properties();
+    let whole = || properties.identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = properties.designator.clone().unwrap_or_else(whole);
+    let block_size = lun.block_size();
+    let (backend, joined): (Arc<dyn Backend>, _) = if several {
+        paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
+        let joined = Multipath::join(ways, settings).await?;
+        (joined.clone(), Some(joined))
+    } else {
+        lunar_runtime::spawn(look_after(Arc::downgrade(&lun)));
+        (lun, None)
+    };
+    Ok(Disk { backend, block_size, identity, recovery, paths, joined })
+}
+
+/// A URL with the waits of an attachment. Of several paths a command is to come back at once, and to go on another.
+fn patient(mut url: Url, recovery: Duration, several: bool) -> Result<Url, Error> {
+    if several {
+        url = url.with_default("transition_timeout", "0")?;
+    }
+    let timeouts = url.timeouts_mut();
+    timeouts.recovery = if several { Duration::ZERO } else { recovery };
+    timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
+    Ok(url)
+}
+
+/// How several paths are used: an operation may wait for a path, and then ends as it does on one.
+fn joined(urls: &mut [Url], recovery: Duration, policy: Policy) -> Settings {
+    let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
+    let operation = longest.max(recovery.saturating_add(AFTER_RECOVERY));
+    Settings { policy: policy.of_paths(), queue: recovery, operation, ..Settings::default() }
+}
+
+/// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
+/// looked for while the disk is in use.
+async fn open_all(
+    paths: &[Arc<Path>],
+    missing: impl Fn(&Error) + Clone + 'static,
+) -> Result<Arc<Lun>, Failure> {
+    let (done, ended) = flume::unbounded();
+    let open = |path: &Arc<Path>| {
+        let (path, done, missing) = (path.clone(), done.clone(), missing.clone());
+        compio::runtime::spawn(async move {
+            let opened = path.open_patiently(missing).await;
+            // Who waited may be gone.
+            _ = done.send(opened.inspect_err(|e| tracing::warn!("the path {} is missing: {e}", path.name())));
+        })
+    };
+    // Dropped, they end: a path is opened by one task at a time.
+    let _openers: Vec<_> = paths.iter().map(open).collect();
+    drop(done);
+    let mut failure = None;
+    loop {
+        match ended.recv_async().await {
+            Ok(Ok(())) => break,
+            Ok(Err(e)) => failure = failure.or(Some(e)),
+            Err(_) => {
+                let none = || Error::new(Kind::Closed, "no path was opened");
+                return Err(failure.unwrap_or_else(none).into());
+            }
+        }
+    }
+    let rest = async { while ended.recv_async().await.is_ok() {} };
+    _ = compio::time::timeout(MOMENT, rest).await;
+    let open = paths.iter().find_map(|path| path.lun().cloned());
+    open.ok_or_else(|| Error::new(Kind::Closed, "no path was opened").into())
+}
+
+/// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.
+async fn look_after(lun: Weak<Lun>) {
+    loop {
+        compio::time::sleep(LOOK).await;
+        let Some(lun) = lun.upgrade() else { return };
+        lun.check().await;
+    }
+}
+
+/// A logical unit as a path reaches it.
+pub struct Reached {
+    /// Where the path leads.
+    pub url: Url,
+    /// The logical unit, with the session of the path.
+    pub lun: Arc<Lun>,
+}
+
+impl Reached {
+    /// The session of the path, as a record keeps it.
+    pub fn session(&self) -> LeftSession {
+        let session = self.lun.session();
+        session_of(&self.url, session.options(), &session.facts())
+    }
+}
+
+/// A session, as a record keeps it.
+pub fn session_of(url: &Url, options: &Options, facts: &Facts) -> LeftSession {
+    LeftSession {
+        url: without_isid(&url.to_string()),
+        isid: crate::hex::digits(&facts.isid),
+        initiator: Some(options.initiator.clone()),
+        port: Some(facts.target_port().unwrap_or_else(|| UNKNOWN_PORT.to_owned())),
+        user: Some(facts.user.clone()),
+    }
+}
+
+/// A URL as a record has it, to which no ISID was added.
+fn without_isid(url: &str) -> String {
+    let Some((head, query)) = url.split_once('?') else { return url.to_owned() };
+    let others: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("isid=")).collect();
+    if others.is_empty() { head.to_owned() } else { format!("{head}?{}", others.join("&")) }
+}
+
+/// The waiting of a disk for its target.
+pub struct Patience {
+    paths: Vec<Arc<Path>>,
+    joined: Option<Arc<Multipath>>,
+}
+
+impl Patience {
+    /// What waits for a target that is away fails now.
+    pub fn end(&self) {
+        self.paths.iter().filter_map(|path| path.lun()).for_each(|lun| lun.session().give_up());
+        if let Some(joined) = &self.joined {
+            joined.give_up();
+        }
+    }
+}
+
+impl Disk {
+    /// How its paths are.
+    pub fn paths(&self) -> Vec<PathState> {
+        let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
+        let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
+        self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()
+    }
+
+    /// What ends all waiting for a target that is away.
+    pub fn patience(&self) -> Patience {
+        Patience { paths: self.paths.clone(), joined: self.joined.clone() }
+    }
+
+    /// Its logical unit as each open path reaches it.
+    pub fn reached(&self) -> Vec<Reached> {
+        let reached = |path: &Arc<Path>| Some(Reached { url: path.url().clone(), lun: path.lun()?.clone() });
+        self.paths.iter().filter_map(reached).collect()
+    }
+
+    /// The target may still carry out writes of connections that are lost.
+    pub async fn has_orphans(reached: &[Reached]) -> bool {
+        for path in reached {
+            if path.lun.session().oldest_orphan(None).await.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Logs out, on every path, inside the event loop. The sessions of which the target may still carry out writes, and how
+    /// many writes.
+    pub async fn close(reached: Vec<Reached>) -> (Vec<LeftSession>, usize) {
+        let (mut left, mut writes) = (Vec::new(), 0);
+        for path in reached {
+            if let Err(e) = path.lun.session().close().await {
+                tracing::info!("logout: {e}");
+            }
+            // A session that was over before has left no less behind.
+            let count = path.lun.session().facts().left_behind;
+            writes += count;
+            left.extend((count > 0).then(|| path.session()));
+        }
+        (left, writes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_used_as_was_asked_for() {
+        use lunar_initiator::multipath::Policy as Asked;
+        let policy = |policy| joined(&mut [], Duration::ZERO, policy).policy;
+        let asked = [Asked::Failover, Asked::RoundRobin, Asked::LeastQueue];
+        assert_eq!(Policy::ALL.map(policy), asked);
+        assert_eq!(policy(Policy::default()), Settings::default().policy);
+    }
+
+    #[test]
+    fn a_record_has_the_isid_beside_the_url() {
+        for (url, plain) in [("u", "u"), ("u?isid=8", "u"), ("u?a=1&isid=8&b=2", "u?a=1&b=2")] {
+            assert_eq!(without_isid(url), plain);
+        }
+    }
+
+    #[test]
+    fn of_several_paths_another_one_is_taken_at_once() {
+        let s = Duration::from_secs;
+        for (text, several, recovery, transition) in [
+            ("", false, s(9), None),
+            ("", true, s(0), Some(s(0))),
+            ("?transition_timeout=3", true, s(0), Some(s(3))),
+            ("?transition_timeout=3", false, s(9), Some(s(3))),
+        ] {
+            let url = Url::parse(&format!("iscsi://host/iqn.2026-01.test:a/0{text}")).expect("a URL");
+            let mut url = patient(url, s(9), several).expect("a known key");
+            let timeouts = url.timeouts_mut();
+            assert_eq!((timeouts.recovery, timeouts.transition), (recovery, transition), "{text} {several}");
+        }
+    }
+
+    #[test]
+    fn an_operation_on_several_paths_has_a_deadline() {
+        let s = Duration::from_secs;
+        let url =
+            |text: &str| Url::parse(&format!("iscsi://host/iqn.2026-01.test:a/0{text}")).expect("a URL");
+        for (settings, recovery, operation) in [
+            (["", ""], s(120), s(180)),
+            (["?operation_timeout=20", "?operation_timeout=300"], s(120), s(300)),
+            (["", ""], s(600), s(660)),
+            (["", ""], Duration::MAX, Duration::MAX),
+        ] {
+            let joined = joined(&mut settings.map(url), recovery, Policy::default());
+            assert_eq!((joined.queue, joined.operation), (recovery, operation), "{settings:?}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! As what the host sees the disk.
+
+use super::disk::Disk;
+use super::process::unstable;
+use crate::exit::{Exit, Failure};
+use lunar_block::users;
+use lunar_host::{fuse, nbd, ublk};
+use lunar_runtime::Cores;
+use lunar_server::attached::{Attached, Record};
+use lunar_server::config::attachment::How;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A disk that the host can use.
+pub enum Export {
+    /// Over NBD, and where.
+    Nbd(nbd::Handle),
+    /// As a block device.
+    Ublk(Box<ublk::Device>),
+    /// As a file.
+    Fuse(fuse::Mount),
+}
+
+impl Export {
+    /// Makes it, as a record asks for, or takes over the device of one whose process is gone. Not to be called
+    /// on a core.
+    ///
+    /// # Errors
+    /// When the address is taken, or there is no driver, no folder, no right.
+    pub fn start(
+        cores: &Arc<Cores>,
+        disk: &Disk,
+        record: &Record,
+        before: Option<&Record>,
+        attached: &Attached,
+    ) -> Result<Export, Failure> {
+        let backend = disk.backend.clone();
+        match (record.how, before.and_then(|before| before.ublk_id)) {
+            (How::Nbd, _) => nbd_server(cores, disk, record, attached),
+            (How::Ublk, Some(id)) => {
+                let device = ublk::Device::recover(cores, backend, id).map_err(failed)?;
+                Ok(Export::Ublk(Box::new(device)))
+            }
+            (How::Ublk, None) => {
+                let options = ublk::Options {
+                    block_size: disk.block_size,
+                    read_only: record.read_only,
+                    ..ublk::Options::default()
+                };
+                let device = ublk::Device::start(cores, backend, &options).map_err(failed)?;
+                Ok(Export::Ublk(Box::new(device)))
+            }
+            (How::Fuse, _) => {
+                let dir = Path::new(record.place.as_deref().unwrap_or("."));
+                let options = fuse::Options { read_only: record.read_only };
+                let mount = fuse::Mount::start(cores, backend, dir, &record.name, &options);
+                Ok(Export::Fuse(mount.map_err(failed)?))
+            }
+        }
+    }
+
+    /// The NBD URI, the block device, or the file.
+    pub fn device(&self) -> String {
+        match self {
+            Export::Nbd(handle) => handle.addresses().first().map(|at| at.url("")).unwrap_or_default(),
+            Export::Ublk(device) => device.path().display().to_string(),
+            Export::Fuse(mount) => mount.path().display().to_string(),
+        }
+    }
+
+    /// Where an NBD server listens, as an argument has it.
+    pub fn place(&self) -> Option<String> {
+        let Export::Nbd(handle) = self else { return None };
+        handle.addresses().first().map(|at| match at {
+            nbd::Listen::Tcp(address) => address.to_string(),
+            nbd::Listen::Unix(path) => format!("unix:{}", path.display()),
+        })
+    }
+
+    /// The number of a ublk device.
+    pub fn ublk_id(&self) -> Option<u32> {
+        match self {
+            Export::Ublk(device) => Some(device.id()),
+            Export::Nbd(_) | Export::Fuse(_) => None,
+        }
+    }
+
+    /// Who uses it, in words.
+    pub fn users(&self) -> Vec<String> {
+        match self {
+            Export::Nbd(handle) => match handle.clients() {
+                0 => Vec::new(),
+                n => vec![crate::say::count(n, "NBD client")],
+            },
+            Export::Ublk(device) => users::of_device(&device.path()),
+            Export::Fuse(mount) => users::of_file(mount.path()),
+        }
+    }
+
+    /// Tells the host of another capacity.
+    pub fn resize(&mut self) {
+        // NBD clients see it when they connect anew, and readers of a file when they look.
+        if let Export::Ublk(device) = self
+            && let Err(e) = device.resize()
+        {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Why it is over: somebody else has ended it, or it has failed.
+    pub fn is_over(&mut self) -> Option<&'static str> {
+        match self {
+            Export::Fuse(mount) => (!mount.is_mounted()).then_some("somebody else has unmounted it"),
+            Export::Ublk(device) => {
+                device.has_failed().then_some("requests of its block device have no answer")
+            }
+            Export::Nbd(_) => None,
+        }
+    }
+
+    /// Lets what is in flight end, makes all stable, and takes it from the host. Not to be called on a core.
+    ///
+    /// # Errors
+    /// When not everything could be made stable, or the host does not let go.
+    pub fn stop(self) -> Result<(), Failure> {
+        match self {
+            Export::Nbd(handle) => handle.stop().map_err(unstable),
+            Export::Ublk(device) => device.stop().map_err(failed),
+            Export::Fuse(mount) => mount.stop().map_err(failed),
+        }
+    }
+}
+
+fn nbd_server(
+    cores: &Arc<Cores>,
+    disk: &Disk,
+    record: &Record,
+    attached: &Attached,
+) -> Result<Export, Failure> {
+    let listen = match record.place.as_deref().map(|place| (place.strip_prefix("unix:"), place)) {
+        None => nbd::Listen::Unix(attached.file(&record.name, "nbd")),
+        Some((Some(path), _)) => nbd::Listen::Unix(path.into()),
+        Some((None, address)) => nbd::Listen::Tcp(address.parse().map_err(|e| {
+            Failure::new(Exit::Invalid, format!("{address}: {e}"), "write unix:PATH or ADDR:PORT")
+        })?),
+    };
+    let offered = nbd::Export {
+        name: String::new(),
+        backend: disk.backend.clone(),
+        block_size: disk.block_size,
+        read_only: record.read_only,
+        description: record.urls.first().cloned().unwrap_or_default(),
+    };
+    let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::Limits::default());
+    Ok(Export::Nbd(handle.map_err(|e| {
+        let hint = match e.kind() {
+            io::ErrorKind::AddrInUse => "something listens there already: choose another address, or --name",
+            io::ErrorKind::InvalidInput => "choose a shorter path, with --nbd unix:PATH",
+            _ => "choose another address: --nbd unix:PATH or --nbd ADDR:PORT",
+        };
+        let exit = match e.kind() {
+            io::ErrorKind::AddrInUse => Exit::InUse,
+            io::ErrorKind::InvalidInput => Exit::Invalid,
+            io::ErrorKind::PermissionDenied => Exit::NoAccess,
+            _ => Exit::General,
+        };
+        Failure::new(exit, e.to_string(), hint)
+    })?))
+}
+
+/// An error of an export, with its exit status.
+pub fn failed(e: lunar_host::Error) -> Failure {
+    let denied = e.source.as_ref().is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied);
+    let exit = if denied { Exit::NoAccess } else { Exit::General };
+    Failure::new(exit, format!("{}: {}", e.subject, e.what), e.hint)
+}

@@ -1,0 +1,260 @@
+//! `lunar attached`: what is attached, and how it is.
+
+use super::launch::last_lines;
+use super::open_attached;
+use crate::client::{self, Asked, json};
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use lunar_server::attached::{PathState, Record, State};
+use lunar_server::config::show_size;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Arguments of `lunar attached`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  lunar attached\n  lunar attached disks-0\n  lunar attached --json")]
+pub struct List {
+    /// Tell all of this one, with the end of its log
+    name: Option<String>,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// Lines of the log that are shown.
+const LOG_LINES: usize = 10;
+
+/// An attachment as it is told.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    record: Record,
+    /// attached; degraded or lost when some or all paths are; starting; ended when its process is gone, and unsettled
+    /// when that has left writes behind.
+    state: &'static str,
+    paths: Vec<PathState>,
+    users: Vec<String>,
+    /// Writes on the way to the target.
+    waiting_writes: u64,
+    log: PathBuf,
+}
+
+/// The text to print.
+///
+/// # Errors
+/// [`Exit::NotFound`] when there is none of this name; [`Exit::TimedOut`].
+pub fn list(args: List) -> Result<String, Failure> {
+    let all = all(args.name.as_deref(), args.asked.timeout)?;
+    let Some(name) = &args.name else {
+        return if args.asked.json { Ok(json(&all)?) } else { Ok(table(&all)) };
+    };
+    let Some(one) = all.first() else {
+        let what = format!("\"{}\" is not attached", name.escape_debug());
+        return Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"));
+    };
+    if args.asked.json { Ok(json(one)?) } else { Ok(details(one)) }
+}
+
+/// All attachments, or the one of a name. Those that are silent may take the time of all.
+fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<Told>, Failure> {
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let attached = open_attached()?;
+    let records: Vec<(Record, bool)> = {
+        let look = attached.look()?;
+        let wanted = look.all()?.into_iter().filter(|record| name.is_none_or(|name| name == record.name));
+        wanted.map(|record| (look.is_alive(&record.name), record)).map(|(alive, r)| (r, alive)).collect()
+    };
+    let told = |(mut record, is_alive): (Record, bool)| {
+        let log = attached.file(&record.name, "log");
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let state = if is_alive { attached.ask(&record.name, left) } else { None };
+        let word = word(&record, is_alive, state.as_ref());
+        let (paths, users, waiting_writes) = match state {
+            Some(State { size_bytes, paths, users, waiting_writes }) => {
+                record.size_bytes = size_bytes;
+                (paths, users, waiting_writes)
+            }
+            None => Default::default(),
+        };
+        Told { record, state: word, paths, users, waiting_writes, log }
+    };
+    let told = records.into_iter().map(told).collect();
+    match (end, limit) {
+        (Some(end), Some(limit)) if Instant::now() > end => Err(client::late(limit, None)),
+        _ => Ok(told),
+    }
+}
+
+fn word(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str {
+    let Some(state) = state else {
+        return match (is_alive, record.device.is_some()) {
+            (false, _) if !record.left_behind.is_empty() => "unsettled",
+            (false, _) => "ended",
+            (true, false) => "starting",
+            (true, true) => "silent",
+        };
+    };
+    match state.paths.iter().filter(|path| path.connected).count() {
+        0 => "lost",
+        n if n < state.paths.len() => "degraded",
+        _ => "attached",
+    }
+}
+
+fn table(all: &[Told]) -> String {
+    if all.is_empty() {
+        return "nothing is attached\n".into();
+    }
+    let head = ["NAME", "AS", "STATE", "SIZE", "DEVICE", "URL"].map(str::to_owned);
+    let row = |told: &Told| {
+        let record = &told.record;
+        let device = record.device.clone().unwrap_or_else(|| "-".into());
+        let url = record.urls.first().cloned().unwrap_or_default();
+        [
+            record.name.clone(),
+            record.how.name().into(),
+            told.state.into(),
+            show_size(record.size_bytes),
+            device,
+            url,
+        ]
+    };
+    let rows: Vec<[String; 6]> = std::iter::once(head).chain(all.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn details(told: &Told) -> String {
+    let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, since_unix_s, .. } =
+        &told.record;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let users = if told.users.is_empty() { "nobody".to_owned() } else { told.users.join(", ") };
+    let mut rows = vec![
+        ("name", name.clone()),
+        ("as", how.name().to_owned()),
+        ("device", device.clone().unwrap_or_else(|| "-".into())),
+        ("state", told.state.to_owned()),
+        ("size", format!("{} ({size_bytes} bytes)", show_size(*size_bytes))),
+        ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
+        ("used by", users),
+        ("writes under way", told.waiting_writes.to_string()),
+        ("recovery timeout", format!("{} s", recovery_timeout.as_secs_f64())),
+        ("process", pid.to_string()),
+        ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
+        ("identity", told.record.identity.clone()),
+    ];
+    if told.paths.is_empty() {
+        rows.extend(told.record.urls.iter().map(|url| ("url", url.clone())));
+    }
+    if let Some(policy) = told.record.policy {
+        rows.push(("policy", policy.name().into()));
+    }
+    for path in &told.paths {
+        rows.push(("path", format!("{}: {}, made anew {} times", path.url, path.state, path.recoveries)));
+    }
+    for session in &told.record.left_behind {
+        rows.push(("left behind", format!("writes of ISID {} at {}", session.isid, session.url)));
+    }
+    if let Some(failure) = &told.record.failure {
+        rows.push(("failure", failure.clone()));
+    }
+    rows.push(("log", told.log.display().to_string()));
+    let mut text = String::new();
+    for (key, value) in rows {
+        _ = writeln!(text, "{key:16}  {value}");
+    }
+    for line in last_lines(&told.log, LOG_LINES) {
+        // What a target has said may stand in it.
+        let plain: String = line.chars().filter(|c| !c.is_control()).collect();
+        _ = writeln!(text, "  {plain}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_server::attached::LeftSession;
+    use lunar_server::config::attachment::How;
+
+    fn record(device: Option<&str>) -> Record {
+        Record {
+            name: "disks-0".into(),
+            how: How::Nbd,
+            device: device.map(str::to_owned),
+            place: None,
+            ublk_id: None,
+            urls: vec!["iscsi://h:3260/iqn.2026-11.org.example:disks/0".into()],
+            size_bytes: 1 << 30,
+            identity: "01".into(),
+            read_only: false,
+            recovery_timeout: std::time::Duration::from_secs(120),
+            policy: None,
+            pid: 7,
+            since_unix_s: 0,
+            isids: Vec::new(),
+            initiators: Vec::new(),
+            ports: Vec::new(),
+            users: Vec::new(),
+            left_behind: Vec::new(),
+            failure: None,
+        }
+    }
+
+    fn state(connected: &[bool]) -> State {
+        let path = |connected: &bool| PathState {
+            url: "u".into(),
+            state: "s".into(),
+            connected: *connected,
+            recoveries: 0,
+        };
+        State {
+            size_bytes: 1,
+            paths: connected.iter().map(path).collect(),
+            users: Vec::new(),
+            waiting_writes: 0,
+        }
+    }
+
+    #[test]
+    fn one_word_says_how_it_is() {
+        let there = record(Some("nbd://h"));
+        assert_eq!(word(&there, false, None), "ended");
+        let (url, isid) = (there.urls[0].clone(), "800000000001".into());
+        let left = Record {
+            left_behind: vec![LeftSession { url, isid, initiator: None, port: None, user: None }],
+            ..there.clone()
+        };
+        assert_eq!(word(&left, false, None), "unsettled");
+        assert_eq!(word(&left, true, None), "silent");
+        assert_eq!(word(&record(None), true, None), "starting");
+        assert_eq!(word(&there, true, Some(&state(&[true]))), "attached");
+        assert_eq!(word(&there, true, Some(&state(&[true, false]))), "degraded");
+        assert_eq!(word(&there, true, Some(&state(&[false]))), "lost");
+    }
+
+    #[test]
+    fn a_table_is_aligned() {
+        let told = Told {
+            record: record(Some("nbd://h")),
+            state: "attached",
+            paths: Vec::new(),
+            users: Vec::new(),
+            waiting_writes: 0,
+            log: PathBuf::new(),
+        };
+        assert_eq!(
+            table(&[told]),
+            "NAME     AS   STATE     SIZE   DEVICE   URL\n\
+             disks-0  nbd  attached  1 GiB  nbd://h  iscsi://h:3260/iqn.2026-11.org.example:disks/0\n"
+        );
+        assert_eq!(table(&[]), "nothing is attached\n");
+    }
+}

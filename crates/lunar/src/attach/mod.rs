@@ -1,0 +1,411 @@
+//! `lunar attach`: a disk of a target for this host, in a process of its own.
+
+mod book;
+mod claim;
+pub mod detach;
+mod disk;
+mod export;
+mod launch;
+pub mod list;
+mod notify;
+mod path;
+mod process;
+mod settle;
+mod written;
+
+use crate::client::{Asked, json};
+use crate::exit::{Exit, Failure, invalid};
+use crate::say;
+use clap::Args;
+use lunar_initiator::{LateWrites, Url};
+use lunar_server::attached::{Attached, Record};
+use lunar_server::config::attachment::{self, Attachment, How, Policy};
+use lunar_server::{Problem, folders};
+use process::Watch;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0            an NBD server on a Unix socket
+  lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --ublk     a block device, as root
+  lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --fuse d   a file in the folder d
+  lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 \\
+      --path iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0              over two paths
+  lunar attach URL --save --name data      and keep it in a file; later: lunar attach data
+  lunar attach --all                       all that are saved
+
+The device, the file or the NBD URI is printed to stdout. lunar attached lists what is attached, and lunar
+detach ends it.";
+
+/// Arguments of `lunar attach`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Attach {
+    /// The disk, or the name of a saved attachment
+    #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
+    what: Option<String>,
+
+    /// Another path to the same disk; can be given several times
+    #[arg(long = "path", value_name = "URL")]
+    paths: Vec<String>,
+
+    /// Which of the best paths takes the next operation [default: least-queue, the one with the least to do]
+    #[arg(long, value_name = "failover|round-robin|least-queue", value_parser = policy, requires = "paths")]
+    policy: Option<Policy>,
+
+    /// As an NBD server, here [default: on a Unix socket in the runtime folder]
+    #[arg(long, value_name = "unix:PATH|ADDR:PORT", conflicts_with_all = ["ublk", "fuse"])]
+    nbd: Option<String>,
+
+    /// As a block device, /dev/ublkbN; needs root and Linux 6.1
+    #[arg(long, conflicts_with = "fuse")]
+    ublk: bool,
+
+    /// As a file in this folder
+    #[arg(long, value_name = "DIR")]
+    fuse: Option<PathBuf>,
+
+    /// Its name [default: made of target and LUN]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+
+    /// Wait so long for a lost network before I/O fails (30, 30s, 2m) [default: 120]
+    #[arg(long, value_name = "TIME", value_parser = attachment::recovery_timeout)]
+    recovery_timeout: Option<Duration>,
+
+    /// A write whose path is lost waits until the target can no longer carry it out, or takes the risk that a newer write is
+    /// undone [default: wait]
+    #[arg(long, value_name = "wait|risk", value_parser = late_writes)]
+    late_writes: Option<&'static str>,
+
+    /// Save it, to be attached by its name
+    #[arg(long, conflicts_with = "all")]
+    save: bool,
+
+    /// Stay in the foreground, until SIGINT or SIGTERM
+    #[arg(long, conflicts_with = "all")]
+    foreground: bool,
+
+    /// Attach all that are saved, except what is attached already
+    #[arg(long, conflicts_with_all = ["paths", "policy", "nbd", "ublk", "fuse", "name", "read_only", "recovery_timeout"])]
+    #[arg(conflicts_with = "late_writes")]
+    all: bool,
+
+    /// Take the settings from stdin, and answer on stdout: how the command starts the process of an attachment
+    #[arg(long, hide = true)]
+    handed: bool,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// Attaches, and prints as what.
+///
+/// # Errors
+/// [`Exit::Exists`] when it is attached already; those of opening the disk and making the export.
+pub fn attach(args: Attach) -> Result<(), Failure> {
+    if args.handed {
+        return launch::handed();
+    }
+    let timeout = args.asked.timeout;
+    if args.all {
+        return all(args.asked);
+    }
+    let attachment = wanted(&args)?;
+    if args.save {
+        // Better known before than when it is attached.
+        attachment::check_save(&attachment)?;
+    }
+    if args.foreground {
+        let mut untold = None;
+        let ready = |record: &Record| {
+            if let Err(failure) = told(record, args.asked.json, None) {
+                untold = Some(failure);
+                return false;
+            }
+            if let Err(failure) = saved_if(args.save, &attachment) {
+                failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+            }
+            notify::ready();
+            true
+        };
+        let watch = Watch { claimed: |_: &_| Ok(()), missing: |_: &str| {}, ready, ends_with_terminal: true };
+        process::serve(&attachment, timeout, watch)?;
+        return untold.map_or(Ok(()), Err);
+    }
+    let record = launch::launch(attachment.clone(), timeout)?;
+    let told = told(&record, args.asked.json, Some(UNTOLD));
+    saved_if(args.save, &attachment).and(told)
+}
+
+/// What is attached is kept, if that was asked for.
+fn saved_if(asked: bool, attachment: &Attachment) -> Result<(), Failure> {
+    if asked { save(attachment) } else { Ok(()) }
+}
+
+/// All that are saved; what is attached already is left alone. The last failure is the command's.
+fn all(asked: Asked) -> Result<(), Failure> {
+    let names = attachment::names()?;
+    if names.is_empty() {
+        let folder = attachment::folder()?;
+        let what = format!("nothing is saved in {}", folder.display());
+        return Err(Failure::new(Exit::NotFound, what, "save one: lunar attach URL --save"));
+    }
+    let attached = open_attached()?;
+    let mut failures: Vec<Failure> = Vec::new();
+    for name in names {
+        match one_of_all(&attached, &name, asked) {
+            Ok(Some(record)) => failures.extend(told(&record, asked.json, Some(UNTOLD)).err()),
+            Ok(None) => {}
+            Err(failure) => failures.push(of(&name, failure)),
+        }
+    }
+    let Some(exit) = failures.last().map(|failure| failure.exit) else { return Ok(()) };
+    Err(Failure { exit, problems: failures.into_iter().flat_map(|failure| failure.problems).collect() })
+}
+
+/// None if it is attached already, by its own name or as something else.
+fn one_of_all(attached: &Attached, name: &str, asked: Asked) -> Result<Option<Record>, Failure> {
+    if attached.look()?.is_alive(name) {
+        return Ok(None);
+    }
+    let attachment = saved(name)?;
+    if let Some(other) = claim::alive(&attached.look()?, &attachment)? {
+        say::line(format_args!("{name} is attached already, as {}", other.name));
+        return Ok(None);
+    }
+    launch::launch(attachment, asked.timeout).map(Some)
+}
+
+/// Problems of one of several attachments name it, or its file.
+fn of(name: &str, failure: Failure) -> Failure {
+    let named = |problem: Problem| match problem.file {
+        Some(_) => problem,
+        None => Problem { what: format!("{name}: {}", problem.what), ..problem },
+    };
+    Failure { problems: failure.problems.into_iter().map(named).collect(), ..failure }
+}
+
+/// What the arguments ask for.
+fn wanted(args: &Attach) -> Result<Attachment, Failure> {
+    let what = args.what.as_deref().unwrap_or_default();
+    if what.contains("://") {
+        return of_url(args, what);
+    }
+    let more = !args.paths.is_empty() || args.nbd.is_some() || args.ublk || args.fuse.is_some();
+    if more
+        || args.name.is_some()
+        || args.late_writes.is_some()
+        || args.read_only
+        || args.recovery_timeout.is_some()
+        || args.save
+    {
+        let hint = "change its file, or name the disk by its URL: iscsi://HOST/TARGET/LUN";
+        let what = "a saved attachment is attached as it was saved, without other options";
+        return Err(Failure::new(Exit::Invalid, what, hint));
+    }
+    saved(what)
+}
+
+fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
+    let here = std::env::current_dir().map_err(|e| cannot("find the working folder", &e))?;
+    let mut urls = Vec::new();
+    for text in std::iter::once(first).chain(args.paths.iter().map(String::as_str)) {
+        Url::parse(text)?;
+        let url = attachment::absolute(text, &here);
+        urls.push(
+            args.late_writes.map_or(url.clone(), |late| attachment::with_setting(&url, "late_writes", late)),
+        );
+    }
+    let (how, place) = match (&args.nbd, args.ublk, &args.fuse) {
+        (_, true, _) => (How::Ublk, None),
+        (_, _, Some(dir)) => (How::Fuse, Some(here.join(dir).display().to_string())),
+        (Some(listen), ..) => (How::Nbd, Some(attachment::listen_argument(listen).map_err(invalid)?)),
+        _ => (How::Nbd, None),
+    };
+    let name = args.name.clone().unwrap_or_else(|| default_name(first));
+    attachment::check_name(&name).map_err(invalid)?;
+    let (read_only, recovery_timeout, policy) = (args.read_only, args.recovery_timeout, args.policy);
+    Ok(Attachment { name, urls, how, place, read_only, recovery_timeout, policy })
+}
+
+/// The value of `--late-writes`.
+fn late_writes(text: &str) -> Result<&'static str, String> {
+    let named = LateWrites::NAMES.into_iter().find(|(name, _)| *name == text);
+    named.map(|(name, _)| name).ok_or_else(|| "it takes wait or risk".into())
+}
+
+/// The policy of an argument.
+fn policy(text: &str) -> Result<Policy, String> {
+    let named = |policy: &Policy| policy.name() == text;
+    let names = || Policy::ALL.map(Policy::name).join(", ");
+    Policy::ALL.into_iter().find(named).ok_or_else(|| format!("policies are {}", names()))
+}
+
+fn cannot(what: &str, e: &std::io::Error) -> Failure {
+    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e)).into()
+}
+
+/// The last part of the target's name and the LUN, or else the host.
+fn default_name(url: &str) -> String {
+    let Ok(url) = Url::parse(url) else { return attachment::name_of(url) };
+    let Some(target) = &url.target else { return attachment::name_of(&url.portal.host) };
+    let tail = target.rsplit(':').next().unwrap_or(target);
+    attachment::name_of(&url.lun.map_or(tail.to_owned(), |lun| format!("{tail}-{lun}")))
+}
+
+/// The saved attachment of this name, or one whose process is gone.
+fn saved(name: &str) -> Result<Attachment, Failure> {
+    if let Some(found) = attachment::load(name)? {
+        return Ok(found);
+    }
+    let attached = open_attached()?;
+    let look = attached.look()?;
+    match look.record(name) {
+        Some(record) if look.is_alive(name) => Err(claim::exists(&record)),
+        Some(record) => Ok(again(record)),
+        None => {
+            let folder = attachment::folder()?;
+            let what = format!("there is no saved attachment \"{}\"", name.escape_debug());
+            let saved = attachment::names()?.join(", ");
+            let there = if saved.is_empty() { "none is".to_owned() } else { format!("there are: {saved}") };
+            let hint = format!("they are kept in {}: {there}; a disk is named by its URL", folder.display());
+            Err(Failure::new(Exit::NotFound, what, hint))
+        }
+    }
+}
+
+/// What an attachment was whose process is gone.
+fn again(record: Record) -> Attachment {
+    let Record { name, urls, how, place, read_only, recovery_timeout, policy, .. } = record;
+    Attachment { name, urls, how, place, read_only, recovery_timeout: Some(recovery_timeout), policy }
+}
+
+fn save(attachment: &Attachment) -> Result<(), Failure> {
+    let path = attachment::save(attachment)?;
+    say::line(format_args!("saved in {}", path.display()));
+    if attachment.urls.iter().any(|url| attachment::holds_secret(url)) {
+        say::line(format_args!(
+            "  hint: it holds a secret, and only you can read it; a password_file= would keep it elsewhere"
+        ));
+    }
+    Ok(())
+}
+
+/// It is attached, and only that could not be told.
+const UNTOLD: &str = "lunar attached tells what is attached all the same";
+
+/// Tells as what it is attached: the device to stdout, how to use it to stderr. `untold`: what to do if that cannot be.
+fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Failure> {
+    let device = record.device.as_deref().unwrap_or_default();
+    let text = match as_json {
+        true => json(record)?,
+        false => format!("{device}\n"),
+    };
+    if !as_json {
+        say::line(format_args!("{} is attached; use it, for example, with:", record.name));
+        for line in uses(record, device) {
+            say::line(format_args!("  {line}"));
+        }
+    }
+    let hinted = |problem: Problem| match untold {
+        Some(hint) => Problem { hint: Some(hint.into()), ..problem },
+        None => problem,
+    };
+    say::out(text).map_err(|problem| hinted(problem).into())
+}
+
+/// Lines to paste.
+fn uses(record: &Record, device: &str) -> Vec<String> {
+    let name = &record.name;
+    let mut lines = match record.how {
+        How::Nbd => {
+            let place = record.place.clone().unwrap_or_default();
+            let client = match place.strip_prefix("unix:") {
+                Some(path) => format!("nbd-client -unix {path} /dev/nbd0"),
+                None => {
+                    let (host, port) = place.rsplit_once(':').unwrap_or((&place, "10809"));
+                    format!("nbd-client {} {port} /dev/nbd0", host.trim_matches(['[', ']']))
+                }
+            };
+            vec![
+                format!("qemu-img info '{device}'"),
+                format!("nbdcopy '{device}' disk.img"),
+                format!("modprobe nbd; {client}   # as root"),
+            ]
+        }
+        How::Ublk if record.read_only => vec![format!("mount -o ro {device} /mnt")],
+        How::Ublk => vec![format!("mkfs.ext4 {device}; mount {device} /mnt")],
+        How::Fuse => {
+            vec![format!("qemu-img info -f raw {device}"), format!("cp --sparse=always {device} copy")]
+        }
+    };
+    lines.push(format!("lunar detach {name}"));
+    lines
+}
+
+/// The folder for a path that is to be absolute.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The folder of what is attached.
+fn open_attached() -> Result<Attached, Failure> {
+    let folder = folders::attached()?;
+    Ok(Attached::at(folder)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        attach: Attach,
+    }
+
+    #[test]
+    fn late_writes_goes_into_each_url() {
+        let url = "iscsi://h/iqn.2026-11.org.example:a/0";
+        let parse = |late| Line::try_parse_from(["attach", url, "--path", url, "--late-writes", late]);
+        let args = parse("risk").expect("it is a value").attach;
+        let urls = of_url(&args, url).unwrap_or_else(|_| panic!("a disk")).urls;
+        assert_eq!(urls, [(); 2].map(|()| format!("{url}?late_writes=risk")));
+        assert!(parse("never").is_err());
+    }
+
+    #[test]
+    fn a_policy_is_one_for_several_paths() {
+        let url = "iscsi://h/iqn.2026-11.org.example:a/0";
+        let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());
+        let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
+        let attachment = wanted(&several.unwrap().attach).unwrap();
+        assert_eq!((attachment.policy, attachment.urls.len()), (Some(Policy::RoundRobin), 2));
+        assert!(parse(&["--policy", "failover"]).is_err(), "there is one path");
+        assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "there is no such policy");
+    }
+
+    #[test]
+    fn names_are_made_of_target_and_lun() {
+        for (url, name) in [
+            ("iscsi://h/iqn.2026-11.org.example:disks/3", "disks-3"),
+            ("iscsi://h/iqn.2026-11.org.example:a.b:c%3ad", "c-d"),
+            ("iscsi://h/iqn.2026-11.org.example/0", "iqn.2026-11.org.example-0"),
+            ("iscsi://[::1]:4000", "1"),
+            ("iscsi://moon", "moon"),
+        ] {
+            let made = default_name(url);
+            assert!(attachment::check_name(&made).is_ok(), "{made}");
+            if !url.contains("%3a") {
+                assert_eq!(made, name);
+            }
+        }
+    }
+}

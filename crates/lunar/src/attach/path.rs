@@ -1,0 +1,282 @@
+//! A path of an attachment, which may be missing at first: it is opened when it can be.
+
+use super::book::Row;
+use lunar_block::range::Ranges;
+use lunar_block::{Backend, Extent, Facts, Finished, Future};
+use lunar_initiator::multipath::{State, Way};
+use lunar_initiator::{Error, Event, Kind, Lun, Url};
+use lunar_runtime::Buf;
+use lunar_server::attached::PathState;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Between the first two tries.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// It grows, up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+/// A path to a logical unit.
+pub struct Path {
+    url: Url,
+    /// Where its session is written down.
+    row: Option<Row>,
+    /// Times that it is tried at first.
+    tries: u32,
+    lun: OnceLock<Arc<Lun>>,
+    /// What the logical unit is, as another path tells while this one is missing.
+    expected: OnceLock<(Vec<u8>, Facts)>,
+    was_tried: AtomicBool,
+    /// Nothing is ever sent: a path that is missing has no news.
+    silence: (flume::Sender<Event>, flume::Receiver<Event>),
+}
+
+impl Path {
+    /// A path that is not open yet.
+    pub fn new(mut url: Url, row: Option<Row>) -> Arc<Path> {
+        let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
+        let (lun, expected) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Path { url, row, tries, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
+    }
+
+    /// Opens it, inside an event loop.
+    ///
+    /// # Errors
+    /// As [`lunar_initiator::open`]; [`Kind::Identity`] when it leads elsewhere than it should.
+    pub async fn open(&self) -> Result<(), Error> {
+        let lun = lunar_initiator::open(&self.url).await?;
+        // Its capacity may be another one by now.
+        if let Some((identity, _)) = self.expected.get()
+            && lun.identity() != *identity
+        {
+            return Err(Error::new(Kind::Identity, format!("{} leads to another logical unit", self.url)));
+        }
+        if let Some(row) = &self.row {
+            row.open(lun.session()).await?;
+        }
+        // Nobody else opens it: it is looked at by one task.
+        _ = self.lun.set(lun);
+        Ok(())
+    }
+
+    /// Opens it; while the target cannot be reached it is tried again, as often as the URL says, and `missing` is
+    /// told why.
+    ///
+    /// # Errors
+    /// As [`Path::open`].
+    pub async fn open_patiently(&self, missing: impl Fn(&Error)) -> Result<(), Error> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..self.tries.max(1) {
+            match self.open().await {
+                Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
+                    tracing::warn!("{e}; trying again");
+                    missing(&e);
+                    compio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                end => return end,
+            }
+        }
+        self.open().await
+    }
+
+    /// Where it leads.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// What it has to be, should it be opened later; and then at the first try.
+    pub fn expect(&self, identity: Vec<u8>, facts: Facts) {
+        _ = self.expected.set((identity, facts));
+    }
+
+    /// Its logical unit, if it is open.
+    pub fn lun(&self) -> Option<&Arc<Lun>> {
+        self.lun.get()
+    }
+
+    /// How it is; `state` is what several paths say of it.
+    pub fn state(&self, state: Option<State>) -> PathState {
+        let Some(lun) = self.lun() else {
+            return PathState { url: self.name(), state: "missing".into(), connected: false, recoveries: 0 };
+        };
+        let facts = lun.session().facts();
+        let alone = if facts.connected { "connected" } else { "lost" };
+        let state = state.map_or(alone.to_owned(), |state| format!("{state:?}").to_lowercase());
+        PathState { url: self.name(), state, connected: facts.connected, recoveries: facts.recoveries }
+    }
+
+    async fn try_again(&self) -> State {
+        // It has just been found missing.
+        if !self.was_tried.swap(true, Ordering::Relaxed) {
+            return State::Down;
+        }
+        match self.open().await {
+            Ok(()) => State::Optimized,
+            Err(e) if e.kind == Kind::Identity => {
+                tracing::error!("{e}");
+                State::Changed
+            }
+            Err(e) => {
+                tracing::debug!("{} is still missing: {e}", self.url);
+                State::Down
+            }
+        }
+    }
+}
+
+impl Way for Path {
+    fn name(&self) -> String {
+        self.lun().map_or_else(|| self.url.to_string(), |lun| lun.name())
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        match (self.lun(), self.expected.get()) {
+            (Some(lun), _) => lun.identity(),
+            (None, Some((identity, _))) => identity.clone(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    fn share(&self, ranges: &Arc<Ranges>) {
+        if let Some(lun) = self.lun() {
+            Way::share(&**lun, ranges);
+        }
+    }
+
+    fn lun(&self) -> Option<&Lun> {
+        self.lun.get().map(|lun| &**lun)
+    }
+
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        match self.lun() {
+            Some(lun) => Way::compare_and_write(&**lun, offset, data),
+            None => Box::pin(async { (Err(is_missing()), data) }),
+        }
+    }
+
+    fn check(&self) -> Future<'_, State> {
+        Box::pin(async move {
+            if self.lun().is_none() {
+                let state = self.try_again().await;
+                if state != State::Optimized {
+                    return state;
+                }
+            }
+            match self.lun() {
+                Some(lun) => lun.check().await,
+                None => State::Down,
+            }
+        })
+    }
+
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        match self.lun() {
+            Some(lun) => lun.give_up_strays(),
+            None => Box::pin(async {}),
+        }
+    }
+
+    fn take_loss(&self) -> Option<Error> {
+        self.lun().and_then(|lun| lun.take_loss())
+    }
+
+    fn news(&self) -> flume::Receiver<Event> {
+        self.lun().map_or_else(|| self.silence.1.clone(), |lun| lun.news())
+    }
+}
+
+/// Several paths ask only those that are open.
+fn missing() -> io::Error {
+    is_missing().into()
+}
+
+fn is_missing() -> Error {
+    Error::new(Kind::Unreachable, "the path is missing")
+}
+
+/// The same operation of the logical unit, or an error without it.
+macro_rules! pass {
+    ($self:ident, $lun:ident => $operation:expr) => {
+        match $self.lun() {
+            Some($lun) => $operation,
+            None => Box::pin(async { Err(missing()) }),
+        }
+    };
+}
+
+impl Backend for Path {
+    fn facts(&self) -> Facts {
+        let nothing = Facts { capacity: 0, read_only: true, unmap: false, null: false, stable: false };
+        let expected = || self.expected.get().map_or(nothing, |(_, facts)| *facts);
+        self.lun().map_or_else(expected, |lun| lun.facts())
+    }
+
+    fn refresh(&self) -> bool {
+        self.lun().is_some_and(|lun| lun.refresh())
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        match self.lun() {
+            Some(lun) => lun.read(offset, buf),
+            None => Box::pin(async { (Err(missing()), buf) }),
+        }
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        match self.lun() {
+            Some(lun) => lun.write(offset, buf, stable),
+            None => Box::pin(async { (Err(missing()), buf) }),
+        }
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        pass!(self, lun => lun.flush())
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        pass!(self, lun => lun.unmap(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        pass!(self, lun => lun.write_zeroes(offset, len, unmap))
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        pass!(self, lun => lun.extent(offset, len))
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        pass!(self, lun => lun.extents(offset, len, most))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.lun().map(|lun| lun.describe()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use interop::script::Script;
+    use lunar_runtime::Cores;
+
+    #[test]
+    fn a_path_that_was_missing_leads_to_the_same_unit_also_after_it_has_grown() {
+        let target = Script::new().listen();
+        let url = Url::parse(&target.url("")).expect("a URL");
+        let open = move || async move {
+            let first = Path::new(url.clone(), None);
+            first.open().await.expect("it is there");
+            let lun = first.lun().expect("it is open");
+            let smaller = Facts { capacity: lun.facts().capacity / 2, ..lun.facts() };
+            let (same, other) = (Path::new(url.clone(), None), Path::new(url, None));
+            same.expect(lun.identity(), smaller);
+            other.expect(vec![1, 2, 3], lun.facts());
+            (same.open().await, other.open().await)
+        };
+        let (same, other) = Cores::one().expect("an event loop").wait(0, open).expect("an event loop");
+        assert_eq!((same, other.map_err(|e| e.kind)), (Ok(()), Err(Kind::Identity)));
+    }
+}

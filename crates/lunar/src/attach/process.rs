@@ -1,0 +1,413 @@
+//! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
+
+use super::book::Book;
+use super::claim::{Claim, Left, claim, left_behind, with_isids};
+use super::disk::{self, Disk, Patience as Waiting};
+use super::export::Export;
+use super::written::Written;
+use super::{open_attached, settle};
+use crate::exit::{Exit, Failure};
+use lunar_initiator::Error;
+use lunar_runtime::Cores;
+use lunar_server::Problem;
+use lunar_server::attached::{Attached, LeftSession, Record, State};
+use lunar_server::config::attachment::Attachment;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// So often the capacity is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a login may take that ends writes which were left behind on a path that is not open.
+const SETTLE: Duration = Duration::from_secs(5);
+/// How long one who asks may take to listen.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What wakes the main thread.
+enum Event {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// The disk is open, or will not be.
+    Opened(Box<Result<Disk, Failure>>),
+    /// A path could not be opened, and is tried again.
+    Missing(String),
+    /// Somebody asks how it is.
+    Asked(UnixStream),
+}
+
+/// Who hears how it goes.
+pub struct Watch<C, M, R> {
+    /// The name is taken.
+    pub claimed: C,
+    /// A path could not be opened, and is tried again.
+    pub missing: M,
+    /// The disk is there; false if nobody waits for that any more, and all is to be taken back.
+    pub ready: R,
+    /// SIGHUP ends it, as SIGTERM does; otherwise it means nothing.
+    pub ends_with_terminal: bool,
+}
+
+/// Attaches, and stays until a signal.
+///
+/// # Errors
+/// When it cannot be attached, or not everything could be made stable at the end.
+pub fn serve(
+    attachment: &Attachment,
+    timeout: Option<Duration>,
+    mut watch: Watch<
+        impl FnOnce(&Record) -> Result<(), Failure>,
+        impl FnMut(&str),
+        impl FnOnce(&Record) -> bool,
+    >,
+) -> Result<(), Failure> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (events, inbox) = channel();
+    let attached = open_attached()?;
+    let (name, waits) = (attachment.name.clone(), OnceLock::new());
+    let force = Arc::new(Force { attached: attached.clone(), name, waits, failed: OnceLock::new() });
+    let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal, force.clone());
+    watched.map_err(|e| cannot("watch for signals", &e))?;
+    let Claim { alive, record, left } = claim(&attached, attachment)?;
+    let name = record.name.clone();
+    if let Err(failure) = (watch.claimed)(&record) {
+        return leave(&attached, &record, Err(failure));
+    }
+    let attachment = &with_isids(attachment, &record);
+    let end = timeout.map(|limit| Instant::now() + limit);
+    let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
+    let book = Book::of(&attached, record);
+    let begun =
+        begin(&cores, attachment, &book, &left, &attached, (&events, &inbox), (end, &mut watch.missing));
+    let mut service = match begun {
+        Ok(Some(service)) => service,
+        // It was told to stop meanwhile.
+        Ok(None) => return leave(&attached, &book.end(), Ok(())),
+        Err(failure) => return leave(&attached, &book.end(), Err(failure)),
+    };
+    let record = book.record();
+    _ = force.waits.set((service.disk.patience(), service.written.clone()));
+    tracing::info!(device = record.device, "{name} is attached");
+    // What was taken over has users, whether or not somebody waits for it here.
+    if (watch.ready)(&record) || left.device.is_some() {
+        service.run(&cores, &inbox);
+    } else {
+        tracing::warn!("nobody waits for {name} any more");
+    }
+    tracing::info!("{name} is being detached");
+    stopping.store(true, Ordering::SeqCst);
+    let stopped = service.stop(&cores, &force);
+    cores.stop();
+    let (stopped, left) = stopped;
+    let mut record = book.end();
+    if let Err(failure) = &stopped {
+        failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+        record.left_behind = left_behind_by(&record, left);
+        record.isids.clear();
+        record.failure = failure.problems.first().map(|problem| problem.what.clone());
+        let kept = attached.look().and_then(|look| look.write(&record));
+        _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
+    } else {
+        attached.look()?.clear(&name);
+    }
+    // Whoever waits for the end waits for this.
+    drop(alive);
+    stopped
+}
+
+/// The sessions that have left writes behind at the end; None: that is not known. A path that has moved may have left some at its
+/// earlier ports.
+fn left_behind_by(record: &Record, left: Option<Vec<LeftSession>>) -> Vec<LeftSession> {
+    let Some(mut left) = left else { return record.sessions() };
+    if !left.is_empty() {
+        left.extend(
+            record.left_behind.iter().filter(|before| !left.contains(before)).cloned().collect::<Vec<_>>(),
+        );
+    }
+    left
+}
+
+/// `lunar detach --force`: what waits for a target that is away fails.
+struct Force {
+    attached: Attached,
+    name: String,
+    /// The disk, once it is open, and its writes.
+    waits: OnceLock<(Waiting, Arc<Written>)>,
+    /// Writes that had failed before.
+    failed: OnceLock<u64>,
+}
+
+impl Force {
+    /// Does what was asked for, if it was.
+    fn obey(&self) {
+        if let Some((waiting, written)) = self.waits.get()
+            && self.attached.is_forced(&self.name)
+            && self.failed.set(written.failed()).is_ok()
+        {
+            let writes = written.waiting();
+            tracing::warn!(writes, "{} is detached by force: what waits for its target fails", self.name);
+            waiting.end();
+        }
+    }
+}
+
+/// Nothing is left of it, unless a device still has to be found, or writes of others have not ended.
+fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
+    let look = attached.look()?;
+    if left_behind(&look, record)?.is_none() {
+        settle::hand_back(&look, record)?;
+    }
+    end
+}
+
+/// SIGINT while it stops already ends the process at once. SIGTERM does not: `lunar detach` may be asked twice.
+fn watch_signals(
+    events: Sender<Event>,
+    stopping: &Arc<AtomicBool>,
+    ends_with_terminal: bool,
+    force: Arc<Force>,
+) -> io::Result<()> {
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, stopping.clone())?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let watch = move || {
+        for signal in signals.forever() {
+            if signal == SIGHUP && !ends_with_terminal {
+                tracing::info!("SIGHUP: there is nothing to read again");
+                continue;
+            }
+            // The main thread hears nothing while it waits for the target.
+            force.obey();
+            _ = events.send(Event::Stop);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+fn cannot(what: &str, e: &io::Error) -> Failure {
+    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e)).into()
+}
+
+/// Writes of the host that have failed at the end.
+fn not_stored(count: u64) -> Option<Failure> {
+    let hint = "whoever wrote was told so, if still there: look at the target, and write again";
+    (count > 0).then(|| Problem::new(format!("{} not stored", were(count)), hint).into())
+}
+
+fn were(count: u64) -> String {
+    let verb = if count == 1 { "was" } else { "were" };
+    format!("{} {verb}", crate::say::count(count as usize, "write"))
+}
+
+/// What was written may not be there for good.
+pub fn unstable(e: io::Error) -> Failure {
+    let hint = "what was not flushed may be lost: look at the target";
+    Problem::new(format!("not everything could be made stable: {e}"), hint).into()
+}
+
+/// Where events come from and arrive.
+type Events<'a> = (&'a Sender<Event>, &'a Receiver<Event>);
+
+/// How long the disk is waited for, and who is told what it still waits for.
+type Patience<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
+
+/// Opens the disk and hands it to the host; None when it is to stop before.
+fn begin(
+    cores: &Arc<Cores>,
+    attachment: &Attachment,
+    book: &Arc<Book>,
+    left: &Left,
+    attached: &Attached,
+    (events, inbox): Events<'_>,
+    patience: Patience<'_>,
+) -> Result<Option<Service>, Failure> {
+    let (told, wanted, rows) = (events.clone(), attachment.clone(), book.clone());
+    cores.run_on(0, move || {
+        // Who waited may be gone.
+        let open = async move {
+            let missing = told.clone();
+            let missing = move |e: &Error| drop(missing.send(Event::Missing(e.to_string())));
+            drop(told.send(Event::Opened(Box::new(disk::open(&wanted, &rows, missing).await))));
+        };
+        lunar_runtime::spawn(open);
+    });
+    let Some(mut disk) = opened(inbox, patience)? else { return Ok(None) };
+    if let Some(before) = &left.device {
+        is_the_same(before, &disk)?;
+    }
+    book.change(|record| record.identity.clone_from(&disk.identity))?;
+    settle(cores, &disk, book, attached)?;
+    let written = Written::over(disk.backend, left.is_unstable);
+    disk.backend = written.clone();
+    let record = book.record();
+    let export = Export::start(cores, &disk, &record, left.device.as_ref(), attached)?;
+    answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
+    book.change(|record| {
+        record.device = Some(export.device());
+        record.place = export.place().or(record.place.take());
+        record.ublk_id = export.ublk_id();
+        record.size_bytes = disk.backend.facts().capacity;
+        record.read_only |= disk.backend.facts().read_only;
+        record.recovery_timeout = disk.recovery;
+    })?;
+    Ok(Some(Service { disk, export, written, book: book.clone() }))
+}
+
+/// Ends writes that others have left behind, before anything is written here.
+fn settle(cores: &Cores, disk: &Disk, book: &Book, attached: &Attached) -> Result<(), Failure> {
+    // A path that logs in takes the record first, then the folder.
+    let record = book.record();
+    let owed = settle::owed(&attached.look()?, &record)?;
+    let reached = disk.reached();
+    let ended = cores.wait(0, move || async move { settle::settle(owed, &reached, SETTLE).await });
+    ended.map_err(|e| cannot("end old sessions", &e))??;
+    book.change(|record| record.left_behind.clear())?;
+    let record = book.record();
+    settle::settled(&attached.look()?, &record)
+}
+
+/// Waits for the disk; None when it is to stop before.
+fn opened(inbox: &Receiver<Event>, (end, missing): Patience<'_>) -> Result<Option<Disk>, Failure> {
+    let mut last = None;
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let event = match left {
+            Some(left) => inbox.recv_timeout(left),
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Opened(disk)) => return disk.map(Some),
+            Ok(Event::Stop) => return Ok(None),
+            Ok(Event::Asked(_)) => {}
+            Ok(Event::Missing(why)) => {
+                missing(&why);
+                last = Some(why);
+            }
+            Err(_) => {
+                let why = last.map_or(String::new(), |why| format!(": {why}"));
+                let hint = "look at the network with lunar doctor, or give it more time: --timeout";
+                let what = format!("the disk could not be opened in time{why}");
+                return Err(Failure::new(Exit::TimedOut, what, hint));
+            }
+        }
+    }
+}
+
+/// A device that was left behind is given to no other disk.
+fn is_the_same(before: &Record, disk: &Disk) -> Result<(), Failure> {
+    let is_other = !before.identity.is_empty() && before.identity != disk.identity;
+    if !is_other {
+        return Ok(());
+    }
+    let what = format!(
+        "{} was left behind with another disk: the identity (VPD page 83h) was {}, and is {}",
+        before.name, before.identity, disk.identity
+    );
+    Err(Failure::new(Exit::Exists, what, format!("remove it with: lunar detach {}", before.name)))
+}
+
+/// Whoever connects to the socket is told how it is.
+fn answer_questions(path: &Path, events: Sender<Event>) -> Result<(), Failure> {
+    // One that was left behind is nobody's.
+    _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path).map_err(|e| {
+        let what = format!("cannot listen on {}: {e}", path.display());
+        Problem::new(what, "choose a shorter --name, or set LUNAR_RUN_DIR to a shorter path")
+    })?;
+    let listen = move || {
+        for asked in listener.incoming().flatten() {
+            if events.send(Event::Asked(asked)).is_err() {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("questions".into()).spawn(listen);
+    started.map(drop).map_err(|e| cannot("start a thread", &e))
+}
+
+/// A disk that the host has.
+struct Service {
+    disk: Disk,
+    export: Export,
+    written: Arc<Written>,
+    book: Arc<Book>,
+}
+
+impl Service {
+    /// Until it is to stop.
+    fn run(&mut self, cores: &Cores, inbox: &Receiver<Event>) {
+        let mut look = Instant::now() + LOOK;
+        loop {
+            match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
+                Ok(Event::Asked(asked)) => self.tell(asked),
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Opened(_) | Event::Missing(_)) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    look = Instant::now() + LOOK;
+                    if let Some(why) = self.export.is_over() {
+                        return tracing::warn!("the export ends: {why}");
+                    }
+                    if self.disk.backend.refresh() {
+                        self.export.resize();
+                    }
+                    self.settle_moved(cores);
+                }
+            }
+        }
+    }
+
+    /// Sessions at ports that paths have moved from go from the record once nothing of a lost connection waits any more.
+    fn settle_moved(&self, cores: &Cores) {
+        let (record, entries) = (self.book.record(), self.book.entries());
+        if record.left_behind.is_empty() {
+            return;
+        }
+        let reached = self.disk.reached();
+        let has_orphans = cores.wait(0, move || async move { Disk::has_orphans(&reached).await });
+        if has_orphans.is_ok_and(|has_orphans| !has_orphans)
+            && let Err(problem) = self.book.settled(entries)
+        {
+            tracing::debug!("{problem}");
+        }
+    }
+
+    fn tell(&self, mut asked: UnixStream) {
+        let state = State {
+            size_bytes: self.disk.backend.facts().capacity,
+            paths: self.disk.paths(),
+            users: self.export.users(),
+            waiting_writes: self.written.waiting(),
+        };
+        let told = serde_json::to_vec(&state).map_err(io::Error::other).and_then(|text| {
+            asked.set_write_timeout(Some(PATIENCE))?;
+            asked.write_all(&text)
+        });
+        _ = told.inspect_err(|e| tracing::debug!("who asked has not listened: {e}"));
+    }
+
+    /// Takes the disk from the host, flushes, and logs out. Also the sessions that have left writes behind, where that is
+    /// known.
+    fn stop(self, cores: &Cores, force: &Force) -> (Result<(), Failure>, Option<Vec<LeftSession>>) {
+        let (written, failed) = (self.written.clone(), self.written.failed());
+        let stopped = self.export.stop();
+        // Who unmounts a file by other means has not flushed it.
+        let disk = self.disk.backend.clone();
+        let flushed = cores.wait(0, move || async move { disk.flush().await }).and_then(|flushed| flushed);
+        let reached = self.disk.reached();
+        drop(self.disk);
+        let closed = cores.wait(0, move || Disk::close(reached));
+        let before = force.failed.get().copied().unwrap_or(failed);
+        let failed = written.failed() - before;
+        match closed {
+            Err(e) => (Err(cannot("log out", &e)), None),
+            Ok((left, writes)) if writes > 0 => (Err(settle::left_behind(failed, writes)), Some(left)),
+            Ok((left, _)) => {
+                let ended = stopped.and(flushed.map_err(unstable));
+                (not_stored(failed).map_or(ended, Err), Some(left))
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Writes that a process has left behind: the target may still carry them out. They are ended before the disk is served
+//! again, or its record is forgotten.
+
+use super::claim::{plain, same_disk};
+use super::disk::{Disk, Reached};
+use crate::exit::Failure;
+use lunar_initiator::late::{self, OldPort};
+use lunar_initiator::{Error, Kind, Lun, Url};
+use lunar_runtime::Cores;
+use lunar_server::Problem;
+use lunar_server::attached::{Alive, Attached, LeftSession, Look, Record, UNKNOWN_PORT};
+use lunar_server::config::attachment::{self, Attachment};
+use std::io;
+use std::time::Duration;
+
+/// How writes that were left behind are ended.
+pub const HINT: &str = "attach it before anything else writes to the disk: that ends those writes at the target. After a restart \
+                    of the target: lunar detach NAME --forget";
+
+/// Writes were left behind: how many of the host's have failed, and how many commands the target may still carry out.
+pub fn left_behind(failed: u64, left: usize) -> Failure {
+    let writes = |count: u64| crate::say::count(count as usize, "write");
+    let what = match failed {
+        0 => format!("the target may still carry out {}", writes(left as u64)),
+        // A write may have been sent as several commands.
+        _ => format!(
+            "{} failed; the target may still carry out {} of them",
+            writes(failed),
+            failed.min(left as u64)
+        ),
+    };
+    Problem::new(what, HINT).into()
+}
+
+/// A session that has left writes, and the URL with its secrets.
+type Owed = (LeftSession, Url);
+
+/// Ends what these sessions have left. A login with the same name and ISID has ended a session before the target answered it (RFC
+/// 7143 section 6.3.5); where none succeeds in this time, LOGICAL UNIT RESET ends the commands of all (SAM-5 section 7.7).
+///
+/// # Errors
+/// When no login has ended a session, and no path takes the reset.
+pub async fn settle(mut left: Vec<Owed>, reached: &[Reached], limit: Duration) -> Result<(), Failure> {
+    retain_others(&mut left, reached);
+    let (more, failure) = log_in(&left, reached, limit).await;
+    retain_others(&mut left, &more);
+    let ended = left.is_empty() || reset(reached.iter().chain(&more)).await;
+    Disk::close(more).await;
+    match (ended, failure) {
+        (true, _) => Ok(()),
+        (false, Some(e)) if reached.is_empty() => Err(e.into()),
+        (false, _) => Err(unsettled(&left)),
+    }
+}
+
+fn retain_others(left: &mut Vec<Owed>, reached: &[Reached]) {
+    let ours: Vec<LeftSession> = reached.iter().map(Reached::session).collect();
+    left.retain(|(session, _)| !ours.iter().any(|ours| is_replaced(session, ours)));
+}
+
+/// Resets the logical unit on the first path that takes it; false if none does.
+async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
+    for path in paths {
+        let (session, lun) = (path.lun.session(), path.lun.address());
+        if late::reset(session, lun, "writes were left behind on another path").await.is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+fn unsettled(left: &[Owed]) -> Failure {
+    let urls: Vec<&str> = left.iter().map(|(session, _)| session.url.as_str()).collect();
+    let what = format!("the target may still carry out writes of an ended session at {}", urls.join(", "));
+    let hint = "make this path work, or let the target take LOGICAL UNIT RESET; after a restart of the target: lunar detach \
+                NAME --forget";
+    Problem::new(what, hint).into()
+}
+
+/// The login of this session has ended the other one. A URL may lead to several ports of the target, each with a nexus of its
+/// own, and a target may have one nexus for each CHAP user. Which name, port and user a session of an older version had is not
+/// known.
+fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
+    let is_same_port = left.port == by.port && left.port.as_deref() != Some(UNKNOWN_PORT);
+    (left.port.is_none() || is_same_port)
+        && (left.user.is_none() || left.user == by.user)
+        && plain(&left.url) == plain(&by.url)
+        && is_same_initiator(left, by)
+}
+
+/// A login for the first session may end the second one: it may lead to the same port.
+fn may_end(left: &LeftSession, other: &LeftSession) -> bool {
+    let port = |session: &LeftSession| session.port.clone().filter(|port| port != UNKNOWN_PORT);
+    let is_elsewhere = plain(&left.url) != plain(&other.url)
+        && port(left).zip(port(other)).is_some_and(|(left, other)| left != other);
+    is_same_initiator(left, other) && !is_elsewhere
+}
+
+/// Both have one name and ISID. At one port a target may take them for one, whatever their users.
+fn is_same_initiator(left: &LeftSession, other: &LeftSession) -> bool {
+    let is_same_name = left.initiator.is_none() || name_of(left) == name_of(other);
+    is_same_name && left.isid.eq_ignore_ascii_case(&other.isid)
+}
+
+/// Names are compared without regard to case (RFC 3722).
+fn name_of(session: &LeftSession) -> Option<String> {
+    session.initiator.as_deref().map(|name| lunar_proto::name::fold(name).into_owned())
+}
+
+/// Both are one session.
+fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
+    let [(a_url, b_url), (a_isid, b_isid)] =
+        [(plain(&a.url), plain(&b.url)), (a.isid.to_lowercase(), b.isid.to_lowercase())];
+    (a_url, a_isid, name_of(a), &a.port, &a.user) == (b_url, b_isid, name_of(b), &b.port, &b.user)
+}
+
+/// Records of processes that are gone, of this disk under other names.
+fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
+    let has_it = |other: &Record| {
+        let is_same = !other.identity.is_empty() && other.identity == record.identity;
+        other.name != record.name && (is_same || same_disk(&other.urls, &record.urls))
+    };
+    Ok(look.all()?.into_iter().filter(|other| has_it(other) && !look.is_alive(&other.name)).collect())
+}
+
+/// All sessions that have left writes to this disk, also at other URLs.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<Owed>, Failure> {
+    let mut left = record.left_behind.clone();
+    let others = others(look, record)?;
+    for session in others.iter().flat_map(Record::sessions) {
+        if !left.iter().any(|known| is_same(known, &session)) {
+            left.push(session);
+        }
+    }
+    with_urls(record, left)
+}
+
+/// Those writes have ended: a record that was kept for them goes.
+///
+/// # Errors
+/// When a record cannot be read or written.
+pub fn settled(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
+    for mut other in others(look, record)? {
+        if other.sessions().is_empty() {
+            continue;
+        }
+        let was_kept = other.isids.is_empty() && super::claim::left_behind(look, &other)?.is_none();
+        if was_kept {
+            look.clear(&other.name);
+            continue;
+        }
+        other.isids.clear();
+        other.left_behind.clear();
+        look.write(&other)?;
+    }
+    Ok(())
+}
+
+/// A start has failed: what it had taken over stays in the record, unless another record has it.
+///
+/// # Errors
+/// When a record cannot be read or written.
+pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
+    let others: Vec<LeftSession> = others(look, record)?.iter().flat_map(Record::sessions).collect();
+    let is_ours = |session: &LeftSession| !others.iter().any(|other| is_same(session, other));
+    let left_behind: Vec<LeftSession> = record.left_behind.iter().filter(|s| is_ours(s)).cloned().collect();
+    if left_behind.is_empty() {
+        look.clear(&record.name);
+        return Ok(());
+    }
+    Ok(look.write(&Record { isids: Vec::new(), device: None, left_behind, ..record.clone() })?)
+}
+
+/// Ends what the process of this record has left, by logins with its ISIDs. Nobody attaches it while the lock is held.
+///
+/// # Errors
+/// When the target cannot be reached in this time, or does not end it: the record stays.
+pub fn replace(attached: &Attached, record: &Record, limit: Duration) -> Result<Alive, Failure> {
+    let left = record.sessions();
+    let look = attached.look()?;
+    let Some(alive) = look.take(&record.name)? else { return Err(super::claim::exists(record)) };
+    look.write(&Record { isids: Vec::new(), left_behind: left.clone(), ..record.clone() })?;
+    drop(look);
+    let owed = with_urls(record, left)?;
+    let cores = Cores::one().map_err(cannot)?;
+    let ended = cores.wait(0, move || async move { settle(owed, &[], limit).await });
+    cores.stop();
+    ended.map_err(cannot)?.map_err(|failure| named(&record.name, failure))?;
+    Ok(alive)
+}
+
+fn cannot(e: io::Error) -> Failure {
+    super::cannot("start an event loop", &e)
+}
+
+/// Why the record stays.
+fn named(name: &str, failure: Failure) -> Failure {
+    let why = failure.problems.first().map(|problem| problem.what.clone()).unwrap_or_default();
+    let what = format!(
+        "{name} stays: its target may still carry out writes of it, and cannot be made to end them: {why}"
+    );
+    let hint = format!(
+        "repeat this when the target is back, or attach it; after a restart of the target: lunar detach {name} --forget"
+    );
+    Failure::new(failure.exit, what, hint)
+}
+
+/// Each with the URL to log in at. Secrets are only in the file of a saved attachment.
+fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<Owed>, Failure> {
+    let saved = attachment::load(&record.name).ok().flatten();
+    let saved: Vec<String> = saved.into_iter().flat_map(|Attachment { urls, .. }| urls).collect();
+    let url = |session: LeftSession| {
+        let with_secret = saved.iter().find(|url| plain(url) == plain(&session.url));
+        let url = Url::parse(with_secret.unwrap_or(&session.url))?;
+        Ok((session, url))
+    };
+    left.into_iter().map(url).collect()
+}
+
+/// Logs in at all of them, each in this time; those that have succeeded, and why another one has not. A login that may end a
+/// session of our own is left out, and so is a second one that may end the first.
+async fn log_in(left: &[Owed], own: &[Reached], limit: Duration) -> (Vec<Reached>, Option<Error>) {
+    let mut taken: Vec<LeftSession> = own.iter().map(Reached::session).collect();
+    let is_free = |owed: &&Owed| {
+        let is_free = !taken.iter().any(|taken| may_end(&owed.0, taken));
+        taken.push(owed.0.clone());
+        is_free
+    };
+    let free: Vec<&Owed> = left.iter().filter(is_free).collect();
+    let (mut reached, mut failure) = (Vec::new(), None);
+    let tasks: Vec<_> =
+        free.into_iter().map(|owed| compio::runtime::spawn(open(owed.clone(), limit))).collect();
+    for task in tasks {
+        match task.await {
+            Ok(Ok(path)) => reached.push(path),
+            Ok(Err(e)) => failure = failure.or(Some(e)),
+            Err(_) => {}
+        }
+    }
+    (reached, failure)
+}
+
+async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
+    let bad =
+        || Error::new(Kind::Invalid, format!("the record has the ISID \"{}\"", session.isid.escape_debug()));
+    let isid = lunar_initiator::parse_isid(&session.isid).ok_or_else(bad)?;
+    let port = OldPort { initiator: session.initiator.as_deref(), isid };
+    let opened = async {
+        let session = late::log_in(&url, port).await?;
+        Lun::open(&session, lunar_initiator::lun_of(&url, &session).await?).await
+    };
+    let late = |_| {
+        let time = humantime::format_duration(limit);
+        Error::new(Kind::TimedOut, format!("{url} has not answered within {time}"))
+    };
+    let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
+    Ok(Reached { url, lun })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_left_behind_are_not_called_lost() {
+        let what = |failed, left| left_behind(failed, left).problems[0].what.clone();
+        assert_eq!(what(3, 1), "3 writes failed; the target may still carry out 1 of them");
+        assert_eq!(what(1, 4), "1 write failed; the target may still carry out 1 of them");
+        assert_eq!(what(0, 2), "the target may still carry out 2 writes");
+    }
+
+    #[test]
+    fn a_session_is_replaced_by_its_own_isid_at_its_portal() {
+        let of = |host: &str, isid: &str| LeftSession {
+            url: format!("iscsi://{host}:3260/iqn.2026-11.org.example:a/0"),
+            isid: isid.into(),
+            initiator: Some("iqn.2026-11.org.example:a".into()),
+            port: Some("group:1,iqn.2026-11.org.example:a".into()),
+            user: Some("alice".into()),
+        };
+        let left = of("h", "80000000000a");
+        let same = LeftSession {
+            url: left.url.clone() + "?commands=3",
+            isid: "80000000000A".into(),
+            initiator: Some("iqn.2026-11.org.example:A".into()),
+            ..left.clone()
+        };
+        assert!(is_replaced(&left, &same));
+        assert!(!is_replaced(&left, &of("i", "80000000000a")), "another portal");
+        assert!(!is_replaced(&left, &of("h", "80000000000b")), "another ISID");
+        let named = |name: Option<&str>| LeftSession { initiator: name.map(str::to_owned), ..left.clone() };
+        assert!(!is_replaced(&left, &named(Some("iqn.2026-11.org.example:b"))), "another name");
+        let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..left.clone() };
+        assert!(!is_replaced(&left, &at(Some("group:2,iqn.2026-11.org.example:a"))), "another port");
+        assert!(!is_replaced(&left, &at(None)), "a port that is not known");
+        assert!(is_replaced(&at(None), &left), "of an older version");
+        let unknown = at(Some(UNKNOWN_PORT));
+        assert!(!is_replaced(&unknown, &unknown), "a port that cannot be known");
+        assert!(may_end(&at(Some("group:2,iqn.2026-11.org.example:a")), &left), "one URL, which has moved");
+        let elsewhere = LeftSession { url: of("i", "").url, ..at(Some("group:2,iqn.2026-11.org.example:a")) };
+        assert!(!may_end(&elsewhere, &left) && may_end(&LeftSession { port: None, ..elsewhere }, &left));
+        let by = |user: Option<&str>| LeftSession { user: user.map(str::to_owned), ..left.clone() };
+        assert!(may_end(&left, &by(Some("bob"))) && !may_end(&left, &of("h", "80000000000b")));
+        assert!(!is_replaced(&left, &by(Some("bob"))) && !is_replaced(&left, &by(Some(""))), "another user");
+        assert!(is_replaced(&by(None), &left) && !is_same(&by(None), &left), "of an older version");
+        let older = named(None);
+        assert!(is_replaced(&older, &left) && !is_same(&older, &left));
+    }
+}

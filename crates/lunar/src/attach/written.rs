@@ -1,0 +1,186 @@
+//! A backend that is flushed only if something was written since it last was.
+
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Inline};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Remembers whether there is anything to flush: a target that is gone loses no writes of a host that only read.
+pub struct Written {
+    inner: Arc<dyn Backend>,
+    /// Writes that have begun, and those that have ended.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Of those that have ended, those that have failed.
+    failed: AtomicU64,
+    /// Begins and ends that a flush has found.
+    stable: AtomicU64,
+}
+
+/// A write that has begun. It has ended when this goes.
+struct Under<'a>(&'a Written);
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, SeqCst);
+    }
+}
+
+impl Written {
+    /// Over this; `dirty`: something may have been written before.
+    pub fn over(inner: Arc<dyn Backend>, dirty: bool) -> Arc<Written> {
+        let before = u64::from(dirty);
+        let (begun, ended) = (before.into(), before.into());
+        Arc::new(Written { inner, begun, ended, failed: 0.into(), stable: 0.into() })
+    }
+
+    /// Writes that have begun and not ended.
+    pub fn waiting(&self) -> u64 {
+        let ended = self.ended.load(SeqCst);
+        self.begun.load(SeqCst).saturating_sub(ended)
+    }
+
+    /// Writes that have failed.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(SeqCst)
+    }
+
+    fn written(&self) -> u64 {
+        self.begun.load(SeqCst) + self.ended.load(SeqCst)
+    }
+
+    /// A flush that began before a write has ended does not make it stable.
+    async fn writing<T>(&self, write: Future<'_, T>, is_stored: fn(&T) -> bool) -> T {
+        self.begun.fetch_add(1, SeqCst);
+        let _under = Under(self);
+        let ended = write.await;
+        if !is_stored(&ended) {
+            self.failed.fetch_add(1, SeqCst);
+        }
+        ended
+    }
+}
+
+impl Backend for Written {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+
+    fn refresh(&self) -> bool {
+        self.inner.refresh()
+    }
+
+    fn offer(&self, offered: bool) {
+        self.inner.offer(offered);
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+        self.inner.read_now(offset, buf)
+    }
+
+    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+        let written = self.inner.write_now(offset, data);
+        if let Inline::Done(result) = &written {
+            self.begun.fetch_add(1, SeqCst);
+            self.ended.fetch_add(1, SeqCst);
+            self.failed.fetch_add(u64::from(result.is_err()), SeqCst);
+        }
+        written
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(self.writing(self.inner.write(offset, buf, stable), |ended| ended.0.is_ok()))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async {
+            let written = self.written();
+            if self.stable.load(SeqCst) >= written {
+                return Ok(());
+            }
+            let flushed = self.inner.flush().await;
+            if flushed.is_ok() {
+                self.stable.fetch_max(written, SeqCst);
+            }
+            flushed
+        })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(self.writing(self.inner.unmap(offset, len), Result::is_ok))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(self.writing(self.inner.write_zeroes(offset, len, unmap), Result::is_ok))
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.inner.prefetch(offset, len);
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        self.inner.extent(offset, len)
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        self.inner.extents(offset, len, most)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_block::filter::{Op, error};
+    use lunar_block::{Kind, Spec};
+
+    /// A medium that cannot be flushed.
+    fn broken() -> Arc<dyn Backend> {
+        let memory = lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap();
+        error(memory, Op::Flush, 1.0, None)
+    }
+
+    #[test]
+    fn writes_that_wait_or_fail_are_counted() {
+        compio::runtime::Runtime::new().unwrap().block_on(async {
+            let memory = || lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap();
+            let disk = Written::over(memory(), false);
+            let write = disk.write(0, Buf::zeroed(512), false);
+            assert_eq!((disk.waiting(), disk.failed()), (0, 0), "it has not begun");
+            write.await.0.unwrap();
+            assert_eq!((disk.waiting(), disk.failed()), (0, 0));
+            let broken = Written::over(error(memory(), Op::Write, 1.0, None), false);
+            broken.write(0, Buf::zeroed(512), false).await.0.unwrap_err();
+            assert_eq!((broken.waiting(), broken.failed()), (0, 1));
+            drop(disk.writing(Box::pin(std::future::pending::<io::Result<()>>()), Result::is_ok));
+            assert_eq!(disk.waiting(), 0);
+        });
+    }
+
+    #[test]
+    fn a_flush_without_a_write_asks_nobody() {
+        compio::runtime::Runtime::new().unwrap().block_on(async {
+            let disk = Written::over(broken(), false);
+            disk.read(0, Buf::zeroed(512)).await.0.unwrap();
+            disk.flush().await.unwrap();
+            disk.write(0, Buf::zeroed(512), false).await.0.unwrap();
+            disk.flush().await.unwrap_err();
+            disk.flush().await.unwrap_err();
+            let taken_over = Written::over(broken(), true);
+            taken_over.flush().await.unwrap_err();
+            let sound = Written::over(lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap(), false);
+            sound.unmap(0, 512).await.unwrap();
+            assert!(sound.stable.load(SeqCst) < sound.written());
+            sound.flush().await.unwrap();
+            assert_eq!(sound.stable.load(SeqCst), sound.written());
+        });
+    }
+}

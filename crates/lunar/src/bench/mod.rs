@@ -1,0 +1,296 @@
+//! `lunar bench`: what the crate `bench` measures, on the command line.
+
+mod progress;
+
+use crate::advice;
+use crate::exit::{Exit, Failure};
+use crate::say;
+use clap::{Args, Subcommand};
+use lunar_bench::faces::{self, Stage};
+use lunar_bench::{Document, Watch, compare, overhead, people, plain, reproduce, terse, undo_all};
+use lunar_server::{Cause, Problem};
+use progress::Progress;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::exit;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+const EXAMPLES: &str = "\
+MB/s are 10^6 bytes a second, MiB/s are 2^20. Latency counts from the moment a command was due. Rates are of what ended
+within the time; latencies also of what was in flight at its end.
+
+Examples:
+  lunar bench randread iscsi://192.0.2.10/IQN/0 --bs 4k --depth 32
+  lunar bench write disk.img --create 1G --bs 1m --amount 1G --flush
+  lunar bench randrw /dev/sdb --bs 4k/60:64k/40 --direct --destroy --runtime 1m
+  lunar bench randread iscsi://192.0.2.10/IQN/0 --rate 5000 --poisson --json >result.json
+  lunar bench randread iscsi://192.0.2.10/IQN/0 --transport iser
+  lunar bench null:1T --depth 32               what measuring itself costs
+  lunar bench compare before.json after.json   what has changed, and is that chance
+  lunar bench reproduce scst-srpt-2010 --quick a published experiment, here
+
+Writes are refused where the first or last mebibyte holds data, unless --destroy is given.
+SIGINT or SIGTERM ends it early: what was measured is told. A second one ends it without that.
+Exit status: 0, 1 it ended early or commands failed, it did not become --steady, or no rate keeps --latency-target;
+7 it makes no sense, 15 there is data, 130 SIGINT, 143 SIGTERM; of a LUN those of lunar --help.";
+
+/// What `lunar bench` is told.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Bench {
+    #[command(subcommand)]
+    face: Option<Face>,
+    #[command(flatten)]
+    plain: Option<plain::Args>,
+    #[command(flatten)]
+    told: Told,
+}
+
+/// How results are told.
+#[derive(Args, Debug)]
+struct Told {
+    /// Print JSON (schema lunar.bench/2)
+    #[arg(long, global = true, conflicts_with = "terse")]
+    json: bool,
+
+    /// Print a line for each run with the fields of fio's terse version 3 that mean the same here
+    #[arg(long, global = true)]
+    terse: bool,
+
+    /// Write a page with tables and plots
+    #[arg(long, global = true, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+impl Told {
+    /// A comparison is told as text or JSON.
+    fn of_comparison(&self) -> Result<(), Failure> {
+        let other = [("--terse", self.terse), ("--report", self.report.is_some())];
+        match other.into_iter().find(|option| option.1) {
+            None => Ok(()),
+            Some((option, _)) => Err(Failure::new(
+                Exit::Invalid,
+                format!("{option} is of measurements, and not of comparisons"),
+                "leave it out, or use --json",
+            )),
+        }
+    }
+}
+
+/// Measurements of a kind of their own.
+#[derive(Debug, Subcommand)]
+enum Face {
+    /// Repeat a published experiment, and show its figures beside ours
+    Reproduce(reproduce::Args),
+    /// Compare two results of --json
+    Compare(Compared),
+    BlockdevPerftest(faces::blockdev_perftest::Args),
+    Disktest(Box<faces::disktest::Args>),
+    #[command(name = "sgp_dd")]
+    SgpDd(faces::sgp_dd::Args),
+    Dd(faces::dd::Args),
+    DbMix(faces::db_mix::Args),
+}
+
+// A comparison is not told as measurements are: these options are not in its help, and are refused. They are given to `Told`
+// all the same, being of its names.
+#[derive(Args, Debug)]
+struct Compared {
+    #[command(flatten)]
+    files: compare::Args,
+    #[arg(id = "terse", long = "terse", hide = true)]
+    _terse: bool,
+    #[arg(id = "report", long = "report", hide = true, value_name = "FILE.html")]
+    _report: Option<PathBuf>,
+}
+
+/// Runs it.
+pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
+    let Bench { face, plain, told } = args;
+    if let Some(Face::Compare(Compared { files, .. })) = &face {
+        told.of_comparison()?;
+        let (text, is_worse) = compare::run(files, told.json)?;
+        say::out(text)?;
+        return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
+    }
+    let report = told.report.as_deref().map(Report::begin).transpose()?;
+    let watch = Watch::default();
+    let signal = heed_signals(&watch)?;
+    let measured = match (face, plain) {
+        (Some(face), _) => play(face, told.json || told.terse, &watch)?,
+        (None, Some(plain)) => {
+            let progress = Progress::start(&watch);
+            let document = plain::run(&plain, &watch).map_err(|e| with_face(e, &plain.targets))?;
+            drop(progress);
+            Measured { text: people::text(&document), document, printed: Ok(()), problem: None }
+        }
+        (None, None) => {
+            return Err(Failure::new(Exit::Invalid, "there is nothing to measure", "name a target"));
+        }
+    };
+    let text = match (told.json, told.terse) {
+        (true, _) => json(&measured.document)?,
+        (_, true) => terse(&measured.document),
+        _ => measured.text,
+    };
+    // The one is there where the other has no room.
+    let (printed, reported) = (say::out(text), report.map(|report| report.write(&measured.document)));
+    measured.printed.and(printed)?;
+    reported.transpose()?;
+    match measured.problem {
+        Some(problem) => Err(problem.into()),
+        None => Ok(ended(&measured.document, signal.load(Ordering::Relaxed))),
+    }
+}
+
+/// There is no such file, and its name is near that of a face.
+fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
+    let is_missing = matches!(e.kind, lunar_bench::Kind::Medium(Cause::NotFound));
+    let mut failure = Failure::from(e);
+    let faces = Face::augment_subcommands(clap::Command::new("bench"));
+    let near =
+        |word: &String| lunar_server::nearest(word, faces.get_subcommands().map(|face| face.get_name()));
+    let missing = targets.iter().filter(|target| is_missing && !Path::new(target).exists());
+    if let Some(face) = missing.into_iter().find_map(near) {
+        let meant = format!("did you mean lunar bench {face}?");
+        for problem in &mut failure.problems {
+            problem.hint =
+                Some(problem.hint.take().map_or(meant.clone(), |hint| format!("{hint}; or {meant}")));
+        }
+    }
+    failure
+}
+
+/// What was measured, and what is told of it beside what was told while it ran.
+struct Measured {
+    document: Document,
+    text: String,
+    /// How it went to print while it ran.
+    printed: Result<(), Problem>,
+    problem: Option<lunar_bench::Error>,
+}
+
+/// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
+fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
+    let progress = Progress::start(watch);
+    if let Face::Reproduce(seed) = &face {
+        let reproduce::Done { document, text, problem } = reproduce::run(seed, watch)?;
+        return Ok(Measured { document, text, printed: Ok(()), problem });
+    }
+    let mut lines = (!silent).then(|| progress.beside(say::Lines::default()));
+    let mut nothing = io::sink();
+    let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
+    let mut document = act(face, Stage { watch, out })?;
+    // One that was told to print nothing goes on to do so. What cannot be printed is told at the end.
+    let spoken = lines.as_mut().filter(|lines| lines.has_spoken()).map(|lines| lines as &mut dyn Write);
+    _ = overhead::tell(&mut document, watch, spoken);
+    // Their notes have been told as they came up.
+    let printed = lines.map_or(Ok(()), |lines| lines.into_inner().end());
+    Ok(Measured { document, text: String::new(), printed, problem: None })
+}
+
+fn act(face: Face, stage: Stage) -> Result<Document, lunar_bench::Error> {
+    match face {
+        Face::Reproduce(_) | Face::Compare(_) => unreachable!("it is no tool"),
+        Face::BlockdevPerftest(args) => faces::blockdev_perftest::run(&args, stage),
+        Face::Disktest(args) => faces::disktest::run(&args, stage),
+        Face::SgpDd(args) => faces::sgp_dd::run(&args, stage),
+        Face::Dd(args) => faces::dd::run(&args, stage),
+        Face::DbMix(args) => faces::db_mix::run(&args, stage),
+    }
+}
+
+/// The page that is written at the end. Whether it can be is found out before anything is measured. Where nothing is,
+/// no empty page is left behind.
+struct Report {
+    path: PathBuf,
+    file: File,
+    /// It was made now, and nothing is in it.
+    is_empty: bool,
+}
+
+impl Report {
+    fn begin(path: &Path) -> Result<Report, Failure> {
+        let made = File::options().create_new(true).append(true).open(path);
+        let (file, is_empty) = match made {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                (File::options().append(true).open(path), false)
+            }
+            made => (made, true),
+        };
+        let file = file.map_err(|e| Report::cannot(path, &e))?;
+        Ok(Report { path: path.into(), file, is_empty })
+    }
+
+    fn write(mut self, document: &Document) -> Result<(), Failure> {
+        let page = lunar_bench::report::html(document);
+        self.is_empty = false;
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all(page.as_bytes()));
+        written.map_err(|e| Report::cannot(&self.path, &e))
+    }
+
+    fn cannot(path: &Path, e: &io::Error) -> Failure {
+        let what = format!("cannot write the report {}: {e}", path.display());
+        Problem::new(what, "name a file that you may write").because(Cause::of(e.kind())).into()
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if self.is_empty {
+            // It does no harm if it stays.
+            _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// On one line: histograms are long, and programs do not mind.
+fn json(document: &Document) -> Result<String, Problem> {
+    let text = serde_json::to_string(document);
+    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))?;
+    Ok(text + "\n")
+}
+
+fn ended(document: &Document, signal: i32) -> ExitCode {
+    match (signal, document.amiss()) {
+        (0, None) => ExitCode::SUCCESS,
+        (0, Some((what, hint))) => {
+            let problem = Problem::new(what, hint);
+            say::report(&[problem]);
+            Exit::General.into()
+        }
+        (signal, _) => ExitCode::from(128 + signal as u8),
+    }
+}
+
+/// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
+/// gone; a third one at once.
+fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
+    let cannot =
+        |e: std::io::Error| Problem::new(format!("cannot watch for signals: {e}"), advice::of_limits(&e));
+    let (stopping, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())
+            .map_err(cannot)?;
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(cannot)?;
+    let (watch, first) = (watch.clone(), heard.clone());
+    std::thread::spawn(move || {
+        let mut signals = signals.forever();
+        if let Some(signal) = signals.next() {
+            first.store(signal, Ordering::Relaxed);
+            watch.end();
+        }
+        if let Some(signal) = signals.next() {
+            stopping.store(true, Ordering::Relaxed);
+            undo_all();
+            crate::stderr::settle();
+            exit(128 + signal);
+        }
+    });
+    Ok(heard)
+}

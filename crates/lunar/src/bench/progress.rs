@@ -1,0 +1,124 @@
+//! A line that tells how it goes, on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lunar_bench::Watch;
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Tells until it is dropped.
+pub struct Progress {
+    bar: ProgressBar,
+    over: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins to tell, if stderr is a terminal.
+    pub fn start(watch: &Watch) -> Progress {
+        if !io::stderr().is_terminal() {
+            return Progress { bar: ProgressBar::hidden(), over: None, thread: None };
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{spinner} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        let (over, ended) = channel();
+        let (watch, shown) = (watch.clone(), bar.clone());
+        let tell = move || tell(&watch, &shown, &ended);
+        let thread = std::thread::Builder::new().name("progress".into()).spawn(tell).ok();
+        Progress { bar, over: Some(over), thread }
+    }
+
+    /// A writer of lines beside which it tells: the line of it goes away while one is written.
+    pub fn beside<W: Write>(&self, out: W) -> Beside<W> {
+        Beside { out, bar: self.bar.clone(), line: Vec::new(), has_spoken: false }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.over.take());
+        if let Some(thread) = self.thread.take() {
+            // Nothing depends on what it told.
+            _ = thread.join();
+        }
+    }
+}
+
+fn tell(watch: &Watch, bar: &ProgressBar, ended: &Receiver<()>) {
+    let (mut before, mut since) = (watch.done(), Instant::now());
+    while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+        let (now, done) = (Instant::now(), watch.done());
+        let told = format!("{} {}", watch.doing(), line(before, done, now - since));
+        bar.set_message(told.trim_start().to_owned());
+        bar.tick();
+        (before, since) = (done, now);
+    }
+    bar.finish_and_clear();
+}
+
+/// Commands and bytes before and now.
+fn line(before: (u64, u64), now: (u64, u64), time: Duration) -> String {
+    let seconds = time.as_secs_f64().max(1e-9);
+    let per_s = |before: u64, now: u64| (now - before) as f64 / seconds;
+    format!("{:.0} IOPS, {:.1} MB/s", per_s(before.0, now.0), per_s(before.1, now.1) / 1e6)
+}
+
+/// A writer that hands on what it is given when it is flushed: whole lines.
+pub struct Beside<W> {
+    out: W,
+    bar: ProgressBar,
+    line: Vec<u8>,
+    has_spoken: bool,
+}
+
+impl<W: Write> Beside<W> {
+    /// Something was written.
+    pub fn has_spoken(&self) -> bool {
+        self.has_spoken
+    }
+
+    /// The writer below.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+}
+
+impl<W: Write> Write for Beside<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.has_spoken = true;
+        self.line.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let Beside { out, bar, line, .. } = self;
+        let written = bar.suspend(|| out.write_all(line).and_then(|()| out.flush()));
+        line.clear();
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_tells_what_was_done_since_the_last_one() {
+        assert_eq!(line((100, 0), (600, 4_000_000), Duration::from_millis(500)), "1000 IOPS, 8.0 MB/s");
+    }
+
+    #[test]
+    fn what_is_written_beside_it_comes_in_whole_lines() {
+        let mut out = Progress::start(&Watch::default()).beside(Vec::new());
+        assert!(!out.has_spoken());
+        write!(out, "1+0 records in").expect("memory");
+        assert!(out.out.is_empty() && out.has_spoken());
+        out.write_all(b"\n").and_then(|()| out.flush()).expect("memory");
+        assert_eq!(out.into_inner(), b"1+0 records in\n");
+    }
+}

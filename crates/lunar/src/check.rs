@@ -1,0 +1,133 @@
+//! `lunar check`: is a configuration right, and what does it have?
+
+use crate::say::{self, count};
+use crate::serve::cannot_serve;
+use lunar_server::config::router::{From, Map, Router, RouterTarget};
+use lunar_server::config::{self, Config};
+use lunar_server::{Cause, Problem, folders};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Checks a configuration file and says what it has.
+pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
+    let config = config::load(file)?;
+    let notes = config::unused(&config).into_iter().chain(config::shut_out(&config));
+    let notes = notes.chain(config::exposed(&config));
+    notes.for_each(|note| say::line(format_args!("warning: {note}")));
+    if media {
+        check_media(&config, file)?;
+    }
+    Ok(format!("{} is fine: {}\n{}", file.display(), counts(&config), routes(&config.routers)))
+}
+
+/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
+fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
+    let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
+    let mut found = lunar_server::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
+    found.problems.extend(config.server.cores.usable().err());
+    for (portal, e) in lunar_target::cannot_bind(&config.portal_groups) {
+        let problem = cannot_serve(&e);
+        match problem.cause {
+            Cause::InUse => found.portal_in_use(portal, problem),
+            _ => found.problems.push(problem),
+        }
+    }
+    found.notes.iter().for_each(|note| say::line(format_args!("warning: {note}")));
+    if found.problems.is_empty() { Ok(()) } else { Err(found.problems) }
+}
+
+fn counts(config: &Config) -> String {
+    let luns = config.targets.iter().map(|target| target.luns.len()).sum();
+    let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
+    let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
+    let access = if access == 1 { "1 access entry".into() } else { format!("{access} access entries") };
+    let mut parts =
+        vec![count(config.targets.len(), "target"), count(luns, "LUN"), count(portals, "portal"), access];
+    if !config.routers.is_empty() {
+        parts.push(count(config.routers.len(), "router"));
+    }
+    parts.join(", ")
+}
+
+/// What routers will serve, as a table; nothing without routers.
+fn routes(routers: &[Router]) -> String {
+    let mut rows = vec![["ROUTER", "MAP", "NAME", "UPSTREAM", "ACCESS"].map(String::from)];
+    rows.extend(routers.iter().flat_map(|router| router.targets.iter().map(|target| row(router, target))));
+    if rows.len() == 1 {
+        return String::new();
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    "\n".to_owned() + &rows.iter().map(line).collect::<String>()
+}
+
+fn row(router: &Router, target: &RouterTarget) -> [String; 5] {
+    let upstream = match &target.map {
+        Map::Transparent { upstream } | Map::Target { upstream, .. } => placed(router, upstream),
+        Map::Lun { luns, .. } => behind(luns),
+    };
+    let name = target.map.name().unwrap_or("as upstream");
+    let map = target.map.kind();
+    [router.name.clone(), map.into(), name.into(), upstream, target.access.names.join(", ")]
+}
+
+/// An upstream with where it is.
+fn placed(router: &Router, name: &str) -> String {
+    router.upstreams.get(name).map_or(name.into(), |upstream| format!("{name}: {}", upstream.place()))
+}
+
+/// No more LUNs of a target are listed.
+const LISTED: usize = 8;
+
+/// What stands behind the LUNs of a target.
+fn behind(luns: &BTreeMap<u16, From>) -> String {
+    let one = |(number, from): (&u16, &From)| match from.lun {
+        Some(lun) => format!("{number} = {}/{lun}", from.upstream),
+        None => format!("{number} = {}", from.upstream),
+    };
+    let mut list: Vec<String> = luns.iter().take(LISTED).map(one).collect();
+    if luns.len() > LISTED {
+        list.push(format!("and {} more", luns.len() - LISTED));
+    }
+    list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(source: &str) -> String {
+        let config = config::parse(source, "t.toml".as_ref()).map_err(|list| list[0].to_string()).unwrap();
+        routes(&config.routers)
+    }
+
+    #[test]
+    fn routers_are_shown_with_what_they_serve_to_whom() {
+        let source = "[router.r1.upstream]\na.urls = [\"iscsi://192.0.2.1\"]\n\
+            b.urls = [\"iscsi://bob%hidden@192.0.2.1/iqn.x:t\"]\nc.memory = \"1M\"\n\
+            [[router.r1.target]]\nmap = \"transparent\"\nupstream = \"a\"\naccess = \"all\"\n\
+            [[router.r1.target]]\nmap = \"target\"\nname = \"iqn.2026-11.org.example:b\"\nupstream = \"b\"\n\
+            access = [\"lab\", \"ops\"]\n\
+            [[router.r1.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:c\"\naccess = \"none\"\n\
+            lun = [{ lun = 0, upstream = \"b\", from = 3 }, { lun = 7, upstream = \"c\" }]\n[access]\nlab = {}\nops = {}\n";
+        let wanted = "
+ROUTER  MAP          NAME                       UPSTREAM                           ACCESS
+r1      transparent  as upstream                a: iscsi://192.0.2.1:3260          all
+r1      target       iqn.2026-11.org.example:b  b: iscsi://192.0.2.1:3260/iqn.x:t  lab, ops
+r1      lun          iqn.2026-11.org.example:c  0 = b/3, 7 = c                     none
+";
+        assert_eq!(table(source), wanted);
+        assert_eq!(table("[[target]]\nname = \"iqn.2026-11.org.example:t\"\n"), "");
+    }
+
+    #[test]
+    fn many_luns_are_counted() {
+        let from = From { upstream: "a".into(), lun: None };
+        let luns: BTreeMap<u16, From> = (0..10).map(|number| (number, from.clone())).collect();
+        assert!(behind(&luns).ends_with("7 = a, and 2 more"), "{}", behind(&luns));
+    }
+}

@@ -1,0 +1,136 @@
+//! What the commands that use targets share: one event loop, a time-out, exit statuses.
+
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use lunar_initiator::Url;
+use lunar_runtime::Cores;
+use lunar_server::Problem;
+use serde::Serialize;
+use std::net::Ipv6Addr;
+use std::pin::pin;
+use std::time::Duration;
+
+/// What every command that uses a target can be told.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Asked {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// End after this time (5, 5s, 2m, 500ms), with exit status 8
+    #[arg(long, value_name = "TIME", value_parser = lunar_proto::duration::positive)]
+    pub timeout: Option<Duration>,
+}
+
+/// Runs a command on an event loop of its own, and waits for its end.
+///
+/// # Errors
+/// Those of the command; [`Exit::TimedOut`] when the time is over before.
+pub fn run<T, W>(asked: Asked, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    W: Future<Output = Result<T, Failure>> + 'static,
+{
+    let cores = Cores::one().map_err(|e| cannot_start(&e))?;
+    let ended = cores.wait(0, move || async move {
+        let Some(limit) = asked.timeout else { return work().await };
+        let mut work = pin!(work());
+        let ended = compio::time::timeout(limit, work.as_mut()).await;
+        // The work is still there, with what it waits for.
+        ended.unwrap_or_else(|_| Err(late(limit, lunar_initiator::waits::latest())))
+    });
+    ended.unwrap_or_else(|e| Err(cannot_start(&e)))
+}
+
+/// The time is over; what was waited for, where that is known.
+pub fn late(limit: Duration, waited: Option<String>) -> Failure {
+    let waited = waited.map_or(String::new(), |waited| format!(": it waits for {waited}"));
+    let what = format!("not done within {}{waited}", humantime::format_duration(limit));
+    Failure::new(
+        Exit::TimedOut,
+        what,
+        "look at the network with lunar doctor, or give it more time: --timeout",
+    )
+}
+
+fn cannot_start(e: &std::io::Error) -> Failure {
+    Problem::new(format!("cannot start an event loop: {e}"), crate::advice::of_limits(e)).into()
+}
+
+/// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, and no wait for writes
+/// that may come late, unless the URL says otherwise.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn url(text: &str) -> Result<Url, Failure> {
+    if lunar_proto::name::is_valid(text) {
+        let what = format!("{} is the name of a target, not a portal", text.escape_debug());
+        return Err(Failure::new(
+            Exit::Invalid,
+            what,
+            format!("write its portal before it: iscsi://HOST/{text}"),
+        ));
+    }
+    let is_portal = !text.contains("://") && !text.contains('/');
+    let url = match text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
+        true => Url::parse(&format!("iscsi://[{text}]")),
+        false if is_portal => Url::parse(&format!("iscsi://{text}")),
+        false => Url::parse(text),
+    };
+    Ok(url?.with_default("login_tries", "1")?.with_default("late_writes", "risk")?)
+}
+
+/// A value as JSON, for stdout.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn json(value: &impl Serialize) -> Result<String, Problem> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))?;
+    Ok(text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_portal_alone_is_a_url() {
+        assert_eq!(url("[::1]:4000").unwrap().to_string(), "iscsi://[::1]:4000");
+        assert_eq!(url("::1").unwrap().to_string(), "iscsi://[::1]:3260");
+        assert_eq!(url("fe80::1%lo").unwrap().to_string(), "iscsi://[fe80::1%lo]:3260");
+        assert_eq!(url("iscsi://moon").unwrap().to_string(), "iscsi://moon:3260");
+        assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
+        let name = url("iqn.2026-11.org.example:a").unwrap_err();
+        assert_eq!(name.exit, Exit::Invalid);
+        let hint = "write its portal before it: iscsi://HOST/iqn.2026-11.org.example:a";
+        assert_eq!(name.problems[0].hint.as_deref(), Some(hint));
+    }
+
+    #[test]
+    fn a_person_waits_for_one_try_unless_asking_for_more() {
+        let tries = |text| url(text).unwrap().options().unwrap().timeouts.login_tries;
+        assert_eq!(tries("moon"), 1);
+        assert_eq!(tries("iscsi://moon?login_tries=5"), 5);
+    }
+
+    const PATIENT: Asked = Asked { json: false, timeout: None };
+
+    #[test]
+    fn a_command_runs_to_its_end() {
+        let work = || async {
+            compio::time::sleep(Duration::from_millis(1)).await;
+            Ok(7)
+        };
+        assert_eq!(run(PATIENT, work), Ok(7));
+        let refused = || async { Err::<(), _>(Failure::new(Exit::Refused, "no", "ask again")) };
+        assert_eq!(run(PATIENT, refused).unwrap_err().exit, Exit::Refused);
+    }
+
+    #[test]
+    fn a_command_ends_when_its_time_is_over() {
+        let asked = Asked { timeout: Some(Duration::from_secs(1)), ..PATIENT };
+        let never = || std::future::pending::<Result<u8, Failure>>();
+        assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);
+    }
+}

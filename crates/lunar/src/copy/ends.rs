@@ -1,0 +1,274 @@
+//! The two ends of a copy: from what was written to what can be read or written.
+
+use crate::advice::with_name;
+use crate::client;
+use crate::exit::{Exit, Failure, invalid};
+use crate::say;
+use lunar_block::{Backend, Kind, OpenError, Spec, nbd};
+use lunar_initiator::Lun;
+use lunar_server::{Cause, Problem, config, folders};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An end of a copy, open.
+pub struct End {
+    /// As people know it, without secrets.
+    pub name: String,
+    /// What tells it from others when a copy is resumed.
+    pub identity: String,
+    /// What it is.
+    pub medium: Medium,
+    /// It reads as zeros throughout.
+    pub zeroed: bool,
+    /// The path, if it is a regular file that is written.
+    pub file: Option<PathBuf>,
+    /// It was made, or made large, for this copy.
+    pub created: bool,
+    /// The LUN, if it is one: its session is logged out at the end.
+    pub lun: Option<Arc<Lun>>,
+    /// The export of an NBD server, if it is one: its connection is closed at the end.
+    pub export: Option<Arc<nbd::Disk>>,
+}
+
+/// What is read or written.
+pub enum Medium {
+    /// At any offset.
+    Disk(Arc<dyn Backend>),
+    /// In order.
+    Stream(File),
+}
+
+/// Which end it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Only read.
+    Source,
+    /// Written.
+    Destination {
+        /// Bytes of a file that has to be made.
+        size: u64,
+        /// Data that is there may be overwritten.
+        overwrite: bool,
+    },
+}
+
+impl End {
+    /// A disk, only read or not known to be zeros.
+    pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> End {
+        End::new(name, identity, Medium::Disk(disk))
+    }
+
+    fn stream(name: &str, file: File) -> End {
+        End::new(name, String::new(), Medium::Stream(file))
+    }
+
+    fn new(name: &str, identity: String, medium: Medium) -> End {
+        let name = name.into();
+        End { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
+    }
+
+    /// Bytes of a disk; a stream does not tell.
+    pub fn size(&self) -> Option<u64> {
+        self.as_disk().map(|disk| disk.facts().capacity)
+    }
+
+    /// The disk, if it is one.
+    pub fn as_disk(&self) -> Option<&Arc<dyn Backend>> {
+        match &self.medium {
+            Medium::Disk(disk) => Some(disk),
+            Medium::Stream(_) => None,
+        }
+    }
+}
+
+/// Opens what is written on the command line. Runs on an event loop, where the end is also used.
+///
+/// `raw`: the bytes of a file or device are copied as they are, whatever they look like.
+pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure> {
+    Ok(match text.split_once(':') {
+        _ if text == "-" => standard(side)?,
+        Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?, side)?,
+        _ if is_url(text) => remote(text).await?,
+        _ if nbd::is_url(text) => export(text, side).await?,
+        _ => at_path(text, Path::new(text), side, raw).await?,
+    })
+}
+
+/// An export of an NBD server. Nothing but its place and its size tells it from others.
+async fn export(text: &str, side: Side) -> Result<End, Failure> {
+    let cannot =
+        |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint).because(Cause::of(e.kind));
+    let url: nbd::Url = text.parse().map_err(|e| invalid(cannot(e)))?;
+    let disk = nbd::open(&url).await.map_err(cannot)?;
+    let facts = disk.facts();
+    if facts.read_only && side != Side::Source {
+        let what = format!("{url}: the server offers this export read-only");
+        return Err(Problem::new(what, "name another, or have it served for writing").into());
+    }
+    let identity = format!("{url}, {} bytes", facts.capacity);
+    Ok(End { export: Some(disk.clone()), ..End::disk(&url.to_string(), identity, disk) })
+}
+
+/// A LUN. It is known again by the identity that it tells, whichever way leads to it.
+async fn remote(text: &str) -> Result<End, Failure> {
+    let url = client::url(text)?;
+    let lun = lunar_initiator::open(&url).await.map_err(|e| with_name(&url, e.into()))?;
+    let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
+    Ok(End { lun: Some(lun.clone()), ..End::disk(&url.to_string(), identity, lun) })
+}
+
+fn is_url(text: &str) -> bool {
+    lunar_initiator::is_url(text)
+}
+
+/// Whether it is read as a path.
+pub fn is_path(text: &str) -> bool {
+    text != "-" && !text.starts_with("null:") && !is_url(text) && !nbd::is_url(text)
+}
+
+/// stdin or stdout.
+fn standard(side: Side) -> Result<End, Problem> {
+    let (name, file) = match side {
+        Side::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
+        Side::Destination { .. } if io::stdout().is_terminal() => {
+            return Err(Problem::new("stdout is a terminal", "redirect it to a program or a file"));
+        }
+        Side::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
+    };
+    let file = file.map_err(|e| cannot_open(name, side, io::Error::from(e)))?;
+    Ok(End::stream(name, file.into()))
+}
+
+/// Zeros of this size; as a destination it takes whatever comes.
+fn null(text: &str, size: u64, side: Side) -> Result<End, Problem> {
+    const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
+    let size = if side == Side::Source { size } else { ENDLESS };
+    let disk = lunar_block::open(&Spec::sized(Kind::Null, size));
+    let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
+    Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
+}
+
+async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, Failure> {
+    // What was served once stays raw, whatever its host has written.
+    let is_raw = || raw || folders::state().is_ok_and(|state| lunar_server::was_served(&state, path));
+    let found = match std::fs::metadata(path) {
+        Ok(found) => Some(found),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
+        Err(e) => return Err(cannot_open(text, side, e).into()),
+    };
+    match (&found, side) {
+        (Some(found), _) if found.is_dir() => {
+            Err(Failure::new(Exit::Invalid, format!("{text} is a directory"), "name a file in it"))
+        }
+        // What has no bytes is a stream that ends at once.
+        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => Ok(stream(text, path, side)?),
+        (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
+            Ok(stream(text, path, side)?)
+        }
+        (_, Side::Source) => Ok(source(text, Spec { raw: is_raw(), ..Spec::path(path) })?),
+        (found, Side::Destination { size, overwrite }) => {
+            let spec = Spec { create: true, size: Some(size), raw: is_raw(), ..Spec::path(path) };
+            destination(text, spec, found.as_ref(), overwrite).await
+        }
+    }
+}
+
+/// A pipe, or a device of characters.
+fn stream(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
+    let (read, write) = (side == Side::Source, side != Side::Source);
+    let file = OpenOptions::new().read(read).write(write).open(path);
+    Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
+}
+
+fn source(text: &str, spec: Spec) -> Result<End, Problem> {
+    let disk = open(text, Side::Source, &Spec { read_only: true, ..spec.clone() })?;
+    let path = &*spec.path;
+    if let Some(user) = lunar_block::users::mounted_for_writing(path) {
+        say::line(format_args!(
+            "warning: {text} is {user} and can change while it is read; hint: unmount it, mount it read-only, or copy a \
+             snapshot"
+        ));
+    }
+    // Measured when it is open: what is resumed must be what was begun.
+    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, Side::Source, e))?;
+    let mut identity = identity(path, &found);
+    if found.is_file() {
+        // A program can set the time of a write back, but not that of a change.
+        let [written, changed] = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())]
+            .map(|(s, ns)| format!("{s}.{ns:09}"));
+        identity += &format!(", written at {written}, changed at {changed}");
+    }
+    Ok(End::disk(text, identity, disk))
+}
+
+async fn destination(
+    text: &str,
+    spec: Spec,
+    before: Option<&Metadata>,
+    overwrite: bool,
+) -> Result<End, Failure> {
+    let side = Side::Destination { size: spec.size.unwrap_or_default(), overwrite };
+    let disk = open(text, side, &spec)?;
+    let path = &*spec.path;
+    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
+    let is_file = found.is_file();
+    let created = is_file && before.is_none_or(|before| before.len() == 0);
+    let zeroed = is_file && (created || has_no_data(&*disk).await);
+    if is_file && !zeroed && !overwrite {
+        return Err(Failure::new(Exit::Exists, format!("{text} has data already"), "--force overwrites it"));
+    }
+    let file = is_file.then(|| path.into());
+    Ok(End { zeroed, file, created, ..End::disk(text, identity(path, &found), disk) })
+}
+
+/// It is one hole: there is nothing that could be lost.
+async fn has_no_data(disk: &dyn Backend) -> bool {
+    let capacity = disk.facts().capacity;
+    disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
+}
+
+fn open(text: &str, side: Side, spec: &Spec) -> Result<Arc<dyn Backend>, Problem> {
+    lunar_block::open(spec).map_err(|e| {
+        let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
+        Problem::new(format!("{text}: {}", e.what), hint).because(Cause::of(e.kind))
+    })
+}
+
+fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
+    Problem::new(format!("{text}: {e}"), hint(side)).because(Cause::of(e.kind()))
+}
+
+fn hint(side: Side) -> &'static str {
+    match side {
+        Side::Source => {
+            "check the path, that you may read it, and that no server writes it (fuser -v shows it)"
+        }
+        Side::Destination { .. } => {
+            "check the path, that you may write it, and that it is not mounted or in use (lsblk, fuser -v)"
+        }
+    }
+}
+
+fn identity(path: &Path, found: &Metadata) -> String {
+    let known = path.canonicalize().unwrap_or(path.into());
+    match found.is_file() {
+        true => format!("file {}, inode {}:{}", known.display(), found.dev(), found.ino()),
+        false => format!("device {}", known.display()),
+    }
+}
+
+/// Whether both texts name one and the same thing that has bytes of its own.
+pub fn same(source: &str, destination: &str) -> bool {
+    let found = |text| std::fs::metadata(text).ok();
+    match (found(source), found(destination)) {
+        (Some(a), Some(b)) if a.file_type().is_block_device() && b.file_type().is_block_device() => {
+            a.rdev() == b.rdev()
+        }
+        (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => source == destination && (is_url(source) || nbd::is_url(source)),
+    }
+}

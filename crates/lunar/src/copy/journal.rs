@@ -1,0 +1,228 @@
+//! How far a copy is, kept in a small file.
+
+use super::ends::End;
+use lunar_server::{Cause, Problem};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The form of the file; another one is not understood.
+const FORM: u32 = 1;
+/// No journal is larger, in bytes.
+const LARGEST: u64 = 16 << 20;
+
+/// One end of a copy, so that it is known again.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    identity: String,
+    size: u64,
+}
+
+impl Mark {
+    /// Of an end that has a size.
+    pub fn of(end: &End) -> Mark {
+        Mark { identity: end.identity.clone(), size: end.size().unwrap_or(0) }
+    }
+}
+
+/// What is kept.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    form: u32,
+    source: Mark,
+    destination: Mark,
+    /// All bytes before this offset are copied and stable.
+    pub stable: u64,
+    /// What of them could not be read, as first byte and end.
+    pub unreadable: Vec<Range<u64>>,
+}
+
+/// A journal at its place.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    path: PathBuf,
+}
+
+impl Journal {
+    /// At this path, whether it is there or not.
+    pub fn at(path: PathBuf) -> Journal {
+        Journal { path }
+    }
+
+    /// Beside a file.
+    pub fn beside(file: &Path) -> Journal {
+        Journal::at(with_end(file, ".lunar-copy"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The problem with the place of this journal in its hint.
+    pub fn named_in(&self, problem: Problem) -> Problem {
+        let named =
+            |hint: String| hint.replace("the journal", &format!("the journal {}", self.path.display()));
+        Problem { hint: problem.hint.map(named), ..problem }
+    }
+
+    /// Is there one?
+    pub fn exists(&self) -> bool {
+        self.path.symlink_metadata().is_ok()
+    }
+
+    /// What an unfinished copy has kept; None if there is none.
+    pub fn read(&self) -> Result<Option<State>, Problem> {
+        let damaged = |why: String| {
+            let what = format!("{} is no journal of a copy: {why}", self.path.display());
+            Problem::new(what, "remove it to begin from the start, or name another with --journal")
+        };
+        let text = match fs::metadata(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(found) if found.len() > LARGEST => return Err(damaged("it is too large".into())),
+            _ => fs::read(&self.path).map_err(|e| damaged(e.to_string()).because(Cause::of(e.kind())))?,
+        };
+        let state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        match state {
+            State { form, .. } if form != FORM => Err(damaged(format!("its form is {form}, not {FORM}"))),
+            State { stable, ref source, .. } if stable > source.size => {
+                Err(damaged("it goes beyond the end of the source".into()))
+            }
+            state => Ok(Some(state)),
+        }
+    }
+
+    /// Replaces what is kept, at once and for good.
+    pub fn save(&self, ends: &(Mark, Mark), stable: u64, unreadable: &[Range<u64>]) -> io::Result<()> {
+        let (source, destination) = ends.clone();
+        let state = State { form: FORM, source, destination, stable, unreadable: unreadable.to_vec() };
+        let new = self.new_one();
+        let replaced = self.replace(&new, &serde_json::to_vec(&state)?);
+        if replaced.is_err() {
+            // What could not be written whole is of no use.
+            _ = fs::remove_file(&new);
+        }
+        replaced
+    }
+
+    fn replace(&self, new: &Path, text: &[u8]) -> io::Result<()> {
+        // Left by a copy that was killed while it wrote. What somebody else puts there meanwhile, also a link, is not followed.
+        _ = fs::remove_file(new);
+        let mut file = File::options().write(true).create_new(true).open(new)?;
+        file.write_all(text)?;
+        file.sync_all()?;
+        fs::rename(new, &self.path)?;
+        self.folder()?.sync_all()
+    }
+
+    /// Where the next one is written.
+    fn new_one(&self) -> PathBuf {
+        with_end(&self.path, ".new")
+    }
+
+    /// The copy is over, for good.
+    pub fn remove(&self) -> io::Result<()> {
+        // Left by a copy that was killed while it wrote.
+        _ = fs::remove_file(self.new_one());
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| self.folder()?.sync_all()),
+        }
+    }
+
+    fn folder(&self) -> io::Result<File> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))
+    }
+}
+
+impl State {
+    /// Whether it is about these ends.
+    pub fn check(&self, ends: &(Mark, Mark)) -> Result<(), Problem> {
+        match () {
+            () if self.source != ends.0 => Err(other("source", &self.source, &ends.0)),
+            () if self.destination != ends.1 => Err(other("destination", &self.destination, &ends.1)),
+            () => Ok(()),
+        }
+    }
+}
+
+/// The end of a copy is not the one that it began with.
+fn other(side: &str, then: &Mark, now: &Mark) -> Problem {
+    let what = format!(
+        "the copy that was interrupted had another {side}, or it has changed since: it was {then}, it is {now}"
+    );
+    Problem::new(what, "name the same again; to begin from the start, remove the journal and add --force")
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.identity, self.size)
+    }
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(end);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(identity: &str) -> Mark {
+        Mark { identity: identity.into(), size: 100 }
+    }
+
+    #[test]
+    fn what_was_kept_is_read_and_other_ends_are_refused() {
+        let path = std::env::temp_dir().join(format!("lunar-journal-{}", std::process::id()));
+        let (journal, ends) = (Journal::at(path), (mark("a"), mark("b")));
+        assert_eq!(journal.read(), Ok(None));
+        journal.save(&ends, 7, std::slice::from_ref(&(2..3))).unwrap();
+        journal.save(&ends, 70, &[2..3, 60..70]).unwrap();
+        let state = journal.read().unwrap().unwrap();
+        assert_eq!((state.stable, &state.unreadable[..]), (70, &[2..3, 60..70][..]));
+        assert_eq!(state.check(&ends), Ok(()));
+        assert!(state.check(&(mark("c"), mark("b"))).unwrap_err().what.contains("another source"));
+        assert!(state.check(&(mark("a"), mark("c"))).unwrap_err().what.contains("another destination"));
+        for damage in ["", "{}", "[1]", &fs::read_to_string(journal.path()).unwrap().replace("70,", "101,")] {
+            fs::write(journal.path(), damage).unwrap();
+            assert!(journal.read().unwrap_err().what.contains("is no journal"), "{damage}");
+        }
+        fs::write(journal.new_one(), "half").unwrap();
+        journal.remove().unwrap();
+        assert!(!journal.exists() && !journal.new_one().exists());
+        journal.remove().unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_new_journal_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("lunar-journal-link-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (journal, other) = (Journal::at(folder.join("journal")), folder.join("other"));
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, journal.new_one()).unwrap();
+        journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
+        assert!(journal.path().symlink_metadata().unwrap().is_file());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_could_not_be_kept_leaves_nothing() {
+        let folder = std::env::temp_dir().join(format!("lunar-journal-in-the-way-{}", std::process::id()));
+        fs::create_dir_all(folder.join("x")).unwrap();
+        let journal = Journal::at(folder.clone());
+        journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap_err();
+        assert!(!journal.new_one().exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,188 @@
+//! `lunar copy`: from a disk or a stream to a disk or a stream.
+//!
+//! The copy runs on one event loop. The main thread watches signals and time, and says how it went.
+
+mod args;
+mod ends;
+mod journal;
+mod prepare;
+mod progress;
+mod report;
+mod run;
+mod streams;
+
+pub use args::Args;
+
+use crate::exit::{Exit, Failure};
+use crate::say;
+use lunar_block::copy::Stop;
+use lunar_runtime::Cores;
+use lunar_server::Problem;
+use report::{End, Report};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// What is in flight when the time is over may still end, and become stable.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What wakes the main thread.
+enum Event {
+    Signal(i32),
+    Ended(Box<Result<Report, Failure>>),
+    /// The copy is gone without a word.
+    Died,
+}
+
+/// Why it was told to stop.
+#[derive(Clone, Copy)]
+enum Early {
+    Signal(i32),
+    Time,
+}
+
+/// Copies, and ends as it went.
+pub fn copy(args: Args) -> Result<ExitCode, Failure> {
+    let stop = Arc::<Stop>::default();
+    let (events, inbox) = channel();
+    let stopping = Arc::<AtomicBool>::default();
+    watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
+    let cores = Cores::one().map_err(|e| cannot_start(&e))?;
+    let (json, limit, journal) = (args.json, args.timeout, prepare::journal(&args));
+    let (told, teller) = (stop.clone(), Teller(Some(events)));
+    cores.run_on(0, move || {
+        lunar_runtime::spawn(async move { teller.tell(run::run(args, told).await) });
+    });
+    let (ended, early) = wait(&inbox, &stop, &stopping, limit);
+    match ended {
+        Some(report) => Ok(say_report(report?, early, json)?),
+        None => {
+            let what = "the time is over, and what is in flight does not end";
+            let hint = match journal.is_some_and(|journal| journal.exists()) {
+                true => "the same command with --resume goes on from what the journal holds",
+                false => "nothing was kept to go on from: see --resume and --journal",
+            };
+            say::report(&[Problem::new(what, hint)]);
+            Ok(exit(End::Stopped, early))
+        }
+    }
+}
+
+/// Tells how it ended, also when it died.
+struct Teller(Option<Sender<Event>>);
+
+impl Teller {
+    fn tell(mut self, ended: Result<Report, Failure>) {
+        if let Some(events) = self.0.take() {
+            // The main thread may have gone.
+            _ = events.send(Event::Ended(Box::new(ended)));
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if let Some(events) = self.0.take() {
+            _ = events.send(Event::Died);
+        }
+    }
+}
+
+/// Waits for the end. None if the time is over and it does not end.
+fn wait(
+    inbox: &Receiver<Event>,
+    stop: &Stop,
+    stopping: &AtomicBool,
+    limit: Option<Duration>,
+) -> (Option<Result<Report, Failure>>, Option<Early>) {
+    let mut early = None;
+    let mut deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        let event = match deadline {
+            Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Ended(ended)) => return (Some(*ended), early),
+            Ok(Event::Signal(signal)) => {
+                stopping.store(true, SeqCst);
+                early.get_or_insert(Early::Signal(signal));
+                stop.stop();
+            }
+            Err(RecvTimeoutError::Timeout) if matches!(early, Some(Early::Time)) => return (None, early),
+            Err(RecvTimeoutError::Timeout) => {
+                early = Some(Early::Time);
+                deadline = Some(Instant::now() + GRACE);
+                stop.stop();
+            }
+            Ok(Event::Died) | Err(RecvTimeoutError::Disconnected) => {
+                let problem =
+                    Problem::new("the copy died: this is a mistake in lunar", "report what it said");
+                return (Some(Err(problem.into())), early);
+            }
+        }
+    }
+}
+
+fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCode, Problem> {
+    if report.summary.complete && !json {
+        say::err(report.line);
+    }
+    if let Some(problem) = report.problem {
+        say::report(&[problem]);
+    }
+    if json {
+        say::out(report.summary.json()?)?;
+    }
+    Ok(exit(report.end, early))
+}
+
+/// The exit status.
+fn exit(end: End, early: Option<Early>) -> ExitCode {
+    let status = match (end, early) {
+        (End::Good, _) => 0,
+        (End::LeftOut, _) => Exit::LeftOut as u8,
+        (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
+        (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
+        (End::Failed(exit), _) => exit as u8,
+        (End::Stopped, None) => Exit::General as u8,
+    };
+    ExitCode::from(status)
+}
+
+/// The first signal stops it in good order, a second one ends the process at once.
+fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+    let mut wanted = vec![SIGINT, SIGTERM];
+    // nohup has it ignored, and so it stays.
+    if !is_ignored(SIGHUP) {
+        wanted.push(SIGHUP);
+    }
+    for &signal in &wanted {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
+    }
+    let mut signals = signal_hook::iterator::Signals::new(wanted)?;
+    let watch = move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+/// Whether this process was started with a signal ignored (proc(5), SigIgn).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 != 0
+}
+
+fn cannot_start(e: &io::Error) -> Problem {
+    Problem::new(format!("cannot start: {e}"), crate::advice::of_limits(e))
+}

@@ -1,0 +1,110 @@
+//! What is refused before a byte is written, and where the journal is.
+
+use super::args::Args;
+use super::ends::{End, Side, is_path, open_end, same};
+use super::journal::Journal;
+use crate::exit::{Exit, Failure, invalid};
+use lunar_server::Problem;
+use std::path::Path;
+
+/// What can be refused before the destination is opened.
+pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
+    let to_stdout = args.destination == "-";
+    // A file without bytes is read as a stream is, and read again as it is.
+    let is_empty = std::fs::metadata(&args.source).is_ok_and(|found| found.is_file() && found.len() == 0);
+    let from_stream = source.size().is_none() && !is_empty;
+    let refusals = [
+        (args.json && to_stdout, "--json and the copy cannot both go to stdout", "leave out --json"),
+        (
+            from_stream && args.every()?.is_some(),
+            "a stream cannot be resumed: it is gone",
+            "leave out --resume, or copy from a file",
+        ),
+        (from_stream && args.verify, "a stream cannot be compared: it is gone", "leave out --verify"),
+        (from_stream && args.exact, "a stream has no known size", "leave out --exact"),
+        (same(&args.source, &args.destination), "source and destination are the same", "name another"),
+    ];
+    refused(&refusals)
+}
+
+/// What is known only of open ends, before a byte is written.
+pub fn ends(args: &Args, source: &End, destination: &End) -> Result<(), Failure> {
+    let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
+    let to_stream = destination.size().is_none();
+    let refusals = [
+        (
+            to_stream && args.every()?.is_some(),
+            "a copy to a stream cannot be resumed: it is gone",
+            "leave out --resume, or copy to a file",
+        ),
+        ((to_stream || null) && args.verify, "what goes there cannot be read again", "leave out --verify"),
+    ];
+    refused(&refusals).map_err(invalid)?;
+    let (Some(from), Some(to)) = (source.size(), destination.size()) else { return Ok(()) };
+    let sizes = format!("{} has {from} bytes, {} has {to}", source.name, destination.name);
+    match () {
+        () if to < from => Err(Problem::new(
+            format!("{sizes}: it does not fit, and nothing was written"),
+            "choose a larger destination, or make it larger",
+        )
+        .into()),
+        () if to > from && args.exact => Err(Problem::new(
+            format!("{sizes}, and --exact was asked for: nothing was written"),
+            "without --exact the rest is left alone",
+        )
+        .into()),
+        () => Ok(()),
+    }
+}
+
+fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
+    match refusals.iter().find(|(applies, ..)| *applies) {
+        Some((_, what, hint)) => Err(Problem::new(*what, *hint)),
+        None => Ok(()),
+    }
+}
+
+/// Where it is kept how far the copy is, if anywhere.
+pub fn journal(args: &Args) -> Option<Journal> {
+    if let Some(path) = &args.journal {
+        return Some(Journal::at(path.clone()));
+    }
+    let path = Path::new(&args.destination);
+    let may_be_file = match std::fs::metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(_) => is_path(&args.destination),
+    };
+    may_be_file.then(|| Journal::beside(path))
+}
+
+pub async fn destination(
+    args: &Args,
+    source: &End,
+    resumed: bool,
+    journal: Option<&Journal>,
+) -> Result<End, Failure> {
+    if args.every()?.is_some() && journal.is_none() {
+        let what = format!("there is no place to keep how far the copy to {} is", args.destination);
+        return Err(Failure::new(Exit::Invalid, what, "name one: --journal FILE"));
+    }
+    if resumed && is_path(&args.destination) && !Path::new(&args.destination).exists() {
+        let what = format!("{} is gone, and the copy to it cannot be resumed", args.destination);
+        return Err(Problem::new(what, "to begin from the start, remove the journal").into());
+    }
+    let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
+    let resumable = !resumed && journal.is_some_and(Journal::exists);
+    // A copy that has begun is known to be raw.
+    let raw = args.raw || resumed;
+    open_end(&args.destination, side, raw).await.map_err(|failure| Failure {
+        problems: failure.problems.into_iter().map(|problem| with_resume(problem, resumable)).collect(),
+        ..failure
+    })
+}
+
+fn with_resume(problem: Problem, resumable: bool) -> Problem {
+    let hint = problem.hint.map(|hint| match resumable {
+        true => format!("{hint}; --resume goes on with the copy that was interrupted"),
+        false => hint,
+    });
+    Problem { hint, ..problem }
+}

@@ -1,0 +1,231 @@
+//! Telling how far it is, while it runs.
+
+use crate::say;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lunar_block::copy::Meter;
+use std::collections::VecDeque;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A bar that is drawn over and over.
+    Bar,
+    /// A line now and then.
+    Lines,
+    /// Not at all.
+    Nothing,
+}
+
+impl Form {
+    /// What suits stderr; `wanted`: also where it is no terminal.
+    pub fn suitable(wanted: bool) -> Form {
+        match (std::io::stderr().is_terminal(), wanted) {
+            (true, _) => Form::Bar,
+            (false, true) => Form::Lines,
+            (false, false) => Form::Nothing,
+        }
+    }
+
+    fn every(self) -> Duration {
+        match self {
+            Form::Bar => Duration::from_millis(200),
+            Form::Lines | Form::Nothing => Duration::from_secs(3),
+        }
+    }
+}
+
+/// Bytes are copied, and made stable at the end.
+pub const COPIED: &str = "copied";
+/// Bytes are compared.
+pub const COMPARED: &str = "compared";
+
+/// What is told about.
+#[derive(Clone)]
+pub struct Course {
+    /// What was done: [`COPIED`] or [`COMPARED`].
+    pub what: &'static str,
+    /// Bytes that were done before.
+    pub start: u64,
+    /// Bytes in all, if that is known.
+    pub total: Option<u64>,
+    /// What is done since.
+    pub meter: Arc<Meter>,
+}
+
+/// Tells how far it is until it is dropped.
+pub struct Progress {
+    over: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins to tell. Without a thread for it nothing is told.
+    pub fn start(form: Form, course: Course) -> Progress {
+        let (over, ended) = channel();
+        let tell = move || {
+            let mut teller = Teller::new(form, course);
+            while ended.recv_timeout(form.every()) == Err(RecvTimeoutError::Timeout) {
+                teller.tell(Instant::now());
+            }
+            teller.bar.finish_and_clear();
+        };
+        let thread = match form {
+            Form::Nothing => None,
+            _ => std::thread::Builder::new().name("progress".into()).spawn(tell).ok(),
+        };
+        Progress { over: Some(over), thread }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.over.take());
+        if let Some(thread) = self.thread.take() {
+            // Nothing depends on what it told.
+            _ = thread.join();
+        }
+    }
+}
+
+struct Teller {
+    form: Form,
+    course: Course,
+    pace: Pace,
+    bar: ProgressBar,
+}
+
+impl Teller {
+    fn new(form: Form, course: Course) -> Teller {
+        let target = match form {
+            Form::Bar => ProgressDrawTarget::stderr(),
+            Form::Lines | Form::Nothing => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(course.total, target);
+        let shape = if course.total.is_some() { "[{wide_bar}] {msg}" } else { "{spinner} {msg}" };
+        let style = ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.progress_chars("=> "));
+        Teller { form, pace: Pace::new(Instant::now()), course, bar }
+    }
+
+    fn tell(&mut self, now: Instant) {
+        let new = self.course.meter.done.get();
+        self.pace.note(now, new);
+        let line = line(&self.course, new, self.pace.per_s());
+        match self.form {
+            Form::Bar => {
+                self.bar.set_position(self.course.start + new);
+                self.bar.set_message(line);
+                self.bar.tick();
+            }
+            Form::Lines => say::line(line),
+            Form::Nothing => {}
+        }
+    }
+}
+
+/// How far it is, in words.
+fn line(course: &Course, new: u64, per_s: f64) -> String {
+    let done = course.start + new;
+    let mut text = format!("{} {}", course.what, size(done));
+    if let Some(total) = course.total {
+        let percent = done.checked_mul(100).and_then(|n| n.checked_div(total)).unwrap_or(100);
+        text += &format!(" of {} ({percent} %)", size(total));
+    }
+    text += &format!(", {}", rate(per_s));
+    if course.what == COPIED && course.total == Some(done) {
+        return text + ", making it stable";
+    }
+    if let Some(total) = course.total
+        && per_s >= 1.0
+    {
+        text += &format!(", {} left", clock((total.saturating_sub(done) as f64 / per_s) as u64));
+    }
+    text
+}
+
+/// A number of bytes for people.
+pub fn size(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+/// A rate in both units that go by similar names: 10^6 and 2^20 bytes a second.
+pub fn rate(per_s: f64) -> String {
+    format!("{:.1} MB/s ({:.1} MiB/s)", per_s / 1e6, per_s / f64::from(1 << 20))
+}
+
+fn clock(seconds: u64) -> String {
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if h > 0 { format!("{h}:{m:02}:{s:02}") } else { format!("{m}:{s:02}") }
+}
+
+/// The pace of the last seconds.
+struct Pace(VecDeque<(Instant, u64)>);
+
+/// What is older says little about now.
+const WINDOW: Duration = Duration::from_secs(10);
+
+impl Pace {
+    fn new(now: Instant) -> Pace {
+        Pace(VecDeque::from([(now, 0)]))
+    }
+
+    fn note(&mut self, now: Instant, done: u64) {
+        self.0.push_back((now, done));
+        while self.0.len() > 2 && now.duration_since(self.0[1].0) >= WINDOW {
+            self.0.pop_front();
+        }
+    }
+
+    /// Bytes a second.
+    fn per_s(&self) -> f64 {
+        let (Some((begin, before)), Some((end, after))) = (self.0.front(), self.0.back()) else { return 0.0 };
+        let seconds = end.duration_since(*begin).as_secs_f64();
+        if seconds > 0.0 { (after - before) as f64 / seconds } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn course(total: Option<u64>) -> Course {
+        Course { what: COPIED, start: 1 << 30, total, meter: Arc::default() }
+    }
+
+    #[test]
+    fn a_line_tells_both_units_and_what_is_left() {
+        assert_eq!(
+            line(&course(Some(4 << 30)), 1 << 30, 1e8),
+            "copied 2.00 GiB of 4.00 GiB (50 %), 100.0 MB/s (95.4 MiB/s), 0:21 left"
+        );
+        assert_eq!(line(&course(None), 512 << 20, 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
+        assert_eq!(
+            line(&course(Some(1 << 30)), 0, 0.0),
+            "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s), making it stable"
+        );
+        assert_eq!((size(1023), clock(3661)), ("1023 bytes".into(), "1:01:01".into()));
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_last_seconds() {
+        let begin = Instant::now();
+        let at = |s| begin + Duration::from_secs(s);
+        let mut pace = Pace::new(begin);
+        assert_eq!(pace.per_s(), 0.0);
+        pace.note(at(1), 1000);
+        assert_eq!(pace.per_s(), 1000.0);
+        (2..=60).for_each(|s| pace.note(at(s), 1000 + (s - 1) * 10));
+        assert_eq!(pace.per_s(), 10.0, "the fast beginning is forgotten");
+        assert!(pace.0.len() < 20);
+    }
+}

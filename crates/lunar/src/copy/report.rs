@@ -1,0 +1,258 @@
+//! What is said when it is over.
+
+use super::progress::{rate, size};
+use crate::exit::{self, Exit};
+use crate::say;
+use lunar_block::copy::{Cause, Failure, Meter};
+use lunar_initiator::Error;
+use lunar_server::Problem;
+use serde::Serialize;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+/// No more ranges are listed for people.
+const LISTED: usize = 50;
+
+/// How it ended.
+pub struct Report {
+    /// For programs.
+    pub summary: Summary,
+    /// For people, when it is complete.
+    pub line: String,
+    /// What is to be said on stderr.
+    pub problem: Option<Problem>,
+    /// How the process ends.
+    pub end: End,
+}
+
+/// The kinds of ends, each with an exit status of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All is copied.
+    Good,
+    /// Something failed, or the ends differ; of targets it has the status that any command gives.
+    Failed(Exit),
+    /// What could not be read was left out.
+    LeftOut,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// What was done.
+#[derive(Debug, Default, Serialize)]
+pub struct Summary {
+    /// The source.
+    pub source: String,
+    /// The destination.
+    pub destination: String,
+    /// Everything was copied and is stable.
+    pub complete: bool,
+    /// All bytes before this offset are copied and stable.
+    pub bytes: u64,
+    /// Where it went on; 0 if it began.
+    pub resumed_at: u64,
+    /// Read from the source.
+    pub bytes_read: u64,
+    /// Written to the destination.
+    pub bytes_written: u64,
+    /// Made zeros without being written.
+    pub zeroes_cleared: u64,
+    /// Zeros that were there already.
+    pub zeroes_skipped: u64,
+    /// Copied by the target itself.
+    pub bytes_offloaded: u64,
+    /// How long it took, with the comparison.
+    pub seconds: f64,
+    /// Whether both ends were compared and are equal; None: not compared.
+    pub verified: Option<bool>,
+    /// What could not be read.
+    pub unreadable: Vec<Bad>,
+}
+
+/// A range that could not be read.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Bad {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Summary {
+    /// Takes over what was counted.
+    pub fn count(&mut self, meter: &Meter) {
+        self.bytes_read = meter.read.get();
+        self.bytes_written = meter.written.get();
+        self.zeroes_cleared = meter.zeroed.get();
+        self.zeroes_skipped = meter.skipped.get();
+        self.bytes_offloaded = meter.offloaded.get();
+    }
+
+    /// Takes over what could not be read.
+    pub fn left_out(&mut self, bad: &[Range<u64>]) {
+        self.unreadable =
+            bad.iter().map(|range| Bad { offset: range.start, len: range.end - range.start }).collect();
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Result<String, Problem> {
+        let text = serde_json::to_string_pretty(self);
+        text.map(|text| text + "\n")
+            .map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))
+    }
+
+    /// One line for people, of a copy that is complete.
+    pub fn line(&self, copying: Duration) -> String {
+        let new = self.bytes - self.resumed_at;
+        let per_s = new as f64 / copying.as_secs_f64().max(1e-9);
+        let mut text = format!("copied {} in {:.1} s, {}", size(new), copying.as_secs_f64(), rate(per_s));
+        let parts = [
+            (self.resumed_at, "had been copied before"),
+            (self.zeroes_cleared + self.zeroes_skipped, "of zeros were not written"),
+            (self.bytes_offloaded, "were copied by the target"),
+        ];
+        for (bytes, what) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
+            text += &format!("; {} {what}", size(bytes));
+        }
+        if self.verified == Some(true) {
+            text += "; verified";
+        }
+        text + "\n"
+    }
+}
+
+/// What could not be read, for people.
+pub fn left_out(source: &str, bad: &[Bad]) -> Problem {
+    let mut what =
+        format!("{} of {source} could not be read and is zeros now", say::count(bad.len(), "range"));
+    for Bad { offset, len } in bad.iter().take(LISTED) {
+        what += &format!("\n  offset {offset}, {len} bytes");
+    }
+    if bad.len() > LISTED {
+        what += &format!("\n  and {} more", bad.len() - LISTED);
+    }
+    Problem::new(what, "--json lists them all")
+}
+
+impl End {
+    /// Of a copy that has failed so.
+    pub fn of(failure: &Failure) -> End {
+        End::Failed(exit_of(failure))
+    }
+}
+
+/// The status of a failure.
+pub fn exit_of(failure: &Failure) -> Exit {
+    match failure.cause {
+        Cause::Differs => Exit::Differs,
+        _ => of_target(failure).map_or(Exit::General, |failure| failure.exit),
+    }
+}
+
+/// How any command would end that meets this failure, if a target or the way to it has to do with it.
+fn of_target(failure: &Failure) -> Option<exit::Failure> {
+    match &failure.cause {
+        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => {
+            Error::of(e).cloned().map(exit::Failure::from)
+        }
+        _ => None,
+    }
+}
+
+/// A failure, for people. `go_on` says how to go on, if that is possible.
+pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Problem {
+    let what = format!("{} to {}: {failure}", names.0, names.1);
+    let told = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
+    let hint = match (&failure.cause, &told) {
+        _ if failure.is_damage() => "--skip-errors leaves out what cannot be read",
+        (Cause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
+        (Cause::Write(e), _) if e.kind() == io::ErrorKind::FileTooLarge => {
+            "raise the limit on file sizes (ulimit -f), or choose a file system for files of that size"
+        }
+        (_, Some(hint)) => hint,
+        (Cause::Read(_), _) => "look at the source: the log of the system may have the cause",
+        (Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_), _) => {
+            "look at the destination: the log of the system may have the cause"
+        }
+        (Cause::Checkpoint(_), _) => "put the journal where there is room: --journal",
+        (Cause::NoRoom, _) => "choose a larger destination",
+        (Cause::TooManyBad, _) => "the source is damaged all over: use a tool made for rescuing",
+        (Cause::Differs, _) => "did somebody write one of them meanwhile? Copy it again",
+    };
+    match go_on {
+        Some(go_on) => Problem::new(what, format!("{hint}; {go_on}")),
+        None => Problem::new(what, hint),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_initiator::Kind;
+
+    #[test]
+    fn a_line_tells_what_there_is_to_tell() {
+        let mut summary = Summary { bytes: 3 << 30, complete: true, ..Summary::default() };
+        let second = Duration::from_secs(1);
+        assert_eq!(summary.line(second), "copied 3.00 GiB in 1.0 s, 3221.2 MB/s (3072.0 MiB/s)\n");
+        summary.resumed_at = 1 << 30;
+        (summary.zeroes_cleared, summary.zeroes_skipped) = (1 << 20, 1 << 20);
+        summary.verified = Some(true);
+        assert_eq!(
+            summary.line(second),
+            "copied 2.00 GiB in 1.0 s, 2147.5 MB/s (2048.0 MiB/s); 1.00 GiB had been copied before; \
+             2.00 MiB of zeros were not written; verified\n"
+        );
+    }
+
+    #[test]
+    fn what_a_target_has_to_do_with_ends_with_its_status_and_hint() {
+        for (kind, exit, hint) in [
+            (Kind::Reserved, Exit::NoAccess, "lunar pr URL"),
+            (Kind::Lost, Exit::Unreachable, "look at the network"),
+            (Kind::TimedOut, Exit::TimedOut, "lunar doctor"),
+            (Kind::Scsi, Exit::Scsi, "lunar scsi"),
+        ] {
+            let refused = || io::Error::from(Error::new(kind, "it failed"));
+            for cause in [Cause::Write(refused()), Cause::Flush(refused()), Cause::ReadBack(refused())] {
+                let failure = Failure { offset: 0, cause };
+                assert_eq!(End::of(&failure), End::Failed(exit));
+                let told = failed(("a", "b"), &failure, None).hint.unwrap_or_default();
+                assert!(told.contains(hint), "{told:?}");
+            }
+        }
+        let other = Failure { offset: 0, cause: Cause::Write(io::ErrorKind::PermissionDenied.into()) };
+        assert_eq!(End::of(&other), End::Failed(Exit::General));
+    }
+
+    #[test]
+    fn only_damaged_places_can_be_left_out() {
+        let hint = |cause| failed(("a", "b"), &Failure { offset: 0, cause }, None).hint.unwrap_or_default();
+        let unready = || io::Error::new(io::ErrorKind::NotConnected, Error::new(Kind::Scsi, "NOT READY"));
+        for (e, is_damage) in [
+            (Error::new(Kind::Scsi, "MEDIUM ERROR").into(), true),
+            (io::Error::other("EIO"), true),
+            (unready(), false),
+            (Error::new(Kind::Lost, "reset").into(), false),
+            (Error::new(Kind::Reserved, "conflict").into(), false),
+            (io::ErrorKind::NotFound.into(), false),
+        ] {
+            let told = hint(Cause::Read(e));
+            assert_eq!(told.contains("--skip-errors"), is_damage, "{told}");
+        }
+        let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(Kind::Scsi, "no space"));
+        assert_eq!(hint(Cause::Write(full)), "make room at the destination");
+        let better = Error::new(Kind::TimedOut, "late").with_hint("command_timeout=TIME");
+        assert_eq!(hint(Cause::Write(better.into())), "command_timeout=TIME");
+    }
+
+    #[test]
+    fn a_long_list_is_cut_for_people() {
+        let bad: Vec<Bad> = (0..60).map(|n| Bad { offset: n * 8192, len: 4096 }).collect();
+        let problem = left_out("a.img", &bad);
+        assert!(problem.what.starts_with("60 ranges of a.img could not be read"));
+        assert_eq!(problem.what.lines().count(), 52);
+        assert!(problem.what.ends_with("\n  and 10 more"));
+    }
+}

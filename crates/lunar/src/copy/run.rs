@@ -1,0 +1,413 @@
+//! The course of one copy, on an event loop.
+
+use super::args::Args;
+use super::ends::{End, Medium, Side, open_end};
+use super::journal::{Journal, Mark, State};
+use super::progress::{Course, Form, Progress};
+use super::report::{self, Report, Summary};
+use super::{prepare, progress, streams};
+use crate::exit;
+use lunar_block::copy::{
+    Cause, Failure, Grow, Job, Meter, Offload, Outcome, Source, Stop, Style, copy, pour, verify,
+};
+use lunar_initiator::ExtendedCopy;
+use lunar_server::Problem;
+use std::fs::OpenOptions;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For a logout.
+const LEAVE: Duration = Duration::from_secs(1);
+
+/// Copies as the arguments say. An error: nothing was copied.
+pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
+    let began = Instant::now();
+    let copy = Copy::prepare(args, stop).await?;
+    let sessions =
+        [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
+    let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
+    let report = copy.perform(began).await;
+    for session in sessions.into_iter().flatten() {
+        // The copy is over: a target that does not answer the logout changes nothing.
+        _ = compio::time::timeout(LEAVE, session.close()).await;
+    }
+    for export in exports.into_iter().flatten() {
+        export.close().await;
+    }
+    Ok(report?)
+}
+
+/// A copy with both ends open, checked, and where it begins.
+struct Copy {
+    args: Args,
+    style: Style,
+    every: Option<u64>,
+    source: End,
+    /// What is read: a stream can be read only once.
+    from: Source,
+    destination: End,
+    /// A target that copies from one to the other by itself.
+    offload: Option<Arc<dyn Offload>>,
+    journal: Option<Journal>,
+    /// What was stable before, and what of it could not be read.
+    start: u64,
+    bad: Vec<Range<u64>>,
+    /// How far it is has been written down.
+    kept: bool,
+    meter: Arc<Meter>,
+    stop: Arc<Stop>,
+}
+
+impl Copy {
+    async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, exit::Failure> {
+        let style = args.style().map_err(exit::invalid)?;
+        let every = args.every().map_err(exit::invalid)?;
+        let source = open_end(&args.source, Side::Source, args.raw).await?;
+        prepare::arguments(&args, &source).map_err(exit::invalid)?;
+        let journal = prepare::journal(&args);
+        let state = match (&journal, every) {
+            (Some(journal), Some(_)) => journal.read()?,
+            _ => None,
+        };
+        let destination = prepare::destination(&args, &source, state.is_some(), journal.as_ref()).await?;
+        prepare::ends(&args, &source, &destination)?;
+        let from = match &source.medium {
+            Medium::Disk(disk) => Source::Disk(disk.clone()),
+            Medium::Stream(file) => {
+                let stream = file.try_clone().and_then(|file| streams::reader(file, style.block));
+                Source::Stream(stream.map_err(|e| no_stream(&source, &e))?)
+            }
+        };
+        let offload = match args.no_offload {
+            true => None,
+            false => offload(&source, &destination).await,
+        };
+        let mut copy = Copy {
+            args,
+            style,
+            every,
+            source,
+            from,
+            destination,
+            offload,
+            journal,
+            start: 0,
+            bad: Vec::new(),
+            kept: false,
+            meter: Arc::default(),
+            stop,
+        };
+        copy.begin(state).await?;
+        Ok(copy)
+    }
+
+    async fn perform(mut self, began: Instant) -> Result<Report, Problem> {
+        let outcome = match &self.destination.medium {
+            Medium::Disk(_) => self.fill_disk().await?,
+            Medium::Stream(_) => self.fill_stream().await?,
+        };
+        let copying = began.elapsed();
+        self.end(outcome, began, copying).await
+    }
+
+    /// Goes to where an earlier copy stopped, or to the beginning.
+    async fn begin(&mut self, state: Option<State>) -> Result<(), exit::Failure> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        match state {
+            Some(state) => {
+                state.check(&self.marks()).map_err(|problem| journal.named_in(problem))?;
+                (self.start, self.bad) = (state.stable, state.unreadable);
+                self.check_last_block().await
+            }
+            None if self.every.is_some() => journal.save(&self.marks(), 0, &[]).map_err(|e| {
+                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
+                    .because(lunar_server::Cause::of(e.kind()))
+                    .into()
+            }),
+            // What an earlier copy has kept is no longer true.
+            None => journal
+                .remove()
+                .map_err(|e| Problem::new(format!("{}: {e}", journal.path().display()), "remove it").into()),
+        }
+    }
+
+    /// The last block that was copied must be there.
+    async fn check_last_block(&self) -> Result<(), exit::Failure> {
+        let Some(mut job) = self.job(None) else { return Ok(()) };
+        job.range = self.start.saturating_sub(self.style.block)..self.start;
+        job.meter = Arc::default();
+        match verify(job, &self.bad).await.failure {
+            None => Ok(()),
+            Some(failure) if matches!(failure.cause, Cause::Differs) => {
+                let what =
+                    format!("what was copied before differs from the source at offset {}", failure.offset);
+                Err(Problem::new(what, "to begin from the start, remove the journal").into())
+            }
+            Some(failure) => Err(exit::Failure {
+                exit: report::exit_of(&failure),
+                problems: vec![report::failed(self.names(), &failure, None)],
+            }),
+        }
+    }
+
+    fn names(&self) -> (&str, &str) {
+        (&self.source.name, &self.destination.name)
+    }
+
+    fn marks(&self) -> (Mark, Mark) {
+        (Mark::of(&self.source), Mark::of(&self.destination))
+    }
+
+    fn progress(&self, what: &'static str, start: u64, meter: &Arc<Meter>) -> Progress {
+        let course = Course { what, start, total: self.source.size(), meter: meter.clone() };
+        Progress::start(Form::suitable(self.args.progress), course)
+    }
+
+    /// What there is to do; None if the destination is a stream.
+    fn job(&self, grow: Option<Grow>) -> Option<Job> {
+        let destination = self.destination.as_disk()?.clone();
+        let end = self.source.size().unwrap_or_else(|| destination.facts().capacity);
+        Some(Job {
+            source: self.from.clone(),
+            destination,
+            range: self.start..end,
+            style: self.style,
+            zeroed: self.destination.zeroed,
+            grow,
+            offload: self.offload.clone(),
+            meter: self.meter.clone(),
+            stop: self.stop.clone(),
+        })
+    }
+
+    async fn fill_disk(&mut self) -> Result<Outcome, Problem> {
+        let grow = match (&self.from, &self.destination) {
+            (Source::Stream(_), End { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
+            _ => None,
+        };
+        let Some(job) = self.job(grow) else { return Err(no_disk(&self.destination)) };
+        let _progress = self.progress(progress::COPIED, self.start, &self.meter);
+        let (marks, before) = (self.marks(), std::mem::take(&mut self.bad));
+        let journal = self.journal.as_ref().filter(|_| matches!(self.from, Source::Disk(_)));
+        let (required, mut kept) = (self.every.is_some(), false);
+        let mut outcome = copy(job, self.every, |stable, bad| {
+            let Some(journal) = journal else { return Ok(()) };
+            let saved = journal.save(&marks, stable, &[&before, bad].concat());
+            kept = saved.is_ok();
+            if required { saved } else { Ok(()) }
+        })
+        .await;
+        outcome.bad = [before, outcome.bad].concat();
+        self.kept = kept;
+        Ok(outcome)
+    }
+
+    async fn fill_stream(&mut self) -> Result<Outcome, Problem> {
+        let Medium::Stream(file) = &self.destination.medium else { return Err(no_disk(&self.destination)) };
+        let stream = file.try_clone().and_then(streams::writer);
+        let (out, written) = stream.map_err(|e| no_stream(&self.destination, &e))?;
+        let _progress = self.progress(progress::COPIED, 0, &self.meter);
+        let range = 0..self.source.size().unwrap_or(u64::MAX);
+        let (meter, stop) = (self.meter.clone(), self.stop.clone());
+        let mut outcome = pour(self.from.clone(), range, self.style, out, meter, stop).await;
+        // The writer may wait for ever, where nobody reads what it writes.
+        match self.stop.or(written.recv_async()).await {
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(e))) => {
+                let failure = Failure { offset: outcome.stable, cause: Cause::Write(e) };
+                (outcome.complete, outcome.failure) = (false, outcome.failure.or(Some(failure)));
+            }
+            Some(Err(_)) | None => outcome.complete = false,
+        }
+        Ok(outcome)
+    }
+
+    /// Compares if that is asked, removes what is no longer needed, and says how it went.
+    async fn end(self, outcome: Outcome, began: Instant, copying: Duration) -> Result<Report, Problem> {
+        let mut summary = Summary {
+            source: self.source.name.clone(),
+            destination: self.destination.name.clone(),
+            complete: outcome.complete,
+            bytes: outcome.stable,
+            resumed_at: self.start,
+            ..Summary::default()
+        };
+        summary.count(&self.meter);
+        summary.left_out(&outcome.bad);
+        let (end, problem) = match outcome.complete {
+            true => self.conclude(&outcome, &mut summary).await?,
+            false => self.broken_off(&outcome),
+        };
+        summary.seconds = began.elapsed().as_secs_f64();
+        Ok(Report { line: summary.line(copying), summary, problem, end })
+    }
+
+    async fn conclude(
+        &self,
+        outcome: &Outcome,
+        summary: &mut Summary,
+    ) -> Result<(report::End, Option<Problem>), Problem> {
+        self.cut_empty(outcome.stable)?;
+        let compared = match self.args.verify {
+            true => self.compare(&outcome.bad).await,
+            false => None,
+        };
+        if let Some(journal) = &self.journal {
+            // All is copied; but --resume would believe it should the source change.
+            let path = journal.path().display();
+            _ = journal.remove().inspect_err(|e| tracing::warn!("the journal {path} stays, remove it: {e}"));
+        }
+        summary.verified = match &compared {
+            Some(Outcome { complete: true, .. }) => Some(true),
+            Some(Outcome { failure: Some(Failure { cause: Cause::Differs, .. }), .. }) => Some(false),
+            _ => None,
+        };
+        Ok(match compared {
+            Some(Outcome { failure: Some(failure), .. }) => {
+                (report::End::of(&failure), Some(report::failed(self.names(), &failure, None)))
+            }
+            Some(Outcome { complete: false, .. }) => {
+                let what = "stopped: all is copied and stable, but not all was compared";
+                (report::End::Stopped, Some(Problem::new(what, "--verify again compares after copying")))
+            }
+            _ if !summary.unreadable.is_empty() => {
+                (report::End::LeftOut, Some(report::left_out(&self.source.name, &summary.unreadable)))
+            }
+            _ => (report::End::Good, None),
+        })
+    }
+
+    async fn compare(&self, bad: &[Range<u64>]) -> Option<Outcome> {
+        let mut job = self.job(None)?;
+        (job.range.start, job.meter) = (0, Arc::default());
+        let _progress = self.progress(progress::COMPARED, 0, &job.meter);
+        Some(verify(job, bad).await)
+    }
+
+    /// A file has at least a byte while it is written, also for a stream that had none.
+    fn cut_empty(&self, bytes: u64) -> Result<(), Problem> {
+        let End { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
+        if bytes > 0 {
+            return Ok(());
+        }
+        let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
+        cut.map_err(|e| Problem::new(format!("{name}: {e}"), "it should be empty: truncate it"))
+    }
+
+    fn broken_off(&self, outcome: &Outcome) -> (report::End, Option<Problem>) {
+        let go_on = match (self.kept, self.every) {
+            (true, None) => Some("the same command with --resume goes on from there"),
+            (true, Some(_)) => Some("the same command goes on from there"),
+            (false, _) => None,
+        };
+        if let Some(failure) = &outcome.failure {
+            return (report::End::of(failure), Some(report::failed(self.names(), failure, go_on)));
+        }
+        let what = format!("stopped: {} are copied and stable", progress::size(outcome.stable));
+        let hint = go_on.unwrap_or("nothing was kept to go on from: see --resume and --journal");
+        (report::End::Stopped, Some(Problem::new(what, hint)))
+    }
+}
+
+/// The target of two LUNs, if it copies between them by itself.
+async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
+    let (from, to) = (source.lun.as_ref()?, destination.lun.as_ref()?);
+    match ExtendedCopy::between(from, to).await {
+        Ok(offload) => Some(Arc::new(offload)),
+        Err(e) => {
+            tracing::info!("{e}: what is copied is read and written");
+            None
+        }
+    }
+}
+
+/// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
+fn grow(path: &Path, end: &End) -> Result<Grow, Problem> {
+    let file = OpenOptions::new().write(true).open(path);
+    let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check that you may write it"))?;
+    let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
+    Ok(Box::new(move |len| {
+        if len > disk.facts().capacity {
+            file.set_len(len)?;
+            disk.refresh();
+        }
+        Ok(())
+    }))
+}
+
+fn no_disk(end: &End) -> Problem {
+    Problem::new(format!("{} is a stream", end.name), "name a file, a block device or a LUN")
+}
+
+fn no_stream(end: &End, e: &std::io::Error) -> Problem {
+    Problem::new(format!("{}: {e}", end.name), crate::advice::of_limits(e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use lunar_block::filter::{Op, error};
+    use lunar_block::{Backend, Kind, Spec};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn memory() -> Arc<dyn Backend> {
+        lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).expect("memory")
+    }
+
+    /// From a disk that cannot be read at all.
+    async fn from_broken(options: &[&str]) -> Report {
+        let words = ["copy", "broken", "sound"].iter().chain(options);
+        let args = Line::parse_from(words).args;
+        let full = memory();
+        let mut ones = lunar_runtime::Buf::zeroed(1 << 20);
+        ones.fill(1);
+        full.write(0, ones, false).await.0.expect("memory");
+        let source = End::disk("broken", "a".into(), error(full, Op::Read, 1.0, None));
+        let copy = Copy {
+            style: args.style().expect("defaults"),
+            every: None,
+            from: Source::Disk(source.as_disk().expect("a disk").clone()),
+            source,
+            destination: End::disk("sound", "b".into(), memory()),
+            offload: None,
+            args,
+            journal: None,
+            start: 0,
+            bad: Vec::new(),
+            kept: false,
+            meter: Arc::default(),
+            stop: Arc::default(),
+        };
+        copy.perform(Instant::now()).await.expect("a report")
+    }
+
+    #[test]
+    fn what_cannot_be_read_ends_it_or_is_listed() {
+        compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let report = from_broken(&[]).await;
+            assert_eq!(
+                (report.end, report.summary.complete),
+                (report::End::Failed(exit::Exit::General), false)
+            );
+            let problem = report.problem.expect("a problem");
+            assert_eq!(
+                problem.to_string(),
+                "broken to sound: cannot read the source: Input/output error (os error 5) at offset 0\n  \
+                 hint: --skip-errors leaves out what cannot be read"
+            );
+            let report = from_broken(&["--skip-errors", "--verify"]).await;
+            assert_eq!((report.end, report.summary.complete), (report::End::LeftOut, true));
+            assert_eq!(report.summary.unreadable, [report::Bad { offset: 0, len: 1 << 20 }]);
+            let told = report.problem.expect("a list").what;
+            assert!(told.ends_with("\n  offset 0, 1048576 bytes"), "{told}");
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! `lunar discover`: the targets of a portal, and where they are.
+
+use crate::client::{self, Asked, json, run};
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use lunar_initiator::{FoundTarget, Portal};
+use serde::Serialize;
+use std::fmt::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar discover 127.0.0.1
+  lunar discover [::1]:3260
+  lunar discover iscsi://ann@192.0.2.10?password_file=ann.secret
+  lunar discover iser://192.0.2.10
+  lunar discover 192.0.2.10 --json
+
+One line for each target and portal: ADDRESS:PORT,TAG TARGET. What a portal carries is not told: one of iSER alone
+is listed like the others.";
+
+/// Arguments of `lunar discover`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Discover {
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...], or one of iser:// (SRP has no discovery)
+    #[arg(value_name = "PORTAL|URL")]
+    portal: String,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// A target, as JSON has it.
+#[derive(Serialize)]
+struct Told {
+    target: String,
+    portals: Vec<Place>,
+}
+
+/// One of its portals.
+#[derive(Serialize)]
+struct Place {
+    host: String,
+    port: u16,
+    tag: Option<u16>,
+}
+
+/// The text to print.
+///
+/// # Errors
+/// [`Exit::NotFound`] when the portal shows no target; those of discovery.
+pub fn discover(args: Discover) -> Result<String, Failure> {
+    let url = client::url(&args.portal)?;
+    let options = url.options()?;
+    let portal = url.portal.clone();
+    let found =
+        run(args.asked, move || async move { Ok(lunar_initiator::discover(portal, &options).await?) })?;
+    if found.is_empty() {
+        return Err(none(&url.portal));
+    }
+    if args.asked.json {
+        let told: Vec<Told> = found.into_iter().map(|one| told(&url.portal, one)).collect();
+        return Ok(json(&told)?);
+    }
+    Ok(found.into_iter().map(|one| lines(&told(&url.portal, one))).collect())
+}
+
+/// No target at all.
+pub fn none(portal: &Portal) -> Failure {
+    let hint = "its access list may want another initiator name (initiator=IQN), or a CHAP user";
+    Failure::new(Exit::NotFound, format!("the portal {portal} shows no target to this initiator"), hint)
+}
+
+/// A target without an address is where it was asked for.
+fn told(asked: &Portal, found: FoundTarget) -> Told {
+    let mut portals: Vec<Place> =
+        found.addresses.into_iter().map(|p| Place { host: p.host, port: p.port, tag: p.tag }).collect();
+    if portals.is_empty() {
+        portals.push(Place { host: asked.host.clone(), port: asked.port, tag: None });
+    }
+    Told { target: found.name, portals }
+}
+
+/// As iscsiadm prints it.
+fn lines(told: &Told) -> String {
+    let mut text = String::new();
+    for place in &told.portals {
+        let portal = Portal { host: place.host.clone(), port: place.port };
+        let tag = place.tag.map_or("-1".to_owned(), |tag| tag.to_string());
+        _ = writeln!(text, "{portal},{tag} {}", told.target);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_iscsiadm() {
+        let asked = Portal { host: "::1".into(), port: 3260 };
+        let addresses = ["10.0.0.1:3260,1", "[fe80::1]:4000,2"]
+            .map(|a| lunar_initiator::PortalAddress::parse(a).unwrap());
+        let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: addresses.into() };
+        assert_eq!(
+            lines(&told(&asked, found)),
+            "10.0.0.1:3260,1 iqn.2026-11.org.example:a\n[fe80::1]:4000,2 iqn.2026-11.org.example:a\n"
+        );
+        let bare = FoundTarget { name: "iqn.2026-11.org.example:b".into(), addresses: Vec::new() };
+        assert_eq!(lines(&told(&asked, bare)), "[::1]:3260,-1 iqn.2026-11.org.example:b\n");
+    }
+}

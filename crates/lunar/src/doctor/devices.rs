@@ -1,0 +1,85 @@
+//! The RDMA devices of this host, and what is wrong with them.
+
+use super::report::{Finding, Port, Report, Weight};
+
+const NO_DRIVER: &str = "install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)";
+const DOWN: &str = "look at the cable, and at the switch or subnet manager; of a device in software, at its network \
+                    device (ip link set DEVICE up)";
+const UNUSED: &str = "provider=verbs uses it, where the target is reached by it";
+
+/// All ports; None if there are no libraries to look with.
+pub fn of_this_host() -> Option<Vec<Port>> {
+    let devices = lunar_rdma::verbs::devices().ok()?;
+    let ports = devices.into_iter().flat_map(|device| {
+        let (name, usable) = (device.name, device.is_usable);
+        device.ports.into_iter().map(move |port| Port {
+            device: name.clone(),
+            port: port.number,
+            state: port.state,
+            addresses: port.addresses.iter().map(ToString::to_string).collect(),
+            usable,
+        })
+    });
+    Some(ports.collect())
+}
+
+/// What is wrong with them, or could be better.
+pub fn findings(report: &Report) -> Vec<Finding> {
+    let Some(ports) = &report.devices else { return Vec::new() };
+    if !report.by_device {
+        let unused = ports.iter().find(|port| port.is_up());
+        let what = |port: &Port| format!("iWARP is done in software, and this host has {}", port.device);
+        return unused.map(|port| finding(Weight::Note, what(port), UNUSED)).into_iter().collect();
+    }
+    if ports.is_empty() {
+        let (what, hint) = lunar_rdma::NO_DEVICE;
+        // It may be what the login ended with.
+        let is_told = report.findings.iter().any(|found| found.what.contains(what));
+        return if is_told { Vec::new() } else { vec![finding(Weight::Warning, what.into(), hint)] };
+    }
+    let wrong = |p: &Port| match (p.usable, p.is_up()) {
+        (_, true) => None,
+        (false, _) => Some((format!("the libraries have no driver for {}", p.device), NO_DRIVER)),
+        _ => Some((format!("port {} of {} is {}", p.port, p.device, p.state), DOWN)),
+    };
+    ports.iter().filter_map(wrong).map(|(what, hint)| finding(Weight::Warning, what, hint)).collect()
+}
+
+fn finding(weight: Weight, what: String, hint: &str) -> Finding {
+    Finding { weight, what, hint: hint.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(by_device: bool, devices: Option<Vec<Port>>) -> Vec<String> {
+        let report = Report { by_device, devices, ..Report::default() };
+        findings(&report).into_iter().map(|found| found.what).collect()
+    }
+
+    fn port(state: &str, usable: bool) -> Port {
+        Port { device: "mlx5_0".into(), port: 1, state: state.into(), addresses: Vec::new(), usable }
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_is_told_with_the_reason() {
+        let told = |ports| found(true, Some(ports)).concat();
+        assert_eq!(told(vec![]), "this host has no RDMA device");
+        let broken = finding(Weight::Broken, "login to h: this host has no RDMA device".into(), "");
+        let report =
+            Report { by_device: true, devices: Some(vec![]), findings: vec![broken], ..Report::default() };
+        assert!(findings(&report).is_empty(), "it is told once");
+        assert_eq!(told(vec![port("DOWN", true)]), "port 1 of mlx5_0 is DOWN");
+        assert_eq!(told(vec![port("ACTIVE", false)]), "the libraries have no driver for mlx5_0");
+        assert_eq!(told(vec![port("ACTIVE", true)]), "");
+    }
+
+    #[test]
+    fn a_device_that_is_not_used_though_it_could_be_is_a_note() {
+        let told = |ports| found(false, ports).concat();
+        assert_eq!(told(Some(vec![port("DOWN", true)])), "");
+        assert!(told(Some(vec![port("ACTIVE", true)])).contains("this host has mlx5_0"));
+        assert_eq!(told(None), "", "nothing is known of devices without the libraries");
+    }
+}

@@ -1,0 +1,419 @@
+//! What is wrong or slow, one row each.
+
+use super::devices;
+use super::report::{Finding, Report, Weight};
+
+/// Windows below this keep the network idle.
+const WINDOW: u32 = 16;
+/// Data segments below this cost more than they need, in bytes.
+const SEGMENT: u32 = 64 << 10;
+/// A receive buffer below this stalls large reads, in bytes.
+const RECEIVE_BUFFER: usize = 64 << 10;
+/// What a link of 1 Gbit/s carries at most, in bytes per second.
+const GIGABIT: u64 = 125_000_000;
+/// Slow name services, in microseconds.
+const SLOW_NAME_US: u64 = 100_000;
+/// Slow round trips, in microseconds.
+const SLOW_ROUND_TRIP_US: u64 = 5000;
+/// Round trips of a local network, in microseconds.
+const NEAR_US: u64 = 1000;
+
+/// Reads that are slow however far the target is, in microseconds.
+const SLOW_READ_US: u64 = 100_000;
+/// Above this many round trips it is the disk that is slow, and not the network.
+const SLOW_READ_TRIPS: u64 = 10;
+/// Slow answers to a login request, in microseconds.
+const SLOW_LOGIN_US: u64 = 1_000_000;
+
+/// What a row looks at.
+struct Seen<'a> {
+    report: &'a Report,
+    /// There is a user and a password.
+    has_password: bool,
+    /// The URL names no LUN.
+    any_lun: bool,
+}
+
+type Row = (Weight, fn(&Seen<'_>) -> Option<String>, &'static str);
+
+/// What, and what to do about it.
+const TABLE: &[Row] = &[
+    (
+        Weight::Warning,
+        window,
+        "raise the queue depth on the target (LIO: default_cmdsn_depth; STGT: MaxQueueCmd)",
+    ),
+    (Weight::Warning, segment, "raise MaxRecvDataSegmentLength on the target to 262144 or more"),
+    (
+        Weight::Warning,
+        |s| {
+            session(s)
+                .filter(|p| p.immediate_data == "No" && !is_srp(s))
+                .map(|_| "ImmediateData=No: every write waits for a round trip more".into())
+        },
+        "set ImmediateData=Yes on the target, and immediate_data=yes here",
+    ),
+    (
+        Weight::Note,
+        |s| {
+            session(s)
+                .filter(|p| p.immediate_data == "No" && is_srp(s))
+                .map(|_| "no immediate data: every write waits for the target to fetch its data".into())
+        },
+        "leave immediate_data=no out here; a target must know it, too (Linux 5.0 and later)",
+    ),
+    (Weight::Warning, credits, "raise the queue depth on the target; or use several sessions"),
+    (
+        Weight::Note,
+        |s| {
+            session(s)
+                // Over iSER it is always so.
+                .filter(|p| p.initial_r2t == "Yes" && !is_rdma(s))
+                .map(|_| "InitialR2T=Yes: writes larger than the immediate data wait for an R2T".into())
+        },
+        "set InitialR2T=No on the target if writes are slow",
+    ),
+    (Weight::Warning, mtu, "use an MTU of 9000 on both hosts and all switches between them, if they can"),
+    (
+        Weight::Warning,
+        |s| {
+            let bytes = s.report.path.receive_buffer_bytes.filter(|n| *n < RECEIVE_BUFFER)?;
+            Some(format!("the receive buffer of the socket has {bytes} bytes"))
+        },
+        "raise net.ipv4.tcp_rmem (sysctl)",
+    ),
+    (
+        Weight::Warning,
+        |s| {
+            let session = s.report.session.as_ref()?;
+            (s.has_password && session.chap.is_none())
+                .then(|| "there is a password, and the target asked for none".into())
+        },
+        "anybody can log in: demand CHAP on the target, or leave the password out",
+    ),
+    (
+        Weight::Note,
+        pacing,
+        "on a fast network sysctl net.ipv4.tcp_congestion_control=cubic takes less CPU time; the target's host has its own",
+    ),
+    (Weight::Warning, dead_address, "take the dead address out of the name service, or name the good one"),
+    (
+        Weight::Warning,
+        |s| {
+            let us = s.report.resolved_in_us;
+            (us > SLOW_NAME_US).then(|| format!("the name service takes {} ms", us / 1000))
+        },
+        "use an address instead of a name, or put the name into /etc/hosts",
+    ),
+    (
+        Weight::Note,
+        |s| s.report.portals.get(1).map(|there| format!("the target sends us on to {there}")),
+        "that is how some targets spread load; name that portal to save a step",
+    ),
+    (
+        Weight::Warning,
+        slow_login,
+        "look at the target's log and load: it may ask a name service, or a server for CHAP, that is slow",
+    ),
+    (
+        Weight::Warning,
+        slow_reads,
+        "it is not the network: look at the disk behind the LUN, its errors and its load, on the target",
+    ),
+    (Weight::Warning, round_trip, "look at the network's latency (ping), and at the load of the target"),
+    (
+        Weight::Note,
+        |s| lun(s).filter(|lun| lun.read_only).map(|lun| format!("LUN {} cannot be written", lun.lun)),
+        "if it is to be written, change it on the target",
+    ),
+    (
+        Weight::Warning,
+        |s| {
+            lun(s)
+                .filter(|lun| lun.identity.is_none())
+                .map(|lun| format!("LUN {} has no identity (VPD page 83h)", lun.lun))
+        },
+        "do not use it by several paths: nothing shows that they lead to the same LUN",
+    ),
+    (
+        Weight::Note,
+        |s| {
+            let lun = lun(s).filter(|lun| lun.physical_block_size_bytes > lun.block_size_bytes)?;
+            Some(format!(
+                "physical blocks have {} bytes, and logical ones {}",
+                lun.physical_block_size_bytes, lun.block_size_bytes
+            ))
+        },
+        "align partitions and write whole physical blocks: others are read first",
+    ),
+    (
+        Weight::Note,
+        |s| {
+            let n = s.report.session.as_ref()?.luns.len();
+            (s.any_lun && n > 1).then(|| format!("the target has {n} LUNs, and only the first was looked at"))
+        },
+        "add the number of another one to the URL",
+    ),
+];
+
+fn session<'a>(s: &'a Seen<'_>) -> Option<&'a lunar_server::admin::Parameters> {
+    s.report.session.as_ref().map(|session| &session.parameters)
+}
+
+fn lun<'a>(s: &'a Seen<'_>) -> Option<&'a super::report::Lun> {
+    s.report.lun.as_ref()
+}
+
+fn is_srp(s: &Seen<'_>) -> bool {
+    s.report.transport == "srp"
+}
+
+fn is_rdma(s: &Seen<'_>) -> bool {
+    is_srp(s) || s.report.transport == "iser"
+}
+
+fn window(s: &Seen<'_>) -> Option<String> {
+    let window = s.report.session.as_ref().filter(|_| !is_srp(s))?.window;
+    (window < WINDOW).then(|| format!("the target takes {window} commands at once, and that is little"))
+}
+
+/// SRP's window: one credit is kept for task management.
+fn credits(s: &Seen<'_>) -> Option<String> {
+    let window = s.report.session.as_ref().filter(|_| is_srp(s))?.window;
+    (window < WINDOW).then(|| format!("the target's credits are for {window} commands, and that is little"))
+}
+
+fn segment(s: &Seen<'_>) -> Option<String> {
+    // Over RDMA the target takes data from memory, and segments are those of messages.
+    let bytes = session(s).filter(|_| !is_rdma(s))?.max_xmit_data_segment_length;
+    (bytes < SEGMENT)
+        .then(|| format!("MaxRecvDataSegmentLength of the target is {bytes}: large writes are slow"))
+}
+
+fn mtu(s: &Seen<'_>) -> Option<String> {
+    let mtu = s.report.path.mtu_bytes.filter(|mtu| *mtu <= 1500)?;
+    let speed = s.report.reads.filter(|reads| reads.large_bytes_per_s > GIGABIT)?.large_bytes_per_s;
+    Some(format!("the MTU is {mtu} on a link that carries {} MB/s or more", speed / 1_000_000))
+}
+
+/// Far away it is worth its timers.
+fn pacing(s: &Seen<'_>) -> Option<String> {
+    let control = s.report.path.congestion_control.as_ref().filter(|name| name.starts_with("bbr"))?;
+    let is_near = s.report.round_trip.is_some_and(|trip| trip.median_us < NEAR_US);
+    is_near.then(|| {
+        format!(
+            "{control} paces what is sent here: a timer for each burst, which virtual machines are slow at"
+        )
+    })
+}
+
+fn dead_address(s: &Seen<'_>) -> Option<String> {
+    let dead = s.report.connections.iter().find(|c| c.error.is_some())?;
+    // If all are dead, that is said already.
+    s.report
+        .connections
+        .iter()
+        .any(|c| c.error.is_none())
+        .then(|| format!("{} does not answer: {}", dead.address, dead.error.as_deref().unwrap_or_default()))
+}
+
+fn slow_login(s: &Seen<'_>) -> Option<String> {
+    let took = |step: &super::report::Exchange| step.took_us.filter(|us| *us > SLOW_LOGIN_US);
+    let (n, us) = s.report.login.iter().enumerate().find_map(|(n, step)| Some((n + 1, took(step)?)))?;
+    Some(format!("the target took {:.1} s to answer login request {n}", us as f64 / 1e6))
+}
+
+fn slow_reads(s: &Seen<'_>) -> Option<String> {
+    let (reads, trip) = (s.report.reads?, s.report.round_trip?.median_us);
+    let us = reads.small_median_us;
+    (us > SLOW_READ_US && us > trip.saturating_mul(SLOW_READ_TRIPS)).then(|| {
+        let ms = |us: u64| us as f64 / 1e3;
+        format!(
+            "a read of {} bytes takes {:.1} ms, and a round trip {:.1} ms",
+            reads.small_bytes,
+            ms(us),
+            ms(trip)
+        )
+    })
+}
+
+fn round_trip(s: &Seen<'_>) -> Option<String> {
+    let median = s.report.round_trip?.median_us;
+    (median > SLOW_ROUND_TRIP_US).then(|| format!("a round trip takes {:.1} ms", median as f64 / 1e3))
+}
+
+/// Everything that the table finds.
+pub fn of(report: &Report, has_password: bool, any_lun: bool) -> Vec<Finding> {
+    let seen = Seen { report, has_password, any_lun };
+    let finding = |(weight, find, hint): &Row| {
+        find(&seen).map(|what| Finding { weight: *weight, what, hint: (*hint).into() })
+    };
+    TABLE.iter().filter_map(finding).chain(devices::findings(report)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::{Connection, Exchange, Lun, Reads, RoundTrip, Session};
+    use super::*;
+    use lunar_proto::parameters::Parameters;
+
+    fn healthy() -> Report {
+        let parameters =
+            Parameters { initial_r2t: false, max_xmit_data_segment_length: 262144, ..Parameters::default() };
+        let session = Session {
+            target: "iqn.2026-11.org.example:a".into(),
+            target_alias: None,
+            portal_group: Some(1),
+            chap: None,
+            parameters: (&parameters).into(),
+            window: 128,
+            commands: 128,
+            luns: vec![0],
+        };
+        let lun = Lun {
+            lun: 0,
+            vendor: "LUNAR".into(),
+            product: "DISK".into(),
+            identity: Some("naa.3".into()),
+            capacity_bytes: 1 << 30,
+            block_size_bytes: 512,
+            physical_block_size_bytes: 512,
+            read_only: false,
+            write_cache: true,
+            thin: false,
+        };
+        let mut report = Report { session: Some(session), lun: Some(lun), ..Report::default() };
+        report.path.mtu_bytes = Some(1500);
+        report.path.receive_buffer_bytes = Some(131072);
+        report
+    }
+
+    #[test]
+    fn what_is_well_is_left_alone() {
+        assert_eq!(of(&healthy(), false, false), []);
+        assert_eq!(of(&Report::default(), true, true), [], "nothing is said of what was not seen");
+    }
+
+    /// What was negotiated means other things over RDMA.
+    #[test]
+    fn what_is_so_over_rdma_is_no_fault() {
+        let mut report = healthy();
+        report.transport = "iser";
+        let parameters = &mut report.session.as_mut().unwrap().parameters;
+        (parameters.max_xmit_data_segment_length, parameters.initial_r2t) = (8192, "Yes".into());
+        assert_eq!(of(&report, false, false), []);
+        report.transport = "srp";
+        report.session.as_mut().unwrap().parameters.immediate_data = "No".into();
+        report.session.as_mut().unwrap().window = 3;
+        let found: Vec<_> = of(&report, false, false).into_iter().map(|found| found.what).collect();
+        assert!(found.len() == 2 && found[0].contains("fetch its data"), "{found:?}");
+        assert!(found[1].contains("credits are for 3 commands"), "{found:?}");
+    }
+
+    /// Small reads and round trips that take so many microseconds.
+    fn slow(report: &mut Report, small_median_us: u64, trip: u64) {
+        let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
+        report.reads = Some(Reads {
+            small_bytes,
+            small_median_us,
+            large_bytes,
+            large_depth,
+            large_bytes_per_s: 1_000_000,
+        });
+        report.round_trip = Some(RoundTrip { count: 20, min_us: trip, median_us: trip, max_us: trip });
+    }
+
+    #[test]
+    fn reads_that_are_slow_because_of_the_way_are_no_fault_of_the_disk() {
+        for (read, trip) in [(99_000, 50), (40_000, 4_500), (49_000, 4_900)] {
+            assert!(found(|r| slow(r, read, trip)).is_empty(), "{read} us, {trip} us");
+        }
+        let far = found(|r| slow(r, 150_000, 140_000));
+        assert!(far.len() == 1 && far[0].starts_with("a round trip takes"), "{far:?}");
+    }
+
+    fn found(change: impl FnOnce(&mut Report)) -> Vec<String> {
+        let mut report = healthy();
+        change(&mut report);
+        of(&report, false, false).into_iter().map(|found| found.what).collect()
+    }
+
+    #[test]
+    fn what_takes_the_target_long_is_told() {
+        let step = |took_us| {
+            let (stage, offered, answered, status) = ("security", Vec::new(), Vec::new(), None);
+            Exchange { stage, offered, answered, status, took_us }
+        };
+        let login = [Some(900_000), Some(1_200_000), None].map(step);
+        assert_eq!(found(|r| r.login = login.into()), ["the target took 1.2 s to answer login request 2"]);
+        let reads = found(|r| slow(r, 3_000_400, 90));
+        assert_eq!(reads, ["a read of 4096 bytes takes 3000.4 ms, and a round trip 0.1 ms"]);
+    }
+
+    type Change = (fn(&mut Report), &'static str);
+
+    /// Each row: what is changed, and what is found then.
+    #[test]
+    fn every_row_finds_what_it_is_for() {
+        let changes: [Change; 14] = [
+            (|r| r.session.as_mut().unwrap().window = 1, "takes 1 commands"),
+            (|r| r.session.as_mut().unwrap().parameters.max_xmit_data_segment_length = 8192, "is 8192"),
+            (|r| r.session.as_mut().unwrap().parameters.immediate_data = "No".into(), "ImmediateData=No"),
+            (|r| r.session.as_mut().unwrap().parameters.initial_r2t = "Yes".into(), "InitialR2T=Yes"),
+            (
+                |r| {
+                    let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
+                    r.reads = Some(Reads {
+                        small_bytes,
+                        small_median_us: 1,
+                        large_bytes,
+                        large_depth,
+                        large_bytes_per_s: 300_000_000,
+                    });
+                },
+                "300 MB/s",
+            ),
+            (|r| r.path.receive_buffer_bytes = Some(4096), "4096 bytes"),
+            (|r| r.resolved_in_us = 2_000_000, "2000 ms"),
+            (|r| r.portals = vec!["a:1".into(), "b:2".into()], "on to b:2"),
+            (
+                |r| r.round_trip = Some(RoundTrip { count: 20, min_us: 1, median_us: 9000, max_us: 9000 }),
+                "9.0 ms",
+            ),
+            (
+                |r| {
+                    r.path.congestion_control = Some("bbr".into());
+                    r.round_trip = Some(RoundTrip { count: 20, min_us: 1, median_us: 300, max_us: 900 });
+                },
+                "bbr paces",
+            ),
+            (|r| r.lun.as_mut().unwrap().read_only = true, "cannot be written"),
+            (|r| r.lun.as_mut().unwrap().identity = None, "no identity"),
+            (
+                |r| r.lun.as_mut().unwrap().physical_block_size_bytes = 4096,
+                "4096 bytes, and logical ones 512",
+            ),
+            (
+                |r| {
+                    let one = |error: Option<String>| Connection {
+                        address: "[::1]:1".into(),
+                        took_us: None,
+                        error,
+                    };
+                    r.connections = vec![one(Some("refused".into())), one(None)];
+                },
+                "does not answer: refused",
+            ),
+        ];
+        for (change, part) in changes {
+            let mut report = healthy();
+            change(&mut report);
+            let found = of(&report, false, false);
+            assert!(found.len() == 1 && found[0].what.contains(part), "{part}: {found:?}");
+        }
+        assert!(of(&healthy(), true, false)[0].what.contains("there is a password"));
+        let mut several = healthy();
+        several.session.as_mut().unwrap().luns = vec![0, 1];
+        assert!(of(&several, false, true)[0].what.contains("2 LUNs"));
+    }
+}

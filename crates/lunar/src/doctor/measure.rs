@@ -1,0 +1,93 @@
+//! Short measures of a logical unit. They only read.
+
+use super::report::{Reads, RoundTrip, us};
+use lunar_block::Backend;
+use lunar_initiator::{Direction, Error, Lun};
+use lunar_runtime::Buf;
+use lunar_wire::scsi::cdb;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Round trips.
+const ROUNDS: usize = 20;
+/// What each of the two measures of reads takes.
+const HALF: Duration = Duration::from_millis(500);
+/// Bytes of a small read, at least.
+const SMALL: u64 = 4096;
+/// Bytes of a large read.
+const LARGE: u64 = 256 << 10;
+/// Large reads in flight.
+const DEPTH: usize = 16;
+
+/// Sends TEST UNIT READY and waits, some times.
+pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let since = Instant::now();
+        lun.scsi(cdb::test_unit_ready(), Direction::None).await.0?;
+        times.push(us(since.elapsed()));
+    }
+    times.sort_unstable();
+    Ok(RoundTrip { count: ROUNDS, min_us: times[0], median_us: times[ROUNDS / 2], max_us: times[ROUNDS - 1] })
+}
+
+/// Reads for a second: small ones one by one all over the medium, then large ones together from its begin.
+/// None if it is too small to tell.
+pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<Reads>> {
+    let capacity = lun.facts().capacity;
+    let small = SMALL.max(lun.block_size().into());
+    if capacity < LARGE || capacity < small {
+        return Ok(None);
+    }
+    let small_median_us = one_by_one(lun, small, capacity / small).await?;
+    let (bytes, time) = together(lun, capacity / LARGE).await?;
+    Ok(Some(Reads {
+        small_bytes: small as usize,
+        small_median_us,
+        large_bytes: LARGE as usize,
+        large_depth: DEPTH,
+        large_bytes_per_s: (bytes as f64 / time.as_secs_f64().max(1e-6)) as u64,
+    }))
+}
+
+async fn one_by_one(lun: &Lun, size: u64, places: u64) -> std::io::Result<u64> {
+    let (since, mut times) = (Instant::now(), Vec::new());
+    let (mut buf, mut n) = (Buf::zeroed(size as usize), 0u64);
+    while since.elapsed() < HALF {
+        let begun = Instant::now();
+        // A multiplicative walk: no read ahead helps, and no random numbers are needed.
+        let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
+        let (result, back) = lun.read(place * size, buf).await;
+        result?;
+        (buf, n) = (back, n + 1);
+        times.push(us(begun.elapsed()));
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+async fn together(lun: &Arc<Lun>, places: u64) -> std::io::Result<(u64, Duration)> {
+    let (since, next, bytes) = (Instant::now(), Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
+    let reader = || {
+        let (lun, next, bytes) = (lun.clone(), next.clone(), bytes.clone());
+        compio::runtime::spawn(async move {
+            let mut buf = Buf::zeroed(LARGE as usize);
+            while since.elapsed() < HALF {
+                let place = next.get() % places;
+                next.set(next.get() + 1);
+                let (result, back) = lun.read(place * LARGE, buf).await;
+                result?;
+                buf = back;
+                bytes.set(bytes.get() + LARGE);
+            }
+            std::io::Result::Ok(())
+        })
+    };
+    let readers: Vec<_> = (0..DEPTH).map(|_| reader()).collect();
+    for reader in readers {
+        reader.await.map_err(|_| std::io::Error::other("a reader died"))??;
+    }
+    Ok((bytes.get(), since.elapsed()))
+}

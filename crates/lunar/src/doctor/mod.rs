@@ -1,0 +1,209 @@
+//! `lunar doctor`: what is between here and a LUN, what is wrong with it, and what to do.
+
+mod devices;
+mod findings;
+mod measure;
+mod report;
+
+use crate::advice::with_name;
+use crate::client::{self, Asked, json, run};
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use lunar_initiator::options::Transport;
+use lunar_initiator::{Error, Kind, Options, Probe, Url};
+use lunar_proto::chap::Algorithm;
+use lunar_proto::initiator::login::LoggedIn;
+use lunar_server::Problem;
+use lunar_wire::iscsi::lun::decode;
+use report::{Finding, Lun, Report, Session, Weight};
+use std::sync::Arc;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+It reads for about a second, and writes nothing. The exit status is that of what makes it unusable.
+
+Examples:
+  lunar doctor 127.0.0.1
+  lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
+  lunar doctor 'iser://192.0.2.10/iqn.2026-11.org.example:disks/0?provider=verbs'
+  lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --json --timeout 60";
+
+/// Arguments of `lunar doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Doctor {
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    #[arg(value_name = "URL")]
+    url: String,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// The text to print, and why the URL cannot be used, if so.
+///
+/// # Errors
+/// When there is nothing to look at.
+pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
+    let url = client::url(&args.url)?;
+    // What was seen until the time is over is told.
+    let (limit, unlimited) = (args.asked.timeout, Asked { timeout: None, ..args.asked });
+    let (report, failure) = run(unlimited, move || async move { examine(&url, limit).await })?;
+    let text = if args.asked.json { json(&report)? } else { report.text() };
+    Ok((text, failure))
+}
+
+async fn examine(url: &Url, limit: Option<Duration>) -> Result<(Report, Option<Failure>), Failure> {
+    let mut options = url.options()?;
+    // What cannot be reached is what is asked for here.
+    options.timeouts.login_tries = 1;
+    let initiator = options.initiator.clone();
+    let mut report = Report {
+        url: url.to_string(),
+        initiator,
+        transport: options.transport.name(),
+        by_device: options.by_device(),
+        devices: if options.transport == Transport::Tcp { None } else { devices::of_this_host() },
+        usable: true,
+        ..Report::default()
+    };
+    let mut probe = Probe::of(url.portal.clone());
+    let limit = limit.unwrap_or(Duration::MAX);
+    let looked = within(limit, look(url, &options, &mut report, &mut probe)).await;
+    report.take(&probe);
+    let failure = looked.err().map(|e| broken(&mut report, url, e));
+    let mut found = findings::of(&report, options.credentials.is_some(), url.lun.is_none());
+    report.findings.append(&mut found);
+    Ok((report, failure))
+}
+
+async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    if limit == Duration::MAX {
+        return look.await;
+    }
+    let late =
+        || Error::new(Kind::TimedOut, format!("not done within {}", humantime::format_duration(limit)));
+    compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// What makes it unusable is found; what is left to say beside the report is that there is something.
+fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
+    let mut failure = with_name(url, Failure::from(e));
+    if failure.exit == Exit::TimedOut {
+        let (what, hint) = report.waits_for();
+        failure.problems.iter_mut().for_each(|problem| {
+            problem.what += &format!(": it waits for {what}");
+            problem.hint = Some(hint.into());
+        });
+    }
+    report.usable = false;
+    for problem in &failure.problems {
+        let hint = problem.hint.clone().unwrap_or_default();
+        report.findings.push(Finding { weight: Weight::Broken, what: problem.what.clone(), hint });
+    }
+    let what = format!("{url} cannot be used: the report says why");
+    Failure { problems: vec![Problem { hint: None, ..Problem::new(what, "") }], ..failure }
+}
+
+async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<LoggedIn>, Error> {
+    probe.log_in(url.target.clone(), options).await;
+    // After a redirection it is the last one that has answered.
+    let portal = probe.portals.last().unwrap_or(&url.portal);
+    probe.login.clone().map_err(|e| e.during(format!("login to {portal}")))
+}
+
+/// Logs in at the first portal of the target that can be reached. The probe is that of the last login; each portal
+/// before it is a finding.
+async fn log_in_at_one(
+    probe: &mut Probe,
+    ways: &[Url],
+    options: &Options,
+    report: &mut Report,
+) -> Result<(Url, Box<LoggedIn>), Error> {
+    let mut ways = ways.iter().peekable();
+    loop {
+        let url = ways.next().ok_or_else(|| Error::new(Kind::NotFound, "the target has no portal"))?;
+        *probe = Probe::of(url.portal.clone());
+        match log_in(probe, url, options).await.map_err(|e| url.explain(e)) {
+            Err(e) if e.is_away() && ways.peek().is_some() => report.findings.push(Finding {
+                weight: Weight::Warning,
+                what: e.what.clone(),
+                hint: e.hint.clone().unwrap_or_default(),
+            }),
+            end => return end.map(|login| (url.clone(), login)),
+        }
+    }
+}
+
+/// Goes on until something fails. The probe is that of the last login.
+async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Probe) -> Result<(), Error> {
+    if url.target.is_none() {
+        log_in(probe, url, options).await?;
+    }
+    let ways = lunar_initiator::resolve(url, options).await?;
+    let (url, login) = log_in_at_one(probe, &ways, options, report).await?;
+    let target = url.target.clone().unwrap_or_default();
+    let session = lunar_initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
+    let luns: Vec<u16> = lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect();
+    let number = url.lun.or(luns.first().copied());
+    let facts = session.facts();
+    report.session = Some(Session {
+        target: facts.target,
+        target_alias: facts.alias,
+        portal_group: facts.portal_group_tag,
+        chap: login.chap.map(name),
+        parameters: (&facts.parameters).into(),
+        window: session.window().unwrap_or(0),
+        commands: options.commands,
+        luns,
+    });
+    let looked = match number {
+        Some(number) => look_at(&session, number, report).await,
+        None => {
+            Err(Error::new(Kind::NotFound, format!("the target {target} shows no LUN to this initiator")))
+        }
+    };
+    if let Err(e) = session.close().await {
+        tracing::info!("logout: {e}");
+    }
+    looked
+}
+
+async fn look_at(session: &lunar_initiator::Session, number: u16, report: &mut Report) -> Result<(), Error> {
+    let lun = lunar_initiator::Lun::open(session, number).await?;
+    let p = lun.properties();
+    report.lun = Some(Lun {
+        lun: number,
+        capacity_bytes: p.capacity(),
+        block_size_bytes: p.block_size,
+        physical_block_size_bytes: p.physical_block_size,
+        read_only: p.read_only,
+        write_cache: p.write_cache,
+        thin: p.thin,
+        identity: p.designator,
+        vendor: p.vendor,
+        product: p.product,
+    });
+    report.round_trip = Some(measure::round_trip(&lun).await?);
+    report.reads = reads(&lun).await?;
+    if let (Some(told), Some(window)) = (&mut report.session, session.window()) {
+        told.window = window;
+    }
+    Ok(())
+}
+
+async fn reads(lun: &Arc<lunar_initiator::Lun>) -> Result<Option<report::Reads>, Error> {
+    let of_io = |e: std::io::Error| {
+        e.downcast::<Error>().unwrap_or_else(|e| Error::new(Kind::Scsi, e.to_string())).during("reading")
+    };
+    measure::reads(lun).await.map_err(of_io)
+}
+
+fn name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Md5 => "CHAP, MD5",
+        Algorithm::Sha1 => "CHAP, SHA-1",
+        Algorithm::Sha256 => "CHAP, SHA-256",
+        Algorithm::Sha3 => "CHAP, SHA3-256",
+    }
+}

@@ -1,0 +1,332 @@
+//! What the doctor found, for people and for programs.
+
+use lunar_initiator::Probe;
+use lunar_server::admin::Parameters;
+use lunar_server::config::show_size;
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Everything.
+#[derive(Default, Serialize)]
+pub struct Report {
+    pub url: String,
+    pub initiator: String,
+    /// `tcp`, `iser` or `srp`.
+    pub transport: &'static str,
+    /// RDMA devices are to be used, and not software.
+    pub by_device: bool,
+    /// The ports of the RDMA devices of this host, where RDMA is asked for; None if there are no libraries to look with.
+    pub devices: Option<Vec<Port>>,
+    /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    pub carrier: Option<String>,
+    pub portals: Vec<String>,
+    pub addresses: Vec<String>,
+    pub resolved_in_us: u64,
+    pub connections: Vec<Connection>,
+    pub path: Path,
+    pub login: Vec<Exchange>,
+    pub session: Option<Session>,
+    pub lun: Option<Lun>,
+    pub round_trip: Option<RoundTrip>,
+    pub reads: Option<Reads>,
+    pub findings: Vec<Finding>,
+    pub usable: bool,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Port {
+    pub device: String,
+    pub port: u32,
+    /// As the kernel has it: `ACTIVE`, `DOWN`.
+    pub state: String,
+    pub addresses: Vec<String>,
+    /// The libraries have a driver for the device.
+    pub usable: bool,
+}
+
+/// An attempt to connect.
+#[derive(Serialize)]
+pub struct Connection {
+    pub address: String,
+    pub took_us: Option<u64>,
+    pub error: Option<String>,
+}
+
+/// The way of the connection.
+#[derive(Default, Serialize)]
+pub struct Path {
+    pub local: Option<String>,
+    pub mtu_bytes: Option<u32>,
+    pub mss_bytes: Option<u32>,
+    pub congestion_control: Option<String>,
+    pub receive_buffer_bytes: Option<usize>,
+    pub send_buffer_bytes: Option<usize>,
+}
+
+/// A request of the login and its response.
+#[derive(Serialize)]
+pub struct Exchange {
+    pub stage: &'static str,
+    pub offered: Vec<(String, String)>,
+    pub answered: Vec<(String, String)>,
+    pub status: Option<String>,
+    /// None: there was no response.
+    pub took_us: Option<u64>,
+}
+
+/// A session that was opened.
+#[derive(Serialize)]
+pub struct Session {
+    pub target: String,
+    pub target_alias: Option<String>,
+    pub portal_group: Option<u16>,
+    pub chap: Option<&'static str>,
+    pub parameters: Parameters,
+    /// Commands that the target takes at once, as it told last.
+    pub window: u32,
+    /// Commands that we send at once.
+    pub commands: u16,
+    /// LUNs that the target shows.
+    pub luns: Vec<u16>,
+}
+
+/// The logical unit that was looked at.
+#[derive(Serialize)]
+pub struct Lun {
+    pub lun: u16,
+    pub vendor: String,
+    pub product: String,
+    pub identity: Option<String>,
+    pub capacity_bytes: u64,
+    pub block_size_bytes: u32,
+    pub physical_block_size_bytes: u32,
+    pub read_only: bool,
+    pub write_cache: bool,
+    pub thin: bool,
+}
+
+/// TEST UNIT READY, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RoundTrip {
+    pub count: usize,
+    pub min_us: u64,
+    pub median_us: u64,
+    pub max_us: u64,
+}
+
+/// A short measure of reads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Reads {
+    /// The median of reads of one block size each, one after the other.
+    pub small_bytes: usize,
+    pub small_median_us: u64,
+    /// Bytes per second of large reads in flight together.
+    pub large_bytes: usize,
+    pub large_depth: usize,
+    pub large_bytes_per_s: u64,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weight {
+    /// It cannot be used.
+    Broken,
+    /// It is slow, or will be trouble.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+/// What is wrong or slow, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub weight: Weight,
+    pub what: String,
+    pub hint: String,
+}
+
+/// Microseconds.
+pub fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Port {
+    /// It could be used.
+    pub fn is_up(&self) -> bool {
+        self.usable && self.state == "ACTIVE"
+    }
+}
+
+impl Report {
+    /// Takes what a probe saw.
+    pub fn take(&mut self, probe: &Probe) {
+        self.carrier = probe.carrier.clone();
+        self.portals = probe.portals.iter().map(ToString::to_string).collect();
+        self.addresses = probe.addresses.iter().map(ToString::to_string).collect();
+        self.resolved_in_us = us(probe.resolved_in);
+        let connection = |(address, took): &(std::net::SocketAddr, Result<Duration, String>)| Connection {
+            address: address.to_string(),
+            took_us: took.as_ref().ok().map(|took| us(*took)),
+            error: took.as_ref().err().cloned(),
+        };
+        self.connections = probe.connections.iter().map(connection).collect();
+        self.path = Path {
+            local: probe.route.local.map(|local| local.to_string()),
+            mtu_bytes: probe.route.mtu,
+            mss_bytes: probe.route.mss,
+            congestion_control: probe.route.congestion_control.clone(),
+            receive_buffer_bytes: probe.route.receive_buffer,
+            send_buffer_bytes: probe.route.send_buffer,
+        };
+        let exchange = |e: &lunar_initiator::Exchange| Exchange {
+            stage: e.stage,
+            offered: e.sent.clone(),
+            answered: e.received.clone(),
+            status: e.status.map(|(class, detail)| format!("{class:02x}{detail:02x}")),
+            took_us: e.took.map(us),
+        };
+        self.login = probe.exchanges.iter().map(exchange).collect();
+    }
+
+    /// What it waits for, and what to do about that; judged by what there is not yet.
+    pub fn waits_for(&self) -> (String, &'static str) {
+        let portal = self.portals.last().cloned().unwrap_or_default();
+        let is_connected = self.connections.iter().any(|c| c.error.is_none());
+        match self.login.last() {
+            _ if self.addresses.is_empty() => {
+                (format!("the address of {portal}"), "look at the name service of this host")
+            }
+            _ if !is_connected && self.by_device => (
+                format!("a connection to {portal} by an RDMA device"),
+                "is there a portal with provider verbs? Without provider=verbs here iWARP is done in software",
+            ),
+            _ if !is_connected => (
+                format!("a connection to {portal}"),
+                "a firewall may drop what is sent there; look at the network between (ping, traceroute)",
+            ),
+            _ if self.carrier.is_none() && self.transport == "iser" => (
+                format!("an RDMA connection to {portal}"),
+                "is it a portal of iSER? one of iSCSI over TCP waits for more: use iscsi:// there",
+            ),
+            _ if self.carrier.is_none() && self.transport == "srp" => (
+                format!("the answer to the login of SRP, to {portal}"),
+                "is it a portal of SRP? one of iSCSI over TCP waits for more: use iscsi:// there; else look at its log and its load",
+            ),
+            Some(last) if last.took_us.is_none() => (
+                format!("the answer to login request {}, to {portal}", self.login.len()),
+                "is it an iSCSI target that listens there? If so, look at its log and its load",
+            ),
+            _ => (
+                format!("{portal}, after a login that went well"),
+                "look at the target's log, and at the disk behind the LUN",
+            ),
+        }
+    }
+
+    /// The whole report for people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n  as {}\n", self.url, self.initiator);
+        self.way(&mut text);
+        self.steps(&mut text);
+        self.session(&mut text);
+        self.measures(&mut text);
+        text += "\n";
+        if self.findings.is_empty() {
+            text += "nothing is wrong with it\n";
+        }
+        for finding in &self.findings {
+            let weight = match finding.weight {
+                Weight::Broken => "broken",
+                Weight::Warning => "warning",
+                Weight::Note => "note",
+            };
+            _ = writeln!(text, "{weight}: {}\n  hint: {}", finding.what, finding.hint);
+        }
+        text
+    }
+
+    fn way(&self, text: &mut String) {
+        text.push_str("\nnetwork\n");
+        if self.portals.len() > 1 {
+            _ = writeln!(text, "  sent on: {}", self.portals.join(" -> "));
+        }
+        if !self.addresses.is_empty() {
+            _ = writeln!(text, "  name: {} in {}", self.addresses.join(", "), time(self.resolved_in_us));
+        }
+        for p in self.devices.iter().flatten().filter(|_| self.by_device) {
+            let addresses = p.addresses.join(", ");
+            _ = writeln!(text, "  device {}, port {}: {} {addresses}", p.device, p.port, p.state);
+        }
+        for c in &self.connections {
+            let end = c.took_us.map(time).or(c.error.clone()).unwrap_or_default();
+            _ = writeln!(text, "  connect {}: {end}", c.address);
+        }
+        if let (Some(mtu), Some(mss)) = (self.path.mtu_bytes, self.path.mss_bytes) {
+            let buffer = self.path.receive_buffer_bytes.unwrap_or(0);
+            let control = self.path.congestion_control.as_ref().map_or(String::new(), |c| format!(", {c}"));
+            _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes{control}");
+        }
+        if let Some(carrier) = self.carrier.as_ref().filter(|carrier| *carrier != "tcp") {
+            _ = writeln!(text, "  carried by {carrier}");
+        }
+    }
+
+    fn steps(&self, text: &mut String) {
+        for (n, step) in self.login.iter().enumerate() {
+            let took = step.took_us.map_or("no answer".into(), time);
+            _ = writeln!(text, "\nlogin, request {}: {} stage, {took}", n + 1, step.stage);
+            for (key, value) in &step.offered {
+                let answer = step.answered.iter().find(|(answered, _)| answered == key);
+                let answer = answer.map_or(String::new(), |(_, value)| format!("  -> {value}"));
+                _ = writeln!(text, "  {key}={value}{answer}");
+            }
+            let alone = |(key, _): &&(String, String)| step.offered.iter().all(|(offered, _)| offered != key);
+            for (key, value) in step.answered.iter().filter(alone) {
+                _ = writeln!(text, "  -> {key}={value}");
+            }
+        }
+    }
+
+    fn session(&self, text: &mut String) {
+        let Some(s) = &self.session else { return };
+        let p = &s.parameters;
+        _ = writeln!(text, "\nsession\n  {}", s.target);
+        _ = writeln!(text, "  authentication: {}", s.chap.unwrap_or("none"));
+        if self.transport == "tcp" {
+            _ = writeln!(text, "  digests: header {}, data {}", p.header_digest, p.data_digest);
+        }
+        _ = writeln!(text, "  window: {} commands; we send up to {}", s.window, s.commands);
+        let numbers: Vec<String> = s.luns.iter().take(16).map(ToString::to_string).collect();
+        let more = if s.luns.len() > numbers.len() { ", ..." } else { "" };
+        _ = writeln!(text, "  LUNs: {}{more}", numbers.join(", "));
+        let Some(lun) = &self.lun else { return };
+        let size = show_size(lun.capacity_bytes);
+        let identity = lun.identity.as_deref().unwrap_or("no identity");
+        _ = writeln!(text, "  LUN {}: {size}, {} {}, {identity}", lun.lun, lun.vendor, lun.product);
+        let (logical, physical) = (lun.block_size_bytes, lun.physical_block_size_bytes);
+        _ = writeln!(text, "  blocks of {logical} bytes, {physical} physical");
+    }
+
+    fn measures(&self, text: &mut String) {
+        let Some(r) = &self.round_trip else { return };
+        let (min, median, max) = (time(r.min_us), time(r.median_us), time(r.max_us));
+        _ = writeln!(text, "\nspeed\n  round trip: min {min}, median {median}, max {max} of {}", r.count);
+        let Some(r) = &self.reads else { return };
+        _ = writeln!(
+            text,
+            "  reads of {} bytes: {}; of {} bytes, {} at once: {:.1} MB/s",
+            r.small_bytes,
+            time(r.small_median_us),
+            r.large_bytes,
+            r.large_depth,
+            r.large_bytes_per_s as f64 / 1e6
+        );
+    }
+}
+
+fn time(us: u64) -> String {
+    if us < 10_000 { format!("{us} us") } else { format!("{:.1} ms", us as f64 / 1e3) }
+}

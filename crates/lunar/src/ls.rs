@@ -1,0 +1,263 @@
+//! `lunar ls`: targets and their logical units.
+
+use crate::advice::with_name;
+use crate::client::{self, Asked, json, run};
+use crate::discover::none;
+use crate::exit::Failure;
+use crate::say;
+use clap::Args;
+use lunar_initiator::{Error, Options, Session, Url};
+use lunar_server::config::show_size;
+use lunar_wire::iscsi::lun::decode;
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar ls 127.0.0.1
+  lunar ls iscsi://192.0.2.10/iqn.2026-11.org.example:disks
+  lunar ls iscsi://ann@192.0.2.10?password_file=ann.secret --json";
+
+/// How long a logical unit may take to become ready.
+const NOT_READY: Duration = Duration::from_secs(5);
+
+/// Arguments of `lunar ls`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Ls {
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    #[arg(value_name = "URL")]
+    url: String,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// A target.
+#[derive(Serialize)]
+struct Target {
+    target: String,
+    portal: String,
+    luns: Vec<Lun>,
+    /// Why it cannot be looked into.
+    error: Option<String>,
+    /// The errors of its portals that cannot be reached.
+    #[serde(skip)]
+    unreachable: Vec<Error>,
+}
+
+/// One of its logical units.
+#[derive(Default, Serialize)]
+struct Lun {
+    lun: u16,
+    url: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    vendor: String,
+    product: String,
+    revision: String,
+    serial: Option<String>,
+    identity: Option<String>,
+    capacity_bytes: u64,
+    block_size_bytes: u32,
+    read_only: bool,
+    /// Why it cannot be looked at.
+    error: Option<String>,
+}
+
+/// The text to print; what cannot be logged in to is told on stderr.
+///
+/// # Errors
+/// When nothing can be listed: those of discovery, or of the only login.
+pub fn ls(args: Ls) -> Result<String, Failure> {
+    let url = client::url(&args.url)?;
+    let asked = url.clone();
+    let targets = run(args.asked, move || async move { look(&asked).await });
+    let targets = targets.map_err(|failure| with_name(&url, failure))?;
+    targets.iter().for_each(warn);
+    if args.asked.json {
+        return Ok(json(&targets)?);
+    }
+    Ok(targets.iter().map(text).collect())
+}
+
+/// Writes to stderr why a target is listed without LUNs, and which of its portals cannot be reached.
+fn warn(Target { target, error, unreachable, .. }: &Target) {
+    for e in unreachable {
+        let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        say::line(format_args!("warning: {target}: {}{hint}", e.what));
+    }
+    if let Some(error) = error {
+        say::line(format_args!("warning: {target}: {error}"));
+    }
+}
+
+/// Every target that the URL means.
+async fn look(url: &Url) -> Result<Vec<Target>, Failure> {
+    let mut options = url.options()?;
+    // One that is not ready is listed as such.
+    options.timeouts.busy = NOT_READY;
+    let Some(target) = &url.target else { return look_around(url, &options).await };
+    let session = Session::open(url.portal.clone(), target, options).await?;
+    Ok(vec![of_session(url, session).await?])
+}
+
+/// All targets of a portal; an error only if none of them lets us in.
+async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failure> {
+    let found = lunar_initiator::discover(url.portal.clone(), options).await?;
+    if found.is_empty() {
+        return Err(none(&url.portal));
+    }
+    let (mut targets, mut first) = (Vec::new(), None);
+    for one in found {
+        let ways = lunar_initiator::ways(url, one);
+        let mut unreachable = Vec::new();
+        let entered = enter(&ways, options, &mut unreachable).await;
+        let target = entered.unwrap_or_else(|error| {
+            let target = refused(&ways[0], &error);
+            first.get_or_insert(error);
+            target
+        });
+        targets.push(Target { unreachable, ..target });
+    }
+    match first {
+        Some(error) if targets.iter().all(|target| target.error.is_some()) => Err(error.into()),
+        _ => Ok(targets),
+    }
+}
+
+fn refused(url: &Url, error: &Error) -> Target {
+    Target {
+        target: url.target.clone().unwrap_or_default(),
+        portal: url.portal.to_string(),
+        luns: Vec::new(),
+        error: Some(error.what.clone()),
+        unreachable: Vec::new(),
+    }
+}
+
+async fn enter(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<Target, Error> {
+    let (url, session) = lunar_initiator::log_in(ways, options, |e| unreachable.push(e)).await?;
+    of_session(&url, session).await
+}
+
+async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {
+    let numbers = match url.lun {
+        Some(lun) => vec![lun],
+        None => lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect(),
+    };
+    let facts = session.facts();
+    let mut luns = Vec::new();
+    for number in numbers {
+        luns.push(lun(&url.at(&facts.target, Some(number)), number, &session).await?);
+    }
+    if let Err(e) = session.close().await {
+        tracing::info!("{}: logout: {e}", facts.target);
+    }
+    let portal = facts.portal.to_string();
+    Ok(Target { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })
+}
+
+/// One logical unit. One that was asked for by name has to be there.
+async fn lun(url: &Url, number: u16, session: &Session) -> Result<Lun, Error> {
+    let told = Lun { lun: number, url: url.plain(), ..Lun::default() };
+    Ok(match lunar_initiator::properties(session, number).await {
+        Ok(p) => Lun {
+            kind: kind(p.device_type),
+            capacity_bytes: p.capacity(),
+            block_size_bytes: p.block_size,
+            read_only: p.read_only,
+            vendor: p.vendor,
+            product: p.product,
+            revision: p.revision,
+            serial: p.serial,
+            identity: p.designator,
+            ..told
+        },
+        Err(e) if e.sense.is_some() => Lun { error: Some(e.to_string()), ..told },
+        Err(e) => return Err(e),
+    })
+}
+
+/// Peripheral device types (SPC-5 section 6.6.2).
+fn kind(device_type: u8) -> &'static str {
+    const NAMES: [(u8, &str); 10] = [
+        (0x00, "disk"),
+        (0x01, "tape"),
+        (0x03, "processor"),
+        (0x05, "cdrom"),
+        (0x07, "optical"),
+        (0x08, "changer"),
+        (0x0c, "controller"),
+        (0x0d, "enclosure"),
+        (0x0e, "rbc"),
+        (0x14, "zoned"),
+    ];
+    NAMES.iter().find(|row| row.0 == device_type).map_or("other", |row| row.1)
+}
+
+/// A target and its logical units, for people.
+fn text(target: &Target) -> String {
+    let mut text = format!("{} at {}\n", target.target, target.portal);
+    if let Some(error) = &target.error {
+        _ = writeln!(text, "  {error}");
+    } else if target.luns.is_empty() {
+        text += "  no LUNs\n";
+    }
+    for lun in &target.luns {
+        let prefix = format!("LUN {}: ", lun.lun);
+        // An error may name its LUN already.
+        let error = lun.error.as_ref().map(|error| error.strip_prefix(&prefix).unwrap_or(error).to_owned());
+        _ = writeln!(text, "  {prefix}{}", error.unwrap_or_else(|| line(lun)));
+    }
+    text
+}
+
+fn line(lun: &Lun) -> String {
+    let mut parts = vec![lun.kind.to_owned()];
+    if lun.capacity_bytes > 0 {
+        parts.push(show_size(lun.capacity_bytes));
+    }
+    parts.push(format!("{} {}", lun.vendor, lun.product));
+    parts.extend(lun.identity.clone());
+    if lun.read_only {
+        parts.push("read-only".into());
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_reads_as_it_should() {
+        let lun = Lun {
+            kind: kind(5),
+            vendor: "LUNAR".into(),
+            product: "CD".into(),
+            identity: Some("naa.3".into()),
+            capacity_bytes: 1 << 30,
+            read_only: true,
+            ..Lun::default()
+        };
+        let away = Lun { lun: 1, error: Some("not ready".into()), ..Lun::default() };
+        let mut target = Target {
+            target: "iqn.x".into(),
+            portal: "h:1".into(),
+            luns: vec![lun, away],
+            error: None,
+            unreachable: Vec::new(),
+        };
+        assert_eq!(
+            text(&target),
+            "iqn.x at h:1\n  LUN 0: cdrom, 1 GiB, LUNAR CD, naa.3, read-only\n  LUN 1: not ready\n"
+        );
+        target.luns[1].error = Some("LUN 1: not ready".into());
+        assert!(text(&target).ends_with("\n  LUN 1: not ready\n"), "named once");
+        target.luns.clear();
+        assert_eq!(text(&target), "iqn.x at h:1\n  no LUNs\n");
+        assert_eq!(kind(0x1f), "other");
+    }
+}

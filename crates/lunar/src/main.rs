@@ -1,0 +1,228 @@
+//! The `lunar` command.
+#![forbid(unsafe_code)]
+
+mod advice;
+mod args;
+mod attach;
+mod bench;
+mod captive;
+mod check;
+mod client;
+mod copy;
+mod discover;
+mod doctor;
+mod exit;
+mod hex;
+mod info;
+mod ls;
+mod paste;
+mod pr;
+mod rdma;
+mod router;
+mod say;
+mod scsi;
+mod serve;
+mod server;
+mod session;
+mod stderr;
+mod tree;
+mod unit;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use exit::Failure;
+use lunar_server::{Cause, Problem};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::SIGXFSZ;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io;
+use std::panic::PanicHookInfo;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+fn main() -> ExitCode {
+    stderr::start();
+    let _last_words = stderr::LastWords;
+    std::panic::set_hook(Box::new(panicked));
+    prepare();
+    let ended = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(e) if e.use_stderr() => return not_understood(&e),
+        // What was asked for is help, or the version.
+        Err(e) => say::written(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
+    };
+    match ended {
+        Ok(code) => code,
+        Err(failure) => {
+            say::report(&failure.problems);
+            failure.into()
+        }
+    }
+}
+
+/// What every command needs of its process. Without it, a command still does what it can.
+fn prepare() {
+    // A write beyond the limit on file sizes is then an error of that write, and not the end of the process. A signal that
+    // is caught is the usual one again in children, other than one that is ignored.
+    _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+
+    _ = lunar_runtime::descriptors::raise();
+    without_core_dumps();
+}
+
+/// Memory may hold secrets and data of hosts: neither goes into a core file. The limit is not asked where a program takes core
+/// dumps; that gets no memory by the filter. Unlike a process that is not dumpable, this one stays open to its user in /proc.
+fn without_core_dumps() {
+    let core = getrlimit(Resource::Core);
+    _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..core });
+    _ = std::fs::write("/proc/self/coredump_filter", "0");
+}
+
+/// The command line is wrong.
+fn not_understood(e: &clap::Error) -> ExitCode {
+    let text = e.render();
+    say::err(if say::colours(&io::stderr()) { text.ansi().to_string() } else { text.to_string() });
+    ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2))
+}
+
+/// As the standard library reports a panic, but a stderr that is stuck or full stops nothing.
+fn panicked(info: &PanicHookInfo) {
+    let thread = std::thread::current();
+    let backtrace = Backtrace::capture();
+    let backtrace = match backtrace.status() {
+        BacktraceStatus::Captured => format!("\n{backtrace}"),
+        _ => String::new(),
+    };
+    say::line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
+}
+
+/// Prints what a command found out, also if something failed.
+fn said((text, failure): (String, Option<Failure>)) -> Result<ExitCode, Failure> {
+    say::out(text)?;
+    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Serve(args) => {
+            log("info")?;
+            return Ok(serve::serve(args, server::start)?);
+        }
+        Command::Discover(args) => {
+            log("warn")?;
+            say::out(discover::discover(args)?)?
+        }
+        Command::Ls(args) => {
+            log("warn")?;
+            say::out(ls::ls(args)?)?
+        }
+        Command::Doctor(args) => {
+            log("warn")?;
+            return said(doctor::doctor(args)?);
+        }
+        Command::Rdma(command) => say::out(rdma::rdma(&command)?)?,
+        Command::Check { file, media } => say::out(check::check(&file, media)?)?,
+        Command::Info(args) => {
+            log("warn")?;
+            say::out(info::info(args)?)?
+        }
+        Command::Pr(args) => {
+            log("warn")?;
+            say::out(pr::pr(args)?)?
+        }
+        Command::Scsi(args) => {
+            log("warn")?;
+            return scsi::scsi(args);
+        }
+        Command::Copy(args) => {
+            log("warn")?;
+            return copy::copy(args);
+        }
+        Command::Bench(args) => {
+            log("warn")?;
+            return bench::bench(*args);
+        }
+        Command::Attach(args) => {
+            log("info")?;
+            attach::attach(args)?
+        }
+        Command::Attached(args) => {
+            log("warn")?;
+            say::out(attach::list::list(args)?)?
+        }
+        Command::Detach(args) => {
+            log("warn")?;
+            say::out(attach::detach::detach(args)?)?
+        }
+        Command::Session(command) => return said(session::session(command)?),
+        Command::Router(command) => say::out(router::router(command)?)?,
+        Command::Diff { file, asked } => say::out(router::diff(file.as_deref(), &asked)?)?,
+        Command::Apply(args) => say::out(router::apply(&args)?)?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
+            say::out(script)?;
+        }
+        Command::Man { command } => say::out(manual(command.as_deref())?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs go to stderr; LUNAR_LOG says which, or this level.
+fn log(level: &str) -> Result<(), Problem> {
+    let filter = match std::env::var("LUNAR_LOG") {
+        Ok(text) if !text.is_empty() => filter(&text)?,
+        _ => tracing_subscriber::EnvFilter::new(level),
+    };
+    let ansi = say::colours(&io::stderr());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(ansi)
+        .log_internal_errors(false)
+        .with_writer(stderr::Log)
+        .init();
+    Ok(())
+}
+
+/// What may stand alone in LUNAR_LOG.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What LUNAR_LOG chooses: a level, and levels of parts. The library takes any other word for the name of a
+/// part, and then nothing at all is logged.
+fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+    if let Some(word) = unknown {
+        let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
+        let hint =
+            "set it to error, warn, info, debug or trace; a part has one of its own: warn,lunar_target=debug";
+        return Err(Problem::new(what, hint));
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
+        Problem::new(
+            format!("LUNAR_LOG is not understood: {e}"),
+            "set it to error, warn, info, debug or trace",
+        )
+    })
+}
+
+/// A manual page, of lunar itself or of one of its commands.
+fn manual(name: Option<&str>) -> Result<String, Problem> {
+    let mut lunar = Cli::command();
+    lunar.build();
+    let command = match name {
+        None => lunar,
+        Some(name) => match lunar.find_subcommand(name) {
+            Some(command) => command.clone(),
+            None => {
+                let what = format!("lunar has no command \"{}\"", name.escape_debug());
+                return Err(Problem::new(what, "lunar --help lists them").because(Cause::Argument));
+            }
+        },
+    };
+    let mut page = Vec::new();
+    let rendered = clap_mangen::Man::new(command).render(&mut page);
+    rendered.map_err(|e| Problem::new(format!("cannot write the page: {e}"), "try lunar --help"))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}

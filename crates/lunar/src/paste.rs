@@ -1,0 +1,520 @@
+//! What `lunar serve` prints when it serves: where it listens, and lines to paste.
+
+use lunar_proto::chap::Algorithm;
+use lunar_server::config::router::Map;
+use lunar_server::config::{Config, Lun, Target};
+use lunar_target::Bound;
+use lunar_target::srp::port_id;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// No more LUNs of a target are listed.
+const LISTED: usize = 8;
+/// No more targets have lines to paste.
+const TARGETS: usize = 8;
+
+/// The first LUN as a client on this host reaches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// ADDR:PORT.
+    pub portal: String,
+    /// iSCSI name of the target.
+    pub target: String,
+    /// `iscsi://ADDR:PORT/IQN/LUN`; `iser://` if the portal carries nothing else.
+    pub url: String,
+    /// `iser://ADDR:PORT/IQN/LUN`, where the portal carries that.
+    pub iser: Option<String>,
+    /// `srp://ADDR:PORT/ID_EXT/LUN`, where a portal for SRP has a target.
+    pub srp: Option<String>,
+    /// The CHAP user to log in as, where the target wants one.
+    pub user: Option<String>,
+}
+
+/// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
+pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
+    let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
+    let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
+    // The command has a user and a secret of its own, if it needs them.
+    Some(Reach { srp, ..reach_of(target, portals, None, |bound| local(bound.address).to_string())? })
+}
+
+/// The first LUN of a target for a CHAP user, where `place` says that a portal is.
+fn reach_of(
+    target: &Target,
+    portals: &[Bound],
+    user: Option<String>,
+    place: fn(&Bound) -> String,
+) -> Option<Reach> {
+    let lun = target.luns.keys().next()?;
+    let bound = portals.iter().find(|bound| leads_to(target, bound))?;
+    let (portal, transports) = (place(bound), bound.transports);
+    let at = user.as_deref().map_or(portal.clone(), |user| format!("{user}@{portal}"));
+    let verbs = transports.by_devices().then_some("provider=verbs");
+    let secret = user.is_some().then_some("password_file=SECRET_FILE");
+    let keys = |list: [Option<&str>; 2]| {
+        let keys: Vec<&str> = list.into_iter().flatten().collect();
+        if keys.is_empty() { String::new() } else { format!("?{}", keys.join("&")) }
+    };
+    let iser = transports.iser.then(|| format!("iser://{at}/{}/{lun}{}", target.name, keys([verbs, secret])));
+    let tcp = transports.tcp.then(|| format!("iscsi://{at}/{}/{lun}{}", target.name, keys([None, secret])));
+    let url = tcp.or_else(|| iser.clone())?;
+    Some(Reach { portal, target: target.name.clone(), url, iser, srp: None, user })
+}
+
+/// A portal for iSCSI has this target.
+fn leads_to(target: &Target, bound: &Bound) -> bool {
+    !bound.transports.srp && target.portal_groups.contains(&bound.tag)
+}
+
+/// A CHAP user of a target that lets nobody in without CHAP.
+fn chap_user(target: &Target) -> Option<String> {
+    let mut users = target.access.iter().map(|entry| entry.chap.as_ref());
+    let first = users.next()??.first()?.name.clone();
+    users.all(|users| users.is_some()).then_some(first)
+}
+
+/// Where a client on this host connects to: an unspecified address cannot be connected to everywhere.
+fn local(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Where other hosts connect to. For an unspecified address it is the one by which this host reaches others.
+fn public(bound: &Bound) -> String {
+    match (&bound.advertise, bound.address) {
+        (None, address) if address.ip().is_unspecified() => {
+            anywhere(outgoing(address).unwrap_or_else(|| local(address)))
+        }
+        _ => told_address(bound),
+    }
+}
+
+/// An address as other hosts write it: the zone of a link-local one is the name of their own interface (RFC 4007).
+fn anywhere(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            format!("[{}%INTERFACE]:{}", v6.ip(), v6.port())
+        }
+        _ => address.to_string(),
+    }
+}
+
+/// The address from which this host would send to others: nothing is sent to find it. None without a route.
+fn outgoing(address: SocketAddr) -> Option<SocketAddr> {
+    // Documentation addresses (RFC 5737, RFC 3849) follow the default route.
+    let far: SocketAddr = if address.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" }.parse().ok()?;
+    let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).ok()?;
+    socket.connect(far).ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_unspecified()).then(|| SocketAddr::new(own, address.port()))
+}
+
+/// All that is printed, with `ready` at its end.
+pub fn banner(config: &Config, portals: &[Bound]) -> String {
+    let mut text = String::new();
+    for Bound { address, tag, transports, .. } in portals {
+        let what = if transports.by_rdma() { format!(", for {transports}") } else { String::new() };
+        _ = writeln!(text, "listening on {address}, portal group {tag}{what}");
+    }
+    for target in &config.targets {
+        _ = writeln!(text, "\n{}", target.name);
+        for (number, lun) in target.luns.iter().take(LISTED) {
+            _ = writeln!(text, "  LUN {number}: {}", describe(lun));
+        }
+        if target.luns.len() > LISTED {
+            _ = writeln!(text, "  and {} more", target.luns.len() - LISTED);
+        }
+    }
+    // One that is offline refuses each login.
+    let served = config.targets.iter().filter(|target| !target.offline);
+    let reached = served.filter_map(|target| {
+        let by = |portals: &[Bound]| reach_of(target, portals, chap_user(target), public);
+        Some((by(portals)?, by(&of_other_version(target, portals))))
+    });
+    let (reached, others): (Vec<Reach>, Vec<Option<Reach>>) = reached.take(TARGETS).unzip();
+    text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
+    text + &srp(config, portals) + "\nready\n"
+}
+
+/// Where the first portal of a target takes all addresses of one IP version: those that do so for the other version.
+fn of_other_version(target: &Target, portals: &[Bound]) -> Vec<Bound> {
+    let Some(first) = portals.iter().find(|bound| leads_to(target, bound)) else { return Vec::new() };
+    let takes_all = |bound: &Bound| bound.advertise.is_none() && bound.address.ip().is_unspecified();
+    let is_other = |bound: &&Bound| takes_all(bound) && bound.address.is_ipv4() != first.address.is_ipv4();
+    if takes_all(first) { portals.iter().filter(is_other).cloned().collect() } else { Vec::new() }
+}
+
+/// Lines to paste that lead to the first LUN of each target; `others` are ways by the other IP version.
+fn lines(config: &Config, reached: &[Reach], others: &[Reach]) -> String {
+    if reached.is_empty() {
+        return String::new();
+    }
+    let is_tcp = |reach: &&Reach| Some(&reach.url) != reach.iser.as_ref();
+    let by_tcp: Vec<&Reach> = reached.iter().filter(is_tcp).collect();
+    let by_iser: Vec<&Reach> = reached.iter().filter(|reach| reach.iser.is_some()).collect();
+    let urls = |reach: &Reach| {
+        let iser = reach.iser.iter().filter(|iser| **iser != reach.url);
+        iser.fold(format!("  {}\n", reach.url), |text, iser| text + &format!("  {iser}\n"))
+    };
+    let other = |reach: &Reach| others.iter().find(|other| other.target == reach.target);
+    let both = |reach: &Reach| urls(reach) + &other(reach).map(urls).unwrap_or_default();
+    let mut text = "\nURL:\n".to_owned() + &reached.iter().map(both).collect::<String>();
+    // Two logins would make two disks of one.
+    if let Some((first, other)) = reached.iter().find_map(|reach| Some((reach, other(reach)?))) {
+        text += &format!("Either {} or {}: both lead to the same portal group\n", first.portal, other.portal);
+    }
+    if !by_tcp.is_empty() {
+        text += &format!("Linux (as root):\n{}", open_iscsi(config, &by_tcp, ""));
+    }
+    if !by_iser.is_empty() {
+        // open-iscsi has an interface of this name.
+        text += &format!("Linux over iSER (as root):\n{}", open_iscsi(config, &by_iser, " -I iser"));
+    }
+    // QEMU has no iSER.
+    let images: String = by_tcp.iter().map(|reach| qemu(config, reach)).collect();
+    if images.is_empty() { text } else { text + "QEMU:\n" + &images }
+}
+
+/// QEMU takes a secret in the URL alone, and its library has no CHAP algorithm but MD5.
+fn qemu(config: &Config, Reach { url, user, target, .. }: &Reach) -> String {
+    let Some(user) = user else { return format!("  qemu-img info {url}\n") };
+    if !has_md5(config) {
+        return format!(
+            "  # {target}: QEMU proves itself by MD5 only, and `chap_algorithms` has no \"md5\"\n"
+        );
+    }
+    let plain = url.split('?').next().unwrap_or(url);
+    let with_secret = plain.replacen(&format!("{user}@"), &format!("{user}%SECRET@"), 1);
+    format!("  qemu-img info \"{with_secret}\"\n")
+}
+
+fn has_md5(config: &Config) -> bool {
+    config.session.chap_algorithms.contains(&Algorithm::Md5)
+}
+
+/// Lines for open-iscsi, by the interface that an option names: discovery once for each portal, a login for each target.
+/// Where discovery is not open to all, a line makes the record of the target.
+fn open_iscsi(config: &Config, reached: &[&Reach], interface: &str) -> String {
+    let can_discover = !config.discovery.disabled && config.discovery.chap.is_none();
+    let mut text = String::new();
+    for (n, Reach { portal, target, user, .. }) in reached.iter().enumerate() {
+        let node = format!("  iscsiadm -m node -T {target} -p {portal}{interface}");
+        if !can_discover {
+            _ = writeln!(text, "{node} -o new");
+        } else if reached[..n].iter().all(|before| before.portal != *portal) {
+            _ = writeln!(text, "  iscsiadm -m discovery -t sendtargets -p {portal}{interface}");
+        }
+        for (key, value) in user.iter().flat_map(|user| chap_settings(config, user)) {
+            _ = writeln!(text, "{node} -o update -n node.session.auth.{key} -v {value}");
+        }
+        _ = writeln!(text, "{node} --login");
+    }
+    text
+}
+
+/// Settings of open-iscsi for a CHAP user. It offers MD5 alone unless it is set otherwise.
+fn chap_settings(config: &Config, user: &str) -> Vec<(&'static str, String)> {
+    let names = config.session.chap_algorithms.iter().map(|algorithm| algorithm.name().to_uppercase());
+    let algorithms = (!has_md5(config)).then(|| ("chap_algs", names.collect::<Vec<_>>().join(",")));
+    let basic = [("authmethod", "CHAP".into()), ("username", user.into()), ("password", "SECRET".into())];
+    basic.into_iter().chain(algorithms).collect()
+}
+
+/// A way to a target by SRP.
+struct BySrp {
+    url: String,
+    /// For Linux hosts.
+    line: String,
+    target: String,
+}
+
+/// What leads to targets by SRP, once for each portal and target.
+fn ways_by_srp(config: &Config, portals: &[Bound]) -> Vec<BySrp> {
+    let mut ways = Vec::new();
+    for portal in portals.iter().filter(|portal| portal.transports.srp) {
+        let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
+        for (name, lun) in targets_of(config, portal.tag).into_iter().take(LISTED) {
+            let (id, here) = (port_id(name).guid(), local(portal.address));
+            let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
+            ways.push(BySrp {
+                url: format!("srp://{here}/{id:016x}{lun}{provider}"),
+                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", told_address(portal)),
+                target: name.to_owned(),
+            });
+        }
+    }
+    ways
+}
+
+/// Where other hosts find a portal.
+fn told_address(portal: &Bound) -> String {
+    match &portal.advertise {
+        Some(told) if told.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => told.clone(),
+        Some(told) => format!("{told}:{}", portal.address.port()),
+        None => anywhere(local(portal.address)),
+    }
+}
+
+fn srp(config: &Config, portals: &[Bound]) -> String {
+    let ways = ways_by_srp(config, portals);
+    if ways.is_empty() {
+        return String::new();
+    }
+    // Identifiers do not tell which target they are of; a shell does not mind.
+    let whose = |way: &BySrp| if ways.len() > 1 { format!("    # {}", way.target) } else { String::new() };
+    let urls: String = ways.iter().map(|way| format!("  {}{}\n", way.url, whose(way))).collect();
+    let lines: String = ways.iter().map(|way| format!("  {}\n", way.line)).collect();
+    format!(
+        "URL of SRP:\n{urls}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
+    )
+}
+
+/// Names of the targets of a portal group that have LUNs, with the first of these; routers' whose LUNs are told upstream
+/// have none here, and those whose names are, are not among them.
+fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
+    // SRP has no CHAP.
+    let is_open = |target: &&Target| !target.offline && chap_user(target).is_none();
+    let own = config.targets.iter().filter(|target| target.portal_groups.contains(&tag)).filter(is_open);
+    let own = own.filter_map(|target| Some((target.name.as_str(), Some(*target.luns.keys().next()?))));
+    let routers = config.routers.iter().filter(|router| router.portal_groups.contains(&tag));
+    let routed = routers.flat_map(|router| &router.targets).filter_map(|target| match &target.map {
+        Map::Transparent { .. } => None,
+        Map::Target { name, .. } => Some((name.as_str(), None)),
+        Map::Lun { name, luns } => Some((name.as_str(), luns.keys().next().copied())),
+    });
+    own.chain(routed).collect()
+}
+
+fn describe(lun: &Lun) -> String {
+    let what = &lun.source;
+    if lun.read_only { format!("{what}, read-only") } else { what.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_target::setup::Transports;
+
+    const SOURCE: &str = "[[portal_group]]\ntag = 1\nportals = [\"0.0.0.0:0\"]\n[[portal_group]]\ntag = 2\n\
+        portals = [\"[::1]:0\"]\n[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target]]\n\
+        name = \"iqn.2026-11.org.example:b\"\nportal_groups = [2]\n[[target.lun]]\nlun = 3\nbackend = \"null\"\n\
+        size = \"1T\"\nread_only = true\n";
+
+    fn bound(address: &str, tag: u16, transports: Transports) -> Bound {
+        Bound { address: address.parse().unwrap(), tag, advertise: None, transports }
+    }
+
+    fn portals() -> Vec<Bound> {
+        vec![bound("0.0.0.0:3260", 1, Transports::TCP), bound("[::1]:4000", 2, Transports::TCP)]
+    }
+
+    #[test]
+    fn a_portal_for_srp_is_told_with_the_port_of_each_target() {
+        let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let portals = [bound("[::1]:5555", 2, Transports::SRP)];
+        assert_eq!(reach(&config, &portals), None);
+        let text = banner(&config, &portals);
+        let line = "\n  id_ext=21c2f69f0bcae0f6,ioc_guid=21c2f69f0bcae0f6,dest=[::1]:5555\n";
+        assert!(text.starts_with("listening on [::1]:5555, portal group 2, for SRP\n"), "{text}");
+        assert!(text.contains(line), "{text}");
+        assert!(
+            text.contains("\nURL of SRP:\n  srp://[::1]:5555/21c2f69f0bcae0f6/3\nSRP, to /sys/"),
+            "{text}"
+        );
+        let verbs = Transports { provider: lunar_target::setup::Provider::Verbs, ..Transports::SRP };
+        let text = banner(&config, &[bound("[::1]:5555", 2, verbs)]);
+        assert!(text.contains("/21c2f69f0bcae0f6/3?provider=verbs\n"), "{text}");
+        assert!(
+            text.starts_with("listening on [::1]:5555, portal group 2, for SRP by RDMA devices\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_way_by_srp_is_told_with_its_target_and_where_others_find_it() {
+        let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let told = |advertise: &str| Bound {
+            advertise: Some(advertise.into()),
+            ..bound("[::1]:5555", 2, Transports::SRP)
+        };
+        let text = banner(&config, &[told("192.0.2.9"), told("[2001:db8::9]:6666")]);
+        for dest in ["192.0.2.9:5555", "[2001:db8::9]:6666"] {
+            assert!(text.contains(&format!(",dest={dest}\n")), "{text}");
+        }
+        let url = "\n  srp://[::1]:5555/21c2f69f0bcae0f6/3    # iqn.2026-11.org.example:b\n";
+        assert!(text.contains(url), "{text}");
+    }
+
+    #[test]
+    fn targets_of_routers_are_told_over_srp_by_the_names_that_they_have_here() {
+        let source = "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:0\", transport = [\"srp\"] }]\n\
+            [router.r1.upstream.u]\nurls = [\"iscsi://[::1]/iqn.2026-11.org.example:far\"]\n\
+            [[router.r1.target]]\nmap = \"target\"\nname = \"iqn.2026-11.org.example:b\"\nupstream = \"u\"\n\
+            access = \"all\"\n";
+        let config = lunar_server::config::parse(source, "t.toml".as_ref()).unwrap();
+        let text = banner(&config, &[bound("[::1]:5555", 1, Transports::SRP)]);
+        assert!(text.contains("\n  srp://[::1]:5555/21c2f69f0bcae0f6\nSRP, to"), "{text}");
+    }
+
+    #[test]
+    fn the_banner() {
+        let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        assert_eq!(
+            banner(&config, &portals()),
+            "listening on 0.0.0.0:3260, portal group 1\nlistening on [::1]:4000, portal group 2\n\n\
+             iqn.2026-11.org.example:a\n\niqn.2026-11.org.example:b\n  LUN 3: null, 1 TiB, read-only\n\n\
+             URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n\
+             Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p [::1]:4000\n  \
+             iscsiadm -m node -T iqn.2026-11.org.example:b -p [::1]:4000 --login\n\
+             QEMU:\n  qemu-img info iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n\nready\n"
+        );
+    }
+
+    /// The configuration of an open target a and a target b with CHAP, with more sections before them.
+    fn guarded(case: &str, more: &str) -> Config {
+        let folder = std::env::temp_dir().join(format!("lunar-paste-{case}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let secret = folder.join("ann.secret");
+        std::fs::write(&secret, "sixteen bytes ok").unwrap();
+        std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
+        let source = format!(
+            "{more}[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann.secret\"\n\
+             [[target]]\nname = \"iqn.2026-11.org.example:a\"\n{lun}\
+             [[target]]\nname = \"iqn.2026-11.org.example:b\"\n{lun}[[target.access]]\nchap = [\"ann\"]\n"
+        );
+        let config = lunar_server::config::parse(&source, &folder.join("t.toml"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        config.map_err(|list| list[0].to_string()).unwrap()
+    }
+
+    #[test]
+    fn banner_has_lines_for_every_target_and_its_chap_user() {
+        let config = guarded("chap", "");
+        let portals = [bound("192.0.2.7:3260", 1, Transports::TCP)];
+        let text = banner(&config, &portals);
+        let b = "iqn.2026-11.org.example:b -p 192.0.2.7:3260";
+        for line in [
+            "URL:\n  iscsi://192.0.2.7:3260/iqn.2026-11.org.example:a/0\n",
+            "iscsi://ann@192.0.2.7:3260/iqn.2026-11.org.example:b/0?password_file=SECRET_FILE\n",
+            &format!("iscsiadm -m node -T {b} -o update -n node.session.auth.username -v ann\n"),
+            &format!("iscsiadm -m node -T {b} -o update -n node.session.auth.password -v SECRET\n"),
+            &format!("iscsiadm -m node -T {b} --login\n"),
+            "qemu-img info \"iscsi://ann%SECRET@192.0.2.7:3260/iqn.2026-11.org.example:b/0\"\n",
+        ] {
+            assert_eq!(text.matches(line).count(), 1, "{line}{text}");
+        }
+        assert_eq!(text.matches("-m discovery").count(), 1, "{text}");
+        assert!(!text.contains("sixteen"), "{text}");
+        assert_eq!(reach(&config, &portals).unwrap().user, None);
+    }
+
+    #[test]
+    fn banner_without_md5_has_no_command_that_needs_it() {
+        let config = guarded("md5", "[session]\nchap_algorithms = [\"sha3-256\", \"sha1\"]\n");
+        let text = banner(&config, &[bound("192.0.2.7:3260", 1, Transports::TCP)]);
+        let why =
+            "  # iqn.2026-11.org.example:b: QEMU proves itself by MD5 only, and `chap_algorithms` has no";
+        for line in [why, "qemu-img info iscsi://", "node.session.auth.chap_algs -v SHA3-256,SHA1\n"] {
+            assert_eq!(text.matches(line).count(), 1, "{line}{text}");
+        }
+        assert_eq!(text.matches("qemu-img").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn banner_has_no_discovery_where_it_is_not_open() {
+        let portals = [bound("192.0.2.7:3260", 1, Transports::TCP)];
+        for (case, closed) in [("off", "enabled = false"), ("by-chap", "chap = [\"ann\"]")] {
+            let text = banner(&guarded(case, &format!("[discovery]\n{closed}\n")), &portals);
+            let new = "  iscsiadm -m node -T iqn.2026-11.org.example:a -p 192.0.2.7:3260 -o new\n";
+            assert!(text.contains(new) && !text.contains("-m discovery"), "{text}");
+        }
+    }
+
+    #[test]
+    fn banner_has_no_line_for_a_target_that_is_offline() {
+        let mut config = guarded("offline", "");
+        config.targets[0].offline = true;
+        let text = banner(&config, &[bound("192.0.2.7:3260", 1, Transports::TCP)]);
+        assert!(!text.contains("example:a/0") && text.contains("example:b/0"), "{text}");
+    }
+
+    #[test]
+    fn banner_has_no_line_by_srp_for_a_target_with_chap() {
+        let text = banner(&guarded("srp", ""), &[bound("192.0.2.7:5555", 1, Transports::SRP)]);
+        assert_eq!(text.matches("id_ext=").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn link_local_address_has_the_interface_of_the_reader() {
+        let bound = bound("[fe80::1%3]:3260", 1, Transports::TCP);
+        assert_eq!(public(&bound), "[fe80::1%INTERFACE]:3260");
+    }
+
+    #[test]
+    fn banner_names_an_address_that_other_hosts_reach() {
+        let any = bound("0.0.0.0:3260", 1, Transports::TCP);
+        let own = outgoing(any.address).unwrap_or_else(|| local(any.address));
+        assert_eq!(public(&any), own.to_string());
+        assert!(!own.ip().is_unspecified());
+        assert_eq!(public(&Bound { advertise: Some("disks.example".into()), ..any }), "disks.example:3260");
+    }
+
+    #[test]
+    fn banner_names_an_address_of_each_ip_version() {
+        let source = SOURCE.replace("portal_groups = [2]", "portal_groups = [1]");
+        let config = lunar_server::config::parse(&source, "t.toml".as_ref()).unwrap();
+        let (v6, v4) = (bound("[::]:3260", 1, Transports::TCP), bound("0.0.0.0:3260", 1, Transports::TCP));
+        let text = banner(&config, &[v6.clone(), v4.clone()]);
+        for portal in [public(&v6), public(&v4)] {
+            assert!(text.contains(&format!("  iscsi://{portal}/iqn.2026-11.org.example:b/3\n")), "{text}");
+        }
+        assert!(text.contains(&format!("Either {} or {}:", public(&v6), public(&v4))), "{text}");
+        assert_eq!(text.matches("--login").count(), 1, "{text}");
+        assert!(!banner(&config, &[v4]).contains("Either"));
+    }
+
+    #[test]
+    fn a_portal_tells_of_what_it_carries() {
+        let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let both = Transports { iser: true, ..Transports::TCP };
+        let told = |transports| banner(&config, &[bound("[::1]:4000", 2, transports)]);
+        let text = told(both);
+        let urls = "URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n  \
+                    iser://[::1]:4000/iqn.2026-11.org.example:b/3\n";
+        assert!(text.contains(urls) && text.contains("qemu-img"), "{text}");
+        assert!(text.starts_with("listening on [::1]:4000, portal group 2, for TCP and iSER\n"), "{text}");
+        let plain = "Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p [::1]:4000\n";
+        let over_iser = "Linux over iSER (as root):\n  \
+                         iscsiadm -m discovery -t sendtargets -p [::1]:4000 -I iser\n";
+        assert!(text.contains(plain) && text.contains(over_iser), "{text}");
+        let text = told(Transports { tcp: false, ..both });
+        assert!(text.contains("URL:\n  iser://[::1]:4000/iqn.2026-11.org.example:b/3\nLinux"), "{text}");
+        assert!(text.starts_with("listening on [::1]:4000, portal group 2, for iSER\n"), "{text}");
+        assert!(text.contains("-p [::1]:4000 -I iser --login\n\nready") && !text.contains(plain), "{text}");
+    }
+
+    #[test]
+    fn a_command_is_told_each_way() {
+        let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let both = Transports { iser: true, ..Transports::TCP };
+        let told = reach(&config, &[bound("[::1]:4000", 2, both), bound("[::1]:5555", 2, Transports::SRP)]);
+        let told = told.unwrap();
+        let name = "iqn.2026-11.org.example:b/3";
+        assert_eq!(told.url, format!("iscsi://[::1]:4000/{name}"));
+        assert_eq!(told.iser, Some(format!("iser://[::1]:4000/{name}")));
+        assert_eq!(told.srp.as_deref(), Some("srp://[::1]:5555/21c2f69f0bcae0f6/3"));
+    }
+
+    #[test]
+    fn an_unspecified_address_is_reached_by_loopback() {
+        let source = SOURCE.replace("portal_groups = [2]", "portal_groups = [1]");
+        let config = lunar_server::config::parse(&source, "t.toml".as_ref()).unwrap();
+        assert_eq!(reach(&config, &portals()).unwrap().portal, "127.0.0.1:3260");
+        assert_eq!(local("[::]:1".parse().unwrap()).to_string(), "[::1]:1");
+    }
+}

@@ -1,0 +1,174 @@
+//! `lunar rdma`: what carries RDMA on this host.
+
+use crate::client::json;
+use crate::exit::Failure;
+use clap::Subcommand;
+use lunar_rdma::verbs::{Device, Missing, devices};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Rdma {
+    /// List what carries RDMA: devices, their ports, and software
+    #[command(after_help = "Examples:\n  lunar rdma list\n  lunar rdma list --json")]
+    List {
+        /// As JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// All there is.
+#[derive(Debug, Serialize)]
+struct Found {
+    providers: Vec<Provider>,
+    ports: Vec<Port>,
+}
+
+/// A provider, and why it cannot be used.
+#[derive(Debug, Serialize)]
+struct Provider {
+    name: &'static str,
+    what: &'static str,
+    usable: bool,
+    missing: Option<String>,
+    hint: Option<String>,
+}
+
+/// A port of a device.
+#[derive(Debug, Serialize)]
+struct Port {
+    device: String,
+    transport: String,
+    port: u32,
+    state: String,
+    gid: String,
+    netdev: Option<String>,
+    addresses: Vec<String>,
+    usable: bool,
+}
+
+/// The text to print.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn rdma(command: &Rdma) -> Result<String, Failure> {
+    let Rdma::List { json: as_json } = command;
+    let found = found(devices());
+    if *as_json { Ok(json(&found)?) } else { Ok(text(&found)) }
+}
+
+fn found(devices: Result<Vec<Device>, Missing>) -> Found {
+    let (missing, hint) = match &devices {
+        Ok(list) if list.is_empty() => {
+            (Some(lunar_rdma::NO_DEVICE.0.to_owned()), Some(lunar_rdma::NO_DEVICE.1.to_owned()))
+        }
+        Ok(list) if list.iter().all(|device| !device.is_usable) => (
+            Some("the libraries have no driver for the devices of this host".to_owned()),
+            Some("install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)".to_owned()),
+        ),
+        Ok(_) => (None, None),
+        Err(missing) => {
+            let text = missing.to_string();
+            let (what, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+            (Some(what.to_owned()), Some(hint.to_owned()))
+        }
+    };
+    let iwarp = Provider {
+        name: "iwarp",
+        what: "iWARP in software, over any TCP",
+        usable: true,
+        missing: None,
+        hint: None,
+    };
+    let verbs = Provider {
+        name: "verbs",
+        what: "RDMA devices, by rdma-core",
+        usable: missing.is_none(),
+        missing,
+        hint,
+    };
+    let ports = devices.unwrap_or_default().into_iter().flat_map(ports).collect();
+    Found { providers: vec![iwarp, verbs], ports }
+}
+
+fn ports(device: Device) -> Vec<Port> {
+    let Device { name, transport, ports, is_usable } = device;
+    let port = |port: lunar_rdma::verbs::Port| Port {
+        device: name.clone(),
+        transport: transport.to_string(),
+        port: port.number,
+        state: port.state,
+        gid: port.gid,
+        netdev: port.netdev,
+        addresses: port.addresses.iter().map(ToString::to_string).collect(),
+        usable: is_usable,
+    };
+    ports.into_iter().map(port).collect()
+}
+
+fn text(found: &Found) -> String {
+    let mut text = String::from("PROVIDER  USABLE  WHAT\n");
+    for provider in &found.providers {
+        let usable = if provider.usable { "yes" } else { "no" };
+        _ = writeln!(text, "{:<8}  {usable:<6}  {}", provider.name, provider.what);
+        provider.missing.iter().for_each(|what| _ = writeln!(text, "  {what}"));
+        provider.hint.iter().for_each(|hint| _ = writeln!(text, "  hint: {hint}"));
+    }
+    if !found.ports.is_empty() {
+        _ = writeln!(
+            text,
+            "\n{:<12}  {:<10}  {:>4}  {:<10}  ADDRESSES",
+            "DEVICE", "TRANSPORT", "PORT", "STATE"
+        );
+    }
+    for p in &found.ports {
+        let addresses = if p.addresses.is_empty() { p.gid.clone() } else { p.addresses.join(" ") };
+        let (device, transport) = (&p.device, &p.transport);
+        _ = writeln!(text, "{device:<12}  {transport:<10}  {:>4}  {:<10}  {addresses}", p.port, p.state);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_rdma::verbs::Transport;
+
+    #[test]
+    fn what_is_missing_is_told_with_its_remedy() {
+        let text = text(&found(Err(Missing { what: "libibverbs.so.1: no such file".into() })));
+        assert!(text.contains("iwarp     yes") && text.contains("verbs     no"), "{text}");
+        assert!(text.contains("libibverbs.so.1: no such file\n  hint: install"), "{text}");
+        let text = super::text(&found(Ok(Vec::new())));
+        assert!(
+            text.contains(
+                "this host has no RDMA device\n  hint: leave provider out: iWARP in software needs no"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_port_has_a_line() {
+        let port = lunar_rdma::verbs::Port {
+            number: 1,
+            state: "ACTIVE".into(),
+            gid: "fe80::1".into(),
+            netdev: Some("eth0".into()),
+            addresses: vec![
+                "192.0.2.1".parse().expect("an address"),
+                "2001:db8::1".parse().expect("one more"),
+            ],
+        };
+        let device =
+            Device { name: "siw0".into(), transport: Transport::Iwarp, ports: vec![port], is_usable: true };
+        let text = text(&found(Ok(vec![device])));
+        assert!(
+            text.ends_with("siw0          iWARP          1  ACTIVE      192.0.2.1 2001:db8::1\n"),
+            "{text}"
+        );
+        assert!(text.contains("verbs     yes"), "{text}");
+    }
+}

@@ -1,0 +1,152 @@
+//! `lunar router`: what a running server tells of its routers, and what they are told to do. And `lunar diff` and
+//! `lunar apply`, which change what it runs.
+
+use crate::args::{Apply, Asked, OneRouter, Router, Steered};
+use crate::client::json;
+use crate::session::{of_each, one, servers};
+use lunar_proto::duration::{self, Unfit};
+use lunar_server::admin::{self, Action, Difference, Request, Router as Told, Session};
+use lunar_server::{Cause, Problem};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The text to print.
+pub fn router(command: Router) -> Result<String, Problem> {
+    match command {
+        Router::List(asked) => told(&OneRouter { name: None, asked }, admin::router::list),
+        Router::Show(which) => told(&which, show),
+        Router::Stats(which) => told(&which, admin::router::stats),
+        Router::Paths(which) => told(&which, admin::router::paths),
+        Router::Sessions(which) => sessions(&which),
+        Router::Drain(which) => steer(which, Action::Drain),
+        Router::Resume(which) => steer(which, Action::Resume),
+        Router::Failover(which) => steer(which, Action::Failover),
+        Router::Eligible { which, may } if may == "on" => steer(which, Action::Eligible),
+        Router::Eligible { which, .. } => steer(which, Action::Ineligible),
+    }
+}
+
+fn server(asked: &Asked) -> Result<PathBuf, Problem> {
+    one(servers(asked.socket.as_ref())?)
+}
+
+/// The server that has routers, with this name if one is told: others beside it are not meant.
+fn routing(name: Option<&str>, asked: &Asked) -> Result<PathBuf, Problem> {
+    let all = servers(asked.socket.as_ref())?;
+    if all.len() == 1 {
+        return one(all);
+    }
+    let is_meant = |told: &Told| name.is_none_or(|name| told.name == name);
+    let answers = of_each(&all, |path| admin::routers(path, asked.timeout));
+    let (mut meant, mut failed) = (Vec::new(), Vec::new());
+    for (path, answer) in all.iter().zip(answers) {
+        match answer {
+            Ok(routers) if routers.iter().any(is_meant) => meant.push(path.clone()),
+            Ok(_) => {}
+            Err(problem) => failed.push(problem),
+        }
+    }
+    match failed.into_iter().next() {
+        // It may be the one that is meant.
+        Some(problem) if meant.is_empty() => Err(problem),
+        _ => one(if meant.is_empty() { all } else { meant }),
+    }
+}
+
+fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Problem> {
+    let routers = chosen(which, &routing(which.name.as_deref(), &which.asked)?)?;
+    match which.asked.json {
+        true => json(&routers),
+        false if routers.is_empty() => Ok("no routers\n".into()),
+        false => Ok(text(&routers)),
+    }
+}
+
+/// The routers that are asked about.
+fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
+    let all = admin::routers(server, which.asked.timeout)?;
+    let Some(name) = &which.name else { return Ok(all) };
+    let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
+    if found.is_empty() {
+        let what = format!("there is no router {name}");
+        return Err(Problem::new(what, "lunar router list shows the routers").because(Cause::NotFound));
+    }
+    Ok(found)
+}
+
+fn show(routers: &[Told]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let texts: Vec<String> = routers.iter().map(|router| admin::router::show(router, now)).collect();
+    texts.join("\n")
+}
+
+/// The sessions with targets of routers.
+fn sessions(which: &OneRouter) -> Result<String, Problem> {
+    let server = routing(which.name.as_deref(), &which.asked)?;
+    let routers = chosen(which, &server)?;
+    let ours = |session: &Session| {
+        let targets = routers.iter().flat_map(|router| &router.targets);
+        session.target.as_ref().is_some_and(|name| targets.into_iter().any(|target| target.name == *name))
+    };
+    let sessions: Vec<Session> =
+        admin::sessions(&server, which.asked.timeout)?.into_iter().filter(ours).collect();
+    match which.asked.json {
+        true => json(&sessions),
+        false if sessions.is_empty() => Ok("no sessions\n".into()),
+        false => Ok(admin::table(&sessions)),
+    }
+}
+
+fn steer(which: Steered, action: Action) -> Result<String, Problem> {
+    let server = routing(Some(&which.name), &which.asked)?;
+    let router = which.name.clone();
+    let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.asked.timeout)?;
+    match which.asked.json {
+        true => json(&BTreeMap::from([("router", router), ("told", told)])),
+        false => Ok(told + "\n"),
+    }
+}
+
+/// What a configuration would change.
+pub fn diff(file: Option<&Path>, asked: &Asked) -> Result<String, Problem> {
+    let differences = admin::diff(&server(asked)?, absolute(file)?, asked.timeout)?;
+    match asked.json {
+        true => json(&differences),
+        false if differences.is_empty() => Ok("nothing would change\n".into()),
+        false => Ok(differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("\n") + "\n"),
+    }
+}
+
+/// Lets a server use a configuration, or says what becomes of the one that was applied.
+pub fn apply(args: &Apply) -> Result<String, Problem> {
+    let server = one(servers(args.socket.as_ref())?)?;
+    let request = match (args.confirm, args.rollback) {
+        (true, _) => Request::Confirm {},
+        (_, true) => Request::Rollback {},
+        _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) },
+    };
+    said(admin::tell(&server, &request, args.timeout))
+}
+
+fn said(answer: Result<String, Problem>) -> Result<String, Problem> {
+    answer.map(|text| text + "\n")
+}
+
+/// The value of `--confirm-within`.
+pub fn confirm_within(text: &str) -> Result<Duration, Unfit> {
+    duration::within(text, Duration::from_millis(1)..=Duration::from_secs(86400))
+}
+
+/// The time to confirm, in whole seconds.
+fn within(args: &Apply) -> Option<u64> {
+    args.confirm_within.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0))
+}
+
+/// The server may have another working folder.
+fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Problem> {
+    let Some(file) = file else { return Ok(None) };
+    let path = std::path::absolute(file)
+        .map_err(|e| Problem::new(format!("{}: {e}", file.display()), "name the file by its whole path"))?;
+    Ok(Some(path))
+}

@@ -1,0 +1,141 @@
+//! Words to people: colours on terminals alone, problems on stderr. Nothing else of the command writes to stdout and stderr:
+//! here a stream that is full, stuck or closed is an error or a lost line, and never a panic.
+
+use crate::stderr;
+pub use lunar_bench::people::count;
+use lunar_server::Problem;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+/// May this stream have colours?
+pub fn colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// No more problems are printed at once.
+const PRINTED: usize = 50;
+
+/// Problems as they are printed.
+fn problems(list: &[Problem], coloured: bool) -> String {
+    let (red, cyan, end) = if coloured { ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") } else { ("", "", "") };
+    let mut text = String::new();
+    for problem in list.iter().take(PRINTED) {
+        let told = problem.to_string();
+        let told = told.replacen("\n  hint:", &format!("\n  {cyan}hint:{end}"), 1);
+        text += &format!("{red}error:{end} {told}\n");
+    }
+    if list.len() > PRINTED {
+        text += &format!("and {}\n", count(list.len() - PRINTED, "more problem"));
+    }
+    text
+}
+
+/// Writes a line to stderr.
+pub fn line(text: impl Display) {
+    stderr::put(format!("{text}\n"));
+}
+
+/// Writes text to stderr as it is.
+pub fn err(text: impl Into<Vec<u8>>) {
+    stderr::put(text);
+}
+
+/// Writes problems to stderr.
+pub fn report(list: &[Problem]) {
+    stderr::put(problems(list, colours(&io::stderr())));
+}
+
+/// Writes to stdout: data, which is there in whole or is no success. It comes after what was queued for stderr.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn out(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
+    stderr::settle();
+    let mut out = io::stdout().lock();
+    written(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
+}
+
+/// How writing to stdout went; a reader that has seen enough is no error.
+///
+/// # Errors
+/// When it went wrong in any other way.
+pub fn written(result: io::Result<()>) -> Result<(), Problem> {
+    match result {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(unwritten(&e)),
+        _ => Ok(()),
+    }
+}
+
+fn unwritten(e: &io::Error) -> Problem {
+    let text = e.to_string();
+    let why = text.split(" (os error").next().unwrap_or(&text);
+    let hint = match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room where it goes to",
+        _ => "look at where it goes to",
+    };
+    Problem::new(format!("cannot write to stdout: {why}"), format!("{hint}; what was to stand there is lost"))
+}
+
+/// stdout for what writes line by line: it remembers what went wrong, and goes on without it.
+#[derive(Default)]
+pub struct Lines(Option<io::Error>);
+
+impl Lines {
+    /// How it went.
+    ///
+    /// # Errors
+    /// As [`written`].
+    pub fn end(self) -> Result<(), Problem> {
+        written(self.0.map_or(Ok(()), Err))
+    }
+
+    fn keep(&mut self, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.0.get_or_insert(e);
+        }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.keep(io::stdout().write_all(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.keep(io::stdout().flush());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_have_colours_only_when_wanted() {
+        let list = [Problem::new("no disk", "bring one")];
+        assert_eq!(problems(&list, false), "error: no disk\n  hint: bring one\n");
+        assert_eq!(
+            problems(&list, true),
+            "\x1b[1;31merror:\x1b[0m no disk\n  \x1b[36mhint:\x1b[0m bring one\n"
+        );
+    }
+
+    #[test]
+    fn more_problems_than_anybody_reads_are_counted() {
+        let list = vec![Problem::new("no disk", "bring one"); PRINTED + 2];
+        let text = problems(&list, false);
+        assert_eq!(text.lines().count(), 2 * PRINTED + 1);
+        assert!(text.ends_with("\nand 2 more problems\n"));
+    }
+
+    #[test]
+    fn who_has_seen_enough_is_no_problem() {
+        let result = |kind: ErrorKind| written(Err(kind.into()));
+        assert_eq!((written(Ok(())), result(ErrorKind::BrokenPipe)), (Ok(()), Ok(())));
+        let problem = result(ErrorKind::StorageFull).unwrap_err();
+        assert_eq!((problem.cause, problem.hint.is_some()), (lunar_server::Cause::Other, true));
+        assert!(problem.what.starts_with("cannot write to stdout: "), "{problem}");
+    }
+}

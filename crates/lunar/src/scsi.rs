@@ -1,0 +1,364 @@
+//! `lunar scsi`: any command to a logical unit, and all that it answers.
+
+use crate::advice::with_name;
+use crate::client::{self, Asked, json, run};
+use crate::exit::{Exit, Failure};
+use crate::{hex, say};
+use clap::Args;
+use lunar_initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
+use lunar_runtime::buf::Buf;
+use lunar_server::Problem;
+use lunar_wire::iscsi::lun::encode;
+use lunar_wire::scsi::{Sense, Status, status_name};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Read};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar scsi iscsi://127.0.0.1 12:00:00:00:60:00 --in 96 --hex     INQUIRY
+  lunar scsi iscsi://127.0.0.1 000000000000 --once                 TEST UNIT READY, once
+  lunar scsi iscsi://127.0.0.1 28:00:00:00:00:00:00:00:08:00 --in 4096 > blocks
+  lunar scsi iscsi://127.0.0.1 2a:00:00:00:00:00:00:00:08:00 --out blocks
+
+What the logical unit answers goes to stdout as it came, or as a dump when that is a
+terminal; status, sense and residual go to stderr.";
+
+/// The most bytes that one command takes or brings.
+const MOST: u64 = 32 << 20;
+
+/// Arguments of `lunar scsi`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Scsi {
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    url: String,
+
+    /// The CDB in hexadecimal digits, up to 260 bytes
+    #[arg(value_name = "CDB-HEX", required = true)]
+    cdb: Vec<String>,
+
+    /// Take up to so many bytes of data
+    #[arg(long = "in", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    take: Option<u64>,
+
+    /// Send this data: a file, - for stdin, or the bytes themselves
+    #[arg(long = "out", value_name = "FILE|-|hex:BYTES", conflicts_with = "take")]
+    give: Option<String>,
+
+    /// Send a CDB of another length than its operation code has; what is missing becomes zeros
+    #[arg(long)]
+    raw: bool,
+
+    /// Send it once, even if the logical unit is busy or has a unit attention to tell
+    #[arg(long)]
+    once: bool,
+
+    /// Dump data that came for people to read
+    #[arg(long, conflicts_with = "json")]
+    hex: bool,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// How it ended, as JSON has it.
+#[derive(Serialize)]
+struct Told {
+    status: u8,
+    status_name: Option<&'static str>,
+    sense: Option<ToldSense>,
+    /// Bytes that were asked for or offered.
+    expected: usize,
+    transferred: usize,
+    /// Bytes that were expected and did not come, or were not taken.
+    residual: usize,
+    /// Bytes that the logical unit had or wanted beyond that.
+    overflow: u32,
+    /// What came, in hexadecimal digits.
+    data: String,
+}
+
+/// Sense data, as JSON has them.
+#[derive(Serialize)]
+struct ToldSense {
+    key: u8,
+    asc: u8,
+    ascq: u8,
+    text: String,
+    detail: Option<String>,
+    information: Option<u64>,
+    command_specific: Option<u64>,
+    /// As they came, in hexadecimal digits.
+    bytes: String,
+}
+
+/// What is to be sent.
+struct Order {
+    url: Url,
+    cdb: Vec<u8>,
+    data: Vec<u8>,
+    take: usize,
+    once: bool,
+}
+
+/// The answer, and the data that came.
+struct Answer {
+    completion: Completion,
+    expected: usize,
+    data: Vec<u8>,
+}
+
+/// Sends it, and prints the answer.
+///
+/// # Errors
+/// When there is no answer, or the arguments are wrong.
+pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
+    let order = Order {
+        url: client::url(&args.url)?,
+        cdb: cdb(&args.cdb.join(" "), args.raw)?,
+        data: args.give.as_deref().map(given).transpose()?.unwrap_or_default(),
+        take: args.take.unwrap_or(0) as usize,
+        once: args.once,
+    };
+    let (url, has_data) = (order.url.clone(), order.take > 0 || !order.data.is_empty());
+    let answer = run(args.asked, move || send(order)).map_err(|failure| with_name(&url, failure));
+    let answer = answer.map_err(|failure| if has_data { failure } else { without_data(failure) })?;
+    let status = exit(answer.completion.status);
+    if args.asked.json {
+        say::out(json(&told(&answer))?)?;
+    } else {
+        let dump = args.hex || io::stdout().is_terminal();
+        // Whether or not the data find room.
+        say::err(words(&answer));
+        say::out(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
+    }
+    Ok(status)
+}
+
+/// Some targets never end a command whose data nobody takes.
+fn without_data(failure: Failure) -> Failure {
+    let is_late = failure.exit == Exit::TimedOut;
+    let more = |hint: String| format!("does it bring data? Then say how much: --in BYTES; else {hint}");
+    let hinted = |problem: Problem| Problem { hint: problem.hint.map(more), ..problem };
+    match is_late {
+        true => Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure },
+        false => failure,
+    }
+}
+
+fn exit(status: u8) -> ExitCode {
+    match status {
+        s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => ExitCode::SUCCESS,
+        s if s == Status::ReservationConflict as u8 => Exit::NoAccess.into(),
+        _ => Exit::Scsi.into(),
+    }
+}
+
+async fn send(order: Order) -> Result<Answer, Failure> {
+    let session = lunar_initiator::connect(&order.url).await?;
+    let lun = encode(lunar_initiator::lun_of(&order.url, &session).await?);
+    let direction = match (order.take, order.data.len()) {
+        (0, 0) => Direction::None,
+        (0, len) => {
+            let mut buf = Buf::zeroed(len);
+            buf.copy_from_slice(&order.data);
+            Direction::Out(buf)
+        }
+        (take, _) => Direction::In(Buf::zeroed(take)),
+    };
+    let expected = direction.expected();
+    let mut command = Command::long(lun, &order.cdb, direction)?;
+    command.repeatable &= !order.once;
+    let (result, buf) = match order.once {
+        true => session.submit(command).await,
+        false => session.ask(command).await,
+    };
+    // The answer is what counts: a target that does not answer the logout changes nothing.
+    _ = session.close().await;
+    let completion = result?;
+    let came = if order.take == 0 { 0 } else { completion.transferred };
+    let data = buf.map(|buf| buf[..came.min(buf.len())].to_vec()).unwrap_or_default();
+    Ok(Answer { completion, expected, data })
+}
+
+/// Operation code of CDBs that tell how long they are: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
+const VARIABLE: u8 = 0x7f;
+
+/// Bytes of the CDBs of an operation code's group (SPC-5 section 4.2.5.1); None where they may have any.
+fn cdb_len(cdb: &[u8]) -> Option<usize> {
+    match cdb[0] >> 5 {
+        0 => Some(6),
+        1 | 2 => Some(10),
+        4 => Some(16),
+        5 => Some(12),
+        _ if cdb[0] == VARIABLE => Some(8 + usize::from(*cdb.get(7)?)),
+        _ => None,
+    }
+}
+
+fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
+    let hint = "write its bytes in hexadecimal, such as 12:00:00:00:60:00 for an INQUIRY";
+    let bytes =
+        hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
+    if bytes.is_empty() || bytes.len() > MAX_CDB_LEN {
+        let what = format!("the CDB has {} bytes, and must have 1 to {MAX_CDB_LEN}", bytes.len());
+        return Err(Failure::new(Exit::Invalid, what, hint));
+    }
+    match cdb_len(&bytes).filter(|len| !raw && *len != bytes.len()) {
+        None => Ok(bytes),
+        Some(len) => {
+            let (has, code) = (bytes.len(), bytes[0]);
+            let what =
+                format!("the CDB has {has} bytes, and those with operation code {code:02x}h have {len}");
+            let what =
+                if code == VARIABLE { format!("the CDB has {has} bytes, and tells {len}") } else { what };
+            Err(Failure::new(Exit::Invalid, what, "mend it, or send it all the same: --raw"))
+        }
+    }
+}
+
+/// The bytes that `--out` means.
+fn given(what: &str) -> Result<Vec<u8>, Failure> {
+    let invalid = |why: String, hint: &str| Failure::new(Exit::Invalid, format!("--out: {why}"), hint);
+    let bytes = match what.strip_prefix("hex:") {
+        Some(digits) => hex::parse(digits)
+            .map_err(|why| invalid(why, "write two hexadecimal digits for each byte: hex:00ff"))?,
+        None => read(what).map_err(|e| {
+            let why = format!("{}: {e}", what.escape_debug());
+            let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Invalid };
+            Failure { exit, ..invalid(why, "name a file, - for stdin, or hex:BYTES") }
+        })?,
+    };
+    match bytes.len() as u64 {
+        0 => Err(invalid("there is no data".into(), "leave --out away for a command without data")),
+        n if n > MOST => {
+            Err(invalid(format!("{n} bytes are too many"), "a command takes up to 32 MiB: send several"))
+        }
+        _ => Ok(bytes),
+    }
+}
+
+/// A file or stdin, no more of it than shows that it is too long.
+fn read(file: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match file {
+        "-" => io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)?,
+        _ => std::fs::File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
+
+fn told(answer: &Answer) -> Told {
+    let c = &answer.completion;
+    let sense = |s: Sense| ToldSense {
+        key: s.key,
+        asc: s.asc,
+        ascq: s.ascq,
+        text: s.to_string(),
+        detail: s.detail(),
+        information: s.information,
+        command_specific: s.command,
+        bytes: hex::digits(&c.sense),
+    };
+    Told {
+        status: c.status,
+        status_name: status_name(c.status),
+        sense: c.sense().map(sense),
+        expected: answer.expected,
+        transferred: c.transferred,
+        residual: answer.expected.saturating_sub(c.transferred),
+        overflow: c.overflow,
+        data: hex::digits(&answer.data),
+    }
+}
+
+/// What goes to stderr.
+fn words(answer: &Answer) -> String {
+    let told = told(answer);
+    let mut text = format!("status: {} ({:02x}h)\n", told.status_name.unwrap_or("unknown"), told.status);
+    if let Some(sense) = told.sense {
+        text += &format!("sense: {}\n", sense.text);
+        text += &sense.detail.map(|detail| format!("  {detail}\n")).unwrap_or_default();
+        text += &sense.information.map(|n| format!("  information: {n} ({n:x}h)\n")).unwrap_or_default();
+        text += &format!("sense data: {}\n", sense.bytes);
+    }
+    if told.residual > 0 {
+        text += &format!("residual: {} of {} bytes were not transferred\n", told.residual, told.expected);
+    }
+    if told.overflow > 0 {
+        text += &format!("overflow: the logical unit has or wants {} bytes more\n", told.overflow);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_cdb_has_as_many_bytes_as_its_operation_code_says() {
+        assert_eq!(cdb("9e10", true).unwrap(), [0x9e, 0x10]);
+        for (code, len) in [("00", 6), ("28", 10), ("43", 10), ("88", 16), ("a0", 12), ("7e", 3), ("c0", 1)] {
+            let text = code.to_owned() + &"00".repeat(len - 1);
+            cdb(&text, false).unwrap();
+            let is_any = code == "7e" || code == "c0";
+            assert_eq!(cdb(&(text + "00"), false).is_ok(), is_any, "{code}");
+        }
+        assert_eq!(cdb("12 00 00 00 60 00", false).unwrap(), [0x12, 0, 0, 0, 0x60, 0]);
+        for bad in ["", "1", "zz"] {
+            assert_eq!(cdb(bad, false).unwrap_err().exit, Exit::Invalid, "{bad:?}");
+        }
+    }
+
+    /// READ(32), and one of the longest.
+    #[test]
+    fn a_long_cdb_tells_its_own_length() {
+        for (more, len) in [("18", 32), ("fc", 260)] {
+            let text = format!("7f 00 00 00 00 00 00 {more}") + &"00".repeat(len - 8);
+            assert_eq!(cdb(&text, false).unwrap().len(), len);
+            let wrong = cdb(&text[..text.len() - 2], false).unwrap_err();
+            assert!(format!("{wrong:?}").contains(&format!("tells {len}")), "{wrong:?}");
+            cdb(&text[..text.len() - 2], true).unwrap();
+        }
+        assert_eq!(cdb(&"00".repeat(261), true).unwrap_err().exit, Exit::Invalid);
+    }
+
+    #[test]
+    fn a_command_without_data_that_is_late_may_lack_its_in() {
+        let hint = |exit| without_data(Failure::new(exit, "late", "wait")).problems[0].hint.clone();
+        assert!(hint(Exit::TimedOut).is_some_and(|hint| hint.contains("--in") && hint.ends_with("wait")));
+        assert_eq!(hint(Exit::Refused).as_deref(), Some("wait"));
+    }
+
+    #[test]
+    fn data_to_send_is_there() {
+        assert_eq!(given("hex:00 ff").unwrap(), [0, 0xff]);
+        for bad in ["hex:", "hex:0", "/dev/null", "/"] {
+            assert_eq!(given(bad).unwrap_err().exit, Exit::Invalid, "{bad:?}");
+        }
+        assert_eq!(given("/no/such/file").unwrap_err().exit, Exit::NotFound);
+    }
+
+    #[test]
+    fn everything_is_told() {
+        let sense = Sense::cdb_field(2, 7).encode(false).into();
+        let completion = Completion { status: 2, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
+        let text = words(&Answer { completion, expected: 96, data: Vec::new() });
+        assert!(
+            text.starts_with("status: CHECK CONDITION (02h)\nsense: illegal request (5/24/00)"),
+            "{text}"
+        );
+        assert!(text.ends_with("residual: 96 of 96 bytes were not transferred\n"), "{text}");
+        let completion = Completion {
+            status: 0,
+            sense: Box::default(),
+            transferred: 4,
+            overflow: 92,
+            queued: Duration::ZERO,
+        };
+        let text = words(&Answer { completion, expected: 4, data: vec![0; 4] });
+        assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit has or wants 92 bytes more\n");
+    }
+}

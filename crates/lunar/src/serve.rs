@@ -1,0 +1,362 @@
+//! `lunar serve`: from arguments to a running server, and what happens to it until it ends.
+
+mod change;
+mod retry;
+mod routed;
+
+use crate::args::Serve;
+use crate::captive::Captive;
+use crate::server::Server;
+use crate::{paste, say};
+use change::Trial;
+use lunar_router::loops::Loops;
+use lunar_router::ports;
+use lunar_router::routes::Routes;
+use lunar_server::admin::{Admin, Request, Response, Running};
+use lunar_server::config::{self, Config, Cores};
+use lunar_server::routes::{Found, expand_early};
+use lunar_server::{Arguments, Cause, Place, Problem, Units, folders};
+use lunar_target::setup::Setup;
+use retry::Retry;
+use routed::{Desk, tell};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What wakes the main thread.
+pub enum Event {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// SIGHUP.
+    Reload,
+    /// The captive command ended.
+    Ended(ExitStatus),
+    /// Something else was found at the upstreams of routers.
+    Found,
+    /// What was found could not be served, and is tried again.
+    Retry,
+    /// Somebody asks for something at the admin socket.
+    Asked(Request, Sender<Response>),
+    /// The time for a configuration to be confirmed is over: the one of this number.
+    Unconfirmed(u64),
+}
+
+/// For so long a server that has served deleted files keeps them before it ends; less than the 90 s of systemd's
+/// TimeoutStopSec.
+const RESCUE: Duration = Duration::from_secs(60);
+
+/// Serves until a signal, or until the captive command ends.
+pub fn serve<S: Server>(
+    args: Serve,
+    start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
+) -> Result<ExitCode, Vec<Problem>> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (events, inbox) = channel();
+    watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
+    let mut service = Service::start(&args, &events, start)?;
+    let captive = match &args.run {
+        Some(command) => Some(service.captive(command, events)?),
+        None => {
+            service.greet();
+            None
+        }
+    };
+    let ended = wait(&inbox, &mut service, captive);
+    service.stop(args.run.is_none())?;
+    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+/// Takes events until it is time to stop; how the captive command ended.
+fn wait<S: Server>(
+    inbox: &Receiver<Event>,
+    service: &mut Service<S>,
+    captive: Option<Captive>,
+) -> Option<ExitStatus> {
+    loop {
+        match inbox.recv() {
+            Ok(Event::Reload) => service.reload(),
+            Ok(Event::Ended(status)) => return Some(status),
+            Ok(Event::Found) => service.found(),
+            Ok(Event::Retry) => service.found_before(),
+            Ok(Event::Asked(request, reply)) => {
+                // Who does not wait for the answer any more does not need it.
+                _ = reply.send(service.answer(request));
+            }
+            Ok(Event::Unconfirmed(number)) => service.unconfirmed(number),
+            Ok(Event::Stop) => {
+                match &captive {
+                    // Its end is ours.
+                    Some(captive) => captive.terminate(),
+                    None => return None,
+                }
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// As a shell tells how a command ended.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// A signal while it stops already, or while what holds it up has it wait, ends the process at once.
+fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let stopping = stopping.clone();
+    let watch = move || {
+        for signal in signals.forever() {
+            let event = if signal == SIGHUP { Event::Reload } else { Event::Stop };
+            stopping.fetch_or(signal != SIGHUP, Ordering::SeqCst);
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+fn cannot(what: &str, e: &io::Error) -> Problem {
+    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e))
+}
+
+/// A running server with what it was made of.
+struct Service<S> {
+    file: Option<PathBuf>,
+    /// As it was read.
+    config: Config,
+    /// What the process does: as `config`, but what needs a restart is as it was at the start.
+    in_force: Config,
+    /// With what was found at the upstreams of its routers.
+    whole: Config,
+    units: Units,
+    routes: Arc<Routes>,
+    server: Arc<S>,
+    admin: Option<Admin>,
+    trial: Trial,
+    /// Of what was found at upstreams and cannot be served yet.
+    retry: Retry,
+    events: Sender<Event>,
+    /// Until then hosts may be on their way back to what is not found again yet.
+    early_until: Instant,
+}
+
+impl<S: Server> Service<S> {
+    fn start(
+        args: &Serve,
+        events: &Sender<Event>,
+        start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
+    ) -> Result<Service<S>, Vec<Problem>> {
+        let one = |problem| vec![problem];
+        let config = match &args.config {
+            Some(file) => config::load(file)?,
+            None => {
+                let place =
+                    Place { state_dir: &folders::state().map_err(one)?, host: &lunar_runtime::host::name() };
+                arguments(args).config(place)?
+            }
+        };
+        config::exposed(&config).iter().for_each(|line| tracing::warn!("{line}"));
+        let cores = match &args.cores {
+            Some(text) => Cores::parse(text).map_err(|problem| vec![of_argument("--cores", problem)])?,
+            None => config.server.cores.clone(),
+        };
+        let cores = cores.usable().map_err(|problem| match &args.cores {
+            Some(_) => vec![of_argument("--cores", problem)],
+            None => vec![problem],
+        })?;
+        let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
+        let found = Mutex::new(events.clone());
+        // A reload may bring the first router. Nothing is read or written before that.
+        let loops = Loops::kept_in(&state_dir.join("router.id"));
+        let ports = ports::Routers::kept_in(&state_dir);
+        let routes = Routes::start(loops, ports, move || tell(&found, Event::Found));
+        let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
+        let routes = Arc::new(routes);
+        let mut units = Units::new(state_dir).with(routes.clone());
+        // What routers lead to is found while it serves.
+        let whole = expand_early(&config, &Found::default())?;
+        let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
+        let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
+        units.record();
+        let server = Arc::new(server);
+        let desk = Arc::new(Desk { server: server.clone(), events: Mutex::new(events.clone()) });
+        let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
+        let (trial, events) = (Trial::default(), events.clone());
+        // Commands wait no longer for what is away either.
+        let patience = config.routers.iter().map(|router| router.hold).max();
+        patience.iter().for_each(|patience| change::later(&events, *patience, Event::Found));
+        let early_until = Instant::now() + patience.unwrap_or_default();
+        let file = args.config.clone();
+        let in_force = config.clone();
+        let retry = Retry::default();
+        let service = Service {
+            file,
+            in_force,
+            config,
+            whole,
+            units,
+            routes,
+            server,
+            admin,
+            trial,
+            retry,
+            events,
+            early_until,
+        };
+        service.route();
+        Ok(service)
+    }
+
+    fn captive(&self, command: &str, events: Sender<Event>) -> Result<Captive, Vec<Problem>> {
+        let Some(reach) = paste::reach(&self.config, &self.server.portals()) else {
+            let hint =
+                "add [[target.lun]], and a portal for iSCSI or iSER: those of SRP alone have no LUNAR_URL";
+            return Err(vec![Problem::new("there is no LUN that the command could use by iSCSI", hint)]);
+        };
+        Captive::start(command, &reach, events).map_err(|e| {
+            vec![Problem::new(
+                format!("cannot run the command: {e}"),
+                "it needs /bin/sh: install a shell there",
+            )]
+        })
+    }
+
+    /// It serves whether this can be written or not: nobody's disk is to be away for want of room for a greeting.
+    fn greet(&self) {
+        let banner = paste::banner(&self.config, &self.server.portals());
+        let write = move || {
+            if let Err(problem) = say::out(banner) {
+                tracing::warn!("{}", problem.what);
+            }
+        };
+        // A reader that stalls must not keep signals waiting.
+        if let Err(e) = std::thread::Builder::new().name("greeting".into()).spawn(write) {
+            tracing::warn!("there is no thread for the greeting: {e}");
+        }
+    }
+
+    /// Reads the configuration file again. After an error everything stays as it was.
+    fn reload(&mut self) {
+        let Some(file) = &self.file else {
+            tracing::info!("SIGHUP: there is no configuration file to read again");
+            return;
+        };
+        let file = file.clone();
+        match config::load(&file).and_then(|config| self.apply(config)) {
+            Ok(_) => {
+                self.end_trial();
+                tracing::info!("{} read again", file.display());
+            }
+            Err(problems) => {
+                change::tell_problems(&problems);
+                tracing::error!("{} is not used: everything stays as it was", file.display());
+            }
+        }
+    }
+
+    /// `may_wait`: somebody may come for the data of deleted files.
+    fn stop(self, may_wait: bool) -> Result<(), Vec<Problem>> {
+        let unlinked = self.units.unlinked();
+        for problem in &unlinked {
+            // Whoever reads the log may still be in time.
+            tracing::error!("{}; hint: {}", problem.what, problem.hint.as_deref().unwrap_or_default());
+        }
+        // While it still answers: hosts and the other router of a pair hear of it.
+        self.routes.leave();
+        let result = self.server.stop(&|| self.routes.part());
+        drop(self.admin);
+        let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
+        let unstable = |e| vec![Problem::new(format!("not everything could be made stable: {e}"), hint)];
+        result.map_err(unstable)?;
+        if unlinked.is_empty() {
+            return Ok(());
+        }
+        if may_wait {
+            wait_for_rescue();
+        }
+        let hint = "restore the file from the copy that was made, or from a backup";
+        let gone = |problem: Problem| Problem { hint: Some(hint.into()), ..problem };
+        Err(unlinked.into_iter().map(gone).collect())
+    }
+}
+
+/// Deleted files are there as long as this process is. Nobody writes to them any more, so that a copy is whole. A second signal
+/// ends the wait.
+fn wait_for_rescue() {
+    let wait_s = RESCUE.as_secs();
+    tracing::error!(
+        "the data of deleted files are kept for {wait_s} s; hint: copy them now, or send a second signal to end at once"
+    );
+    std::thread::sleep(RESCUE);
+}
+
+fn arguments(args: &Serve) -> Arguments {
+    Arguments {
+        luns: args.luns.clone(),
+        size: args.size.clone(),
+        raw: args.raw,
+        listen: args.listen.clone(),
+        iser: args.iser,
+        srp: args.srp.clone(),
+        target: args.target.clone(),
+    }
+}
+
+fn of_argument(argument: &str, problem: Problem) -> Problem {
+    Problem { what: format!("{argument}: {}", problem.what), ..problem.because(Cause::Argument) }
+}
+
+/// Why a server cannot start.
+pub fn cannot_serve(e: &io::Error) -> Problem {
+    let hint = match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            "something listens there already: stop it, or choose another address or port"
+        }
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host: ip address lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
+        _ => crate::advice::of_limits(e),
+    };
+    let text = e.to_string();
+    // Who failed may know better.
+    let (what, hint) = text.split_once("\nhint: ").unwrap_or((&text, hint));
+    Problem::new(format!("cannot serve: {what}"), hint).because(Cause::of(e.kind()))
+}
+
+/// The admin socket. At its default path, or beside another server's, it is not worth a failure.
+fn admin(configured: Option<&Path>, server: Arc<dyn Running>) -> Result<Option<Admin>, Problem> {
+    if let Some(path) = configured {
+        return Admin::start(path, server).map(Some);
+    }
+    let started = folders::admin_socket().and_then(|path| {
+        if let Some(folder) = path.parent() {
+            lunar_server::create_folder(folder)?;
+        }
+        Admin::start_beside(&path, server).map(|admin| (admin, path))
+    });
+    match started {
+        Ok((admin, path)) => {
+            if admin.path() != path {
+                tracing::info!("lunar session list --socket {} asks this server", admin.path().display());
+            }
+            Ok(Some(admin))
+        }
+        Err(problem) => {
+            tracing::warn!("lunar session cannot ask this server: {}", problem.what);
+            Ok(None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

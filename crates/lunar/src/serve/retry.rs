@@ -1,0 +1,83 @@
+//! What fails and is tried again by itself: less and less often, and logged when there is news.
+
+use super::change::tell_problems;
+use lunar_server::Problem;
+use std::time::Duration;
+
+const FIRST_S: u64 = 5;
+const LONGEST_S: u64 = 60;
+
+#[derive(Default)]
+pub struct Retry {
+    failures: u32,
+    logged: Vec<Problem>,
+    /// A try is due to come.
+    is_due: bool,
+}
+
+impl Retry {
+    /// Something failed, and is to be tried again.
+    pub fn is_under_way(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// It failed. The pause before the next try.
+    pub fn failed(&mut self, problems: &[Problem]) -> Duration {
+        if self.logged != problems {
+            tell_problems(problems);
+            tracing::warn!("it is tried again by itself, at least every {LONGEST_S} s, until it works");
+            self.logged = problems.to_vec();
+        }
+        let pause_s = FIRST_S.saturating_mul(1 << self.failures.min(8)).min(LONGEST_S);
+        self.failures += 1;
+        Duration::from_secs(pause_s)
+    }
+
+    /// It failed, perhaps in a try that something else has caused. The pause before the next try, unless one is due: many
+    /// causes make no more tries than one.
+    pub fn failed_once_more(&mut self, problems: &[Problem]) -> Option<Duration> {
+        let is_due = std::mem::replace(&mut self.is_due, true);
+        let pause = self.failed(problems);
+        (!is_due).then_some(pause)
+    }
+
+    /// The try that was due comes now.
+    pub fn comes(&mut self) {
+        self.is_due = false;
+    }
+
+    /// It works. True: after a failure. A try that is due comes all the same.
+    pub fn succeeded(&mut self) -> bool {
+        let before = std::mem::take(self);
+        self.is_due = before.is_due;
+        before.is_under_way()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_doubles_up_to_its_bound() {
+        let mut retry = Retry::default();
+        let problems = [Problem::new("x", "y")];
+        let pauses: Vec<u64> = (0..6).map(|_| retry.failed(&problems).as_secs()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
+        assert!(retry.succeeded() && !retry.succeeded());
+        assert_eq!(retry.failed(&problems).as_secs(), 5);
+    }
+
+    #[test]
+    fn one_try_is_due_whatever_causes_the_failures() {
+        let mut retry = Retry::default();
+        let problems = [Problem::new("x", "y")];
+        let fails = |retry: &mut Retry| retry.failed_once_more(&problems).is_some();
+        assert!(fails(&mut retry));
+        assert!(!fails(&mut retry) && !fails(&mut retry));
+        assert!(retry.succeeded());
+        assert!(!fails(&mut retry), "the first one is still to come");
+        retry.comes();
+        assert!(fails(&mut retry) && !fails(&mut retry));
+    }
+}

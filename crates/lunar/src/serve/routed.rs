@@ -1,0 +1,292 @@
+//! What a server tells of its routers, and who asks for it.
+
+use super::{Event, Service};
+use crate::server::Server;
+use lunar_router::pair::{Order, Role};
+use lunar_router::pass::HostPath;
+use lunar_router::routes::{Place, UnitFacts, UpstreamFacts};
+use lunar_router::upstream::{Health, State};
+use lunar_runtime::tally::Total;
+use lunar_server::admin::router::{Hop, Lun, Pair, Path, Router, Target, Upstream};
+use lunar_server::admin::{Action, Request, Response, Running, Session};
+use lunar_server::config::Source;
+use lunar_server::config::router::UpstreamSource;
+use lunar_server::routes::{Missing, missing};
+use lunar_server::{Cause, Problem};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
+
+/// Who answers at the admin socket: the server itself, or the main thread.
+pub struct Desk<S> {
+    pub server: Arc<S>,
+    pub events: Mutex<Sender<Event>>,
+}
+
+/// Tells the main thread of something, if it is still there.
+pub fn tell(events: &Mutex<Sender<Event>>, event: Event) {
+    _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
+}
+
+impl<S: Server> Running for Desk<S> {
+    fn sessions(&self) -> Vec<Session> {
+        self.server.sessions()
+    }
+
+    fn ask(&self, request: Request) -> Response {
+        let (reply, answer) = channel();
+        tell(&self.events, Event::Asked(request, reply));
+        // The client knows how long to wait. The main thread does what it was asked for, however late.
+        answer.recv().unwrap_or_else(|_| ends().into())
+    }
+}
+
+fn ends() -> Problem {
+    Problem::new("the server ends", "look at its log").because(Cause::Unreachable)
+}
+
+impl<S: Server> Service<S> {
+    pub(super) fn answer(&mut self, request: Request) -> Response {
+        match request {
+            Request::Sessions {} => Response::Sessions(self.server.sessions()),
+            Request::Routers {} => Response::Routers(self.routers()),
+            Request::Router { name, action } => self.steer(&name, action),
+            Request::Diff { file } => self.diff(file),
+            Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),
+            Request::Confirm {} => self.confirm(),
+            Request::Rollback {} => self.roll_back(),
+        }
+    }
+
+    /// Does something with an instance.
+    fn steer(&mut self, name: &str, action: Action) -> Response {
+        if !self.config.routers.iter().any(|router| router.name == name) {
+            let what = format!("there is no router {name}");
+            let problem = Problem::new(what, "lunar router list shows the routers");
+            return problem.because(Cause::NotFound).into();
+        }
+        let pair = self.routes.pair(name);
+        let leaves = matches!(action, Action::Drain | Action::Ineligible);
+        let is_last =
+            leaves && pair.as_ref().is_some_and(|p| p.facts().role == Role::Active && !p.can_hand_over());
+        match (&pair, order(action)) {
+            (Some(pair), Some(order)) => {
+                let facts = pair.facts();
+                if order == Order::Failover && facts.role != Role::Active && !facts.eligible {
+                    let what = format!("router {name} is not eligible");
+                    return Problem::new(what, format!("lunar router eligible {name} on")).into();
+                }
+                if order == Order::Failover && facts.role == Role::Active && !pair.can_hand_over() {
+                    let what = format!("the other router of the pair {name} cannot take over now");
+                    return Problem::new(what, "lunar router show reports its state").into();
+                }
+                pair.order(order);
+            }
+            (None, _) if matches!(action, Action::Failover | Action::Eligible | Action::Ineligible) => {
+                let what = format!("router {name} is in no pair");
+                return Problem::new(what, "add [router.NAME.pair] to the configurations of both").into();
+            }
+            _ => {}
+        }
+        if matches!(action, Action::Drain | Action::Resume) {
+            let draining = action == Action::Drain;
+            self.routes.instance(name).draining.store(draining, Relaxed);
+            if draining {
+                self.server.dismiss(name);
+            }
+        }
+        let nobody = if is_last { "; the other router cannot take over now, and nobody serves" } else { "" };
+        let done = done(action, pair.is_some(), &self.routes.state(name));
+        Response::Done(format!("router {name}: {done}{nobody}"))
+    }
+
+    fn routers(&self) -> Vec<Router> {
+        self.config.routers.iter().map(|router| self.router(&router.name)).collect()
+    }
+
+    /// The LUNs of an instance that are mapped and not there.
+    fn missing(&self, name: &str) -> Vec<Missing> {
+        let router = self.config.routers.iter().find(|router| router.name == name);
+        router.map_or(Vec::new(), |router| missing(router, &self.whole, &self.routes.found()))
+    }
+
+    /// All upstreams of an instance, also disks of this host, which nobody has to look for.
+    fn upstreams(&self, name: &str, facts: &[UpstreamFacts], missing: &[Missing]) -> Vec<Upstream> {
+        let Some(router) = self.config.routers.iter().find(|router| router.name == name) else {
+            return Vec::new();
+        };
+        let is_used = |name: &str| router.targets.iter().any(|target| target.map.upstreams().contains(&name));
+        let all = router.upstreams.iter();
+        all.filter_map(|(name, config)| match &config.source {
+            UpstreamSource::Local(source) => Some(local(name, source, is_used(name))),
+            UpstreamSource::Remote { .. } | UpstreamSource::Sg { .. } => {
+                let mine = missing.iter().filter(|missing| missing.place.upstream == *name);
+                Some(upstream(facts.iter().find(|facts| facts.name == *name)?, mine))
+            }
+        })
+        .collect()
+    }
+
+    fn router(&self, name: &str) -> Router {
+        let instance = self.routes.instance(name);
+        let facts = self.routes.facts(name);
+        let units = || facts.iter().flat_map(|upstream| &upstream.units);
+        let sum = |total: fn(&UnitFacts) -> Total| hop(units().map(total).fold(Total::default(), Total::and));
+        let missing = self.missing(name);
+        Router {
+            name: name.to_owned(),
+            state: self.routes.state(name),
+            draining: instance.draining.load(Relaxed),
+            started: instance.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            logins_accepted: instance.logins_accepted.load(Relaxed),
+            logins_active: instance.logins_active.load(Relaxed) as u64,
+            target_access_failures: instance.target_access_failures.load(Relaxed),
+            authentication_failures: instance.authentication_failures.load(Relaxed),
+            targets: self.targets(name, &facts, &missing),
+            front: hop(instance.front.total()),
+            queue: sum(|unit| unit.hops.queue),
+            upstream: sum(|unit| unit.hops.upstream),
+            upstreams: self.upstreams(name, &facts, &missing),
+            pair: self.pair(name),
+        }
+    }
+
+    fn pair(&self, name: &str) -> Option<Pair> {
+        let pair = self.routes.pair(name)?;
+        let facts = pair.facts();
+        Some(Pair {
+            peer: pair.spec().peer.to_string(),
+            state: facts.peer.map(|peer| peer.role.name().into()),
+            eligible: facts.eligible,
+            preferred: facts.preferred,
+        })
+    }
+
+    fn targets(&self, router: &str, facts: &[UpstreamFacts], missing: &[Missing]) -> Vec<Target> {
+        let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
+        let health = |lun: &lunar_server::config::Lun| {
+            let place = lun.source.place()?;
+            let both =
+                facts.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
+            let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
+            // Where each host has a way of its own, what the last look has seen counts for all.
+            let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
+            Some(match &unit.health {
+                Some(health) => told(health),
+                None if is_another => "another",
+                None if upstream.obstacle.is_some() => "lost",
+                None => "up",
+            })
+        };
+        let lun = |(number, lun): (&u16, &lunar_server::config::Lun)| Lun {
+            lun: *number,
+            from: lun.source.to_string(),
+            health: health(lun).unwrap_or("up").into(),
+        };
+        let absent = |missing: &Missing| Lun {
+            lun: missing.lun,
+            from: Source::Routed(missing.place.clone()).to_string(),
+            health: missing.why.into(),
+        };
+        let luns = |target: &lunar_server::config::Target| {
+            let missing = missing.iter().filter(|missing| missing.target == target.name);
+            let mut luns: Vec<Lun> = target.luns.iter().map(lun).chain(missing.map(absent)).collect();
+            luns.sort_by_key(|lun| lun.lun);
+            luns
+        };
+        mine.map(|target| Target { name: target.name.clone(), luns: luns(target) }).collect()
+    }
+}
+
+/// What a pair has to do for it.
+fn order(action: Action) -> Option<Order> {
+    match action {
+        Action::Failover => Some(Order::Failover),
+        Action::Drain | Action::Ineligible => Some(Order::Ineligible),
+        Action::Resume | Action::Eligible => Some(Order::Eligible),
+    }
+}
+
+/// What is said of it. A pair changes places after that.
+fn done(action: Action, is_pair: bool, state: &str) -> String {
+    if !is_pair {
+        return state.to_owned();
+    }
+    let what = match action {
+        Action::Failover => "changes places",
+        Action::Drain => "takes no logins, and leaves its place",
+        Action::Resume => "takes logins, and may become active",
+        Action::Eligible => "may become active",
+        Action::Ineligible => "does not become active",
+    };
+    format!("{what} (it was {state})")
+}
+
+fn told(health: &Health) -> &'static str {
+    match health {
+        Health::Up => "up",
+        Health::Holding(_) => "holding",
+        Health::Lost(_) => "lost",
+        Health::Changed => "another",
+    }
+}
+
+fn hop(total: Total) -> Hop {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let mean_us = if total.count == 0 { 0.0 } else { us(total.sum_ns) / total.count as f64 };
+    Hop { commands: total.count, mean_us, max_us: us(total.max_ns) }
+}
+
+/// What is at an upstream, and with it what is to be there and is not.
+fn upstream<'a>(facts: &UpstreamFacts, missing: impl Iterator<Item = &'a Missing>) -> Upstream {
+    let path = |unit: &UnitFacts, (host, path): &HostPath| Path {
+        lun: shown(&unit.place),
+        url: path.url.clone(),
+        state: path.state.map_or("unused".into(), |state| state.to_string()),
+        core: path.core.clone(),
+        host: host.clone(),
+        in_flight: path.core.is_some().then_some(path.in_flight),
+        recoveries: path.core.is_some().then_some(path.recoveries),
+    };
+    let of_unit = |unit: &UnitFacts| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
+    let absent = |missing: &Missing| {
+        let one = |url: &String| Path { lun: shown(&missing.place), ..plain(url, missing.why) };
+        facts.places.iter().map(one).collect::<Vec<_>>()
+    };
+    let mut paths: Vec<Path> = facts.units.iter().flat_map(of_unit).chain(missing.flat_map(absent)).collect();
+    if paths.is_empty() {
+        let state = if facts.luns == 0 { "awaited" } else { "unused" };
+        paths.extend(facts.places.iter().map(|place| plain(place, state)));
+    }
+    let mut obstacles =
+        facts.units.iter().flat_map(|unit| &unit.paths).filter_map(|(_, path)| path.obstacle.clone());
+    Upstream {
+        name: facts.name.clone(),
+        urls: facts.places.clone(),
+        luns: facts.luns,
+        obstacle: obstacles.next().or_else(|| facts.obstacle.clone()),
+        paths,
+    }
+}
+
+/// A path of which no more is known.
+fn plain(place: &str, state: &str) -> Path {
+    Path { lun: "-".into(), url: place.into(), state: state.into(), ..Path::default() }
+}
+
+/// A logical unit of an upstream: that of this host is the only one.
+fn shown(place: &Place) -> String {
+    match place.target.as_str() {
+        "" => "-".into(),
+        target => format!("{target}/{}", place.lun),
+    }
+}
+
+/// A disk of this host, which is there as long as the server is.
+fn local(name: &str, source: &Source, is_used: bool) -> Upstream {
+    let place = source.to_string();
+    let state = if is_used { "up" } else { "unused" };
+    let paths = vec![plain(&place, state)];
+    Upstream { name: name.to_owned(), urls: vec![place], luns: 1, obstacle: None, paths }
+}

@@ -1,0 +1,187 @@
+use super::*;
+use lunar_server::admin::Session;
+use lunar_target::Bound;
+use lunar_target::setup::Transports;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// A target that notes what is asked of it.
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<Vec<String>>>);
+
+impl Server for Fake {
+    fn sessions(&self) -> Vec<Session> {
+        Vec::new()
+    }
+
+    fn dismiss(&self, instance: &str) {
+        self.note(format!("dismiss {instance}"));
+    }
+
+    fn portals(&self) -> Vec<Bound> {
+        let (address, transports) = ("127.0.0.1:3333".parse().unwrap(), Transports::TCP);
+        vec![Bound { address, tag: 1, advertise: None, transports }]
+    }
+
+    fn rest(
+        &self,
+        units: Vec<Arc<lunar_target::Unit>>,
+    ) -> Result<Vec<lunar_target::Resting>, (usize, io::Error)> {
+        assert!(units.is_empty(), "nothing changed");
+        Ok(Vec::new())
+    }
+
+    fn reload(&self, setup: Setup) {
+        self.note(format!(
+            "reload {}",
+            setup.targets.values().map(|target| target.luns.len()).sum::<usize>()
+        ));
+    }
+
+    fn stop(&self, _: &dyn Fn()) -> io::Result<()> {
+        self.note("stop".into());
+        Ok(())
+    }
+}
+
+impl Fake {
+    fn note(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lunar-cli-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// Writes a configuration with so many null LUNs.
+    fn config(&self, luns: u16) -> PathBuf {
+        let mut text = "[server]\nstate_dir = \"state\"\nadmin_socket = \"lunar.sock\"\n\
+            [[target]]\nname = \"iqn.2026-11.org.example:a\"\n"
+            .to_string();
+        for lun in 0..luns {
+            text += &format!("[[target.lun]]\nlun = {lun}\nbackend = \"null\"\nsize = \"1G\"\n");
+        }
+        let path = self.0.join("lunar.toml");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn args(config: PathBuf) -> Serve {
+    let (luns, listen, srp) = (Vec::new(), Vec::new(), Vec::new());
+    let config = Some(config);
+    Serve {
+        luns,
+        size: None,
+        raw: false,
+        listen,
+        iser: false,
+        srp,
+        target: None,
+        config,
+        run: None,
+        cores: None,
+    }
+}
+
+fn service(args: &Serve, fake: &Fake) -> Service<Fake> {
+    Service::start(args, &channel().0, |_, _| Ok(fake.clone())).map_err(|list| list[0].to_string()).unwrap()
+}
+
+#[test]
+fn events_reload_and_stop() {
+    let folder = Folder::new("events");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    assert!(folder.0.join("lunar.sock").exists());
+    let (events, inbox) = channel();
+    folder.config(3);
+    events.send(Event::Reload).unwrap();
+    events.send(Event::Stop).unwrap();
+    assert!(wait(&inbox, &mut service, None).is_none());
+    service.stop(true).unwrap();
+    assert_eq!(fake.notes(), ["reload 3", "stop"]);
+    assert!(!folder.0.join("lunar.sock").exists());
+}
+
+#[test]
+fn a_wrong_configuration_is_not_loaded() {
+    let folder = Folder::new("wrong");
+    let fake = Fake::default();
+    let file = folder.config(2);
+    let mut service = service(&args(file.clone()), &fake);
+    std::fs::write(&file, "[sever]").unwrap();
+    service.reload();
+    assert!(fake.notes().is_empty());
+    assert_eq!(service.config.targets[0].luns.len(), 2);
+}
+
+#[test]
+fn a_captive_command_knows_where_the_server_is_and_says_how_it_ended() {
+    let folder = Folder::new("captive");
+    let service = service(&args(folder.config(1)), &Fake::default());
+    let (events, inbox) = channel();
+    let command = format!("echo $LUNAR_URL $LUNAR_PORTAL > {}/said; exit 7", folder.0.display());
+    let _captive = service.captive(&command, events).unwrap();
+    let Event::Ended(status) = inbox.recv().unwrap() else { panic!("it did not end") };
+    assert_eq!(exit_code(status), ExitCode::from(7));
+    let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
+    assert_eq!(said, "iscsi://127.0.0.1:3333/iqn.2026-11.org.example:a/0 127.0.0.1:3333\n");
+}
+
+#[test]
+fn a_captive_command_is_ended_by_a_stop() {
+    let folder = Folder::new("ended");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let (events, inbox) = channel();
+    let captive = service.captive("exec sleep 60", events.clone()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    events.send(Event::Stop).unwrap();
+    let status = wait(&inbox, &mut service, Some(captive)).unwrap();
+    assert_eq!(exit_code(status), ExitCode::from(128 + 15));
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let folder = Folder::new("start");
+    let serve = args(folder.config(1));
+    let told = |kind: io::ErrorKind| {
+        let failed = Service::<Fake>::start(&serve, &channel().0, |_, _| {
+            Err(io::Error::new(kind, "127.0.0.1:3260: no"))
+        });
+        failed.err().unwrap()[0].to_string()
+    };
+    assert_eq!(
+        told(io::ErrorKind::AddrInUse),
+        "cannot serve: 127.0.0.1:3260: no\n  \
+         hint: something listens there already: stop it, or choose another address or port"
+    );
+    assert!(told(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 need privileges"));
+    let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
+    let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
+    assert!(failed[0].to_string().starts_with("--cores: \"none\" does not say which cores to use\n  hint: "));
+}
+
+#[test]
+fn who_knows_a_remedy_is_heeded() {
+    let told =
+        cannot_serve(&io::Error::other("cannot listen: no device\nhint: leave provider out")).to_string();
+    assert_eq!(told, "cannot serve: cannot listen: no device\n  hint: leave provider out");
+}

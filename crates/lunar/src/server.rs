@@ -1,0 +1,187 @@
+//! The target as `lunar serve` runs it.
+
+use lunar_server::admin::{Counters, Parameters, Session, Srp};
+use lunar_target::setup::{Provider, Setup};
+use lunar_target::{Bound, Info, Resting, Transport, Unit};
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+/// A target that runs.
+pub trait Server: Send + Sync + 'static {
+    /// Where it listens.
+    fn portals(&self) -> Vec<Bound>;
+
+    /// Brings units to rest; the number of the one that does not come to it, and why.
+    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)>;
+
+    /// Replaces the configuration.
+    fn reload(&self, setup: Setup);
+
+    /// Asks the sessions of a routing instance to leave.
+    fn dismiss(&self, instance: &str);
+
+    /// All sessions.
+    fn sessions(&self) -> Vec<Session>;
+
+    /// Takes no more commands, finishes those in flight, says goodbye, makes everything stable. `last` is called before its
+    /// event loops end.
+    fn stop(&self, last: &dyn Fn()) -> io::Result<()>;
+}
+
+/// The target of this process, until it is stopped.
+pub struct Live(RwLock<Option<lunar_target::Server>>);
+
+/// Starts the target on these cores.
+pub fn start(setup: Setup, cores: &[usize]) -> io::Result<Live> {
+    Ok(Live(RwLock::new(Some(lunar_target::Server::start(setup, cores)?))))
+}
+
+impl Live {
+    fn server(&self) -> RwLockReadGuard<'_, Option<lunar_target::Server>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Server for Live {
+    fn sessions(&self) -> Vec<Session> {
+        let list = self.server().as_ref().map(lunar_target::Server::sessions).unwrap_or_default();
+        list.iter()
+            .map(|(tsih, info)| Session { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
+            .collect()
+    }
+
+    fn dismiss(&self, instance: &str) {
+        if let Some(server) = &*self.server() {
+            server.dismiss(instance);
+        }
+    }
+
+    fn portals(&self) -> Vec<Bound> {
+        self.server().as_ref().map(lunar_target::Server::portals).unwrap_or_default().to_vec()
+    }
+
+    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
+        self.server().as_ref().map_or(Ok(Vec::new()), |server| server.rest(units))
+    }
+
+    fn reload(&self, setup: Setup) {
+        if let Some(server) = &*self.server() {
+            server.reload(setup);
+        }
+    }
+
+    fn stop(&self, last: &dyn Fn()) -> io::Result<()> {
+        let server = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
+        server.map_or(Ok(()), |server| server.stop(last))
+    }
+}
+
+/// What there is to tell of a channel of SRP; `list` has all sessions, in order.
+fn srp(tsih: u16, info: &Info, list: &[(u16, Arc<Info>)]) -> Option<Srp> {
+    let Transport::Srp(_) = info.transport else { return None };
+    let beside = || list.iter().filter(|(_, other)| other.is_beside(info));
+    Some(Srp {
+        initiator_port: info.initiator.clone(),
+        target_port: lunar_target::srp::port_id(info.target.as_deref()?).to_string(),
+        channel: beside().filter(|(other, _)| *other <= tsih).count(),
+        channels: beside().count(),
+    })
+}
+
+/// Names of what carries a session, and of what carries RDMA.
+fn names(transport: Transport) -> (&'static str, Option<&'static str>) {
+    let named = |provider| match provider {
+        Provider::Iwarp => "iwarp",
+        Provider::Verbs => "verbs",
+    };
+    match transport {
+        Transport::Tcp => ("TCP", None),
+        Transport::Iser(provider) => ("iSER", Some(named(provider))),
+        Transport::Srp(provider) => ("SRP", Some(named(provider))),
+    }
+}
+
+/// A session as it is told.
+fn session(tsih: u16, info: &Info) -> Session {
+    let counters = &info.counters;
+    let (transport, provider) = names(info.transport);
+    let is_srp = matches!(info.transport, Transport::Srp(_));
+    Session {
+        tsih,
+        initiator: info.initiator.clone(),
+        initiator_address: info.address.to_string(),
+        target: info.target.clone(),
+        portal: info.portal.to_string(),
+        portal_group: info.tag,
+        isid: info.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        transport: transport.into(),
+        provider: provider.map(str::to_owned),
+        srp: None,
+        session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),
+        parameters: (!is_srp).then(|| Parameters::from(&info.parameters)),
+        counters: Counters {
+            commands: counters.commands.get(),
+            reads: counters.reads.get(),
+            writes: counters.writes.get(),
+            read_bytes: counters.read_bytes.get(),
+            write_bytes: counters.write_bytes.get(),
+            errors: counters.failures.get(),
+        },
+        connected_s: info.since.elapsed().as_secs(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const TARGET: &str = "iqn.2026-11.org.example:disk";
+
+    fn info(initiator: &str, transport: Transport) -> Arc<Info> {
+        let address = ([127, 0, 0, 1], 5555).into();
+        Arc::new(Info {
+            initiator: initiator.into(),
+            alias: None,
+            address,
+            portal: address,
+            target: Some(TARGET.into()),
+            tag: 1,
+            isid: [0; 6],
+            cid: 0,
+            discovery: false,
+            transport,
+            user: None,
+            parameters: Default::default(),
+            since: Instant::now(),
+            counters: Default::default(),
+            visit: Default::default(),
+            fence: Default::default(),
+            nexuses: Default::default(),
+        })
+    }
+
+    #[test]
+    fn the_channels_between_two_ports_are_counted() {
+        let (one, other) = ("0x00000000000000010000000000000002", "0x00000000000000010000000000000003");
+        let iwarp = Transport::Srp(Provider::Iwarp);
+        let list = [
+            (3, info(one, iwarp)),
+            (4, info(other, Transport::Srp(Provider::Verbs))),
+            (5, info("iqn.a", Transport::Iser(Provider::Verbs))),
+            (9, info(one, iwarp)),
+        ];
+        let told: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
+        let counts = told.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels)));
+        assert_eq!(counts.collect::<Vec<_>>(), [Some((1, 2)), Some((1, 1)), None, Some((2, 2))]);
+        let negotiated = list.iter().map(|(tsih, info)| session(*tsih, info).parameters.is_some());
+        assert_eq!(negotiated.collect::<Vec<_>>(), [false, false, true, false]);
+        let names = list.iter().map(|(tsih, info)| session(*tsih, info)).map(|s| (s.transport, s.provider));
+        let wanted = [("SRP", "iwarp"), ("SRP", "verbs"), ("iSER", "verbs"), ("SRP", "iwarp")];
+        let wanted = wanted.map(|(transport, provider)| (transport.to_owned(), Some(provider.to_owned())));
+        assert_eq!(names.collect::<Vec<_>>(), wanted);
+        let first = told[0].as_ref().unwrap();
+        let port = "0x9fb1bf94f00106ed9fb1bf94f00106ed";
+        assert_eq!((&*first.initiator_port, &*first.target_port), (one, port));
+    }
+}

@@ -1,0 +1,125 @@
+//! `lunar session`: what a running server tells of its sessions.
+
+use crate::args::{Asked, Session};
+use crate::client::json;
+use crate::exit::Failure;
+use lunar_server::admin::{self, Session as Told};
+use lunar_server::{Cause, Problem, folders};
+use serde::Serialize;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
+
+/// The text to print, and what failed where other servers answered.
+pub fn session(command: Session) -> Result<(String, Option<Failure>), Failure> {
+    match command {
+        Session::List(asked) => list_all(&servers(asked.socket.as_ref())?, &asked),
+        Session::Show { id, asked } => {
+            let server = one(servers(asked.socket.as_ref())?)?;
+            Ok((show(admin::sessions(&server, asked.timeout)?, id, asked.json)?, None))
+        }
+    }
+}
+
+/// The sockets of the servers that are asked: at least one, whether it answers or not.
+pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
+    if let Some(path) = socket {
+        return Ok(vec![path.clone()]);
+    }
+    let first = folders::admin_socket()?;
+    let listening = admin::listening(&first);
+    Ok(if listening.is_empty() { vec![first] } else { listening })
+}
+
+/// The server, if it is clear which is meant.
+pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
+    if servers.len() > 1 {
+        let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
+        let what = format!("{} servers run here: {}", servers.len(), sockets.join(", "));
+        return Err(Problem::new(what, "name one of them with --socket"));
+    }
+    Ok(servers.swap_remove(0))
+}
+
+/// A session with the admin socket of its server: TSIHs are those of one server.
+#[derive(Serialize)]
+struct Placed {
+    server: PathBuf,
+    #[serde(flatten)]
+    session: Told,
+}
+
+/// What each server answers. All are asked at once: one that hangs keeps nobody from the answers of the others.
+pub fn of_each<T: Send>(
+    servers: &[PathBuf],
+    ask: impl Fn(&Path) -> Result<T, Problem> + Sync,
+) -> Vec<Result<T, Problem>> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = servers.iter().map(|server| scope.spawn(move || ask(server))).collect();
+        let answer = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|e| resume_unwind(e));
+        asked.into_iter().map(answer).collect()
+    })
+}
+
+/// The sessions of every server that answers.
+fn list_all(servers: &[PathBuf], asked: &Asked) -> Result<(String, Option<Failure>), Failure> {
+    let (mut lists, mut problems) = (Vec::new(), Vec::new());
+    for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, asked.timeout)))
+    {
+        match answer {
+            Ok(sessions) => lists.push((server, sessions)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if lists.is_empty() {
+        return Err(problems.into());
+    }
+    let text = match asked.json {
+        true => json(&placed(lists))?,
+        false => lists.iter().map(|(server, sessions)| listed(server, sessions, servers.len())).collect(),
+    };
+    Ok((text, (!problems.is_empty()).then(|| problems.into())))
+}
+
+/// For programs.
+fn placed(lists: Vec<(&PathBuf, Vec<Told>)>) -> Vec<Placed> {
+    let of_one = |(server, sessions): (&PathBuf, Vec<Told>)| {
+        let server = server.clone();
+        sessions.into_iter().map(move |session| Placed { server: server.clone(), session })
+    };
+    lists.into_iter().flat_map(of_one).collect()
+}
+
+fn listed(server: &Path, sessions: &[Told], servers: usize) -> String {
+    match servers {
+        1 => list(sessions),
+        _ => format!("[{}]\n{}", server.display(), list(sessions)),
+    }
+}
+
+fn list(sessions: &[Told]) -> String {
+    if sessions.is_empty() { "no sessions\n".into() } else { admin::table(sessions) }
+}
+
+fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, Problem> {
+    let Some(id) = id else {
+        if as_json {
+            return json(&sessions);
+        }
+        if sessions.is_empty() {
+            return Ok(list(&sessions));
+        }
+        let texts: Vec<String> =
+            sessions.iter().map(|one| format!("[session {}]\n{one}", one.tsih)).collect();
+        return Ok(texts.join("\n"));
+    };
+    let Some(one) = sessions.into_iter().find(|one| one.tsih == id) else {
+        return Err(Problem::new(
+            format!("there is no session {id}"),
+            "lunar session list shows the sessions",
+        )
+        .because(Cause::NotFound));
+    };
+    if as_json { json(&one) } else { Ok(one.to_string()) }
+}

@@ -1,0 +1,174 @@
+//! Facts by name: as JSON for programs, and as lines for people.
+
+use lunar_wire::scsi::fields::{self, Field, Value};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::fmt::Write;
+
+/// A fact, or facts by name in the order that people read them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Node {
+    /// A value.
+    Leaf(Value),
+    /// Several.
+    List(Vec<Node>),
+    /// By name.
+    Map(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// Text, which holds no control characters: whoever makes it sees to that.
+    pub fn text(text: impl Into<String>) -> Node {
+        Node::Leaf(Value::Text(text.into()))
+    }
+
+    /// A number.
+    pub fn number(n: impl Into<u64>) -> Node {
+        Node::Leaf(Value::Number(n.into()))
+    }
+
+    /// Yes or no.
+    pub fn flag(is: bool) -> Node {
+        Node::Leaf(Value::Flag(is))
+    }
+
+    /// Facts by name.
+    pub fn map<const N: usize>(facts: [(&str, Node); N]) -> Node {
+        Node::Map(facts.map(|(name, node)| (name.to_owned(), node)).into())
+    }
+}
+
+/// The fields of a table that came.
+pub fn read(table: &'static [Field], bytes: &[u8]) -> Vec<(String, Node)> {
+    fields::read(table, bytes).map(|(name, value)| (name.to_owned(), Node::Leaf(value))).collect()
+}
+
+impl Serialize for Node {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Node::Leaf(Value::Flag(is)) => to.serialize_bool(*is),
+            Node::Leaf(Value::Number(n)) => to.serialize_u64(*n),
+            Node::Leaf(Value::Text(text)) => to.serialize_str(text),
+            Node::Leaf(Value::Named(n, name)) => {
+                let mut map = to.serialize_map(Some(2))?;
+                map.serialize_entry("code", n)?;
+                map.serialize_entry("name", name)?;
+                map.end()
+            }
+            Node::List(list) => to.collect_seq(list),
+            Node::Map(facts) => to.collect_map(facts.iter().map(|(name, node)| (name, node))),
+        }
+    }
+}
+
+/// The name of a fact that is the title of all that stand beside it.
+const TITLE: &str = "name";
+
+/// Lines for people: a paragraph for each group of facts.
+pub fn lines(facts: &[(String, Node)]) -> String {
+    let mut text = String::new();
+    put(&mut text, facts, 0);
+    text
+}
+
+fn put(text: &mut String, facts: &[(String, Node)], depth: usize) {
+    let leaves = || facts.iter().filter(|(_, node)| one_line(node).is_some());
+    let width = leaves().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, node) in facts.iter().filter(|(name, _)| depth == 0 || name != TITLE) {
+        let pad = "  ".repeat(depth);
+        let shown = name.replace('_', " ");
+        match (one_line(node), node) {
+            (Some(line), _) => _ = writeln!(text, "{pad}{shown:width$}  {line}"),
+            (None, Node::Map(inner)) => {
+                let gap = if depth == 0 && !text.is_empty() { "\n" } else { "" };
+                _ = writeln!(text, "{gap}{pad}{}", title(&shown, inner));
+                put(text, inner, depth + 1);
+            }
+            (None, Node::List(list)) => {
+                let gap = if depth == 0 && !text.is_empty() { "\n" } else { "" };
+                _ = writeln!(text, "{gap}{pad}{shown}");
+                list.iter().for_each(|node| _ = writeln!(text, "{pad}  {}", item(node)));
+            }
+            (None, Node::Leaf(_)) => {}
+        }
+    }
+}
+
+fn title(name: &str, facts: &[(String, Node)]) -> String {
+    match facts.iter().find(|(name, _)| name == TITLE) {
+        Some((_, Node::Leaf(Value::Text(title)))) => format!("{title} ({name})"),
+        _ => name.to_owned(),
+    }
+}
+
+/// What fits behind its name.
+fn one_line(node: &Node) -> Option<String> {
+    match node {
+        Node::Leaf(value) => Some(leaf(value)),
+        Node::List(list) if list.iter().all(|node| matches!(node, Node::Leaf(_))) => {
+            let all: Vec<String> = list.iter().map(item).collect();
+            Some(if all.is_empty() { "none".into() } else { all.join(", ") })
+        }
+        Node::Map(facts) if facts.iter().all(|(name, _)| name == TITLE) => Some("no more details".into()),
+        _ => None,
+    }
+}
+
+fn leaf(value: &Value) -> String {
+    match value {
+        Value::Flag(true) => "yes".into(),
+        Value::Flag(false) => "no".into(),
+        Value::Number(n) => n.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::Named(n, name) => format!("{name} ({n})"),
+    }
+}
+
+/// One of a list.
+fn item(node: &Node) -> String {
+    match node {
+        Node::Leaf(value) => leaf(value),
+        Node::List(list) => list.iter().map(item).collect::<Vec<_>>().join(", "),
+        Node::Map(facts) => {
+            let fact = |(name, node): &(String, Node)| format!("{} {}", name.replace('_', " "), item(node));
+            facts.iter().map(fact).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Vec<(String, Node)> {
+        let port = Node::map([("number", Node::number(1u16)), ("is_ours", Node::flag(true))]);
+        let page = Node::map([
+            ("name", Node::text("block limits")),
+            ("max_blocks", Node::number(8u32)),
+            ("kind", Node::Leaf(Value::Named(2, "thin"))),
+            ("ports", Node::List(vec![port])),
+            ("keys", Node::List(Vec::new())),
+        ]);
+        let Node::Map(facts) = Node::map([("lun", Node::number(0u16)), ("0xb0", page)]) else { panic!() };
+        facts
+    }
+
+    #[test]
+    fn people_get_lines() {
+        let wanted = "lun  0\n\nblock limits (0xb0)\n  max blocks  8\n  kind        thin (2)\n  ports\n    \
+                      number 1, is ours yes\n  keys        none\n";
+        assert_eq!(lines(&facts()), wanted);
+    }
+
+    #[test]
+    fn programs_get_json_in_the_same_order() {
+        let json = serde_json::to_string(&Node::Map(facts())).unwrap();
+        assert_eq!(
+            json,
+            [
+                r#"{"lun":0,"0xb0":{"name":"block limits","max_blocks":8,"#,
+                r#""kind":{"code":2,"name":"thin"},"ports":[{"number":1,"is_ours":true}],"keys":[]}}"#,
+            ]
+            .concat()
+        );
+    }
+}
