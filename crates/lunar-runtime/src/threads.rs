@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Operations of a core that are on the runtime's threads at a time.
 pub const AT_ONCE: usize = 64;
-/// Threads of a core, at most: more, since one that has told its result is not free at the same moment.
+/// Threads of a core, at most: more, since one that has given its result is not free at the same moment.
 pub(crate) const THREADS: usize = 2 * AT_ONCE;
 
 thread_local! {
@@ -29,7 +29,8 @@ struct Turns {
     freed: Event,
 }
 
-/// The right to be on one of the threads of a core; given back when dropped, on whatever thread.
+/// The right to be on one of the threads of a core. It is given back on its core, and not on a thread: a thread that wakes a
+/// task of the core waits until there is room for the wake-up, while the core may wait for a thread.
 pub struct Turn(Arc<Turns>);
 
 impl Turn {
@@ -85,13 +86,15 @@ pub async fn blocking<T: Send + 'static>(
 ) -> io::Result<T> {
     let turn = Turn::wait().await;
     let call = move || {
-        let _turn = turn;
         // Otherwise the runtime would let the panic go on in the one who waits.
-        BufResult(Ok(0), catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked())))
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
+        // The turn goes back to the core with the result, whether somebody waits for it or not.
+        BufResult(Ok(0), (done, turn))
     };
     let BufResult(result, op) = submit(Asyncify::new(call)).await;
     result?;
-    op.into_inner()
+    let (done, _turn) = op.into_inner();
+    done
 }
 
 #[cfg(test)]
