@@ -19,11 +19,12 @@ use lunar_proto::login::SessionType;
 use lunar_proto::parameters::{Parameters, TaskReporting};
 use lunar_proto::text::Exchange;
 use lunar_proto::window::CmdWindow;
-use lunar_runtime::Pool;
+use lunar_runtime::{Pool, SendPump, SendSide};
 use lunar_scsi::Port;
 use lunar_wire::iscsi::Bhs;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -150,12 +151,8 @@ pub struct Connection {
     pub pool: Pool,
     /// A task has ended or is aborted, the CmdSN window has moved, or life is over.
     pub task_ended: Event,
-    /// Everything has been sent.
-    drained: Event,
-    /// Somebody waits until more can be sent.
-    writing: Cell<bool>,
-    /// A flush is on its way.
-    flushing: Cell<bool>,
+    /// Sends what waits.
+    pump: SendPump,
 }
 
 /// Serves a connection from the end of its login to its own end.
@@ -247,9 +244,7 @@ impl Connection {
             logs_out: Cell::default(),
             pool: pool.clone(),
             task_ended: Event::new(),
-            drained: Event::new(),
-            writing: Cell::new(false),
-            flushing: Cell::new(false),
+            pump: SendPump::default(),
             session: RefCell::new(Session {
                 conn: me.clone(),
                 pool,
@@ -323,61 +318,29 @@ impl Connection {
     async fn wait_for_room(&self) {
         let is_full = || {
             let session = self.session.borrow();
-            self.writing.get() && session.is_full() && session.life != Life::Over
+            self.pump.is_blocked() && session.is_full() && session.life != Life::Over
         };
         while is_full() {
-            let drained = self.drained.listen();
+            let drained = self.pump.drained().listen();
             if is_full() {
                 drained.await;
             }
         }
     }
 
-    /// Sends what waits; what the socket does not take now follows as soon as it does. A data mover also begins to read,
-    /// which does not wait for what goes out.
+    /// See [`SendPump::flush`].
     pub fn flush(self: &Rc<Self>) {
-        if self.writing.get() && !self.line.reads_by_itself() {
-            return;
-        }
-        let sent = self.line.flush(&mut self.session.borrow_mut());
-        match sent {
-            Ok(true) => {}
-            Ok(false) if self.writing.replace(true) => {}
-            Ok(false) => lunar_runtime::spawn(write(self.clone())),
-            Err(_) => self.lost(),
-        }
+        SendPump::flush(self);
     }
 
-    /// Nothing can be sent any more. What waits is dropped: it must not keep the receiving loop from its end.
-    fn lost(&self) {
-        let mut session = self.session.borrow_mut();
-        session.out.give_up();
-        session.is_over("the connection was lost");
-        drop(session);
-        self.task_ended.notify(usize::MAX);
-        self.line.close();
-    }
-
-    /// Flushes after whatever else is ready to run: answers of several tasks leave together.
+    /// See [`SendPump::flush_soon`].
     pub fn flush_soon(self: &Rc<Self>) {
-        if !self.flushing.replace(true) {
-            let me = self.clone();
-            lunar_runtime::spawn(async move {
-                me.flushing.set(false);
-                me.flush();
-            });
-        }
+        SendPump::flush_soon(self);
     }
 
-    /// Everything that waits has left, or cannot any more.
+    /// See [`SendPump::flushed`].
     pub async fn flushed(self: &Rc<Self>) {
-        self.flush();
-        while self.writing.get() {
-            let drained = self.drained.listen();
-            if self.writing.get() {
-                drained.await;
-            }
-        }
+        SendPump::flushed(self).await;
     }
 
     /// Ends all tasks and waits for those that run, ends every nexus, sends what is left, closes.
@@ -423,26 +386,38 @@ impl Connection {
 
     /// Ends the connection from our side: the receiving loop finds the socket closed.
     pub fn close(&self) {
-        self.drained.notify(usize::MAX);
+        self.pump.wake();
         self.line.stop_receiving();
     }
 }
 
-async fn write(conn: Rc<Connection>) {
-    loop {
-        let ready = conn.line.writable().await;
-        let sent = ready.and_then(|()| conn.line.flush(&mut conn.session.borrow_mut()));
-        match sent {
-            Ok(false) => {}
-            Ok(true) => break,
-            Err(_) => {
-                conn.lost();
-                break;
-            }
-        }
+impl SendSide for Connection {
+    fn pump(&self) -> &SendPump {
+        &self.pump
     }
-    conn.writing.set(false);
-    conn.drained.notify(usize::MAX);
+
+    fn try_flush(&self) -> io::Result<bool> {
+        self.line.flush(&mut self.session.borrow_mut())
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        self.line.writable().await
+    }
+
+    /// What waits is dropped: it must not keep the receiving loop from its end.
+    fn lost(&self, _: io::Error) {
+        let mut session = self.session.borrow_mut();
+        session.out.give_up();
+        session.is_over("the connection was lost");
+        drop(session);
+        self.task_ended.notify(usize::MAX);
+        self.line.close();
+    }
+
+    /// A data mover also begins to read, which does not wait for what goes out.
+    fn flushes_while_blocked(&self) -> bool {
+        self.line.reads_by_itself()
+    }
 }
 
 impl Session {

@@ -1,0 +1,137 @@
+//! The send pump of a connection: it flushes the send queue, and goes on when the socket is writable again.
+
+use crate::race::after_others;
+use event_listener::Event;
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+
+/// The sending side of a connection, as its [`SendPump`] drives it.
+pub trait SendSide: 'static {
+    /// The pump of this connection.
+    fn pump(&self) -> &SendPump;
+
+    /// Sends from the queue. False: the rest waits until the connection is [`writable`](SendSide::writable).
+    fn try_flush(&self) -> io::Result<bool>;
+
+    /// Waits until the connection takes more.
+    fn writable(&self) -> impl Future<Output = io::Result<()>>;
+
+    /// Nothing can be sent any more. Drops the queue or ends the connection: the pump does not try again.
+    fn lost(&self, why: io::Error);
+
+    /// Some of what was blocked has left, or nothing is blocked any more.
+    fn progressed(&self) {}
+
+    /// A flush also does work that does not wait for a full send queue, such as RDMA Reads.
+    fn flushes_while_blocked(&self) -> bool {
+        false
+    }
+}
+
+/// What drives the sending side of one connection. Lives on the connection's core.
+#[derive(Default)]
+pub struct SendPump {
+    /// A task waits until the connection is writable.
+    blocked: Cell<bool>,
+    /// A task is about to flush.
+    scheduled: Cell<bool>,
+    /// The owner flushes when other tasks have run.
+    gathering: Cell<bool>,
+    /// Nothing is blocked any more.
+    drained: Event,
+}
+
+impl SendPump {
+    /// Sends what waits; the rest follows as soon as the connection takes it.
+    #[inline]
+    pub fn flush<C: SendSide>(conn: &Rc<C>) {
+        let pump = conn.pump();
+        if pump.blocked.get() && !conn.flushes_while_blocked() {
+            return;
+        }
+        match conn.try_flush() {
+            Ok(true) => {}
+            Ok(false) if pump.blocked.replace(true) => {}
+            Ok(false) => crate::spawn(unblock(conn.clone())),
+            Err(e) => conn.lost(e),
+        }
+    }
+
+    /// Flushes after the tasks that are ready to run: what several of them queue leaves together.
+    #[inline]
+    pub fn flush_soon<C: SendSide>(conn: &Rc<C>) {
+        let pump = conn.pump();
+        if pump.gathering.get() || pump.scheduled.replace(true) {
+            return;
+        }
+        let conn = conn.clone();
+        crate::spawn(async move {
+            conn.pump().scheduled.set(false);
+            SendPump::flush(&conn);
+        });
+    }
+
+    /// Flushes, and waits until everything has left or cannot any more.
+    pub async fn flushed<C: SendSide>(conn: &Rc<C>) {
+        SendPump::flush(conn);
+        let pump = conn.pump();
+        while pump.is_blocked() {
+            let drained = pump.drained.listen();
+            if pump.is_blocked() {
+                drained.await;
+            }
+        }
+    }
+
+    /// Lets the tasks that are ready run first. What they queue leaves with the caller's next flush.
+    pub async fn gather(&self) {
+        self.gathering.set(true);
+        let _reset = Gathering(&self.gathering);
+        after_others().await;
+    }
+
+    /// A part of the queue waits until the connection is writable.
+    #[inline]
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.get()
+    }
+
+    /// Notified when nothing is blocked any more, and by [`SendPump::wake`].
+    pub fn drained(&self) -> &Event {
+        &self.drained
+    }
+
+    /// Notifies [`drained`](SendPump::drained): its listeners check their condition again.
+    pub fn wake(&self) {
+        self.drained.notify(usize::MAX);
+    }
+}
+
+struct Gathering<'a>(&'a Cell<bool>);
+
+impl Drop for Gathering<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+async fn unblock<C: SendSide>(conn: Rc<C>) {
+    loop {
+        match conn.writable().await.and_then(|()| conn.try_flush()) {
+            Ok(false) => conn.progressed(),
+            Ok(true) => break,
+            Err(e) => {
+                conn.lost(e);
+                break;
+            }
+        }
+    }
+    conn.pump().blocked.set(false);
+    conn.pump().wake();
+    conn.progressed();
+}
+
+#[cfg(test)]
+mod tests;
