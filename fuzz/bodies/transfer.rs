@@ -3,8 +3,7 @@
 //! bytes each.
 
 use lunar_proto::parameters::Parameters;
-use lunar_proto::transfer::{Incoming, Verdict};
-use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_proto::transfer::{DataOutSequencer, Segment, Verdict};
 
 pub fn run(input: &[u8]) {
     let [switches, e1, e0, w1, w0, i1, i0, rest @ ..] = input else { return };
@@ -20,26 +19,22 @@ pub fn run(input: &[u8]) {
     };
     let [edtl, wanted, immediate] =
         [[*e1, *e0], [*w1, *w0], [*i1, *i0]].map(u16::from_be_bytes).map(u32::from);
-    let mut incoming = Incoming::new(edtl, wanted, immediate, on(3), &parameters);
+    let mut sequencer = DataOutSequencer::new(edtl, wanted, immediate, on(3), &parameters);
     let mut got = vec![false; edtl as usize];
     got.iter_mut().take(immediate as usize).for_each(|b| *b = true);
     for pdu in rest.chunks_exact(6) {
-        while let Some(r2t) = incoming.next_r2t() {
+        while let Some(r2t) = sequencer.next_r2t() {
             assert!(r2t.len > 0 && r2t.len <= 4096 && r2t.offset + r2t.len <= edtl.min(wanted));
             assert!(r2t.ttt_index < parameters.max_outstanding_r2t);
         }
-        let len = u16::from_be_bytes([pdu[4], pdu[5]]).into();
-        let mut header = Bhs::new(opcode::DATA_OUT);
-        header.0[1] = pdu[0] & 0x80;
-        header.set_data_len(len);
-        header.set_word(36, pdu[1].into());
-        header.set_word(40, u16::from_be_bytes([pdu[2], pdu[3]]).into());
+        let [offset, len] = [[pdu[2], pdu[3]], [pdu[4], pdu[5]]].map(u16::from_be_bytes).map(u32::from);
+        let segment = Segment { data_sn: pdu[1].into(), offset, len, is_final: pdu[0] & 0x80 != 0 };
         let tag = u16::from(pdu[0] & 7).checked_sub(1);
-        if let Verdict::Accept { offset } = incoming.data_out(tag, &header) {
-            got[offset as usize..][..len].fill(true);
+        if let Verdict::Accept { offset } = sequencer.take(tag, segment) {
+            got[offset as usize..][..len as usize].fill(true);
         }
     }
-    if incoming.is_complete() && incoming.failure().is_none() {
+    if sequencer.is_complete() && sequencer.failure().is_none() {
         assert!(got.iter().take(wanted as usize).all(|b| *b), "complete, and yet a byte is missing");
     }
 }

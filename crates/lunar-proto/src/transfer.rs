@@ -3,9 +3,6 @@
 
 use std::ops::Range;
 
-use lunar_wire::iscsi::Bhs;
-use lunar_wire::iscsi::status::RejectReason;
-
 use crate::parameters::Parameters;
 
 /// Pieces of one sequence that may lie apart when DataPDUInOrder is No.
@@ -33,6 +30,19 @@ impl Failure {
     }
 }
 
+/// A part of the data of a command, without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its place in its sequence, from 0 on (DataSN).
+    pub data_sn: u32,
+    /// Bytes from the start of the command's data.
+    pub offset: u32,
+    /// Bytes.
+    pub len: u32,
+    /// The last of its sequence.
+    pub is_final: bool,
+}
+
 /// What to do with the payload of a Data-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -43,8 +53,8 @@ pub enum Verdict {
     },
     /// The task has failed; the payload is dropped.
     Discard,
-    /// Answer with Reject and drop the payload; the task is unharmed.
-    Reject(RejectReason),
+    /// It is refused, and its payload dropped; the task is unharmed.
+    Invalid,
 }
 
 /// An R2T to send.
@@ -74,7 +84,7 @@ struct Sequence {
 
 /// The data of one write.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct DataOutSequencer {
     /// Bytes that the command is to have.
     wanted: u32,
     /// Bytes asked for or announced so far, from the start.
@@ -91,9 +101,9 @@ pub struct Incoming {
     piece: u32,
 }
 
-impl Incoming {
+impl DataOutSequencer {
     /// The write of a command: its Expected Data Transfer Length, the bytes that its CDB wants, the immediate
-    /// data that came along and its F bit. Look at [`Incoming::failure`] at once: the command may be
+    /// data that came along and its F bit. Look at [`DataOutSequencer::failure`] at once: the command may be
     /// wrong from the start.
     pub fn new(edtl: u32, wanted: u32, immediate_len: u32, is_final: bool, p: &Parameters) -> Self {
         let unsolicited = p.first_burst_length.min(edtl);
@@ -104,7 +114,7 @@ impl Incoming {
         } else {
             None
         };
-        let mut incoming = Incoming {
+        let mut sequencer = DataOutSequencer {
             wanted: wanted.min(edtl),
             asked: immediate_len,
             open: vec![],
@@ -118,30 +128,29 @@ impl Incoming {
         };
         // Without the F bit more follows, but not after all that may come unsolicited has come.
         if !is_final && (immediate_len < unsolicited || failure.is_some()) {
-            incoming.open(None, immediate_len, unsolicited.saturating_sub(immediate_len));
-            incoming.asked = unsolicited.max(immediate_len);
+            sequencer.open(None, immediate_len, unsolicited.saturating_sub(immediate_len));
+            sequencer.asked = unsolicited.max(immediate_len);
         }
-        incoming
+        sequencer
     }
 
     fn open(&mut self, index: Option<u16>, start: u32, len: u32) {
         self.open.push(Sequence { index, start, len, pieces: vec![], data_sn: 0 });
     }
 
-    /// Takes a Data-Out: the index that its Target Transfer Tag stands for (None: unsolicited) and its
-    /// header.
-    pub fn data_out(&mut self, ttt_index: Option<u16>, header: &Bhs) -> Verdict {
+    /// Takes a segment of the transfer with this index (None: unsolicited).
+    pub fn take(&mut self, ttt_index: Option<u16>, segment: Segment) -> Verdict {
         let Some(at) = self.open.iter().position(|s| s.index == ttt_index) else {
             return self.stray(ttt_index);
         };
         let taken = match self.failure {
             Some(_) => None,
-            None => Some(self.open[at].take(header, self.in_order)),
+            None => Some(self.open[at].take(segment, self.in_order)),
         };
         if let Some(Err(Fault::Pdu)) = taken {
-            return Verdict::Reject(RejectReason::InvalidField);
+            return Verdict::Invalid;
         }
-        if header.is_final() {
+        if segment.is_final {
             self.open.swap_remove(at);
         }
         match taken {
@@ -151,17 +160,17 @@ impl Incoming {
         }
     }
 
-    /// Whether [`Incoming::data_out`] would accept this Data-Out now, so that its payload can be received in
+    /// Whether [`DataOutSequencer::take`] would accept this Data-Out now, so that its payload can be received in
     /// place.
-    pub fn accepts(&self, ttt_index: Option<u16>, header: &Bhs) -> bool {
+    pub fn accepts(&self, ttt_index: Option<u16>, segment: Segment) -> bool {
         let sequence = self.open.iter().find(|s| s.index == ttt_index);
-        self.failure.is_none() && sequence.is_some_and(|s| s.check(header, self.in_order).is_ok())
+        self.failure.is_none() && sequence.is_some_and(|s| s.check(segment, self.in_order).is_ok())
     }
 
     /// A Data-Out that belongs to no open sequence.
     fn stray(&mut self, ttt_index: Option<u16>) -> Verdict {
         match (ttt_index, self.failure) {
-            (Some(_), _) => Verdict::Reject(RejectReason::InvalidField),
+            (Some(_), _) => Verdict::Invalid,
             (None, Some(_)) => Verdict::Discard,
             (None, None) => self.fail(Failure::Unexpected),
         }
@@ -190,7 +199,7 @@ impl Incoming {
         Some(r2t)
     }
 
-    /// The data are taken in pieces of so many bytes, each when [`Incoming::allow`] has let it in.
+    /// The data are taken in pieces of so many bytes, each when [`DataOutSequencer::allow`] has let it in.
     pub fn in_pieces(&mut self, piece: u32) {
         (self.piece, self.allowed) = (piece.max(1), 0);
     }
@@ -216,12 +225,12 @@ impl Incoming {
     }
 
     /// The device wants no more data (an early error): no further R2T. The answer still waits until
-    /// [`Incoming::is_complete`].
+    /// [`DataOutSequencer::is_complete`].
     pub fn stop(&mut self) {
         self.wanted = self.wanted.min(self.asked);
     }
 
-    /// Nothing more is to come: the command can run, or end with [`Incoming::failure`].
+    /// Nothing more is to come: the command can run, or end with [`DataOutSequencer::failure`].
     pub fn is_complete(&self) -> bool {
         self.open.is_empty() && (self.failure.is_some() || self.asked >= self.wanted)
     }
@@ -251,8 +260,8 @@ impl Sequence {
     }
 
     /// The bytes that a Data-Out brings, and the pieces that they join.
-    fn check(&self, header: &Bhs, in_order: bool) -> Result<((u32, u32), Range<usize>), Fault> {
-        let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
+    fn check(&self, segment: Segment, in_order: bool) -> Result<((u32, u32), Range<usize>), Fault> {
+        let Segment { data_sn, offset, len, is_final } = segment;
         let end = self.start + self.len;
         if data_sn != self.data_sn {
             return Err(Fault::Task(Failure::Missing));
@@ -261,7 +270,7 @@ impl Sequence {
         if offset < self.start || offset > end || (in_order && offset != next) {
             return Err(Fault::Pdu);
         }
-        if len > end - offset || (header.is_final() && self.received() + len < self.len) {
+        if len > end - offset || (is_final && self.received() + len < self.len) {
             return Err(Fault::Task(Failure::Amount));
         }
         let bytes = (offset, offset + len);
@@ -278,8 +287,8 @@ impl Sequence {
     }
 
     /// Takes a Data-Out and gives its offset.
-    fn take(&mut self, header: &Bhs, in_order: bool) -> Result<u32, Fault> {
-        let ((from, to), joined) = self.check(header, in_order)?;
+    fn take(&mut self, segment: Segment, in_order: bool) -> Result<u32, Fault> {
+        let ((from, to), joined) = self.check(segment, in_order)?;
         self.data_sn = self.data_sn.wrapping_add(1);
         if from < to {
             let group = &self.pieces[joined.clone()];

@@ -24,6 +24,7 @@ pub struct Visible {
 pub type LunMap = BTreeMap<u16, Visible>;
 
 /// A connection's view of the configuration: through which portal group, from where.
+#[derive(Clone)]
 pub struct Door {
     /// The configuration at the time of the login.
     pub setup: Arc<Setup>,

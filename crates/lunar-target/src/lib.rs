@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub(crate) mod core;
 mod crowds;
 mod devices;
+mod entry;
 mod exec;
 mod fence;
 mod gate;
@@ -14,6 +16,7 @@ pub mod lock_file;
 mod missing;
 mod nexuses;
 mod passage;
+mod rdma_receiver;
 mod registry;
 mod rest;
 mod server;

@@ -1,18 +1,12 @@
 //! Writes played by hand, then by an initiator that obeys and one that does not.
 
-use lunar_wire::iscsi::opcode;
 use proptest::prelude::*;
 
 use super::*;
 
 /// A Data-Out by its DataSN, Buffer Offset, length and F bit.
-fn pdu(data_sn: u32, offset: u32, len: usize, is_final: bool) -> Bhs {
-    let mut b = Bhs::new(opcode::DATA_OUT);
-    b.0[1] = if is_final { 0x80 } else { 0 };
-    b.set_data_len(len);
-    b.set_word(36, data_sn);
-    b.set_word(40, offset);
-    b
+fn pdu(data_sn: u32, offset: u32, len: u32, is_final: bool) -> Segment {
+    Segment { data_sn, offset, len, is_final }
 }
 
 fn parameters(initial_r2t: bool, immediate_data: bool) -> Parameters {
@@ -37,69 +31,69 @@ fn r2t(ttt_index: u16, r2t_sn: u32, offset: u32, len: u32) -> Option<R2t> {
 /// DAT-001, DAT-017, DAT-018, DAT-019, SN-007, SN-008.
 #[test]
 fn solicited_data_alone() {
-    let mut w = Incoming::new(5000, 5000, 0, true, &parameters(true, false));
+    let mut w = DataOutSequencer::new(5000, 5000, 0, true, &parameters(true, false));
     assert_eq!([w.next_r2t(), w.next_r2t(), w.next_r2t()], [r2t(0, 0, 0, 2048), r2t(1, 1, 2048, 2048), None]);
-    assert_eq!(w.data_out(Some(0), &pdu(0, 0, 1024, false)), accept(0));
+    assert_eq!(w.take(Some(0), pdu(0, 0, 1024, false)), accept(0));
     assert_eq!(w.next_r2t(), None);
-    assert_eq!(w.data_out(Some(0), &pdu(1, 1024, 1024, true)), accept(1024));
+    assert_eq!(w.take(Some(0), pdu(1, 1024, 1024, true)), accept(1024));
     assert_eq!(w.next_r2t(), r2t(0, 2, 4096, 904));
-    assert_eq!(w.data_out(Some(1), &pdu(0, 2048, 2048, true)), accept(2048));
+    assert_eq!(w.take(Some(1), pdu(0, 2048, 2048, true)), accept(2048));
     assert!(!w.is_complete());
-    assert_eq!(w.data_out(Some(0), &pdu(0, 4096, 904, true)), accept(4096));
+    assert_eq!(w.take(Some(0), pdu(0, 4096, 904, true)), accept(4096));
     assert_eq!((w.is_complete(), w.failure(), w.next_r2t(), w.r2ts()), (true, None, None, 3));
 }
 
 /// DAT-003, DAT-004, DAT-007: what comes unsolicited is not asked for again (DAT-029).
 #[test]
 fn unsolicited_data_first() {
-    let mut w = Incoming::new(3000, 3000, 512, false, &parameters(false, true));
+    let mut w = DataOutSequencer::new(3000, 3000, 512, false, &parameters(false, true));
     assert_eq!(w.next_r2t(), None, "the rest of the first burst is on its way");
-    assert_eq!(w.data_out(None, &pdu(0, 512, 512, true)), accept(512));
+    assert_eq!(w.take(None, pdu(0, 512, 512, true)), accept(512));
     assert_eq!([w.next_r2t(), w.next_r2t()], [r2t(0, 0, 1024, 1976), None]);
-    assert_eq!(w.data_out(Some(0), &pdu(0, 1024, 1976, true)), accept(1024));
+    assert_eq!(w.take(Some(0), pdu(0, 1024, 1976, true)), accept(1024));
     assert!(w.is_complete() && w.failure().is_none());
 }
 
 #[test]
 fn immediate_data_alone() {
-    let w = Incoming::new(512, 512, 512, true, &parameters(true, true));
+    let w = DataOutSequencer::new(512, 512, 512, true, &parameters(true, true));
     assert!(w.is_complete() && w.failure().is_none());
-    let w = Incoming::new(512, 512, 512, false, &parameters(false, true));
+    let w = DataOutSequencer::new(512, 512, 512, false, &parameters(false, true));
     assert!(w.is_complete() && w.failure().is_none(), "no F bit, but nothing can follow");
-    let mut w = Incoming::new(2000, 2000, 512, true, &parameters(false, true));
+    let mut w = DataOutSequencer::new(2000, 2000, 512, true, &parameters(false, true));
     assert_eq!(w.next_r2t(), r2t(0, 0, 512, 1488), "F bit: the rest by R2T");
 }
 
 /// DAT-018, DAT-019: each R2T lies in one piece, and in no piece that was not let in.
 #[test]
 fn pieces_bound_what_r2ts_ask_for() {
-    let mut w = Incoming::new(7000, 7000, 500, true, &parameters(true, true));
+    let mut w = DataOutSequencer::new(7000, 7000, 500, true, &parameters(true, true));
     w.in_pieces(3000);
     assert_eq!((w.next_r2t(), w.arrived(), w.is_awaited()), (None, 500, false));
     w.allow(6000);
     assert_eq!([w.next_r2t(), w.next_r2t()], [r2t(0, 0, 500, 2048), r2t(1, 1, 2548, 452)]);
-    assert_eq!(w.data_out(Some(1), &pdu(0, 2548, 452, true)), accept(2548));
+    assert_eq!(w.take(Some(1), pdu(0, 2548, 452, true)), accept(2548));
     assert_eq!((w.next_r2t(), w.arrived()), (r2t(1, 2, 3000, 2048), 500), "the first burst is missing");
-    assert_eq!(w.data_out(Some(0), &pdu(0, 500, 2048, true)), accept(500));
+    assert_eq!(w.take(Some(0), pdu(0, 500, 2048, true)), accept(500));
     assert_eq!((w.next_r2t(), w.arrived()), (r2t(0, 3, 5048, 952), 3000));
-    assert_eq!(w.data_out(Some(1), &pdu(0, 3000, 2048, true)), accept(3000));
-    assert_eq!(w.data_out(Some(0), &pdu(0, 5048, 952, true)), accept(5048));
+    assert_eq!(w.take(Some(1), pdu(0, 3000, 2048, true)), accept(3000));
+    assert_eq!(w.take(Some(0), pdu(0, 5048, 952, true)), accept(5048));
     assert_eq!((w.next_r2t(), w.arrived(), w.is_complete()), (None, 6000, false), "the last is not let in");
     w.allow(9000);
     assert_eq!(w.next_r2t(), r2t(0, 4, 6000, 1000));
-    assert_eq!(w.data_out(Some(0), &pdu(0, 6000, 1000, true)), accept(6000));
+    assert_eq!(w.take(Some(0), pdu(0, 6000, 1000, true)), accept(6000));
     assert_eq!((w.is_complete(), w.is_awaited(), w.arrived()), (true, false, 7000));
 }
 
 #[test]
 fn stop_between_two_pieces_completes_the_write() {
-    let mut w = Incoming::new(7000, 7000, 0, true, &parameters(true, true));
+    let mut w = DataOutSequencer::new(7000, 7000, 0, true, &parameters(true, true));
     w.in_pieces(2000);
     w.allow(2000);
     assert_eq!([w.next_r2t(), w.next_r2t()], [r2t(0, 0, 0, 2000), None]);
     w.stop();
     assert!(!w.is_complete());
-    assert_eq!(w.data_out(Some(0), &pdu(0, 0, 2000, true)), accept(0));
+    assert_eq!(w.take(Some(0), pdu(0, 0, 2000, true)), accept(0));
     w.allow(4000);
     assert_eq!((w.is_complete(), w.next_r2t()), (true, None));
 }
@@ -107,12 +101,12 @@ fn stop_between_two_pieces_completes_the_write() {
 /// What the CDB does not want is taken if it comes unsolicited, but not asked for.
 #[test]
 fn less_wanted_than_expected() {
-    let mut w = Incoming::new(4096, 600, 0, false, &parameters(false, true));
-    assert_eq!(w.data_out(None, &pdu(0, 0, 1024, true)), accept(0));
+    let mut w = DataOutSequencer::new(4096, 600, 0, false, &parameters(false, true));
+    assert_eq!(w.take(None, pdu(0, 0, 1024, true)), accept(0));
     assert!(w.is_complete() && w.next_r2t().is_none());
-    let mut w = Incoming::new(4096, 8192, 0, true, &parameters(true, true));
+    let mut w = DataOutSequencer::new(4096, 8192, 0, true, &parameters(true, true));
     assert_eq!([w.next_r2t(), w.next_r2t()], [r2t(0, 0, 0, 2048), r2t(1, 1, 2048, 2048)]);
-    let w = Incoming::new(4096, 0, 0, true, &parameters(true, true));
+    let w = DataOutSequencer::new(4096, 0, 0, true, &parameters(true, true));
     assert!(w.is_complete());
 }
 
@@ -125,28 +119,28 @@ fn forbidden_unsolicited_data() {
         (1025, true, parameters(false, true), Failure::Amount, true),
         (1025, false, parameters(false, true), Failure::Amount, false),
     ] {
-        let mut w = Incoming::new(4096, 4096, immediate_len, is_final, &p);
+        let mut w = DataOutSequencer::new(4096, 4096, immediate_len, is_final, &p);
         assert_eq!((w.failure(), w.is_complete(), w.next_r2t()), (Some(want), complete, None));
         if !complete {
             // DAT-035: the answer waits for the end of what was announced.
-            assert_eq!(w.data_out(None, &pdu(0, 0, 512, false)), Verdict::Discard);
+            assert_eq!(w.take(None, pdu(0, 0, 512, false)), Verdict::Discard);
             assert!(!w.is_complete());
-            assert_eq!(w.data_out(None, &pdu(1, 512, 512, true)), Verdict::Discard);
+            assert_eq!(w.take(None, pdu(1, 512, 512, true)), Verdict::Discard);
             assert!(w.is_complete());
         }
     }
-    let w = Incoming::new(100, 100, 101, true, &parameters(false, true));
+    let w = DataOutSequencer::new(100, 100, 101, true, &parameters(false, true));
     assert_eq!(w.failure(), Some(Failure::Amount), "more than expected");
-    let mut w = Incoming::new(4096, 4096, 0, true, &parameters(true, true));
-    assert_eq!(w.data_out(None, &pdu(0, 0, 512, true)), Verdict::Discard);
+    let mut w = DataOutSequencer::new(4096, 4096, 0, true, &parameters(true, true));
+    assert_eq!(w.take(None, pdu(0, 0, 512, true)), Verdict::Discard);
     assert_eq!(w.failure().map(Failure::additional_sense), Some((0x0c, 0x0c)));
 }
 
 /// DAT-008, DAT-023, DAT-026, SN-010 on a sequence of 2048 bytes.
 #[test]
 fn wrong_data_outs() {
-    let reject = Verdict::Reject(RejectReason::InvalidField);
-    for (index, header, verdict, failure) in [
+    let reject = Verdict::Invalid;
+    for (index, segment, verdict, failure) in [
         (Some(0), pdu(0, 0, 1024, true), Verdict::Discard, Some((0x0c, 0x0d))),
         (Some(0), pdu(0, 0, 2049, true), Verdict::Discard, Some((0x0c, 0x0d))),
         (Some(0), pdu(1, 0, 1024, false), Verdict::Discard, Some((0x47, 0x05))),
@@ -156,36 +150,36 @@ fn wrong_data_outs() {
         (Some(1), pdu(0, 0, 512, true), reject, None),
         (Some(0), pdu(0, 0, 0, false), accept(0), None),
     ] {
-        let mut w = Incoming::new(2048, 2048, 0, true, &parameters(true, false));
+        let mut w = DataOutSequencer::new(2048, 2048, 0, true, &parameters(true, false));
         w.next_r2t().unwrap();
-        assert_eq!(w.data_out(index, &header), verdict, "{header:?}");
-        assert_eq!(w.failure().map(Failure::additional_sense), failure, "{header:?}");
-        assert_eq!(w.is_complete(), failure.is_some() && header.is_final());
+        assert_eq!(w.take(index, segment), verdict, "{segment:?}");
+        assert_eq!(w.failure().map(Failure::additional_sense), failure, "{segment:?}");
+        assert_eq!(w.is_complete(), failure.is_some() && segment.is_final);
     }
-    let mut w = Incoming::new(2048, 2048, 0, false, &parameters(false, false));
-    assert_eq!(w.data_out(None, &pdu(0, 0, 512, true)), Verdict::Discard, "half of the first burst");
+    let mut w = DataOutSequencer::new(2048, 2048, 0, false, &parameters(false, false));
+    assert_eq!(w.take(None, pdu(0, 0, 512, true)), Verdict::Discard, "half of the first burst");
     assert_eq!(w.failure(), Some(Failure::Amount));
 }
 
 /// DAT-027: an empty Data-Out may carry the F bit alone.
 #[test]
 fn an_empty_end() {
-    let mut w = Incoming::new(2048, 2048, 0, true, &parameters(true, false));
+    let mut w = DataOutSequencer::new(2048, 2048, 0, true, &parameters(true, false));
     w.next_r2t().unwrap();
-    assert_eq!(w.data_out(Some(0), &pdu(0, 0, 2048, false)), accept(0));
+    assert_eq!(w.take(Some(0), pdu(0, 0, 2048, false)), accept(0));
     assert!(!w.is_complete());
-    assert_eq!(w.data_out(Some(0), &pdu(1, 2048, 0, true)), accept(2048));
+    assert_eq!(w.take(Some(0), pdu(1, 2048, 0, true)), accept(2048));
     assert!(w.is_complete() && w.failure().is_none());
 }
 
 /// DAT-035: an early error asks for no more, and waits for what it asked for.
 #[test]
 fn a_stopped_write() {
-    let mut w = Incoming::new(8192, 8192, 0, true, &parameters(true, false));
+    let mut w = DataOutSequencer::new(8192, 8192, 0, true, &parameters(true, false));
     w.next_r2t().unwrap();
     w.stop();
     assert_eq!((w.next_r2t(), w.is_complete()), (None, false));
-    assert_eq!(w.data_out(Some(0), &pdu(0, 0, 2048, true)), accept(0));
+    assert_eq!(w.take(Some(0), pdu(0, 0, 2048, true)), accept(0));
     assert!(w.is_complete());
 }
 
@@ -193,24 +187,24 @@ fn a_stopped_write() {
 #[test]
 fn data_out_of_order() {
     let p = Parameters { data_pdu_in_order: false, ..parameters(true, false) };
-    let mut w = Incoming::new(2048, 2048, 0, true, &p);
+    let mut w = DataOutSequencer::new(2048, 2048, 0, true, &p);
     w.next_r2t().unwrap();
-    assert_eq!(w.data_out(Some(0), &pdu(0, 1024, 512, false)), accept(1024));
-    assert_eq!(w.data_out(Some(0), &pdu(1, 0, 512, false)), accept(0));
-    let reject = Verdict::Reject(RejectReason::InvalidField);
+    assert_eq!(w.take(Some(0), pdu(0, 1024, 512, false)), accept(1024));
+    assert_eq!(w.take(Some(0), pdu(1, 0, 512, false)), accept(0));
+    let reject = Verdict::Invalid;
     for (offset, len) in [(256, 512), (0, 2048), (1535, 1), (511, 2)] {
-        assert_eq!(w.data_out(Some(0), &pdu(2, offset, len, false)), reject);
+        assert_eq!(w.take(Some(0), pdu(2, offset, len, false)), reject);
     }
-    assert_eq!(w.data_out(Some(0), &pdu(2, 512, 512, false)), accept(512));
-    assert_eq!(w.data_out(Some(0), &pdu(3, 1536, 512, true)), accept(1536));
+    assert_eq!(w.take(Some(0), pdu(2, 512, 512, false)), accept(512));
+    assert_eq!(w.take(Some(0), pdu(3, 1536, 512, true)), accept(1536));
     assert!(w.is_complete() && w.failure().is_none());
 
-    let mut w = Incoming::new(2048, 2048, 0, true, &p);
+    let mut w = DataOutSequencer::new(2048, 2048, 0, true, &p);
     w.next_r2t().unwrap();
     for n in 0..PIECES as u32 {
-        assert_eq!(w.data_out(Some(0), &pdu(n, 2 * n, 1, false)), accept(2 * n));
+        assert_eq!(w.take(Some(0), pdu(n, 2 * n, 1, false)), accept(2 * n));
     }
-    assert_eq!(w.data_out(Some(0), &pdu(PIECES as u32, 2 * PIECES as u32, 1, false)), reject);
+    assert_eq!(w.take(Some(0), pdu(PIECES as u32, 2 * PIECES as u32, 1, false)), reject);
 }
 
 fn some_parameters() -> impl Strategy<Value = Parameters> {
@@ -232,7 +226,7 @@ proptest! {
         let first = p.first_burst_length.min(edtl);
         let immediate = if p.immediate_data { immediate.min(first) } else { 0 };
         let is_final = p.initial_r2t || immediate == edtl;
-        let mut w = Incoming::new(edtl, edtl, immediate, is_final, &p);
+        let mut w = DataOutSequencer::new(edtl, edtl, immediate, is_final, &p);
         let mut got = vec![0u8; edtl as usize];
         got[..immediate as usize].fill(1);
         let mut work = vec![];
@@ -253,8 +247,8 @@ proptest! {
                 parts.reverse();
             }
             for (n, (offset, len)) in parts.iter().enumerate() {
-                let header = pdu(n as u32, *offset, *len as usize, n + 1 == parts.len());
-                prop_assert_eq!(w.data_out(index, &header), accept(*offset));
+                let segment = pdu(n as u32, *offset, *len, n + 1 == parts.len());
+                prop_assert_eq!(w.take(index, segment), accept(*offset));
                 got[*offset as usize..][..*len as usize].iter_mut().for_each(|b| *b += 1);
             }
         }
@@ -272,15 +266,15 @@ proptest! {
         is_final: bool,
         pdus in prop::collection::vec((0u16..4, 0u32..4, 0u32..5000, 0usize..3000, any::<bool>()), 0..60),
     ) {
-        let mut w = Incoming::new(edtl, wanted, immediate, is_final, &p);
+        let mut w = DataOutSequencer::new(edtl, wanted, immediate, is_final, &p);
         let mut got = vec![false; edtl as usize];
         got.iter_mut().take(immediate as usize).for_each(|b| *b = true);
         for (index, data_sn, offset, len, is_final) in pdus {
             w.next_r2t();
             let index = index.checked_sub(1);
-            let header = pdu(data_sn, offset, len, is_final);
-            let expected = w.accepts(index, &header);
-            let verdict = w.data_out(index, &header);
+            let segment = pdu(data_sn, offset, len as u32, is_final);
+            let expected = w.accepts(index, segment);
+            let verdict = w.take(index, segment);
             prop_assert_eq!(matches!(verdict, Verdict::Accept { .. }), expected);
             if let Verdict::Accept { offset } = verdict {
                 prop_assert!(offset as usize + len <= edtl as usize);

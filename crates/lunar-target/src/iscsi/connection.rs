@@ -1,34 +1,29 @@
-//! A connection in full feature phase: what it holds, its loops, and its end.
+//! A connection in full feature phase: its transport, StatSN, its loop, and the end of its session.
 
-use super::carrier::{Carrier, Incoming, Line, Out};
-use super::dispatch::{self, Held};
-use super::letters;
-use super::luns::Luns;
+use super::dispatch::Ingress;
+use super::keepalive::Keepalive;
+use super::late;
 use super::out::{Digests, Payload};
 use super::receive::{Broken, Received};
-use super::services::{self, Pings};
-use super::task::{Aborted, Command, Task};
+use super::session::Session;
+use super::transport::{Datamover, Incoming, Out, Transport, TransportHandle};
 use crate::access::Door;
-use crate::fence::{self, Fence};
-use crate::registry::{Done, LOGGED_IN_AGAIN, Letter, Seat, Which};
+use crate::core::{FrontEnd, ItNexus, Life, Opening, keepalive, messages};
+use crate::entry;
+use crate::fence;
+use crate::registry::{LOGGED_IN_AGAIN, Letter, Seat};
 use crate::server::{Counted, Shared};
 use crate::session::Info;
-use crate::share::Origin;
-use event_listener::Event;
 use lunar_proto::login::SessionType;
-use lunar_proto::parameters::{Parameters, TaskReporting};
 use lunar_proto::text::Exchange;
-use lunar_proto::window::CmdWindow;
-use lunar_runtime::{Pool, SendPump, SendSide};
-use lunar_scsi::Port;
+use lunar_runtime::{SendPump, SendSide};
 use lunar_wire::iscsi::Bhs;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 /// While this much waits to be sent, nothing is received.
 const MAX_WAITING: usize = 16 << 20;
@@ -36,14 +31,15 @@ const MAX_WAITING: usize = 16 << 20;
 /// The same of data that is in no buffer of the pool.
 const MAX_OWN: usize = 1 << 20;
 
+/// How long the last answers may take to leave.
+const FAREWELL: Duration = Duration::from_secs(3);
+
 /// A connection that has just logged in.
 pub struct Begun {
     /// What all connections share.
     pub shared: Arc<Shared>,
     /// The connection.
-    pub carrier: Carrier,
-    /// Our address.
-    pub local: SocketAddr,
+    pub transport: Transport,
     /// Its view of the configuration.
     pub door: Door,
     /// What was found out.
@@ -62,264 +58,261 @@ pub struct Begun {
     pub stat_sn: u32,
 }
 
-/// How far its life has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// All commands are taken.
-    Running,
-    /// The initiator was asked to log out: no new commands.
-    Leaving,
-    /// Nothing more is taken.
-    Over,
-}
-
-/// The state of a session: one connection carries it.
-pub struct Session {
-    /// What all connections share.
-    pub shared: Arc<Shared>,
-    /// The connection.
-    pub conn: Weak<Connection>,
-    /// Its share of the buffers.
-    pub pool: Pool,
-    /// What is shown from outside.
-    pub info: Arc<Info>,
-    /// Its handle.
-    pub tsih: u16,
-    /// What was negotiated.
-    pub parameters: Parameters,
-    /// The digests in use.
-    pub digests: Digests,
-    /// CmdSN.
-    pub window: CmdWindow,
-    /// StatSN of the next response.
-    pub stat_sn: u32,
-    /// What waits to be sent.
-    pub out: Out,
-    /// Commands that did not end on the spot, by Initiator Task Tag.
-    pub tasks: HashMap<u32, Task>,
-    /// Immediate commands that have not ended.
-    pub immediate_live: u32,
-    /// Requests that came before their turn, by CmdSN.
-    pub held: BTreeMap<u32, Held>,
-    /// Tags of task management functions that are not answered yet.
-    pub managing: Vec<u32>,
-    /// Its LUNs.
-    pub luns: Luns,
-    /// Text requests.
-    pub text: Exchange,
-    /// Its view of the configuration.
-    pub door: Door,
-    /// Our address.
-    pub local: SocketAddr,
-    /// Keepalive.
-    pub pings: Pings,
-    /// How far its life has come.
-    pub life: Life,
-    /// Why it ends, if it is not that the initiator closed the connection.
-    pub end: Option<&'static str>,
-    /// Those who wait for its end.
-    pub farewells: Vec<Done>,
-    /// The answer to a logout: it goes when no task is left.
-    pub last_word: Option<Bhs>,
-    /// Of the latest task.
-    pub serial: u64,
-    /// Serials of tasks that have ended here and may still be carried out elsewhere; the oldest are forgotten.
-    pub indeterminate: VecDeque<u64>,
-    /// Upper bits of the latest Target Transfer Tag.
-    pub ttt_base: u32,
-    /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
-    pub recalling: Option<Which>,
-    /// R2Ts that were sent.
-    pub r2ts: u64,
-    /// It is looked whether data that were announced come.
-    pub expecting: bool,
-}
-
-/// A connection. Lives on one core.
+/// A connection of a session. Lives on the core of its session.
 pub struct Connection {
-    /// How its PDUs travel.
-    pub line: Line,
-    /// Its session.
-    pub session: RefCell<Session>,
-    /// Its receiving side.
-    pub incoming: RefCell<Incoming>,
+    nexus: Weak<ItNexus<Session>>,
+    /// Its place among the connections of the session.
+    place: u16,
+    /// Connection ID.
+    cid: u16,
+    /// Our address.
+    local: SocketAddr,
+    handle: TransportHandle,
+    /// What waits to be sent.
+    out: RefCell<Out>,
+    incoming: RefCell<Incoming>,
+    digests: Digests,
+    /// StatSN of the next response.
+    stat_sn: Cell<u32>,
+    /// Bytes of a data segment that the initiator takes.
+    max_xmit: Cell<u32>,
+    /// Text requests.
+    text: RefCell<Exchange>,
+    keepalive: RefCell<Keepalive>,
     /// A closed connection ends with a Logout; None: not looked at yet.
-    pub logs_out: Cell<Option<bool>>,
-    /// What is under way.
-    pub fence: Arc<Fence>,
-    /// Buffers.
-    pub pool: Pool,
-    /// A task has ended or is aborted, the CmdSN window has moved, or life is over.
-    pub task_ended: Event,
-    /// Sends what waits.
+    logs_out: Cell<Option<bool>>,
+    /// The answer to a logout: it goes when no task is left.
+    last_word: Cell<Option<Bhs>>,
     pump: SendPump,
 }
 
-/// Serves a connection from the end of its login to its own end.
+/// Serves a session from the end of its login to its end.
 pub async fn run(begun: Begun) {
-    let Begun { shared, carrier, local, door, info, seat, letters, count, depth, cmd_sn, stat_sn } = begun;
-    let p = &info.parameters;
-    let digests = Digests { header: p.header_digest, data: p.data_digest };
-    let tsih = seat.tsih;
-    let Carrier { line, out, incoming } = carrier;
-    let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out, incoming };
-    let logged = shared.clone();
-    let conn = Connection::new(shared, door, info.clone(), seated);
-    lunar_runtime::spawn(letters::serve(Rc::downgrade(&conn), letters));
-    lunar_runtime::spawn(services::keep_alive(Rc::downgrade(&conn)));
-    let received = conn.receive().await;
-    goodbye(&logged, &info, tsih, conn.session.borrow().end, received);
-    conn.finish().await;
-    let farewells = std::mem::take(&mut conn.session.borrow_mut().farewells);
-    // In this order: who waits for the end finds the session's place free and its nexuses gone.
-    drop(conn);
+    let session = Session::new(&begun);
+    let Begun { shared, transport, door, info, seat, letters, count, stat_sn, .. } = begun;
+    let opening = Opening { shared: shared.clone(), door, info: info.clone(), tsih: seat.tsih };
+    let nexus = ItNexus::new(opening, session);
+    let conn = Connection::open(&nexus, transport, info.cid, stat_sn);
+    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), letters));
+    lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
+    let received = conn.receive(&nexus).await;
+    let end = nexus.state().end();
+    entry::log_end(&shared, &info, seat.tsih, end, received.err().map(|broken| broken.to_string()));
+    finish(&nexus).await;
+    let waiting = nexus.state().take_waiting_for_end();
+    // In this order: those who wait for the end find the session's place free and its nexuses gone.
+    drop((conn, nexus));
     drop((seat, count));
-    drop(farewells);
+    drop(waiting);
 }
 
-/// Tells of the end as `login::welcome` tells of the beginning.
-fn goodbye(shared: &Shared, info: &Info, tsih: u16, end: Option<&'static str>, received: Result<(), Broken>) {
-    let reason = match (end, received) {
-        (Some(end), _) => end.to_owned(),
-        (None, Err(broken)) => broken.to_string(),
-        (None, Ok(())) => "the initiator closed the connection".to_owned(),
-    };
-    let Info { initiator, address, .. } = info;
-    let Some(target) = &info.target else {
-        return tracing::debug!(%initiator, %address, tsih, reason, "discovery ended");
-    };
-    if let Some(left_out) = shared.ended.may_of(address.ip(), Instant::now()) {
-        tracing::info!(%initiator, %address, %target, tsih, reason, left_out, "session ended");
+/// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
+async fn finish(nexus: &Rc<ItNexus<Session>>) {
+    nexus.state().front_mut().held.clear();
+    nexus.end_tasks().await;
+    let connections = nexus.state().front().connections().to_vec();
+    for connection in &connections {
+        connection.say_last_word(nexus);
+        let farewell = async {
+            if let Some(mover) = connection.handle.datamover() {
+                mover.drain(nexus, connection).await;
+            }
+            SendPump::flushed(connection).await;
+        };
+        let _ = compio::time::timeout(FAREWELL, farewell).await;
+        connection.close();
     }
-}
-
-/// What a login left to a session.
-struct Seated {
-    tsih: u16,
-    depth: u32,
-    cmd_sn: u32,
-    stat_sn: u32,
-    digests: Digests,
-    local: SocketAddr,
-    line: Line,
-    out: Out,
-    incoming: Incoming,
-}
-
-fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
-    let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
-    let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
-    Arc::new(Port {
-        initiator: info.initiator.clone(),
-        isid: info.isid,
-        user: info.user.clone().unwrap_or_default(),
-        target: info.target.clone().unwrap_or_default(),
-        tag: info.tag,
-        ports: groups.flat_map(|tag| shared.target_ports(*tag)).collect(),
-    })
-}
-
-/// The owner of the memory of a session: its address, and its CHAP user. Everybody chooses the name of an initiator.
-fn owner_of(info: &Info) -> String {
-    let (user, origin) = (info.user.as_deref().unwrap_or_default(), Origin::from(info.address.ip()));
-    format!("{origin} {user}")
-}
-
-fn luns_of(shared: &Shared, info: &Info, door: &Door) -> Luns {
-    let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
-    let map =
-        target.filter(|_| !info.discovery).map(|t| door.lun_map(t, &info.initiator)).unwrap_or_default();
-    Luns::new(Arc::new(map), port_of(shared, info, door), info.nexuses.clone())
 }
 
 impl Connection {
-    fn new(shared: Arc<Shared>, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
+    /// Adds a connection to a session: it has this Connection ID, and StatSN begins here.
+    pub fn open(
+        nexus: &Rc<ItNexus<Session>>,
+        transport: Transport,
+        cid: u16,
+        stat_sn: u32,
+    ) -> Rc<Connection> {
+        let Transport { handle, out, incoming } = transport;
+        let mut state = nexus.state();
+        let (limits, info) = (state.door().setup.limits.clone(), state.info().clone());
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
-        let limits = door.setup.limits.clone();
-        let pool = shared.pool.share_of(&owner_of(&info));
-        Rc::new_cyclic(|me| Connection {
-            line: seated.line,
-            fence: info.fence.clone(),
-            incoming: RefCell::new(seated.incoming),
+        let p = &info.parameters;
+        let connection = |place| Connection {
+            nexus: Rc::downgrade(nexus),
+            place,
+            cid,
+            local: info.portal,
+            handle,
+            out: RefCell::new(out),
+            incoming: RefCell::new(incoming),
+            digests: Digests { header: p.header_digest, data: p.data_digest },
+            stat_sn: Cell::new(stat_sn),
+            max_xmit: Cell::new(p.max_xmit_data_segment_length),
+            text: RefCell::new(Exchange::new(session_type, limits.text_bytes)),
+            keepalive: RefCell::default(),
             logs_out: Cell::default(),
-            pool: pool.clone(),
-            task_ended: Event::new(),
+            last_word: Cell::default(),
             pump: SendPump::default(),
-            session: RefCell::new(Session {
-                conn: me.clone(),
-                pool,
-                tsih: seated.tsih,
-                parameters: info.parameters.clone(),
-                digests: seated.digests,
-                window: CmdWindow::new(seated.cmd_sn, seated.depth),
-                stat_sn: seated.stat_sn,
-                out: seated.out,
-                tasks: HashMap::new(),
-                immediate_live: 0,
-                held: BTreeMap::new(),
-                managing: Vec::new(),
-                luns: luns_of(&shared, &info, &door),
-                text: Exchange::new(session_type, limits.text_bytes),
-                local: seated.local,
-                pings: Pings::default(),
-                life: Life::Running,
-                end: None,
-                farewells: Vec::new(),
-                last_word: None,
-                serial: 0,
-                indeterminate: VecDeque::new(),
-                ttt_base: 0,
-                r2ts: 0,
-                expecting: false,
-                recalling: None,
-                shared,
-                info,
-                door,
-            }),
-        })
+        };
+        state.front_mut().add(|place| Rc::new(connection(place)))
+    }
+
+    /// Its place among the connections of the session.
+    #[inline]
+    pub fn place(&self) -> u16 {
+        self.place
+    }
+
+    /// Connection ID.
+    pub fn cid(&self) -> u16 {
+        self.cid
+    }
+
+    /// Our address.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Its text requests.
+    pub fn text(&self) -> &RefCell<Exchange> {
+        &self.text
+    }
+
+    /// Its keepalive.
+    #[inline]
+    pub fn keepalive(&self) -> &RefCell<Keepalive> {
+        &self.keepalive
+    }
+
+    /// StatSN of the next response.
+    #[inline]
+    pub fn stat_sn(&self) -> u32 {
+        self.stat_sn.get()
+    }
+
+    /// StatSN of a response, which uses it up.
+    #[inline]
+    pub fn take_stat_sn(&self) -> u32 {
+        self.stat_sn.replace(self.stat_sn.get().wrapping_add(1))
+    }
+
+    /// Queues a PDU whose counters are filled in.
+    #[inline]
+    pub fn push(&self, header: Bhs, payload: Payload) {
+        self.out.borrow_mut().push(header, payload, self.digests);
+    }
+
+    /// Bytes of a data segment that the initiator takes.
+    pub fn max_xmit(&self) -> usize {
+        self.max_xmit.get() as usize
+    }
+
+    /// The initiator declares that it takes data segments of so many bytes.
+    pub fn set_max_xmit(&self, len: u32) {
+        if self.out.borrow().heeds_declarations() {
+            self.max_xmit.set(len);
+        }
+    }
+
+    /// The longest Data-In in bytes.
+    #[inline]
+    pub fn longest_data_in(&self) -> usize {
+        self.out.borrow().longest_data_in(self.max_xmit())
+    }
+
+    /// The initiator has room for an event.
+    pub fn takes_event(&self) -> bool {
+        self.out.borrow().takes_event()
+    }
+
+    /// Whether anything has left since the last call.
+    pub fn has_moved(&self) -> bool {
+        self.out.borrow_mut().has_moved()
+    }
+
+    /// The datamover, if there is one.
+    pub fn datamover(&self) -> Option<Rc<dyn Datamover>> {
+        self.handle.datamover().cloned()
+    }
+
+    /// So much waits to be sent that no more is taken.
+    pub fn is_full(&self) -> bool {
+        let out = self.out.borrow();
+        out.waiting() > MAX_WAITING || out.own() > MAX_OWN
+    }
+
+    /// The answer to a logout, which goes when no task is left.
+    pub fn set_last_word(&self, header: Bhs) {
+        self.last_word.set(Some(header));
+    }
+
+    fn say_last_word(&self, nexus: &ItNexus<Session>) {
+        if let Some(header) = self.last_word.take() {
+            nexus.state().front().reply(self.place, header, Payload::Empty);
+        }
     }
 
     /// Receives until the connection ends.
-    async fn receive(self: &Rc<Self>) -> Result<(), Broken> {
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), Broken> {
         let mut next = Received::More;
         let has_begun = self.incoming.borrow().has_begun();
         if has_begun {
-            next = self.take(Incoming::resume)?;
+            next = self.take(nexus, Incoming::resume)?;
         }
         loop {
             if next == Received::End {
                 return Ok(());
             }
-            self.flush();
-            self.wait_for_room().await;
+            self.flush_session(nexus);
+            self.wait_for_room(nexus).await;
             next = if next == Received::Full {
-                self.take(Incoming::resume)?
+                self.take(nexus, Incoming::resume)?
             } else {
-                self.line.readable().await?;
+                self.handle.readable().await?;
                 lunar_block::next_turn();
-                self.take(|incoming, session| incoming.receive(&self.line, session))?
+                self.take(nexus, |incoming, ingress| incoming.receive(&self.handle, ingress))?
             };
+        }
+    }
+
+    /// Sends what waits. What came here may have answered commands of other connections.
+    #[inline]
+    fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) {
+        let is_only_one = nexus.state().front().connections().len() == 1;
+        if is_only_one {
+            SendPump::flush(self);
+        } else {
+            Session::flush(nexus);
         }
     }
 
     /// Takes what has come, unless another core has ended the session meanwhile.
     #[inline]
     fn take(
-        &self,
-        what: impl FnOnce(&mut Incoming, &mut Session) -> Result<Received, Broken>,
+        self: &Rc<Self>,
+        nexus: &ItNexus<Session>,
+        what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, Broken>,
     ) -> Result<Received, Broken> {
-        let Some(_under_way) = fence::enter(&*self.fence) else {
-            self.session.borrow_mut().is_over(LOGGED_IN_AGAIN);
+        let Some(_under_way) = fence::enter(&**nexus.fence()) else {
+            nexus.state().is_over(LOGGED_IN_AGAIN);
             return Ok(Received::End);
         };
-        what(&mut self.incoming.borrow_mut(), &mut self.session.borrow_mut())
+        what(&mut self.incoming.borrow_mut(), &mut Ingress::new(&mut nexus.state(), self))
     }
 
-    async fn wait_for_room(&self) {
-        let is_full = || {
-            let session = self.session.borrow();
-            self.pump.is_blocked() && session.is_full() && session.life != Life::Over
-        };
+    /// Takes all that has arrived by now.
+    ///
+    /// # Errors
+    /// Why the connection cannot go on.
+    pub fn take_arrived(&self, ingress: &mut Ingress<'_>) -> Result<Received, Broken> {
+        self.incoming.borrow_mut().take_arrived(&self.handle, ingress)
+    }
+
+    async fn wait_for_room(&self, nexus: &ItNexus<Session>) {
+        let is_full = || self.pump.is_blocked() && self.is_full() && nexus.state().life() != Life::Over;
         while is_full() {
             let drained = self.pump.drained().listen();
             if is_full() {
@@ -328,66 +321,45 @@ impl Connection {
         }
     }
 
-    /// See [`SendPump::flush`].
-    pub fn flush(self: &Rc<Self>) {
-        SendPump::flush(self);
+    /// Why nothing may begin any more. `behind` was received and is not taken yet; None: that is with the receiver.
+    #[inline]
+    pub fn why_late(&self, behind: Option<&[u8]>) -> Option<&'static str> {
+        late::why(self.handle.peer_state(), || self.ends_with_logout(behind))
     }
 
-    /// See [`SendPump::flush_soon`].
-    pub fn flush_soon(self: &Rc<Self>) {
-        SendPump::flush_soon(self);
+    /// What [`Connection::why_late`] has found holds no longer.
+    pub fn look_anew(&self) {
+        self.handle.look_anew();
     }
 
-    /// See [`SendPump::flushed`].
-    pub async fn flushed(self: &Rc<Self>) {
-        SendPump::flushed(self).await;
-    }
-
-    /// Ends all tasks and waits for those that run, ends every nexus, sends what is left, closes.
-    async fn finish(self: &Rc<Self>) {
-        let all = {
-            let mut session = self.session.borrow_mut();
-            session.life = Life::Over;
-            session.held.clear();
-            session.abort(|_| true, Aborted::Silently, false)
-        };
-        self.wait_for(&all).await;
-        let end = {
-            let mut session = self.session.borrow_mut();
-            // First: who hears of the end takes what was reserved for free.
-            session.luns.close();
-            session.say_last_word();
-            session.end
-        };
-        self.line.farewell(end);
-        let farewell = async {
-            self.line.settled(&self.session).await;
-            self.flushed().await;
-        };
-        let _ = compio::time::timeout(services::FAREWELL, farewell).await;
-        self.line.close();
-    }
-
-    /// Waits until none of these tasks is left.
-    pub async fn wait_for(&self, serials: &[u64]) {
-        self.wait_until(|s| !s.tasks.values().any(|t| serials.contains(&t.serial))).await;
-    }
-
-    /// Waits until the session is as wanted; looks again whenever a task has ended or CmdSN has moved.
-    pub async fn wait_until(&self, wanted: impl Fn(&Session) -> bool) {
-        loop {
-            let changed = self.task_ended.listen();
-            if wanted(&self.session.borrow()) {
-                return;
-            }
-            changed.await;
+    /// A closed connection ends with a Logout (RFC 7143 section 11.14): it did not fail, and its commands count. Its initiator
+    /// sends no more, so there is one answer.
+    #[cold]
+    fn ends_with_logout(&self, behind: Option<&[u8]>) -> bool {
+        if let Some(known) = self.logs_out.get() {
+            return known;
         }
+        let unread = self.handle.peek(late::MOST_UNREAD);
+        let last_word = self.last_word.take();
+        self.last_word.set(last_word);
+        let logs_out = last_word.is_some()
+            || match behind {
+                Some(behind) => late::is_logout_last(self.digests, &[behind, &unread[..]].concat()),
+                None => late::is_logout(self.incoming.borrow().last_opcode(&unread)),
+            };
+        self.logs_out.set(Some(logs_out));
+        logs_out
     }
 
-    /// Ends the connection from our side: the receiving loop finds the socket closed.
-    pub fn close(&self) {
+    /// Nothing more is received: the receiving loop finds the socket closed.
+    pub fn stop_receiving(&self) {
         self.pump.wake();
-        self.line.stop_receiving();
+        self.handle.stop_receiving();
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.handle.close();
     }
 }
 
@@ -396,94 +368,35 @@ impl SendSide for Connection {
         &self.pump
     }
 
+    #[inline]
     fn try_flush(&self) -> io::Result<bool> {
-        self.line.flush(&mut self.session.borrow_mut())
+        match (&self.handle, &mut *self.out.borrow_mut()) {
+            (TransportHandle::Tcp(stream), Out::Tcp(out)) => return out.flush(stream),
+            (TransportHandle::Tcp(_), Out::Moved(_)) => return Ok(true),
+            (TransportHandle::Moved(_), _) => {}
+        }
+        let (Some(nexus), Some(mover)) = (self.nexus.upgrade(), self.handle.datamover()) else {
+            return Ok(true);
+        };
+        mover.flush(&mut nexus.state())
     }
 
     async fn writable(&self) -> io::Result<()> {
-        self.line.writable().await
+        self.handle.writable().await
     }
 
     /// What waits is dropped: it must not keep the receiving loop from its end.
     fn lost(&self, _: io::Error) {
-        let mut session = self.session.borrow_mut();
-        session.out.give_up();
-        session.is_over("the connection was lost");
-        drop(session);
-        self.task_ended.notify(usize::MAX);
-        self.line.close();
+        self.out.borrow_mut().give_up();
+        if let Some(nexus) = self.nexus.upgrade() {
+            nexus.state().is_over("the connection was lost");
+            nexus.notify();
+        }
+        self.handle.close();
     }
 
-    /// A data mover also begins to read, which does not wait for what goes out.
+    /// A datamover also begins to read, which does not wait for what goes out.
     fn flushes_while_blocked(&self) -> bool {
-        self.line.reads_by_itself()
-    }
-}
-
-impl Session {
-    /// Takes nothing more; the first reason is the one that counts.
-    pub fn is_over(&mut self, why: &'static str) {
-        self.life = Life::Over;
-        self.end.get_or_insert(why);
-    }
-
-    /// Wakes those who wait for tasks.
-    pub fn task_ended(&self) {
-        if let Some(conn) = self.conn.upgrade() {
-            conn.task_ended.notify(usize::MAX);
-        }
-    }
-
-    fn say_last_word(&mut self) {
-        if let Some(header) = self.last_word.take() {
-            self.reply(header, Payload::Empty);
-        }
-    }
-
-    /// Commands that may be known at a time, those outside the CmdSN order included.
-    pub fn most_tasks(&self) -> usize {
-        self.window.depth() as usize + dispatch::IMMEDIATE as usize
-    }
-
-    /// There is a task of this tag, or a request that waits for its turn to become one.
-    pub fn is_known(&self, itt: u32) -> bool {
-        self.tasks.contains_key(&itt) || self.held.values().any(|held| held.itt() == itt)
-    }
-
-    /// So much waits to be sent that no more is taken.
-    pub fn is_full(&self) -> bool {
-        self.recalling.is_none() && (self.out.waiting() > MAX_WAITING || self.out.own() > MAX_OWN)
-    }
-
-    /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has
-    /// to be waited for. With `wait` those that wait for data end when what was asked for has come (RFC
-    /// 7143 section 4.2.3.3), else at once.
-    pub fn abort(&mut self, which: impl Fn(&Task) -> bool, how: Aborted, wait: bool) -> Vec<u64> {
-        let (mut serials, mut idle) = (Vec::new(), Vec::new());
-        for task in self.tasks.values_mut().filter(|t| which(t)) {
-            serials.push(task.serial);
-            let how = *task.aborted.get_or_insert(how);
-            if let Some(r) = &mut task.receiving {
-                r.incoming.stop();
-                r.is_left |= !wait;
-                // One that has begun ends by itself.
-                if !r.is_launched && (!wait || r.incoming.is_complete()) {
-                    idle.push((task.command.itt, how));
-                }
-            }
-        }
-        idle.into_iter().for_each(|(itt, how)| self.give_up(itt, how));
-        self.task_ended();
-        serials
-    }
-
-    /// Aborted tasks of this session wait for the data that was asked for, unless FastAbort was negotiated.
-    pub fn waits_for_data(&self) -> bool {
-        self.parameters.task_reporting != TaskReporting::FastAbort
-    }
-
-    /// Whether a command with this tag is there.
-    pub fn is_live(&self, c: &Command) -> bool {
-        !self.tasks.is_empty() && self.tasks.contains_key(&c.itt)
+        self.handle.datamover().is_some()
     }
 }

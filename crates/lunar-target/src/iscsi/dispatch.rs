@@ -1,21 +1,26 @@
 //! From a PDU that has arrived to what takes it: digests, life, CmdSN order, opcode.
 
-use super::carrier::Out;
-use super::connection::{Life, Session};
+use super::connection::Connection;
 use super::late;
+use super::out::Payload;
 use super::receive::{Arrived, Data, Sink};
-use super::task::Command;
+use super::scsi_command;
+use super::session::Session;
+use crate::core::{Arrival, Life, Origin, State, Taken};
 use crate::registry::Which;
+use lunar_proto::transfer::Segment;
 use lunar_proto::window::Admit;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
+use std::rc::Rc;
 
 /// Immediate commands that may be unfinished at a time.
 pub const IMMEDIATE: u32 = 64;
 
 /// A request that came before its turn.
-pub struct Held {
+pub struct OutOfOrderPdu {
+    connection: Rc<Connection>,
     header: Bhs,
     ahs: Vec<u8>,
     data: Buf,
@@ -23,7 +28,7 @@ pub struct Held {
     recalled: Option<Which>,
 }
 
-impl Held {
+impl OutOfOrderPdu {
     /// Its Initiator Task Tag.
     pub fn itt(&self) -> u32 {
         self.header.itt()
@@ -40,27 +45,65 @@ impl Held {
     }
 }
 
-impl Sink for Session {
-    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
-        if header.opcode() == opcode::DATA_OUT { self.landing_place(header) } else { None }
+/// What takes the PDUs of a connection.
+pub struct Ingress<'a> {
+    pub(super) state: &'a mut State<Session>,
+    pub(super) connection: &'a Rc<Connection>,
+}
+
+impl<'a> Ingress<'a> {
+    /// Takes those of this connection for this session.
+    pub fn new(state: &'a mut State<Session>, connection: &'a Rc<Connection>) -> Ingress<'a> {
+        Ingress { state, connection }
     }
 
-    /// One beyond the pool's limit per connection, so that receiving never waits for memory that only further
-    /// receiving can free. A command does not keep it: see `buffer_for`.
+    /// The session, and what its nexus has of SCSI.
+    pub fn state(&mut self) -> &mut State<Session> {
+        self.state
+    }
+
+    pub(super) fn session(&mut self) -> &mut Session {
+        self.state.front_mut()
+    }
+
+    /// Sends a PDU that carries status.
+    pub(super) fn reply(&self, header: Bhs, payload: Payload) {
+        self.state.front().reply(self.connection.place(), header, payload);
+    }
+
+    pub(super) fn reject(&self, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
+        self.state.front().reject(self.connection.place(), reason, header, ahs);
+    }
+
+    /// Whether a request comes too late to begin; then the session is over. `behind` was received and is not taken yet; None:
+    /// that is with the receiver.
+    #[inline]
+    fn is_late(&mut self, behind: Option<&[u8]>) -> bool {
+        let Some(why) = self.connection.why_late(behind) else { return false };
+        self.state.is_over(why);
+        true
+    }
+}
+
+impl Sink for Ingress<'_> {
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        place(self.state, header)
+    }
+
     fn buffer(&mut self, len: usize) -> Buf {
-        self.pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
+        buffer(self.state, len)
     }
 
     fn is_full(&self) -> bool {
-        Session::is_full(self)
+        self.state.is_full()
     }
 
     #[inline]
     fn take(&mut self, pdu: Arrived<'_>) -> bool {
-        if self.life == Life::Over {
+        if self.state.life() == Life::Over {
             return false;
         }
-        self.pings.heard();
+        self.connection.keepalive().borrow_mut().heard();
         let Arrived { header, ahs, data, intact, behind } = pdu;
         if late::changes(&header) && self.is_late(Some(behind)) {
             return false;
@@ -71,13 +114,25 @@ impl Sink for Session {
             opcode::SNACK => self.snack(&header, ahs),
             op if !is_request(op) => self.reject(RejectReason::Unsupported, &header, ahs),
             opcode::LOGIN => self.reject(RejectReason::Protocol, &header, ahs),
-            _ if self.info.discovery && !matches!(header.opcode(), opcode::TEXT | opcode::LOGOUT) => {
+            op if self.state.info().discovery && !matches!(op, opcode::TEXT | opcode::LOGOUT) => {
                 self.reject(RejectReason::Protocol, &header, ahs)
             }
             _ => self.in_turn(header, ahs, data, behind),
         }
-        self.life != Life::Over
+        self.state.life() != Life::Over
     }
+}
+
+/// Where the data of a Data-Out belong: the buffer of its task, and the place in it, if they are awaited.
+pub fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
+    let is_data = header.opcode() == opcode::DATA_OUT;
+    is_data.then(|| state.landing_place(origin(header), segment(header))).flatten()
+}
+
+/// A buffer for data without a place: one beyond the pool's limit per connection, so that receiving never waits for memory
+/// that only further receiving can free. A command does not keep it.
+pub fn buffer(state: &State<Session>, len: usize) -> Buf {
+    state.pool().try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
 /// Requests with a CmdSN, and the login that has no place here.
@@ -93,57 +148,80 @@ fn is_request(op: u8) -> bool {
     )
 }
 
-impl Session {
+/// What the data of a Data-Out are a part of.
+fn origin(header: &Bhs) -> Origin {
+    let transfer = Some(header.word20()).filter(|ttt| *ttt != NONE);
+    Origin { tag: header.itt(), lun: header.lun(), transfer }
+}
+
+/// Which part of the data of its command a Data-Out is.
+fn segment(header: &Bhs) -> Segment {
+    let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
+    Segment { data_sn, offset, len, is_final: header.is_final() }
+}
+
+fn arrival(data: Data<'_>) -> Arrival<'_> {
+    match data {
+        Data::Bytes(bytes) => Arrival::Bytes(bytes),
+        Data::Buf(buf) => Arrival::Buf(buf),
+        Data::Landed(buf) => Arrival::Landed(buf),
+    }
+}
+
+impl Ingress<'_> {
     /// Takes a request when its CmdSN is due, and then those that have waited for it.
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>, behind: &[u8]) {
-        match self.window.receive(header.cmd_sn(), header.immediate()) {
+        match self.session().window.receive(header.cmd_sn(), header.immediate()) {
             Admit::Deliver => self.request(&header, ahs, data),
             Admit::Ignore => return,
-            Admit::Hold => {
-                return self.hold(header, ahs, data.bytes());
-            }
+            Admit::Hold => return self.hold(header, ahs, data.bytes()),
         }
-        if !self.held.is_empty() {
+        if !self.state.front().held.is_empty() {
             self.release_held(Some(behind));
         }
-        if !self.managing.is_empty() {
-            self.task_ended();
+        if !self.state.front().managing.is_empty() {
+            self.state.notify();
         }
     }
 
-    /// Keeps a request until its turn comes, its data in a buffer of the pool. Whoever sends in order over a stream needs
-    /// none, so one who gets none is not waited for. Over SRP commands wait for the table of one before them, which is not
-    /// for the initiator to help; there is little data in a message.
+    /// Keeps a request until its turn comes, its data in a buffer of the pool. An initiator that sends in order over a stream
+    /// needs none, so one that gets none is not waited for. In a message there is little data.
     fn hold(&mut self, header: Bhs, ahs: &[u8], bytes: &[u8]) {
-        let room = match &self.out {
+        let room = match self.connection.datamover() {
             _ if bytes.is_empty() => Some(Buf::zeroed(0)),
-            Out::Tcp(_) => self.pool.try_get(bytes.len()),
-            Out::Moved(_) => Some(self.buffer(bytes.len())),
+            None => self.state.pool().try_get(bytes.len()),
+            Some(_) => Some(self.buffer(bytes.len())),
         };
         let Some(mut data) = room else {
-            return self.is_over("too much waits for a command that does not come");
+            return self.state.is_over("too much waits for a command that does not come");
         };
         data.copy_from_slice(bytes);
-        let recalled = self.recalling.clone();
-        self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data, recalled });
+        let (recalled, connection) = (self.state.recalling().cloned(), self.connection.clone());
+        let pdu = OutOfOrderPdu { connection, header, ahs: ahs.to_vec(), data, recalled };
+        self.session().held.insert(header.cmd_sn(), pdu);
     }
 
     /// Takes the requests whose turn has come. `behind` was received and is not taken yet; None: that is with the receiver.
     /// A request may have been held for long, and the one that releases it may change nothing: so each is checked here too.
-    pub fn release_held(&mut self, behind: Option<&[u8]>) {
-        while self.life != Life::Over
-            && let Some(cmd_sn) = self.window.next_held()
+    pub(super) fn release_held(&mut self, behind: Option<&[u8]>) {
+        while self.state.life() != Life::Over
+            && let Some(cmd_sn) = self.session().window.next_held()
         {
-            match self.held.remove(&cmd_sn) {
-                Some(h) if late::changes(&h.header) && self.is_late(behind) => return,
-                Some(h) => {
-                    let outer = std::mem::replace(&mut self.recalling, h.recalled);
-                    self.request(&h.header, &h.ahs, Data::Bytes(&h.data));
-                    self.recalling = outer;
+            let Some(pdu) = self.session().held.remove(&cmd_sn) else {
+                self.session().window.finished();
+                continue;
+            };
+            let OutOfOrderPdu { connection, header, ahs, data, recalled } = pdu;
+            let behind = behind.filter(|_| Rc::ptr_eq(&connection, self.connection));
+            let take = |state: &mut State<Session>| {
+                let mut ingress = Ingress::new(state, &connection);
+                let is_late = late::changes(&header) && ingress.is_late(behind);
+                if !is_late {
+                    ingress.request(&header, &ahs, Data::Bytes(&data));
                 }
-                None => drop(self.window.finished()),
-            }
+            };
+            self.state.behind(recalled, take);
         }
     }
 
@@ -154,11 +232,11 @@ impl Session {
         }
         // None of the others is ever pending for the window: they are answered here, or outside the task set.
         if !header.immediate() {
-            self.window.finished();
+            self.session().window.finished();
         }
         match header.opcode() {
             opcode::NOP_OUT => self.nop_out(header, data.bytes()),
-            opcode::TASK_MANAGEMENT => self.task_management(header, ahs),
+            opcode::TASK_MANAGEMENT => self.task_management(header),
             opcode::TEXT => self.text_request(header, ahs, data.bytes()),
             _ => self.logout(header, ahs),
         }
@@ -166,31 +244,38 @@ impl Session {
 
     #[inline]
     fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
-        let Some(c) = Command::read(header, ahs) else {
+        let Some(c) = scsi_command::read(header, ahs, self.connection.place()) else {
             tracing::debug!(?header, "a SCSI Command that contradicts itself");
-            self.is_over("format error: a SCSI Command contradicts itself");
-            return;
+            return self.state.is_over("format error: a SCSI Command contradicts itself");
         };
-        let refusal = if c.itt == NONE {
+        let refusal = if c.tag == NONE {
             Some(RejectReason::InvalidField)
-        } else if self.is_live(&c) {
+        } else if self.state.has_task(c.tag) {
             Some(RejectReason::TaskInProgress)
-        } else if self.life == Life::Leaving {
+        } else if self.state.life() == Life::Leaving {
             Some(RejectReason::WaitingForLogout)
-        } else if c.immediate && self.immediate_live >= IMMEDIATE {
+        } else if c.immediate && !self.session().begin_immediate() {
             Some(RejectReason::TooManyImmediate)
         } else {
             None
         };
-        if let Some(reason) = refusal {
-            if !c.immediate {
-                self.window.finished();
-            }
-            return self.reject(reason, header, ahs);
+        let Some(reason) = refusal else { return self.state.command(c, arrival(data)) };
+        if !c.immediate {
+            self.session().window.finished();
         }
-        if c.immediate {
-            self.immediate_live += 1;
+        self.reject(reason, header, ahs);
+    }
+
+    /// Takes a Data-Out (RFC 7143 section 11.7).
+    fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>, intact: bool) {
+        match self.state.take_data(origin(header), segment(header), arrival(data), intact) {
+            Taken::Yes => {}
+            Taken::Ignored => return,
+            Taken::Invalid => return self.reject(RejectReason::InvalidField, header, ahs),
         }
-        self.command(c, data);
+        if !intact {
+            self.reject(RejectReason::DataDigest, header, ahs);
+        }
+        self.state.progress(header.itt());
     }
 }

@@ -1,15 +1,15 @@
 //! The login phase of a connection: PDUs between the transport and the machine, and a place among the sessions.
 
-use super::carrier::Carrier;
 use super::connection::Begun;
 use super::out::Digests;
 use super::receive::Receiver;
-use crate::Visit;
+use super::transport::Transport;
 use crate::access::Door;
-use crate::registry::{Key, Letter, Request, Seat};
-use crate::server::{Bound, Counted, Shared, luns_now};
-use crate::session::{Info, Transport};
-use crate::setup::{Provider, Setup, Target};
+use crate::entry::{self, Ends, Entered};
+use crate::registry::Key;
+use crate::server::{Bound, Counted, Shared};
+use crate::session::{self, Info};
+use crate::setup::Provider;
 use lunar_proto::Pdu;
 use lunar_proto::login::{Login, SEGMENT_LEN, SessionType, Step};
 use lunar_proto::parameters::{Offer, Parameters};
@@ -17,19 +17,8 @@ use lunar_runtime::{PeerState, Stream, either};
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
-
-/// Between whom a connection is.
-#[derive(Clone, Copy, Debug)]
-pub struct Ends {
-    /// Our address.
-    pub local: SocketAddr,
-    /// The initiator's.
-    pub peer: SocketAddr,
-}
 
 /// A connection before its login: how the PDUs of a login travel.
 pub trait Fresh {
@@ -45,7 +34,7 @@ pub trait Fresh {
     }
 
     /// What carries the session, by this provider if it is RDMA.
-    fn transport(&self, provider: Provider) -> Transport;
+    fn transport(&self, provider: Provider) -> session::Transport;
 
     /// What is offered where this is the transport.
     fn offer(&self, offer: Offer) -> Offer;
@@ -54,7 +43,7 @@ pub trait Fresh {
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
     /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
-    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier>;
+    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Transport>;
 }
 
 /// Leads a connection through login; None if it did not succeed.
@@ -123,66 +112,11 @@ async fn negotiate(
         }
     };
     let pdu = machine.accept(entered.seat.tsih, entered.depth);
-    let carrier = fresh.accept(&pdu, &entered.info, entered.depth).await?;
-    welcome(shared, &entered.info, &entered.seat);
+    let transport = fresh.accept(&pdu, &entered.info, entered.depth).await?;
+    entry::log_begin(shared, &entered.info, &entered.seat);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
-    Ok(Some(entered.begin(shared, door, carrier, (cmd_sn, stat_sn))))
-}
-
-/// A session that has its place among the others.
-pub struct Entered {
-    /// What is known of it.
-    pub info: Arc<Info>,
-    /// Its place.
-    pub seat: Seat,
-    /// Commands that may be in flight.
-    pub depth: u32,
-    letters: flume::Receiver<Letter>,
-    count: Counted,
-}
-
-impl Entered {
-    /// Takes a place under this key; one of the same key is given up by whoever has it.
-    ///
-    /// # Errors
-    /// The status with which the login is refused.
-    pub async fn enter(
-        shared: &Arc<Shared>,
-        setup: &Arc<Setup>,
-        info: Arc<Info>,
-        key: Key,
-        tsih: u16,
-        mut count: Counted,
-    ) -> Result<Entered, LoginStatus> {
-        let (mailbox, letters) = flume::unbounded();
-        let request = Request { key, tsih, cid: info.cid, mailbox, info: info.clone() };
-        let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
-        let seat = shared.registry.enter(&request, &setup.limits).await?;
-        // A stop says goodbye to those who were in before it, and flushes behind them.
-        if shared.stopping.load(SeqCst) {
-            return Err(LoginStatus::SERVICE_UNAVAILABLE);
-        }
-        visit(target, &info)?;
-        let most = setup.limits.commands_per_session;
-        let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
-        if !count.logged_in() {
-            return Err(LoginStatus::OUT_OF_RESOURCES);
-        }
-        let now = shared.setup();
-        if !Arc::ptr_eq(&now, setup) {
-            // The configuration was read again meanwhile, when this session was not yet there to hear of it.
-            luns_now(&now, &info).into_iter().for_each(|letter| drop(request.mailbox.send(letter)));
-        }
-        Ok(Entered { info, seat, depth, letters, count })
-    }
-
-    /// The session itself, from CmdSN and StatSN on.
-    pub fn begin(self, shared: &Arc<Shared>, door: Door, carrier: Carrier, from: (u32, u32)) -> Begun {
-        let Entered { info, seat, depth, letters, count } = self;
-        let (local, (cmd_sn, stat_sn)) = (info.portal, from);
-        let shared = shared.clone();
-        Begun { shared, carrier, local, door, info, seat, letters, count, depth, cmd_sn, stat_sn }
-    }
+    let (shared, Entered { info, seat, depth, letters, count }) = (shared.clone(), entered);
+    Ok(Some(Begun { shared, transport, door, info, seat, letters, count, depth, cmd_sn, stat_sn }))
 }
 
 /// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
@@ -201,7 +135,7 @@ fn key(info: &Info, bound: &Bound) -> Key {
 fn info(
     machine: &Login,
     ends: Ends,
-    transport: Transport,
+    transport: session::Transport,
     tag: u16,
     own: Parameters,
     session: Option<Arc<Info>>,
@@ -225,27 +159,6 @@ fn info(
         fence: Default::default(),
         nexuses: Default::default(),
     })
-}
-
-/// Takes a place in the SCSI routing instance of a target, if it has one.
-fn visit(target: Option<&Target>, info: &Info) -> Result<(), LoginStatus> {
-    let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
-    let visit = Visit::enter(instance)?;
-    // Nobody else knows of this session yet.
-    let _ = info.visit.set(visit);
-    Ok(())
-}
-
-/// Tells of a session that begins.
-pub fn welcome(shared: &Shared, info: &Info, seat: &Seat) {
-    let Info { initiator, address, .. } = info;
-    let (tsih, user) = (seat.tsih, info.user.as_deref());
-    let Some(target) = &info.target else {
-        return tracing::debug!(%initiator, %address, user, tsih, "discovery");
-    };
-    if let Some(left_out) = shared.began.may_of(address.ip(), Instant::now()) {
-        tracing::info!(%initiator, %address, %target, user, tsih, left_out, "logged in");
-    }
 }
 
 fn refused(shared: &Shared, door: &Door, ends: Ends, machine: &Login, pdu: &Pdu) {
@@ -337,8 +250,8 @@ impl Fresh for Tcp {
         Ok(())
     }
 
-    fn transport(&self, _: Provider) -> Transport {
-        Transport::Tcp
+    fn transport(&self, _: Provider) -> session::Transport {
+        session::Transport::Tcp
     }
 
     fn offer(&self, offer: Offer) -> Offer {
@@ -349,11 +262,11 @@ impl Fresh for Tcp {
         parameters
     }
 
-    async fn accept(mut self, pdu: &Pdu, info: &Info, _depth: u32) -> io::Result<Carrier> {
+    async fn accept(mut self, pdu: &Pdu, info: &Info, _depth: u32) -> io::Result<Transport> {
         self.send(pdu).await?;
         let p = &info.parameters;
         let digests = Digests { header: p.header_digest, data: p.data_digest };
         let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
-        Ok(Carrier::tcp(self.stream, receiver))
+        Ok(Transport::tcp(self.stream, receiver))
     }
 }

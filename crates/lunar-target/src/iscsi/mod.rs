@@ -1,33 +1,21 @@
 //! iSCSI: login, then full feature phase, of one connection per session; over TCP, or whatever carries it.
 
-mod authority;
-pub mod carrier;
-mod command;
 pub mod connection;
-mod data_out;
-mod dispatch;
-pub mod held;
-pub mod inlet;
-mod lanes;
+pub mod dispatch;
+mod keepalive;
 mod late;
-mod letters;
 pub mod login;
-mod luns;
-mod manage;
-mod parts;
-mod pass;
-mod pieces;
-mod places;
-mod respond;
+mod scsi_command;
 mod services;
-mod straight;
-mod task;
+pub mod session;
+mod task_management;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod transport;
 
+use crate::entry::Ends;
 use crate::server::{Counted, Shared};
-use login::Ends;
 use lunar_runtime::Stream;
 pub use lunar_runtime::iscsi::{out, receive};
 use std::io;

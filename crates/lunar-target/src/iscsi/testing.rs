@@ -2,7 +2,7 @@
 
 use super::out::Digests;
 use super::receive::{Arrived, Broken, Data, Receiver, Sink, encode};
-use super::task::Command;
+use super::scsi_command;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, opcode};
 
@@ -62,7 +62,8 @@ impl Sink for Frames {
             other => other.bytes().to_vec(),
         };
         let Arrived { header, ahs, intact, .. } = pdu;
-        let is_command = header.opcode() == opcode::SCSI_COMMAND && Command::read(&header, ahs).is_some();
+        let is_command =
+            header.opcode() == opcode::SCSI_COMMAND && scsi_command::read(&header, ahs, 0).is_some();
         self.all.push(Frame { header, ahs: ahs.to_vec(), data, intact, is_command });
         true
     }

@@ -1,9 +1,9 @@
 //! The PDUs of a login, each in a message.
 
-use super::mover::{Mover, message};
-use crate::iscsi::carrier::Carrier;
+use super::datamover::{IserDatamover, message};
 use crate::iscsi::login::Fresh;
-use crate::session::{Info, Transport};
+use crate::iscsi::transport::Transport;
+use crate::session::{self, Info};
 use crate::setup::Provider;
 use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
@@ -74,8 +74,8 @@ impl Fresh for Iser {
         self.say(pdu).await
     }
 
-    fn transport(&self, provider: Provider) -> Transport {
-        Transport::Iser(provider)
+    fn transport(&self, provider: Provider) -> session::Transport {
+        session::Transport::Iser(provider)
     }
 
     fn offer(&self, offer: Offer) -> Offer {
@@ -108,13 +108,14 @@ impl Fresh for Iser {
         Parameters { max_recv_data_segment_length, max_xmit_data_segment_length, ..parameters }
     }
 
-    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier> {
+    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Transport> {
         let segment = info.parameters.max_recv_data_segment_length.max(SEGMENT) as usize;
         let longest = OVERHEAD + MAX_AHS + segment;
         // All of them before the last word of the login: what follows it finds its place.
         self.endpoint.receives(depth as usize + BESIDE, longest);
         self.say(pdu).await?;
         let whole = !info.parameters.tagged_buffer_for_solicited_data_only;
-        Ok(Carrier::moved(Rc::new(Mover::new(self.endpoint, self.events, longest, self.invalidate, whole))))
+        let mover = IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, whole);
+        Ok(Transport::moved(Rc::new(mover)))
     }
 }

@@ -1,13 +1,15 @@
 //! iSER: the same sessions over RDMA (RFC 7145). What a session says as PDUs is said in messages, and the data of
 //! commands moves by RDMA Writes and Reads between its buffers and those of the initiator.
 
+mod datamover;
+mod deferred;
 mod login;
-mod mover;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::entry::Ends;
 use crate::iscsi::connection;
-use crate::iscsi::login::{Ends, login};
+use crate::iscsi::login::login;
 use crate::server::{Counted, Shared};
 use lunar_rdma::{Request, Terms};
 use lunar_runtime::Stream;

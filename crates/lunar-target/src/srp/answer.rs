@@ -1,40 +1,77 @@
-//! Answers of a session as SRP says them (SRP r16a section 6.9).
+//! Answers as SRP says them (SRP r16a section 6.9).
 
 use super::login::SENSE_LEN;
-use lunar_wire::iscsi::Bhs;
-use lunar_wire::scsi::Status;
+use crate::core::{self, Managed};
+use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::{Residual, Response, task_status};
 
-/// Flags of a SCSI Response and of a Data-In with status (RFC 7143 sections 11.4.1 and 11.7).
-const OVERFLOW: u8 = 0x04;
-const UNDERFLOW: u8 = 0x02;
 /// Solicited notifications.
 const WANTED_GOOD: u8 = 0x02;
 const WANTED_BAD: u8 = 0x04;
 
-/// The answer to a command, of a SCSI Response or a Data-In with status. `segment` is what a response carries: sense
-/// data behind its length.
-pub fn command<'a>(header: &Bhs, segment: &'a [u8], writes: bool) -> Response<'a> {
-    let count = header.word(44);
-    let residual = match header.flags() {
-        flags if flags & OVERFLOW != 0 => Residual::Over(count),
-        flags if flags & UNDERFLOW != 0 => Residual::Under(count),
-        _ => Residual::None,
-    };
-    let (residual_out, residual_in) =
-        if writes { (residual, Residual::None) } else { (Residual::None, residual) };
-    let sense = segment.get(2..).unwrap_or_default();
-    let sense = &sense[..sense.len().min(SENSE_LEN)];
-    Response { status: header.0[3], residual_out, residual_in, sense, ..Response::default() }
+/// An answer without tag and credits, which it gets when it leaves.
+pub struct Answer {
+    status: u8,
+    residual_out: Residual,
+    residual_in: Residual,
+    sense: Vec<u8>,
+    /// The four bytes of response data of a task management function.
+    function: Option<[u8; 4]>,
 }
 
-/// What the answer to a task management function says, by the response of the session (RFC 7143 section 11.6.1). A
-/// task that is not there has ended: that is what was wanted.
-pub fn task_management(response: u8) -> u8 {
-    match response {
-        0 | 1 => task_status::COMPLETE,
-        4 | 5 => task_status::NOT_SUPPORTED,
-        _ => task_status::FAILED,
+impl Answer {
+    fn new(status: u8, sense: Vec<u8>) -> Answer {
+        Answer { status, residual_out: Residual::None, residual_in: Residual::None, sense, function: None }
+    }
+
+    /// A status alone.
+    pub fn status(status: Status) -> Answer {
+        Answer::new(status as u8, Vec::new())
+    }
+
+    /// CHECK CONDITION.
+    pub fn failure(sense: Sense) -> Answer {
+        Answer::new(Status::CheckCondition as u8, sense.encode(false))
+    }
+
+    /// The end of a command, whose data came from the initiator if it `writes`.
+    pub fn command(response: core::Response, writes: bool) -> Answer {
+        let core::Response { status, mut sense, residual, .. } = response;
+        sense.truncate(SENSE_LEN);
+        let residual = match residual {
+            core::Residual::None => Residual::None,
+            core::Residual::Overflow(count) => Residual::Over(count),
+            core::Residual::Underflow(count) => Residual::Under(count),
+        };
+        let (residual_out, residual_in) =
+            if writes { (residual, Residual::None) } else { (Residual::None, residual) };
+        Answer { residual_out, residual_in, ..Answer::new(status, sense) }
+    }
+
+    /// The status of a task management function.
+    pub fn function(status: u8) -> Answer {
+        Answer { function: Some([0, 0, 0, status]), ..Answer::new(0, Vec::new()) }
+    }
+
+    /// What came of a task management function. A task that is not there has ended: that is what was wanted.
+    pub fn managed(managed: Managed) -> Answer {
+        Answer::function(match managed {
+            Managed::Complete | Managed::NoSuchTask => task_status::COMPLETE,
+            // SRP has no code of its own for a function that the access list forbids.
+            Managed::NoSuchLun | Managed::Unauthorized | Managed::Rejected => task_status::FAILED,
+        })
+    }
+
+    /// As it travels.
+    pub fn as_response(&self) -> Response<'_> {
+        Response {
+            status: self.status,
+            residual_out: self.residual_out,
+            residual_in: self.residual_in,
+            sense: &self.sense,
+            data: self.function.as_ref().map_or(&[], |data| &data[..]),
+            ..Response::default()
+        }
     }
 }
 
@@ -48,28 +85,32 @@ pub fn is_solicited(notifications: u8, response: &Response<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_wire::iscsi::pdu;
+    use crate::core::data_in::DataIn;
 
-    #[test]
-    fn a_residual_belongs_to_the_direction_of_the_data() {
-        let mut header = pdu::scsi_response(0, UNDERFLOW, 0, 2);
-        header.set_word(44, 100);
-        let out = command(&header, &[0, 2, 0x70, 0x00], true);
-        assert_eq!((out.residual_out, out.residual_in), (Residual::Under(100), Residual::None));
-        assert_eq!((out.status, out.sense), (2, &[0x70, 0x00][..]));
-        header.0[1] = OVERFLOW;
-        let read = command(&header, &[], false);
-        assert_eq!((read.residual_out, read.residual_in), (Residual::None, Residual::Over(100)));
-        assert!(command(&header, &[0; 400], false).sense.len() == SENSE_LEN);
+    fn response(residual: core::Residual, sense: &[u8]) -> core::Response {
+        let (data, sent) = (DataIn::None, core::Sent::default());
+        core::Response { status: 2, sense: sense.to_vec(), residual, data, sent }
     }
 
-    /// SRP has no code of its own for a function that the access list forbids.
     #[test]
-    fn a_forbidden_function_has_failed() {
-        assert_eq!(
-            [0, 5, 6].map(task_management),
-            [task_status::COMPLETE, task_status::NOT_SUPPORTED, task_status::FAILED]
-        );
+    fn residual_belongs_to_the_direction_of_the_data() {
+        let out = Answer::command(response(core::Residual::Underflow(100), &[0x70, 0x00]), true);
+        let out = out.as_response();
+        assert_eq!((out.residual_out, out.residual_in), (Residual::Under(100), Residual::None));
+        assert_eq!((out.status, out.sense), (2, &[0x70, 0x00][..]));
+        let read = Answer::command(response(core::Residual::Overflow(100), &[]), false);
+        let read = read.as_response();
+        assert_eq!((read.residual_out, read.residual_in), (Residual::None, Residual::Over(100)));
+        let long = Answer::command(response(core::Residual::None, &[0; 400]), false);
+        assert_eq!(long.as_response().sense.len(), SENSE_LEN);
+    }
+
+    #[test]
+    fn forbidden_function_has_failed() {
+        let status = |managed| Answer::managed(managed).as_response().task_status();
+        let all = [Managed::Complete, Managed::NoSuchTask, Managed::NoSuchLun, Managed::Unauthorized];
+        let (done, failed) = (Some(task_status::COMPLETE), Some(task_status::FAILED));
+        assert_eq!(all.map(status), [done, done, failed, failed]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! sections 5.4 and 6.2 to 6.4).
 
 use crate::access::Door;
-use crate::iscsi::login::{Ends, Entered};
+use crate::entry::{Ends, Entered};
 use crate::registry::{Key, LOGGED_IN_AGAIN};
 use crate::server::{Bound, Counted, Shared};
 use crate::session::{Info, Transport};

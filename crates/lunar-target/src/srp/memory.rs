@@ -1,10 +1,10 @@
 //! The memory of the initiator: which of its pieces a part of a command's data lies in.
 
+use crate::core::data_in::DataIn;
 use lunar_rdma::{Endpoint, Remote};
-use lunar_runtime::out::Payload;
+use lunar_runtime::out::MAX_ZEROS;
 use lunar_wire::srp::Descriptor;
 use std::ops::Range;
-use std::rc::Rc;
 
 /// Where the `len` bytes of a command's data from `offset` on lie: a place, and the part of the bytes that is there.
 pub fn places(
@@ -30,42 +30,18 @@ pub fn remote(piece: Descriptor) -> Remote {
 }
 
 /// Writes a part of a command's data, from `offset` on, to the initiator.
-pub fn write(endpoint: &dyn Endpoint, pieces: &[Descriptor], offset: usize, payload: Payload) {
-    let len = payload.bytes().len();
+pub fn write(endpoint: &dyn Endpoint, pieces: &[Descriptor], offset: usize, data: DataIn) {
+    let len = data.len();
     match places(pieces, offset, len).next() {
-        Some((to, part)) if part.len() == len => endpoint.write(to, payload),
+        Some((to, part)) if part.len() == len && len <= MAX_ZEROS => endpoint.write(to, data.whole()),
         _ => {
-            let shared = Shared::from(payload);
-            places(pieces, offset, len).for_each(|(to, part)| endpoint.write(to, shared.part(part)));
-        }
-    }
-}
-
-/// A payload that goes to several places.
-enum Shared {
-    Zeros,
-    Bytes(Vec<u8>),
-    /// From this byte of it on.
-    Buf(Rc<lunar_runtime::Buf>, usize),
-}
-
-impl From<Payload> for Shared {
-    fn from(payload: Payload) -> Shared {
-        match payload {
-            Payload::Empty | Payload::Zeros(_) => Shared::Zeros,
-            Payload::Bytes(bytes) => Shared::Bytes(bytes),
-            Payload::Buf(buf, _) => Shared::Buf(Rc::new(buf), 0),
-            Payload::Part(buf, at, _) => Shared::Buf(buf, at),
-        }
-    }
-}
-
-impl Shared {
-    fn part(&self, part: Range<usize>) -> Payload {
-        match self {
-            Shared::Zeros => Payload::Zeros(part.len()),
-            Shared::Bytes(bytes) => Payload::Bytes(bytes[part].to_vec()),
-            Shared::Buf(buf, at) => Payload::Part(buf.clone(), at + part.start, part.len()),
+            let data = data.shared();
+            for (to, part) in places(pieces, offset, len) {
+                for at in part.clone().step_by(MAX_ZEROS) {
+                    let n = MAX_ZEROS.min(part.end - at);
+                    endpoint.write(to.beyond((at - part.start) as u64), data.part(at, n));
+                }
+            }
         }
     }
 }

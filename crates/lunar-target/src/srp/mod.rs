@@ -1,28 +1,26 @@
-//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux speaks it). Its information units are
-//! turned into the PDUs of a session and back; data moves by RDMA Writes and Reads between its buffers and the memory
-//! that commands describe.
+//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux speaks it). Data move by RDMA Writes and Reads
+//! between buffers of tasks and the memory that commands describe.
 
 mod answer;
 mod asking;
+mod connection;
 mod login;
 mod memory;
-mod mover;
 mod request;
+mod session;
 mod slots;
 #[cfg(test)]
 mod tests;
 
-use crate::iscsi::carrier::Carrier;
-use crate::iscsi::connection;
-use crate::iscsi::login::{Ends, welcome};
+use crate::entry::{self, Ends};
 use crate::server::{Counted, Shared};
+use connection::Connection;
 use login::{Granted, IU_LEN};
 use lunar_rdma::{Request, Terms};
 use lunar_runtime::Stream;
 use lunar_wire::srp::{LoginReject, PortId};
-use mover::Mover;
+use session::Session;
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// RDMA Reads that one connection may have under way, if the initiator takes as many.
@@ -74,9 +72,9 @@ async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) 
     let credits = response.credits as usize;
     let terms = Terms { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
-    welcome(shared, &entered.info, &entered.seat);
-    let mover = Mover::new(endpoint, credits, immediate_offset, notifications);
-    let carrier = Carrier::moved(Rc::new(mover));
-    connection::run(entered.begin(shared, door, carrier, (mover::FIRST, mover::FIRST))).await;
+    entry::log_begin(shared, &entered.info, &entered.seat);
+    let parameters = entered.info.parameters.clone();
+    let session = |connection| Session::new(connection, parameters, credits, notifications);
+    connection::run(shared, entered, door, session, Connection::new(endpoint, immediate_offset)).await;
     Ok(())
 }

@@ -1,7 +1,6 @@
-//! Requests of an initiator as the PDUs of a session.
+//! Requests of an initiator as the core takes them.
 
-use lunar_wire::iscsi::request::{self, Attribute, Function};
-use lunar_wire::iscsi::{Bhs, NONE};
+use crate::core::{self, Attribute, Cdb, Function};
 use lunar_wire::srp::{self, Command, Data, Descriptor, TaskManagement, function};
 
 /// Bytes of an additional CDB that a session takes.
@@ -46,48 +45,41 @@ pub fn pieces(data: &Data<'_>, into: &mut Vec<Descriptor>) {
     }
 }
 
-/// A SCSI Command PDU, and its additional header segments.
-pub fn command(c: &Command<'_>, itt: u32, cmd_sn: u32) -> (Bhs, Vec<u8>) {
+/// A command, which the core is to know by this tag and by its place in the order of the initiator.
+pub fn command(c: &Command<'_>, tag: u32, sequence: u32) -> core::Command {
     let attribute = match c.attribute {
         srp::Attribute::Ordered => Attribute::Ordered,
         srp::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
         srp::Attribute::Simple | srp::Attribute::Aca => Attribute::Simple,
     };
-    let mut header = request::scsi_command(c.lun, itt, attribute, c.cdb);
-    // The lengths of information units and descriptors have 32 bits.
-    let len = data(c).len() as u32;
-    match (writes(c), c.data_in) {
-        (true, _) => request::writes(&mut header, len, false),
-        (false, Data::None) => {}
-        (false, _) => request::reads(&mut header, len),
-    }
-    request::stamp(&mut header, cmd_sn, 0);
-    let ahs = match c.additional_cdb {
-        [] => Vec::new(),
-        rest => request::extended_cdb(rest),
+    let cdb = match c.additional_cdb {
+        [] => Cdb::Short(*c.cdb),
+        rest => Cdb::Long([&c.cdb[..], rest].concat().into()),
     };
-    (header, ahs)
+    core::Command {
+        tag,
+        connection: 0,
+        lun: c.lun,
+        sequence,
+        immediate: false,
+        reads: !writes(c) && c.data_in != Data::None,
+        writes: writes(c),
+        has_unsolicited: false,
+        attribute,
+        // The lengths of information units and descriptors have 32 bits.
+        expected_len: data(c).len() as u32,
+        cdb,
+    }
 }
 
-/// A Task Management PDU; None for a function that there is not. `task` is the Initiator Task Tag and the CmdSN of the
-/// command that it is about, `cmd_sn` that of the next command.
-pub fn task_management(
-    asked: &TaskManagement,
-    itt: u32,
-    task: Option<(u32, u32)>,
-    cmd_sn: u32,
-) -> Option<Bhs> {
-    let function = match asked.function {
-        function::ABORT_TASK => Function::AbortTask,
-        function::ABORT_TASK_SET => Function::AbortTaskSet,
-        function::CLEAR_TASK_SET => Function::ClearTaskSet,
-        function::LUN_RESET => Function::LunReset,
+/// The function that is asked for, of the command with this tag; None for one that there is not.
+pub fn function(asked: &TaskManagement, tag: u32) -> Option<Function> {
+    match asked.function {
+        function::ABORT_TASK => Some(Function::AbortTask { tag }),
+        function::ABORT_TASK_SET => Some(Function::AbortTaskSet),
+        function::CLEAR_TASK_SET => Some(Function::ClearTaskSet),
+        function::LUN_RESET => Some(Function::LunReset),
         // There is never an ACA condition to clear.
-        _ => return None,
-    };
-    // A command that is not known is none that could still come.
-    let task = task.unwrap_or((NONE, cmd_sn));
-    let mut header = request::task_management(asked.lun, itt, function, Some(task));
-    request::stamp(&mut header, cmd_sn, 0);
-    Some(header)
+        _ => None,
+    }
 }

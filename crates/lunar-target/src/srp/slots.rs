@@ -1,7 +1,7 @@
 //! The requests of an initiator that are not answered, and its credits (SRP r16a section 4.6).
 
-use crate::registry::Which;
-use lunar_wire::iscsi::Bhs;
+use crate::core::Origin;
+use lunar_proto::transfer::Segment;
 use lunar_wire::srp::Descriptor;
 
 /// What a request is.
@@ -9,23 +9,21 @@ use lunar_wire::srp::Descriptor;
 pub enum Kind {
     /// None: the slot is free.
     Free,
-    /// A SCSI command, with the CmdSN that it was given.
+    /// A SCSI command, with its place in the order of the initiator.
     Command(u32),
     /// A task management function.
     Function,
 }
 
 /// What is being read from the memory of the initiator.
-pub enum Coming {
-    /// The table of descriptors of a command, which waits for it: so many bytes. With `recalled`, a function of another
-    /// session comes before the command.
-    Table { header: Bhs, ahs: Vec<u8>, len: usize, recalled: Option<Which> },
-    /// Data that was asked for: the header of the Data-Out that it will be, and whether it goes into the buffer of its
-    /// task, or into one of its own.
-    Data { header: Bhs, lands: bool },
+pub enum Pending {
+    /// The table of descriptors of a command, which waits for it: its length in bytes, and the bytes of data that it says.
+    Table { len: usize, said: u32 },
+    /// Data that were asked for, and whether they go into the buffer of their task, or into one of their own.
+    Data { origin: Origin, segment: Segment, lands: bool },
 }
 
-/// A request that is not answered. Its place in the list is its Initiator Task Tag.
+/// A request that is not answered. Its place in the list is the tag by which the core knows it.
 pub struct Slot {
     /// What it is.
     pub kind: Kind,
@@ -38,7 +36,7 @@ pub struct Slot {
     /// Where its data lies in the memory of the initiator.
     pub pieces: Vec<Descriptor>,
     /// What is being read for it.
-    pub coming: Option<Coming>,
+    pub pending: Option<Pending>,
     /// The number of the latest RDMA Read for it.
     read: u64,
     /// What is to be sent or read for it and waits for something: until then nobody else gets the slot.
@@ -46,6 +44,7 @@ pub struct Slot {
 }
 
 /// The requests of an initiator, and its credits.
+#[derive(Default)]
 pub struct Slots {
     list: Vec<Slot>,
     free: Vec<u32>,
@@ -67,7 +66,7 @@ impl Slots {
             notifications: 0,
             writes: false,
             pieces: Vec::new(),
-            coming: None,
+            pending: None,
             read: 0,
             queued: 0,
         };
@@ -83,11 +82,6 @@ impl Slots {
         }
     }
 
-    /// Requests that the initiator may have unanswered.
-    pub fn credits(&self) -> usize {
-        self.credits
-    }
-
     fn used(&self) -> usize {
         self.list.len() - self.free.len()
     }
@@ -97,13 +91,13 @@ impl Slots {
         if self.used() + self.owed >= self.credits {
             return None;
         }
-        let itt = self.free.pop()?;
-        let slot = &mut self.list[itt as usize];
+        let free = self.free.pop()?;
+        let slot = &mut self.list[free as usize];
         (slot.kind, slot.tag, slot.notifications) = (kind, tag, notifications);
         (slot.writes, slot.queued) = (false, 0);
         slot.pieces.clear();
         self.commands += usize::from(matches!(kind, Kind::Command(_)));
-        Some(itt)
+        Some(free)
     }
 
     /// The credits that go with the answer to a request that needs no slot; None if the initiator has none for it.
@@ -122,22 +116,22 @@ impl Slots {
         Some(owed as i32)
     }
 
-    /// The request of this Initiator Task Tag.
-    pub fn get(&mut self, itt: u32) -> Option<&mut Slot> {
-        self.list.get_mut(itt as usize).filter(|slot| slot.kind != Kind::Free)
+    /// The request in this slot.
+    pub fn get(&mut self, tag: u32) -> Option<&mut Slot> {
+        self.list.get_mut(tag as usize).filter(|slot| slot.kind != Kind::Free)
     }
 
-    /// The Initiator Task Tag and the CmdSN of the command that the initiator calls so.
+    /// The slot of the command that the initiator calls so, and its place in the order.
     pub fn command(&self, tag: u64) -> Option<(u32, u32)> {
-        (0..).zip(&self.list).find_map(|(itt, slot)| match slot.kind {
-            Kind::Command(cmd_sn) if slot.tag == tag => Some((itt, cmd_sn)),
+        (0..).zip(&self.list).find_map(|(place, slot)| match slot.kind {
+            Kind::Command(sequence) if slot.tag == tag => Some((place, sequence)),
             _ => None,
         })
     }
 
     /// A request is answered: the credits that go with it.
-    pub fn answer(&mut self, itt: u32) -> i32 {
-        self.release(itt);
+    pub fn answer(&mut self, tag: u32) -> i32 {
+        self.release(tag);
         self.gives_back()
     }
 
@@ -146,29 +140,17 @@ impl Slots {
         self.commands
     }
 
-    /// Has the commands whose table is being read and that are chosen, by their LUN field, come behind a function of
-    /// another session.
-    pub fn recall(&mut self, which: &Which, mut is_chosen: impl FnMut(u64) -> bool) {
-        for slot in &mut self.list {
-            if let Some(Coming::Table { header, recalled, .. }) = &mut slot.coming
-                && is_chosen(header.lun())
-            {
-                *recalled = Some(which.clone());
-            }
-        }
-    }
-
     /// Something is being read from the initiator.
     pub fn is_reading(&self) -> bool {
         self.reads > 0
     }
 
     /// Takes note of what is being read for a request.
-    pub fn begin(&mut self, itt: u32, coming: Coming) {
+    pub fn begin(&mut self, tag: u32, pending: Pending) {
         let read = self.latest_read + 1;
-        let Some(slot) = self.get(itt) else { return };
+        let Some(slot) = self.get(tag) else { return };
         slot.read = read;
-        let is_first = slot.coming.replace(coming).is_none();
+        let is_first = slot.pending.replace(pending).is_none();
         self.latest_read = read;
         self.reads += usize::from(is_first);
     }
@@ -180,40 +162,40 @@ impl Slots {
 
     /// An RDMA Read up to this number has not ended.
     pub fn reads_up_to(&self, number: u64) -> bool {
-        self.reads > 0 && self.list.iter().any(|slot| slot.coming.is_some() && slot.read <= number)
+        self.reads > 0 && self.list.iter().any(|slot| slot.pending.is_some() && slot.read <= number)
     }
 
     /// One more thing waits for a request, or one less.
-    pub fn queue(&mut self, itt: u32, waits: bool) {
-        if let Some(slot) = self.get(itt) {
+    pub fn queue(&mut self, tag: u32, waits: bool) {
+        if let Some(slot) = self.get(tag) {
             slot.queued = if waits { slot.queued + 1 } else { slot.queued.saturating_sub(1) };
         }
     }
 
     /// What was being read for a request has come.
-    pub fn came(&mut self, itt: u32) -> Option<Coming> {
-        let coming = self.get(itt)?.coming.take()?;
+    pub fn came(&mut self, tag: u32) -> Option<Pending> {
+        let pending = self.get(tag)?.pending.take()?;
         self.reads -= 1;
-        Some(coming)
+        Some(pending)
     }
 
     /// Forgets the commands that will get no answer, because nobody knows them any more. One whose data is still
     /// coming is left for later.
     pub fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
-        for itt in 0..self.list.len() as u32 {
-            let slot = &self.list[itt as usize];
-            let waits = slot.queued > 0 || slot.coming.is_some();
-            if matches!(slot.kind, Kind::Command(_)) && !waits && !is_known(itt) {
-                self.release(itt);
+        for tag in 0..self.list.len() as u32 {
+            let slot = &self.list[tag as usize];
+            let waits = slot.queued > 0 || slot.pending.is_some();
+            if matches!(slot.kind, Kind::Command(_)) && !waits && !is_known(tag) {
+                self.release(tag);
                 self.owed += 1;
             }
         }
     }
 
-    fn release(&mut self, itt: u32) {
-        let Some(slot) = self.get(itt) else { return };
+    fn release(&mut self, tag: u32) {
+        let Some(slot) = self.get(tag) else { return };
         let kind = std::mem::replace(&mut slot.kind, Kind::Free);
-        self.free.push(itt);
+        self.free.push(tag);
         self.commands -= usize::from(matches!(kind, Kind::Command(_)));
     }
 }
@@ -238,9 +220,8 @@ mod tests {
     fn the_credit_of_a_command_without_an_answer_comes_back_with_the_next() {
         let mut slots = Slots::new(3);
         let [aborted, reading, known] = [1, 2, 3].map(|n| slots.take(Kind::Command(n), n.into(), 0).unwrap());
-        slots
-            .begin(reading, Coming::Table { header: Bhs([0; 48]), ahs: Vec::new(), len: 16, recalled: None });
-        slots.forget(|itt| itt == known);
+        slots.begin(reading, Pending::Table { len: 16, said: 0 });
+        slots.forget(|tag| tag == known);
         assert!(slots.get(aborted).is_none() && slots.get(reading).is_some() && slots.is_reading());
         // The initiator has not heard of it yet.
         assert_eq!(slots.take(Kind::Function, 4, 0), None);

@@ -1,7 +1,8 @@
 //! An initiator over TCP.
 
+use crate::entry::Ends;
 use crate::iscsi::connection::{self, Begun};
-use crate::iscsi::login::{self, Ends};
+use crate::iscsi::login;
 use crate::iscsi::out::Digests;
 use crate::iscsi::receive::encode;
 use crate::iser::tests::house::House;
@@ -97,6 +98,22 @@ impl Host {
             }
         });
         Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
+    }
+
+    /// A connection that has logged in as a session of its own, which nobody serves yet.
+    pub async fn logged_in(house: &House, isid: u8) -> (Host, Begun) {
+        let (begun, login) = flume::bounded(1);
+        let mut host = Host::connect_and(house, async move |session| {
+            let _ = begun.send(session);
+        });
+        host.ask_to_log_in("one", isid);
+        assert_eq!(host.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        (host, login.recv_async().await.expect("a session"))
+    }
+
+    /// The next command has this CmdSN and the Initiator Task Tag behind this one.
+    pub fn go_on_from(&mut self, cmd_sn: u32, itt: u32) {
+        (self.cmd_sn, self.itt) = (cmd_sn, itt);
     }
 
     /// A session of this ISID, whose news were heard.

@@ -279,7 +279,7 @@ fn sense_data_is_cut_to_what_initiators_take() {
         let sense: Vec<u8> = (0..len).map(|i| i as u8).collect();
         let data = [&(len as u16).to_be_bytes()[..], &sense].concat();
         let (head, payload) =
-            super::super::mover::message(pdu::scsi_response(1, 0, 0, 2), Payload::Bytes(data));
+            super::super::datamover::message(pdu::scsi_response(1, 0, 0, 2), Payload::Bytes(data));
         let message = [&head[..], payload.bytes()].concat();
         let pdu = lunar_wire::iser::Pdu::decode(&message).expect("a PDU");
         let kept = len.min(126);

@@ -1,13 +1,16 @@
 //! READs and WRITEs before which nothing stands but a medium that has to be waited for: they are inside their gate, what
 //! they do is decided, and their data, or a buffer for it, is here.
 
-use super::connection::{Connection, Session};
-use super::lanes::Begun;
-use super::luns::{Found, Handle};
-use super::parts;
-use super::receive::Data;
-use super::respond::Sent;
-use super::task::{Command, Task};
+use super::command::Command;
+use super::complete::Sent;
+use super::cut_through;
+use super::data_out::Arrival;
+use super::execution::TaskEnd;
+use super::front_end::FrontEnd;
+use super::io_queue::Begun;
+use super::lun_map::{Found, LunHandle};
+use super::nexus::{ItNexus, State};
+use super::task::Task;
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use crate::fence;
@@ -28,16 +31,16 @@ pub enum Work {
 impl Work {
     /// None if it needs more than this: data or a buffer that are not here, parts that are sent early, an answer of another
     /// length than the initiator has room for.
-    fn of(pool: &Pool, handle: &Handle, c: &Command, plan: &Plan, data: &Data<'_>) -> Option<Work> {
+    fn of(pool: &Pool, handle: &LunHandle, c: &Command, plan: &Plan, data: &Arrival<'_>) -> Option<Work> {
         match (plan, data) {
             (&Plan::Read { offset, len }, _) if len > 0 && len <= c.room() && c.offered() == 0 => {
                 let len = len as usize;
                 let stride = handle.is_afar.then(|| handle.backend.stride()).flatten();
-                let is_whole = len <= Pool::MAX_BUFFER && parts::lengths(len, stride).nth(1).is_none();
+                let is_whole = len <= Pool::MAX_BUFFER && cut_through::lengths(len, stride).nth(1).is_none();
                 let buf = is_whole.then(|| pool.try_get(len)).flatten()?;
                 Some(Work::Read { offset, buf })
             }
-            (&Plan::Write { offset, len, stable }, Data::Bytes(data)) if data.len() == len as usize => {
+            (&Plan::Write { offset, len, stable }, Arrival::Bytes(data)) if data.len() == len as usize => {
                 let mut buf = pool.try_get(data.len())?;
                 buf.copy_from_slice(data);
                 Some(Work::Write { offset, buf, stable })
@@ -62,16 +65,16 @@ impl Work {
     }
 }
 
-impl Session {
+impl<F: FrontEnd> State<F> {
     /// Begins a READ, or a WRITE that has brought all of its data, which is inside its gate, and stays there until it has
     /// ended. False: it needs more than that, and nothing was done.
-    pub fn goes_straight(&mut self, c: &Command, plan: &Plan, data: &Data<'_>) -> bool {
-        let (Found::Unit(handle), Some(conn)) = (self.luns.find(c.lun), self.conn.upgrade()) else {
+    pub(super) fn goes_direct(&mut self, c: &Command, plan: &Plan, data: &Arrival<'_>) -> bool {
+        let (Found::Unit(handle), Some(nexus)) = (self.luns.find(c.lun), self.me.upgrade()) else {
             return false;
         };
         let Some(work) = Work::of(&self.pool, handle, c, plan, data) else { return false };
-        let Some(under_way) = fence::enter(conn.fence.clone()) else { return false };
-        let (unit, inside, lanes) = (handle.unit.clone(), handle.member().entered(), handle.lanes());
+        let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
+        let (unit, inside, queue) = (handle.unit.clone(), handle.member().entered(), handle.queue());
         self.serial += 1;
         let task = Task {
             serial: self.serial,
@@ -86,42 +89,41 @@ impl Session {
             sent: Sent::default(),
             began: None,
         };
-        self.tasks.insert(c.itt, task);
+        self.tasks.insert(c.tag, task);
         self.info.visit.get().into_iter().for_each(|visit| visit.instance().front.add(Duration::ZERO));
         let begun = Begun {
-            itt: c.itt,
+            tag: c.tag,
+            connection: c.connection,
             serial: self.serial,
             unit,
             inside,
             _under_way: under_way,
             written: work.written(),
         };
-        match lanes {
-            Some(lanes) => lanes.begin(&conn, begun, work),
-            None => lunar_runtime::spawn(alone(conn, begun, work)),
+        match queue {
+            Some(queue) => queue.begin(&nexus, begun, work),
+            None => lunar_runtime::spawn(alone(nexus, begun, work)),
         }
         true
     }
 }
 
 /// A command whose medium takes it by itself.
-async fn alone(conn: Rc<Connection>, begun: Begun, work: Work) {
-    let why_late = conn.why_late(&conn.session.borrow(), None);
+async fn alone<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: Begun, work: Work) {
+    let why_late = nexus.state().front().why_late(begun.connection, None);
     let ended = match why_late {
         None => work.done(&begun.unit).await,
         Some(_) => Err(exec::gone()),
     };
-    conn.end_straight(begun, ended);
+    nexus.end_direct(begun, ended);
 }
 
-impl Connection {
-    /// A command that went straight is over.
-    pub fn end_straight(self: &Rc<Self>, begun: Begun, ended: Ended) {
-        let Begun { itt, serial, written, inside, .. } = begun;
+impl<F: FrontEnd> ItNexus<F> {
+    /// A command that went straight to its medium is over.
+    pub(super) fn end_direct(self: &Rc<Self>, begun: Begun, ended: Ended) {
+        let Begun { tag, serial, written, inside, .. } = begun;
         drop(inside);
-        if written > 0 && ended.is_ok() {
-            self.note(Some(written), false);
-        }
-        self.end_task(itt, serial, ended, written.into());
+        let ended = TaskEnd { ended, moved: written.into(), written: (written > 0).then_some(written) };
+        self.end_task(tag, serial, ended);
     }
 }

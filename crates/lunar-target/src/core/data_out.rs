@@ -1,14 +1,14 @@
-//! Data-Out: from the command that announces it to the last byte, and the R2Ts in between.
+//! Data-Out: from the command that announces it to the last byte, and the requests for data in between.
 
-use super::connection::{Connection, Life, Session};
+use super::command::Command;
+use super::complete::Completion;
+use super::front_end::FrontEnd;
+use super::nexus::{ItNexus, Life, State};
 use super::places::{PIECE, Places};
-use super::receive::Data;
-use super::task::{Aborted, Command, Receiving, Task};
-use lunar_proto::transfer::{self, Incoming, Verdict};
+use super::task::{Aborted, Receiving, Task};
+use lunar_proto::transfer::{self, R2t, Segment, Verdict};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Failure};
-use lunar_wire::iscsi::status::RejectReason;
-use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::scsi::{Sense, Status};
 use std::rc::Weak;
 use std::time::{Duration, Instant};
@@ -20,21 +20,75 @@ const PARTS: u32 = 6;
 const TIMES: u32 = 4;
 const STRETCH: u64 = 1 << 20;
 
-/// Bits of a Target Transfer Tag that name one of the open R2Ts of a task.
+/// Bits of the tag of a transfer that name one of the open ones of a task.
 const INDEX_BITS: u32 = 5;
+/// Upper bits of the tags of transfers stay below this: the tag of which all bits are set is none.
+const BASES: u32 = u32::MAX >> INDEX_BITS;
 
 fn sense_of(failure: transfer::Failure) -> Sense {
     let (asc, ascq) = failure.additional_sense();
     Sense::new(0x0b, asc, ascq)
 }
 
-impl Session {
+/// A part of the data of a command that is to be asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// Names it among all transfers of the nexus (in iSCSI the Target Transfer Tag).
+    pub tag: u32,
+    /// Which part.
+    pub part: R2t,
+}
+
+/// Data that have arrived.
+pub enum Arrival<'a> {
+    /// Where they were received: gone after the call.
+    Bytes(&'a [u8]),
+    /// In a buffer of their own.
+    Buf(Buf),
+    /// In the buffer of their task, which comes back.
+    Landed(Buf),
+}
+
+impl Arrival<'_> {
+    /// The bytes; those that landed with their task are not shown.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Arrival::Bytes(bytes) => bytes,
+            Arrival::Buf(buf) => buf,
+            Arrival::Landed(_) => &[],
+        }
+    }
+}
+
+/// What data are a part of.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The tag of the command.
+    pub tag: u32,
+    /// The LUN field that came with them.
+    pub lun: u64,
+    /// The tag of the transfer; None: nobody asked for them.
+    pub transfer: Option<u32>,
+}
+
+/// What came of data that have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// They were taken, or are no longer wanted: [`State::progress`] is due.
+    Yes,
+    /// Their task has ended, which harms nothing.
+    Ignored,
+    /// They were never asked for, or are not what was asked for.
+    Invalid,
+}
+
+impl<F: FrontEnd> State<F> {
     /// Makes ready for a command's Data-Out.
-    pub fn receive_for(
+    pub(super) fn receive_for(
         &mut self,
         c: &Command,
         answer: &mut Option<Answer>,
-        data: Data<'_>,
+        data: Arrival<'_>,
         in_pieces: bool,
     ) -> Receiving {
         let needed = match answer {
@@ -44,52 +98,52 @@ impl Session {
         };
         let wanted = needed.min(c.offered());
         let immediate = data.bytes().len();
-        let mut incoming = Incoming::new(c.offered(), wanted, immediate as u32, c.is_final, &self.parameters);
+        let mut sequencer = self.front.sequencer(c, wanted, immediate as u32);
         // What comes unasked comes to the first piece.
-        let in_pieces = in_pieces && incoming.asked() <= PIECE;
+        let in_pieces = in_pieces && sequencer.asked() <= PIECE;
         let first = if in_pieces { PIECE } else { wanted };
         let buf = self.buffer_for(data, first as usize).unwrap_or_else(|failure| {
             // What the initiator sends unasked still comes, and is dropped, before it hears of it.
-            incoming.stop();
+            sequencer.stop();
             *answer = Some(Err(failure));
             None
         });
-        self.ttt_base = (self.ttt_base + 1) % (NONE >> INDEX_BITS);
+        self.transfer_base = (self.transfer_base + 1) % BASES;
         let places = Places::first(buf);
         if in_pieces {
-            incoming.in_pieces(PIECE);
-            incoming.allow(places.end());
+            sequencer.in_pieces(PIECE);
+            sequencer.allow(places.end());
         }
         let mut receiving = Receiving {
-            incoming,
+            sequencer,
             places,
             wanted,
-            ttt_base: self.ttt_base,
+            transfer_base: self.transfer_base,
             damaged: false,
             full: false,
             moved: true,
             late: 0,
             looks: 0,
             max_looks: 0,
-            asked: self.r2ts,
+            asked: self.requests,
             in_pieces,
             is_launched: false,
             is_left: false,
         };
         // It has its first buffer.
-        if immediate > 0 || self.out.mover().is_some() {
+        if immediate > 0 || self.front.fetches_data() {
             receiving.grow(&self.pool);
         }
         receiving
     }
 
-    fn buffer_for(&self, data: Data<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
+    fn buffer_for(&self, data: Arrival<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
         match data {
             _ if wanted == 0 => Ok(None),
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
-            Data::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
-            // Who only announces data has no memory for it. What a data mover asks for it fetches itself.
-            data if data.bytes().is_empty() && self.out.mover().is_none() => {
+            Arrival::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
+            // An initiator that only announces data has no memory for it. A front end that fetches them needs it now.
+            data if data.bytes().is_empty() && !self.front.fetches_data() => {
                 self.pool.promise(wanted).map(Some).ok_or(Status::TaskSetFull.into())
             }
             data => {
@@ -102,72 +156,72 @@ impl Session {
     }
 
     /// Asks for more of a task's data, or goes on with the task when all is here.
-    pub fn progress(&mut self, itt: u32) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
+    pub fn progress(&mut self, tag: u32) {
+        let Some(task) = self.tasks.get_mut(&tag) else { return };
         let Some(receiving) = &mut task.receiving else { return };
         if receiving.is_launched {
-            return self.goes_on(itt);
+            return self.goes_on(tag);
         }
         if receiving.may_begin() && task.aborted.is_none() {
             receiving.is_launched = true;
-            self.launch(itt, None);
-            return self.ask(itt);
+            self.launch(tag, None);
+            return self.ask(tag);
         }
-        if !receiving.incoming.is_complete() {
-            return self.ask(itt);
+        if !receiving.sequencer.is_complete() {
+            return self.ask(tag);
         }
         let failure = receiving.failure();
         let buf = task.receiving.take().and_then(|mut r| r.places.take());
         match (task.aborted, failure) {
-            (Some(how), _) => self.give_up(itt, how),
-            (None, Some(failure)) => self.fail(itt, failure),
-            (None, None) => self.launch(itt, buf),
+            (Some(how), _) => self.give_up(tag, how),
+            (None, Some(failure)) => self.fail(tag, failure),
+            (None, None) => self.launch(tag, buf),
         }
     }
 
     /// Some data of a task that runs have come.
-    fn goes_on(&mut self, itt: u32) {
-        self.ask(itt);
-        let receiving = self.tasks.get(&itt).and_then(|task| task.receiving.as_ref());
+    fn goes_on(&mut self, tag: u32) {
+        self.ask(tag);
+        let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
         if receiving.is_some_and(Receiving::is_news) {
-            self.task_ended();
+            self.notify();
         }
     }
 
-    /// Sends the R2Ts that are due.
-    pub fn ask(&mut self, itt: u32) {
-        if !std::mem::replace(&mut self.expecting, true) {
+    /// Asks for the data that are due.
+    pub(super) fn ask(&mut self, tag: u32) {
+        if !std::mem::replace(&mut self.is_expecting, true) {
             lunar_runtime::spawn(expect_data(
-                self.conn.clone(),
+                self.me.clone(),
                 self.door.setup.session.data_out_timeout / PARTS,
             ));
         }
         loop {
-            let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&itt) else { return };
-            let Some(next) = r.incoming.next_r2t() else { return };
-            let ttt = r.ttt_base << INDEX_BITS | next.ttt_index as u32;
-            self.r2ts += 1;
-            r.asked = self.r2ts;
-            let header = pdu::r2t(command.lun, itt, ttt, next.r2t_sn, next.offset, next.len);
-            self.notice(header);
+            let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&tag) else { return };
+            let Some(part) = r.sequencer.next_r2t() else { return };
+            let transfer = r.transfer_base << INDEX_BITS | u32::from(part.ttt_index);
+            self.requests += 1;
+            r.asked = self.requests;
+            self.front.request_data(command, Transfer { tag: transfer, part });
         }
     }
 
     /// Ends a task that was not launched.
-    pub fn fail(&mut self, itt: u32, failure: Failure) {
-        if let Some(task) = self.remove(itt) {
-            self.failure(&task.command, failure, false);
-            self.task_ended();
+    pub(super) fn fail(&mut self, tag: u32, failure: Failure) {
+        if let Some(task) = self.remove(tag) {
+            self.complete(&task.command, Completion::of(Err(failure)));
+            self.notify();
         }
     }
 
     /// Ends a task that was not launched, because it was aborted.
-    pub fn give_up(&mut self, itt: u32, how: Aborted) {
+    pub(super) fn give_up(&mut self, tag: u32, how: Aborted) {
         if let Some(failure) = how.answer() {
-            return self.fail(itt, failure);
+            return self.fail(tag, failure);
         }
-        if self.remove(itt).is_some() {
-            self.task_ended();
+        if let Some(task) = self.remove(tag) {
+            self.front.release(&task.command);
+            self.notify();
         }
     }
 
@@ -185,83 +239,60 @@ impl Session {
         (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
     }
 
-    /// A task waits for the data that was asked for by this Target Transfer Tag. One of a task that has ended is not that of
-    /// the next of its tag.
-    pub fn awaits(&self, itt: u32, ttt: u32) -> bool {
-        let receiving = self.tasks.get(&itt).and_then(|task| task.receiving.as_ref());
-        receiving.is_some_and(|r| index_of(ttt, r.ttt_base).is_some())
+    /// A task waits for the data of this transfer. One of a task that has ended is not that of the next with its tag.
+    pub fn awaits(&self, tag: u32, transfer: u32) -> bool {
+        let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
+        receiving.is_some_and(|r| index_of(Some(transfer), r.transfer_base).is_some())
     }
 
-    /// Where a large Data-Out belongs: the task's buffer and the place in it, if the segment is one that is
-    /// awaited.
-    pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
-        let task = self.tasks.get_mut(&header.itt())?;
-        let base = task.receiving.as_ref()?.ttt_base;
+    /// Where data of a task belong: the task's buffer and the place in it, if they are awaited.
+    pub fn landing_place(&mut self, origin: Origin, segment: Segment) -> Option<(Buf, usize)> {
+        let task = self.tasks.get_mut(&origin.tag)?;
         let receiving = task.receiving.as_mut()?;
-        let index = index_of(header.word20(), base)?;
-        if index.is_some() && header.lun() != task.command.lun {
+        let index = index_of(origin.transfer, receiving.transfer_base)?;
+        if index.is_some() && origin.lun != task.command.lun {
             return None;
         }
-        let (offset, len) = (header.word(40), header.data_len() as u32);
-        if !receiving.incoming.accepts(index, header) || !receiving.claim() {
+        if !receiving.sequencer.accepts(index, segment) || !receiving.claim() {
             return None;
         }
         receiving.grow(&self.pool);
-        receiving.places.land(offset, len)
+        receiving.places.land(segment.offset, segment.len)
     }
 
-    /// Takes a Data-Out (RFC 7143 section 11.7).
-    pub fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>, intact: bool) {
-        let itt = header.itt();
-        let (ttt, newest) = (header.word20(), self.ttt_base);
-        let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&itt) else {
+    /// Takes data that have arrived. They are damaged unless they are `intact`.
+    pub fn take_data(&mut self, origin: Origin, segment: Segment, data: Arrival<'_>, intact: bool) -> Taken {
+        let newest = self.transfer_base;
+        let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&origin.tag) else {
             // What was asked for before its task was aborted may still come, and harms nothing.
-            if ttt == NONE || ttt >> INDEX_BITS > newest {
-                self.reject(RejectReason::InvalidField, header, ahs);
-            }
-            return;
+            let may_come = origin.transfer.is_some_and(|transfer| transfer >> INDEX_BITS <= newest);
+            return if may_come { Taken::Ignored } else { Taken::Invalid };
         };
-        if let Data::Landed(buf) = data {
-            if index_of(ttt, r.ttt_base).is_none() {
-                // It was of another task, which ended while it was on its way, and left its tag to this one.
-                return;
+        let index = index_of(origin.transfer, r.transfer_base);
+        if let Arrival::Landed(buf) = data {
+            // Data of another task, which ended while they were on their way, and left its tag to this one.
+            let Some(index) = index else { return Taken::Ignored };
+            r.places.landed(segment.offset, buf);
+            r.sequencer.take(index, segment);
+            r.moved |= segment.len > 0;
+        } else {
+            let index = index.filter(|index| index.is_none() || origin.lun == command.lun);
+            let Some(index) = index else { return Taken::Invalid };
+            let verdict = r.sequencer.take(index, segment);
+            // A segment without data is no progress: it costs an initiator nothing.
+            r.moved |= segment.len > 0 && verdict != Verdict::Invalid;
+            match verdict {
+                Verdict::Accept { offset } => {
+                    r.claim();
+                    r.grow(&self.pool);
+                    r.places.copy(offset, data.bytes());
+                }
+                Verdict::Discard => {}
+                Verdict::Invalid => return Taken::Invalid,
             }
-            r.places.landed(header.word(40), buf);
-            return self.data_landed(header, intact);
-        }
-        let index = index_of(ttt, r.ttt_base).filter(|i| i.is_none() || header.lun() == command.lun);
-        let Some(index) = index else { return self.reject(RejectReason::InvalidField, header, ahs) };
-        let verdict = r.incoming.data_out(index, header);
-        r.moved |= has_bytes(header) && !matches!(verdict, Verdict::Reject(_));
-        match verdict {
-            Verdict::Accept { offset } => {
-                r.claim();
-                r.grow(&self.pool);
-                r.places.copy(offset, data.bytes());
-            }
-            Verdict::Discard => {}
-            Verdict::Reject(reason) => return self.reject(reason, header, ahs),
         }
         r.checked(intact);
-        self.data_taken(header, ahs, intact);
-    }
-
-    /// A segment lies in its task's buffer already.
-    fn data_landed(&mut self, header: &Bhs, intact: bool) {
-        let Some(Task { receiving: Some(r), .. }) = self.tasks.get_mut(&header.itt()) else { return };
-        if let Some(index) = index_of(header.word20(), r.ttt_base) {
-            r.incoming.data_out(index, header);
-            r.moved |= has_bytes(header);
-        }
-        r.checked(intact);
-        self.data_taken(header, &[], intact);
-    }
-
-    fn data_taken(&mut self, header: &Bhs, ahs: &[u8], intact: bool) {
-        if !intact {
-            self.reject(RejectReason::DataDigest, header, ahs);
-        }
-        self.progress(header.itt());
+        Taken::Yes
     }
 }
 
@@ -281,17 +312,16 @@ fn is_late(mut waiting: Vec<(u64, &mut Receiving)>) -> bool {
 
 /// Ends the connection of an initiator that does not send the data that it announced or was asked for. Ends when no task
 /// waits for data.
-async fn expect_data(conn: Weak<Connection>, part: Duration) {
+async fn expect_data<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
     loop {
         lunar_runtime::sleep_until(Instant::now() + part).await;
-        let Some(conn) = conn.upgrade() else { return };
-        let mut session = conn.session.borrow_mut();
-        let late = session.expects_data().filter(|_| session.life != Life::Over);
-        session.expecting = late == Some(false);
+        let Some(nexus) = nexus.upgrade() else { return };
+        let mut state = nexus.state();
+        let late = state.expects_data().filter(|_| state.life() != Life::Over);
+        state.is_expecting = late == Some(false);
         if late == Some(true) {
-            session.end.get_or_insert("the initiator does not send the data of a write");
-            drop(session);
-            return conn.line.close();
+            state.set_end("the initiator does not send the data of a write");
+            return state.front.close();
         }
         if late.is_none() {
             return;
@@ -299,23 +329,16 @@ async fn expect_data(conn: Weak<Connection>, part: Duration) {
     }
 }
 
-/// A PDU without data is no progress: it costs an initiator nothing.
-fn has_bytes(header: &Bhs) -> bool {
-    header.data_len() > 0
-}
-
-/// The R2T that a Target Transfer Tag names: Some(None) for unsolicited data, None for none of this task.
-fn index_of(ttt: u32, base: u32) -> Option<Option<u16>> {
-    if ttt == NONE {
-        return Some(None);
-    }
-    (ttt >> INDEX_BITS == base).then_some(Some((ttt & ((1 << INDEX_BITS) - 1)) as u16))
+/// The open transfer of a task that a tag names: Some(None) for data that nobody asked for, None for none of this task.
+fn index_of(transfer: Option<u32>, base: u32) -> Option<Option<u16>> {
+    let Some(tag) = transfer else { return Some(None) };
+    (tag >> INDEX_BITS == base).then_some(Some((tag & ((1 << INDEX_BITS) - 1)) as u16))
 }
 
 impl Receiving {
     /// Why the command cannot run, or go on.
     pub fn failure(&self) -> Option<Failure> {
-        match (self.damaged, self.incoming.failure()) {
+        match (self.damaged, self.sequencer.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
             (false, Some(failure)) => Some(sense_of(failure).into()),
             (false, None) => self.full.then(|| Status::TaskSetFull.into()),
@@ -324,7 +347,7 @@ impl Receiving {
 
     /// Bytes that have not come.
     fn lacks(&self) -> u32 {
-        self.wanted.saturating_sub(self.incoming.arrived())
+        self.wanted.saturating_sub(self.sequencer.arrived())
     }
 
     /// Its data have been missing for too long altogether. `lacks`: what the session waits for; `is_full`: the target does not
@@ -343,7 +366,7 @@ impl Receiving {
         if !self.places.claim() {
             self.places = Places::default();
             self.full = true;
-            self.incoming.stop();
+            self.sequencer.stop();
         }
         !self.full
     }
@@ -352,7 +375,7 @@ impl Receiving {
     fn checked(&mut self, intact: bool) {
         self.damaged |= !intact;
         if self.damaged && self.in_pieces {
-            self.incoming.stop();
+            self.sequencer.stop();
         }
     }
 }
@@ -361,14 +384,15 @@ impl Receiving {
 mod tests {
     use super::*;
     use lunar_proto::parameters::Parameters;
+    use lunar_proto::transfer::DataOutSequencer;
 
     fn receiving() -> Receiving {
-        let incoming = Incoming::new(4096, 4096, 0, true, &Parameters::default());
+        let sequencer = DataOutSequencer::new(4096, 4096, 0, true, &Parameters::default());
         Receiving {
-            incoming,
+            sequencer,
             places: Places::default(),
             wanted: 4096,
-            ttt_base: 0,
+            transfer_base: 0,
             damaged: false,
             full: false,
             moved: true,
@@ -437,9 +461,9 @@ mod tests {
     }
 
     #[test]
-    fn a_target_transfer_tag_names_an_r2t_of_its_task() {
-        assert_eq!(index_of(NONE, 7), Some(None));
-        assert_eq!(index_of(7 << INDEX_BITS | 3, 7), Some(Some(3)));
-        assert_eq!(index_of(8 << INDEX_BITS | 3, 7), None);
+    fn transfer_tag_names_an_open_transfer_of_its_task() {
+        assert_eq!(index_of(None, 7), Some(None));
+        assert_eq!(index_of(Some(7 << INDEX_BITS | 3), 7), Some(Some(3)));
+        assert_eq!(index_of(Some(8 << INDEX_BITS | 3), 7), None);
     }
 }

@@ -1,7 +1,6 @@
-//! What comes to a data mover over RDMA: in batches, of which a part may have to wait, until it is stopped.
+//! The receiving side of a connection over RDMA: what comes arrives in batches, of which a part may have to wait, until it
+//! is stopped.
 
-use super::connection::Session;
-use super::receive::{Broken, Received};
 use event_listener::Event as Bell;
 use lunar_rdma::{Endpoint, Event, Events, Wait};
 use lunar_runtime::Buf;
@@ -17,8 +16,31 @@ pub enum Came<'a> {
     Read(u64, Buf),
 }
 
+/// What takes what comes.
+pub trait Taker {
+    /// Takes one thing that has come. False: nothing more is wanted.
+    ///
+    /// # Errors
+    /// Why the connection cannot go on.
+    fn take(&mut self, came: Came<'_>) -> io::Result<bool>;
+
+    /// There is no room for more answers now.
+    fn is_full(&self) -> bool;
+}
+
+/// What a receive came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Go on when there is more.
+    More,
+    /// There is no room for more answers: go on when there is.
+    Full,
+    /// The peer has closed, or nothing more is wanted.
+    End,
+}
+
 /// The receiving side of a connection.
-pub struct Inlet {
+pub struct RdmaReceiver {
     endpoint: Rc<dyn Endpoint>,
     /// Bytes of the longest message that is taken.
     longest: usize,
@@ -35,48 +57,46 @@ pub struct Inlet {
     stopped: Bell,
 }
 
-impl Inlet {
+impl RdmaReceiver {
     /// That of a connection on which this has come already, and takes messages of so many bytes.
-    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> Inlet {
+    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> RdmaReceiver {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
         let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
-        Inlet { endpoint, longest, events, over, ended, ends, taken, stopped: Bell::new() }
+        RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Bell::new() }
     }
 
-    /// Hands over what is there, one by one, unless it was stopped. `take` tells whether more is wanted.
-    pub fn receive(
-        &self,
-        session: &mut Session,
-        take: impl FnMut(&mut Session, Came<'_>) -> Result<bool, Broken>,
-    ) -> Result<Received, Broken> {
-        if self.over.get() { Ok(Received::End) } else { self.take(session, take) }
+    /// Hands over what is there, one by one, unless it was stopped.
+    ///
+    /// # Errors
+    /// When the connection has broken, or what came breaks it.
+    pub fn receive(&self, taker: &mut impl Taker) -> io::Result<Taken> {
+        if self.over.get() { Ok(Taken::End) } else { self.take(taker) }
     }
 
     /// The same, stopped or not.
-    pub fn take(
-        &self,
-        session: &mut Session,
-        mut take: impl FnMut(&mut Session, Came<'_>) -> Result<bool, Broken>,
-    ) -> Result<Received, Broken> {
+    ///
+    /// # Errors
+    /// As [`RdmaReceiver::receive`].
+    pub fn take(&self, taker: &mut impl Taker) -> io::Result<Taken> {
         let mut events = self.events.take();
         if events.is_empty() {
             events.clear();
             self.endpoint.poll(&mut events);
             self.ends.set(ends(&events));
         }
-        let (mut messages, mut taken, mut result) = (0, 0, Ok(Received::More));
+        let (mut messages, mut taken, mut result) = (0, 0, Ok(Taken::More));
         let Events { list, bytes } = &mut events;
         for event in list.iter_mut() {
             taken += 1;
             let more = match std::mem::replace(event, Event::End(None)) {
                 Event::Message(range, _) => {
                     messages += 1;
-                    take(session, Came::Message(&bytes[range]))
+                    taker.take(Came::Message(&bytes[range]))
                 }
-                Event::Read(id, buf, Ok(())) => take(session, Came::Read(id, buf)),
+                Event::Read(id, buf, Ok(())) => taker.take(Came::Read(id, buf)),
                 Event::Read(_, _, Err(e)) | Event::End(Some(e)) => {
                     self.ended.set(true);
-                    Err(Broken::Io(e))
+                    Err(e)
                 }
                 Event::End(None) => {
                     self.ended.set(true);
@@ -84,9 +104,9 @@ impl Inlet {
                 }
             };
             result = match more {
-                Ok(true) if session.is_full() => Ok(Received::Full),
+                Ok(true) if taker.is_full() => Ok(Taken::Full),
                 Ok(true) => continue,
-                Ok(false) => Ok(Received::End),
+                Ok(false) => Ok(Taken::End),
                 Err(e) => Err(e),
             };
             break;
@@ -168,6 +188,6 @@ fn ends(events: &Events) -> bool {
 }
 
 /// The connection cannot go on, because of what the initiator did.
-pub fn broken(what: impl Into<String>) -> Broken {
-    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what.into()))
+pub fn broken(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
 }

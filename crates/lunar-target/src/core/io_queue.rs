@@ -1,8 +1,9 @@
-//! READs and WRITEs of one LUN at a medium that takes many at once: one task of the connection takes the ends of all, for as
+//! READs and WRITEs of one LUN at a medium that takes many at once: one task of the nexus takes the ends of all, for as
 //! long as there are any.
 
-use super::connection::Connection;
-use super::straight::Work;
+use super::direct_io::Work;
+use super::front_end::FrontEnd;
+use super::nexus::ItNexus;
 use crate::Unit;
 use crate::exec::{self, Ended};
 use crate::fence::{Fence, InFlight};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// The commands of a LUN that are with its medium.
-pub struct Lanes(RefCell<Inner>);
+pub struct IoQueue(RefCell<Inner>);
 
 struct Inner {
     queue: Box<dyn Queue>,
@@ -28,8 +29,10 @@ struct Inner {
 
 /// A command inside its gate.
 pub struct Begun {
-    /// Initiator Task Tag.
-    pub itt: u32,
+    /// Its tag.
+    pub tag: u32,
+    /// The connection that brought it.
+    pub connection: u16,
     /// That of its task.
     pub serial: u64,
     /// What serves it.
@@ -69,17 +72,17 @@ impl Inner {
     }
 }
 
-impl Lanes {
+impl IoQueue {
     /// None is under way.
-    pub fn new(queue: Box<dyn Queue>) -> Lanes {
-        Lanes(RefCell::new(Inner { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
+    pub fn new(queue: Box<dyn Queue>) -> IoQueue {
+        IoQueue(RefCell::new(Inner { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
     }
 
-    /// Begins what a command does at the medium. The connection answers it.
-    pub fn begin(self: &Rc<Self>, conn: &Rc<Connection>, begun: Begun, work: Work) {
+    /// Begins what a command does at the medium. The nexus answers it.
+    pub fn begin<F: FrontEnd>(self: &Rc<Self>, nexus: &Rc<ItNexus<F>>, begun: Begun, work: Work) {
         let inner = &mut *self.0.borrow_mut();
         if inner.is_idle() {
-            lunar_runtime::spawn(serve(self.clone(), conn.clone()));
+            lunar_runtime::spawn(serve(self.clone(), nexus.clone()));
         }
         let lane = inner.free_lane();
         let kind = match work {
@@ -96,10 +99,10 @@ impl Lanes {
         inner.waits.take().into_iter().for_each(Waker::wake);
     }
 
-    fn poll(&self, conn: &Rc<Connection>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll<F: FrontEnd>(&self, nexus: &Rc<ItNexus<F>>, cx: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) {
             let ended = kind.end(&begun.unit, finished);
-            conn.end_straight(begun, ended);
+            nexus.end_direct(begun, ended);
         }
         if self.0.borrow().is_idle() { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -116,6 +119,6 @@ impl Lanes {
 }
 
 /// Takes ends until nothing is under way.
-async fn serve(lanes: Rc<Lanes>, conn: Rc<Connection>) {
-    poll_fn(|cx| lanes.poll(&conn, cx)).await;
+async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
+    poll_fn(|cx| queue.poll(&nexus, cx)).await;
 }

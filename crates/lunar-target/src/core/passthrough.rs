@@ -1,8 +1,8 @@
 //! Commands that are carried out by a logical unit elsewhere.
 
-use super::command::Run;
-use super::connection::Connection;
-use super::task::Attribute;
+use super::command::Attribute;
+use super::execution::TaskExecution;
+use super::front_end::FrontEnd;
 use crate::exec::{Ended, Outcome};
 use crate::passage::{Data, Fate, Passed};
 use crate::{Unit, Way};
@@ -22,16 +22,10 @@ pub fn passes(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Pass))
 }
 
-impl Run {
+impl<F: FrontEnd> TaskExecution<F> {
     /// Hands the command over and waits for its end. Who aborts it here aborts it there, and waits for that.
-    pub async fn pass(
-        &self,
-        conn: &Rc<Connection>,
-        unit: &Arc<Unit>,
-        data: Option<Buf>,
-        room: Option<Buf>,
-    ) -> Ended {
-        let Some((way, nexus)) = self.way(conn, unit) else {
+    pub async fn pass(&self, unit: &Arc<Unit>, data: Option<Buf>, room: Option<Buf>) -> Ended {
+        let Some((way, nexus)) = self.way(unit) else {
             return Err(Sense::LUN_NOT_SUPPORTED.into());
         };
         let c = &self.command;
@@ -51,12 +45,12 @@ impl Run {
         };
         let tag = self.serial;
         let mut submitted = pin!(way.submit(Passed { tag, cdb: c.cdb().into(), attribute, data }));
-        let (fate, reply) = match conn.unless_aborted(c, self.serial, &mut submitted).await {
+        let (fate, reply) = match self.nexus.unless_aborted(c, self.serial, &mut submitted).await {
             Some(reply) => (reply.fate, reply),
             None => (way.abort(tag).await, submitted.await),
         };
         if fate == Fate::Indeterminate {
-            conn.session.borrow_mut().leave_indeterminate(self.serial);
+            self.nexus.state().leave_indeterminate(self.serial);
         }
         if let Some(sense) = Sense::decode(&reply.sense).filter(|sense| sense.key == ATTENTION) {
             unit.lu.heard(nexus, sense);
@@ -64,9 +58,9 @@ impl Run {
         Ok(Outcome::Passed(reply))
     }
 
-    fn way(&self, conn: &Connection, unit: &Arc<Unit>) -> Option<(Rc<dyn Way>, NexusId)> {
-        let mut session = conn.session.borrow_mut();
-        let handle = session.luns.unit(self.command.lun, unit)?;
+    fn way(&self, unit: &Arc<Unit>) -> Option<(Rc<dyn Way>, NexusId)> {
+        let mut state = self.nexus.state();
+        let handle = state.luns.unit(self.command.lun, unit)?;
         Some((handle.way.clone()?, handle.nexus.id()))
     }
 }

@@ -1,6 +1,6 @@
-//! The LUNs of a session: what each is, and the I_T_L nexus that it has become once it was used.
+//! The LUNs of an I_T nexus: what each is, and the I_T_L nexus that it has become once it was used.
 
-use super::lanes::Lanes;
+use super::io_queue::IoQueue;
 use crate::access::{LunMap, Visible};
 use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// A LUN that was used.
-pub struct Handle {
+pub struct LunHandle {
     /// The I_T_L nexus.
     pub nexus: Nexus,
     /// What serves it.
@@ -32,12 +32,12 @@ pub struct Handle {
     /// Its nexus with the logical unit elsewhere, for commands that are not carried out here.
     pub way: Option<Rc<dyn Way>>,
     /// Its commands at a medium that takes many at once; of the epoch.
-    lanes: Option<Rc<Lanes>>,
+    queue: Option<Rc<IoQueue>>,
     /// Its place among the nexuses of the session.
     _listed: Listed,
 }
 
-impl Handle {
+impl LunHandle {
     /// Its core's place at the gate.
     pub fn member(&self) -> Member {
         self.unit.gate.member(self.nexus.shard())
@@ -55,17 +55,17 @@ impl Handle {
     }
 
     /// Its commands at the medium, if that takes many at once on this core.
-    pub fn lanes(&mut self) -> Option<Rc<Lanes>> {
-        if self.lanes.is_none() {
-            self.lanes = self.backend.clone().queue().map(|queue| Rc::new(Lanes::new(queue)));
+    pub fn queue(&mut self) -> Option<Rc<IoQueue>> {
+        if self.queue.is_none() {
+            self.queue = self.backend.clone().queue().map(|queue| Rc::new(IoQueue::new(queue)));
         }
-        self.lanes.clone()
+        self.queue.clone()
     }
 
     #[cold]
     fn look(&mut self) {
         self.backend = self.unit.backend();
-        self.lanes = None;
+        self.queue = None;
         self.null = self.backend.facts().null;
         self.is_afar = self.backend.stride().is_some();
         self.epoch = self.nexus.epoch();
@@ -75,18 +75,18 @@ impl Handle {
 /// What a LUN field names.
 pub enum Found<'a> {
     /// A logical unit.
-    Unit(&'a mut Handle),
+    Unit(&'a mut LunHandle),
     /// The REPORT LUNS well-known logical unit.
     WellKnown,
     /// Nothing that this initiator sees.
     Absent,
 }
 
-/// The LUNs of a session.
+/// The LUNs of an I_T nexus.
 pub struct Luns {
     map: Arc<LunMap>,
     port: Arc<Port>,
-    handles: Vec<Option<Box<Handle>>>,
+    handles: Vec<Option<Box<LunHandle>>>,
     nexuses: Arc<Nexuses>,
 }
 
@@ -121,7 +121,7 @@ impl Luns {
         let unit = visible.unit.clone();
         let backend = unit.backend();
         let nexus = unit.lu.attach(self.port.clone(), visible.read_only);
-        let handle = Handle {
+        let handle = LunHandle {
             _listed: self.nexuses.list(&nexus),
             nexus,
             null: backend.facts().null,
@@ -131,7 +131,7 @@ impl Luns {
             epoch: 0,
             ordered: 0,
             way: unit.passage().map(|passage| passage.enter(&self.port)),
-            lanes: None,
+            queue: None,
             unit,
         };
         let at = number as usize;
@@ -179,7 +179,7 @@ impl Luns {
     }
 
     /// The view of a LUN, if that is still this unit: a reload may have given its number to another one.
-    pub fn unit(&mut self, field: u64, unit: &Arc<Unit>) -> Option<&mut Handle> {
+    pub fn unit(&mut self, field: u64, unit: &Arc<Unit>) -> Option<&mut LunHandle> {
         match self.find(field) {
             Found::Unit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
             _ => None,
@@ -192,12 +192,12 @@ impl Luns {
         (self.handle(number).is_some() || self.open(number)).then_some(number)
     }
 
-    fn handle(&self, number: u16) -> Option<&Handle> {
+    fn handle(&self, number: u16) -> Option<&LunHandle> {
         self.handles.get(number as usize)?.as_deref()
     }
 
     /// The handles of LUNs that were used.
-    pub fn used(&mut self) -> impl Iterator<Item = &mut Handle> {
+    pub fn used(&mut self) -> impl Iterator<Item = &mut LunHandle> {
         self.handles.iter_mut().flatten().map(|h| &mut **h)
     }
 
@@ -222,12 +222,12 @@ impl Luns {
                 continue;
             }
             // The same unit under another nexus: ORDERED commands are still on their way to it.
-            let to_same = |h: &Handle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
+            let to_same = |h: &LunHandle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
             let ordered = slot.take().filter(|h| h.ordered > 0 && to_same(h)).map(|h| h.ordered);
             anew.extend(ordered.map(|ordered| (number as u16, ordered)));
         }
         // Descriptors of media that were replaced close with the last who holds them.
-        self.used().for_each(Handle::look);
+        self.used().for_each(LunHandle::look);
         self.map = map;
         for (number, ordered) in anew {
             if self.open(number)

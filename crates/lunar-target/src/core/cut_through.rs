@@ -1,14 +1,13 @@
 //! Long reads from afar: what has come is sent on while the rest is on its way (cut-through).
 
-use super::command::Run;
-use super::connection::Connection;
+use super::execution::TaskExecution;
+use super::front_end::FrontEnd;
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use lunar_runtime::Buf;
 use lunar_scsi::Failure;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -19,14 +18,14 @@ const AT_FIRST: usize = 1;
 
 /// Buffers of a READ: one, or one for each part.
 #[derive(Default)]
-pub struct Room {
+pub struct ReadBuffers {
     /// The first, or the only one.
     pub first: Option<Buf>,
     /// Those of further parts.
     pub rest: Vec<Buf>,
 }
 
-impl Room {
+impl ReadBuffers {
     /// The buffer of a read that is not cut, if it is large enough.
     pub fn whole(self, len: usize) -> Option<Buf> {
         self.first.filter(|b| b.capacity() >= len)
@@ -88,17 +87,11 @@ async fn first(parts: &mut VecDeque<Part<'_>>) -> Option<Result<Buf, Failure>> {
     .await
 }
 
-impl Run {
+impl<F: FrontEnd> TaskExecution<F> {
     /// Reads part by part and sends each when it is here; the last is left to the end of the command. After a
     /// failure those that are on their way are waited for, and not sent.
-    pub async fn read_in_parts(
-        &self,
-        conn: &Rc<Connection>,
-        unit: &Arc<Unit>,
-        mut offset: u64,
-        room: Room,
-    ) -> Ended {
-        let mut buffers: VecDeque<Buf> = room.first.into_iter().chain(room.rest).collect();
+    pub async fn read_in_parts(&self, unit: &Arc<Unit>, mut offset: u64, buffers: ReadBuffers) -> Ended {
+        let mut buffers: VecDeque<Buf> = buffers.first.into_iter().chain(buffers.rest).collect();
         let (mut parts, mut last, mut failed, mut ahead) = (VecDeque::new(), None, None, AT_FIRST);
         loop {
             while failed.is_none()
@@ -115,7 +108,7 @@ impl Run {
                 Err(failure) => failed = failed.or(Some(failure)),
                 Ok(_) if failed.is_some() => {}
                 Ok(buf) if parts.is_empty() && buffers.is_empty() => last = Some(buf),
-                Ok(buf) => self.send_part(conn, buf),
+                Ok(buf) => self.send_part(buf),
             }
         }
         match (failed, last) {
@@ -125,17 +118,18 @@ impl Run {
         }
     }
 
-    fn send_part(&self, conn: &Rc<Connection>, part: Buf) {
-        let mut session = conn.session.borrow_mut();
-        if session.is_aborted(self.command.itt, self.serial) {
+    fn send_part(&self, part: Buf) {
+        let tag = self.command.tag;
+        let mut state = self.nexus.state();
+        if state.is_aborted(tag, self.serial) {
             return;
         }
-        let Some(sent) = session.tasks.get(&self.command.itt).map(|task| task.sent) else { return };
-        let sent = session.data_in_part(&self.command, part, sent);
-        session.tasks.entry(self.command.itt).and_modify(|task| task.sent = sent);
-        drop(session);
+        let Some(sent) = state.tasks.get(&tag).map(|task| task.sent) else { return };
+        let sent = state.data_in_part(&self.command, part, sent);
+        state.tasks.entry(tag).and_modify(|task| task.sent = sent);
+        drop(state);
         // At once: what asks for the parts behind it, and goes elsewhere, would be sent before it.
-        conn.flush();
+        F::flush(&self.nexus);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What waits at a data mover until RDMA Reads have ended, and all that comes behind it.
+//! What waits at the datamover until RDMA Reads have ended, and all that comes behind it.
 
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::pdu::STATUS;
@@ -11,7 +11,7 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// PDUs that are held back, in their order.
 #[derive(Default)]
-pub struct Held {
+pub struct DeferredResponses {
     list: VecDeque<(Bhs, Payload)>,
     /// Of them, those that answer something or tell of it; and bytes that are in no buffer of the pool.
     answers: usize,
@@ -20,7 +20,7 @@ pub struct Held {
     ever: u64,
 }
 
-impl Held {
+impl DeferredResponses {
     /// Holds one more back.
     pub fn hold(&mut self, header: Bhs, payload: Payload) {
         self.answers += usize::from(is_answer(&header));
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
     use lunar_wire::iscsi::{NONE, pdu};
 
-    fn ping(held: &mut Held, bytes: usize) {
+    fn ping(held: &mut DeferredResponses, bytes: usize) {
         held.hold(pdu::nop_in(0, 1, NONE), Payload::Bytes(vec![0; bytes]));
     }
 
     #[test]
     fn what_has_gone_does_not_count_among_what_is_held() {
-        let mut held = Held::default();
+        let mut held = DeferredResponses::default();
         ping(&mut held, MOST_BYTES / 2);
         let mark = held.mark();
         assert!(held.let_go(|_| true).is_none() && !held.has_passed(mark));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn answers_are_bounded_and_data_before_its_answer_is_not() {
-        let mut held = Held::default();
+        let mut held = DeferredResponses::default();
         for _ in 0..2 * BESIDE {
             held.hold(Bhs::new(opcode::DATA_IN), Payload::Zeros(512));
         }

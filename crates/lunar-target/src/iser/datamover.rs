@@ -1,13 +1,17 @@
-//! The data mover over RDMA (RFC 7145 section 7): what a session queues as PDUs leaves as messages, RDMA Writes and
-//! RDMA Reads, and what comes is handed to it as PDUs.
+//! The datamover over RDMA (RFC 7145 section 7): what a session queues as PDUs leaves as messages, RDMA Writes and RDMA
+//! Reads, and what comes is handed to it as PDUs.
 
-use crate::iscsi::carrier;
-use crate::iscsi::connection::Session;
-use crate::iscsi::held::Held;
-use crate::iscsi::inlet::{Came, Inlet, broken};
+use super::deferred::DeferredResponses;
+use crate::core::{InFlightData, InFlightReads, ItNexus, State};
+use crate::iscsi::connection::Connection;
+use crate::iscsi::dispatch::{self, Ingress};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use crate::iscsi::session::Session;
+use crate::iscsi::transport::Datamover;
+use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, Events, Remote, Wait};
+use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::pdu::STATUS;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
@@ -41,7 +45,7 @@ struct Coming {
 }
 
 #[derive(Default)]
-struct State {
+struct Inner {
     /// By Initiator Task Tag.
     tags: HashMap<u32, Tags>,
     /// R2Ts whose data is still to be read.
@@ -52,23 +56,23 @@ struct State {
     /// StatSNs of events that the initiator has not acknowledged.
     events: VecDeque<u32>,
     /// What waits behind the end of tasks, whose data must not come any more when it is told.
-    held: Held,
+    held: DeferredResponses,
     /// Commands that the session may have.
     most_tasks: usize,
 }
 
-/// The data mover of one connection.
-pub struct Mover {
+/// The datamover of one connection.
+pub struct IserDatamover {
     endpoint: Rc<dyn Endpoint>,
-    inlet: Inlet,
-    state: RefCell<State>,
+    receiver: RdmaReceiver,
+    inner: RefCell<Inner>,
     /// Responses end the rights to the buffers of their commands.
     invalidate: bool,
     /// Memory that is advertised for a write begins with its first byte, and not behind its unsolicited data.
     whole: bool,
 }
 
-impl Mover {
+impl IserDatamover {
     /// A connection that has logged in, and what has come on it since.
     pub fn new(
         endpoint: Rc<dyn Endpoint>,
@@ -76,18 +80,18 @@ impl Mover {
         longest: usize,
         invalidate: bool,
         whole: bool,
-    ) -> Mover {
-        let inlet = Inlet::new(endpoint.clone(), longest, events);
-        Mover { endpoint, inlet, state: RefCell::default(), invalidate, whole }
+    ) -> IserDatamover {
+        let receiver = RdmaReceiver::new(endpoint.clone(), longest, events);
+        IserDatamover { endpoint, receiver, inner: RefCell::default(), invalidate, whole }
     }
 
     /// Sends a PDU, or what it stands for.
-    fn put(&self, state: &mut State, header: Bhs, payload: Payload) {
+    fn put(&self, inner: &mut Inner, header: Bhs, payload: Payload) {
         match header.opcode() {
-            opcode::DATA_IN => self.data_in(state, &header, payload),
-            opcode::R2T => state.asked.push_back(header),
+            opcode::DATA_IN => self.data_in(inner, &header, payload),
+            opcode::R2T => inner.asked.push_back(header),
             opcode::SCSI_RESPONSE => {
-                let tags = state.tags.remove(&header.itt());
+                let tags = inner.tags.remove(&header.itt());
                 let tag = tags.and_then(|tags| tags.read.or(tags.write)).filter(|_| self.invalidate);
                 self.say(header, payload, tag.map(|tag| tag.stag));
             }
@@ -101,38 +105,38 @@ impl Mover {
     }
 
     /// Data goes where the command has said; there is no status but that of a response (RFC 7145 section 7.3.5).
-    fn data_in(&self, state: &mut State, header: &Bhs, payload: Payload) {
+    fn data_in(&self, inner: &mut Inner, header: &Bhs, payload: Payload) {
         let itt = header.itt();
-        if let Some(place) = state.tags.get(&itt).and_then(|tags| tags.read) {
+        if let Some(place) = inner.tags.get(&itt).and_then(|tags| tags.read) {
             self.endpoint.write(remote(place).beyond(header.word(40).into()), payload);
         }
         if header.flags() & STATUS != 0 {
             let mut response = pdu::scsi_response(itt, header.flags() & RESIDUAL, 0, header.0[3]);
             pdu::stamp(&mut response, header.word(24), header.word(28), header.word(32));
             response.set_word(44, header.word(44));
-            self.put(state, response, Payload::Empty);
+            self.put(inner, response, Payload::Empty);
         }
     }
 
     /// Begins to read what was asked for, unless its task has gone.
-    fn read(&self, state: &mut State, session: &mut Session) {
-        while let Some(r2t) = state.asked.pop_front() {
+    fn read(&self, inner: &mut Inner, state: &mut State<Session>) {
+        while let Some(r2t) = inner.asked.pop_front() {
             let (offset, len) = (r2t.word(40), r2t.word(44));
             let burst = request::Burst { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
             let mut header = request::data_out(burst, 0, offset, true, 0);
             header.set_data_len(len as usize);
-            let Some(from) = state.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
+            let Some(from) = inner.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !session.awaits(r2t.itt(), r2t.word20()) {
+            if !state.awaits(r2t.itt(), r2t.word20()) {
                 continue;
             }
-            let place = session.place(&header);
+            let place = dispatch::place(state, &header);
             let lands = place.is_some();
-            let (buf, at) = place.unwrap_or_else(|| (session.buffer(len as usize), 0));
-            state.reads += 1;
-            state.coming.insert(state.reads, Coming { header, lands });
-            self.endpoint.read(state.reads, from, buf, at, len as usize);
+            let (buf, at) = place.unwrap_or_else(|| (dispatch::buffer(state, len as usize), 0));
+            inner.reads += 1;
+            inner.coming.insert(inner.reads, Coming { header, lands });
+            self.endpoint.read(inner.reads, from, buf, at, len as usize);
         }
     }
 
@@ -144,31 +148,24 @@ impl Mover {
 
     /// Sends what has waited, up to what still waits.
     fn release(&self) {
-        let mut state = self.state.borrow_mut();
-        while let Some((header, payload)) = state.let_go() {
-            self.put(&mut state, header, payload);
+        let mut inner = self.inner.borrow_mut();
+        while let Some((header, payload)) = inner.let_go() {
+            self.put(&mut inner, header, payload);
         }
     }
 
-    fn came(&self, session: &mut Session, came: Came<'_>) -> Result<bool, Broken> {
-        match came {
-            Came::Message(message) => self.message(session, message),
-            Came::Read(id, buf) => Ok(self.arrived(session, id, buf)),
-        }
-    }
-
-    fn message(&self, session: &mut Session, message: &[u8]) -> Result<bool, Broken> {
+    fn message(&self, ingress: &mut Ingress<'_>, message: &[u8]) -> io::Result<bool> {
         let pdu = iser::Pdu::decode(message).map_err(|e| broken(e.to_string()))?;
-        self.state.borrow_mut().acknowledged(pdu.bhs.word(28));
+        self.inner.borrow_mut().acknowledged(pdu.bhs.word(28));
         match pdu.bhs.opcode() {
-            opcode::SCSI_COMMAND => self.note(session, &pdu)?,
+            opcode::SCSI_COMMAND => self.note(ingress.state(), &pdu)?,
             // It would pass for the data that is being read.
             opcode::DATA_OUT if pdu.bhs.word20() != NONE => {
                 return Err(broken("a Data-Out that was asked for comes by RDMA, and not in a message"));
             }
             _ => {}
         }
-        Ok(session.take(Arrived {
+        Ok(ingress.take(Arrived {
             header: pdu.bhs,
             ahs: pdu.ahs,
             data: Data::Bytes(pdu.data),
@@ -178,7 +175,7 @@ impl Mover {
     }
 
     /// Takes note of the memory that a command advertises.
-    fn note(&self, session: &Session, pdu: &iser::Pdu<'_>) -> Result<(), Broken> {
+    fn note(&self, state: &State<Session>, pdu: &iser::Pdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
         let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
@@ -186,32 +183,33 @@ impl Mover {
         {
             return Err(broken("a command that advertises no memory for its data"));
         }
-        let mut state = self.state.borrow_mut();
-        state.most_tasks = session.most_tasks();
+        let mut inner = self.inner.borrow_mut();
+        inner.most_tasks = state.front().most_tasks();
         // Those of tasks that ended without a response. The session does not know this command yet.
-        if state.tags.len() >= 2 * session.most_tasks() {
-            let State { tags, held, .. } = &mut *state;
-            tags.retain(|itt, _| session.is_known(*itt) || held.names(*itt));
+        if inner.tags.len() >= 2 * inner.most_tasks {
+            let Inner { tags, held, .. } = &mut *inner;
+            let is_known = |itt: u32| state.has_task(itt) || state.front().is_held(itt);
+            tags.retain(|itt, _| is_known(*itt) || held.names(*itt));
         }
         // One whose tag is that of another will be rejected; that one keeps its memory.
-        if !session.tasks.contains_key(&pdu.bhs.itt()) {
+        if !state.has_task(pdu.bhs.itt()) {
             let tags = Tags { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
-            state.tags.insert(pdu.bhs.itt(), tags);
+            inner.tags.insert(pdu.bhs.itt(), tags);
         }
         Ok(())
     }
 
-    fn arrived(&self, session: &mut Session, id: u64, buf: lunar_runtime::Buf) -> bool {
-        let Some(Coming { header, lands }) = self.state.borrow_mut().coming.remove(&id) else { return true };
+    fn arrived(&self, ingress: &mut Ingress<'_>, id: u64, buf: Buf) -> bool {
+        let Some(Coming { header, lands }) = self.inner.borrow_mut().coming.remove(&id) else { return true };
         let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
-        let is_awaited = session.awaits(header.itt(), header.word20());
-        let more = !is_awaited || session.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
+        let is_awaited = ingress.state().awaits(header.itt(), header.word20());
+        let more = !is_awaited || ingress.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
         more
     }
 }
 
-impl State {
+impl Inner {
     /// The initiator waits for this StatSN next: it has all before it.
     fn acknowledged(&mut self, exp_stat_sn: u32) {
         while self.events.front().is_some_and(|stat_sn| precedes(*stat_sn, exp_stat_sn)) {
@@ -225,7 +223,7 @@ impl State {
 
     /// The first of what is held, if it need not wait any more.
     fn let_go(&mut self) -> Option<(Bhs, Payload)> {
-        let State { held, coming, .. } = self;
+        let Inner { held, coming, .. } = self;
         held.let_go(|header| is_busy(coming, header))
     }
 }
@@ -240,58 +238,99 @@ fn is_busy(coming: &HashMap<u64, Coming>, header: &Bhs) -> bool {
     }
 }
 
-impl carrier::Mover for Mover {
-    fn inlet(&self) -> &Inlet {
-        &self.inlet
+/// What comes to a datamover goes through it to the session.
+struct Through<'a, 'b> {
+    mover: &'a IserDatamover,
+    ingress: &'a mut Ingress<'b>,
+}
+
+impl Taker for Through<'_, '_> {
+    fn take(&mut self, came: Came<'_>) -> io::Result<bool> {
+        match came {
+            Came::Message(message) => self.mover.message(self.ingress, message),
+            Came::Read(id, buf) => Ok(self.mover.arrived(self.ingress, id, buf)),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        Sink::is_full(&*self.ingress)
+    }
+}
+
+impl InFlightData for IserDatamover {
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn reads(&self) -> InFlightReads {
+        let inner = self.inner.borrow();
+        InFlightReads { latest: inner.reads, deferred: inner.held.mark() }
+    }
+
+    fn have_ended(&self, before: InFlightReads) -> bool {
+        let inner = self.inner.borrow();
+        let are_read = || !inner.coming.keys().any(|id| *id <= before.latest);
+        self.receiver.has_ended() || inner.held.has_passed(before.deferred) && are_read()
+    }
+
+    fn fence(&self) -> u64 {
+        self.endpoint.mark()
+    }
+
+    fn fence_done(&self, fence: u64) -> bool {
+        self.endpoint.is_delivered(fence)
+    }
+
+    fn reset(&self) {
+        self.receiver.reset();
+    }
+}
+
+impl Datamover for IserDatamover {
+    fn receiver(&self) -> &RdmaReceiver {
+        &self.receiver
     }
 
     fn push(&self, header: Bhs, payload: Payload) {
-        let mut state = self.state.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         if header.opcode() == opcode::ASYNC {
-            state.events.push_back(header.word(24));
+            inner.events.push_back(header.word(24));
         }
-        if state.held.is_empty() && !state.is_busy_for(&header) {
-            return self.put(&mut state, header, payload);
+        if inner.held.is_empty() && !inner.is_busy_for(&header) {
+            return self.put(&mut inner, header, payload);
         }
-        state.held.hold(header, payload);
-        if state.held.is_too_much(state.most_tasks) {
+        inner.held.hold(header, payload);
+        if inner.held.is_too_much(inner.most_tasks) {
             self.endpoint.close();
         }
     }
 
     fn takes_event(&self) -> bool {
-        self.state.borrow().events.len() < EVENTS
+        self.inner.borrow().events.len() < EVENTS
     }
 
-    fn flush(&self, session: &mut Session) -> io::Result<bool> {
-        self.read(&mut self.state.borrow_mut(), session);
+    fn flush(&self, state: &mut State<Session>) -> io::Result<bool> {
+        self.read(&mut self.inner.borrow_mut(), state);
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut Session) -> Result<Received, Broken> {
-        self.inlet.receive(session, |session, came| self.came(session, came))
+    fn receive(&self, ingress: &mut Ingress<'_>) -> Result<Received, Broken> {
+        match self.receiver.receive(&mut Through { mover: self, ingress })? {
+            Taken::More => Ok(Received::More),
+            Taken::Full => Ok(Received::Full),
+            Taken::End => Ok(Received::End),
+        }
     }
 
-    fn coming(&self) -> carrier::Coming {
-        let state = self.state.borrow();
-        carrier::Coming { latest_read: state.reads, held: state.held.mark() }
-    }
-
-    fn has_come(&self, before: carrier::Coming) -> bool {
-        let state = self.state.borrow();
-        let has_ended = self.inlet.has_ended();
-        has_ended
-            || state.held.has_passed(before.held) && !state.coming.keys().any(|id| *id <= before.latest_read)
-    }
-
-    fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {
-        Box::pin(async {
-            while !self.state.borrow().held.is_empty() {
-                if self.inlet.comes().await.is_err() {
+    fn drain<'a>(&'a self, nexus: &'a Rc<ItNexus<Session>>, connection: &'a Rc<Connection>) -> Wait<'a, ()> {
+        Box::pin(async move {
+            while !self.inner.borrow().held.is_empty() {
+                if self.receiver.comes().await.is_err() {
                     return;
                 }
-                let take = |session: &mut Session, came: Came<'_>| self.came(session, came);
-                if self.inlet.take(&mut session.borrow_mut(), take).is_err() {
+                let mut state = nexus.state();
+                let ingress = &mut Ingress::new(&mut state, connection);
+                if self.receiver.take(&mut Through { mover: self, ingress }).is_err() {
                     return;
                 }
             }

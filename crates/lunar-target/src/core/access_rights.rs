@@ -1,25 +1,27 @@
 //! Which task management functions an initiator may ask for that others feel (RFC 7143 section 11.6.1).
 
-use super::connection::Session;
-use super::manage::{CLEAR_TASK_SET, LUN_RESET, TARGET_COLD_RESET, TARGET_WARM_RESET};
+use super::front_end::FrontEnd;
+use super::nexus::State;
+use super::task_management::Function;
 use crate::Unit;
 use lunar_wire::iscsi::lun;
 use std::sync::Arc;
 
-impl Session {
+impl<F: FrontEnd> State<F> {
     /// The access list allows a function on this LUN. ABORT TASK and ABORT TASK SET end own tasks only: all may ask for
-    /// them. Who may only read resets nothing. TARGET COLD RESET ends every session of the target, so it takes all LUNs.
-    pub fn may_manage(&self, function: u8, field: u64) -> bool {
+    /// them. An initiator that may only read resets nothing. TARGET COLD RESET ends every session of the target, so it takes
+    /// all LUNs.
+    pub(super) fn may_manage(&self, function: Function, field: u64) -> bool {
         let map = self.luns.map();
         let writes_all = || map.values().all(|visible| !visible.read_only);
         match function {
-            CLEAR_TASK_SET | LUN_RESET => {
+            Function::ClearTaskSet | Function::LunReset => {
                 let visible = lun::of_request(field).and_then(|number| map.get(&number));
                 visible.is_some_and(|visible| !visible.read_only)
             }
-            TARGET_WARM_RESET => writes_all(),
-            TARGET_COLD_RESET => writes_all() && self.sees_whole_target(),
-            _ => true,
+            Function::TargetWarmReset => writes_all(),
+            Function::TargetColdReset => writes_all() && self.sees_whole_target(),
+            Function::AbortTask { .. } | Function::AbortTaskSet | Function::ClearAca => true,
         }
     }
 

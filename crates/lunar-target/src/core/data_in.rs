@@ -1,0 +1,70 @@
+//! Data-In on its way to a front end.
+
+use lunar_runtime::Buf;
+use lunar_runtime::out::Payload;
+use std::rc::Rc;
+
+/// Data for an initiator.
+pub enum DataIn {
+    /// None.
+    None,
+    /// So many zeros.
+    Zeros(usize),
+    /// Parameter data.
+    Bytes(Vec<u8>),
+    /// The first bytes of what was read.
+    Buf(Buf, usize),
+}
+
+/// The same, for several messages.
+pub enum SharedDataIn {
+    /// Zeros.
+    Zeros,
+    /// Parameter data.
+    Bytes(Vec<u8>),
+    /// What was read.
+    Buf(Rc<Buf>),
+}
+
+impl DataIn {
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            DataIn::None => 0,
+            DataIn::Zeros(len) | DataIn::Buf(_, len) => *len,
+            DataIn::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// As one message, which takes zeros up to [`MAX_ZEROS`](lunar_runtime::out::MAX_ZEROS).
+    #[inline]
+    pub fn whole(self) -> Payload {
+        match self {
+            DataIn::None => Payload::Empty,
+            DataIn::Zeros(len) => Payload::Zeros(len),
+            DataIn::Bytes(bytes) => Payload::Bytes(bytes),
+            DataIn::Buf(buf, len) => Payload::Buf(buf, len),
+        }
+    }
+
+    /// For several messages.
+    pub fn shared(self) -> SharedDataIn {
+        match self {
+            DataIn::None | DataIn::Zeros(_) => SharedDataIn::Zeros,
+            DataIn::Bytes(bytes) => SharedDataIn::Bytes(bytes),
+            DataIn::Buf(buf, _) => SharedDataIn::Buf(Rc::new(buf)),
+        }
+    }
+}
+
+impl SharedDataIn {
+    /// A part of it.
+    pub fn part(&self, at: usize, len: usize) -> Payload {
+        match self {
+            SharedDataIn::Zeros => Payload::Zeros(len),
+            SharedDataIn::Bytes(bytes) => Payload::Bytes(bytes[at..at + len].to_vec()),
+            SharedDataIn::Buf(buf) => Payload::Part(buf.clone(), at, len),
+        }
+    }
+}

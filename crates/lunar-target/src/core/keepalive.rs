@@ -1,0 +1,93 @@
+//! The keepalive of a connection: pings where the initiator is silent, and the end of one that does not answer.
+
+use super::front_end::FrontEnd;
+use super::nexus::{ItNexus, Life, State};
+use std::rc::Weak;
+use std::time::{Duration, Instant};
+
+/// A connection that can be asked for a sign of life.
+pub trait Pinged<F: FrontEnd>: 'static {
+    /// Something was received, or what waited to be sent was taken, since this was asked last.
+    fn is_alive(&self, state: &mut State<F>) -> bool;
+
+    /// Queues a ping, unless the one before it is still open or the initiator may not be asked yet; false then.
+    fn ping(&self, state: &mut State<F>) -> bool;
+
+    /// The ping has left, which proves nothing.
+    fn ping_sent(&self);
+
+    /// No ping is open any more.
+    fn forget_ping(&self);
+
+    /// Ends the connection.
+    fn close(&self);
+}
+
+/// Pings a silent initiator, and ends the connection when a ping stays without any answer. Discovery sessions get no ping:
+/// they end when they are idle.
+pub async fn run<F: FrontEnd, C: Pinged<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>) {
+    let Some((idle, ping)) = nexus.upgrade().map(|nexus| schedule(&nexus)) else { return };
+    match (idle, ping) {
+        (Some(timeout), _) => end_idle(nexus, conn, timeout).await,
+        (None, Some((interval, timeout))) => while is_answered(&nexus, &conn, interval, timeout).await {},
+        (None, None) => {}
+    }
+}
+
+/// How long a session may be idle, if it is a discovery session; the interval and the time-out of pings, if there are to be
+/// some.
+fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Duration, Duration)>) {
+    let state = nexus.state();
+    let setup = &state.door().setup;
+    let idle = state.info().discovery.then_some(setup.limits.discovery_timeout);
+    (idle, setup.session.nop_interval.map(|interval| (interval, setup.session.nop_timeout)))
+}
+
+/// An initiator that has learned the targets has no use for the connection.
+async fn end_idle<F: FrontEnd, C: Pinged<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>, timeout: Duration) {
+    loop {
+        lunar_runtime::sleep_until(Instant::now() + timeout).await;
+        let (Some(nexus), Some(conn)) = (nexus.upgrade(), conn.upgrade()) else { return };
+        let mut state = nexus.state();
+        if state.life() == Life::Over {
+            return;
+        }
+        if !conn.is_alive(&mut state) {
+            state.set_end("a discovery session was idle for too long");
+            return conn.close();
+        }
+    }
+}
+
+/// Waits for the interval, pings if the initiator was silent, and waits for an answer. False: the connection is over.
+async fn is_answered<F: FrontEnd, C: Pinged<F>>(
+    nexus: &Weak<ItNexus<F>>,
+    conn: &Weak<C>,
+    interval: Duration,
+    timeout: Duration,
+) -> bool {
+    lunar_runtime::sleep_until(Instant::now() + interval).await;
+    {
+        let (Some(nexus), Some(conn)) = (nexus.upgrade(), conn.upgrade()) else { return false };
+        let mut state = nexus.state();
+        if state.life() == Life::Over {
+            return false;
+        }
+        if conn.is_alive(&mut state) || !conn.ping(&mut state) {
+            return true;
+        }
+        drop(state);
+        F::flush(&nexus);
+        conn.ping_sent();
+    }
+    lunar_runtime::sleep_until(Instant::now() + timeout).await;
+    let (Some(nexus), Some(conn)) = (nexus.upgrade(), conn.upgrade()) else { return false };
+    let is_alive = conn.is_alive(&mut nexus.state());
+    if is_alive {
+        conn.forget_ping();
+    } else {
+        nexus.state().set_end("no answer to a ping");
+        conn.close();
+    }
+    is_alive
+}

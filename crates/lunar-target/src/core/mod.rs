@@ -1,0 +1,37 @@
+//! The SCSI target without a transport: the tasks of an I_T nexus from their command to their end, and task management.
+//!
+//! A front end ([`FrontEnd`]) brings commands and data, and takes data, requests for data and responses. It is the place of
+//! SAM-5's transport protocol services. Nothing here knows a PDU.
+
+mod access_rights;
+pub mod command;
+pub mod complete;
+mod context;
+mod cut_through;
+pub mod data_in;
+mod data_out;
+mod direct_io;
+mod execution;
+mod front_end;
+mod io_queue;
+pub mod keepalive;
+mod late;
+mod lun_map;
+pub mod messages;
+mod nexus;
+mod passthrough;
+mod pieces;
+mod places;
+mod submit;
+mod task;
+mod task_management;
+
+pub use command::{Attribute, Cdb, Command};
+pub use complete::{Residual, Response, Sent};
+pub use data_out::{Arrival, Origin, Taken, Transfer};
+pub use front_end::{FrontEnd, InFlightData, InFlightReads};
+pub use late::READS;
+
+pub use nexus::{ItNexus, Life, Opening, State};
+pub use task::Aborted;
+pub use task_management::{Function, Managed};

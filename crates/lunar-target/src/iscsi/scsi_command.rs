@@ -1,0 +1,94 @@
+//! SCSI Command PDUs (RFC 7143 section 11.3).
+
+use crate::core::command::{Attribute, Cdb, Command};
+use lunar_wire::iscsi::Bhs;
+
+/// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
+const EXTENDED_CDB: u8 = 1;
+
+/// Reads a SCSI Command PDU that this connection of the session brought; None for one that contradicts itself (a format
+/// error, RFC 7143 section 7.7).
+#[inline]
+pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<Command> {
+    let flags = h.flags();
+    let (reads, writes, edtl) = (flags & 0x40 != 0, flags & 0x20 != 0, h.word20());
+    if (!writes && !h.is_final()) || (edtl > 0 && !reads && !writes) {
+        return None;
+    }
+    let attribute = match flags & 7 {
+        2 => Attribute::Ordered,
+        3 => Attribute::HeadOfQueue,
+        _ => Attribute::Simple,
+    };
+    let cdb = if ahs.is_empty() { Cdb::Short(*h.cdb()) } else { extended(h.cdb(), ahs)? };
+    Some(Command {
+        tag: h.itt(),
+        connection,
+        lun: h.lun(),
+        sequence: h.cmd_sn(),
+        immediate: h.immediate(),
+        reads,
+        writes,
+        has_unsolicited: !h.is_final(),
+        attribute,
+        expected_len: edtl,
+        cdb,
+    })
+}
+
+/// Walks the additional header segments (RFC 7143 section 11.2.2): AHSLength counts what follows the type.
+fn extended(cdb: &[u8; 16], mut ahs: &[u8]) -> Option<Cdb> {
+    let mut whole = cdb.to_vec();
+    while ahs.len() >= 4 {
+        let len = u16::from_be_bytes([ahs[0], ahs[1]]) as usize;
+        let end = 3 + len;
+        if len == 0 || end > ahs.len() {
+            return None;
+        }
+        if ahs[2] & 0x3f == EXTENDED_CDB {
+            whole.extend_from_slice(&ahs[4.min(end)..end]);
+        }
+        ahs = ahs.get(end.next_multiple_of(4)..).unwrap_or_default();
+    }
+    whole.truncate(260);
+    Some(if whole.len() == 16 { Cdb::Short(*cdb) } else { Cdb::Long(whole.into()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(flags: u8, edtl: u32) -> Bhs {
+        let mut h = Bhs::new(1);
+        h.0[1] = flags;
+        h.set_word(20, edtl);
+        h
+    }
+
+    #[test]
+    fn contradictions_are_format_errors() {
+        for (flags, edtl, good) in
+            [(0x80, 0, true), (0x80, 512, false), (0x40, 512, false), (0x20, 512, true), (0xc0, 8, true)]
+        {
+            assert_eq!(read(&header(flags, edtl), &[], 0).is_some(), good, "{flags:02x} {edtl}");
+        }
+    }
+
+    #[test]
+    fn an_extended_cdb_continues_the_header() {
+        let mut ahs = vec![0, 17, 1, 0];
+        ahs.extend(1..=16);
+        let c = read(&header(0x80, 0), &ahs, 0).expect("a command");
+        assert_eq!((c.cdb().len(), &c.cdb()[16..]), (32, &(1..=16).collect::<Vec<u8>>()[..]));
+        let bidi = [0, 5, 2, 0, 0, 0, 2, 0];
+        let both = [&bidi[..], &ahs].concat();
+        assert_eq!(read(&header(0x80, 0), &both, 0).expect("a command").cdb().len(), 32);
+    }
+
+    #[test]
+    fn a_header_segment_that_overruns_is_a_format_error() {
+        for ahs in [[0, 0, 1, 0], [0, 17, 1, 0], [255, 255, 1, 0]] {
+            assert!(read(&header(0x80, 0), &ahs, 0).is_none());
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A session in full feature phase: CmdSN, and what its connections share (RFC 7143 section 4.4).
+
+use super::connection::{Begun, Connection};
+use super::dispatch::{IMMEDIATE, OutOfOrderPdu};
+use super::out::Payload;
+use crate::access::Door;
+use crate::core::data_in::DataIn;
+use crate::core::{Command, FrontEnd, InFlightData, ItNexus, Residual, Response, Sent, State, Transfer};
+use crate::registry::Which;
+use crate::server::Shared;
+use crate::session::Info;
+use lunar_proto::parameters::{Parameters, TaskReporting};
+use lunar_proto::transfer::DataOutSequencer;
+use lunar_proto::window::{CmdWindow, precedes};
+use lunar_runtime::SendPump;
+use lunar_wire::iscsi::pdu::STATUS;
+use lunar_wire::iscsi::status::RejectReason;
+use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
+use lunar_wire::scsi::{Sense, Status};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Flags of the residual count, in SCSI Response and Data-In alike (RFC 7143 section 11.4.5).
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+
+/// Events of asynchronous messages (RFC 7143 section 11.9.1).
+const SCSI_EVENT: u8 = 0;
+const LOGOUT_REQUEST: u8 = 1;
+const SESSION_DROP: u8 = 3;
+const TASK_TERMINATION: u8 = 5;
+
+/// A session. Responses of a command go to the connection that brought it.
+pub struct Session {
+    /// In the order in which they logged in.
+    connections: Vec<Rc<Connection>>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) info: Arc<Info>,
+    pub(super) door: Door,
+    parameters: Parameters,
+    /// CmdSN.
+    pub(super) window: CmdWindow,
+    /// Requests that came before their turn, by CmdSN.
+    pub(super) held: BTreeMap<u32, OutOfOrderPdu>,
+    /// Immediate commands that have not ended.
+    immediate: u32,
+    /// Tags of task management functions that are not answered yet.
+    pub(super) managing: Vec<u32>,
+}
+
+impl Session {
+    /// Without a connection, which is to be added at once.
+    pub fn new(begun: &Begun) -> Session {
+        Session {
+            connections: Vec::new(),
+            shared: begun.shared.clone(),
+            info: begun.info.clone(),
+            door: begun.door.clone(),
+            parameters: begun.info.parameters.clone(),
+            window: CmdWindow::new(begun.cmd_sn, begun.depth),
+            held: BTreeMap::new(),
+            immediate: 0,
+            managing: Vec::new(),
+        }
+    }
+
+    /// Adds a connection, which has its place behind the others.
+    pub fn add(&mut self, connection: impl FnOnce(u16) -> Rc<Connection>) -> Rc<Connection> {
+        let connection = connection(self.connections.len() as u16);
+        self.connections.push(connection.clone());
+        connection
+    }
+
+    /// Its connections, in the order in which they logged in.
+    pub fn connections(&self) -> &[Rc<Connection>] {
+        &self.connections
+    }
+
+    #[inline]
+    fn connection(&self, place: u16) -> &Connection {
+        &self.connections[usize::from(place)]
+    }
+
+    /// What was negotiated for the session.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Commands that may be known at a time, those outside the CmdSN order included.
+    pub fn most_tasks(&self) -> usize {
+        self.window.depth() as usize + IMMEDIATE as usize
+    }
+
+    /// A request with this tag waits for its turn to become a task.
+    pub fn is_held(&self, itt: u32) -> bool {
+        self.held.values().any(|held| held.itt() == itt)
+    }
+
+    /// An immediate command begins; false if there are too many.
+    pub fn begin_immediate(&mut self) -> bool {
+        let is_one_more = self.immediate < IMMEDIATE;
+        self.immediate += u32::from(is_one_more);
+        is_one_more
+    }
+
+    /// Sends a PDU that carries status: StatSN of its connection advances.
+    #[inline]
+    pub fn reply(&self, connection: u16, mut header: Bhs, payload: Payload) {
+        let connection = self.connection(connection);
+        let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        pdu::stamp(&mut header, connection.take_stat_sn(), exp_cmd_sn, max_cmd_sn);
+        connection.push(header, payload);
+    }
+
+    /// Sends an R2T or a ping: StatSN is shown and stays.
+    pub fn notice(&self, connection: u16, mut header: Bhs) {
+        let connection = self.connection(connection);
+        let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        pdu::stamp(&mut header, connection.stat_sn(), exp_cmd_sn, max_cmd_sn);
+        connection.push(header, Payload::Empty);
+    }
+
+    /// Sends a Reject with the header that it is about.
+    pub fn reject(&self, connection: u16, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
+        tracing::debug!(?reason, ?header, "rejected");
+        let mut data = [&header.0[..], ahs].concat();
+        data.truncate(self.connection(connection).max_xmit());
+        self.reply(connection, pdu::reject(reason as u8), Payload::Bytes(data));
+    }
+
+    /// Sends an asynchronous message (RFC 7143 section 11.9) by the first connection.
+    fn announce(&self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
+        self.reply(0, pdu::async_message(lun, event, parameters), Payload::Bytes(data));
+    }
+
+    /// Several Data-In PDUs behind what was `sent` already: F at the end of every burst and, unless more follows, of all.
+    /// Status goes in the last, if there is one.
+    fn data_in_pdus(&self, c: &Command, data: DataIn, mut sent: Sent, last: Last) -> Sent {
+        let connection = self.connection(c.connection);
+        let (most, burst) = (connection.longest_data_in(), self.parameters.max_burst_length as usize);
+        let (len, data) = (data.len(), data.shared());
+        let mut at = 0;
+        while at < len {
+            let to_burst = burst - sent.bytes % burst;
+            let n = most.min(len - at).min(to_burst);
+            let is_last = at + n == len;
+            let mut header = data_in_header(c, sent);
+            let is_final = n == to_burst || (is_last && last != Last::Open);
+            header.0[1] = if is_final { 0x80 } else { 0 };
+            match last {
+                Last::Status(residual) if is_last => {
+                    set_residual(&mut header, STATUS, residual);
+                    self.reply(c.connection, header, data.part(at, n));
+                }
+                _ => {
+                    header.set_word(28, self.window.exp_cmd_sn());
+                    header.set_word(32, self.window.max_cmd_sn());
+                    connection.push(header, data.part(at, n));
+                }
+            }
+            at += n;
+            sent = Sent { bytes: sent.bytes + n, parts: sent.parts + 1 };
+        }
+        sent
+    }
+
+    /// Sends a SCSI Response (RFC 7143 section 11.4).
+    #[inline]
+    fn scsi_response(&self, c: &Command, status: u8, sense: &[u8], residual: Residual, data_ins: u32) {
+        let mut header = pdu::scsi_response(c.tag, 0, 0, status);
+        set_residual(&mut header, 0, residual);
+        header.set_word(36, data_ins);
+        let payload = if sense.is_empty() { Payload::Empty } else { sense_segment(sense) };
+        self.reply(c.connection, header, payload);
+    }
+}
+
+/// What goes with the last of some Data-In PDUs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// GOOD, and the residual count.
+    Status(Residual),
+    /// Nothing: a response follows.
+    Data,
+    /// More Data-In follows.
+    Open,
+}
+
+/// The flag and the count of a residual, beside other flags.
+#[inline]
+fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
+    let (flag, count) = match residual {
+        Residual::None => (0, 0),
+        Residual::Overflow(count) => (OVERFLOW, count),
+        Residual::Underflow(count) => (UNDERFLOW, count),
+    };
+    header.0[1] |= flags | flag;
+    header.set_word(44, count);
+}
+
+/// The data segment of a SCSI Response (RFC 7143 section 11.4.7).
+fn sense_segment(sense: &[u8]) -> Payload {
+    Payload::Bytes([&(sense.len() as u16).to_be_bytes()[..], sense].concat())
+}
+
+#[inline]
+fn data_in_header(c: &Command, sent: Sent) -> Bhs {
+    let mut header = Bhs::new(opcode::DATA_IN);
+    header.set_word(16, c.tag);
+    header.set_word(20, NONE);
+    header.set_word(36, sent.parts);
+    header.set_word(40, sent.bytes as u32);
+    header
+}
+
+impl FrontEnd for Session {
+    #[inline]
+    fn immediate_limit(&self) -> u32 {
+        if self.parameters.immediate_data { self.parameters.first_burst_length } else { 0 }
+    }
+
+    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer {
+        DataOutSequencer::new(c.offered(), wanted, immediate, !c.has_unsolicited, &self.parameters)
+    }
+
+    fn fetches_data(&self) -> bool {
+        self.connections.iter().any(|connection| connection.datamover().is_some())
+    }
+
+    fn request_data(&mut self, c: &Command, Transfer { tag, part }: Transfer) {
+        self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, part.r2t_sn, part.offset, part.len));
+    }
+
+    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent {
+        self.data_in_pdus(c, data, sent, Last::Open)
+    }
+
+    /// Status goes with the last Data-In where it is GOOD (RFC 7143 section 11.7).
+    #[inline]
+    fn respond(&mut self, c: &Command, response: Response) {
+        let Response { status, sense, residual, data, sent } = response;
+        let len = data.len();
+        if len == 0 {
+            return self.scsi_response(c, status, &sense, residual, sent.parts);
+        }
+        if status != Status::Good as u8 || !sense.is_empty() {
+            let sent = self.data_in_pdus(c, data, sent, Last::Data);
+            return self.scsi_response(c, status, &sense, residual, sent.parts);
+        }
+        let most = self.connection(c.connection).longest_data_in();
+        if sent.bytes == 0 && len <= most && len <= self.parameters.max_burst_length as usize {
+            let mut header = data_in_header(c, sent);
+            set_residual(&mut header, 0x80 | STATUS, residual);
+            return self.reply(c.connection, header, data.whole());
+        }
+        self.data_in_pdus(c, data, sent, Last::Status(residual));
+    }
+
+    #[inline]
+    fn release(&mut self, c: &Command) {
+        if c.immediate {
+            self.immediate -= 1;
+        } else {
+            self.window.finished();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections.iter().any(|connection| connection.is_full())
+    }
+
+    #[inline]
+    fn why_late(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str> {
+        self.connection(connection).why_late(behind)
+    }
+
+    fn look_anew(&self, connection: u16) {
+        self.connection(connection).look_anew();
+    }
+
+    fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
+        super::late::recall(state, which)
+    }
+
+    fn has_received(&self, sequence: u32) -> bool {
+        !precedes(self.window.exp_cmd_sn(), sequence)
+    }
+
+    fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {
+        let movers = self.connections.iter().filter_map(|connection| connection.datamover());
+        movers.map(|mover| mover as Rc<dyn InFlightData>).collect()
+    }
+
+    /// Unless FastAbort was negotiated (RFC 7143 section 4.2.3.3).
+    fn waits_for_data(&self) -> bool {
+        self.parameters.task_reporting != TaskReporting::FastAbort
+    }
+
+    fn report_termination(&mut self, lun: u64) {
+        self.announce(lun, TASK_TERMINATION, [0; 3], Vec::new());
+    }
+
+    fn report_event(&mut self, lun: u64, event: Sense) -> bool {
+        let has_room = self.connection(0).takes_event();
+        if has_room {
+            let sense = event.encode(false);
+            let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
+            self.announce(lun, SCSI_EVENT, [0; 3], data);
+        }
+        has_room
+    }
+
+    fn report_gone(&mut self) {
+        self.announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
+    }
+
+    fn request_logout(&mut self, time_s: u16) -> bool {
+        self.announce(0, LOGOUT_REQUEST, [0, 0, time_s], Vec::new());
+        true
+    }
+
+    fn flush(nexus: &Rc<ItNexus<Session>>) {
+        each(nexus, SendPump::flush);
+    }
+
+    fn flush_soon(nexus: &Rc<ItNexus<Session>>) {
+        each(nexus, SendPump::flush_soon);
+    }
+
+    async fn flushed(nexus: &Rc<ItNexus<Session>>) {
+        let connections = nexus.state().front().connections.clone();
+        for connection in &connections {
+            SendPump::flushed(connection).await;
+        }
+    }
+
+    fn stop_receiving(&self) {
+        self.connections.iter().for_each(|connection| connection.stop_receiving());
+    }
+
+    fn close(&self) {
+        self.connections.iter().for_each(|connection| connection.close());
+    }
+}
+
+/// Does something with every connection, with the state free meanwhile. Most sessions have one.
+fn each(nexus: &ItNexus<Session>, act: impl Fn(&Rc<Connection>)) {
+    let mut place = 0;
+    loop {
+        let connection = nexus.state().front().connections.get(place).cloned();
+        let Some(connection) = connection else { return };
+        act(&connection);
+        place += 1;
+    }
+}

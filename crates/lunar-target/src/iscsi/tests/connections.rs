@@ -1,0 +1,116 @@
+//! A session over two connections: what they share, and what each has of its own.
+
+use super::host::Host;
+use crate::core::{ItNexus, Opening};
+use crate::iscsi::connection::{Begun, Connection};
+use crate::iscsi::session::Session;
+use crate::iser::tests::house::{House, play, quiet};
+use crate::registry::Seat;
+use crate::server::Counted;
+use lunar_wire::iscsi::request::{self, Function};
+use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_wire::scsi::{Status, cdb};
+use std::rc::Rc;
+
+/// A session that has two connections, and what keeps its place.
+struct Joined {
+    nexus: Rc<ItNexus<Session>>,
+    _places: [(Seat, Counted); 2],
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.nexus.state().is_over("the test is over");
+    }
+}
+
+/// The second connection becomes one of the session of the first.
+fn join(first: Begun, second: Begun) -> Joined {
+    let session = Session::new(&first);
+    let Begun { shared, door, info, seat, count, transport, stat_sn, .. } = first;
+    let nexus = ItNexus::new(Opening { shared, door, info, tsih: seat.tsih }, session);
+    let connections = [(transport, stat_sn), (second.transport, second.stat_sn)];
+    for (cid, (transport, stat_sn)) in (0..).zip(connections) {
+        let (nexus, connection) = (nexus.clone(), Connection::open(&nexus, transport, cid, stat_sn));
+        lunar_runtime::spawn(async move { drop(connection.receive(&nexus).await) });
+    }
+    Joined { nexus, _places: [(seat, count), (second.seat, second.count)] }
+}
+
+/// The ends of both connections. CmdSN goes on from 1, and tags of the second from 100.
+async fn joined(house: &House) -> (Host, Host, Joined) {
+    let (mut a, first) = Host::logged_in(house, 1).await;
+    let (mut b, second) = Host::logged_in(house, 2).await;
+    a.go_on_from(1, 0);
+    b.go_on_from(2, 100);
+    (a, b, join(first, second))
+}
+
+fn ready(host: &mut Host) -> Bhs {
+    let command = host.command(&cdb::test_unit_ready());
+    host.queue(command, &[]);
+    host.send();
+    command
+}
+
+#[test]
+fn cmd_sn_is_of_the_session_and_stat_sn_of_the_connection() {
+    play(|house| async move {
+        let (mut a, mut b, joined) = joined(&house).await;
+        let second = ready(&mut b);
+        quiet().await;
+        assert!(b.next_now().is_none(), "a command with CmdSN 2 does not begin before that with 1");
+        let first = ready(&mut a);
+        let (to_a, to_b) = (a.told(opcode::SCSI_RESPONSE).await, b.told(opcode::SCSI_RESPONSE).await);
+        assert_eq!((to_a.itt(), to_b.itt()), (first.itt(), second.itt()));
+        // The unit attention of a new I_T nexus goes to its first command alone.
+        let statuses = [to_a.0[3], to_b.0[3]];
+        assert_eq!(statuses, [Status::CheckCondition as u8, Status::Good as u8]);
+        b.go_on_from(3, 101);
+        ready(&mut b);
+        let again = b.told(opcode::SCSI_RESPONSE).await;
+        assert_eq!(again.word(24), to_b.word(24).wrapping_add(1), "StatSN of the second counts alone");
+        assert_eq!((again.word(28), to_b.word(28)), (4, 3), "ExpCmdSN is that of the session");
+        assert_eq!(to_a.word(24), to_b.word(24), "both began with the same StatSN");
+        drop(joined);
+    });
+}
+
+#[test]
+fn function_on_one_connection_ends_a_task_of_another() {
+    play(|house| async move {
+        let (mut a, mut b, joined) = joined(&house).await;
+        ready(&mut a);
+        a.told(opcode::SCSI_RESPONSE).await;
+        let mut write = a.command(&cdb::write_10(0, 1, false));
+        request::writes(&mut write, 512, false);
+        a.queue(write, &[]);
+        a.send();
+        let r2t = a.told(opcode::R2T).await;
+        assert_eq!((r2t.itt(), joined.nexus.state().has_task(write.itt())), (write.itt(), true));
+        b.go_on_from(3, 100);
+        b.manage(Function::AbortTask, Some(write.itt()));
+        assert_eq!(b.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0, "FUNCTION COMPLETE");
+        assert!(!joined.nexus.state().has_task(write.itt()));
+        assert!(a.next_now().is_none(), "an aborted task is not answered");
+    });
+}
+
+#[test]
+fn data_and_answer_go_by_the_connection_of_the_command() {
+    play(|house| async move {
+        let (mut a, mut b, joined) = joined(&house).await;
+        ready(&mut a);
+        a.told(opcode::SCSI_RESPONSE).await;
+        let mut write = b.command(&cdb::write_10(0, 1, false));
+        request::writes(&mut write, 512, false);
+        b.queue(write, &[]);
+        b.send();
+        let r2t = b.told(opcode::R2T).await;
+        b.answer(&r2t, 7).await;
+        assert_eq!(b.told(opcode::SCSI_RESPONSE).await.0[3], 0);
+        assert_eq!(house.on_medium(0), 7);
+        assert!(a.next_now().is_none());
+        drop(joined);
+    });
+}

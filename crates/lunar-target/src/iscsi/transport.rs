@@ -1,0 +1,305 @@
+//! The transport seam: how the PDUs of a connection travel. A connection queues PDUs and takes those that come, and knows no
+//! more. Over TCP they are bytes of a stream; a datamover makes of them what its transport has (RFC 5047, RFC 7145
+//! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
+
+use super::connection::Connection;
+use super::dispatch::Ingress;
+use super::out::{self, Digests, MAX_SEGMENT, Payload};
+use super::receive::{Broken, Received, Receiver};
+use super::session::Session;
+use crate::core::{InFlightData, ItNexus, State};
+use crate::rdma_receiver::RdmaReceiver;
+use lunar_rdma::Wait;
+use lunar_runtime::{PeerState, Stream};
+use lunar_wire::iscsi::Bhs;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+
+/// Messages and ends of RDMA Reads that are taken at once at most. There are fewer: without an answer an initiator has no
+/// more credits.
+const MOST_EVENTS: u64 = 1 << 16;
+
+/// What carries PDUs and is no stream of bytes.
+pub trait Datamover: InFlightData {
+    /// Its receiving side.
+    fn receiver(&self) -> &RdmaReceiver;
+
+    /// Takes a PDU that is to go, with the length of its data not filled in.
+    fn push(&self, header: Bhs, payload: Payload);
+
+    /// Whether it has room for an event that nobody asked for.
+    fn takes_event(&self) -> bool;
+
+    /// Sends what waits; it may ask the session for the places of data. False: some of it waits until the endpoint is
+    /// writable.
+    ///
+    /// # Errors
+    /// When the connection has broken.
+    fn flush(&self, state: &mut State<Session>) -> io::Result<bool>;
+
+    /// Takes what is there, and hands every PDU over.
+    ///
+    /// # Errors
+    /// When the connection has broken, or what came breaks it.
+    fn receive(&self, ingress: &mut Ingress<'_>) -> Result<Received, Broken>;
+
+    /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
+    fn drain<'a>(&'a self, nexus: &'a Rc<ItNexus<Session>>, connection: &'a Rc<Connection>) -> Wait<'a, ()>;
+}
+
+/// The connection itself.
+pub enum TransportHandle {
+    /// A stream of bytes.
+    Tcp(Stream),
+    /// A datamover.
+    Moved(Rc<dyn Datamover>),
+}
+
+/// Its sending side.
+pub enum Out {
+    /// PDUs one behind the other.
+    Tcp(out::Out),
+    /// A datamover.
+    Moved(Rc<dyn Datamover>),
+}
+
+/// Its receiving side.
+pub enum Incoming {
+    /// PDUs one behind the other.
+    Tcp(Receiver),
+    /// A datamover.
+    Moved(Rc<dyn Datamover>),
+}
+
+/// A connection as its login leaves it.
+pub struct Transport {
+    /// The connection.
+    pub handle: TransportHandle,
+    /// Its sending side.
+    pub out: Out,
+    /// Its receiving side.
+    pub incoming: Incoming,
+}
+
+impl Transport {
+    /// Over a stream of bytes.
+    pub fn tcp(stream: Stream, receiver: Receiver) -> Transport {
+        Transport {
+            handle: TransportHandle::Tcp(stream),
+            out: Out::Tcp(out::Out::default()),
+            incoming: Incoming::Tcp(receiver),
+        }
+    }
+
+    /// Over a datamover.
+    pub fn moved(mover: Rc<dyn Datamover>) -> Transport {
+        Transport {
+            handle: TransportHandle::Moved(mover.clone()),
+            out: Out::Moved(mover.clone()),
+            incoming: Incoming::Moved(mover),
+        }
+    }
+}
+
+impl TransportHandle {
+    /// Waits until there may be something to take, or the peer is gone.
+    pub async fn readable(&self) -> io::Result<()> {
+        match self {
+            TransportHandle::Tcp(stream) => stream.readable().await,
+            TransportHandle::Moved(mover) => mover.receiver().readable().await,
+        }
+    }
+
+    /// Waits until more can be sent.
+    pub async fn writable(&self) -> io::Result<()> {
+        match self {
+            TransportHandle::Tcp(stream) => stream.writable().await,
+            TransportHandle::Moved(mover) => mover.receiver().endpoint().writable().await,
+        }
+    }
+
+    /// The state of the initiator's side. RDMA knows no half of a connection.
+    #[inline]
+    pub fn peer_state(&self) -> PeerState {
+        match self {
+            TransportHandle::Tcp(stream) => stream.peer_state(),
+            TransportHandle::Moved(mover) if mover.receiver().ends() => PeerState::Reset,
+            TransportHandle::Moved(_) => PeerState::Open,
+        }
+    }
+
+    /// What [`TransportHandle::peer_state`] has found holds no longer.
+    pub fn look_anew(&self) {
+        match self {
+            TransportHandle::Tcp(stream) => stream.look_anew(),
+            TransportHandle::Moved(mover) => mover.receiver().endpoint().look_anew(),
+        }
+    }
+
+    /// What was received so far: bytes of a stream, or events.
+    fn taken(&self) -> u64 {
+        match self {
+            TransportHandle::Tcp(stream) => stream.received(),
+            TransportHandle::Moved(mover) => mover.receiver().taken(),
+        }
+    }
+
+    /// Bytes that were received by the kernel and not taken yet, up to so many.
+    pub fn peek(&self, most: usize) -> Vec<u8> {
+        match self {
+            TransportHandle::Tcp(stream) => stream.peek(most),
+            TransportHandle::Moved(_) => Vec::new(),
+        }
+    }
+
+    /// The datamover, if there is one.
+    pub fn datamover(&self) -> Option<&Rc<dyn Datamover>> {
+        match self {
+            TransportHandle::Tcp(_) => None,
+            TransportHandle::Moved(mover) => Some(mover),
+        }
+    }
+
+    /// Nothing more is received; what is queued still goes.
+    pub fn stop_receiving(&self) {
+        match self {
+            TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Read),
+            TransportHandle::Moved(mover) => mover.receiver().stop(),
+        }
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        match self {
+            TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            TransportHandle::Moved(mover) => mover.receiver().close(),
+        }
+    }
+}
+
+impl Out {
+    /// Queues a PDU.
+    #[inline]
+    pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
+        match self {
+            Out::Tcp(out) => out.push(header, payload, digests),
+            Out::Moved(mover) => mover.push(header, payload),
+        }
+    }
+
+    /// Bytes that wait, and what holds them.
+    pub fn waiting(&self) -> usize {
+        match self {
+            Out::Tcp(out) => out.waiting(),
+            Out::Moved(mover) => mover.waiting(),
+        }
+    }
+
+    /// Bytes that wait and that no pool counts, where they are told apart.
+    pub fn own(&self) -> usize {
+        match self {
+            Out::Tcp(out) => out.own(),
+            Out::Moved(_) => 0,
+        }
+    }
+
+    /// Whether anything has left since the last call.
+    pub fn has_moved(&mut self) -> bool {
+        match self {
+            Out::Tcp(out) => out.has_moved(),
+            Out::Moved(mover) => mover.receiver().endpoint().has_moved(),
+        }
+    }
+
+    /// Whether the initiator has room for an event; there is a unit attention for each, too.
+    pub fn takes_event(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.takes_event(),
+        }
+    }
+
+    /// Forgets what waits: nothing can be sent any more.
+    pub fn give_up(&mut self) {
+        if let Out::Tcp(out) = self {
+            *out = out::Out::default();
+        }
+    }
+
+    /// Whether what the initiator declares of its data segments is so; over RDMA it has the room that it has.
+    pub fn heeds_declarations(&self) -> bool {
+        matches!(self, Out::Tcp(_))
+    }
+
+    /// The longest Data-In in bytes, where the initiator takes segments of so many.
+    #[inline]
+    pub fn longest_data_in(&self, max_xmit: usize) -> usize {
+        match self {
+            Out::Tcp(_) => MAX_SEGMENT.min(max_xmit),
+            // It goes where the initiator has said, and not into a segment.
+            Out::Moved(_) => MAX_SEGMENT,
+        }
+    }
+}
+
+impl Incoming {
+    /// There may be PDUs already.
+    pub fn has_begun(&self) -> bool {
+        match self {
+            Incoming::Tcp(receiver) => receiver.has_begun(),
+            Incoming::Moved(_) => true,
+        }
+    }
+
+    /// Takes what is there, and hands every whole PDU over.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        handle: &TransportHandle,
+        ingress: &mut Ingress<'_>,
+    ) -> Result<Received, Broken> {
+        match (self, handle) {
+            (Incoming::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, ingress),
+            (Incoming::Moved(mover), _) => mover.receive(ingress),
+            (Incoming::Tcp(_), TransportHandle::Moved(_)) => Ok(Received::End),
+        }
+    }
+
+    /// The same of what has come already and was not handed over yet.
+    pub fn resume(&mut self, ingress: &mut Ingress<'_>) -> Result<Received, Broken> {
+        match self {
+            Incoming::Tcp(receiver) => receiver.resume(ingress),
+            Incoming::Moved(mover) => mover.receive(ingress),
+        }
+    }
+
+    /// The opcode of the last PDU of what was received and not taken yet, and of these bytes behind it.
+    pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
+        match self {
+            Incoming::Tcp(receiver) => receiver.last_opcode(behind),
+            Incoming::Moved(_) => None,
+        }
+    }
+
+    /// Takes all that has arrived by now, and whatever else one receive brings.
+    pub fn take_arrived(
+        &mut self,
+        handle: &TransportHandle,
+        ingress: &mut Ingress<'_>,
+    ) -> Result<Received, Broken> {
+        let most = match handle {
+            TransportHandle::Tcp(stream) => stream.received() + stream.unread(),
+            TransportHandle::Moved(mover) => mover.receiver().taken() + MOST_EVENTS,
+        };
+        let mut received = self.resume(ingress)?;
+        while received == Received::More && handle.taken() < most {
+            let before = handle.taken();
+            received = self.receive(handle, ingress)?;
+            if handle.taken() == before {
+                break;
+            }
+        }
+        Ok(received)
+    }
+}

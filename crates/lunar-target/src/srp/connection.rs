@@ -1,0 +1,492 @@
+//! A connection in full feature phase: its loop, and the information units that come (SRP r16a section 6).
+
+use super::asking::{About, reason, reason_of};
+use super::login::IU_LEN;
+use super::session::{self, Session};
+use super::slots::{Kind, Pending};
+use super::{answer, memory, request};
+use crate::core::keepalive::{self, Pinged};
+use crate::core::{
+    Arrival, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, Life, Managed, Opening, State,
+    Taken as Took, messages,
+};
+use crate::entry::{self, Entered};
+use crate::fence;
+use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
+use crate::registry::LOGGED_IN_AGAIN;
+use crate::server::Shared;
+use lunar_rdma::{Endpoint, Events};
+use lunar_runtime::out::Payload;
+use lunar_runtime::{Buf, SendPump, SendSide};
+use lunar_wire::scsi::{Sense, Status};
+use lunar_wire::srp::{Command, Descriptor, Error, FromInitiator, TaskManagement, task_status};
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where requests have their tag.
+const TAG_AT: usize = 8;
+/// While this much waits to be sent, nothing is received.
+const MAX_WAITING: usize = 16 << 20;
+/// Messages and ends of RDMA Reads that are taken at once at most.
+const MOST_EVENTS: u64 = 1 << 16;
+/// How long the last answers may take to leave.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Functions of a session that may be unanswered at a time.
+const MANAGING: usize = 16;
+/// NONE of the tags of commands.
+const NO_TAG: u32 = u32::MAX;
+const RESET: &str = "the initiator reset the connection";
+
+/// A connection. Lives on the core of its session.
+pub struct Connection {
+    nexus: OnceCell<Weak<ItNexus<Session>>>,
+    endpoint: Rc<dyn Endpoint>,
+    receiver: RdmaReceiver,
+    /// Where immediate data begins in a command, if there may be any.
+    immediate_offset: Option<u16>,
+    /// Something was received since this was looked at last.
+    heard: Cell<bool>,
+    /// What the initiator did for which the connection ends.
+    fault: Cell<Option<u32>>,
+    pump: SendPump,
+}
+
+/// Serves a session from the end of its login to its end.
+pub async fn run(
+    shared: &Arc<Shared>,
+    entered: Entered,
+    door: crate::access::Door,
+    session: impl FnOnce(Rc<Connection>) -> Session,
+    conn: Connection,
+) {
+    let Entered { info, seat, letters, count, .. } = entered;
+    let conn = Rc::new(conn);
+    let opening = Opening { shared: shared.clone(), door, info: info.clone(), tsih: seat.tsih };
+    let nexus = ItNexus::new(opening, session(conn.clone()));
+    let _ = conn.nexus.set(Rc::downgrade(&nexus));
+    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), letters));
+    lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
+    let received = conn.receive_all(&nexus).await;
+    let end = nexus.state().end();
+    entry::log_end(shared, &info, seat.tsih, end, received.err().map(|e| e.to_string()));
+    conn.finish(&nexus).await;
+    let waiting = nexus.state().take_waiting_for_end();
+    // In this order: those who wait for the end find the session's place free and its nexuses gone.
+    drop((conn, nexus));
+    drop((seat, count));
+    drop(waiting);
+}
+
+impl Connection {
+    /// One that was accepted.
+    pub fn new(endpoint: Rc<dyn Endpoint>, immediate_offset: Option<u16>) -> Connection {
+        let receiver = RdmaReceiver::new(endpoint.clone(), IU_LEN, Events::default());
+        Connection {
+            nexus: OnceCell::new(),
+            endpoint,
+            receiver,
+            immediate_offset,
+            heard: Cell::default(),
+            fault: Cell::default(),
+            pump: SendPump::default(),
+        }
+    }
+
+    /// What it is a connection of.
+    pub fn endpoint(&self) -> &dyn Endpoint {
+        &*self.endpoint
+    }
+
+    /// Queues an information unit.
+    pub fn send(&self, unit: &[u8]) {
+        self.endpoint.send(unit, Payload::Empty, None);
+    }
+
+    /// So much waits to be sent that no more is taken.
+    pub fn is_full(&self) -> bool {
+        self.endpoint.waiting() > MAX_WAITING
+    }
+
+    /// Why nothing may begin any more.
+    pub fn why_late(&self) -> Option<&'static str> {
+        self.receiver.ends().then_some(RESET)
+    }
+
+    /// Nothing more is received; what is queued still goes.
+    pub fn stop_receiving(&self) {
+        self.pump.wake();
+        self.receiver.stop();
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.receiver.close();
+    }
+
+    async fn receive_all(self: &Rc<Self>, nexus: &ItNexus<Session>) -> io::Result<()> {
+        let mut next = self.take_some(nexus)?;
+        while next != Taken::End {
+            SendPump::flush(self);
+            self.wait_for_room(nexus).await;
+            if next != Taken::Full {
+                self.receiver.readable().await?;
+                lunar_block::next_turn();
+            }
+            next = self.take_some(nexus)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what has come, unless another core has ended the session meanwhile.
+    fn take_some(&self, nexus: &ItNexus<Session>) -> io::Result<Taken> {
+        let Some(_under_way) = fence::enter(&**nexus.fence()) else {
+            nexus.state().is_over(LOGGED_IN_AGAIN);
+            return Ok(Taken::End);
+        };
+        self.receiver.receive(&mut Ingress { state: &mut nexus.state(), conn: self })
+    }
+
+    /// Takes all that has arrived by now; false: the connection has ended.
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    pub fn take_arrived(&self, state: &mut State<Session>) -> io::Result<bool> {
+        let most = self.receiver.taken() + MOST_EVENTS;
+        loop {
+            let before = self.receiver.taken();
+            let taken = self.receiver.receive(&mut Ingress { state, conn: self })?;
+            let is_more = self.receiver.taken() > before && self.receiver.taken() < most;
+            match taken {
+                Taken::More if is_more => {}
+                Taken::More | Taken::Full => return Ok(true),
+                Taken::End => return Ok(false),
+            }
+        }
+    }
+
+    async fn wait_for_room(&self, nexus: &ItNexus<Session>) {
+        let is_full = || self.pump.is_blocked() && self.is_full() && nexus.state().life() != Life::Over;
+        while is_full() {
+            let drained = self.pump.drained().listen();
+            if is_full() {
+                drained.await;
+            }
+        }
+    }
+
+    /// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
+    async fn finish(self: &Rc<Self>, nexus: &ItNexus<Session>) {
+        nexus.state().front_mut().clear_queue();
+        nexus.end_tasks().await;
+        self.say_logout(&mut nexus.state());
+        let _ = compio::time::timeout(FAREWELL, SendPump::flushed(self)).await;
+        self.close();
+    }
+
+    /// Initiators of Linux only log it, and wait for the end of the connection, which follows.
+    fn say_logout(&self, state: &mut State<Session>) {
+        let ours = |why| if why == LOGGED_IN_AGAIN { reason::ANOTHER_LOGIN } else { reason::NONE };
+        let reason = self.fault.get().or(state.end().map(ours));
+        let session = state.front_mut();
+        let unit = reason.filter(|_| session.has_heard).and_then(|reason| session.asking.logout(reason));
+        unit.iter().for_each(|unit| self.send(unit));
+    }
+
+    /// The connection ends for what the initiator did.
+    fn fault(&self, reason: u32, what: impl Into<String>) -> io::Error {
+        self.fault.set(Some(reason));
+        broken(what)
+    }
+}
+
+impl SendSide for Connection {
+    fn pump(&self) -> &SendPump {
+        &self.pump
+    }
+
+    fn try_flush(&self) -> io::Result<bool> {
+        if let Some(nexus) = self.nexus.get().and_then(Weak::upgrade) {
+            session::prepare(&mut nexus.state());
+        }
+        self.endpoint.flush()
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        self.endpoint.writable().await
+    }
+
+    fn lost(&self, _: io::Error) {
+        if let Some(nexus) = self.nexus.get().and_then(Weak::upgrade) {
+            nexus.state().is_over("the connection was lost");
+            nexus.notify();
+        }
+        self.close();
+    }
+
+    /// It also begins to read, which does not wait for what goes out.
+    fn flushes_while_blocked(&self) -> bool {
+        true
+    }
+}
+
+/// Is the initiator there? It answers to credits, and none will do. The first word is the initiator's, as iWARP demands it (RFC
+/// 5044 section 7.1), and a channel of several may never say one. One that does not answer what it was asked before is not
+/// asked again.
+impl Pinged<Session> for Connection {
+    fn is_alive(&self, _: &mut State<Session>) -> bool {
+        self.heard.take() | self.endpoint.has_moved()
+    }
+
+    fn ping(&self, state: &mut State<Session>) -> bool {
+        let session = state.front_mut();
+        if !session.has_heard {
+            return false;
+        }
+        session.asking.credits(0).iter().for_each(|unit| self.send(unit));
+        true
+    }
+
+    fn ping_sent(&self) {
+        self.endpoint.has_moved();
+    }
+
+    fn forget_ping(&self) {}
+
+    fn close(&self) {
+        Connection::close(self);
+    }
+}
+
+impl InFlightData for Connection {
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn reads(&self) -> InFlightReads {
+        let nexus = self.nexus.get().and_then(Weak::upgrade);
+        let (latest, deferred) = nexus.map_or((0, 0), |nexus| nexus.state().reads_now());
+        InFlightReads { latest, deferred }
+    }
+
+    fn have_ended(&self, before: InFlightReads) -> bool {
+        let nexus = self.nexus.get().and_then(Weak::upgrade);
+        let have_ended =
+            |nexus: Rc<ItNexus<Session>>| nexus.state().reads_have_ended(before.latest, before.deferred);
+        self.receiver.has_ended() || nexus.is_none_or(have_ended)
+    }
+
+    fn fence(&self) -> u64 {
+        self.endpoint.mark()
+    }
+
+    fn fence_done(&self, fence: u64) -> bool {
+        self.endpoint.is_delivered(fence)
+    }
+
+    fn reset(&self) {
+        self.receiver.reset();
+    }
+}
+
+/// What takes what comes on a connection.
+struct Ingress<'a> {
+    state: &'a mut State<Session>,
+    conn: &'a Connection,
+}
+
+impl Taker for Ingress<'_> {
+    fn take(&mut self, came: Came<'_>) -> io::Result<bool> {
+        match came {
+            Came::Message(unit) => self.unit(unit),
+            Came::Read(id, buf) => self.read(id as u32, buf),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.state.is_full()
+    }
+}
+
+fn no_credit() -> io::Error {
+    broken("more SRP requests than it has credits for")
+}
+
+impl Ingress<'_> {
+    fn session(&mut self) -> &mut Session {
+        self.state.front_mut()
+    }
+
+    /// Takes an information unit.
+    fn unit(&mut self, unit: &[u8]) -> io::Result<bool> {
+        self.session().has_heard = true;
+        match FromInitiator::decode(unit, self.conn.immediate_offset) {
+            Ok(FromInitiator::Command(c)) if !request::is_served(&c) => {
+                self.refuse_command(c.tag, c.notifications)
+            }
+            Ok(FromInitiator::Command(c)) => self.command(&c),
+            Ok(FromInitiator::TaskManagement(asked)) => self.task_management(&asked),
+            Ok(FromInitiator::Logout(_)) => Ok(false),
+            Ok(FromInitiator::CreditResponse(tag)) => self.answered(About::Credits, tag),
+            Ok(FromInitiator::AerResponse(tag)) => self.answered(About::Event, tag),
+            // It is whole, and only asks for what there is not.
+            Err(Error::Format(_) | Error::Attribute(_)) if unit.len() >= Command::LEN => {
+                self.refuse_command(lunar_wire::be::get64(&unit[TAG_AT..]), unit[1])
+            }
+            Err(e) => Err(self.conn.fault(reason_of(&e), e.to_string())),
+        }
+    }
+
+    /// The initiator has answered a request.
+    fn answered(&mut self, about: About, tag: u64) -> io::Result<bool> {
+        if !self.session().asking.answered(about, tag) {
+            return Err(self.conn.fault(reason::ANSWER, "an SRP response to a request that was not sent"));
+        }
+        self.conn.heard.set(true);
+        Ok(true)
+    }
+
+    fn refuse_command(&mut self, tag: u64, notifications: u8) -> io::Result<bool> {
+        let answer = answer::Answer::failure(Sense::INVALID_FIELD_IN_COMMAND_IU);
+        self.refuse(tag, notifications, &answer)
+    }
+
+    fn refuse(&mut self, tag: u64, notifications: u8, answer: &answer::Answer) -> io::Result<bool> {
+        self.session().refuse(tag, notifications, answer).then_some(true).ok_or_else(no_credit)
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.life() == Life::Over
+    }
+
+    fn command(&mut self, c: &Command<'_>) -> io::Result<bool> {
+        let data = request::data(c);
+        let table = request::table(&data);
+        let room = table.map(|table| self.state.pool().try_get(table.len as usize));
+        if let Some(None) = room {
+            return self.refuse(c.tag, c.notifications, &answer::Answer::status(Status::Busy));
+        }
+        let conn = self.conn;
+        let session = self.session();
+        let sequence = session.sequence();
+        let tag = session.slots.take(Kind::Command(sequence), c.tag, c.notifications);
+        let tag = tag.ok_or_else(no_credit)?;
+        // Also of one that waits for its table: those behind it wait for it.
+        session.take_sequence();
+        let command = request::command(c, tag, sequence);
+        let Some(slot) = session.slots.get(tag) else { return Ok(true) };
+        slot.writes = request::writes(c);
+        if let (Some(table), Some(Some(buf))) = (table, room) {
+            let (len, said) = (table.len as usize, command.expected_len);
+            conn.endpoint.read(tag.into(), memory::remote(table), buf, 0, len);
+            session.slots.begin(tag, Pending::Table { len, said });
+            let recalled = self.state.recalling().cloned();
+            self.session().queue_until_read(command, recalled);
+            return Ok(true);
+        }
+        request::pieces(&data, &mut slot.pieces);
+        if self.is_over() {
+            return Ok(false);
+        }
+        self.conn.heard.set(true);
+        let bytes = if let lunar_wire::srp::Data::Immediate(bytes) = data { bytes } else { &[] };
+        session::take_command(self.state, command, bytes);
+        Ok(!self.is_over())
+    }
+
+    fn task_management(&mut self, asked: &TaskManagement) -> io::Result<bool> {
+        let session = self.session();
+        let (task, sequence) = (session.slots.command(asked.task_tag), session.sequence());
+        let tag = session.slots.take(Kind::Function, asked.tag, asked.notifications).ok_or_else(no_credit)?;
+        // A command that is not known is none that could still come.
+        let task = task.map_or(NO_TAG, |(tag, _)| tag);
+        let Some(function) = request::function(asked, task) else {
+            session.answer(tag, answer::Answer::function(task_status::NOT_SUPPORTED));
+            return Ok(true);
+        };
+        if self.is_over() {
+            return Ok(false);
+        }
+        self.conn.heard.set(true);
+        if let Some(why) = self.conn.why_late() {
+            self.state.is_over(why);
+            return Ok(false);
+        }
+        self.begin_function(tag, function, asked.lun, sequence);
+        Ok(true)
+    }
+
+    fn begin_function(&mut self, tag: u32, function: Function, lun: u64, sequence: u32) {
+        if let Some(refusal) = self.state.refuses(function, lun) {
+            return self.session().defer(tag, answer::Answer::managed(refusal));
+        }
+        let Some(nexus) = self.state.nexus() else { return };
+        if self.session().managing >= MANAGING {
+            return self.session().defer(tag, answer::Answer::function(task_status::FAILED));
+        }
+        self.session().managing += 1;
+        let under_way = fence::enter(nexus.fence().clone());
+        lunar_runtime::spawn(async move {
+            if let Some(_under_way) = under_way {
+                manage(nexus, tag, function, (lun, sequence)).await;
+            }
+        });
+    }
+
+    /// What was being read for a request has come.
+    fn read(&mut self, tag: u32, buf: Buf) -> io::Result<bool> {
+        match self.session().slots.came(tag) {
+            Some(Pending::Table { len, said }) => {
+                self.table(tag, said, &buf[..len])?;
+                self.session().is_read(tag);
+                session::begin_queued(self.state);
+            }
+            Some(Pending::Data { origin, segment, lands }) => {
+                let is_awaited =
+                    origin.transfer.is_some_and(|transfer| self.state.awaits(origin.tag, transfer));
+                if is_awaited && !self.is_over() {
+                    let data = if lands { Arrival::Landed(buf) } else { Arrival::Buf(buf) };
+                    if self.state.take_data(origin, segment, data, true) == Took::Yes {
+                        self.state.progress(origin.tag);
+                    }
+                }
+            }
+            None => {}
+        }
+        session::release(self.state);
+        Ok(!self.is_over())
+    }
+
+    /// The descriptors of a command, for so many bytes of data, are here.
+    fn table(&mut self, tag: u32, said: u32, table: &[u8]) -> io::Result<()> {
+        let pieces = || table.as_chunks().0.iter().map(Descriptor::decode);
+        let sum = pieces().map(|piece| u64::from(piece.len)).sum();
+        if u64::from(said) != sum {
+            return Err(self.conn.fault(reason::NONE, Error::Total { said, sum }.to_string()));
+        }
+        if let Some(slot) = self.session().slots.get(tag) {
+            slot.pieces.extend(pieces());
+        }
+        Ok(())
+    }
+}
+
+async fn manage(nexus: Rc<ItNexus<Session>>, tag: u32, function: Function, (lun, sequence): (u64, u32)) {
+    let managed = nexus.manage(function, lun, sequence).await;
+    {
+        let mut state = nexus.state();
+        if let (Managed::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
+            state.front_mut().drop_queued(tag);
+            session::begin_queued(&mut state);
+        }
+        let is_over = state.life() == Life::Over;
+        let session = state.front_mut();
+        session.managing -= 1;
+        if !is_over {
+            session.defer(tag, answer::Answer::managed(managed));
+        }
+    }
+    Session::flush(&nexus);
+}

@@ -1,0 +1,416 @@
+//! A session: the requests of one channel between two ports, and what the target says of them (SRP r16a section 6).
+
+use super::asking::Asking;
+use super::connection::Connection;
+use super::login::IU_LEN;
+use super::slots::{Kind, Pending, Slots};
+use super::{answer, memory};
+use crate::core::data_in::DataIn;
+use crate::core::{
+    Arrival, Command, FrontEnd, InFlightData, ItNexus, Life, Origin, READS, Response, Sent, State, Transfer,
+};
+use crate::registry::Which;
+use lunar_proto::parameters::Parameters;
+use lunar_proto::transfer::{DataOutSequencer, Segment};
+use lunar_proto::window::precedes;
+use lunar_rdma::{Endpoint, Piece};
+use lunar_runtime::{Buf, SendPump};
+use lunar_wire::scsi::{Sense, Status};
+use lunar_wire::srp;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+const LOST: &str = "the connection was lost";
+const CLOSED: &str = "the initiator closed the connection";
+
+/// A command that waits for its table of descriptors, or behind one that does.
+struct Queued {
+    command: Command,
+    /// Immediate data.
+    data: Buf,
+    /// Nothing more of it is being read.
+    is_ready: bool,
+    /// It had arrived before a function of another session about these.
+    recalled: Option<Which>,
+}
+
+/// A response that waits for the end of RDMA Reads, or behind one that does.
+struct Deferred {
+    tag: u32,
+    response: answer::Answer,
+}
+
+/// A session, which is one channel of an I_T nexus. Its requests have slots, by whose number the core knows them.
+pub struct Session {
+    connection: Rc<Connection>,
+    parameters: Parameters,
+    pub(super) slots: Slots,
+    /// What was asked of the initiator.
+    pub(super) asking: Asking,
+    /// The initiator has sent something, so it has room for what it is asked.
+    pub(super) has_heard: bool,
+    /// Place of the next command in the order of the initiator.
+    sequence: u32,
+    /// Commands that have not begun, in their order.
+    queue: VecDeque<Queued>,
+    /// Transfers whose data is still to be read: with the tag and the LUN of their command.
+    asked: VecDeque<(u32, u64, Transfer)>,
+    /// Where what is about to be read lies; kept for its memory.
+    places: Vec<Piece>,
+    deferred: VecDeque<Deferred>,
+    /// Responses that were ever deferred.
+    ever_deferred: u64,
+    /// Task management functions that are not answered.
+    pub(super) managing: usize,
+}
+
+impl Session {
+    /// That of a connection with so many credits; `notifications` are those that requests of the target are to have.
+    pub fn new(
+        connection: Rc<Connection>,
+        parameters: Parameters,
+        credits: usize,
+        notifications: u8,
+    ) -> Session {
+        Session {
+            connection,
+            parameters,
+            slots: Slots::new(credits),
+            asking: Asking::new(notifications),
+            has_heard: false,
+            sequence: 1,
+            queue: VecDeque::new(),
+            asked: VecDeque::new(),
+            places: Vec::new(),
+            deferred: VecDeque::new(),
+            ever_deferred: 0,
+            managing: 0,
+        }
+    }
+
+    fn endpoint(&self) -> &dyn Endpoint {
+        self.connection.endpoint()
+    }
+
+    /// Place of the next command in the order of the initiator.
+    pub fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    /// The place of a command that has come.
+    pub fn take_sequence(&mut self) -> u32 {
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        sequence
+    }
+
+    /// Forgets the commands that have not begun.
+    pub fn clear_queue(&mut self) {
+        self.queue.clear();
+    }
+
+    /// A command that has not begun never will: its initiator aborts it.
+    pub fn drop_queued(&mut self, tag: u32) {
+        self.queue.retain(|queued| queued.command.tag != tag);
+    }
+
+    /// A command waits for its table.
+    pub fn queue_until_read(&mut self, command: Command, recalled: Option<Which>) {
+        self.queue.push_back(Queued { command, data: Buf::zeroed(0), is_ready: false, recalled });
+    }
+
+    /// The table of a command is here.
+    pub fn is_read(&mut self, tag: u32) {
+        let queued = self.queue.iter_mut().find(|queued| queued.command.tag == tag);
+        queued.into_iter().for_each(|queued| queued.is_ready = true);
+    }
+
+    /// The data of a command that has a part of them.
+    pub(super) fn send_data(&mut self, tag: u32, data: DataIn, offset: usize) {
+        let endpoint = self.connection.endpoint();
+        if let Some(slot) = self.slots.get(tag) {
+            memory::write(endpoint, &slot.pieces, offset, data);
+        }
+    }
+
+    /// Answers a request that has a slot, once nothing is being read for it, and behind those that wait.
+    pub(super) fn answer(&mut self, tag: u32, response: answer::Answer) {
+        if self.deferred.is_empty() && !self.is_busy_for(tag) {
+            return self.send_answer(tag, response);
+        }
+        self.defer(tag, response);
+    }
+
+    /// The same behind the end of all reads: the answer to a task management function brings the credits of the commands that
+    /// it has ended, and lets the initiator use their memory for something else.
+    pub(super) fn defer(&mut self, tag: u32, response: answer::Answer) {
+        self.slots.queue(tag, true);
+        self.ever_deferred += 1;
+        self.deferred.push_back(Deferred { tag, response });
+    }
+
+    fn is_busy_for(&mut self, tag: u32) -> bool {
+        match self.slots.get(tag) {
+            Some(slot) if slot.kind == Kind::Function => self.slots.is_reading(),
+            Some(slot) => slot.pending.is_some(),
+            None => false,
+        }
+    }
+
+    fn send_answer(&mut self, tag: u32, response: answer::Answer) {
+        let Some(slot) = self.slots.get(tag) else { return };
+        let (srp_tag, notifications) = (slot.tag, slot.notifications);
+        // The slot is another request's from here on.
+        self.asked.retain(|(of, ..)| *of != tag);
+        let credits = self.slots.answer(tag);
+        self.send_response(&srp::Response { credits, tag: srp_tag, ..response.as_response() }, notifications);
+    }
+
+    fn send_response(&self, response: &srp::Response<'_>, notifications: u8) {
+        let solicited = answer::is_solicited(notifications, response);
+        let mut unit = Vec::with_capacity(srp::Response::LEN + response.data.len() + response.sense.len());
+        srp::Response { solicited, ..*response }.encode(&mut unit);
+        self.connection.send(&unit);
+    }
+
+    /// Answers a request that gets no slot; false if the initiator has no credit for it.
+    pub fn refuse(&mut self, tag: u64, notifications: u8, response: &answer::Answer) -> bool {
+        let Some(credits) = self.slots.at_once() else { return false };
+        self.send_response(&srp::Response { credits, tag, ..response.as_response() }, notifications);
+        true
+    }
+}
+
+/// Takes a command in its turn: now, or behind those that wait for their tables.
+pub fn take_command(state: &mut State<Session>, command: Command, data: &[u8]) {
+    if state.front().queue.is_empty() {
+        return begin(state, command, data);
+    }
+    let mut copy = Buf::zeroed(data.len());
+    copy.copy_from_slice(data);
+    let recalled = state.recalling().cloned();
+    state.front_mut().queue.push_back(Queued { command, data: copy, is_ready: true, recalled });
+}
+
+/// Begins the commands whose turn has come.
+pub fn begin_queued(state: &mut State<Session>) {
+    while state.life() != Life::Over
+        && state.front().queue.front().is_some_and(|queued| queued.is_ready)
+        && let Some(queued) = state.front_mut().queue.pop_front()
+    {
+        let Queued { command, data, recalled, .. } = queued;
+        state.behind(recalled, |state| begin(state, command, &data));
+    }
+    // Functions wait for what came before them.
+    state.notify();
+}
+
+fn begin(state: &mut State<Session>, command: Command, data: &[u8]) {
+    if !READS.contains(&command.cdb()[0])
+        && let Some(why) = state.front().why_late(0, None)
+    {
+        return state.is_over(why);
+    }
+    if state.life() == Life::Leaving {
+        return state.front_mut().answer(command.tag, answer::Answer::status(Status::Busy));
+    }
+    state.command(command, Arrival::Bytes(data));
+}
+
+/// Sends what has waited, up to what still waits, and begins to read what was asked for.
+pub fn prepare(state: &mut State<Session>) {
+    release(state);
+    fetch(state);
+    let life = state.life();
+    let session = state.front_mut();
+    // Gives back the credits of commands that were aborted, if no answer is to come that could bring them.
+    let may_ask = life != Life::Over && session.asking.may();
+    let owed = if may_ask { session.slots.overdue() } else { None };
+    if let Some(unit) = owed.and_then(|owed| session.asking.credits(owed)) {
+        session.connection.send(&unit);
+    }
+}
+
+/// Sends the responses that have waited.
+pub fn release(state: &mut State<Session>) {
+    forget_ended(state);
+    let session = state.front_mut();
+    while let Some(tag) = session.deferred.front().map(|deferred| deferred.tag)
+        && !session.is_busy_for(tag)
+        && let Some(Deferred { tag, response }) = session.deferred.pop_front()
+    {
+        session.send_answer(tag, response);
+        session.slots.queue(tag, false);
+    }
+}
+
+/// Commands that were aborted get no answer: their credits go with the next one.
+fn forget_ended(state: &mut State<Session>) {
+    if state.front().slots.commands() <= state.task_count() {
+        return;
+    }
+    let mut slots = std::mem::take(&mut state.front_mut().slots);
+    let is_queued = |tag| state.front().queue.iter().any(|queued| queued.command.tag == tag);
+    slots.forget(|tag| state.has_task(tag) || is_queued(tag));
+    state.front_mut().slots = slots;
+}
+
+/// Begins to read what was asked for, unless its task has gone.
+fn fetch(state: &mut State<Session>) {
+    while let Some((tag, lun, transfer)) = state.front_mut().asked.pop_front() {
+        state.front_mut().slots.queue(tag, false);
+        if !state.awaits(tag, transfer.tag) {
+            continue;
+        }
+        let (offset, len) = (transfer.part.offset, transfer.part.len);
+        let origin = Origin { tag, lun, transfer: Some(transfer.tag) };
+        let segment = Segment { data_sn: 0, offset, len, is_final: true };
+        let place = state.landing_place(origin, segment);
+        let lands = place.is_some();
+        let (buf, at) = place.unwrap_or_else(|| (buffer(state, len as usize), 0));
+        let Session { slots, places, connection, .. } = state.front_mut();
+        let Some(slot) = slots.get(tag) else { continue };
+        places.clear();
+        places.extend(
+            memory::places(&slot.pieces, offset as usize, len as usize).map(|(at, part)| (at, part.len())),
+        );
+        connection.endpoint().gather(tag.into(), places, buf, at);
+        slots.begin(tag, Pending::Data { origin, segment, lands });
+    }
+}
+
+/// One beyond the pool's limit per connection, so that receiving never waits for memory that only further receiving can free.
+fn buffer(state: &State<Session>, len: usize) -> Buf {
+    state.pool().try_get(len).unwrap_or_else(|| Buf::zeroed(len))
+}
+
+impl FrontEnd for Session {
+    fn immediate_limit(&self) -> u32 {
+        IU_LEN as u32
+    }
+
+    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer {
+        DataOutSequencer::new(c.offered(), wanted, immediate, true, &self.parameters)
+    }
+
+    fn fetches_data(&self) -> bool {
+        true
+    }
+
+    fn request_data(&mut self, c: &Command, transfer: Transfer) {
+        self.slots.queue(c.tag, true);
+        self.asked.push_back((c.tag, c.lun, transfer));
+    }
+
+    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent {
+        let len = data.len();
+        self.send_data(c.tag, data, sent.bytes);
+        Sent { bytes: sent.bytes + len, parts: sent.parts + 1 }
+    }
+
+    fn respond(&mut self, c: &Command, mut response: Response) {
+        let data = std::mem::replace(&mut response.data, DataIn::None);
+        if data.len() > 0 {
+            self.send_data(c.tag, data, response.sent.bytes);
+        }
+        let writes = self.slots.get(c.tag).is_some_and(|slot| slot.writes);
+        self.answer(c.tag, answer::Answer::command(response, writes));
+    }
+
+    /// The answer brings the credit, or [`release`] finds that there is none.
+    fn release(&mut self, _: &Command) {}
+
+    fn is_full(&self) -> bool {
+        self.connection.is_full()
+    }
+
+    fn why_late(&self, _: u16, _: Option<&[u8]>) -> Option<&'static str> {
+        self.connection.why_late()
+    }
+
+    fn look_anew(&self, _: u16) {
+        self.endpoint().look_anew();
+    }
+
+    fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
+        let mut queue = std::mem::take(&mut state.front_mut().queue);
+        for queued in queue.iter_mut().filter(|queued| state.is_about(which, queued.command.lun)) {
+            queued.recalled = Some(which.clone());
+        }
+        state.front_mut().queue = queue;
+        let connection = state.front().connection.clone();
+        match state.behind(Some(which.clone()), |state| connection.take_arrived(state)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CLOSED),
+            Err(_) => Err(LOST),
+        }
+    }
+
+    fn has_received(&self, sequence: u32) -> bool {
+        !self.queue.iter().any(|queued| precedes(queued.command.sequence, sequence))
+    }
+
+    fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {
+        vec![self.connection.clone()]
+    }
+
+    fn waits_for_data(&self) -> bool {
+        true
+    }
+
+    /// SRP has no words for it.
+    fn report_termination(&mut self, _: u64) {}
+
+    /// An event that finds no room is left to the unit attention that stands for it, too.
+    fn report_event(&mut self, lun: u64, event: Sense) -> bool {
+        let sense = event.encode(false);
+        let unit = self.has_heard.then(|| self.asking.event(lun, &sense)).flatten();
+        unit.iter().for_each(|unit| self.connection.send(unit));
+        unit.is_some()
+    }
+
+    /// SRP has no words for it; the end of the connection follows.
+    fn report_gone(&mut self) {}
+
+    /// Initiators of Linux only log it, and wait for the end of the connection, which follows.
+    fn request_logout(&mut self, _: u16) -> bool {
+        false
+    }
+
+    fn flush(nexus: &Rc<ItNexus<Session>>) {
+        let connection = nexus.state().front().connection.clone();
+        SendPump::flush(&connection);
+    }
+
+    fn flush_soon(nexus: &Rc<ItNexus<Session>>) {
+        let connection = nexus.state().front().connection.clone();
+        SendPump::flush_soon(&connection);
+    }
+
+    async fn flushed(nexus: &Rc<ItNexus<Session>>) {
+        let connection = nexus.state().front().connection.clone();
+        SendPump::flushed(&connection).await;
+    }
+
+    fn stop_receiving(&self) {
+        self.connection.stop_receiving();
+    }
+
+    fn close(&self) {
+        self.connection.close();
+    }
+}
+
+impl State<Session> {
+    /// How many responses were ever deferred, and the number of the latest RDMA Read.
+    pub(super) fn reads_now(&self) -> (u64, u64) {
+        (self.front().slots.latest_read(), self.front().ever_deferred)
+    }
+
+    /// Whether these have ended, and what waited for them has gone.
+    pub(super) fn reads_have_ended(&self, latest: u64, deferred: u64) -> bool {
+        let session = self.front();
+        let gone = session.ever_deferred - session.deferred.len() as u64;
+        gone >= deferred && !session.slots.reads_up_to(latest)
+    }
+}
