@@ -4,31 +4,69 @@
 //! A big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of
 //! different cores share no cache line; the count stands beside what else a command needs of its logical unit
 //! ([`Part`]). Who wants to be alone marks every count as closed and waits until all are zero.
+//!
+//! A core may be held up while its commands wait here, and must not hold up other cores. A command whose turn it is to
+//! be alone can lose the turn to another core until it is alone. A wake-up that a core does not take up is replaced:
+//! each command that waits also looks by itself, every [`LOOK`].
 
-use event_listener::Event;
+use compio::time::timeout;
+use event_listener::{Event, EventListener};
 use lunar_scsi::{Lu, Part, Shard};
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 /// The gate of one logical unit.
 pub struct Gate {
     lu: Arc<Lu>,
-    /// New SIMPLE commands wait: somebody is, or wants to be, alone.
-    closed: AtomicBool,
-    /// Somebody is alone, or looks whether it can be.
-    occupied: AtomicBool,
+    /// The last [`Turn`] and its phase, in one word: one exchange ends the turn of another core.
+    turn: AtomicU64,
     opened: Event,
     /// Nobody is alone any more: for those who pass a closed gate.
     vacated: Event,
     drained: Event,
 }
 
-/// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at once
-/// has to wait until that core has taken them up, and two cores may not wait for each other.
+/// How often a command that waits looks by itself. A turn ends that was not taken up for as long.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Wakes the next in line. One at a time: a core that wakes many tasks of another core at once has to wait until that
+/// core has taken them up, and two cores may not wait for each other. Beside one that was woken and is not awake yet:
+/// its core may be held up.
+fn wake_next(event: &Event) {
+    event.notify_additional(1);
+}
+
+/// A command that has waited wakes the next in line.
 fn pass_on(event: &Event, waited: bool) {
     if waited {
-        event.notify(1);
+        wake_next(event);
+    }
+}
+
+/// One after the other closes the gate to be alone; turns have numbers, so that none is taken for another one.
+#[derive(Clone, Copy)]
+struct Turn(u64);
+
+/// Bits of the word that hold the phase of the turn.
+const PHASE: u64 = 3;
+/// The turn is over: the gate is open.
+const OVER: u64 = 0;
+/// New SIMPLE commands wait; the owner of the turn waits until everybody has left.
+const WAITS: u64 = 1;
+/// The owner is alone, or looks whether it can be. Nobody else ends the turn.
+const OCCUPIED: u64 = 2;
+
+impl Turn {
+    /// The one after that of this word.
+    fn after(word: u64) -> Turn {
+        Turn((word & !PHASE).wrapping_add(PHASE + 1))
+    }
+
+    /// The word of this turn in a phase.
+    fn at(self, phase: u64) -> u64 {
+        self.0 | phase
     }
 }
 
@@ -85,15 +123,14 @@ pub async fn enter_all(mut wanted: Vec<(Member, Entry)>) -> Vec<Inside> {
 pub struct Shared(Member);
 
 /// Being inside alone; leaves when dropped.
-pub struct Alone(Member);
+pub struct Alone(Member, Turn);
 
 impl Gate {
     /// The gate of this logical unit, which has no other.
     pub fn new(lu: Arc<Lu>) -> Gate {
         Gate {
             lu,
-            closed: AtomicBool::default(),
-            occupied: AtomicBool::default(),
+            turn: AtomicU64::new(OVER),
             opened: Event::new(),
             vacated: Event::new(),
             drained: Event::new(),
@@ -124,27 +161,110 @@ impl Gate {
         }
     }
 
-    /// Who looked whether it could be alone, could not: those who saw it looking may go on.
-    fn vacate(&self) {
-        self.occupied.store(false, SeqCst);
-        self.vacated.notify(1);
+    fn is_in(&self, phase: u64) -> bool {
+        self.turn.load(SeqCst) & PHASE == phase
     }
 
-    /// Marks every count: nobody enters from here on. The caller has closed the gate.
+    /// Begins the next turn, which is occupied, if the word is still this one.
+    fn begin_after(&self, word: u64) -> Option<Turn> {
+        let turn = Turn::after(word);
+        self.turn.compare_exchange(word, turn.at(OCCUPIED), SeqCst, SeqCst).ok().map(|_| turn)
+    }
+
+    /// Closes the gate to be alone, in turn with others who want to.
+    async fn close(&self) -> Turn {
+        loop {
+            let word = self.turn.load(SeqCst);
+            if word & PHASE == OVER
+                && let Some(turn) = self.begin_after(word)
+            {
+                return turn;
+            }
+            let opened = self.opened.listen();
+            if !self.is_in(OVER) {
+                self.wait(opened).await;
+            }
+        }
+    }
+
+    /// Goes on with a turn that waits. False: another core has ended it.
+    fn occupy(&self, turn: Turn) -> bool {
+        self.turn.compare_exchange(turn.at(WAITS), turn.at(OCCUPIED), SeqCst, SeqCst).is_ok()
+    }
+
+    /// Who looked whether it could be alone, could not: those who saw it looking may go on.
+    fn vacate(&self, turn: Turn) {
+        self.turn.store(turn.at(WAITS), SeqCst);
+        wake_next(&self.vacated);
+    }
+
+    /// Waits until everybody has left, in an occupied turn. False: another core has ended it.
+    async fn drain(&self, turn: Turn) -> bool {
+        loop {
+            if self.is_empty() {
+                return true;
+            }
+            self.vacate(turn);
+            // Not occupied meanwhile: HEAD OF QUEUE would be stopped by it each time somebody leaves.
+            self.until_empty(turn).await;
+            if !self.occupy(turn) {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until everybody has left, or another core has ended the turn.
+    async fn until_empty(&self, turn: Turn) {
+        loop {
+            let drained = self.drained.listen();
+            if self.is_empty() || self.turn.load(SeqCst) != turn.at(WAITS) {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// Marks every count: nobody enters from here on. The caller occupies the turn.
     fn mark(&self) {
         for part in self.lu.all_parts() {
             part.gate.fetch_or(CLOSED, SeqCst);
         }
     }
 
-    fn open(&self) {
+    /// Ends an occupied turn.
+    fn open(&self, turn: Turn) {
         for part in self.lu.all_parts() {
             part.gate.fetch_and(!CLOSED, SeqCst);
         }
-        self.occupied.store(false, SeqCst);
-        self.closed.store(false, SeqCst);
-        self.vacated.notify(1);
-        self.opened.notify(1);
+        self.turn.store(turn.at(OVER), SeqCst);
+        wake_next(&self.vacated);
+        wake_next(&self.opened);
+    }
+
+    /// Waits to be woken, for a while at most. If somebody could have been alone all the time and was not, its core is
+    /// held up: its turn ends.
+    async fn wait(&self, woken: EventListener) {
+        let before = self.could_be_alone();
+        let is_woken = timeout(LOOK, woken).await.is_ok();
+        if let (false, Some(word)) = (is_woken, before)
+            && self.could_be_alone() == before
+        {
+            self.end_for_another(word);
+        }
+    }
+
+    /// The word of a turn that waits, and does not have to.
+    fn could_be_alone(&self) -> Option<u64> {
+        let word = self.turn.load(SeqCst);
+        (word & PHASE == WAITS && self.is_empty()).then_some(word)
+    }
+
+    /// Ends the turn of a core that is held up: by one of its own, so that both do not open the gate.
+    fn end_for_another(&self, word: u64) {
+        if let Some(turn) = self.begin_after(word) {
+            self.open(turn);
+            self.drained.notify(usize::MAX);
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -178,7 +298,7 @@ impl Member {
         while !self.try_enter() {
             let opened = self.gate.opened.listen();
             if self.part().gate.load(SeqCst) & CLOSED != 0 {
-                opened.await;
+                self.gate.wait(opened).await;
                 waited = true;
             }
         }
@@ -200,14 +320,14 @@ impl Member {
         let mut waited = false;
         loop {
             self.part().gate.fetch_add(1, SeqCst);
-            if !self.gate.occupied.load(SeqCst) {
+            if !self.gate.is_in(OCCUPIED) {
                 pass_on(&self.gate.vacated, waited);
                 return Shared(self.clone());
             }
             self.leave();
             let vacated = self.gate.vacated.listen();
-            if self.gate.occupied.load(SeqCst) {
-                vacated.await;
+            if self.gate.is_in(OCCUPIED) {
+                self.gate.wait(vacated).await;
                 waited = true;
             }
         }
@@ -215,26 +335,14 @@ impl Member {
 
     /// Closes the gate, in turn with others who want to, and waits until everybody has left.
     pub async fn enter_alone(&self) -> Alone {
-        while self.gate.closed.swap(true, SeqCst) {
-            let opened = self.gate.opened.listen();
-            if self.gate.closed.load(SeqCst) {
-                opened.await;
-            }
-        }
-        // Made before the wait, so that the gate opens again should this future be dropped.
-        let alone = Alone(self.clone());
-        self.gate.mark();
         loop {
-            let drained = self.gate.drained.listen();
-            // First without a mark: HEAD OF QUEUE would be stopped by it each time somebody leaves.
-            if self.gate.is_empty() {
-                self.gate.occupied.store(true, SeqCst);
-                if self.gate.is_empty() {
-                    return alone;
-                }
-                self.gate.vacate();
+            let turn = self.gate.close().await;
+            // Made before the wait, so that the gate opens again should this future be dropped.
+            let alone = Alone(self.clone(), turn);
+            self.gate.mark();
+            if self.gate.drain(turn).await {
+                return alone;
             }
-            drained.await;
         }
     }
 }
@@ -247,190 +355,12 @@ impl Drop for Shared {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        self.0.gate.open();
+        let Alone(Member { gate, .. }, turn) = self;
+        if gate.turn.load(SeqCst) == turn.at(OCCUPIED) || gate.occupy(*turn) {
+            gate.open(*turn);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::Future;
-    use std::pin::pin;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::{Context, Poll, Waker};
-
-    fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
-        f.poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    /// A gate, and the places of two cores.
-    fn gate() -> (Arc<Gate>, Member, Member) {
-        let gate = Arc::new(Gate::new(crate::exec::tests::lu(true)));
-        let other = std::thread::spawn(Shard::mine).join().expect("a shard");
-        let (a, b) = (gate.member(Shard::mine()), gate.member(other));
-        (gate, a, b)
-    }
-
-    #[test]
-    fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
-        let (_, a, b) = gate();
-        assert!(a.try_enter() && b.try_enter());
-        let mut alone = pin!(a.enter_alone());
-        assert!(poll(alone.as_mut()).is_pending());
-        assert!(!b.try_enter(), "the gate is closed to new ones");
-        assert!(poll(pin!(b.enter_ahead())).is_ready(), "but not to HEAD OF QUEUE");
-        a.leave();
-        assert!(poll(alone.as_mut()).is_pending());
-        b.leave();
-        let Poll::Ready(held) = poll(alone.as_mut()) else { panic!("everybody has left") };
-        let mut waiting = pin!(b.enter());
-        assert!(poll(waiting.as_mut()).is_pending());
-        let mut next = pin!(a.enter());
-        assert!(poll(next.as_mut()).is_pending());
-        drop(held);
-        assert!(poll(waiting.as_mut()).is_ready());
-        assert!(poll(next.as_mut()).is_ready(), "the first in line wakes the second");
-    }
-
-    #[test]
-    fn a_dropped_wait_opens_the_gate_again() {
-        let (_, a, b) = gate();
-        assert!(a.try_enter());
-        {
-            let mut alone = pin!(b.enter_alone());
-            assert!(poll(alone.as_mut()).is_pending());
-        }
-        assert!(a.try_enter());
-    }
-
-    #[test]
-    fn all_who_are_inside_on_one_core_are_waited_for() {
-        let (gate, a, b) = gate();
-        let beside = gate.member(b.shard);
-        assert!(b.try_enter() && beside.try_enter());
-        let mut alone = pin!(a.enter_alone());
-        assert!(poll(alone.as_mut()).is_pending());
-        b.leave();
-        assert!(poll(alone.as_mut()).is_pending());
-        beside.leave();
-        assert!(poll(alone.as_mut()).is_ready());
-    }
-
-    /// Who passes a closed gate waits for one who is alone, not for the next who only wants to be.
-    #[test]
-    fn head_of_queue_does_not_wait_for_who_waits() {
-        let (gate, a, b) = gate();
-        let [c, d] = [a.shard, b.shard].map(|shard| gate.member(shard));
-        let Poll::Ready(held) = poll(pin!(a.enter_alone())) else { panic!("nobody is there") };
-        let mut next = pin!(b.enter_alone());
-        assert!(poll(next.as_mut()).is_pending());
-        let [mut ahead, mut another] = [Box::pin(c.enter_ahead()), Box::pin(c.enter_ahead())];
-        assert!(poll(ahead.as_mut()).is_pending() && poll(another.as_mut()).is_pending());
-        drop(held);
-        assert!(d.try_enter());
-        assert!(poll(next.as_mut()).is_pending(), "it waits for the one that slipped in");
-        assert!(poll(ahead.as_mut()).is_ready());
-        assert!(poll(another.as_mut()).is_ready(), "the first in line wakes the second");
-    }
-
-    /// Two that want to be alone in one gate and beside others in the other, and come to their first gates at
-    /// the same time.
-    #[test]
-    fn several_gates_are_taken_in_one_order() {
-        let [(_, a0, b0), (_, a1, b1)] = [(); 2].map(|()| gate());
-        let (a, b, held) = ([a0.clone(), a1.clone()], [b0, b1], [a0, a1]);
-        let [first, second] = held.each_ref().map(|m| match poll(pin!(m.enter_alone())) {
-            Poll::Ready(alone) => alone,
-            Poll::Pending => panic!("nobody is there"),
-        });
-        let wanted = [
-            vec![(a[0].clone(), Entry::Alone), (a[1].clone(), Entry::Beside)],
-            vec![(b[1].clone(), Entry::Alone), (b[0].clone(), Entry::Beside), (b[1].clone(), Entry::Beside)],
-        ];
-        let [mut there, mut back] = wanted.map(|wanted| Box::pin(enter_all(wanted)));
-        assert!(poll(there.as_mut()).is_pending() && poll(back.as_mut()).is_pending());
-        drop(first);
-        assert!(poll(there.as_mut()).is_pending() && poll(back.as_mut()).is_pending());
-        drop(second);
-        let (one, other) = match (poll(back.as_mut()), poll(there.as_mut())) {
-            (Poll::Ready(inside), Poll::Pending) => (inside, there),
-            (Poll::Pending, Poll::Ready(inside)) => (inside, back),
-            (Poll::Pending, Poll::Pending) => panic!("they wait for each other"),
-            _ => panic!("each of them wants to be alone"),
-        };
-        assert_eq!(one.len(), 2, "each gate once");
-        drop(one);
-        let mut other = other;
-        assert!(poll(other.as_mut()).is_ready());
-    }
-
-    const ROUNDS: usize = 3_000;
-
-    /// Runs a work on as many threads as it has numbers, all at the same time; each of them ends.
-    fn all_end(numbers: std::ops::Range<usize>, work: impl Fn(usize) + Send + Sync + 'static) {
-        let (work, begin) = (Arc::new(work), Arc::new(std::sync::Barrier::new(numbers.len())));
-        let (done, ended) = flume::unbounded();
-        for number in numbers.clone() {
-            let (work, begin, done) = (work.clone(), begin.clone(), done.clone());
-            std::thread::spawn(move || {
-                begin.wait();
-                work(number);
-                let _ = done.send(());
-            });
-        }
-        for _ in numbers {
-            ended.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody sleeps for ever");
-        }
-    }
-
-    fn wait<T>(work: impl Future<Output = T>) -> T {
-        compio::runtime::Runtime::new().expect("a runtime").block_on(work)
-    }
-
-    /// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time.
-    #[test]
-    fn head_of_queue_is_not_stopped_by_a_look() {
-        let (gate, alone, stays) = gate();
-        assert!(stays.try_enter());
-        let exclusive = std::thread::spawn(move || wait(async move { drop(alone.enter_alone().await) }));
-        while stays.try_enter() {
-            stays.leave();
-            std::thread::yield_now();
-        }
-        all_end(0..2, {
-            let gate = gate.clone();
-            move |_| {
-                let member = gate.member(Shard::mine());
-                wait(async {
-                    for _ in 0..ROUNDS {
-                        drop(member.enter_ahead().await);
-                        std::thread::yield_now();
-                    }
-                });
-            }
-        });
-        stays.leave();
-        exclusive.join().expect("it was alone at last");
-    }
-
-    /// Whoever is alone is alone, and everybody gets in, in whatever way.
-    #[test]
-    fn nobody_is_left_behind() {
-        let ((gate, ..), inside) = (gate(), AtomicUsize::new(0));
-        all_end(0..4, move |number| {
-            let member = gate.member(Shard::mine());
-            wait(async {
-                for round in number..number + ROUNDS {
-                    let entry = [Entry::Beside, Entry::Ahead, Entry::Alone][round % 3];
-                    let held = member.step_in(entry).await;
-                    let others = inside.fetch_add(1, SeqCst);
-                    assert!(entry != Entry::Alone || others == 0);
-                    std::thread::yield_now();
-                    assert!(entry != Entry::Alone || inside.load(SeqCst) == 1);
-                    inside.fetch_sub(1, SeqCst);
-                    drop(held);
-                }
-            });
-        });
-    }
-}
+mod tests;

@@ -142,40 +142,44 @@ const FIRST: u64 = 2;
 
 #[test]
 fn a_copy_waits_for_who_is_alone_at_either_end() {
-    for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let units = units();
-        let session = Session::new(&units, (own, Entry::Beside));
-        let other = units[alone].gate.member(Shard::mine());
-        let held = now(other.enter_alone());
-        let mut copy = pin!(session.copy(0));
-        assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
-        assert_eq!(parts(&units[1]), [0; 3]);
-        drop(held);
-        assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(Outcome::Good))));
-        assert_eq!(parts(&units[1]), [7; 3]);
-    }
+    wait(async {
+        for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let units = units();
+            let session = Session::new(&units, (own, Entry::Beside));
+            let other = units[alone].gate.member(Shard::mine());
+            let held = now(other.enter_alone());
+            let mut copy = pin!(session.copy(0));
+            assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
+            assert_eq!(parts(&units[1]), [0; 3]);
+            drop(held);
+            assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(Outcome::Good))));
+            assert_eq!(parts(&units[1]), [7; 3]);
+        }
+    });
 }
 
 /// COMPARE AND WRITE gets in between two steps, and during none.
 #[test]
 fn who_wants_to_be_alone_waits_for_one_step() {
-    for place in [0, 1] {
-        let units = units();
-        let other = units[place].gate.member(Shard::mine());
-        let mut alone = Box::pin(other.enter_alone());
-        let wants = |asked| {
-            if asked == FIRST {
-                assert!(poll(alone.as_mut()).is_pending(), "the copy is inside");
+    wait(async {
+        for place in [0, 1] {
+            let units = units();
+            let other = units[place].gate.member(Shard::mine());
+            let mut alone = Box::pin(other.enter_alone());
+            let wants = |asked| {
+                if asked == FIRST {
+                    assert!(poll(alone.as_mut()).is_pending(), "the copy is inside");
+                }
+            };
+            {
+                let session = Session::new(&units, (0, Entry::Beside)).then(wants);
+                let mut copy = pin!(session.copy(0));
+                assert!(poll(copy.as_mut()).is_pending(), "after the first step it waits");
+                assert_eq!(parts(&units[1]), [7, 0, 0]);
             }
-        };
-        {
-            let session = Session::new(&units, (0, Entry::Beside)).then(wants);
-            let mut copy = pin!(session.copy(0));
-            assert!(poll(copy.as_mut()).is_pending(), "after the first step it waits");
-            assert_eq!(parts(&units[1]), [7, 0, 0]);
+            assert!(poll(alone.as_mut()).is_ready());
         }
-        assert!(poll(alone.as_mut()).is_ready());
-    }
+    });
 }
 
 /// An ORDERED copy is one command to those of its own logical unit.
@@ -238,21 +242,23 @@ fn a_copy_ends_where_a_medium_becomes_another_one() {
 
 #[test]
 fn an_aborted_copy_ends_between_two_steps() {
-    let units = units();
-    let other = units[1].gate.member(Shard::mine());
-    let alone = RefCell::new(Box::pin(other.enter_alone()));
-    let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
-        if asked == FIRST {
-            assert!(poll(alone.borrow_mut().as_mut()).is_pending());
-        }
+    wait(async {
+        let units = units();
+        let other = units[1].gate.member(Shard::mine());
+        let alone = RefCell::new(Box::pin(other.enter_alone()));
+        let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
+            if asked == FIRST {
+                assert!(poll(alone.borrow_mut().as_mut()).is_pending());
+            }
+        });
+        let mut copy = pin!(session.copy(0));
+        assert!(poll(copy.as_mut()).is_pending(), "the second step waits for who wants to be alone");
+        let Poll::Ready(held) = poll(alone.borrow_mut().as_mut()) else { panic!("nobody is inside") };
+        session.aborted.set(true);
+        drop(held);
+        assert!(matches!(poll(copy.as_mut()), Poll::Ready(Err(f)) if f.status == Status::TaskAborted));
+        assert_eq!(parts(&units[1]), [7, 0, 0]);
     });
-    let mut copy = pin!(session.copy(0));
-    assert!(poll(copy.as_mut()).is_pending(), "the second step waits for who wants to be alone");
-    let Poll::Ready(held) = poll(alone.borrow_mut().as_mut()) else { panic!("nobody is inside") };
-    session.aborted.set(true);
-    drop(held);
-    assert!(matches!(poll(copy.as_mut()), Poll::Ready(Err(f)) if f.status == Status::TaskAborted));
-    assert_eq!(parts(&units[1]), [7, 0, 0]);
 }
 
 /// What a thread does with both logical units, at the one of this number, in a round.
