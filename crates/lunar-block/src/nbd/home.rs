@@ -3,7 +3,7 @@
 use super::machine::{Ask, Ended, Machine, Waiter};
 use super::receive::{Broken, Receiver};
 use event_listener::Event;
-use lunar_runtime::{Stream, either};
+use lunar_runtime::{SendPump, SendSide, Stream, either};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
@@ -23,11 +23,8 @@ pub struct Home {
     stream: Stream,
     /// For messages.
     name: String,
-    /// The receiving loop flushes when it is done.
-    in_turn: Cell<bool>,
-    flushing: Cell<bool>,
-    /// Somebody waits until the socket takes more.
-    writing: Cell<bool>,
+    /// Sends what waits.
+    pump: SendPump,
     /// Why the connection ends, if it is our doing.
     broken: RefCell<Option<Broken>>,
     /// The connection is gone.
@@ -66,9 +63,7 @@ pub fn settle(
         machine: RefCell::new(machine),
         stream,
         name,
-        in_turn: Cell::new(false),
-        flushing: Cell::new(false),
-        writing: Cell::new(false),
+        pump: SendPump::default(),
         broken: RefCell::default(),
         over: Cell::new(false),
         ended: Event::new(),
@@ -123,10 +118,8 @@ async fn live(home: Rc<Home>, mut receiver: Receiver, place: usize) {
             break broken;
         }
         // Those whose commands have ended go on first: what they ask for leaves together.
-        home.in_turn.set(true);
-        lunar_runtime::after_others().await;
-        home.in_turn.set(false);
-        home.flush();
+        home.pump.gather().await;
+        SendPump::flush(&home);
     };
     let broken = home.broken.take().unwrap_or(broken);
     home.over.set(true);
@@ -139,48 +132,8 @@ async fn live(home: Rc<Home>, mut receiver: Receiver, place: usize) {
 impl Home {
     fn accept(self: &Rc<Self>, ask: Ask, waiter: Waiter) -> Result<u64, Box<Ended>> {
         let cookie = self.machine.borrow_mut().submit(ask, waiter)?;
-        self.flush_soon();
+        SendPump::flush_soon(self);
         Ok(cookie)
-    }
-
-    /// Flushes after whatever else is ready to run: requests of several tasks leave together.
-    fn flush_soon(self: &Rc<Self>) {
-        if self.in_turn.get() || self.flushing.replace(true) {
-            return;
-        }
-        let me = self.clone();
-        lunar_runtime::spawn(async move {
-            me.flushing.set(false);
-            me.flush();
-        });
-    }
-
-    /// Sends what waits; what the socket does not take now follows as soon as it does.
-    fn flush(self: &Rc<Self>) {
-        if self.writing.get() {
-            return;
-        }
-        match self.send() {
-            Ok(true) => {}
-            Ok(false) => {
-                self.writing.set(true);
-                lunar_runtime::spawn(write(self.clone()));
-            }
-            Err(e) => self.give_up(e),
-        }
-    }
-
-    fn send(&self) -> io::Result<bool> {
-        let mut machine = self.machine.borrow_mut();
-        let sent = machine.out.flush(&self.stream);
-        machine.settle();
-        sent
-    }
-
-    /// Ends the connection from our side: the receiving loop finds it closed.
-    fn give_up(&self, e: io::Error) {
-        self.broken.borrow_mut().get_or_insert(e.into());
-        self.stream.shutdown(Shutdown::Both);
     }
 
     /// Tells the server that nothing more will come, and waits for a while until it closes.
@@ -190,23 +143,32 @@ impl Home {
             return;
         }
         self.machine.borrow_mut().leave();
-        self.flush();
+        SendPump::flush(self);
         either(ended, compio::time::sleep(FAREWELL)).await;
         self.stream.shutdown(Shutdown::Both);
     }
 }
 
-async fn write(home: Rc<Home>) {
-    let end = loop {
-        match home.stream.writable().await.and_then(|()| home.send()) {
-            Ok(false) => {}
-            end => break end,
-        }
-    };
-    home.writing.set(false);
-    match end {
-        Ok(_) => home.flush(),
-        Err(e) => home.give_up(e),
+impl SendSide for Home {
+    fn pump(&self) -> &SendPump {
+        &self.pump
+    }
+
+    fn try_flush(&self) -> io::Result<bool> {
+        let mut machine = self.machine.borrow_mut();
+        let sent = machine.out.flush(&self.stream);
+        machine.settle();
+        sent
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        self.stream.writable().await
+    }
+
+    /// Ends the connection from our side: the receiving loop finds it closed.
+    fn lost(&self, why: io::Error) {
+        self.broken.borrow_mut().get_or_insert(why.into());
+        self.stream.shutdown(Shutdown::Both);
     }
 }
 
