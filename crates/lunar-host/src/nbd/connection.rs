@@ -8,8 +8,9 @@ use event_listener::Event;
 use lunar_block::Backend;
 use lunar_proto::nbd::Terms;
 use lunar_runtime::out::Out;
-use lunar_runtime::{Buf, PeerState, Pool, Stream, either};
-use std::cell::{Cell, OnceCell, RefCell};
+use lunar_runtime::{Buf, PeerState, Pool, SendPump, SendSide, Stream, either};
+use std::cell::{OnceCell, RefCell};
+use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,10 +41,8 @@ pub(super) struct Connection {
     changed: Event,
     /// The client is gone.
     gone: Event,
-    /// Somebody waits until more can be sent.
-    writing: Cell<bool>,
-    /// A flush is on its way.
-    flushing: Cell<bool>,
+    /// Sends what waits.
+    pump: SendPump,
     /// A closed connection ends with the client's leave.
     leave: OnceCell<bool>,
 }
@@ -85,7 +84,7 @@ impl Drop for InFlight {
         state.changing -= usize::from(self.changes);
         drop(state);
         self.conn.changed.notify(usize::MAX);
-        self.conn.flush_soon();
+        SendPump::flush_soon(&self.conn);
     }
 }
 
@@ -115,8 +114,7 @@ impl Connection {
             state: RefCell::new(state),
             changed: Event::new(),
             gone: Event::new(),
-            writing: Cell::new(false),
-            flushing: Cell::new(false),
+            pump: SendPump::default(),
             leave: OnceCell::new(),
         })
     }
@@ -140,15 +138,14 @@ impl Connection {
     /// Sends the last answers and closes.
     pub(super) async fn leave(self: &Rc<Self>) {
         self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
-        self.flush();
-        let _ = compio::time::timeout(FAREWELL, self.wait_until(|conn| !conn.writing.get())).await;
+        let _ = compio::time::timeout(FAREWELL, SendPump::flushed(self)).await;
         self.stream.shutdown(Shutdown::Both);
     }
 
     async fn wind_down(&self, stopping: impl Future<Output = ()>) -> Result<(), Broken> {
         stopping.await;
         self.state.borrow_mut().stopping = true;
-        self.wait_until(|conn| conn.state.borrow().in_flight == 0 && !conn.writing.get()).await;
+        self.wait_until(|conn| conn.state.borrow().in_flight == 0 && !conn.pump.is_blocked()).await;
         Ok(())
     }
 
@@ -156,7 +153,7 @@ impl Connection {
     async fn receive(self: &Rc<Self>, mut receiver: Receiver, turn: &Turn<'_>) -> Result<(), Broken> {
         let mut next = receiver.resume(&mut Requests(self))?;
         loop {
-            self.flush();
+            SendPump::flush(self);
             next = match next {
                 Received::End => return Ok(()),
                 Received::More => {
@@ -256,36 +253,23 @@ impl Connection {
             _ => self.pool.try_get(len),
         }
     }
+}
 
-    /// Sends what waits; what the socket does not take now follows as soon as it does.
-    fn flush(self: &Rc<Self>) {
-        if self.writing.get() {
-            return;
-        }
-        let sent = self.state.borrow_mut().replies.out.flush(&self.stream);
-        match sent {
-            Ok(true) => {}
-            Ok(false) => {
-                self.writing.set(true);
-                lunar_runtime::spawn(write(self.clone()));
-            }
-            Err(_) => self.lost(),
-        }
+impl SendSide for Connection {
+    fn pump(&self) -> &SendPump {
+        &self.pump
     }
 
-    /// Flushes after whatever else is ready to run: answers of several requests leave together.
-    fn flush_soon(self: &Rc<Self>) {
-        if !self.flushing.replace(true) {
-            let me = self.clone();
-            lunar_runtime::spawn(async move {
-                me.flushing.set(false);
-                me.flush();
-            });
-        }
+    fn try_flush(&self) -> io::Result<bool> {
+        self.state.borrow_mut().replies.out.flush(&self.stream)
     }
 
-    /// Nothing can be sent any more. What waits is dropped: it must not keep the connection from its end.
-    fn lost(&self) {
+    async fn writable(&self) -> io::Result<()> {
+        self.stream.writable().await
+    }
+
+    /// What waits is dropped: it must not keep the connection from its end.
+    fn lost(&self, _: io::Error) {
         let mut state = self.state.borrow_mut();
         state.replies.out = Out::default();
         state.lost = true;
@@ -294,24 +278,10 @@ impl Connection {
         self.gone.notify(usize::MAX);
         self.stream.shutdown(Shutdown::Both);
     }
-}
 
-async fn write(conn: Rc<Connection>) {
-    loop {
-        let ready = conn.stream.writable().await;
-        let sent = ready.and_then(|()| conn.state.borrow_mut().replies.out.flush(&conn.stream));
-        conn.changed.notify(usize::MAX);
-        match sent {
-            Ok(false) => {}
-            Ok(true) => break,
-            Err(_) => {
-                conn.lost();
-                break;
-            }
-        }
+    fn progressed(&self) {
+        self.changed.notify(usize::MAX);
     }
-    conn.writing.set(false);
-    conn.changed.notify(usize::MAX);
 }
 
 /// A connection as its receiver sees it.
@@ -329,7 +299,7 @@ impl Sink for Requests<'_> {
     fn take(&mut self, arrived: Arrived<'_>) -> Taken {
         let taken = super::execute::take(self.0, arrived);
         if self.0.state.borrow().replies.out.waiting() >= WARM {
-            self.0.flush();
+            SendPump::flush(self.0);
         }
         taken
     }
