@@ -1,7 +1,7 @@
 //! The loop of a session: receive all that is there, let those go on whose commands have ended, send all that
 //! they want to send, at once.
 
-use super::carrier::{Incoming, Line};
+use super::carrier::Incoming;
 use super::home::{self, Home, Mail};
 use super::patience::Patience;
 use super::task::{State, Task, Waiter};
@@ -9,7 +9,9 @@ use super::{checks, demand, escalate, leave, recover};
 use crate::connect::Connected;
 use crate::{Error, Kind};
 use lunar_runtime::iscsi::receive::Received;
+use lunar_runtime::{SendPump, SendSide};
 use std::fmt::Display;
+use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -120,44 +122,20 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
             Ok(Received::End) => return home.why_it_ended(),
             Err(e) => return home.why_it_ended_by(&e),
         }
-        home.in_turn.set(true);
-        lunar_runtime::after_others().await;
-        home.in_turn.set(false);
+        home.pump.gather().await;
     }
 }
 
 impl Home {
-    /// Sends what waits; what the socket does not take now follows as soon as it does.
+    /// See [`SendPump::flush`].
     pub fn flush(self: &Rc<Self>) {
-        if self.writing.get() {
-            return;
-        }
-        let Some(stream) = self.stream.borrow().clone() else { return };
-        let mut machine = self.machine.borrow_mut();
-        let sent = machine.out.flush(&stream);
-        machine.settle();
-        drop(machine);
-        match sent {
-            Ok(true) => {}
-            Ok(false) => {
-                self.writing.set(true);
-                lunar_runtime::spawn(write(self.clone(), stream));
-            }
-            Err(e) => self.give_up_connection(Error::new(Kind::Lost, e.to_string())),
-        }
+        SendPump::flush(self);
     }
 
-    /// Flushes after whatever else is ready to run: commands of several tasks leave together.
+    /// See [`SendPump::flush_soon`].
     #[inline]
     pub fn flush_soon(self: &Rc<Self>) {
-        if self.in_turn.get() || self.flushing.replace(true) {
-            return;
-        }
-        let me = self.clone();
-        lunar_runtime::spawn(async move {
-            me.flushing.set(false);
-            me.flush();
-        });
+        SendPump::flush_soon(self);
     }
 
     /// Ends the connection from our side: the receiving loop finds it closed. What the kernel has not delivered
@@ -222,30 +200,29 @@ impl Home {
     }
 }
 
-async fn write(home: Rc<Home>, stream: Rc<Line>) {
-    let mut lost = None;
-    loop {
-        let ready = stream.writable().await;
-        let mut machine = home.machine.borrow_mut();
-        let current = home.stream.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &stream));
-        if !current {
-            break;
-        }
-        let sent = ready.and_then(|()| machine.out.flush(&stream));
-        machine.settle();
-        match sent {
-            Ok(false) => {}
-            Ok(true) => break,
-            Err(e) => {
-                lost = Some(Error::new(Kind::Lost, e.to_string()));
-                break;
-            }
-        }
+impl SendSide for Home {
+    fn pump(&self) -> &SendPump {
+        &self.pump
     }
-    home.writing.set(false);
-    match lost {
-        Some(why) => home.give_up_connection(why),
-        None => home.flush(),
+
+    fn try_flush(&self) -> io::Result<bool> {
+        let Some(stream) = self.stream.borrow().clone() else { return Ok(true) };
+        let mut machine = self.machine.borrow_mut();
+        let sent = machine.out.flush(&stream);
+        machine.settle();
+        sent
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        let Some(stream) = self.stream.borrow().clone() else { return Ok(()) };
+        let ready = stream.writable().await;
+        let is_current = self.stream.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &stream));
+        // The end of an earlier connection is not that of the current one.
+        if is_current { ready } else { Ok(()) }
+    }
+
+    fn lost(&self, why: io::Error) {
+        self.give_up_connection(Error::new(Kind::Lost, why.to_string()));
     }
 }
 

@@ -11,6 +11,7 @@ use crate::connect::Goal;
 use crate::{Command, Error, Finished, Kind, Options};
 use event_listener::Event as Bell;
 use lunar_block::range::Hold;
+use lunar_runtime::SendPump;
 use lunar_wire::iscsi::request::Function;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -68,11 +69,8 @@ pub struct Home {
     pub leaving: Cell<bool>,
     /// Rings when a command ends, the connection changes, or the session is to end.
     pub bell: Bell,
-    /// The receiving loop flushes when it is done.
-    pub in_turn: Cell<bool>,
-    pub flushing: Cell<bool>,
-    /// Somebody waits until the socket takes more.
-    pub writing: Cell<bool>,
+    /// Sends what waits.
+    pub pump: SendPump,
     /// A recovery of a command is under way.
     pub escalating: Cell<bool>,
 }
@@ -136,9 +134,7 @@ impl Home {
             parted: Cell::new(false),
             leaving: Cell::new(false),
             bell: Bell::new(),
-            in_turn: Cell::new(false),
-            flushing: Cell::new(false),
-            writing: Cell::new(false),
+            pump: SendPump::default(),
             escalating: Cell::new(false),
         })
     }
