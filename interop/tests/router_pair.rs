@@ -30,10 +30,10 @@ struct World {
 fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
     let (own, other) = (ports[at], ports[1 - at]);
     format!(
-        "[[portal_group]]\ntag = {}\nportals = [\"127.0.0.1:{own}\"]\n[router.r1]\nhold_s = 3\n\
+        "[[portal_group]]\ntag = {}\nportals = [\"127.0.0.1:{own}\"]\n[router.r1]\npath_loss_timeout_s = 3\n\
          [router.r1.upstream.u]\nurls = [\"iscsi://{upstream}/{TARGET}\"]\n\
          [[router.r1.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"u\"\naccess = \"all\"\n\
-         [router.r1.pair]\npeer = \"127.0.0.1:{other}\"\ngroup = {}\nprefer = {}\n",
+         [router.r1.failover]\npeer = \"127.0.0.1:{other}\"\ngroup = {}\nprefer = {}\n",
         at + 1,
         2 - at,
         at == 0,

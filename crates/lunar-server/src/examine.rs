@@ -249,8 +249,8 @@ mod tests {
         let folder = Folder::new("examine-upstreams");
         folder.file("odd.img", vec![0; 5000], 0o600);
         let source = "[router.r.upstream]\na.file = \"none.img\"\nb.file = \"odd.img\"\n\
-            c = { sg = \"odd.img\", path = \"pass\" }\nd = { sg = \"none\", path = \"pass\" }\n\
-            e = { sg = \"/dev/null\", path = \"pass\" }\nf.urls = [\"iscsi://192.0.2.1/iqn.x:t/0\"]\n\
+            c = { sg = \"odd.img\", mode = \"passthrough\" }\nd = { sg = \"none\", mode = \"passthrough\" }\n\
+            e = { sg = \"/dev/null\", mode = \"passthrough\" }\nf.urls = [\"iscsi://192.0.2.1/iqn.x:t/0\"]\n\
             [[router.r.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:d\"\naccess = \"all\"\n\
             lun = [{ lun = 0, upstream = \"a\" }, { lun = 1, upstream = \"b\" }, { lun = 2, upstream = \"f\" }]\n";
         let config = parse(source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();

@@ -5,7 +5,9 @@ mod missing;
 pub use lunar_router::{Found, FoundLun, FoundTarget};
 pub use missing::{Missing, missing};
 
-use crate::config::router::{From, How, Map, Pair, Policy, Reach, RouterTarget, Upstream, UpstreamSource};
+use crate::config::router::{
+    Failover, From, Map, Mode, Policy, Reach, RouterTarget, Upstream, UpstreamSource,
+};
 use crate::config::{Config, Lun, Router, Share, Source, Target, iscsi_name};
 use crate::{Problem, identity};
 use lunar_initiator::multipath;
@@ -126,7 +128,7 @@ fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, 
         if first.1 || lun.is_block {
             twins.push(format!(
                 "{} and {place} are the same disk: a reservation of one does not hold on the other; {}",
-                first.0, "with path = \"pass\" for both it does"
+                first.0, "with mode = \"passthrough\" for both it does"
             ));
         }
         if lun.is_block {
@@ -293,13 +295,15 @@ fn routed(router: &Router, name: &str, there: &FoundTarget, number: u16) -> Opti
         target: there.name.clone(),
         lun: number,
     });
-    if let Some(why) = not_blocks(found).filter(|_| upstream.path == How::Block) {
-        tracing::warn!("{source} is not served: {why}; path = \"pass\" carries its commands as they are");
+    if let Some(why) = not_blocks(found).filter(|_| upstream.mode == Mode::Block) {
+        tracing::warn!(
+            "{source} is not served: {why}; mode = \"passthrough\" carries its commands as they are"
+        );
         return None;
     }
     // A pair has no way to take reservations of hosts along.
-    let reservable = router.pair.is_none();
-    let is_block = upstream.path == How::Block;
+    let reservable = router.failover.is_none();
+    let is_block = upstream.mode == Mode::Block;
     Some(Lun { reservable, is_block, ..as_found(upstream, found, source) })
 }
 
@@ -370,7 +374,7 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
         UpstreamSource::Local(_) => return None,
         UpstreamSource::Sg { path } => (Vec::new(), Vec::new(), routes::How::Device(path.clone())),
         UpstreamSource::Remote { urls } => {
-            let how = if upstream.path == How::Pass { routes::How::Pass } else { routes::How::Block };
+            let how = if upstream.mode == Mode::Passthrough { routes::How::Pass } else { routes::How::Block };
             let parsed = urls.iter().map(|url| url.url.clone()).collect();
             (parsed, urls.iter().map(|url| url.secret_text().to_owned()).collect(), how)
         }
@@ -381,8 +385,8 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
         Policy::LeastQueue | Policy::Alua => multipath::Policy::LeastQueue,
     };
     let known = lunar_router::upstream::Upstream::new(&router.name, name, urls);
-    let (hold, identity) = (router.hold, upstream.identity.clone());
-    let fence = router.pair.as_ref().map(|pair| key(router, pair));
+    let (hold, identity) = (router.path_loss_timeout, upstream.identity.clone());
+    let fence = router.failover.as_ref().map(|pair| key(router, pair));
     Some(Spec {
         upstream: lunar_router::upstream::Upstream { policy, hold, identity, fence, ..known },
         written,
@@ -393,7 +397,7 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
 /// The failover pairs of a configuration.
 pub fn pairs(config: &Config) -> Vec<pair::Spec> {
     let one = |router: &Router| {
-        let pair = router.pair.as_ref()?;
+        let pair = router.failover.as_ref()?;
         Some(pair::Spec {
             router: router.name.clone(),
             peer: pair.peer.clone(),
@@ -402,7 +406,7 @@ pub fn pairs(config: &Config) -> Vec<pair::Spec> {
             key: key(router, pair),
             seed: seed(router),
             initiator: pair.initiator.clone(),
-            hold: router.hold,
+            hold: router.path_loss_timeout,
         })
     };
     config.routers.iter().filter_map(one).collect()
@@ -415,7 +419,7 @@ fn seed(router: &Router) -> String {
 
 /// The reservation key: that of the configuration, or one made of the host's name, the instance and its portal
 /// groups.
-fn key(router: &Router, pair: &Pair) -> u64 {
+fn key(router: &Router, pair: &Failover) -> u64 {
     pair.key.unwrap_or_else(|| identity::key(&seed(router)))
 }
 

@@ -194,7 +194,7 @@ impl<S: Server> Service<S> {
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
         let (trial, events) = (Trial::default(), events.clone());
         // Commands wait no longer for what is away either.
-        let patience = config.routers.iter().map(|router| router.hold).max();
+        let patience = config.routers.iter().map(|router| router.path_loss_timeout).max();
         patience.iter().for_each(|patience| change::later(&events, *patience, Event::Found));
         let early_until = Instant::now() + patience.unwrap_or_default();
         let file = args.config.clone();

@@ -35,7 +35,7 @@ admin_socket = "/run/router-$1/admin.sock"
 tag = $1
 portals = ["10.9.0.$1:3260"]
 [router.r1]
-hold_s = 3
+path_loss_timeout_s = 3
 [router.r1.upstream.u]
 urls = ["iscsi://$STORAGE/$LIO"]
 [[router.r1.target]]
@@ -43,7 +43,7 @@ map = "target"
 name = "$IQN_PAIR"
 upstream = "u"
 access = "all"
-[router.r1.pair]
+[router.r1.failover]
 peer = "10.9.0.$2:3260"
 group = $2
 prefer = $([ "$1" = 2 ] && echo true || echo false)

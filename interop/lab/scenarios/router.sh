@@ -24,7 +24,7 @@ portals = ["$PORTAL"]
 urls = ["iscsi://127.0.0.1:3260/$LIO"]
 [router.r1.upstream.pass]
 urls = ["iscsi://127.0.0.1:3260/$LIO"]
-path = "pass"
+mode = "passthrough"
 [[router.r1.target]]
 map = "target"
 name = "$BLOCK"
@@ -48,7 +48,7 @@ admin_socket = "/run/router/admin.sock"
 listen = ["$PORTAL"]
 [router.r1.upstream.sg]
 sg = "$sg"
-path = "pass"
+mode = "passthrough"
 [[router.r1.target]]
 map = "lun"
 name = "$SG"

@@ -12,11 +12,11 @@ use crate::iscsi_test_cu::{Outcome, TOOL, compared, outcome};
 use crate::qemu;
 
 /// A router before the disk of a peer, which is LUN 0 of [`TARGET`]; it has two portals.
-fn before(peer: &Peer, path: &str) -> Server {
+fn before(peer: &Peer, mode: &str) -> Server {
     let url = peer.open("");
     let server = Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
-         [router.r1]\npath = \"{path}\"\n[router.r1.upstream.a]\nurls = [\"{}\"]\n\
+         [router.r1]\nmode = \"{mode}\"\n[router.r1.upstream.a]\nurls = [\"{}\"]\n\
          [[router.r1.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\n\
          lun = [{{ lun = 0, upstream = \"a\" }}]\n",
         url.trim_end_matches('?')
@@ -30,8 +30,8 @@ fn url(router: &Server, portal: usize) -> String {
     format!("iscsi://{}/{TARGET}/0", router.portals()[portal])
 }
 
-fn is_used_by_qemu(peer: &Peer, path: &str) {
-    let router = before(peer, path);
+fn is_used_by_qemu(peer: &Peer, mode: &str) {
+    let router = before(peer, mode);
     let (here, there) = (url(&router, 0), format!("iscsi://{}/{OPEN}/{}", peer.address(), peer.lun()));
     let writes = ["write -P 0x5a 0 8M", "write -P 0x33 1M 64k", "write -z 2M 1M", "flush"];
     let reads = ["read -P 0x5a 0 1M", "read -P 0x33 1M 64k", "read -P 0 2M 1M", "read -P 0x5a 3M 5M"];
@@ -43,7 +43,7 @@ fn is_used_by_qemu(peer: &Peer, path: &str) {
 fn qemu_through(peer: Option<Peer>) {
     if let Some(peer) = peer.filter(|_| tool::have(&qemu::TOOLS)) {
         is_used_by_qemu(&peer, "block");
-        is_used_by_qemu(&peer, "pass");
+        is_used_by_qemu(&peer, "passthrough");
     }
 }
 
@@ -89,9 +89,9 @@ fn direct(start: fn() -> Option<Peer>, name: &str) -> (Outcome, String) {
     outcome(name, &[at(peer.address()), at(peer.second())])
 }
 
-fn through(start: fn() -> Option<Peer>, path: &str, name: &str) -> (Outcome, String) {
+fn through(start: fn() -> Option<Peer>, mode: &str, name: &str) -> (Outcome, String) {
     let peer = start().expect("it was there");
-    let router = before(&peer, path);
+    let router = before(&peer, mode);
     outcome(name, &[url(&router, 0), url(&router, 1)])
 }
 
@@ -138,7 +138,7 @@ const IN_BLOCKS: [&str; 10] = [
 /// What upstream passes, it passes through the router; and what it does not, it does not.
 fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
-        compared(families, |name| direct(start, name), |name| through(start, "pass", name));
+        compared(families, |name| direct(start, name), |name| through(start, "passthrough", name));
     }
 }
 

@@ -152,7 +152,7 @@ fn what_a_host_asks_once_of_the_extents_of_a_disk_is_asked_once_upstream() {
 fn router_stop_fails_only_with_writes_not_flushed() {
     for (written, status) in [(false, 0), (true, 1)] {
         let mut storage = storage_of(&target(A, &disk(0, "a0")));
-        let mut router = router_to(&url(&storage, &format!("/{A}?recovery_timeout=1")), "path = \"block\"\n");
+        let mut router = router_to(&url(&storage, &format!("/{A}?recovery_timeout=1")), "mode = \"block\"\n");
         let mut host = session(router.portal(), T, &[0]);
         if written {
             host.write(0, &write10(0, 1), &[7; 512]).good();

@@ -44,10 +44,10 @@ fn a_difference_is_told_and_nothing_of_it_done() {
         (&"changed".into(), &"3".into(), &false.into())
     );
     assert!(!has_u(&router));
-    std::fs::write(&file, "[router.r1]\nhold_s = \"x\"\n").expect("written");
+    std::fs::write(&file, "[router.r1]\npath_loss_timeout_s = \"x\"\n").expect("written");
     for words in ["diff", "apply"] {
         let wrong = router.asked(&[words, &file]);
-        assert!(!wrong.ok() && wrong.said.contains("hold_s"), "{}", wrong.said);
+        assert!(!wrong.ok() && wrong.said.contains("path_loss_timeout_s"), "{}", wrong.said);
     }
 }
 
@@ -81,9 +81,9 @@ fn what_is_not_confirmed_goes_by_itself_and_what_is_stays() {
 /// configuration.
 fn alone_in_its_pair(storage: &Server) -> (Server, Raw, String) {
     let [own, peer] = [(); 2].map(|()| interop::ports::free());
-    let pair = format!("[router.r1.pair]\npeer = \"127.0.0.1:{peer}\"\ngroup = 2\nprefer = true\n");
+    let pair = format!("[router.r1.failover]\npeer = \"127.0.0.1:{peer}\"\ngroup = 2\nprefer = true\n");
     let rest = upstream("a", &url(storage, &format!("/{A}")), "") + &map_target(T, "a") + &pair;
-    let text = router_text("hold_s = 5\n", &rest).replace(":0\"", &format!(":{own}\""));
+    let text = router_text("path_loss_timeout_s = 5\n", &rest).replace(":0\"", &format!(":{own}\""));
     let router = Server::start(&text);
     let mut host = session(router.portal(), T, &[0, 3]);
     until("it serves", || reads(&mut host).then_some(()));
@@ -106,7 +106,8 @@ fn what_is_refused_disturbs_neither_a_pair_nor_its_upstream() {
     let storage = storage();
     let (router, mut host, text) = alone_in_its_pair(&storage);
     let missing = target(U, "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"missing.img\"\n");
-    let refused = file_of(&router, &(text.replace("hold_s = 5", "hold_s = 6") + &missing));
+    let refused =
+        file_of(&router, &(text.replace("path_loss_timeout_s = 5", "path_loss_timeout_s = 6") + &missing));
     let end = Instant::now() + Duration::from_secs(3);
     let said = router.asked(&["apply", &refused]);
     assert!(!said.ok() && said.said.contains("missing.img"), "{}", said.said);
@@ -122,7 +123,9 @@ fn an_upstream_that_is_to_be_used_in_another_way_is_from_then_on() {
     let (router, mut host, text) = alone_in_its_pair(&storage);
     let (direct, other) = (url(&storage, ""), format!("iscsi://{}", relay.address()));
     let both = format!("urls = [\"{direct}/{A}\", \"{other}/{A}\"]");
-    let text = text.replace("hold_s = 5", "hold_s = 6").replace(&format!("urls = [\"{direct}/{A}\"]"), &both);
+    let text = text
+        .replace("path_loss_timeout_s = 5", "path_loss_timeout_s = 6")
+        .replace(&format!("urls = [\"{direct}/{A}\"]"), &both);
     router.said(&["apply", &file_of(&router, &text)]);
     let is_used = || router.said(&["router", "paths"]).contains(&relay.address().to_string());
     until("it serves over the other path, too", || (reads(&mut host) && is_used()).then_some(()));

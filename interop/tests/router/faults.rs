@@ -84,9 +84,9 @@ fn via(relay: &Relay, query: &str) -> String {
 
 #[test]
 fn nothing_is_lost_when_upstream_dies_and_comes_back() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let mut storage = one_disk();
-        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        let router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
         under_writes(&router, || {
             for away in [0, 1500] {
                 storage.kill9();
@@ -100,9 +100,9 @@ fn nothing_is_lost_when_upstream_dies_and_comes_back() {
 
 #[test]
 fn nothing_is_lost_when_the_router_dies_and_comes_back() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let storage = one_disk();
-        let mut router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        let mut router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
         drop(session(router.portal(), T, &[0]));
         let child = begin(&router);
         router.kill9();
@@ -115,9 +115,9 @@ fn nothing_is_lost_when_the_router_dies_and_comes_back() {
 #[test]
 fn a_slow_upstream_only_makes_it_slow() {
     let slow = "filters = [{ kind = \"delay\", read_us = 20000, write_us = 50000 }]\n";
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let storage = storage_of(&target(A, &(disk(0, "a0") + slow)));
-        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        let router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
         under_writes(&router, || await_writes(&router, BLOCKS));
         assert!(!router.log().contains("no path is left"), "{}", router.log());
     }
@@ -125,10 +125,10 @@ fn a_slow_upstream_only_makes_it_slow() {
 
 #[test]
 fn nothing_is_lost_when_upstream_falls_silent() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let storage = one_disk();
         let relay = Relay::to(storage.portal());
-        let router = router_to(&via(&relay, QUICK), &format!("path = \"{path}\"\n"));
+        let router = router_to(&via(&relay, QUICK), &format!("mode = \"{mode}\"\n"));
         under_writes(&router, || {
             relay.silence();
             sleep(Duration::from_secs(3));
@@ -140,12 +140,12 @@ fn nothing_is_lost_when_upstream_falls_silent() {
 
 #[test]
 fn with_two_paths_one_may_always_be_cut() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let storage = one_disk();
         let relays = [(); 2].map(|()| Relay::to(storage.portal()));
         let [first, second] = [0, 1].map(|n: usize| via(&relays[n], QUICK));
         let urls = format!("[router.r1.upstream.a]\nurls = [\"{first}\", \"{second}\"]\n");
-        let head = format!("path = \"{path}\"\n");
+        let head = format!("mode = \"{mode}\"\n");
         let router = Server::start(&router_text(&head, &(urls + &map_target(T, "a"))));
         under_writes(&router, || {
             for relay in [&relays[0], &relays[1], &relays[0]] {
@@ -193,22 +193,22 @@ fn settled_read(raw: &mut Raw) -> (u32, Duration) {
 
 #[test]
 fn commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let mut storage = one_disk();
-        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\nhold_s = 2\n"));
+        let router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\npath_loss_timeout_s = 2\n"));
         let mut raw = session(router.portal(), T, &[0]);
         raw.write_blocks(0, 0, &pattern(4096, 3)).good();
         storage.kill9();
         let (sense, took) = timed_read(&mut raw);
-        assert_eq!(sense, TRANSITION, "{path}: {sense:06x} after {took:?}");
+        assert_eq!(sense, TRANSITION, "{mode}: {sense:06x} after {took:?}");
         let in_time = Duration::from_millis(1500)..Duration::from_secs(5);
-        assert!(in_time.contains(&took), "{path}: {took:?}");
+        assert!(in_time.contains(&took), "{mode}: {took:?}");
         for _ in 0..3 {
             let (sense, took) = settled_read(&mut raw);
-            assert_eq!(sense, TRANSITION, "{path}: {sense:06x}");
-            assert!(took < Duration::from_millis(500), "{path}: {took:?}");
+            assert_eq!(sense, TRANSITION, "{mode}: {sense:06x}");
+            assert!(took < Duration::from_millis(500), "{mode}: {took:?}");
         }
-        if path == "block" {
+        if mode == "block" {
             assert_eq!(r1(&router)["targets"][0]["luns"][0]["health"], "lost");
         }
         storage.restart();
@@ -233,10 +233,10 @@ fn a_command_that_takes_too_long_is_told_with_the_number_of_its_lun() {
 
 #[test]
 fn a_disk_in_the_place_of_another_gets_no_commands() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let text = |name: &str| format!("{HEAD}{}", target(A, &disk(0, name)));
         let mut storage = Server::start(&text("first"));
-        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        let router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
         let mut raw = session(router.portal(), T, &[0]);
         raw.write_blocks(0, 0, &pattern(4096, 4)).good();
         storage.kill9();
@@ -244,16 +244,16 @@ fn a_disk_in_the_place_of_another_gets_no_commands() {
         storage.restart();
         until("it is refused", || (settled_read(&mut raw).0 == MANUAL_INTERVENTION).then_some(()));
         let refused = raw.write_blocks(0, 0, &[1; 4096]);
-        assert!(refused.status != 0, "{path}: it is written on the wrong disk");
+        assert!(refused.status != 0, "{mode}: it is written on the wrong disk");
         let second = std::fs::read(storage.dir().join("second.img")).expect("the other disk");
-        assert!(second.iter().all(|byte| *byte == 0), "{path}: it was written");
+        assert!(second.iter().all(|byte| *byte == 0), "{mode}: it was written");
         let log = router.log();
         let line = log.lines().find(|line| line.contains("the path leads to another logical unit"));
-        let line = line.unwrap_or_else(|| panic!("{path}: {log}"));
+        let line = line.unwrap_or_else(|| panic!("{mode}: {log}"));
         for field in ["router=", "upstream=", "target=", "lun=0", "path=", "was=", "now="] {
-            assert!(line.contains(field), "{path}: {field} is not in {line}");
+            assert!(line.contains(field), "{mode}: {field} is not in {line}");
         }
-        if path == "pass" {
+        if mode == "passthrough" {
             assert_eq!(r1(&router)["targets"][0]["luns"][0]["health"], "another");
         }
         storage.kill9();
@@ -268,9 +268,9 @@ fn a_disk_in_the_place_of_another_gets_no_commands() {
 }
 
 /// The exit status of a router whose upstream has died after this.
-fn status_after(path: &str, work: impl FnOnce(&mut Raw)) -> Option<i32> {
+fn status_after(mode: &str, work: impl FnOnce(&mut Raw)) -> Option<i32> {
     let mut storage = one_disk();
-    let mut router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+    let mut router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
     let mut host = session(router.portal(), T, &[0]);
     work(&mut host);
     storage.kill9();
@@ -280,9 +280,9 @@ fn status_after(path: &str, work: impl FnOnce(&mut Raw)) -> Option<i32> {
 
 #[test]
 fn a_stop_without_upstream_is_no_error_if_nothing_was_written() {
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let read = |host: &mut Raw| drop(host.read(0, &read10(0, 1), 512).good());
-        assert_eq!(status_after(path, read), Some(0), "{path}");
+        assert_eq!(status_after(mode, read), Some(0), "{mode}");
     }
 }
 

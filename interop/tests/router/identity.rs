@@ -27,10 +27,10 @@ fn vendor_serial_and_designators_are_those_of_upstream_on_both_paths() {
     assert!(direct.0.starts_with(b"ACME    STORE 9") && !direct.2.is_empty(), "{direct:?}");
     let place = url(&storage, &format!("/{A}"));
     let upstreams = upstream("block", &place, "")
-        + &upstream("pass", &place, "path = \"pass\"\n")
+        + &upstream("passthrough", &place, "mode = \"passthrough\"\n")
         + &upstream("other", &format!("{place}/0"), "serial = \"another\"\n");
     let one = format!("map = \"lun\"\nname = \"{B}\"\nlun = [{{ lun = 0, upstream = \"other\" }}]");
-    let maps = map_target(T, "block") + &map_target(U, "pass") + &map(&one);
+    let maps = map_target(T, "block") + &map_target(U, "passthrough") + &map(&one);
     let router = Server::start(&router_text("", &(upstreams + &maps)));
     for name in [T, U] {
         assert_eq!(identity(&mut session(router.portal(), name, &[0]), 0), direct, "{name}");
@@ -45,7 +45,7 @@ fn vendor_serial_and_designators_are_those_of_upstream_on_both_paths() {
 #[test]
 fn a_serial_number_keeps_the_spaces_before_it() {
     const NUMBER: &[u8] = b"\0\x80\0\x0a    beaf11";
-    for path in ["block", "pass"] {
+    for mode in ["block", "passthrough"] {
         let target = Script::new().scsi(0x12, |link, pdu| {
             match (pdu.bhs[33] & 1, pdu.bhs[34]) {
                 (1, 0x00) => link.data_in(pdu, &[0, 0, 0, 3, 0, 0x80, 0x83]),
@@ -56,9 +56,9 @@ fn a_serial_number_keeps_the_spaces_before_it() {
         });
         let target = target.listen();
         let place = format!("iscsi://{}/{}", target.address(), interop::TARGET);
-        let router = router_to(&place, &format!("path = \"{path}\"\n"));
+        let router = router_to(&place, &format!("mode = \"{mode}\"\n"));
         let mut raw = session(router.portal(), T, &[0]);
-        assert!(raw.read(0, &inquiry(Some(0x80), 255), 255).good() == NUMBER, "{path}");
+        assert!(raw.read(0, &inquiry(Some(0x80), 255), 255).good() == NUMBER, "{mode}");
     }
 }
 

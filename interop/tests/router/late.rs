@@ -36,12 +36,12 @@ fn stalls(lets: &Arc<AtomicBool>) -> Target {
 }
 
 /// A router before these portals.
-fn router_at(portals: &[&Target], path: &str, more: &str) -> Server {
+fn router_at(portals: &[&Target], mode: &str, more: &str) -> Server {
     let waits = "noop_interval=1&noop_timeout=1&command_timeout=2&abort_timeout=1&lun_reset_timeout=1\
                  &target_reset_timeout=1&operation_timeout=3&login_timeout=60&fast_io_fail_timeout=60";
     let place = |portal: &&Target| format!("iscsi://{}/{}?{waits}", portal.address(), interop::TARGET);
     let places = portals.iter().map(place).collect::<Vec<_>>().join("\", \"");
-    let keys = format!("path = \"{path}\"\nhold_s = 1\n");
+    let keys = format!("mode = \"{mode}\"\npath_loss_timeout_s = 1\n");
     Server::start(&router_text(&keys, &(upstream("a", &places, more) + &map_target(T, "a"))))
 }
 
@@ -63,10 +63,10 @@ struct Stalled {
     _servers: (Target, Server),
 }
 
-fn stalled_write(path: &str, more: &str) -> Stalled {
+fn stalled_write(mode: &str, more: &str) -> Stalled {
     let lets = Arc::new(AtomicBool::new(false));
     let target = stalls(&lets);
-    let router = router_at(&[&target], path, more);
+    let router = router_at(&[&target], mode, more);
     let mut raw = session(router.portal(), T, &[0]);
     let (tag, cmd_sn) = write(&mut raw, &target);
     Stalled { lets, raw, tag, cmd_sn, _servers: (target, router) }
@@ -74,15 +74,15 @@ fn stalled_write(path: &str, more: &str) -> Stalled {
 
 #[test]
 fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
-    for path in ["block", "pass"] {
-        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(path, "");
-        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{path}: it may still be carried out");
+    for mode in ["block", "passthrough"] {
+        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
+        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{mode}: it may still be carried out");
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         raw.send(&abort);
-        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{path}: nor was it aborted");
+        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{mode}: nor was it aborted");
         lets.store(true, SeqCst);
         let answer = raw.recv_for(abort.tag());
-        assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{path}: {answer:?}");
+        assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{mode}: {answer:?}");
         until("it goes on", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
     }
 }
@@ -90,16 +90,16 @@ fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
 /// Nobody knows when the storage ends the write, and hosts are not to take it for undone.
 #[test]
 fn functions_are_rejected_while_a_write_may_come_late() {
-    for path in ["block", "pass"] {
-        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(path, "");
+    for mode in ["block", "passthrough"] {
+        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         let others = [ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET].map(|f| raw.tmf(f, 0, interop::NONE, 0));
         let asked: Vec<_> = [abort].into_iter().chain(others).collect();
         asked.iter().for_each(|pdu| raw.send(pdu));
         for _ in &asked {
-            let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("{path}: no answer") };
-            assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, REJECTED), "{path}: {answer:?}");
-            assert!(asked.iter().any(|pdu| pdu.tag() == answer.tag()), "{path}: {answer:?}");
+            let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("{mode}: no answer") };
+            assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, REJECTED), "{mode}: {answer:?}");
+            assert!(asked.iter().any(|pdu| pdu.tag() == answer.tag()), "{mode}: {answer:?}");
         }
         lets.store(true, SeqCst);
         until("it goes on", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
@@ -121,7 +121,7 @@ fn came_back(target: &Target) -> usize {
 fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
-    let router = router_at(&[&first, &second], "pass", "");
+    let router = router_at(&[&first, &second], "passthrough", "");
     let mut raw = session(router.portal(), T, &[0]);
     let (tag, _) = write(&mut raw, &first);
     let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("the login is no proof") };
@@ -137,15 +137,15 @@ fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
 
 #[test]
 fn a_router_that_takes_the_risk_answers_in_time() {
-    for path in ["block", "pass"] {
-        let Stalled { lets, mut raw, tag, _servers, .. } = stalled_write(path, "late_writes = \"risk\"\n");
+    for mode in ["block", "passthrough"] {
+        let Stalled { lets, mut raw, tag, _servers, .. } = stalled_write(mode, "late_writes = \"risk\"\n");
         let answer = until("an answer, while no login ends", || match raw.get(Duration::from_secs(1)) {
             interop::Got::Pdu(answer) => Some(answer),
             interop::Got::Nothing => None,
-            _ => panic!("{path}: no answer"),
+            _ => panic!("{mode}: no answer"),
         });
         let is_refused = (answer.opcode(), answer.bhs[3]) == (op::SCSI_RESPONSE, CHECK_CONDITION);
-        assert!(is_refused && answer.tag() == tag, "{path}: {answer:?}");
+        assert!(is_refused && answer.tag() == tag, "{mode}: {answer:?}");
         lets.store(true, SeqCst);
     }
 }

@@ -68,7 +68,7 @@ fn an_upstream_that_comes_later_brings_its_luns_and_hosts_hear_of_them() {
     let luns = "lun = [{ lun = 0, upstream = \"m\" }, { lun = 7, upstream = \"a\", from = 3 }]";
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}")) + &map_target(U, "a");
     // What is not seen by then is not waited for.
-    let router = Server::start(&router_text("hold_s = 1\n", &(upstreams + &maps)));
+    let router = Server::start(&router_text("path_loss_timeout_s = 1\n", &(upstreams + &maps)));
     let mut early = session(router.portal(), T, &[0]);
     let mut other = session(router.portal(), T, &[0]);
     early.simple(7, &[0; 6]).check(NO_SUCH_LUN);
@@ -84,7 +84,7 @@ fn an_upstream_that_comes_later_brings_its_luns_and_hosts_hear_of_them() {
         raw.clear_attentions(7);
         assert_eq!(serial(raw, 7), "a3");
     }
-    // Each core may need more than `hold_s` for a session of its own.
+    // Each core may need more than `path_loss_timeout_s` for a session of its own.
     let mut late = session(router.portal(), U, &[0, 3]);
     let is_done = |reply: interop::Reply| (reply.status == 0).then_some(reply);
     until("it is written", || is_done(late.write_blocks(3, 0, &pattern(512, 9))));
@@ -125,7 +125,7 @@ fn a_target_comes_back_with_all_its_luns_or_later() {
     }
     let luns = "[{ lun = 0, upstream = \"a\", from = 0 }, { lun = 1, upstream = \"b\", from = 0 }]";
     text += &map(&format!("map = \"lun\"\nname = \"{T}\"\nlun = {luns}"));
-    let mut router = Server::start(&router_text("hold_s = 5\n", &text));
+    let mut router = Server::start(&router_text("path_loss_timeout_s = 5\n", &text));
     drop(session(router.portal(), T, &[0, 1]));
     storages[1].kill9();
     router.restart();

@@ -17,7 +17,7 @@ const ABORT_TASK: u8 = 1;
 const LUN_RESET: u8 = 5;
 
 fn passing(place: &str) -> Server {
-    Server::start(&router_text("path = \"pass\"\n", &(upstream("a", place, "") + &map_target(T, "a"))))
+    Server::start(&router_text("mode = \"passthrough\"\n", &(upstream("a", place, "") + &map_target(T, "a"))))
 }
 
 /// A host whose nexus is the same each time that it logs in.

@@ -164,7 +164,7 @@ fn refusing(refuses: &Arc<AtomicBool>) -> Target {
 }
 
 /// Ways in which LUNs are routed.
-const PATHS: [&str; 2] = ["block", "pass"];
+const MODES: [&str; 2] = ["block", "passthrough"];
 
 /// Storage with two portal groups, and a router that was killed with writes at the first one, where no login ends now.
 struct Grouped {
@@ -176,14 +176,14 @@ struct Grouped {
     before: usize,
 }
 
-fn grouped(serves: Target, path: &str, more: &str) -> Grouped {
+fn grouped(serves: Target, mode: &str, more: &str) -> Grouped {
     let stall = Arc::new(Stall::default());
     let stalled = stalling_in(1, &stall);
     let place = |target: &Target| {
         format!("iscsi://{}/{}?login_timeout=1&fast_io_fail_timeout=1", target.address(), interop::TARGET)
     };
     let places = [&stalled, &serves].map(place).join("\", \"");
-    let keys = format!("path = \"{path}\"\nhold_s = 60\n");
+    let keys = format!("mode = \"{mode}\"\npath_loss_timeout_s = 60\n");
     let text = router_text(&keys, &(upstream("a", &places, more) + &map_target(T, "a")));
     let mut router = Server::start(&text);
     let mut raw = session(router.portal(), T, &[0]);
@@ -215,18 +215,18 @@ fn newer(router: &Server, serves: &Target, before: usize) {
 
 #[test]
 fn a_restarted_router_resets_what_another_group_may_write() {
-    for path in PATHS {
+    for mode in MODES {
         let serves = stalling_in(2, &Arc::default());
-        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, path, "");
+        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, "");
         newer(&router, &serves, before);
         let seen = serves.seen().split_off(before);
         let reset = seen.iter().position(|seen| is_reset(&seen.pdu)).expect("a reset");
         let first = seen.iter().position(is_read_or_write).expect("a write");
-        assert!(reset < first, "{path}: {reset} {first}");
+        assert!(reset < first, "{mode}: {reset} {first}");
         assert_eq!(
             seen.iter().filter(|seen| is_reset(&seen.pdu)).count(),
             1,
-            "{path}: it disturbs other hosts"
+            "{mode}: it disturbs other hosts"
         );
         stall.logins.store(false, SeqCst);
     }
@@ -234,32 +234,32 @@ fn a_restarted_router_resets_what_another_group_may_write() {
 
 #[test]
 fn a_restarted_router_waits_where_resets_are_refused() {
-    for path in PATHS {
+    for mode in MODES {
         let refuses = Arc::new(AtomicBool::new(true));
         let Grouped { stall, stalled: _stalled, serves, router, before } =
-            grouped(refusing(&refuses), path, "");
+            grouped(refusing(&refuses), mode, "");
         let mut raw = session(router.portal(), T, &[0]);
         let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(LEN, NEWER));
         raw.send(&write);
         let resets = || serves.seen()[before..].iter().filter(|seen| is_reset(&seen.pdu)).count();
         until("it has tried twice", || (resets() > 1).then_some(()));
-        assert!(!serves.seen()[before..].iter().any(|seen| is_write(&seen.pdu)), "{path}");
+        assert!(!serves.seen()[before..].iter().any(|seen| is_write(&seen.pdu)), "{mode}");
         // The login there is proof as well.
         stall.writes.store(false, SeqCst);
         stall.logins.store(false, SeqCst);
         let answer = raw.recv_for(write.tag());
-        assert_eq!((answer.opcode(), answer.bhs[3]), (op::SCSI_RESPONSE, 0), "{path}: {answer:?}");
+        assert_eq!((answer.opcode(), answer.bhs[3]), (op::SCSI_RESPONSE, 0), "{mode}: {answer:?}");
     }
 }
 
 #[test]
 fn a_restarted_router_that_takes_the_risk_resets_nothing() {
-    for path in PATHS {
+    for mode in MODES {
         let serves = stalling_in(2, &Arc::default());
         let risk = "late_writes = \"risk\"\n";
-        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, path, risk);
+        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, risk);
         newer(&router, &serves, before);
-        assert!(!serves.seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{path}");
+        assert!(!serves.seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{mode}");
         stall.logins.store(false, SeqCst);
     }
 }
@@ -316,8 +316,8 @@ fn same() -> Login {
 }
 
 /// A router before two portal groups, both of which work, after a write.
-fn written(path: &str, groups: &[Target; 2]) -> Server {
-    let keys = format!("path = \"{path}\"\nhold_s = 60\n");
+fn written(mode: &str, groups: &[Target; 2]) -> Server {
+    let keys = format!("mode = \"{mode}\"\npath_loss_timeout_s = 60\n");
     let router = Server::start(&router_text(&keys, &places(&[0, 1].map(|number| &groups[number]))));
     session_of(&same(), router.portal(), &[0]).write_blocks(0, 0, &pattern(LEN, OLDER)).good();
     router
@@ -333,20 +333,20 @@ fn places(portals: &[&Target]) -> String {
 
 #[test]
 fn a_router_that_was_stopped_has_left_nothing() {
-    for path in PATHS {
+    for mode in MODES {
         let stall = Arc::new(Stall::default());
         let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
-        let mut router = written(path, &groups);
+        let mut router = written(mode, &groups);
         until("its sessions are recorded", || (!owed(&router).is_empty()).then_some(()));
         let before = groups[1].seen().len();
-        assert!(router.stop().success(), "{path}: {}", router.log());
-        assert_eq!(owed(&router), Vec::<String>::new(), "{path}");
-        assert!(!groups[0].requests(op::LOGOUT).is_empty(), "{path}");
+        assert!(router.stop().success(), "{mode}: {}", router.log());
+        assert_eq!(owed(&router), Vec::<String>::new(), "{mode}");
+        assert!(!groups[0].requests(op::LOGOUT).is_empty(), "{mode}");
         // The group is away now, and nothing of it is waited for.
         stall.logins.store(true, SeqCst);
         router.restart();
         newer(&router, &groups[1], before);
-        assert!(!groups[1].seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{path}");
+        assert!(!groups[1].seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{mode}");
         stall.logins.store(false, SeqCst);
     }
 }
@@ -354,12 +354,12 @@ fn a_router_that_was_stopped_has_left_nothing() {
 /// A session upstream ends with its host, or with the mapping that it was for.
 #[test]
 fn a_session_that_is_not_used_any_more_has_left_nothing() {
-    for path in PATHS {
+    for mode in MODES {
         let groups = [1, 2].map(|group| stalling_in(group, &Arc::default()));
-        let mut router = written(path, &groups);
+        let mut router = written(mode, &groups);
         until("its sessions are recorded", || (!owed(&router).is_empty()).then_some(()));
         let other = places(&[&groups[0], &groups[1]]).replace(".a]", ".b]").replace("\"a\"", "\"b\"");
-        router.rewrite(&router_text(&format!("path = \"{path}\"\n"), &other));
+        router.rewrite(&router_text(&format!("mode = \"{mode}\"\n"), &other));
         router.signal(1);
         until("they have ended", || owed(&router).is_empty().then_some(()));
     }
@@ -379,7 +379,7 @@ fn a_pass_router_never_ends_its_own_session() {
     for is_configured in [false, true] {
         let stall = Arc::new(Stall::default());
         let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
-        let mut router = written("pass", &groups);
+        let mut router = written("passthrough", &groups);
         let isid = isids(&router).remove(0);
         router.kill9();
         let [first, serves] = groups;
@@ -392,7 +392,7 @@ fn a_pass_router_never_ends_its_own_session() {
             Script::new().group(2).answer("ImmediateData", "Yes").listen_with(listener)
         });
         let portals: Vec<&Target> = [&serves].into_iter().chain(&moved).collect();
-        router.rewrite(&router_text("path = \"pass\"\nhold_s = 60\n", &places(&portals)));
+        router.rewrite(&router_text("mode = \"passthrough\"\npath_loss_timeout_s = 60\n", &places(&portals)));
         let before = serves.seen().len();
         router.restart();
         session_of(&same(), router.portal(), &[0]).write_blocks(0, 0, &pattern(LEN, NEWER)).good();
@@ -405,10 +405,13 @@ fn a_pass_router_never_ends_its_own_session() {
 #[test]
 fn a_pass_router_replaces_an_old_session_once() {
     let groups = [1, 2].map(|group| stalling_in(group, &Arc::default()));
-    let mut router = written("pass", &groups);
+    let mut router = written("passthrough", &groups);
     let isid = isids(&router).remove(0);
     router.kill9();
-    router.rewrite(&router_text("path = \"pass\"\nhold_s = 60\n", &places(&[&groups[1], &groups[0]])));
+    router.rewrite(&router_text(
+        "mode = \"passthrough\"\npath_loss_timeout_s = 60\n",
+        &places(&[&groups[1], &groups[0]]),
+    ));
     let before = [0, 1].map(|group| groups[group].seen().len());
     router.restart();
     for _ in 0..3 {
@@ -422,7 +425,7 @@ fn a_pass_router_replaces_an_old_session_once() {
 /// A session that is sent to another portal group while storage may still carry out a write at the first one.
 #[test]
 fn a_new_port_is_recorded_before_anything_is_sent_there() {
-    for path in PATHS {
+    for mode in MODES {
         let (file, early) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let (record, found) = (file.clone(), early.clone());
         let second = Script::new().group(2).answer("ImmediateData", "Yes").hook(move |link, _| {
@@ -448,12 +451,12 @@ fn a_new_port_is_recorded_before_anything_is_sent_there() {
             Turn::Usual
         });
         let first = first.listen();
-        let keys = format!("path = \"{path}\"\n");
+        let keys = format!("mode = \"{mode}\"\n");
         let router = Server::start(&router_text(&keys, &places(&[&first])));
         file.set(router.dir().join("r1.isids")).expect("once");
         let mut raw = session(router.portal(), T, &[0]);
         writing(std::slice::from_mut(&mut raw));
         let text = until("it is at the other group", || early.get().cloned().flatten());
-        assert!(text.contains(" at=group:1,") && text.contains(" at=group:2,"), "{path}: {text}");
+        assert!(text.contains(" at=group:1,") && text.contains(" at=group:2,"), "{mode}: {text}");
     }
 }

@@ -11,7 +11,7 @@ fn what_is_mapped_and_not_there_and_disks_of_this_host_are_told() {
     let luns = "lun = [{ lun = 0, upstream = \"f\" }, { lun = 1, upstream = \"a\", from = 3 }, \
                 { lun = 2, upstream = \"a\", from = 9 }]";
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}"));
-    let router = Server::start(&router_text("hold_s = 1\n", &(upstreams + &maps)));
+    let router = Server::start(&router_text("path_loss_timeout_s = 1\n", &(upstreams + &maps)));
     let health = || {
         let told = r1(&router);
         let luns = told["targets"][0]["luns"].as_array().cloned().expect("LUNs");
@@ -32,7 +32,7 @@ fn what_is_mapped_and_not_there_and_disks_of_this_host_are_told() {
 #[test]
 fn each_host_has_a_path_of_its_own_to_what_is_passed_on() {
     let storage = storage();
-    let router = router_to(&url(&storage, &format!("/{A}")), "path = \"pass\"\n");
+    let router = router_to(&url(&storage, &format!("/{A}")), "mode = \"passthrough\"\n");
     let paths = || {
         let told = r1(&router);
         told["upstreams"][0]["paths"].as_array().cloned().expect("paths")

@@ -30,16 +30,16 @@ const FIRST_OF_DIRECT: f64 = 1.5;
 
 /// How a router carries commands. Limits are for the one that understands them; the other is told.
 #[derive(Clone, Copy, PartialEq)]
-enum Path {
+enum Mode {
     Block,
-    Pass,
+    Passthrough,
 }
 
-impl Path {
+impl Mode {
     fn name(self) -> &'static str {
         match self {
-            Path::Block => "block",
-            Path::Pass => "pass",
+            Mode::Block => "block",
+            Mode::Passthrough => "passthrough",
         }
     }
 
@@ -49,12 +49,12 @@ impl Path {
 
     /// What must not be below; writes are told.
     fn at_least(self, load: &Load, limit: f64) -> Limit {
-        let counts = self == Path::Block && load.op == "read";
+        let counts = self == Mode::Block && load.op == "read";
         if counts { Limit::AtLeast(limit) } else { Limit::ToldAtLeast(limit) }
     }
 
     fn at_most(self, limit: f64) -> Limit {
-        if self == Path::Block { Limit::AtMost(limit) } else { Limit::Told(limit) }
+        if self == Mode::Block { Limit::AtMost(limit) } else { Limit::Told(limit) }
     }
 }
 
@@ -69,43 +69,43 @@ impl Bench<'_> {
     /// Every row of the router.
     pub fn routers(&self) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
-        for path in [Path::Block, Path::Pass] {
+        for mode in [Mode::Block, Mode::Passthrough] {
             for hop in &HOPS {
-                outcomes.extend(self.hop(path, hop)?);
+                outcomes.extend(self.hop(mode, hop)?);
             }
             for (work, load) in [("4 KiB", SMALL), ("256 KiB", LARGE)] {
-                outcomes.extend(self.cpu_of_router(path, work, load)?);
+                outcomes.extend(self.cpu_of_router(mode, work, load)?);
             }
-            outcomes.extend(self.first_data(path)?);
+            outcomes.extend(self.first_data(mode)?);
         }
         Ok(outcomes)
     }
 
     /// A target, and a router before it.
-    fn chain(&self, path: Path) -> Result<[Server; 2]> {
+    fn chain(&self, mode: Mode) -> Result<[Server; 2]> {
         let target = self.lunar(Backing::Null(1))?;
-        let router = server::routed(&self.programs.lunar, &self.programs.blast, &target, path.name())?;
+        let router = server::routed(&self.programs.lunar, &self.programs.blast, &target, mode.name())?;
         Ok([target, router])
     }
 
-    fn hop(&self, path: Path, hop: &Hop) -> Result<Vec<Outcome>> {
-        let name = path.row(hop.name);
+    fn hop(&self, mode: Mode, hop: &Hop) -> Result<Vec<Outcome>> {
+        let name = mode.row(hop.name);
         if !self.wants(&name) {
             return Ok(Vec::new());
         }
-        let [target, router] = self.chain(path)?;
+        let [target, router] = self.chain(mode)?;
         let reached = self.medians(&[(&router, hop.load), (&target, hop.load)])?;
-        let limit = path.at_least(&hop.load, hop.of_direct);
+        let limit = mode.at_least(&hop.load, hop.of_direct);
         Ok(vec![Outcome::ratio(&name, "IO/s", reached[0].iops, "direct", reached[1].iops, limit)])
     }
 
     /// With Lunar's initiator as the client: what is saved at a router shall not be spent at its ends.
-    fn cpu_of_router(&self, path: Path, work: &str, load: Load) -> Result<Vec<Outcome>> {
-        let name = path.row(&format!("{work} read, CPU per I/O"));
+    fn cpu_of_router(&self, mode: Mode, work: &str, load: Load) -> Result<Vec<Outcome>> {
+        let name = mode.row(&format!("{work} read, CPU per I/O"));
         if !self.wants(&name) {
             return Ok(Vec::new());
         }
-        let [target, router] = self.chain(path)?;
+        let [target, router] = self.chain(mode)?;
         let (mut through, mut direct) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds.max(1) {
             through.push(self.cost(&router, &load)?);
@@ -113,7 +113,7 @@ impl Bench<'_> {
         }
         let cost = middle(&through, |cost| cost.server_us);
         let ends = middle(&direct, |cost| cost.server_us + cost.client_us);
-        let limit = path.at_most(CPU_OF_ENDS);
+        let limit = mode.at_most(CPU_OF_ENDS);
         Ok(vec![Outcome::ratio(&name, "us", cost, "target and client", ends, limit)])
     }
 
@@ -126,14 +126,14 @@ impl Bench<'_> {
         Ok(Cost { server_us, client_us: cpu_us_per_io })
     }
 
-    fn first_data(&self, path: Path) -> Result<Vec<Outcome>> {
+    fn first_data(&self, mode: Mode) -> Result<Vec<Outcome>> {
         let [byte, pdu] =
-            ["first byte", "first Data-In"].map(|what| path.row(&format!("1 MiB read, {what}")));
+            ["first byte", "first Data-In"].map(|what| mode.row(&format!("1 MiB read, {what}")));
         let wanted = [self.wants(&byte), self.wants(&pdu)];
         if wanted == [false, false] {
             return Ok(Vec::new());
         }
-        let [target, router] = self.chain(path)?;
+        let [target, router] = self.chain(mode)?;
         let (mut through, mut direct) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds.max(1) {
             for (runs, server) in [(&mut through, &router), (&mut direct, &target)] {
@@ -142,7 +142,7 @@ impl Bench<'_> {
         }
         let row = |name: &str, figure: fn(&FirstData) -> f64| {
             let (through, direct) = (middle(&through, figure), middle(&direct, figure));
-            Outcome::ratio(name, "us", through, "direct", direct, path.at_most(FIRST_OF_DIRECT))
+            Outcome::ratio(name, "us", through, "direct", direct, mode.at_most(FIRST_OF_DIRECT))
         };
         let rows = [row(&byte, |run| run.byte_us), row(&pdu, |run| run.pdu_us)];
         Ok(rows.into_iter().zip(wanted).filter_map(|(row, wanted)| wanted.then_some(row)).collect())
@@ -155,17 +155,17 @@ mod tests {
 
     #[test]
     fn only_what_is_promised_can_be_missed() {
-        assert_eq!(Path::Block.at_least(&SMALL, 0.45), Limit::AtLeast(0.45));
-        assert_eq!(Path::Pass.at_least(&SMALL, 0.45), Limit::ToldAtLeast(0.45));
-        assert_eq!(Path::Block.at_least(&HOPS[1].load, 0.5), Limit::ToldAtLeast(0.5));
-        assert_eq!(Path::Block.at_most(1.3), Limit::AtMost(1.3));
-        assert_eq!(Path::Pass.at_most(1.3), Limit::Told(1.3));
+        assert_eq!(Mode::Block.at_least(&SMALL, 0.45), Limit::AtLeast(0.45));
+        assert_eq!(Mode::Passthrough.at_least(&SMALL, 0.45), Limit::ToldAtLeast(0.45));
+        assert_eq!(Mode::Block.at_least(&HOPS[1].load, 0.5), Limit::ToldAtLeast(0.5));
+        assert_eq!(Mode::Block.at_most(1.3), Limit::AtMost(1.3));
+        assert_eq!(Mode::Passthrough.at_most(1.3), Limit::Told(1.3));
     }
 
     #[test]
     fn a_filter_finds_the_rows_of_the_router_and_those_of_one_path() {
-        let rows = [Path::Block, Path::Pass].map(|path| path.row(HOPS[0].name));
+        let rows = [Mode::Block, Mode::Passthrough].map(|mode| mode.row(HOPS[0].name));
         assert!(rows.iter().all(|row| row.contains("router") && row.contains("256 KiB read, depth 8")));
-        assert!(rows[1].contains("router (pass)") && !rows[0].contains("pass"), "{rows:?}");
+        assert!(rows[1].contains("router (passthrough)") && !rows[0].contains("passthrough"), "{rows:?}");
     }
 }

@@ -114,11 +114,11 @@ pub fn lunar_with_iser(program: &Path) -> Result<Server> {
     serve(program, dir, &config)
 }
 
-/// Starts Lunar as a router before another server's LUN, and waits until the LUN is there. `path` is that of its
+/// Starts Lunar as a router before another server's LUN, and waits until the LUN is there. `mode` is that of its
 /// commands: `block` or `pass`.
-pub fn routed(program: &Path, blast: &Path, upstream: &Server, path: &str) -> Result<Server> {
+pub fn routed(program: &Path, blast: &Path, upstream: &Server, mode: &str) -> Result<Server> {
     let dir = fresh_dir("router")?;
-    let config = head(&dir) + &router(&upstream.url(), path);
+    let config = head(&dir) + &router(&upstream.url(), mode);
     let server = serve(program, dir, &config)?;
     let end = Instant::now() + START;
     while let Err(error) = Held::try_open(blast, &server) {
@@ -151,9 +151,9 @@ fn head(dir: &Path) -> String {
     )
 }
 
-fn router(url: &str, path: &str) -> String {
+fn router(url: &str, mode: &str) -> String {
     format!(
-        "[router.bench]\npath = \"{path}\"\n[router.bench.upstream.disk]\nurls = [\"{url}\"]\n\
+        "[router.bench]\nmode = \"{mode}\"\n[router.bench.upstream.disk]\nurls = [\"{url}\"]\n\
          [[router.bench.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\n\
          lun = [{{ lun = 0, upstream = \"disk\" }}]\n"
     )

@@ -159,7 +159,7 @@ impl Keeper {
         if self.refusals == REFUSALS {
             tracing::error!(
                 "{} refuses our sessions, though they are registered. LIO does so to sessions of the name that holds the \
-                 reservation; hint: have it held under another name, by `initiator` in [router.NAME.pair]",
+                 reservation; hint: have it held under another name, by `initiator` in [router.NAME.failover]",
                 self.name
             );
         }

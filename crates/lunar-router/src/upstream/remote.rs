@@ -268,7 +268,7 @@ impl Remote {
 fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
     if found.block_size == 0 {
         let what = format!("it has no blocks (device type {:02x}h)", found.kind);
-        return Err(Error::new(Kind::Invalid, what).with_hint("route it with path = \"pass\""));
+        return Err(Error::new(Kind::Invalid, what).with_hint("route it with mode = \"passthrough\""));
     }
     if upstream.urls.len() > 1 && found.designators.is_empty() {
         let what = "without VPD page 83h it cannot be seen that its paths lead to the same logical unit";

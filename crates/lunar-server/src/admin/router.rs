@@ -34,7 +34,7 @@ pub struct Router {
     /// From the sending to the answer.
     pub upstream: Hop,
     /// The other router of its pair.
-    pub pair: Option<Pair>,
+    pub failover: Option<Failover>,
 }
 
 /// A target of an instance.
@@ -111,7 +111,7 @@ pub struct Hop {
 
 /// The other router of a pair, as it told last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
+pub struct Failover {
     /// Its portal.
     pub peer: String,
     /// Its state; None when it does not answer.
@@ -125,7 +125,7 @@ pub struct Pair {
 impl Router {
     /// For people: in a pair it may be drained in each of its parts.
     fn state(&self) -> String {
-        match self.draining && self.pair.is_some() {
+        match self.draining && self.failover.is_some() {
             true => format!("{}, draining", self.state),
             false => self.state.clone(),
         }
@@ -141,7 +141,7 @@ pub fn list(routers: &[Router]) -> String {
     let row = |r: &Router| {
         let (luns, there) = (r.luns().count(), r.luns().filter(|lun| lun.is_there()).count());
         let luns = if luns == there { luns.to_string() } else { format!("{there} of {luns}") };
-        let peer = r.pair.as_ref().map_or("-".into(), |p| {
+        let peer = r.failover.as_ref().map_or("-".into(), |p| {
             format!("{} ({})", p.peer, p.state.as_deref().unwrap_or("does not answer"))
         });
         [
@@ -225,11 +225,11 @@ pub fn paths(routers: &[Router]) -> String {
 pub fn show(r: &Router, now: u64) -> String {
     let mut text =
         format!("router {}: {}, for {}\n", r.name, r.state(), duration(now.saturating_sub(r.started)));
-    if let Some(pair) = &r.pair {
-        let state = pair.state.as_deref().unwrap_or("does not answer");
+    if let Some(failover) = &r.failover {
+        let state = failover.state.as_deref().unwrap_or("does not answer");
         let is = |flag: bool, word: &str| if flag { word.into() } else { format!("not {word}") };
-        let (preferred, eligible) = (is(pair.preferred, "preferred"), is(pair.eligible, "eligible"));
-        _ = writeln!(text, "pair: {preferred}, {eligible}; peer {}: {state}", pair.peer);
+        let (preferred, eligible) = (is(failover.preferred, "preferred"), is(failover.eligible, "eligible"));
+        _ = writeln!(text, "failover: {preferred}, {eligible}; peer {}: {state}", failover.peer);
     }
     for upstream in &r.upstreams {
         let luns = upstream.luns;
@@ -273,7 +273,7 @@ mod tests {
                 luns: 1,
                 ..Default::default()
             }],
-            pair: Some(Pair { peer: "10.0.0.6:3260".into(), preferred: true, ..Pair::default() }),
+            failover: Some(Failover { peer: "10.0.0.6:3260".into(), preferred: true, ..Failover::default() }),
             ..Router::default()
         }
     }
@@ -305,7 +305,7 @@ mod tests {
         assert!(text.contains("  LUN 0: a, LUN 3 (up)\n  LUN 1: a, LUN 4 (awaited)\n"), "{text}");
         let all = list(std::slice::from_ref(&router));
         assert!(all.contains("r1      active, draining  1        1 of 4  1          2 "), "{all}");
-        let one = Router { pair: None, state: "draining".into(), ..router };
+        let one = Router { failover: None, state: "draining".into(), ..router };
         assert!(show(&one, 1_795_343_460).starts_with("router r1: draining, for 1m 0s\n"));
     }
 
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(
             text,
             "router r1: active, for 1m 0s\n\
-             pair: preferred, not eligible; peer 10.0.0.6:3260: does not answer\n\
+             failover: preferred, not eligible; peer 10.0.0.6:3260: does not answer\n\
              upstream a: 1 LUNs at iscsi://h/t\n\
              target iqn.2026-11.org.example:t1\n  LUN 0: a, LUN 3 (up)\n"
         );

@@ -1,11 +1,11 @@
 //! `[router.NAME]`: a SCSI routing instance, with its upstreams, mappings and failover pair.
 
+mod failover;
 mod mapping;
-mod pair;
 mod upstream;
 
 pub use super::access::Grant;
-pub use pair::Pair;
+pub use failover::Failover;
 pub use upstream::{Policy, Reach, RemoteUrl, Upstream, UpstreamSource};
 
 use super::access::Lists;
@@ -28,8 +28,8 @@ pub struct Router {
     pub portal_groups: Vec<u16>,
     /// That portal group has portals of its own, where nothing else is found.
     pub has_own_portals: bool,
-    /// How long commands wait for an upstream that was lost.
-    pub hold: Duration,
+    /// Mode long commands wait for an upstream that was lost.
+    pub path_loss_timeout: Duration,
     /// Sessions with all of its targets at most; None: as many as the server takes.
     pub max_sessions: Option<usize>,
     /// Operations a second of all its LUNs together; 0 is no limit.
@@ -41,16 +41,16 @@ pub struct Router {
     /// Its mappings.
     pub targets: Vec<RouterTarget>,
     /// The other router of a failover pair.
-    pub pair: Option<Pair>,
+    pub failover: Option<Failover>,
 }
 
-/// In which way commands go to an upstream.
+/// How commands are routed to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Mode {
     /// The device server of this target understands them, and reads and writes blocks.
     Block,
     /// CDBs are carried as they are.
-    Pass,
+    Passthrough,
 }
 
 /// A mapping, and who may use what it makes.
@@ -95,12 +95,12 @@ pub struct From {
     pub lun: Option<u16>,
 }
 
-impl How {
+impl Mode {
     /// Its name, as files have it.
     pub fn name(self) -> &'static str {
         match self {
-            How::Block => "block",
-            How::Pass => "pass",
+            Mode::Block => "block",
+            Mode::Passthrough => "passthrough",
         }
     }
 }
@@ -145,7 +145,7 @@ struct Draft {
     portals: Option<Vec<Portal>>,
     listen_at: Option<Range<usize>>,
     tag: Option<(u16, Range<usize>)>,
-    pair_group_at: Option<Range<usize>>,
+    peer_group_at: Option<Range<usize>>,
 }
 
 /// All `[router.NAME]`; their portals become portal groups.
@@ -165,8 +165,8 @@ pub(super) fn routers(
     let (shared, chosen) = (groups.tags(), drafts.iter().filter_map(|draft| Some(draft.tag.as_ref()?.0)));
     let chosen: Vec<u16> = chosen.collect();
     let routers = drafts.into_iter().map(|draft| placed(draft, &shared, &chosen, groups));
-    let (routers, pairs): (Vec<Router>, Vec<_>) = routers.unzip();
-    pair::check_groups(p, &routers, &pairs, &groups.tags());
+    let (routers, peer_groups): (Vec<Router>, Vec<_>) = routers.unzip();
+    failover::check_groups(p, &routers, &peer_groups, &groups.tags());
     routers
 }
 
@@ -197,12 +197,12 @@ fn placed(
     chosen: &[u16],
     groups: &mut Groups,
 ) -> (Router, Option<Range<usize>>) {
-    let Draft { mut router, portals, tag, pair_group_at, .. } = draft;
+    let Draft { mut router, portals, tag, peer_group_at, .. } = draft;
     router.portal_groups = match portals {
         Some(portals) => vec![groups.add(portals, tag.map(|(tag, _)| tag), chosen)],
         None => shared.to_vec(),
     };
-    (router, pair_group_at)
+    (router, peer_group_at)
 }
 
 fn router(
@@ -216,20 +216,22 @@ fn router(
     let listen_at = s.find("listen").map(|value| value.span());
     let portals = groups.portals(p, &mut s, "listen");
     let tag = tag(p, &mut s, listen_at.is_some(), groups);
-    let path = s.parsed(p, "path", how).unwrap_or(How::Block);
+    let mode = s.parsed(p, "mode", mode).unwrap_or(Mode::Block);
     let mut router = Router {
         name: name.into(),
         portal_groups: Vec::new(),
         has_own_portals: listen_at.is_some(),
-        hold: s.time(p, "hold_s", Duration::ZERO..=MAX_HOLD).unwrap_or(HOLD),
+        path_loss_timeout: s
+            .time(p, "path_loss_timeout_s", Duration::ZERO..=MAX_PATH_LOSS_TIMEOUT)
+            .unwrap_or(PATH_LOSS_TIMEOUT),
         max_sessions: s.number(p, "max_sessions", 1..=65535),
         iops: s.number(p, "iops", 0..=1_000_000_000).unwrap_or(0),
         bytes_per_s: s.size(p, "bytes_per_s", 0..=1 << 50).unwrap_or(0),
         upstreams: BTreeMap::new(),
         targets: Vec::new(),
-        pair: None,
+        failover: None,
     };
-    let upstreams = Upstreams::read(p, &mut s, path, around);
+    let upstreams = Upstreams::read(p, &mut s, mode, around);
     if upstreams.0.is_empty() {
         p.add(at, format!("the router {name} has no upstream"), format!("add [router.{name}.upstream.a]"));
     }
@@ -238,23 +240,24 @@ fn router(
         let hint = format!("add [[router.{name}.target]] with a map");
         p.add(at, format!("the router {name} has no target"), hint);
     }
-    let pair = s.find("pair").is_some().then(|| s.section(p, "pair", "[router.NAME.pair]"));
-    let (pair, pair_group_at) = pair.map(|pair| pair::pair(p, pair, &upstreams)).unwrap_or_default();
+    let section = s.find("failover").is_some().then(|| s.section(p, "failover", "[router.NAME.failover]"));
+    let (failover, peer_group_at) =
+        section.map(|section| failover::failover(p, section, &upstreams)).unwrap_or_default();
     s.done(p);
-    router.pair = pair;
+    router.failover = failover;
     router.upstreams = upstreams.good();
     Draft {
         router,
         portals: portals.or(listen_at.as_ref().map(|_| Vec::new())),
         listen_at,
         tag,
-        pair_group_at,
+        peer_group_at,
     }
 }
 
-/// Longer no host waits.
-const MAX_HOLD: Duration = Duration::from_secs(300);
-const HOLD: Duration = Duration::from_secs(8);
+/// Hosts give up earlier.
+const MAX_PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(300);
+const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The tag of the router's own portals.
 fn tag(
@@ -276,11 +279,11 @@ fn tag(
     Some((tag, at))
 }
 
-fn how(text: &str) -> Result<How, Wrong> {
+fn mode(text: &str) -> Result<Mode, Wrong> {
     match text {
-        "block" => Ok(How::Block),
-        "pass" => Ok(How::Pass),
-        _ => wrong(format!("unknown path \"{}\"", text.escape_debug()), "write \"block\" or \"pass\""),
+        "block" => Ok(Mode::Block),
+        "passthrough" => Ok(Mode::Passthrough),
+        _ => wrong(format!("unknown mode \"{}\"", text.escape_debug()), "write \"block\" or \"passthrough\""),
     }
 }
 
@@ -289,10 +292,10 @@ fn how(text: &str) -> Result<How, Wrong> {
 struct Upstreams(BTreeMap<String, (Option<Upstream>, Range<usize>)>);
 
 impl Upstreams {
-    fn read(p: &mut Problems<'_>, s: &mut Section<'_>, path: How, around: &mut Around<'_>) -> Upstreams {
+    fn read(p: &mut Problems<'_>, s: &mut Section<'_>, mode: Mode, around: &mut Around<'_>) -> Upstreams {
         let sections = s.named(p, "upstream", "[router.NAME.upstream.NAME]");
         let read = |(name, at, s): (&str, Range<usize>, Section<'_>)| {
-            (name.to_owned(), (upstream::upstream(p, s, path, around), at))
+            (name.to_owned(), (upstream::upstream(p, s, mode, around), at))
         };
         Upstreams(sections.into_iter().map(read).collect())
     }

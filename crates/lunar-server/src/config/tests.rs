@@ -135,7 +135,7 @@ fn each_key_in_seconds_takes_a_duration() {
         "nop_interval_s" => config.session.nop_interval.unwrap_or_default(),
         "nop_timeout_s" => config.session.nop_timeout,
         "data_out_timeout_s" => config.session.data_out_timeout,
-        "hold_s" => config.routers[0].hold,
+        "path_loss_timeout_s" => config.routers[0].path_loss_timeout,
         other => panic!("{other} is in no table here"),
     };
     let router = "[router.r1.upstream.m]\nmemory = \"1MiB\"\n[[router.r1.target]]\nmap = \"lun\"\n\
@@ -149,7 +149,7 @@ fn each_key_in_seconds_takes_a_duration() {
     assert_eq!(keys.len(), 6, "{keys:?}");
     for key in keys {
         let table = match key {
-            "hold_s" => router,
+            "path_loss_timeout_s" => router,
             _ if key.starts_with("login") || key.starts_with("discovery") => "[limits]\n",
             _ => "[session]\n",
         };
@@ -166,7 +166,7 @@ fn each_key_in_seconds_takes_a_duration() {
         }
         let short = parsed(table, key, "\"500ms\"");
         match key {
-            "hold_s" => assert_eq!(of(&short.unwrap(), key), Duration::from_millis(500)),
+            "path_loss_timeout_s" => assert_eq!(of(&short.unwrap(), key), Duration::from_millis(500)),
             _ => {
                 let problem = short.unwrap_err().remove(0);
                 let says = |part: &str| problem.to_string().contains(part);

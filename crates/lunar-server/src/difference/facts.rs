@@ -278,19 +278,19 @@ fn filter(filter: &Filter) -> String {
 }
 
 fn router(r: &Router, facts: &mut BTreeMap<Place, Vec<Fact>>) {
-    let pair = r.pair.as_ref().map(|pair| {
+    let failover = r.failover.as_ref().map(|pair| {
         let preferred = if pair.is_preferred { ", this one preferred" } else { "" };
         let key = pair.key.map_or(String::new(), |key| format!(", key {key:#x}"));
         let name = pair.initiator.as_ref().map_or(String::new(), |name| format!(", reserved as {name}"));
-        format!("with {} in portal group {}{preferred}{key}{name}", pair.peer, pair.group)
+        format!("peer {} in portal group {}{preferred}{key}{name}", pair.peer, pair.group)
     });
     let own = vec![
         fact("portal_groups", list(&r.portal_groups)),
-        fact("hold_s", seconds(r.hold)),
+        fact("path_loss_timeout_s", seconds(r.path_loss_timeout)),
         fact("max_sessions", option(&r.max_sessions)),
         fact("iops", r.iops),
         fact("bytes_per_s", r.bytes_per_s),
-        fact("pair", option(&pair)),
+        fact("failover", option(&failover)),
     ];
     facts.insert(Place::Router(r.name.clone()), own);
     let upstreams =
@@ -312,7 +312,7 @@ fn upstream(u: &Upstream) -> Vec<Fact> {
     };
     vec![
         Fact { key: "source", shown, hidden },
-        fact("path", u.path.name()),
+        fact("mode", u.mode.name()),
         fact("policy", u.policy.name()),
         fact("identity", option(&u.identity)),
         fact("vendor", option(&u.vendor)),

@@ -59,13 +59,13 @@ fn each_setting_is_told_from_and_to() {
         ),
         (
             "[router.r1.upstream.a]",
-            "[router.r1]\nhold_s = 3\n[router.r1.upstream.a]",
-            "router r1: hold_s from 8 to 3",
+            "[router.r1]\npath_loss_timeout_s = 3\n[router.r1.upstream.a]",
+            "router r1: path_loss_timeout_s from 8 to 3",
         ),
         (
             "[router.r1.upstream.a]",
-            "[router.r1.pair]\npeer = \"10.0.0.6\"\ngroup = 9\nprefer = true\ninitiator = \"iqn.2026-11.x:f\"\n[router.r1.upstream.a]",
-            "router r1: pair from none to with 10.0.0.6:3260 in portal group 9, this one preferred, reserved as iqn.2026-11.x:f",
+            "[router.r1.failover]\npeer = \"10.0.0.6\"\ngroup = 9\nprefer = true\ninitiator = \"iqn.2026-11.x:f\"\n[router.r1.upstream.a]",
+            "router r1: failover from none to peer 10.0.0.6:3260 in portal group 9, this one preferred, reserved as iqn.2026-11.x:f",
         ),
         (
             "192.0.2.1/",

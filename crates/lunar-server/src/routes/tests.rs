@@ -113,7 +113,7 @@ fn a_disk_of_this_host_needs_no_finding_and_a_scsi_device_does() {
         (lun.vendor.as_str(), lun.product.as_str(), lun.serial.as_deref()),
         ("ACME", "VIRTUAL DISK", Some("7"))
     );
-    let sg = config("sg = \"/dev/sg3\"\npath = \"pass\"\n", &map);
+    let sg = config("sg = \"/dev/sg3\"\nmode = \"passthrough\"\n", &map);
     assert!(expand(&sg, &Found::default()).unwrap().targets[0].luns.is_empty());
     let whole = expand(&sg, &found(&[("", &[0])])).unwrap();
     assert_eq!(routes(&whole), [route("iqn.2026-11.org.example:m", 2, "", 0)]);
@@ -164,7 +164,7 @@ fn what_has_no_blocks_is_only_passed_on() {
     };
     for seen in [odd(&|lun| lun.kind = 1), odd(&|lun| lun.block_size = 520), odd(&|lun| lun.block_size = 0)] {
         let luns = |upstream: &str| routes(&expand(&config(upstream, &transparent()), &seen).unwrap()).len();
-        assert_eq!((luns(PORTAL), luns(&format!("{PORTAL}path = \"pass\"\n"))), (0, 1));
+        assert_eq!((luns(PORTAL), luns(&format!("{PORTAL}mode = \"passthrough\"\n"))), (0, 1));
     }
 }
 
@@ -268,10 +268,10 @@ fn mapped_luns_that_are_not_there_are_told_with_the_reason() {
 
 #[test]
 fn of_two_luns_of_one_disk_only_those_that_are_both_passed_on_are_good() {
-    let of = |path: &str| {
+    let of = |mode: &str| {
         let map =
-            format!("{ALL}map = \"target\"\nname = \"iqn.2026-11.org.example:{path}\"\nupstream = \"a\"\n");
-        let config = config(&format!("{TARGET}path = \"{path}\"\n"), &map);
+            format!("{ALL}map = \"target\"\nname = \"iqn.2026-11.org.example:{mode}\"\nupstream = \"a\"\n");
+        let config = config(&format!("{TARGET}mode = \"{mode}\"\n"), &map);
         expand(&config, &found(&[("iqn.2001-04.com.example:t", &[0])])).unwrap().targets.remove(0).luns
     };
     let warnings = |paths: &[&str]| {
@@ -280,11 +280,13 @@ fn of_two_luns_of_one_disk_only_those_that_are_both_passed_on_are_good() {
         numbered.map(|(n, path)| twins(&n.to_string(), &of(path), &mut disks)).collect::<Vec<_>>()
     };
     let count = |paths: &[&str]| warnings(paths).iter().map(Vec::len).collect::<Vec<_>>();
-    assert_eq!(count(&["pass", "pass"]), [0, 0]);
+    assert_eq!(count(&["passthrough", "passthrough"]), [0, 0]);
     assert_eq!(count(&["block", "block"]), [0, 1]);
-    assert_eq!(count(&["block", "pass"]), [0, 1]);
-    assert_eq!(count(&["pass", "pass", "block", "pass"]), [0, 0, 1, 1]);
-    assert!(warnings(&["pass", "block"])[1][0].starts_with("LUN 0 of 0 and LUN 0 of 1 are the same disk"));
+    assert_eq!(count(&["block", "passthrough"]), [0, 1]);
+    assert_eq!(count(&["passthrough", "passthrough", "block", "passthrough"]), [0, 0, 1, 1]);
+    assert!(
+        warnings(&["passthrough", "block"])[1][0].starts_with("LUN 0 of 0 and LUN 0 of 1 are the same disk")
+    );
 }
 
 #[test]

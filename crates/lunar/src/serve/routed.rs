@@ -7,7 +7,7 @@ use lunar_router::pass::HostPath;
 use lunar_router::routes::{Place, UnitFacts, UpstreamFacts};
 use lunar_router::upstream::{Health, State};
 use lunar_runtime::tally::Total;
-use lunar_server::admin::router::{Hop, Lun, Pair, Path, Router, Target, Upstream};
+use lunar_server::admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
 use lunar_server::admin::{Action, Request, Response, Running, Session};
 use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
@@ -85,7 +85,7 @@ impl<S: Server> Service<S> {
             }
             (None, _) if matches!(action, Action::Failover | Action::Eligible | Action::Ineligible) => {
                 let what = format!("router {name} is in no pair");
-                return Problem::new(what, "add [router.NAME.pair] to the configurations of both").into();
+                return Problem::new(what, "add [router.NAME.failover] to the configurations of both").into();
             }
             _ => {}
         }
@@ -148,14 +148,14 @@ impl<S: Server> Service<S> {
             queue: sum(|unit| unit.hops.queue),
             upstream: sum(|unit| unit.hops.upstream),
             upstreams: self.upstreams(name, &facts, &missing),
-            pair: self.pair(name),
+            failover: self.failover(name),
         }
     }
 
-    fn pair(&self, name: &str) -> Option<Pair> {
+    fn failover(&self, name: &str) -> Option<Failover> {
         let pair = self.routes.pair(name)?;
         let facts = pair.facts();
-        Some(Pair {
+        Some(Failover {
             peer: pair.spec().peer.to_string(),
             state: facts.peer.map(|peer| peer.role.name().into()),
             eligible: facts.eligible,

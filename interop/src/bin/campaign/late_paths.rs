@@ -159,7 +159,7 @@ impl Front {
                 Side::Attached(attach.connect()?, attach)
             }
             Kind::Block => routed(&urls, "block", tally),
-            Kind::Pass => routed(&urls, "pass", tally),
+            Kind::Pass => routed(&urls, "passthrough", tally),
         };
         Ok(Front { kind, side, ends: HashMap::new() })
     }

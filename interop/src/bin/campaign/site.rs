@@ -45,13 +45,13 @@ impl Site {
     pub fn start(tally: &Tally, way: Way, luns: &str, options: &str) -> Site {
         let target = format!("[server]\ncores = 2\n{HEAD}[[target]]\nname = \"{TARGET}\"\n{luns}");
         let storage = Server::start_in(tally.folder(), &target);
-        let path = match way {
+        let mode = match way {
             Way::Direct => return Site { storage, router: None },
             Way::Block => "block",
-            Way::Pass => "pass",
+            Way::Pass => "passthrough",
         };
         let url = format!("iscsi://{}/{TARGET}{options}", storage.portal());
-        let router = format!("{HEAD}{}", router(path, &[url], ""));
+        let router = format!("{HEAD}{}", router(mode, &[url], ""));
         let router = Server::start_in(tally.folder(), &router);
         Site { storage, router: Some(router) }
     }
@@ -87,10 +87,10 @@ pub fn login(host: usize) -> Login {
 }
 
 /// The tables of router r, which shows the target at these URLs as [`ROUTED`].
-pub fn router(path: &str, urls: &[String], upstream: &str) -> String {
+pub fn router(mode: &str, urls: &[String], upstream: &str) -> String {
     let urls = urls.join("\", \"");
     format!(
-        "[router.r]\npath = \"{path}\"\nhold_s = 60\n[router.r.upstream.a]\nurls = [\"{urls}\"]\n{upstream}\
+        "[router.r]\nmode = \"{mode}\"\npath_loss_timeout_s = 60\n[router.r.upstream.a]\nurls = [\"{urls}\"]\n{upstream}\
          [[router.r.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"a\"\naccess = \"all\"\n"
     )
 }

@@ -38,7 +38,8 @@ const OPTIONS: &str = "?noop_interval=1&noop_timeout=1&login_timeout=1&command_t
                        &lun_reset_timeout=1&target_reset_timeout=1";
 
 /// Who writes: an attachment, or hosts of a router with this path and number of URLs.
-const VARIANTS: [(&str, usize); 5] = [("attach", 2), ("block", 1), ("pass", 1), ("block", 2), ("pass", 2)];
+const VARIANTS: [(&str, usize); 5] =
+    [("attach", 2), ("block", 1), ("passthrough", 1), ("block", 2), ("passthrough", 2)];
 
 /// Some stalls of one variant; seeds in a row go through all of them.
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! `[[router.NAME.target]]`: what of the upstreams becomes what.
 
-use super::{Around, From, How, Map, Reach, RouterTarget, Upstream, Upstreams};
+use super::{Around, From, Map, Mode, Reach, RouterTarget, Upstream, Upstreams};
 use crate::config::reader::{Once, Section};
 use crate::config::target::LUN_RANGE;
 use crate::config::value::iscsi_name;
@@ -108,7 +108,7 @@ fn whole(
         misfit(p, (name, upstream), &at, wanted.name());
         return None;
     }
-    if upstream.path == How::Block {
+    if upstream.mode == Mode::Block {
         served.upstreams.first(p, name.into(), &at);
     }
     Some(name.into())
@@ -179,7 +179,7 @@ fn from(
         _ => {}
     }
     // A device server of its own for each would not know of the other's reservations.
-    if upstream.path == How::Block || upstream.reach() == Reach::Local {
+    if upstream.mode == Mode::Block || upstream.reach() == Reach::Local {
         let what = lun.map_or(name.to_owned(), |lun| format!("{name}, from {lun},"));
         served.luns.first(p, what, &at);
     }

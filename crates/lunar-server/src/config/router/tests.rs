@@ -29,13 +29,13 @@ fn of_target(keys: &str) -> String {
     problems(&format!(
         "[[router.r1.target]]\n{keys}\n[router.r1.upstream]\nportal.urls = [\"iscsi://192.0.2.1\"]\n\
          target.urls = [\"iscsi://192.0.2.1/iqn.x:t\"]\nlun.urls = [\"iscsi://192.0.2.1/iqn.x:t/0\"]\n\
-         disk.memory = \"1M\"\ntape = {{ sg = \"/dev/sg3\", path = \"pass\" }}\n[access.lab]\n"
+         disk.memory = \"1M\"\ntape = {{ sg = \"/dev/sg3\", mode = \"passthrough\" }}\n[access.lab]\n"
     ))
 }
 
 /// Problems of a pair whose keys stand on line 2.
 fn of_pair(keys: &str) -> String {
-    problems(&format!("[router.r1.pair]\n{keys}\n{PORTAL}{MAP}"))
+    problems(&format!("[router.r1.failover]\n{keys}\n{PORTAL}{MAP}"))
 }
 
 fn example() -> String {
@@ -50,10 +50,10 @@ fn a_router_of_nine_lines_has_defaults() {
     assert_eq!(config.portal_groups[0].portals[0].listen.to_string(), "127.0.0.1:3260");
     let router = &config.routers[0];
     assert_eq!((router.name.as_str(), router.portal_groups.as_slice()), ("r1", &[1][..]));
-    assert_eq!((router.hold, router.max_sessions), (Duration::from_secs(8), None));
+    assert_eq!((router.path_loss_timeout, router.max_sessions), (Duration::from_secs(8), None));
     assert_eq!((router.iops, router.bytes_per_s, router.has_own_portals), (0, 0, false));
     let a = &router.upstreams["a"];
-    assert_eq!((a.path, a.policy, a.reach()), (How::Block, Policy::Failover, Reach::Portal));
+    assert_eq!((a.mode, a.policy, a.reach()), (Mode::Block, Policy::Failover, Reach::Portal));
     assert_eq!(router.targets[0].map, Map::Transparent { upstream: "a".into() });
     assert_eq!((router.targets[0].access.none, router.targets[0].access.entries.len()), (false, 0));
 }
@@ -94,10 +94,16 @@ fn problems_of_a_router() {
         &[
             ("", &[]),
             (
-                "holds = 8",
-                &["t.toml:2:1: unknown key `holds` in [router.NAME]", "hint: did you mean `hold_s`?"],
+                "path_loss_timeout = 8",
+                &[
+                    "t.toml:2:1: unknown key `path_loss_timeout` in [router.NAME]",
+                    "hint: did you mean `path_loss_timeout_s`?",
+                ],
             ),
-            ("hold_s = 301", &["t.toml:2:10: `hold_s` is out of range: 301", "hint: it can be 0 to 300"]),
+            (
+                "path_loss_timeout_s = 301",
+                &["t.toml:2:23: `path_loss_timeout_s` is out of range: 301", "hint: it can be 0 to 300"],
+            ),
             (
                 "max_sessions = 0",
                 &["t.toml:2:16: `max_sessions` is out of range: 0", "hint: it can be 1 to 65535"],
@@ -111,8 +117,8 @@ fn problems_of_a_router() {
                 ],
             ),
             (
-                "path = \"blocks\"",
-                &["t.toml:2:8: unknown path \"blocks\"", "hint: write \"block\" or \"pass\""],
+                "mode = \"blocks\"",
+                &["t.toml:2:8: unknown mode \"blocks\"", "hint: write \"block\" or \"passthrough\""],
             ),
             (
                 "listen = []",
@@ -254,25 +260,28 @@ fn problems_of_an_upstream() {
                 "memory = \"1\"",
                 &["t.toml:2:10: `memory` is out of range: 1 bytes", "hint: it can be 4 KiB to 8191 PiB"],
             ),
-            ("sg = \"/dev/sg3\"", &["t.toml:2:6: a SCSI device is passed on", "hint: add path = \"pass\""]),
             (
-                "file = \"a.img\"\npath = \"pass\"",
-                &["t.toml:2:8: a file cannot be passed on", "hint: write path = \"block\""],
+                "sg = \"/dev/sg3\"",
+                &["t.toml:2:6: a SCSI device is passed on", "hint: add mode = \"passthrough\""],
             ),
             (
-                "device = \"/dev/sdb\"\npath = \"pass\"",
+                "file = \"a.img\"\nmode = \"passthrough\"",
+                &["t.toml:2:8: a file cannot be passed on", "hint: write mode = \"block\""],
+            ),
+            (
+                "device = \"/dev/sdb\"\nmode = \"passthrough\"",
                 &[
                     "t.toml:2:10: a block device cannot be passed on",
-                    "hint: write path = \"block\", or `sg` for a SCSI device",
+                    "hint: write mode = \"block\", or `sg` for a SCSI device",
                 ],
             ),
             (
-                "null = \"1M\"\npath = \"pass\"",
-                &["t.toml:2:8: null cannot be passed on", "hint: write path = \"block\""],
+                "null = \"1M\"\nmode = \"passthrough\"",
+                &["t.toml:2:8: null cannot be passed on", "hint: write mode = \"block\""],
             ),
             (
-                "memory = \"1M\"\npath = \"pass\"",
-                &["t.toml:2:10: memory cannot be passed on", "hint: write path = \"block\""],
+                "memory = \"1M\"\nmode = \"passthrough\"",
+                &["t.toml:2:10: memory cannot be passed on", "hint: write mode = \"block\""],
             ),
             (
                 "null = \"1M\"\npolicy = \"alua\"",
@@ -298,10 +307,10 @@ fn problems_of_an_upstream() {
                 ],
             ),
             (
-                "urls = [\"iscsi://h\"]\npolicy = \"alua\"\npath = \"pass\"",
+                "urls = [\"iscsi://h\"]\npolicy = \"alua\"\nmode = \"passthrough\"",
                 &[
                     "t.toml:3:10: what is passed on takes one way at a time",
-                    "hint: write policy = \"failover\", or path = \"block\"",
+                    "hint: write policy = \"failover\", or mode = \"block\"",
                 ],
             ),
             (
@@ -333,8 +342,8 @@ fn problems_of_an_upstream() {
                 ],
             ),
             (
-                "urls = [\"iscsi://h\"]\nvendor = \"A\"\npath = \"pass\"",
-                &[own, "hint: remove it, or write path = \"block\""],
+                "urls = [\"iscsi://h\"]\nvendor = \"A\"\nmode = \"passthrough\"",
+                &[own, "hint: remove it, or write mode = \"block\""],
             ),
             (
                 "urls = [\"iscsi://h\"]\nvendor = \"NINE CHAR\"",
@@ -598,17 +607,17 @@ fn problems_of_a_pair() {
                 &["t.toml:4:7: `key` is out of range: 0", "hint: it can be 1 to 18446744073709551615"],
             ),
             (
-                "[router.r1.upstream.b]\nsg = \"/dev/sg0\"\npath = \"pass\"",
+                "[router.r1.upstream.b]\nsg = \"/dev/sg0\"\nmode = \"passthrough\"",
                 &[
-                    "t.toml:1:1: the upstream b is passed on, and a pair needs path = \"block\"",
-                    "hint: remove the pair, or write path = \"block\"",
+                    "t.toml:1:1: the upstream b is passed on, and a pair needs mode = \"block\"",
+                    "hint: remove [router.NAME.failover], or write mode = \"block\"",
                 ],
             ),
             (
                 "[router.r1.upstream.b]\ndevice = \"/dev/sdb\"",
                 &[
                     "t.toml:1:1: the upstream b is of this host alone, and a pair needs what both routers reach",
-                    "hint: remove the pair, or write `urls`",
+                    "hint: remove [router.NAME.failover], or write `urls`",
                 ],
             ),
             (
@@ -626,9 +635,9 @@ fn problems_of_a_pair() {
             (
                 "",
                 &[
-                    "t.toml:1:1: [router.NAME.pair] has no `peer`",
+                    "t.toml:1:1: [router.NAME.failover] has no `peer`",
                     "hint: add peer = \"192.0.2.9:3260\"",
-                    "t.toml:1:1: [router.NAME.pair] has no `group`",
+                    "t.toml:1:1: [router.NAME.failover] has no `group`",
                     "hint: add group = 2",
                 ],
             ),
@@ -686,8 +695,11 @@ fn an_upstream_is_what_it_says() {
         UpstreamSource::Local(Source::Device { path: "/dev/sdb".into() })
     );
     assert_eq!(source("null = \"1M\"").place(), "null, 1 MiB");
-    let tape = source("sg = \"/dev/sg3\"\npath = \"pass\"\nidentity = \"naa.6001405123456789\"");
-    assert_eq!((tape.path, tape.reach(), tape.place().as_str()), (How::Pass, Reach::Local, "/dev/sg3"));
+    let tape = source("sg = \"/dev/sg3\"\nmode = \"passthrough\"\nidentity = \"naa.6001405123456789\"");
+    assert_eq!(
+        (tape.mode, tape.reach(), tape.place().as_str()),
+        (Mode::Passthrough, Reach::Local, "/dev/sg3")
+    );
     assert_eq!(tape.identity.as_deref(), Some("naa.6001405123456789"));
     let lun = source(
         "urls = [\"iscsi://h/iqn.x:a/7\"]\nidentity = \"NAA.6001405123456789\""
@@ -708,11 +720,16 @@ fn the_example_is_good_and_has_everything() {
     let maps: Vec<&str> =
         config.routers.iter().flat_map(|r| r.targets.iter().map(|t| t.map.kind())).collect();
     assert!(["transparent", "target", "lun"].iter().all(|map| maps.contains(map)), "{maps:?}");
-    assert!(config.routers.iter().any(|router| router.pair.is_some()));
-    assert!(config.routers.iter().any(|router| router.upstreams.values().any(|u| u.path == How::Pass)));
+    assert!(config.routers.iter().any(|router| router.failover.is_some()));
+    assert!(
+        config.routers.iter().any(|router| router.upstreams.values().any(|u| u.mode == Mode::Passthrough))
+    );
     let plain = good(&format!("{PORTAL}{MAP}")).routers.remove(0);
     let first = &config.routers[0];
-    assert_eq!((first.hold, first.iops, first.bytes_per_s), (plain.hold, plain.iops, plain.bytes_per_s));
+    assert_eq!(
+        (first.path_loss_timeout, first.iops, first.bytes_per_s),
+        (plain.path_loss_timeout, plain.iops, plain.bytes_per_s)
+    );
 }
 
 /// Every key that is known stands in the example.
@@ -721,8 +738,8 @@ fn the_example_has_every_key() {
     let known = [
         "listen",
         "portal_group",
-        "path",
-        "hold_s",
+        "mode",
+        "path_loss_timeout_s",
         "max_sessions",
         "iops",
         "bytes_per_s",

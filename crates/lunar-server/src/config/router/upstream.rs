@@ -1,6 +1,6 @@
 //! `[router.NAME.upstream.NAME]`: what is routed to.
 
-use super::{Around, How, how};
+use super::{Around, Mode, mode};
 use crate::config::lun::Source;
 use crate::config::reader::{Once, Section, text};
 use crate::config::value::{MAX_SIZE, scsi_text, show_size};
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 pub struct Upstream {
     /// Where it is.
     pub source: UpstreamSource,
-    /// In which way commands go there.
-    pub path: How,
+    /// How commands are routed there.
+    pub mode: Mode,
     /// Which of several ways to it is taken.
     pub policy: Policy,
     /// The designator (VPD page 83h) that its LUN must have, such as `naa.6001405...`.
@@ -190,16 +190,16 @@ const SOURCES: [&str; 6] = ["urls", "file", "device", "sg", "null", "memory"];
 pub(super) fn upstream(
     p: &mut Problems<'_>,
     mut s: Section<'_>,
-    default: How,
+    default: Mode,
     around: &mut Around<'_>,
 ) -> Option<Upstream> {
     let late = s.parsed(p, "late_writes", attachment::late_writes);
     let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
-    let path = s.parsed(p, "path", how).unwrap_or(default);
+    let mode = s.parsed(p, "mode", mode).unwrap_or(default);
     let mut upstream = Upstream {
         // Without a source there is no upstream, and what else is wrong is told all the same.
         source: source.clone().unwrap_or(UpstreamSource::Local(Source::Null { size: 0 })),
-        path,
+        mode,
         policy: s.parsed(p, "policy", policy).unwrap_or_default(),
         identity: s.parsed(p, "identity", identity),
         vendor: s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)),
@@ -330,28 +330,29 @@ fn identity(text: &str) -> Result<String, Wrong> {
 
 /// Which keys fit which kind of upstream.
 fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
-    let (is_remote, is_pass) = (matches!(u.source, UpstreamSource::Remote { .. }), u.path == How::Pass);
+    let (is_remote, is_pass) =
+        (matches!(u.source, UpstreamSource::Remote { .. }), u.mode == Mode::Passthrough);
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
     let is_one = !matches!(u.reach(), Reach::Portal | Reach::Target(_));
     let own = "the vendor, product and serial number of what is passed on are its own";
     let rules: [(&'static str, bool, &str, &str); 10] = [
-        ("sg", is_sg && !is_pass, "a SCSI device is passed on", "add path = \"pass\""),
-        ("file", is_pass, "a file cannot be passed on", "write path = \"block\""),
+        ("sg", is_sg && !is_pass, "a SCSI device is passed on", "add mode = \"passthrough\""),
+        ("file", is_pass, "a file cannot be passed on", "write mode = \"block\""),
         (
             "device",
             is_pass,
             "a block device cannot be passed on",
-            "write path = \"block\", or `sg` for a SCSI device",
+            "write mode = \"block\", or `sg` for a SCSI device",
         ),
-        ("null", is_pass, "null cannot be passed on", "write path = \"block\""),
-        ("memory", is_pass, "memory cannot be passed on", "write path = \"block\""),
+        ("null", is_pass, "null cannot be passed on", "write mode = \"block\""),
+        ("memory", is_pass, "memory cannot be passed on", "write mode = \"block\""),
         ("late_writes", !is_remote, "no write to a device of this host comes late", "remove `late_writes`"),
         ("policy", !is_remote, "there is one way to a device of this host", "remove `policy`"),
         (
             "policy",
             is_remote && is_pass && u.policy != Policy::Failover,
             "what is passed on takes one way at a time",
-            "write policy = \"failover\", or path = \"block\"",
+            "write policy = \"failover\", or mode = \"block\"",
         ),
         (
             "identity",
@@ -367,7 +368,7 @@ fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
         ),
     ];
     let of_own = ["vendor", "product", "serial"]
-        .map(|key| (key, is_pass, own, "remove it, or write path = \"block\""));
+        .map(|key| (key, is_pass, own, "remove it, or write mode = \"block\""));
     for (key, is_wrong, what, hint) in rules.into_iter().chain(of_own) {
         if let (true, Some(value)) = (is_wrong, s.find(key)) {
             p.add(&value.span(), what, hint);

@@ -1,6 +1,6 @@
-//! `[router.NAME.pair]`: the other router of a failover pair.
+//! `[router.NAME.failover]`: the other router of a failover pair.
 
-use super::{How, Router, UpstreamSource, Upstreams};
+use super::{Mode, Router, UpstreamSource, Upstreams};
 use crate::config::reader::Section;
 use crate::config::value::iscsi_name;
 use crate::problem::{Problems, Wrong, wrong};
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// A failover pair, as one of its routers sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct Failover {
     /// A portal of the peer.
     pub peer: Portal,
     /// The peer's portal group tag.
@@ -23,11 +23,11 @@ pub struct Pair {
 }
 
 /// Reads the section; the pair, and where the peer's portal group stands.
-pub(super) fn pair(
+pub(super) fn failover(
     p: &mut Problems<'_>,
     mut s: Section<'_>,
     upstreams: &Upstreams,
-) -> (Option<Pair>, Option<Range<usize>>) {
+) -> (Option<Failover>, Option<Range<usize>>) {
     for (key, example) in [("peer", "\"192.0.2.9:3260\""), ("group", "2")] {
         if s.find(key).is_none() {
             s.missing(p, key, example);
@@ -42,8 +42,9 @@ pub(super) fn pair(
     let initiator = s.parsed(p, "initiator", iscsi_name);
     fits(p, &s, upstreams);
     s.done(p);
-    let pair = peer.zip(group).map(|(peer, group)| Pair { peer, group, is_preferred, key, initiator });
-    (pair, group_at)
+    let failover =
+        peer.zip(group).map(|(peer, group)| Failover { peer, group, is_preferred, key, initiator });
+    (failover, group_at)
 }
 
 fn portal(text: &str) -> Result<Portal, Wrong> {
@@ -59,14 +60,14 @@ fn portal(text: &str) -> Result<Portal, Wrong> {
 fn fits(p: &mut Problems<'_>, s: &Section<'_>, upstreams: &Upstreams) {
     for (name, (upstream, _)) in &upstreams.0 {
         let Some(upstream) = upstream else { continue };
-        if upstream.path != How::Block {
-            let what = format!("the upstream {name} is passed on, and a pair needs path = \"block\"");
-            p.add(&s.at, what, "remove the pair, or write path = \"block\"");
+        if upstream.mode != Mode::Block {
+            let what = format!("the upstream {name} is passed on, and a pair needs mode = \"block\"");
+            p.add(&s.at, what, "remove [router.NAME.failover], or write mode = \"block\"");
         } else if !matches!(upstream.source, UpstreamSource::Remote { .. }) {
             let what = format!(
                 "the upstream {name} is of this host alone, and a pair needs what both routers reach"
             );
-            p.add(&s.at, what, "remove the pair, or write `urls`");
+            p.add(&s.at, what, "remove [router.NAME.failover], or write `urls`");
         }
     }
 }
@@ -79,7 +80,7 @@ pub(super) fn check_groups(
     own: &[u16],
 ) {
     for (router, at) in routers.iter().zip(at) {
-        let Some((pair, at)) = router.pair.as_ref().zip(at.as_ref()) else { continue };
+        let Some((pair, at)) = router.failover.as_ref().zip(at.as_ref()) else { continue };
         if own.contains(&pair.group) {
             let what = format!("the peer's portal group {} is one of this server too", pair.group);
             p.add(at, what, "give the portal groups of both routers different tags");
