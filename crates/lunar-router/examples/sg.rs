@@ -55,7 +55,7 @@ impl<W: Way> Tried<W> {
         let reply = self.answer(cdb, Data::In(Buf::zeroed(len))).await;
         match reply {
             Reply { status: 0, data: Some(data), moved, .. } => Ok((data.to_vec(), moved)),
-            other => Err(format!("{:02x}h: {}", cdb[0], told(&other)).into()),
+            other => Err(format!("{:02x}h: {}", cdb[0], reported(&other)).into()),
         }
     }
 
@@ -63,7 +63,7 @@ impl<W: Way> Tried<W> {
         let mut buf = Buf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
         let reply = self.answer(cdb, Data::Out(buf)).await;
-        must(reply.status == 0 && reply.moved == bytes.len() as u64, &told(&reply))
+        must(reply.status == 0 && reply.moved == bytes.len() as u64, &reported(&reply))
     }
 }
 
@@ -95,13 +95,13 @@ async fn unknown_commands(tried: &Tried<impl Way>) -> Result<()> {
     let mut unknown = [0; 16];
     unknown[0] = 0xdf;
     let reply = tried.answer(unknown, Data::None).await;
-    must(is(&reply, Sense::INVALID_OPCODE), &told(&reply))?;
+    must(is(&reply, Sense::INVALID_OPCODE), &reported(&reply))?;
     let mut long = vec![0; 260];
     (long[0], long[7]) = (0x7f, 252);
     let data = Data::None;
     let passed = Passed { tag: 1, cdb: long.into(), attribute: Attribute::Ordered, data };
     let reply = tried.way.submit(passed).await;
-    must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &told(&reply))
+    must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &reported(&reply))
 }
 
 async fn disk(tried: &Tried<impl Way>) -> Result<()> {
@@ -119,10 +119,10 @@ async fn disk(tried: &Tried<impl Way>) -> Result<()> {
         must(read.await?.0 == bytes, "other bytes than were written")?;
     }
     let beyond = tried.answer(cdb::read_16(blocks, 1), Data::In(Buf::zeroed(size))).await;
-    must(is(&beyond, Sense::LBA_OUT_OF_RANGE), &told(&beyond))?;
+    must(is(&beyond, Sense::LBA_OUT_OF_RANGE), &reported(&beyond))?;
     // More than the kernel takes at a time.
     let huge = tried.answer(cdb::read_16(0, (HUGE / size) as u32), Data::In(Buf::zeroed(HUGE))).await;
-    must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &told(&huge))
+    must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &reported(&huge))
 }
 
 /// Unit attentions are told once each.
@@ -133,7 +133,7 @@ async fn ready(tried: &Tried<impl Way>) -> Result<()> {
         if reply.status == 0 {
             return Ok(());
         }
-        last = told(&reply);
+        last = reported(&reply);
     }
     Err(format!("not ready: {last}").into())
 }
@@ -143,7 +143,7 @@ async fn watch(path: &str) -> Result<()> {
     let tried = Tried { way: device.way(), tags: Cell::new(0) };
     let mut last = String::new();
     while !device.is_gone() {
-        let now = told(&tried.answer(cdb::test_unit_ready(), Data::None).await);
+        let now = reported(&tried.answer(cdb::test_unit_ready(), Data::None).await);
         if now != last {
             println!("{now}");
             last = now;
@@ -155,11 +155,12 @@ async fn watch(path: &str) -> Result<()> {
 }
 
 fn is(reply: &Reply, sense: Sense) -> bool {
-    Sense::decode(&reply.sense)
-        .is_some_and(|told| (told.key, told.asc, told.ascq) == (sense.key, sense.asc, sense.ascq))
+    Sense::decode(&reply.sense).is_some_and(|reported| {
+        (reported.key, reported.asc, reported.ascq) == (sense.key, sense.asc, sense.ascq)
+    })
 }
 
-fn told(reply: &Reply) -> String {
+fn reported(reply: &Reply) -> String {
     match Sense::decode(&reply.sense) {
         Some(sense) => sense.to_string(),
         None => format!("status {:02x}h, {} bytes", reply.status, reply.moved),

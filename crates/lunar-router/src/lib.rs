@@ -1,22 +1,22 @@
 //! The storage router: logical units of other targets, and SCSI devices of this host, as LUNs of this target.
 //!
-//! A logical unit elsewhere comes in two ways. *Block*: it is a [`lunar_block::Backend`], and the device server of this
-//! target speaks for it. *Pass*: CDBs are carried to it as they are ([`lunar_target::Passage`]).
+//! An upstream has one of two modes. *Block*: the upstream logical unit is a [`lunar_block::Backend`], and this target's
+//! device server executes the commands. *Passthrough*: commands are forwarded unchanged ([`lunar_target::Passage`]).
 #![deny(unsafe_code)]
 
+pub mod failover;
 mod found;
 mod hops;
-mod limited;
+mod identity_change;
+pub mod isids;
 pub mod loops;
-pub mod pair;
-pub mod pass;
-pub mod ports;
+pub mod passthrough;
+mod rate_limit;
 pub mod routes;
 pub mod sg;
-mod swapped;
 pub mod upstream;
 pub mod watch;
 
 pub use found::{Found, FoundLun, FoundTarget};
 pub use hops::Hops;
-pub use limited::limited;
+pub use rate_limit::with_rate_limit;

@@ -28,7 +28,7 @@ pub fn name(router: &str, upstream: &str) -> String {
 
 /// What stands behind the targets of this router.
 #[derive(Default)]
-pub struct Loops {
+pub struct LoopDetector {
     /// None: names last as long as this process.
     file: Option<PathBuf>,
     own: OnceLock<[u8; OWN_LEN]>,
@@ -48,7 +48,7 @@ struct Route {
 
 /// A target of an upstream.
 #[derive(Clone, Copy, Debug)]
-pub struct There<'a> {
+pub struct UpstreamTarget<'a> {
     /// The upstream, by its [`name`].
     pub upstream: &'a str,
     /// The target.
@@ -57,11 +57,11 @@ pub struct There<'a> {
     pub keeps_name: bool,
 }
 
-impl Loops {
+impl LoopDetector {
     /// As the one before it that had the same file: after a restart others know its names still. The file is read, or made,
     /// once a router needs it. If it cannot be written, names last as long as this process.
-    pub fn kept_in(file: &Path) -> Loops {
-        Loops { file: Some(file.to_owned()), ..Loops::default() }
+    pub fn kept_in(file: &Path) -> LoopDetector {
+        LoopDetector { file: Some(file.to_owned()), ..LoopDetector::default() }
     }
 
     /// It makes names that nobody else makes.
@@ -83,16 +83,16 @@ impl Loops {
 
     /// What is answered to a key of text requests in a session with `target`, if the key is ours.
     pub fn answer(&self, target: &str, key: &str, value: &str) -> Option<String> {
-        (key == KEY && value == ASK).then(|| self.told(target))
+        (key == KEY && value == ASK).then(|| self.reported(target))
     }
 
     /// The same in discovery, where the value names the target: one that waits for its own upstream lets nobody in.
     pub fn answer_in_discovery(&self, key: &str, target: &str) -> Option<String> {
         let is_ours = || self.routes().values().any(|route| route.targets.contains(target));
-        (key == KEY && is_ours()).then(|| self.told(target))
+        (key == KEY && is_ours()).then(|| self.reported(target))
     }
 
-    fn told(&self, target: &str) -> String {
+    fn reported(&self, target: &str) -> String {
         let routes = self.routes();
         let used = routes.values().filter(|route| route.targets.contains(target));
         let behind: BTreeSet<&String> = used.flat_map(|route| route.behind.values().flatten()).collect();
@@ -114,7 +114,7 @@ impl Loops {
     }
 
     /// A target that refuses the question, or ends the session of who asks, is not asked again before it was away.
-    pub fn is_no_router(&self, there: There<'_>) {
+    pub fn is_no_router(&self, there: UpstreamTarget<'_>) {
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
         route.behind.remove(there.target);
@@ -126,7 +126,7 @@ impl Loops {
         self.routes().entry(upstream.to_owned()).or_default().silent.clear();
     }
 
-    fn is_silent(&self, there: There<'_>) -> bool {
+    fn is_silent(&self, there: UpstreamTarget<'_>) -> bool {
         self.routes().get(there.upstream).is_some_and(|route| route.silent.contains(there.target))
     }
 
@@ -138,7 +138,7 @@ impl Loops {
     /// # Errors
     /// [`Kind::Invalid`] when a target that uses it is behind it; those of the session when it does not answer, or refuses
     /// to.
-    pub async fn check(&self, there: There<'_>, session: &Session) -> Result<(), Error> {
+    pub async fn check(&self, there: UpstreamTarget<'_>, session: &Session) -> Result<(), Error> {
         if self.is_silent(there) {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Loops {
     /// [`Kind::Invalid`] when a target that uses it is behind it.
     pub async fn check_in_discovery(
         &self,
-        there: There<'_>,
+        there: UpstreamTarget<'_>,
         portal: Portal,
         options: &Options,
     ) -> Result<(), Error> {
@@ -167,10 +167,10 @@ impl Loops {
     }
 
     /// Takes note of what stands behind a target of an upstream.
-    fn learn(&self, there: There<'_>, told: &str) -> Result<(), Error> {
+    fn learn(&self, there: UpstreamTarget<'_>, reported: &str) -> Result<(), Error> {
         let is_name = |name: &&str| name.len() == NAME_LEN && name.bytes().all(|b| b.is_ascii_hexdigit());
         let behind: BTreeSet<String> =
-            told.split(',').filter(is_name).take(MOST).map(str::to_owned).collect();
+            reported.split(',').filter(is_name).take(MOST).map(str::to_owned).collect();
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
         let itself = there.keeps_name.then_some(there.target);
@@ -217,46 +217,46 @@ mod tests {
     use super::*;
 
     /// A router with one target that uses one upstream.
-    fn router() -> Loops {
-        let loops = Loops::default();
+    fn router() -> LoopDetector {
+        let loops = LoopDetector::default();
         loops.uses("u", ["t".to_owned()].into());
         loops
     }
 
     /// A target of the upstream.
-    const THERE: There<'_> = There { upstream: "u", target: "there", keeps_name: false };
+    const THERE: UpstreamTarget<'_> = UpstreamTarget { upstream: "u", target: "there", keeps_name: false };
 
-    fn told(router: &Loops, target: &str) -> String {
+    fn reported(router: &LoopDetector, target: &str) -> String {
         router.answer(target, KEY, ASK).unwrap()
     }
 
     #[test]
     fn what_stands_behind_is_told_on_and_a_loop_is_refused() {
         let (a, b, c) = (router(), router(), router());
-        b.learn(THERE, &told(&c, "t")).unwrap();
-        assert_eq!(told(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
-        a.learn(THERE, &told(&b, "t")).unwrap();
-        assert_eq!(c.learn(THERE, &told(&a, "t")).unwrap_err().kind, Kind::Invalid);
-        assert_eq!(told(&c, "t"), c.name("t"), "what leads back is not used");
+        b.learn(THERE, &reported(&c, "t")).unwrap();
+        assert_eq!(reported(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
+        a.learn(THERE, &reported(&b, "t")).unwrap();
+        assert_eq!(c.learn(THERE, &reported(&a, "t")).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(reported(&c, "t"), c.name("t"), "what leads back is not used");
         b.forget("u");
-        assert_eq!(told(&b, "t"), b.name("t"));
+        assert_eq!(reported(&b, "t"), b.name("t"));
     }
 
     #[test]
     fn two_that_route_each_others_disks_are_no_loop() {
         let (a, b) = (router(), router());
-        assert!(a.learn(THERE, &told(&b, "disk")).is_ok());
-        assert!(b.learn(THERE, &told(&a, "disk")).is_ok());
+        assert!(a.learn(THERE, &reported(&b, "disk")).is_ok());
+        assert!(b.learn(THERE, &reported(&a, "disk")).is_ok());
     }
 
     #[test]
     fn a_target_that_keeps_its_name_does_not_come_back_under_it() {
-        let (a, b) = (Loops::default(), Loops::default());
-        let disk = There { target: "disk", keeps_name: true, ..THERE };
+        let (a, b) = (LoopDetector::default(), LoopDetector::default());
+        let disk = UpstreamTarget { target: "disk", keeps_name: true, ..THERE };
         b.uses("u", ["disk".to_owned()].into());
-        b.learn(disk, &told(&a, "disk")).unwrap();
-        assert_eq!(a.learn(disk, &told(&b, "disk")).unwrap_err().kind, Kind::Invalid);
-        assert!(a.learn(There { target: "other", ..disk }, &told(&b, "other")).is_ok());
+        b.learn(disk, &reported(&a, "disk")).unwrap();
+        assert_eq!(a.learn(disk, &reported(&b, "disk")).unwrap_err().kind, Kind::Invalid);
+        assert!(a.learn(UpstreamTarget { target: "other", ..disk }, &reported(&b, "other")).is_ok());
     }
 
     #[test]
@@ -269,11 +269,11 @@ mod tests {
 
     #[test]
     fn what_is_behind_each_target_of_an_upstream_is_told_on() {
-        let (a, b) = (router(), Loops::default());
+        let (a, b) = (router(), LoopDetector::default());
         for target in ["x", "y"] {
-            a.learn(There { target, ..THERE }, &told(&b, target)).unwrap();
+            a.learn(UpstreamTarget { target, ..THERE }, &reported(&b, target)).unwrap();
         }
-        let all = told(&a, "t");
+        let all = reported(&a, "t");
         assert!(all.contains(&b.name("x")) && all.contains(&b.name("y")), "{all}");
     }
 
@@ -281,23 +281,23 @@ mod tests {
     fn two_that_meet_do_not_both_miss_it() {
         let (a, b) = (router(), router());
         // Both ask before either has taken note, and then once more.
-        let (first_a, first_b) = (told(&a, "t"), told(&b, "t"));
+        let (first_a, first_b) = (reported(&a, "t"), reported(&b, "t"));
         assert!(a.learn(THERE, &first_b).is_ok() && b.learn(THERE, &first_a).is_ok());
-        assert!(a.learn(THERE, &told(&b, "t")).is_err());
+        assert!(a.learn(THERE, &reported(&b, "t")).is_err());
     }
 
     #[test]
     fn names_are_the_same_after_a_restart_and_no_others() {
         let folder = std::env::temp_dir().join(format!("lunar-loops-{}", std::process::id()));
         let file = folder.join("router.id");
-        let first = Loops::kept_in(&file);
-        assert_eq!(Loops::kept_in(&file).name("t"), first.name("t"));
+        let first = LoopDetector::kept_in(&file);
+        assert_eq!(LoopDetector::kept_in(&file).name("t"), first.name("t"));
         fs::write(&file, "torn").unwrap();
-        let other = Loops::kept_in(&file);
+        let other = LoopDetector::kept_in(&file);
         assert_ne!(other.name("t"), first.name("t"));
-        assert_eq!(Loops::kept_in(&file).name("t"), other.name("t"));
+        assert_eq!(LoopDetector::kept_in(&file).name("t"), other.name("t"));
         fs::remove_dir_all(&folder).unwrap();
-        assert_ne!(Loops::default().name("t"), Loops::default().name("t"));
+        assert_ne!(LoopDetector::default().name("t"), LoopDetector::default().name("t"));
         assert_ne!(other.name("t"), other.name("u"));
         assert_eq!(other.name("t").len(), NAME_LEN);
     }
@@ -306,11 +306,11 @@ mod tests {
     fn the_identity_is_kept_once_a_reload_brings_a_router() {
         let folder = std::env::temp_dir().join(format!("lunar-loops-late-{}", std::process::id()));
         let file = folder.join("router.id");
-        let without_routers = Loops::kept_in(&file);
+        let without_routers = LoopDetector::kept_in(&file);
         assert!(!file.exists(), "nobody needs it");
         without_routers.uses("u", BTreeSet::from(["t".to_owned()]));
         assert!(file.exists());
-        assert_eq!(Loops::kept_in(&file).name("t"), without_routers.name("t"));
+        assert_eq!(LoopDetector::kept_in(&file).name("t"), without_routers.name("t"));
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -321,10 +321,10 @@ mod tests {
         let (file, victim) = (folder.join("router.id"), folder.join("victim"));
         fs::write(&victim, "kept").unwrap();
         std::os::unix::fs::symlink(&victim, &file).unwrap();
-        let first = Loops::kept_in(&file);
+        let first = LoopDetector::kept_in(&file);
         first.uses("u", BTreeSet::new());
         assert_eq!(fs::read(&victim).unwrap(), b"kept");
-        assert_eq!(Loops::kept_in(&file).name("t"), first.name("t"));
+        assert_eq!(LoopDetector::kept_in(&file).name("t"), first.name("t"));
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -332,7 +332,7 @@ mod tests {
     fn who_is_no_router_is_asked_again_when_it_was_away() {
         let a = router();
         a.is_no_router(THERE);
-        assert!(a.is_silent(THERE) && !a.is_silent(There { target: "other", ..THERE }));
+        assert!(a.is_silent(THERE) && !a.is_silent(UpstreamTarget { target: "other", ..THERE }));
         a.is_away("u");
         assert!(!a.is_silent(THERE));
     }
@@ -345,6 +345,6 @@ mod tests {
         for answer in ["", "NotUnderstood", "Reject", ",,,", "0123456789abcdef0", "not a name, it is"] {
             assert!(a.learn(THERE, answer).is_ok());
         }
-        assert_eq!(told(&a, "t"), a.name("t"));
+        assert_eq!(reported(&a, "t"), a.name("t"));
     }
 }

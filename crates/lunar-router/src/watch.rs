@@ -1,7 +1,7 @@
-//! Looks what upstreams have, as long as they are routed.
+//! Probes the upstreams periodically.
 
-use crate::loops::{self, Loops};
-use crate::upstream::{Upstream, look};
+use crate::loops::{self, LoopDetector};
+use crate::upstream::{Upstream, probe};
 use crate::{Found, FoundLun, FoundTarget};
 use compio::runtime::JoinHandle;
 use lunar_initiator::Kind;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How often upstreams are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ProbeSchedule {
     /// After the first look that failed; twice as long after each other one.
     pub first: Duration,
     /// The longest pause while it cannot be seen.
@@ -20,15 +20,15 @@ pub struct Pace {
     pub refresh: Duration,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
+impl Default for ProbeSchedule {
+    fn default() -> ProbeSchedule {
         let s = Duration::from_secs;
-        Pace { first: s(1), longest: s(30), refresh: s(60) }
+        ProbeSchedule { first: s(1), longest: s(30), refresh: s(60) }
     }
 }
 
 /// What one look has found.
-type Seen = ((String, String), Vec<FoundTarget>);
+type ProbeResult = ((String, String), Vec<FoundTarget>);
 
 /// Looks at upstreams for ever, and sends all that is found whenever something of it is another: what an upstream
 /// had that is away stays, and so does what was `known` before. A logical unit whose identity changes while it stays
@@ -36,26 +36,26 @@ type Seen = ((String, String), Vec<FoundTarget>);
 /// listens. To be called inside an event loop.
 pub async fn watch(
     upstreams: Vec<Upstream>,
-    pace: Pace,
+    pace: ProbeSchedule,
     known: Found,
-    loops: Arc<Loops>,
+    loops: Arc<LoopDetector>,
     sender: flume::Sender<Found>,
 ) {
     let (tell, seen) = flume::unbounded();
     let key = |upstream: &Upstream| (upstream.router.clone(), upstream.name.clone());
-    let doubts: BTreeMap<_, _> = upstreams.iter().map(|u| (key(u), u.doubts.clone())).collect();
+    let rechecks: BTreeMap<_, _> = upstreams.iter().map(|u| (key(u), u.recheck.clone())).collect();
     // They end when these are dropped.
     let _tasks: Vec<JoinHandle<()>> = upstreams
         .into_iter()
         .map(|upstream| compio::runtime::spawn(attend(upstream, pace, loops.clone(), tell.clone())))
         .collect();
     drop(tell);
-    let (mut all, mut missing) = (known, Missing::default());
+    let (mut all, mut missing) = (known, MissedProbes::default());
     while let Ok((key, targets)) = seen.recv_async().await {
         let targets = match all.0.get(&key) {
             Some(before) => {
                 if is_doubtful(before, &targets) {
-                    doubts.get(&key).into_iter().for_each(|doubts| _ = doubts.notify(usize::MAX));
+                    rechecks.get(&key).into_iter().for_each(|rechecks| _ = rechecks.notify(usize::MAX));
                 }
                 missing.carry_over(&key, before, keep_identities(&key, before, targets))
             }
@@ -69,13 +69,18 @@ pub async fn watch(
     }
 }
 
-async fn attend(upstream: Upstream, pace: Pace, loops: Arc<Loops>, tell: flume::Sender<Seen>) {
+async fn attend(
+    upstream: Upstream,
+    pace: ProbeSchedule,
+    loops: Arc<LoopDetector>,
+    tell: flume::Sender<ProbeResult>,
+) {
     let mut pause = pace.first;
     let mut last = None;
     loop {
         // Before the look: what changes meanwhile is a reason for another.
-        let again = upstream.again.listen();
-        let wait = match look(&upstream, &loops).await {
+        let rediscover = upstream.rediscover.listen();
+        let wait = match probe(&upstream, &loops).await {
             Ok(targets) => {
                 (pause, last) = (pace.first, None);
                 *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -106,7 +111,7 @@ async fn attend(upstream: Upstream, pace: Pace, loops: Arc<Loops>, tell: flume::
             }
         };
         // Either is a reason to look.
-        _ = compio::time::timeout(wait, again).await;
+        _ = compio::time::timeout(wait, rediscover).await;
     }
 }
 
@@ -116,9 +121,9 @@ const MISSED: u32 = 3;
 
 /// How often in a row each logical unit was missed: by upstream, target and LUN.
 #[derive(Default)]
-struct Missing(BTreeMap<((String, String), String, u16), u32>);
+struct MissedProbes(BTreeMap<((String, String), String, u16), u32>);
 
-impl Missing {
+impl MissedProbes {
     /// What was there before and is not seen now stays for some looks.
     fn carry_over(
         &mut self,
@@ -179,7 +184,7 @@ fn keep_identities(
         for (number, lun) in &mut target.luns {
             let Some(was) = before.luns.get(number) else { continue };
             if !was.is_same(lun) {
-                cry(key, (&target.name, *number), was, lun);
+                log_change(key, (&target.name, *number), was, lun);
                 lun.clone_from(was);
             } else if lun.block_size == 0 {
                 lun.clone_from(was);
@@ -189,7 +194,7 @@ fn keep_identities(
     now
 }
 
-fn cry(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun, now: &FoundLun) {
+fn log_change(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun, now: &FoundLun) {
     tracing::error!(
         router = key.0,
         upstream = key.1,
@@ -218,11 +223,11 @@ mod tests {
     fn one_look_that_misses_a_lun_takes_nothing_away() {
         let key = ("r".to_owned(), "a".to_owned());
         let (both, one) = ([target(&[(0, 1, 10), (1, 2, 10)])], target(&[(1, 2, 10)]));
-        let mut missing = Missing::default();
+        let mut missing = MissedProbes::default();
         for now in [vec![one.clone()], vec![]] {
-            let told: Vec<_> =
+            let reported: Vec<_> =
                 missing.carry_over(&key, &both, now).into_iter().flat_map(|t| t.luns).collect();
-            assert_eq!(told.len(), 2);
+            assert_eq!(reported.len(), 2);
         }
         assert_eq!(
             missing.carry_over(&key, &both, both.to_vec()),
@@ -253,12 +258,12 @@ mod tests {
     fn a_lun_keeps_its_identity_until_it_has_left() {
         let key = ("r".to_owned(), "a".to_owned());
         let before = [target(&[(0, 1, 10), (1, 2, 10)])];
-        for (now, told) in [
+        for (now, reported) in [
             (target(&[(0, 1, 20), (1, 9, 20)]), target(&[(0, 1, 20), (1, 2, 10)])),
             (target(&[(0, 1, 0)]), target(&[(0, 1, 10)])),
             (target(&[(0, 1, 10), (2, 9, 5)]), target(&[(0, 1, 10), (2, 9, 5)])),
         ] {
-            assert_eq!(keep_identities(&key, &before, vec![now]), [told]);
+            assert_eq!(keep_identities(&key, &before, vec![now]), [reported]);
         }
     }
 }

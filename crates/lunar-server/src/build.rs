@@ -23,8 +23,8 @@ use hold::{Hold, Holds};
 use kept::Kept;
 use lunar_block::filter::Rate;
 use lunar_block::{Backend, Spec};
-use lunar_router::limited;
-use lunar_router::routes::{Opened, Routes, Served};
+use lunar_router::routes::{RoutedLu, Routes, ServedLu};
+use lunar_router::with_rate_limit;
 use lunar_scsi::{Lu, Passes, Settings};
 use lunar_target::setup::{Answers, Setup, Target};
 use lunar_target::{Instance, Passage, Resting, Unit};
@@ -82,10 +82,10 @@ struct Medium {
 }
 
 impl Medium {
-    fn of(rate: Option<Arc<Rate>>, opened: Opened) -> Medium {
+    fn of(rate: Option<Arc<Rate>>, opened: RoutedLu) -> Medium {
         let (blocks, commands) = match opened {
-            Opened::Blocks(blocks) => (blocks, None),
-            Opened::Commands(passage, passes) => (lunar_block::nothing(), Some((passage, passes))),
+            RoutedLu::Blocks(blocks) => (blocks, None),
+            RoutedLu::Commands(passage, passes) => (lunar_block::nothing(), Some((passage, passes))),
         };
         Medium { blocks, commands, rate, block_size: None, record: None }
     }
@@ -94,7 +94,7 @@ impl Medium {
     fn passage(&self) -> Option<Arc<dyn Passage>> {
         let (passage, _) = self.commands.as_ref()?;
         Some(match &self.rate {
-            Some(rate) => limited(passage.clone(), rate.clone()),
+            Some(rate) => with_rate_limit(passage.clone(), rate.clone()),
             None => passage.clone(),
         })
     }
@@ -310,7 +310,7 @@ impl Units {
             let routes =
                 self.routes.as_ref().ok_or_else(|| Problem::new("nothing is routed", "restart lunar"))?;
             let opened = routes.open(place);
-            let rate = |opened: &Opened| self.rate(lun, matches!(opened, Opened::Commands(..)));
+            let rate = |opened: &RoutedLu| self.rate(lun, matches!(opened, RoutedLu::Commands(..)));
             return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
                 let hint = e.hint.clone().unwrap_or_else(|| "look at the upstream: lunar ls URL".into());
                 Problem::new(format!("{}: {}", lun.source, e.what), hint)
@@ -386,7 +386,7 @@ impl Units {
     }
 
     /// What hosts see of what is routed.
-    pub fn routed(&self, config: &Config) -> Vec<Served> {
+    pub fn routed(&self, config: &Config) -> Vec<ServedLu> {
         let tags: BTreeMap<&str, &[u16]> = config
             .targets
             .iter()
@@ -395,7 +395,7 @@ impl Units {
         let one = |(name, open): (&Name, &Open)| {
             let place = open.lun.source.place().filter(|_| open.medium.commands.is_none())?.clone();
             let tags = tags.get(name.0.as_str())?.to_vec();
-            Some(Served { place, lu: open.unit.lu.clone(), tags })
+            Some(ServedLu { place, lu: open.unit.lu.clone(), tags })
         };
         self.open.iter().filter_map(one).collect()
     }

@@ -11,8 +11,8 @@ use crate::config::router::{
 use crate::config::{Config, Lun, Router, Share, Source, Target, iscsi_name};
 use crate::{Problem, identity};
 use lunar_initiator::multipath;
-use lunar_router::pair;
-use lunar_router::routes::{self, Place, Spec};
+use lunar_router::failover;
+use lunar_router::routes::{self, LuAddress, Spec};
 use lunar_scsi::Kind;
 use lunar_target::setup::Access;
 use std::collections::btree_map::Entry;
@@ -289,7 +289,7 @@ fn local(upstream: &Upstream, source: &Source) -> Lun {
 /// A LUN that was found, as the same here; None if it was not found, or cannot be served.
 fn routed(router: &Router, name: &str, there: &FoundTarget, number: u16) -> Option<Lun> {
     let (upstream, found) = (router.upstreams.get(name)?, there.luns.get(&number)?);
-    let source = Source::Routed(Place {
+    let source = Source::Routed(LuAddress {
         router: router.name.clone(),
         upstream: name.to_owned(),
         target: there.name.clone(),
@@ -370,13 +370,17 @@ pub fn specs(config: &Config) -> Vec<Spec> {
 
 /// None for a disk of this host, which is there or not.
 fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
-    let (urls, written, how) = match &upstream.source {
+    let (urls, written, mode) = match &upstream.source {
         UpstreamSource::Local(_) => return None,
-        UpstreamSource::Sg { path } => (Vec::new(), Vec::new(), routes::How::Device(path.clone())),
+        UpstreamSource::Sg { path } => (Vec::new(), Vec::new(), routes::Mode::Device(path.clone())),
         UpstreamSource::Remote { urls } => {
-            let how = if upstream.mode == Mode::Passthrough { routes::How::Pass } else { routes::How::Block };
+            let mode = if upstream.mode == Mode::Passthrough {
+                routes::Mode::Passthrough
+            } else {
+                routes::Mode::Block
+            };
             let parsed = urls.iter().map(|url| url.url.clone()).collect();
-            (parsed, urls.iter().map(|url| url.secret_text().to_owned()).collect(), how)
+            (parsed, urls.iter().map(|url| url.secret_text().to_owned()).collect(), mode)
         }
     };
     let policy = match upstream.policy {
@@ -385,20 +389,20 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
         Policy::LeastQueue | Policy::Alua => multipath::Policy::LeastQueue,
     };
     let known = lunar_router::upstream::Upstream::new(&router.name, name, urls);
-    let (hold, identity) = (router.path_loss_timeout, upstream.identity.clone());
+    let (path_loss_timeout, identity) = (router.path_loss_timeout, upstream.identity.clone());
     let fence = router.failover.as_ref().map(|pair| key(router, pair));
     Some(Spec {
-        upstream: lunar_router::upstream::Upstream { policy, hold, identity, fence, ..known },
+        upstream: lunar_router::upstream::Upstream { policy, path_loss_timeout, identity, fence, ..known },
         written,
-        how,
+        mode,
     })
 }
 
 /// The failover pairs of a configuration.
-pub fn pairs(config: &Config) -> Vec<pair::Spec> {
+pub fn pairs(config: &Config) -> Vec<failover::Spec> {
     let one = |router: &Router| {
         let pair = router.failover.as_ref()?;
-        Some(pair::Spec {
+        Some(failover::Spec {
             router: router.name.clone(),
             peer: pair.peer.clone(),
             group: pair.group,
@@ -406,7 +410,7 @@ pub fn pairs(config: &Config) -> Vec<pair::Spec> {
             key: key(router, pair),
             seed: seed(router),
             initiator: pair.initiator.clone(),
-            hold: router.path_loss_timeout,
+            path_loss_timeout: router.path_loss_timeout,
         })
     };
     config.routers.iter().filter_map(one).collect()

@@ -9,8 +9,8 @@ use crate::captive::Captive;
 use crate::server::Server;
 use crate::{paste, say};
 use change::Trial;
-use lunar_router::loops::Loops;
-use lunar_router::ports;
+use lunar_router::isids;
+use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
 use lunar_server::admin::{Admin, Request, Response, Running};
 use lunar_server::config::{self, Config, Cores};
@@ -178,8 +178,8 @@ impl<S: Server> Service<S> {
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let found = Mutex::new(events.clone());
         // A reload may bring the first router. Nothing is read or written before that.
-        let loops = Loops::kept_in(&state_dir.join("router.id"));
-        let ports = ports::Routers::kept_in(&state_dir);
+        let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
+        let ports = isids::IsidStore::kept_in(&state_dir);
         let routes = Routes::start(loops, ports, move || tell(&found, Event::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);

@@ -1,17 +1,16 @@
-//! What hosts are told of their paths: the states of target port groups (ALUA, SPC-5 section 5.18) follow how the
-//! logical units behind them are.
+//! ALUA states (SPC-5 section 5.18): the target port groups that hosts see follow the health of the upstream logical units.
 
-use super::{Place, Shared, State};
-use crate::upstream::{Health, Remote};
+use super::{LuAddress, Shared, State};
+use crate::upstream::{Health, UpstreamLu};
 use lunar_scsi::{Access, Group, Lu};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A logical unit that hosts see.
 #[derive(Clone)]
-pub struct Served {
+pub struct ServedLu {
     /// Where it is.
-    pub place: Place,
+    pub place: LuAddress,
     /// The device server that speaks for it.
     pub lu: Arc<Lu>,
     /// The portal groups through which it is seen.
@@ -39,12 +38,12 @@ impl State {
 
 impl State {
     /// The portal groups of a logical unit; in a pair, those of the peer too, which a host sees there.
-    fn groups(&self, one: &Served) -> Vec<Group> {
-        let (ways, pairs) = self.serving();
-        let mut access = access(ways.health(&one.place));
+    fn groups(&self, one: &ServedLu) -> Vec<Group> {
+        let (open_lus, pairs) = self.serving();
+        let mut access = access(open_lus.health(&one.place));
         let pair = pairs.get(&one.place.router);
         if let Some(pair) = pair {
-            let own = pair.access(ways.is_open(&one.place));
+            let own = pair.access(open_lus.is_open(&one.place));
             access = if access == Access::Optimized { own } else { access };
         }
         let preferred = pair.is_some_and(|pair| pair.spec().preferred);
@@ -61,7 +60,7 @@ impl State {
 const ONE_RESET: Duration = Duration::from_millis(500);
 
 /// Tells the hosts of a logical unit when it was reset there: what they wrote and did not flush may be lost.
-async fn tell_resets(place: Place, resets: flume::Receiver<()>, shared: Arc<Shared>) {
+async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<Shared>) {
     while resets.recv_async().await.is_ok() {
         let served = shared.state().served.clone();
         served.iter().filter(|one| one.place == place).for_each(|one| one.lu.was_reset_elsewhere());
@@ -71,7 +70,7 @@ async fn tell_resets(place: Place, resets: flume::Receiver<()>, shared: Arc<Shar
 }
 
 /// Looks after one logical unit, for as long as it is open.
-pub(super) async fn attend(place: Place, remote: Arc<Remote>, shared: Arc<Shared>) {
+pub(super) async fn watch_lu(place: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<Shared>) {
     let changes = remote.watch();
     lunar_runtime::spawn(tell_resets(place, remote.resets(), shared.clone()));
     drop(remote);

@@ -1,30 +1,30 @@
-//! All that the routers of a server have open: what is watched, what was found, and the ways to it. It lives on from
-//! one configuration to the next.
+//! Everything that the routers of a server have open: probed upstreams, discovered logical units, and the open ones. It
+//! survives a change of the configuration.
 
 mod access;
+mod open_lus;
 mod spec;
 mod trial;
-mod ways;
 
-pub use access::Served;
-pub use spec::{How, Place, Spec};
-pub use ways::{Opened, UnitFacts, UpstreamFacts};
+pub use access::ServedLu;
+pub use open_lus::{LuStatus, RoutedLu, UpstreamStatus};
+pub use spec::{LuAddress, Mode, Spec};
 
 use crate::Found;
-use crate::loops::{Loops, name};
-use crate::pair::{self, Pair};
-use crate::ports;
+use crate::failover::{self, Pair};
+use crate::isids;
+use crate::loops::{LoopDetector, name};
 use crate::upstream::Upstream;
-use crate::watch::{Pace, watch};
+use crate::watch::{ProbeSchedule, watch};
 use lunar_initiator::{Error, Kind};
 use lunar_runtime::{Cores, either};
 use lunar_target::Instance;
+use open_lus::OpenLus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use trial::Before;
-use ways::Ways;
+use trial::PreviousRoutes;
 
 /// All that the routers of a server have open.
 pub struct Routes {
@@ -33,8 +33,8 @@ pub struct Routes {
 }
 
 struct Shared {
-    loops: Arc<Loops>,
-    ports: ports::Routers,
+    loops: Arc<LoopDetector>,
+    isids: isids::IsidStore,
     state: Mutex<State>,
     changed: Box<dyn Fn() + Send + Sync>,
 }
@@ -44,17 +44,17 @@ struct State {
     instances: BTreeMap<String, Arc<Instance>>,
     specs: BTreeMap<Key, Spec>,
     found: Found,
-    ways: Ways,
+    open_lus: OpenLus,
     /// The failover pairs, by instance.
     pairs: BTreeMap<String, Arc<Pair>>,
     /// When the latest pair of each instance is over.
-    ends: BTreeMap<String, pair::End>,
+    ends: BTreeMap<String, failover::End>,
     /// What hosts see of it.
-    served: Vec<Served>,
+    served: Vec<ServedLu>,
     /// The watch ends when this goes.
     watching: Option<flume::Sender<()>>,
     /// What serves while another configuration is tried out.
-    before: Option<Before>,
+    previous: Option<PreviousRoutes>,
 }
 
 /// Routing instance and upstream.
@@ -68,7 +68,7 @@ impl Shared {
             return;
         }
         let State { specs, found: all, .. } = &mut *state;
-        let remote = |key: &Key| specs.get(key).is_some_and(|spec| !matches!(spec.how, How::Device(_)));
+        let remote = |key: &Key| specs.get(key).is_some_and(|spec| !matches!(spec.mode, Mode::Device(_)));
         all.0.extend(found.0.into_iter().filter(|(key, _)| remote(key)));
         drop(state);
         (self.changed)();
@@ -81,23 +81,23 @@ impl Shared {
 
 impl Routes {
     /// Nothing is watched yet. `changed` is called whenever something was found that is not as before. `loops` are
-    /// this server's part in the finding of loops, and `ports` has the ISIDs of its sessions.
+    /// this server's part in the finding of loops, and `isids` has the ISIDs of its sessions.
     ///
     /// # Errors
     /// When its event loop cannot be started.
     pub fn start(
-        loops: Loops,
-        ports: ports::Routers,
+        loops: LoopDetector,
+        isids: isids::IsidStore,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Routes> {
         let (loops, state, changed) = (Arc::new(loops), Mutex::default(), Box::new(changed));
-        Ok(Routes { cores: Cores::one()?, shared: Arc::new(Shared { loops, ports, state, changed }) })
+        Ok(Routes { cores: Cores::one()?, shared: Arc::new(Shared { loops, isids, state, changed }) })
     }
 
     /// The upstreams from here on. What was found of those that stay stays known.
     pub fn set(&self, specs: Vec<Spec>) {
         let with_ports = |mut spec: Spec| {
-            spec.upstream.ports = Some(self.shared.ports.of(&spec.upstream.router));
+            spec.upstream.isids = Some(self.shared.isids.of(&spec.upstream.router));
             (spec.key(), spec)
         };
         let specs: BTreeMap<_, _> = specs.into_iter().map(with_ports).collect();
@@ -105,14 +105,14 @@ impl Routes {
         if spec::are_alike(&state.specs, &specs) {
             return;
         }
-        let stays = |key: &Key, spec: &Spec| specs.get(key).is_some_and(|new| new.is_as(spec));
+        let stays = |key: &Key, spec: &Spec| specs.get(key).is_some_and(|new| new.is_same(spec));
         let gone: Vec<Key> =
             state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
         for key in &gone {
-            state.ways.forget(key);
+            state.open_lus.forget(key);
             // Who is reached in another way only is the same, and stays known: its LUNs do not leave.
-            let before = state.specs.get(key);
-            let leads_there = |new: &Spec| before.is_some_and(|before| before.meets(new));
+            let previous = state.specs.get(key);
+            let leads_there = |new: &Spec| previous.is_some_and(|previous| previous.overlaps(new));
             if !specs.get(key).is_some_and(leads_there) {
                 state.found.0.remove(key);
                 self.shared.loops.forget(&name(&key.0, &key.1));
@@ -124,7 +124,7 @@ impl Routes {
 
     /// Watches what is to be watched from here on, and nothing else.
     fn watch(&self, state: &mut State) {
-        let remote = |spec: &&Spec| !matches!(spec.how, How::Device(_));
+        let remote = |spec: &&Spec| !matches!(spec.mode, Mode::Device(_));
         let upstreams: Vec<Upstream> =
             state.specs.values().filter(remote).map(|spec| spec.upstream.clone()).collect();
         let devices: Vec<_> = state.specs.values().filter_map(Spec::device).collect();
@@ -134,7 +134,7 @@ impl Routes {
         let (known, shared) = (state.found.clone(), self.shared.clone());
         self.cores.run_on(0, move || {
             let (sender, found) = flume::unbounded();
-            let looks = watch(upstreams, Pace::default(), known, shared.loops.clone(), sender);
+            let looks = watch(upstreams, ProbeSchedule::default(), known, shared.loops.clone(), sender);
             lunar_runtime::spawn(async move {
                 // They end when this is dropped.
                 let mut looks = vec![compio::runtime::spawn(looks)];
@@ -173,18 +173,18 @@ impl Routes {
     }
 
     /// The failover pairs from here on, to be told before their upstreams. What goes on as before stays what it is.
-    pub fn pairs(&self, specs: Vec<pair::Spec>) {
-        let mut before = std::mem::take(&mut self.shared.state().pairs);
+    pub fn pairs(&self, specs: Vec<failover::Spec>) {
+        let mut previous = std::mem::take(&mut self.shared.state().pairs);
         let mut pairs = BTreeMap::new();
         for spec in specs {
             let name = spec.router.clone();
-            let pair = match before.remove(&name) {
+            let pair = match previous.remove(&name) {
                 Some(pair) if *pair.spec() == spec => pair,
-                before => {
+                previous => {
                     // What was ordered holds on.
-                    let eligible = before.is_none_or(|pair| pair.facts().eligible);
+                    let eligible = previous.is_none_or(|pair| pair.status().eligible);
                     let pair = self.begin(spec, eligible);
-                    self.shared.state().ways.of(&name).for_each(|remote| pair.attend(remote));
+                    self.shared.state().open_lus.of(&name).for_each(|remote| pair.add_lu(remote));
                     pair
                 }
             };
@@ -193,7 +193,7 @@ impl Routes {
         self.shared.state().pairs = pairs;
     }
 
-    fn begin(&self, spec: pair::Spec, eligible: bool) -> Arc<Pair> {
+    fn begin(&self, spec: failover::Spec, eligible: bool) -> Arc<Pair> {
         let shared = Arc::downgrade(&self.shared);
         let changed = move || {
             if let Some(shared) = shared.upgrade() {
@@ -201,8 +201,8 @@ impl Routes {
             }
         };
         let (name, instance) = (spec.router.clone(), self.instance(&spec.router));
-        let before = self.shared.state().ends.remove(&name);
-        let pair = Pair::start(spec, eligible, instance, before, changed, |job| self.cores.run_on(0, job));
+        let previous = self.shared.state().ends.remove(&name);
+        let pair = Pair::start(spec, eligible, instance, previous, changed, |job| self.cores.run_on(0, job));
         self.shared.state().ends.insert(name, pair.end());
         pair
     }
@@ -215,18 +215,18 @@ impl Routes {
     /// Gives up the place in all failover pairs, and waits until that is done.
     pub fn leave(&self) {
         let pairs: Vec<Arc<Pair>> = self.shared.state().pairs.values().cloned().collect();
-        pair::leave(&pairs);
+        failover::leave(&pairs);
     }
 
     /// Logs out of the sessions with upstreams, which live on the cores of the target: they have left nothing then.
     pub fn part(&self) {
-        self.shared.ports.part(&self.cores);
+        self.shared.isids.part(&self.cores);
     }
 
     /// What is answered to a key of text requests in a session with this target, or in discovery.
     pub fn answer(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
         match target {
-            None if key == pair::KEY => Some(self.pair(value)?.answer()),
+            None if key == failover::KEY => Some(self.pair(value)?.answer()),
             None => self.shared.loops.answer_in_discovery(key, value),
             Some(target) => self.shared.loops.answer(target, key, value),
         }
@@ -235,7 +235,7 @@ impl Routes {
     /// How an instance is.
     pub fn state(&self, name: &str) -> String {
         if let Some(pair) = self.pair(name) {
-            return pair.facts().role.name().into();
+            return pair.status().role.name().into();
         }
         if self.instance(name).draining.load(Relaxed) { "draining".into() } else { "serving".into() }
     }
@@ -246,15 +246,15 @@ impl Routes {
     }
 
     /// The way to a logical unit that was opened is still the one to go: its upstream is to be used as it was then.
-    pub fn leads_to(&self, place: &Place) -> bool {
-        self.shared.state().ways.leads_to(place)
+    pub fn leads_to(&self, place: &LuAddress) -> bool {
+        self.shared.state().open_lus.leads_to(place)
     }
 
     /// The way to a logical unit that was found. Nothing is connected yet.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] when it was not found; those of [`Remote::open`](crate::upstream::Remote::open).
-    pub fn open(&self, place: &Place) -> Result<Opened, Error> {
+    /// [`Kind::NotFound`] when it was not found; those of [`UpstreamLu::open`](crate::upstream::UpstreamLu::open).
+    pub fn open(&self, place: &LuAddress) -> Result<RoutedLu, Error> {
         let mut state = self.shared.state();
         let state = &mut *state;
         let key = place.key();
@@ -263,32 +263,32 @@ impl Routes {
         let spec = state.specs.get(&key).ok_or_else(not_found)?;
         let there = state.found.targets(&key.0, &key.1).iter().find(|t| t.name == place.target);
         let found = there.and_then(|t| t.luns.get(&place.lun)).ok_or_else(not_found)?;
-        let (opened, fresh) = state.ways.open(place, spec, found)?;
+        let (routed_lu, fresh) = state.open_lus.open(place, spec, found)?;
         if let Some(remote) = fresh {
             if let Some(pair) = state.pairs.get(&place.router) {
-                pair.attend(&remote);
+                pair.add_lu(&remote);
             }
             let (place, shared) = (place.clone(), self.shared.clone());
-            let attend = move || lunar_runtime::spawn(access::attend(place, remote, shared));
-            self.cores.run_on(0, attend);
+            let watch_lu = move || lunar_runtime::spawn(access::watch_lu(place, remote, shared));
+            self.cores.run_on(0, watch_lu);
         }
-        Ok(opened)
+        Ok(routed_lu)
     }
 
     /// What hosts see of what is open, from here on: their paths follow how it is (ALUA).
-    pub fn serve(&self, served: Vec<Served>) {
+    pub fn serve(&self, served: Vec<ServedLu>) {
         let mut state = self.shared.state();
         state.served = served;
         state.settle();
     }
 
     /// What is behind an instance.
-    pub fn facts(&self, router: &str) -> Vec<UpstreamFacts> {
+    pub fn status(&self, router: &str) -> Vec<UpstreamStatus> {
         let state = self.shared.state();
         let mine = state.specs.iter().filter(|((of, _), _)| of == router);
         mine.map(|(key, spec)| {
             let luns = state.found.targets(&key.0, &key.1).iter().map(|target| target.luns.len()).sum();
-            state.ways.facts(key, spec, luns)
+            state.open_lus.status(key, spec, luns)
         })
         .collect()
     }
@@ -300,8 +300,8 @@ mod tests {
     use std::time::Duration;
 
     /// Part of a pair that waits so many seconds for storage.
-    pub(super) fn pair(hold: u64) -> pair::Spec {
-        pair::Spec {
+    pub(super) fn pair(path_loss_timeout: u64) -> failover::Spec {
+        failover::Spec {
             router: "r1".into(),
             peer: "127.0.0.1:1".parse().expect("a portal"),
             group: 2,
@@ -309,19 +309,20 @@ mod tests {
             key: 7,
             seed: String::new(),
             initiator: None,
-            hold: Duration::from_secs(hold),
+            path_loss_timeout: Duration::from_secs(path_loss_timeout),
         }
     }
 
     #[test]
     fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
-        let routes = Routes::start(Loops::default(), ports::Routers::default(), || {}).expect("routes");
-        let eligible = || routes.pair("r1").expect("a pair").facts().eligible;
+        let routes =
+            Routes::start(LoopDetector::default(), isids::IsidStore::default(), || {}).expect("routes");
+        let eligible = || routes.pair("r1").expect("a pair").status().eligible;
         routes.pairs(vec![pair(1)]);
         assert!(eligible());
-        routes.pair("r1").expect("a pair").order(pair::Order::Ineligible);
-        for hold in [1, 2] {
-            routes.pairs(vec![pair(hold)]);
+        routes.pair("r1").expect("a pair").request(failover::FailoverRequest::Ineligible);
+        for path_loss_timeout in [1, 2] {
+            routes.pairs(vec![pair(path_loss_timeout)]);
             assert!(!eligible());
         }
     }

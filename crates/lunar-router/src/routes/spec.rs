@@ -16,23 +16,23 @@ pub struct Spec {
     /// Its URLs as they are written, by which a change is seen. They may hold secrets.
     pub written: Vec<String>,
     /// How commands go there.
-    pub how: How,
+    pub mode: Mode,
 }
 
 /// How commands go to an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Mode {
     /// This target speaks for it: blocks are read and written.
     Block,
     /// They are carried there as they are.
-    Pass,
+    Passthrough,
     /// They are handed to this SCSI generic device as they are.
     Device(PathBuf),
 }
 
 /// A logical unit of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LuAddress {
     /// The routing instance.
     pub router: String,
     /// The upstream.
@@ -43,7 +43,7 @@ pub struct Place {
     pub lun: u16,
 }
 
-impl Place {
+impl LuAddress {
     pub(super) fn key(&self) -> Key {
         (self.router.clone(), self.upstream.clone())
     }
@@ -55,40 +55,40 @@ impl Spec {
     }
 
     pub(super) fn device(&self) -> Option<(Key, PathBuf)> {
-        match &self.how {
-            How::Device(path) => Some((self.key(), path.clone())),
-            How::Block | How::Pass => None,
+        match &self.mode {
+            Mode::Device(path) => Some((self.key(), path.clone())),
+            Mode::Block | Mode::Passthrough => None,
         }
     }
 
     /// Where it is, for people.
     pub(super) fn places(&self) -> Vec<String> {
-        match &self.how {
-            How::Device(path) => vec![path.display().to_string()],
-            How::Block | How::Pass => self.upstream.urls.iter().map(|url| url.plain()).collect(),
+        match &self.mode {
+            Mode::Device(path) => vec![path.display().to_string()],
+            Mode::Block | Mode::Passthrough => self.upstream.urls.iter().map(|url| url.plain()).collect(),
         }
     }
 
     /// It leads to the same place, whatever else has changed.
-    pub(super) fn meets(&self, other: &Spec) -> bool {
-        match (&self.how, &other.how) {
-            (How::Device(a), How::Device(b)) => a == b,
+    pub(super) fn overlaps(&self, other: &Spec) -> bool {
+        match (&self.mode, &other.mode) {
+            (Mode::Device(a), Mode::Device(b)) => a == b,
             _ => self.written.iter().any(|url| other.written.contains(url)),
         }
     }
 
     /// It leads to the same place in the same way.
-    pub(super) fn is_as(&self, other: &Spec) -> bool {
+    pub(super) fn is_same(&self, other: &Spec) -> bool {
         let (a, b) = (&self.upstream, &other.upstream);
-        self.how == other.how
-            && (a.policy, a.hold, &a.identity, a.fence, &self.written)
-                == (b.policy, b.hold, &b.identity, b.fence, &other.written)
+        self.mode == other.mode
+            && (a.policy, a.path_loss_timeout, &a.identity, a.fence, &self.written)
+                == (b.policy, b.path_loss_timeout, &b.identity, b.fence, &other.written)
     }
 }
 
 /// The same upstreams, each used as in the other.
 pub(super) fn are_alike(some: &BTreeMap<Key, Spec>, others: &BTreeMap<Key, Spec>) -> bool {
-    let is_there = |(key, spec): (&Key, &Spec)| others.get(key).is_some_and(|other| other.is_as(spec));
+    let is_there = |(key, spec): (&Key, &Spec)| others.get(key).is_some_and(|other| other.is_same(spec));
     some.len() == others.len() && some.iter().all(is_there)
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<Shared>) 
 impl Shared {
     /// A device that is used has gone. It is let go, so that its number is free for the one that comes.
     fn has_gone(&self, key: &Key) -> bool {
-        let device = self.state().ways.device(key).filter(|device| device.is_gone());
+        let device = self.state().open_lus.device(key).filter(|device| device.is_gone());
         device.iter().for_each(|device| device.close());
         device.is_some()
     }
@@ -139,7 +139,7 @@ impl Shared {
         let wanted = state.specs.get(key).and_then(|spec| spec.upstream.identity.clone());
         let known = state.found.targets(&key.0, &key.1).first().and_then(|target| target.luns.get(&0));
         is_meant(&lun, known, wanted.as_deref())?;
-        if let Some(used) = state.ways.device(key).filter(|used| used.is_gone()) {
+        if let Some(used) = state.open_lus.device(key).filter(|used| used.is_gone()) {
             used.replace(&device);
             tracing::info!(router = key.0, upstream = key.1, "{} is there again", path.display());
         }

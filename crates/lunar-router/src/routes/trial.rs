@@ -1,26 +1,28 @@
-//! Another configuration that is tried out: what serves goes on until that is kept, and again if it is not.
+//! A configuration on trial: the previous routes keep serving until the new ones are confirmed, or return on rollback.
 
-use super::ways::Ways;
+use super::open_lus::OpenLus;
 use super::{Key, Routes, Spec, State, spec};
 use crate::Found;
-use crate::pair::{self, Pair};
+use crate::failover::{self, Pair};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What was there before.
-pub(super) struct Before {
+pub(super) struct PreviousRoutes {
     specs: BTreeMap<Key, Spec>,
     found: Found,
-    ways: Ways,
+    open_lus: OpenLus,
     /// Those that are set up anew meanwhile wait for the end of these.
     pairs: BTreeMap<String, Arc<Pair>>,
-    ends: BTreeMap<String, pair::End>,
+    ends: BTreeMap<String, failover::End>,
 }
 
 impl State {
     /// What serves: what is only tried out does not yet.
-    pub(super) fn serving(&self) -> (&Ways, &BTreeMap<String, Arc<Pair>>) {
-        self.before.as_ref().map_or((&self.ways, &self.pairs), |before| (&before.ways, &before.pairs))
+    pub(super) fn serving(&self) -> (&OpenLus, &BTreeMap<String, Arc<Pair>>) {
+        self.previous
+            .as_ref()
+            .map_or((&self.open_lus, &self.pairs), |previous| (&previous.open_lus, &previous.pairs))
     }
 }
 
@@ -29,29 +31,29 @@ impl Routes {
     /// and peers are told of, until one of the two is over.
     pub fn try_out(&self) {
         let mut state = self.shared.state();
-        let State { specs, found, ways, pairs, ends, .. } = &*state;
-        let before = Before {
+        let State { specs, found, open_lus, pairs, ends, .. } = &*state;
+        let previous = PreviousRoutes {
             specs: specs.clone(),
             found: found.clone(),
-            ways: ways.clone(),
+            open_lus: open_lus.clone(),
             pairs: pairs.clone(),
             ends: ends.clone(),
         };
-        state.before = Some(before);
+        state.previous = Some(previous);
     }
 
     /// What is tried out holds. What it replaces ends.
     pub fn keep(&self) {
-        let before = self.shared.state().before.take();
-        drop(before);
+        let previous = self.shared.state().previous.take();
+        drop(previous);
     }
 
     /// What is tried out came to nothing: what was there before is what there is.
     pub fn give_up(&self) {
         let mut state = self.shared.state();
-        let Some(before) = state.before.take() else { return };
-        let Before { specs, found, ways, pairs, ends } = before;
-        (state.ways, state.pairs, state.ends) = (ways, pairs, ends);
+        let Some(previous) = state.previous.take() else { return };
+        let PreviousRoutes { specs, found, open_lus, pairs, ends } = previous;
+        (state.open_lus, state.pairs, state.ends) = (open_lus, pairs, ends);
         if !spec::are_alike(&specs, &state.specs) {
             (state.specs, state.found) = (specs, found);
             self.watch(&mut state);
@@ -62,10 +64,10 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::super::tests::pair;
-    use super::super::{How, Opened, Place};
+    use super::super::{LuAddress, Mode, RoutedLu};
     use super::*;
-    use crate::loops::Loops;
-    use crate::ports;
+    use crate::isids;
+    use crate::loops::LoopDetector;
     use crate::upstream::Upstream;
     use crate::{FoundLun, FoundTarget};
     use lunar_block::Backend;
@@ -74,24 +76,26 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.org.example:a";
 
-    fn upstream(hold: u64) -> Spec {
+    fn upstream(path_loss_timeout: u64) -> Spec {
         let url = format!("iscsi://127.0.0.1:1/{TARGET}");
         let known = Upstream::new("r1", "u", vec![Url::parse(&url).expect("a URL")]);
-        let upstream = Upstream { hold: Duration::from_secs(hold), fence: Some(7), ..known };
-        Spec { upstream, written: vec![url], how: How::Block }
+        let upstream =
+            Upstream { path_loss_timeout: Duration::from_secs(path_loss_timeout), fence: Some(7), ..known };
+        Spec { upstream, written: vec![url], mode: Mode::Block }
     }
 
     fn open(routes: &Routes) -> Arc<dyn Backend> {
         let (router, upstream, target) = ("r1".into(), "u".into(), TARGET.into());
-        match routes.open(&Place { router, upstream, target, lun: 0 }) {
-            Ok(Opened::Blocks(blocks)) => blocks,
+        match routes.open(&LuAddress { router, upstream, target, lun: 0 }) {
+            Ok(RoutedLu::Blocks(blocks)) => blocks,
             _ => panic!("blocks"),
         }
     }
 
     /// Routes to a disk that was found.
     fn routes() -> Routes {
-        let routes = Routes::start(Loops::default(), ports::Routers::default(), || {}).expect("routes");
+        let routes =
+            Routes::start(LoopDetector::default(), isids::IsidStore::default(), || {}).expect("routes");
         routes.pairs(vec![pair(1)]);
         routes.set(vec![upstream(1)]);
         let disk = FoundLun { block_size: 512, capacity: 1 << 20, ..FoundLun::default() };
@@ -103,26 +107,26 @@ mod tests {
     #[test]
     fn what_is_given_up_leaves_all_as_it_was() {
         let routes = routes();
-        let (disk, before) = (open(&routes), routes.pair("r1").expect("a pair"));
+        let (disk, previous) = (open(&routes), routes.pair("r1").expect("a pair"));
         routes.try_out();
         routes.pairs(vec![pair(2)]);
         routes.set(vec![upstream(2)]);
         assert!(!Arc::ptr_eq(&open(&routes), &disk), "it would be reached in another way");
-        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &before), "it serves still");
+        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous), "it serves still");
         routes.give_up();
-        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &before));
+        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous));
         assert!(Arc::ptr_eq(&open(&routes), &disk));
         routes.pairs(vec![pair(1)]);
         routes.set(vec![upstream(1)]);
-        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &before), "nothing is set up anew");
+        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous), "nothing is set up anew");
         assert!(Arc::ptr_eq(&open(&routes), &disk));
     }
 
     #[test]
     fn what_is_kept_replaces_what_was_there() {
         let routes = routes();
-        let (disk, before) = (open(&routes), routes.pair("r1").expect("a pair"));
-        let place = Place { router: "r1".into(), upstream: "u".into(), target: TARGET.into(), lun: 0 };
+        let (disk, previous) = (open(&routes), routes.pair("r1").expect("a pair"));
+        let place = LuAddress { router: "r1".into(), upstream: "u".into(), target: TARGET.into(), lun: 0 };
         routes.try_out();
         routes.pairs(vec![pair(2)]);
         routes.set(vec![upstream(2)]);
@@ -131,10 +135,10 @@ mod tests {
         routes.keep();
         assert!(routes.leads_to(&place));
         let after = routes.pair("r1").expect("a pair");
-        assert!(!Arc::ptr_eq(&after, &before) && !Arc::ptr_eq(&other, &disk));
+        assert!(!Arc::ptr_eq(&after, &previous) && !Arc::ptr_eq(&other, &disk));
         assert!(Arc::ptr_eq(&open(&routes), &other));
-        let end = before.end();
-        drop(before);
+        let end = previous.end();
+        drop(previous);
         assert!(end.recv_timeout(Duration::from_secs(10)).is_err(), "nobody keeps it");
         assert!(end.is_disconnected());
     }

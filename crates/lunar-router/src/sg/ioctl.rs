@@ -1,7 +1,7 @@
 //! The kernel's sg driver, version 3 of its interface (`scsi/sg.h`): the one place with `unsafe`.
 #![allow(unsafe_code)]
 
-use super::kernel::{Ended, Kernel, Order, Outcome};
+use super::driver::{Outcome, SgCompletion, SgDriver, SgIo};
 use lunar_target::Data;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -91,24 +91,24 @@ pub(super) struct ScsiId {
 const _: () = assert!(size_of::<ScsiId>() == 32);
 
 /// A command in flight: the kernel knows the addresses of all of it.
-struct Flight {
-    order: Order,
+struct InFlightIo {
+    sg_io: SgIo,
     sense: Box<[u8; SENSE_LEN]>,
 }
 
 /// An open `/dev/sgN`.
-pub(super) struct Node {
+pub(super) struct SgNode {
     // Dropped first: a closed device writes to no memory of this process any more.
     device: File,
     woken: OwnedFd,
-    flights: Mutex<HashMap<u32, Flight>>,
+    flights: Mutex<HashMap<u32, InFlightIo>>,
 }
 
-impl Node {
+impl SgNode {
     /// Takes an open file, which is to be asked first whether it is an sg device.
-    pub fn new(device: File) -> io::Result<Node> {
+    pub fn new(device: File) -> io::Result<SgNode> {
         let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Node { device, woken, flights: Mutex::default() })
+        Ok(SgNode { device, woken, flights: Mutex::default() })
     }
 
     /// The version of the driver, 30000 for 3.0.00.
@@ -141,19 +141,19 @@ impl Node {
         Ok(())
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<u32, Flight>> {
+    fn flights(&self) -> MutexGuard<'_, HashMap<u32, InFlightIo>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Flight {
-    fn new(order: Order) -> Flight {
-        Flight { order, sense: Box::new([0; SENSE_LEN]) }
+impl InFlightIo {
+    fn new(sg_io: SgIo) -> InFlightIo {
+        InFlightIo { sg_io, sense: Box::new([0; SENSE_LEN]) }
     }
 
     /// Tells the kernel of it; None when its CDB is longer than can be told.
     fn header(&mut self, id: u32) -> Option<Header> {
-        let (direction, at, len) = match &mut self.order.data {
+        let (direction, at, len) = match &mut self.sg_io.data {
             Data::In(buf) if !buf.is_empty() => (DXFER_FROM_DEV, address(buf.as_mut_ptr()), buf.len()),
             Data::Out(buf) if !buf.is_empty() => (DXFER_TO_DEV, address(buf.as_ptr()), buf.len()),
             _ => (DXFER_NONE, 0, 0),
@@ -161,20 +161,20 @@ impl Flight {
         Some(Header {
             interface_id: i32::from(b'S'),
             dxfer_direction: direction,
-            cmd_len: u8::try_from(self.order.cdb.len()).ok()?,
+            cmd_len: u8::try_from(self.sg_io.cdb.len()).ok()?,
             mx_sb_len: SENSE_LEN as u8,
             dxfer_len: u32::try_from(len).ok()?,
             dxferp: at,
-            cmdp: address(self.order.cdb.as_ptr()),
+            cmdp: address(self.sg_io.cdb.as_ptr()),
             sbp: address(self.sense.as_mut_ptr()),
-            timeout: self.order.timeout_ms,
-            flags: if self.order.first { FLAG_Q_AT_HEAD } else { FLAG_Q_AT_TAIL },
+            timeout: self.sg_io.timeout_ms,
+            flags: if self.sg_io.first { FLAG_Q_AT_HEAD } else { FLAG_Q_AT_TAIL },
             pack_id: id as i32,
             ..Header::default()
         })
     }
 
-    fn end(self, header: &Header) -> Ended {
+    fn end(self, header: &Header) -> SgCompletion {
         let sense = &self.sense[..SENSE_LEN.min(header.sb_len_wr.into())];
         let outcome = Outcome {
             status: header.status,
@@ -183,7 +183,7 @@ impl Flight {
             sense: sense.to_vec(),
             residual: header.resid,
         };
-        Ended { id: header.pack_id as u32, order: self.order, outcome }
+        SgCompletion { id: header.pack_id as u32, sg_io: self.sg_io, outcome }
     }
 }
 
@@ -192,25 +192,25 @@ fn address<T>(at: *const T) -> usize {
     at.expose_provenance()
 }
 
-impl Kernel for Node {
+impl SgDriver for SgNode {
     // The addresses in the header are used until the read that tells of the command's end, or until the device is
     // closed: so long its memory stays in `flights`, whose boxes and buffers do not move.
-    fn send(&self, id: u32, order: Order) -> Result<(), (io::Error, Order)> {
+    fn send(&self, id: u32, sg_io: SgIo) -> Result<(), (io::Error, SgIo)> {
         let mut flights = self.flights();
-        let mut flight = Flight::new(order);
+        let mut flight = InFlightIo::new(sg_io);
         let Some(header) = flight.header(id) else {
-            return Err((Errno::MSGSIZE.into(), flight.order));
+            return Err((Errno::MSGSIZE.into(), flight.sg_io));
         };
         match rustix::io::write(&self.device, header.as_bytes()) {
             Ok(_) => {
                 flights.insert(id, flight);
                 Ok(())
             }
-            Err(e) => Err((e.into(), flight.order)),
+            Err(e) => Err((e.into(), flight.sg_io)),
         }
     }
 
-    fn receive(&self) -> io::Result<Option<Ended>> {
+    fn receive(&self) -> io::Result<Option<SgCompletion>> {
         let mut header = Header { interface_id: i32::from(b'S'), ..Header::default() };
         let mut flights = self.flights();
         match rustix::io::read(&self.device, header.as_mut_bytes()) {

@@ -13,24 +13,23 @@
 //!
 //! All I_T nexuses share the one that this host has: reservations are the business of the device server in front.
 
+mod driver;
 mod ioctl;
-mod kernel;
 mod open;
 mod properties;
-mod pump;
 mod table;
 #[cfg(test)]
 mod tests;
 mod translate;
+mod worker;
 
 use crate::FoundLun;
+use driver::{SgDriver, SgIo};
 use ioctl::ScsiId;
-use kernel::{Kernel, Order};
 use lunar_block::Future;
 use lunar_scsi::Port;
 use lunar_target::{Data, Fate, Passage, Passed, Reply, Way};
 use lunar_wire::iscsi::request::Function;
-use pump::{Counters, Job, Pump, Request, Which};
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +37,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use translate::Answer;
+use worker::{Counters, Job, Request, SgWorker, Which};
 
 /// Commands that one open sg device has at most in the kernel (SG_MAX_QUEUE).
 const MAX_QUEUE: usize = 16;
@@ -59,7 +59,7 @@ struct Shared {
     place: ScsiId,
     max_transfer: usize,
     depth: usize,
-    kernel: Arc<dyn Kernel>,
+    driver: Arc<dyn SgDriver>,
     requests: Option<flume::Sender<Request>>,
     counters: Arc<Counters>,
 }
@@ -78,16 +78,16 @@ impl Device {
         path: &Path,
         place: ScsiId,
         max_transfer: usize,
-        kernel: Arc<dyn Kernel>,
+        driver: Arc<dyn SgDriver>,
     ) -> io::Result<Arc<Device>> {
         let depth = usize::try_from(place.queue_depth).unwrap_or(1).clamp(1, MAX_QUEUE);
         let (requests, asked) = flume::unbounded();
         let counters = Arc::<Counters>::default();
-        let pump = Pump::new(kernel.clone(), asked, counters.clone(), depth, max_transfer);
+        let worker = SgWorker::new(driver.clone(), asked, counters.clone(), depth, max_transfer);
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        std::thread::Builder::new().name(name).spawn(move || pump.run())?;
+        std::thread::Builder::new().name(name).spawn(move || worker.run())?;
         let requests = Some(requests);
-        let open = Shared { place, max_transfer, depth, kernel, requests, counters };
+        let open = Shared { place, max_transfer, depth, driver, requests, counters };
         let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
         Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
@@ -119,7 +119,7 @@ impl Device {
 
     /// A way to the device, for any I_T nexus or none.
     pub fn way(&self) -> impl Way + use<> {
-        SgWay { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
+        SgNexus { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
     }
 }
 
@@ -175,14 +175,14 @@ impl Shared {
         if let Some(requests) = &self.requests {
             let _ = requests.send(request);
         }
-        self.kernel.wake();
+        self.driver.wake();
     }
 
-    fn order(&self, cdb: &[u8], data: Data, first: bool) -> Order {
+    fn sg_io(&self, cdb: &[u8], data: Data, first: bool) -> SgIo {
         let opcode = cdb.first().copied().unwrap_or(0);
         let limit = table::limit(self.device_type(), opcode);
         let timeout_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        Order { cdb: cdb[..table::cdb_len(cdb)].into(), data, timeout_ms, first }
+        SgIo { cdb: cdb[..table::cdb_len(cdb)].into(), data, timeout_ms, first }
     }
 
     /// Ends commands at once that the device has not seen. What it tells is closed when the others have ended.
@@ -202,8 +202,8 @@ impl Shared {
     async fn reset(&self, path: &Path) -> bool {
         self.end(Which::All);
         self.counters.resets.fetch_add(1, Relaxed);
-        let kernel = self.kernel.clone();
-        let done = lunar_runtime::blocking(move || kernel.reset()).await;
+        let driver = self.driver.clone();
+        let done = lunar_runtime::blocking(move || driver.reset()).await;
         if let Err(e) = &done {
             let hint = match e.kind() {
                 io::ErrorKind::PermissionDenied => "a reset needs CAP_SYS_ADMIN and CAP_SYS_RAWIO",
@@ -218,25 +218,25 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.requests = None;
-        self.kernel.wake();
+        self.driver.wake();
     }
 }
 
 /// The commands of one I_T nexus.
-struct SgWay {
+struct SgNexus {
     slot: Arc<Slot>,
     number: u64,
 }
 
-impl Way for SgWay {
+impl Way for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
     fn submit(&self, command: Passed) -> Future<'_, Reply> {
         let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
         let first = command.attribute == lunar_wire::iscsi::request::Attribute::HeadOfQueue;
-        let order = device.order(&command.cdb, command.data, first);
+        let sg_io = device.sg_io(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);
-        device.ask(Request::Run(Job { from, attribute: command.attribute, order, reply }));
+        device.ask(Request::Run(Job { from, attribute: command.attribute, sg_io, reply }));
         Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
     }
 
@@ -264,7 +264,7 @@ impl Way for SgWay {
     }
 }
 
-impl Drop for SgWay {
+impl Drop for SgNexus {
     fn drop(&mut self) {
         if let Some(device) = self.slot.now() {
             device.end(Which::Way(self.number));

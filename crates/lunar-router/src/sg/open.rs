@@ -1,6 +1,6 @@
 //! Opens an sg device, and makes sure that it is one.
 
-use super::ioctl::{Node, ScsiId};
+use super::ioctl::{ScsiId, SgNode};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ const RESERVED: i32 = 1 << 20;
 /// A device that was opened.
 pub(super) struct Found {
     /// The device.
-    pub node: Node,
+    pub node: SgNode,
     /// Where it is, and its type.
     pub place: ScsiId,
     /// Bytes that one command moves at most, as the kernel likes it.
@@ -29,22 +29,22 @@ pub(super) struct Found {
 /// # Errors
 /// As [`super::Device::open`] has them.
 pub(super) fn open(path: &Path) -> io::Result<Found> {
-    let told = |e: io::Error| {
+    let reported = |e: io::Error| {
         let text = format!("cannot open {} for SCSI pass-through: {e}; {}", path.display(), hint(&e));
         io::Error::new(e.kind(), text)
     };
-    let metadata = std::fs::metadata(path).map_err(told)?;
+    let metadata = std::fs::metadata(path).map_err(reported)?;
     let is_sg = metadata.file_type().is_char_device() && rustix::fs::major(metadata.rdev()) == MAJOR;
     if !is_sg {
-        return Err(told(io::Error::new(io::ErrorKind::Unsupported, "it is no sg device")));
+        return Err(reported(io::Error::new(io::ErrorKind::Unsupported, "it is no sg device")));
     }
     let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
-    let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(told)?;
-    examine(file).map_err(told)
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(reported)?;
+    examine(file).map_err(reported)
 }
 
 fn examine(file: File) -> io::Result<Found> {
-    let node = Node::new(file)?;
+    let node = SgNode::new(file)?;
     let version = node.version()?;
     if version < VERSION {
         let text = format!("its driver is of version {version}, and {VERSION} is needed");

@@ -89,15 +89,15 @@ async fn inquiry(way: &impl Way, code: u8, len: u16) -> Vec<u8> {
 
 /// What came in.
 async fn ask(way: &impl Way, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
-    let mut told = Ok(Vec::new());
+    let mut reported = Ok(Vec::new());
     for tag in 0..TRIES {
         let (data, attribute) = (Data::In(Buf::zeroed(len.into())), Attribute::Simple);
         match way.submit(Passed { tag, cdb: cdb.into(), attribute, data }).await {
             Reply { status: 0, data, .. } => return Ok(data.map_or(Vec::new(), |data| data.to_vec())),
-            Reply { status, sense, .. } => told = Err(io::Error::other(told_of(status, &sense))),
+            Reply { status, sense, .. } => reported = Err(io::Error::other(told_of(status, &sense))),
         }
     }
-    told
+    reported
 }
 
 fn told_of(status: u8, sense: &[u8]) -> String {
@@ -146,8 +146,8 @@ mod tests {
         ) {
             let says = Says([head, rest].concat());
             let runtime = compio::runtime::Runtime::new().expect("a runtime");
-            let told = runtime.block_on(read(&says));
-            prop_assert_eq!(told.is_ok(), says.0.len() >= 36);
+            let reported = runtime.block_on(read(&says));
+            prop_assert_eq!(reported.is_ok(), says.0.len() >= 36);
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::kernel::{Ended, Outcome};
+use super::driver::{Outcome, SgCompletion};
 use super::*;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::Attribute::{self, HeadOfQueue, Ordered, Simple};
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-type Answering = fn(&mut Order) -> Outcome;
+type Answering = fn(&mut SgIo) -> Outcome;
 
 #[derive(Default)]
 struct State {
     /// The second byte of each CDB, in the order in which they came.
     sent: Vec<u8>,
-    flying: Vec<(u32, Order)>,
-    ended: VecDeque<Ended>,
+    flying: Vec<(u32, SgIo)>,
+    ended: VecDeque<SgCompletion>,
     woken: bool,
     refusing: Option<Errno>,
     refusing_resets: Option<Errno>,
@@ -54,32 +54,32 @@ impl Fake {
         let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| at(state).is_none());
         let mut state = state.unwrap_or_else(PoisonError::into_inner).0;
         let at = at(&state).expect("a command that is in flight");
-        let (id, order) = state.flying.remove(at);
-        state.ended.push_back(Ended { id, order, outcome });
+        let (id, sg_io) = state.flying.remove(at);
+        state.ended.push_back(SgCompletion { id, sg_io, outcome });
         drop(state);
         self.changed.notify_all();
     }
 }
 
-impl Kernel for Fake {
-    fn send(&self, id: u32, mut order: Order) -> Result<(), (io::Error, Order)> {
+impl SgDriver for Fake {
+    fn send(&self, id: u32, mut sg_io: SgIo) -> Result<(), (io::Error, SgIo)> {
         let mut state = self.state();
         if let Some(errno) = state.refusing {
-            return Err((errno.into(), order));
+            return Err((errno.into(), sg_io));
         }
-        state.sent.push(order.cdb[1]);
+        state.sent.push(sg_io.cdb[1]);
         match state.answering {
             Some(answering) => {
-                let outcome = answering(&mut order);
-                state.ended.push_back(Ended { id, order, outcome });
+                let outcome = answering(&mut sg_io);
+                state.ended.push_back(SgCompletion { id, sg_io, outcome });
             }
-            None => state.flying.push((id, order)),
+            None => state.flying.push((id, sg_io)),
         }
         self.changed.notify_all();
         Ok(())
     }
 
-    fn receive(&self) -> io::Result<Option<Ended>> {
+    fn receive(&self) -> io::Result<Option<SgCompletion>> {
         let mut state = self.state();
         if state.is_broken { Err(Errno::PERM.into()) } else { Ok(state.ended.pop_front()) }
     }
@@ -172,8 +172,8 @@ fn the_kernel_is_told_length_and_time_limit() {
     let _rewind = way.submit(Passed { tag: 1, cdb, attribute: Simple, data: Data::None });
     assert_eq!(fake.sent(1), [7]);
     let state = fake.state();
-    let order = &state.flying[0].1;
-    assert_eq!((order.cdb.len(), order.timeout_ms, order.first), (6, 4 * 3600 * 1000, false));
+    let sg_io = &state.flying[0].1;
+    assert_eq!((sg_io.cdb.len(), sg_io.timeout_ms, sg_io.first), (6, 4 * 3600 * 1000, false));
 }
 
 #[test]
@@ -332,35 +332,35 @@ fn until_it_is_free(fake: &Arc<Fake>) {
 const NAA: [u8; 8] = [0x50, 1, 2, 3, 4, 5, 6, 7];
 
 /// A tape with a serial number, and a page 83h that is longer than old devices may have it.
-fn tape(order: &mut Order) -> Outcome {
-    let Data::In(buf) = &mut order.data else { return Outcome::default() };
+fn tape(sg_io: &mut SgIo) -> Outcome {
+    let Data::In(buf) = &mut sg_io.data else { return Outcome::default() };
     let name = [&[2, 1, 0, 44][..], b"EXAMPLE_", &[b'x'; 36]].concat();
     let port = [0x61, 0x94, 0, 4, 0, 0, 0, 1];
     let naa = [&[1, 3, 0, 8][..], &NAA].concat();
     let designators = [name.repeat(6), port.to_vec(), naa].concat();
     let page =
         |code: u8, body: &[u8]| [&[1, code, (body.len() >> 8) as u8, body.len() as u8][..], body].concat();
-    let told = match (order.cdb[1], order.cdb[2]) {
+    let reported = match (sg_io.cdb[1], sg_io.cdb[2]) {
         (0, _) => [&[1, 0x80, 6, 2, 31, 0, 0, 0][..], b"EXAMPLE ULTRIUM         01.2"].concat(),
         (_, 0x00) => page(0x00, &[0, 0x80, 0x83]),
         (_, 0x80) => page(0x80, b" TAPE-1 "),
         _ => page(0x83, &designators),
     };
-    let len = told.len().min(buf.len());
-    buf[..len].copy_from_slice(&told[..len]);
+    let len = reported.len().min(buf.len());
+    buf[..len].copy_from_slice(&reported[..len]);
     Outcome { residual: (buf.len() - len) as i32, ..Outcome::default() }
 }
 
 /// A disk of 2^33 blocks of 4096 bytes.
-fn disk(order: &mut Order) -> Outcome {
-    let told: &[u8] = match order.cdb[0] {
+fn disk(sg_io: &mut SgIo) -> Outcome {
+    let reported: &[u8] = match sg_io.cdb[0] {
         0x12 => &[0; 36],
         0x25 => &[0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
         _ => &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
     };
-    let Data::In(buf) = &mut order.data else { return Outcome::default() };
-    buf[..told.len()].copy_from_slice(told);
-    Outcome { residual: (buf.len() - told.len()) as i32, ..Outcome::default() }
+    let Data::In(buf) = &mut sg_io.data else { return Outcome::default() };
+    buf[..reported.len()].copy_from_slice(reported);
+    Outcome { residual: (buf.len() - reported.len()) as i32, ..Outcome::default() }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! answer makes a host do the right thing: BUSY only when the device has not seen the command, for whoever gets it
 //! sends the command again, and a tape must not write a block twice.
 
-use super::kernel::{Order, Outcome};
+use super::driver::{Outcome, SgIo};
 use lunar_target::{Data, Fate, Reply};
 use lunar_wire::scsi::{Sense, Status};
 use rustix::io::Errno;
@@ -69,14 +69,14 @@ const HOST_IS_FINE: [u16; 2] = [0x00, 0x0a];
 const DRIVER_SENSE: u16 = 8;
 
 /// The answer to a command that has ended.
-pub(super) fn reply(order: Order, outcome: Outcome) -> Reply {
-    let len = order.len() as u64;
+pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> Reply {
+    let len = sg_io.len() as u64;
     let moved = len.saturating_add_signed(-i64::from(outcome.residual));
     let (status, sense) = match said(&outcome) {
         Ok(status) => (status, outcome.sense),
         Err(answer) => return answer.reply(),
     };
-    let data = match order.data {
+    let data = match sg_io.data {
         Data::In(mut buf) => {
             buf.set_visible(moved.min(len) as usize);
             Some(buf)
@@ -154,12 +154,12 @@ mod tests {
 
     const SENSE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0];
 
-    fn order(data: Data) -> Order {
-        Order { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
+    fn sg_io(data: Data) -> SgIo {
+        SgIo { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
     }
 
     fn came(len: usize, outcome: Outcome) -> Reply {
-        reply(order(Data::In(Buf::zeroed(len))), outcome)
+        reply(sg_io(Data::In(Buf::zeroed(len))), outcome)
     }
 
     fn key(reply: &Reply) -> (u8, u8, u8) {
@@ -173,24 +173,24 @@ mod tests {
         assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
         let over = came(96, Outcome { residual: -4, ..Outcome::default() });
         assert_eq!((over.moved, over.data.expect("data").len()), (100, 96));
-        let out = reply(order(Data::Out(Buf::zeroed(512))), Outcome { residual: 12, ..Outcome::default() });
+        let out = reply(sg_io(Data::Out(Buf::zeroed(512))), Outcome { residual: 12, ..Outcome::default() });
         assert!((out.moved, out.data.is_none()) == (500, true));
     }
 
     /// A short block of a tape comes with data and with sense data (ILI).
     #[test]
     fn sense_data_go_on_as_they_are_with_the_data() {
-        let told =
+        let reported =
             Outcome { status: 2, driver: 8, sense: SENSE.to_vec(), residual: 500, ..Outcome::default() };
-        let reply = came(512, told);
+        let reply = came(512, reported);
         assert_eq!((reply.status, &reply.sense[..]), (2, &SENSE[..]));
         assert_eq!((reply.moved, reply.data.expect("data").len()), (12, 12));
     }
 
     #[test]
     fn what_the_device_said_outweighs_its_adapter() {
-        let told = Outcome { status: 2, host: 7, sense: SENSE.to_vec(), ..Outcome::default() };
-        assert_eq!(key(&came(8, told)), (5, 0x21, 0));
+        let reported = Outcome { status: 2, host: 7, sense: SENSE.to_vec(), ..Outcome::default() };
+        assert_eq!(key(&came(8, reported)), (5, 0x21, 0));
         let conflict = came(8, Outcome { status: 0x18, host: 7, ..Outcome::default() });
         assert_eq!((conflict.status, conflict.sense.len()), (0x18, 0));
         let old = Outcome { driver: 8, sense: SENSE.to_vec(), ..Outcome::default() };
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_put_into_words() {
-        let told = |errno: Errno, len| refused(&errno.into(), len, 4096);
-        assert_eq!(told(Errno::INVAL, 1), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
-        assert_eq!(told(Errno::NOMEM, 8192), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
-        assert_eq!(told(Errno::NOMEM, 4096), BUSY);
-        assert_eq!(told(Errno::DOM, 1), Answer::Status(Status::TaskSetFull));
-        assert_eq!(told(Errno::NODEV, 1), UNREACHABLE);
-        assert_eq!(told(Errno::PERM, 1), Answer::Check(Sense::INTERNAL_FAILURE));
+        let reported = |errno: Errno, len| refused(&errno.into(), len, 4096);
+        assert_eq!(reported(Errno::INVAL, 1), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(reported(Errno::NOMEM, 8192), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(reported(Errno::NOMEM, 4096), BUSY);
+        assert_eq!(reported(Errno::DOM, 1), Answer::Status(Status::TaskSetFull));
+        assert_eq!(reported(Errno::NODEV, 1), UNREACHABLE);
+        assert_eq!(reported(Errno::PERM, 1), Answer::Check(Sense::INTERNAL_FAILURE));
     }
 
     proptest! {
@@ -232,7 +232,7 @@ mod tests {
                 1 => Data::In(Buf::zeroed(len)),
                 _ => Data::Out(Buf::zeroed(len)),
             };
-            let reply = reply(order(data), Outcome { status, host, driver, sense, residual });
+            let reply = reply(sg_io(data), Outcome { status, host, driver, sense, residual });
             prop_assert!(status_of(reply.status).is_some());
             prop_assert_eq!(reply.status == 2, Sense::decode(&reply.sense).is_some());
             prop_assert_eq!(reply.status == 2, !reply.sense.is_empty());

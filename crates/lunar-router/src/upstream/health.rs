@@ -32,8 +32,8 @@ pub struct Condition {
 }
 
 /// All cores together: the best of them counts, and one that has only begun says nothing.
-pub fn together(all: &[Condition], hold: Duration, now: Instant) -> Health {
-    let is_over = |since: Instant| now.saturating_duration_since(since) >= hold;
+pub fn combined(all: &[Condition], path_loss_timeout: Duration, now: Instant) -> Health {
+    let is_over = |since: Instant| now.saturating_duration_since(since) >= path_loss_timeout;
     let says = |c: &&Condition| c.is_changed || c.was_up || c.outage.is_some_and(is_over);
     let all: Vec<&Condition> = all.iter().filter(says).collect();
     if all.iter().any(|c| c.outage.is_none()) {
@@ -51,7 +51,7 @@ pub fn together(all: &[Condition], hold: Duration, now: Instant) -> Health {
 
 /// The health as it was told last, and to whom.
 #[derive(Default)]
-pub struct Pulse {
+pub struct HealthMonitor {
     now: Mutex<Health>,
     listeners: Mutex<Vec<flume::Sender<Health>>>,
 }
@@ -60,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pulse {
+impl HealthMonitor {
     /// How it is.
     pub fn now(&self) -> Health {
         *lock(&self.now)
@@ -74,10 +74,10 @@ impl Pulse {
     }
 
     /// Looks at it once more; the change, if there is one, has been told.
-    pub fn beat(&self, look: impl FnOnce() -> Health) -> Option<Health> {
+    pub fn update(&self, probe: impl FnOnce() -> Health) -> Option<Health> {
         // Held, so that all hear of changes in the order in which they were seen.
         let mut now = lock(&self.now);
-        let health = look();
+        let health = probe();
         if *now == health {
             return None;
         }
@@ -94,7 +94,7 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    const HOLD: Duration = Duration::from_secs(8);
+    const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
     fn ago(now: Instant, s: u64) -> Condition {
         let outage = now.checked_sub(Duration::from_secs(s));
@@ -119,20 +119,20 @@ mod tests {
             (vec![ago(now, 9), changed(1)], Health::Changed),
             (vec![changed(1), up], Health::Up),
         ] {
-            assert_eq!(together(&all, HOLD, now), health, "{all:?}");
+            assert_eq!(combined(&all, PATH_LOSS_TIMEOUT, now), health, "{all:?}");
         }
     }
 
     #[test]
     fn listeners_hear_of_changes_and_of_nothing_else() {
-        let pulse = Pulse::default();
-        let changes = pulse.watch();
-        drop(pulse.watch());
-        assert_eq!(pulse.beat(|| Health::Up), None);
-        assert_eq!(pulse.beat(|| Health::Changed), Some(Health::Changed));
-        assert_eq!(pulse.beat(|| Health::Changed), None);
-        pulse.beat(|| Health::Up);
+        let monitor = HealthMonitor::default();
+        let changes = monitor.watch();
+        drop(monitor.watch());
+        assert_eq!(monitor.update(|| Health::Up), None);
+        assert_eq!(monitor.update(|| Health::Changed), Some(Health::Changed));
+        assert_eq!(monitor.update(|| Health::Changed), None);
+        monitor.update(|| Health::Up);
         assert_eq!(changes.try_iter().collect::<Vec<_>>(), [Health::Changed, Health::Up]);
-        assert_eq!((pulse.now(), lock(&pulse.listeners).len()), (Health::Up, 1));
+        assert_eq!((monitor.now(), lock(&monitor.listeners).len()), (Health::Up, 1));
     }
 }

@@ -1,7 +1,7 @@
-//! Many reads and writes of one owner at once: those of the paths of this core, held to what a router tells its hosts.
+//! Batched reads and writes of one owner over the paths of this core, with the same gate and error mapping as single ones.
 
-use super::Remote;
-use crate::pair::Inside;
+use super::UpstreamLu;
+use crate::failover::IoPermit;
 use lunar_block::{Finished, Queue};
 use lunar_runtime::Buf;
 use std::io;
@@ -9,24 +9,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The reads and writes of one owner.
-pub struct Lanes {
-    remote: Arc<Remote>,
+pub struct UpstreamQueue {
+    remote: Arc<UpstreamLu>,
     queue: Box<dyn Queue>,
     /// In a failover pair: what was let through, at its lane.
-    inside: Vec<Option<Inside>>,
+    inside: Vec<Option<IoPermit>>,
     /// What was not let through.
     refused: Vec<(usize, io::Error, Buf)>,
 }
 
-impl Lanes {
+impl UpstreamQueue {
     /// Those of the paths of a core, which `queue` leads to.
-    pub fn new(remote: Arc<Remote>, queue: Box<dyn Queue>) -> Lanes {
-        Lanes { remote, queue, inside: Vec::new(), refused: Vec::new() }
+    pub fn new(remote: Arc<UpstreamLu>, queue: Box<dyn Queue>) -> UpstreamQueue {
+        UpstreamQueue { remote, queue, inside: Vec::new(), refused: Vec::new() }
     }
 
     /// Gives the buffer back if the command is let through.
     fn enter(&mut self, lane: usize, buf: Buf) -> Option<Buf> {
-        match self.remote.enter_guard() {
+        match self.remote.enter_gate() {
             Ok(None) => {}
             Ok(inside) => {
                 if lane >= self.inside.len() {
@@ -43,7 +43,7 @@ impl Lanes {
     }
 }
 
-impl Queue for Lanes {
+impl Queue for UpstreamQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         if let Some(buf) = self.enter(lane, buf) {
             self.queue.read(lane, offset, buf);
@@ -63,6 +63,6 @@ impl Queue for Lanes {
         }
         let Poll::Ready((lane, (result, buf))) = self.queue.poll_ended(cx) else { return Poll::Pending };
         drop(self.inside.get_mut(lane).and_then(Option::take));
-        Poll::Ready((lane, (result.map_err(|e| self.remote.telling(e)), buf)))
+        Poll::Ready((lane, (result.map_err(|e| self.remote.with_scsi_error(e)), buf)))
     }
 }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 /// Writes block after block until it is enough, then reads what was acknowledged.
-async fn write_on(disk: Arc<Remote>, meanwhile: impl Future<Output = ()>) {
+async fn write_on(disk: Arc<UpstreamLu>, meanwhile: impl Future<Output = ()>) {
     let (written, enough) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let (count, stop, to) = (written.clone(), enough.clone(), disk.clone());
     let writer = compio::runtime::spawn(async move {
@@ -104,10 +104,10 @@ fn an_upstream_that_stays_away_is_waited_for_once_and_then_commands_fail_at_once
         relay.cut();
         let begun = Instant::now();
         // A write might be sent before the end of the connection is seen, and then waits for the target.
-        assert_eq!(told(read(&disk, 1).await), TRANSITION);
+        assert_eq!(reported(read(&disk, 1).await), TRANSITION);
         assert!(begun.elapsed() >= Duration::from_millis(600), "it is not waited for");
-        assert_eq!(told(at_once(write(&disk, 2)).await), TRANSITION);
-        assert_eq!(told(at_once(disk.flush()).await), TRANSITION);
+        assert_eq!(reported(at_once(write(&disk, 2)).await), TRANSITION);
+        assert_eq!(reported(at_once(disk.flush()).await), TRANSITION);
         while !matches!(disk.health(), Health::Lost(_)) {
             health.recv_async().await.expect("it is told");
         }

@@ -3,7 +3,7 @@
 use super::*;
 use interop::script::{Script, Target, Turn};
 use lunar_router::FoundLun;
-use lunar_router::loops::Loops;
+use lunar_router::loops::LoopDetector;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -56,9 +56,9 @@ fn a_disk_that_becomes_another_is_not_written_on_until_it_is_back() {
         disk.become_other(true);
         let before = disk.target.disk();
         // The first may be what the session was lost with.
-        assert_eq!(told(write(&remote, 2).await), MANUAL);
+        assert_eq!(reported(write(&remote, 2).await), MANUAL);
         let begun = Instant::now();
-        assert_eq!(told(read(&remote, 1).await), MANUAL);
+        assert_eq!(reported(read(&remote, 1).await), MANUAL);
         assert!(begun.elapsed() < Duration::from_secs(1), "nothing is waited for");
         assert_eq!(remote.health(), Health::Changed);
         assert!(disk.target.disk() == before && disk.writes() <= 2);
@@ -76,11 +76,11 @@ fn a_disk_that_is_another_from_the_start_is_not_written_on() {
     let url = disk.target.url("");
     run(move || async move {
         let upstream = upstream(&[url], 5000);
-        let found = look(&upstream, &Loops::default()).await.expect("it is there").remove(0);
+        let found = probe(&upstream, &LoopDetector::default()).await.expect("it is there").remove(0);
         disk.become_other(true);
-        let remote = Remote::open(&upstream, &found.name, 0, found.luns[&0].clone()).expect("a disk");
+        let remote = UpstreamLu::open(&upstream, &found.name, 0, found.luns[&0].clone()).expect("a disk");
         let health = remote.watch();
-        assert_eq!(told(write(&remote, 1).await), MANUAL);
+        assert_eq!(reported(write(&remote, 1).await), MANUAL);
         assert_eq!(disk.writes(), 0);
         assert_eq!(health.recv_async().await, Ok(Health::Changed));
         disk.is_other.store(false, SeqCst);
@@ -115,13 +115,13 @@ fn what_is_not_asked_for_is_refused() {
     run(move || async move {
         let named = |name: &str| Upstream { identity: Some(name.into()), ..upstream(&urls[..1], 500) };
         let (right, wrong) = (named("naa.6001020304050607"), named("naa.6009090909090909"));
-        let found = look(&right, &Loops::default()).await.expect("that one")[0].luns[&0].clone();
+        let found = probe(&right, &LoopDetector::default()).await.expect("that one")[0].luns[&0].clone();
         assert_eq!(
-            look(&wrong, &Loops::default()).await.expect_err("another").kind,
+            probe(&wrong, &LoopDetector::default()).await.expect_err("another").kind,
             lunar_initiator::Kind::Identity
         );
         let open = |upstream: &Upstream, found: &FoundLun| {
-            Remote::open(upstream, interop::TARGET, 0, found.clone()).err().map(|e| e.kind)
+            UpstreamLu::open(upstream, interop::TARGET, 0, found.clone()).err().map(|e| e.kind)
         };
         assert_eq!(open(&right, &found), None);
         assert_eq!(open(&wrong, &found), Some(lunar_initiator::Kind::Identity));

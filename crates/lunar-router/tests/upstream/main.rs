@@ -10,8 +10,8 @@ mod seen;
 use interop::{Pdu, Server, op};
 use lunar_block::Backend;
 use lunar_initiator::Url;
-use lunar_router::loops::Loops;
-use lunar_router::upstream::{Health, Remote, Upstream, look};
+use lunar_router::loops::LoopDetector;
+use lunar_router::upstream::{Health, Upstream, UpstreamLu, probe};
 use lunar_runtime::{Buf, Cores};
 use lunar_target::Told;
 use lunar_wire::scsi::{Sense, Status};
@@ -26,22 +26,23 @@ const LEN: usize = 4096;
 
 /// Runs on an event loop of its own.
 fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -> W + Send + 'static) -> T {
-    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
-    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
+    let with_rate_limit =
+        move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, with_rate_limit).expect("an event loop")
 }
 
 /// An upstream with these ways, that is held for so long.
 fn upstream(urls: &[String], hold_ms: u64) -> Upstream {
     let urls = urls.iter().map(|url| Url::parse(url).expect("a URL")).collect();
-    Upstream { hold: Duration::from_millis(hold_ms), ..Upstream::new("r1", "a", urls) }
+    Upstream { path_loss_timeout: Duration::from_millis(hold_ms), ..Upstream::new("r1", "a", urls) }
 }
 
 /// The only LUN of an upstream, as it is found now.
-async fn open(upstream: &Upstream) -> Arc<Remote> {
-    let found = look(upstream, &Loops::default()).await.expect("it is there");
+async fn open(upstream: &Upstream) -> Arc<UpstreamLu> {
+    let found = probe(upstream, &LoopDetector::default()).await.expect("it is there");
     let [target] = &found[..] else { panic!("one target, not {found:?}") };
     let (lun, what) = target.luns.first_key_value().expect("a LUN");
-    Remote::open(upstream, &target.name, *lun, what.clone()).expect("a disk")
+    UpstreamLu::open(upstream, &target.name, *lun, what.clone()).expect("a disk")
 }
 
 /// A server with one disk of 16 MiB.
@@ -64,20 +65,20 @@ fn block(n: u64) -> Buf {
     buf
 }
 
-async fn write(disk: &Remote, n: u64) -> io::Result<()> {
+async fn write(disk: &UpstreamLu, n: u64) -> io::Result<()> {
     disk.write(n * LEN as u64, block(n), false).await.0
 }
 
-async fn read(disk: &Remote, n: u64) -> io::Result<Buf> {
+async fn read(disk: &UpstreamLu, n: u64) -> io::Result<Buf> {
     let (result, buf) = disk.read(n * LEN as u64, Buf::zeroed(LEN)).await;
     result.map(|()| buf)
 }
 
 /// Key, code and qualifier of what a host is told.
-fn told(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
+fn reported(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
     let e = result.err().expect("a failure");
-    let told = Told::of(&e).unwrap_or_else(|| panic!("nothing is told: {e}"));
-    (told.status, told.sense.map(|s| (s.key, s.asc, s.ascq)))
+    let reported = Told::of(&e).unwrap_or_else(|| panic!("nothing is told: {e}"));
+    (reported.status, reported.sense.map(|s| (s.key, s.asc, s.ascq)))
 }
 
 const TRANSITION: (Status, Option<(u8, u8, u8)>) = (Status::CheckCondition, Some((2, 0x04, 0x0a)));

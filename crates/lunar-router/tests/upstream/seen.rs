@@ -4,8 +4,8 @@ use super::*;
 use interop::Relay;
 use interop::script::{Script, Turn};
 use lunar_router::Found;
-use lunar_router::loops::Loops;
-use lunar_router::watch::{Pace, watch};
+use lunar_router::loops::LoopDetector;
+use lunar_router::watch::{ProbeSchedule, watch};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -29,7 +29,8 @@ fn a_portal_a_target_or_a_lun_is_looked_at() {
     let portal = server.portal();
     let looked = move |path: &str| {
         let urls = [format!("iscsi://{portal}{path}")];
-        run(move || async move { look(&upstream(&urls, 500), &Loops::default()).await }).expect("it is there")
+        run(move || async move { probe(&upstream(&urls, 500), &LoopDetector::default()).await })
+            .expect("it is there")
     };
     let all = looked("");
     let names: Vec<_> =
@@ -51,7 +52,7 @@ fn a_way_that_does_not_work_is_followed_by_the_next() {
     let relay = Relay::to(server.portal());
     relay.cut();
     let urls = [url(relay.address()), url(server.portal())];
-    let found = run(move || async move { look(&upstream(&urls, 500), &Loops::default()).await })
+    let found = run(move || async move { probe(&upstream(&urls, 500), &LoopDetector::default()).await })
         .expect("the second works");
     assert_eq!(found[0].name, interop::TARGET);
 }
@@ -69,9 +70,9 @@ fn a_target_that_refuses_the_question_or_ends_the_session_of_who_asks_is_asked_o
         let target = target.listen();
         let urls = [target.url("")];
         run(move || async move {
-            let (upstream, loops) = (upstream(&urls, 500), Loops::default());
+            let (upstream, loops) = (upstream(&urls, 500), LoopDetector::default());
             for _ in 0..3 {
-                assert_eq!(look(&upstream, &loops).await.expect("it is there")[0].luns.len(), 1);
+                assert_eq!(probe(&upstream, &loops).await.expect("it is there")[0].luns.len(), 1);
             }
             assert_eq!(target.requests(op::TEXT).len(), 1, "{rejects} {closes}");
         });
@@ -85,9 +86,9 @@ fn luns(found: &Found) -> Vec<u16> {
 
 #[test]
 fn what_an_upstream_has_is_told_when_it_is_seen_and_when_it_changes() {
-    let (two, told) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (two, reported) = (AtomicBool::new(false), AtomicBool::new(false));
     let target = Script::new().hook(move |link, pdu| {
-        if is(pdu, 0x2a) && !told.swap(true, SeqCst) {
+        if is(pdu, 0x2a) && !reported.swap(true, SeqCst) {
             two.store(true, SeqCst);
             link.check_condition(pdu, [6, 0x3f, 0x0e]);
             return Turn::Done;
@@ -105,7 +106,7 @@ fn what_an_upstream_has_is_told_when_it_is_seen_and_when_it_changes() {
     run(move || async move {
         let upstream = upstream(&[whole], 2000);
         let (sender, changes) = flume::unbounded();
-        let pace = Pace { first: MS(20), longest: MS(100), refresh: Duration::from_secs(3600) };
+        let pace = ProbeSchedule { first: MS(20), longest: MS(100), refresh: Duration::from_secs(3600) };
         let task = compio::runtime::spawn(watch(
             vec![upstream.clone()],
             pace,
@@ -119,11 +120,11 @@ fn what_an_upstream_has_is_told_when_it_is_seen_and_when_it_changes() {
         let found = changes.recv_async().await.expect("it is seen");
         assert_eq!(luns(&found), [0]);
         // Nothing changes: nothing is told.
-        upstream.again.notify(usize::MAX);
+        upstream.rediscover.notify(usize::MAX);
         pause(200).await;
         assert!(changes.is_empty());
         let lun = found.targets("r1", "a")[0].luns[&0].clone();
-        let disk = Remote::open(&upstream, interop::TARGET, 0, lun).expect("a disk");
+        let disk = UpstreamLu::open(&upstream, interop::TARGET, 0, lun).expect("a disk");
         write(&disk, 1).await.expect("after the attention");
         assert_eq!(luns(&changes.recv_async().await.expect("a session has heard of it")), [0, 5]);
         drop(changes);

@@ -447,7 +447,7 @@ fn after_an_error_everything_is_as_it_was() {
 fn a_share_keeps_its_limits_when_a_reload_fails() {
     let folder = Folder::new("limits");
     let mut units = Units::new(folder.0.join("state"));
-    let limited = |iops, more: &str| {
+    let with_rate_limit = |iops, more: &str| {
         let mut config = config(&folder, &format!("{MEMORY}{more}"));
         let lun = config.targets[0].luns.get_mut(&2).unwrap();
         lun.share = Some(Share { router: "r".into(), iops, bytes_per_s: 0 });
@@ -457,12 +457,12 @@ fn a_share_keeps_its_limits_when_a_reload_fails() {
         let rate = units.rates.lock().unwrap()["r"].clone();
         (0..3).map(|_| rate.pay(1)).max().unwrap() > Duration::ZERO
     };
-    units.setup(&limited(0, ""), &rest).ok().unwrap();
+    units.setup(&with_rate_limit(0, ""), &rest).ok().unwrap();
     assert!(!waits(&units), "there is no limit");
     let missing = DISK.replace("disk.img", "none.img").replace("size = \"1MiB\"\n", "");
-    assert!(units.setup(&limited(1, &missing), &rest).is_err());
+    assert!(units.setup(&with_rate_limit(1, &missing), &rest).is_err());
     assert!(!waits(&units), "there is none yet");
-    units.setup(&limited(1, ""), &rest).ok().unwrap();
+    units.setup(&with_rate_limit(1, ""), &rest).ok().unwrap();
     assert!(waits(&units));
 }
 

@@ -4,7 +4,7 @@ use super::reader::{Once, Section, kind, table};
 use super::value::{MAX_SIZE, scsi_text, show_size};
 use crate::problem::{Problems, Wrong, unknown, wrong};
 use lunar_router::FoundLun;
-use lunar_router::routes::Place;
+use lunar_router::routes::LuAddress;
 use lunar_scsi::Kind;
 use lunar_target::OnMissing;
 use std::collections::BTreeMap;
@@ -174,12 +174,12 @@ pub enum Source {
     },
     /// A logical unit of an upstream. No file says this: it comes of the mappings of an instance
     /// ([`crate::routes::expand`]).
-    Routed(Place),
+    Routed(LuAddress),
 }
 
 impl Source {
     /// The logical unit of an upstream that it is, if it is one.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&LuAddress> {
         match self {
             Source::Routed(place) => Some(place),
             _ => None,

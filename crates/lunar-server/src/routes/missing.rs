@@ -4,7 +4,7 @@ use super::{is_seen, number, there};
 use crate::config::router::{From, Map, Reach};
 use crate::config::{Config, Router};
 use lunar_router::Found;
-use lunar_router::routes::Place;
+use lunar_router::routes::LuAddress;
 
 /// A LUN that is mapped and not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Missing {
     /// LUN here.
     pub lun: u16,
     /// Where it is to be.
-    pub place: Place,
+    pub place: LuAddress,
     /// `awaited`: its upstream was not seen yet; `not found`: it was, and has no such LUN; `not served`: it has, and the
     /// log says what is wrong with it.
     pub why: &'static str,
@@ -49,7 +49,7 @@ fn absent(router: &Router, (target, lun): (&str, u16), from: &From, found: &Foun
         (true, None) => "not found",
         (true, Some(_)) => "not served",
     };
-    let place = Place {
+    let place = LuAddress {
         router: router.name.clone(),
         upstream: from.upstream.clone(),
         target: name.into(),

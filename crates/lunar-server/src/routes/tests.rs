@@ -48,7 +48,7 @@ fn routes(config: &Config) -> Vec<(String, u16, String, u16)> {
     let mut list = Vec::new();
     for target in &config.targets {
         for (number, lun) in &target.luns {
-            if let Source::Routed(Place { target: behind, lun, .. }) = &lun.source {
+            if let Source::Routed(LuAddress { target: behind, lun, .. }) = &lun.source {
                 list.push((target.name.clone(), *number, behind.clone(), *lun));
             }
         }
@@ -294,7 +294,7 @@ fn a_serial_number_keeps_the_spaces_around_it() {
     let lun = |as_told: &str, serial: &str| {
         let found = FoundLun { serial_as_told: as_told.into(), serial: serial.into(), ..disk() };
         let config = config(LUN, &one_lun());
-        let place = Place { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
+        let place = LuAddress { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
         let lun = as_found(&config.routers[0].upstreams["a"], &found, Source::Routed(place));
         (lun.serial.clone(), crate::identity::identity("t", 0, &lun))
     };

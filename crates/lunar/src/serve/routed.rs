@@ -2,9 +2,9 @@
 
 use super::{Event, Service};
 use crate::server::Server;
-use lunar_router::pair::{Order, Role};
-use lunar_router::pass::HostPath;
-use lunar_router::routes::{Place, UnitFacts, UpstreamFacts};
+use lunar_router::failover::{FailoverRequest, Role};
+use lunar_router::passthrough::HostPath;
+use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
 use lunar_router::upstream::{Health, State};
 use lunar_runtime::tally::Total;
 use lunar_server::admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
@@ -69,19 +69,23 @@ impl<S: Server> Service<S> {
         let pair = self.routes.pair(name);
         let leaves = matches!(action, Action::Drain | Action::Ineligible);
         let is_last =
-            leaves && pair.as_ref().is_some_and(|p| p.facts().role == Role::Active && !p.can_hand_over());
-        match (&pair, order(action)) {
-            (Some(pair), Some(order)) => {
-                let facts = pair.facts();
-                if order == Order::Failover && facts.role != Role::Active && !facts.eligible {
+            leaves && pair.as_ref().is_some_and(|p| p.status().role == Role::Active && !p.can_hand_over());
+        match (&pair, request_of(action)) {
+            (Some(pair), Some(request_of)) => {
+                let status = pair.status();
+                if request_of == FailoverRequest::Failover && status.role != Role::Active && !status.eligible
+                {
                     let what = format!("router {name} is not eligible");
                     return Problem::new(what, format!("lunar router eligible {name} on")).into();
                 }
-                if order == Order::Failover && facts.role == Role::Active && !pair.can_hand_over() {
+                if request_of == FailoverRequest::Failover
+                    && status.role == Role::Active
+                    && !pair.can_hand_over()
+                {
                     let what = format!("the other router of the pair {name} cannot take over now");
                     return Problem::new(what, "lunar router show reports its state").into();
                 }
-                pair.order(order);
+                pair.request(request_of);
             }
             (None, _) if matches!(action, Action::Failover | Action::Eligible | Action::Ineligible) => {
                 let what = format!("router {name} is in no pair");
@@ -112,7 +116,7 @@ impl<S: Server> Service<S> {
     }
 
     /// All upstreams of an instance, also disks of this host, which nobody has to look for.
-    fn upstreams(&self, name: &str, facts: &[UpstreamFacts], missing: &[Missing]) -> Vec<Upstream> {
+    fn upstreams(&self, name: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<Upstream> {
         let Some(router) = self.config.routers.iter().find(|router| router.name == name) else {
             return Vec::new();
         };
@@ -122,7 +126,7 @@ impl<S: Server> Service<S> {
             UpstreamSource::Local(source) => Some(local(name, source, is_used(name))),
             UpstreamSource::Remote { .. } | UpstreamSource::Sg { .. } => {
                 let mine = missing.iter().filter(|missing| missing.place.upstream == *name);
-                Some(upstream(facts.iter().find(|facts| facts.name == *name)?, mine))
+                Some(upstream(status.iter().find(|status| status.name == *name)?, mine))
             }
         })
         .collect()
@@ -130,9 +134,9 @@ impl<S: Server> Service<S> {
 
     fn router(&self, name: &str) -> Router {
         let instance = self.routes.instance(name);
-        let facts = self.routes.facts(name);
-        let units = || facts.iter().flat_map(|upstream| &upstream.units);
-        let sum = |total: fn(&UnitFacts) -> Total| hop(units().map(total).fold(Total::default(), Total::and));
+        let status = self.routes.status(name);
+        let units = || status.iter().flat_map(|upstream| &upstream.units);
+        let sum = |total: fn(&LuStatus) -> Total| hop(units().map(total).fold(Total::default(), Total::and));
         let missing = self.missing(name);
         Router {
             name: name.to_owned(),
@@ -143,32 +147,32 @@ impl<S: Server> Service<S> {
             logins_active: instance.logins_active.load(Relaxed) as u64,
             target_access_failures: instance.target_access_failures.load(Relaxed),
             authentication_failures: instance.authentication_failures.load(Relaxed),
-            targets: self.targets(name, &facts, &missing),
+            targets: self.targets(name, &status, &missing),
             front: hop(instance.front.total()),
             queue: sum(|unit| unit.hops.queue),
             upstream: sum(|unit| unit.hops.upstream),
-            upstreams: self.upstreams(name, &facts, &missing),
+            upstreams: self.upstreams(name, &status, &missing),
             failover: self.failover(name),
         }
     }
 
     fn failover(&self, name: &str) -> Option<Failover> {
         let pair = self.routes.pair(name)?;
-        let facts = pair.facts();
+        let status = pair.status();
         Some(Failover {
             peer: pair.spec().peer.to_string(),
-            state: facts.peer.map(|peer| peer.role.name().into()),
-            eligible: facts.eligible,
-            preferred: facts.preferred,
+            state: status.peer.map(|peer| peer.role.name().into()),
+            eligible: status.eligible,
+            preferred: status.preferred,
         })
     }
 
-    fn targets(&self, router: &str, facts: &[UpstreamFacts], missing: &[Missing]) -> Vec<Target> {
+    fn targets(&self, router: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<Target> {
         let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
         let health = |lun: &lunar_server::config::Lun| {
             let place = lun.source.place()?;
             let both =
-                facts.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
+                status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
             let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
             // Where each host has a way of its own, what the last look has seen counts for all.
             let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
@@ -200,11 +204,11 @@ impl<S: Server> Service<S> {
 }
 
 /// What a pair has to do for it.
-fn order(action: Action) -> Option<Order> {
+fn request_of(action: Action) -> Option<FailoverRequest> {
     match action {
-        Action::Failover => Some(Order::Failover),
-        Action::Drain | Action::Ineligible => Some(Order::Ineligible),
-        Action::Resume | Action::Eligible => Some(Order::Eligible),
+        Action::Failover => Some(FailoverRequest::Failover),
+        Action::Drain | Action::Ineligible => Some(FailoverRequest::Ineligible),
+        Action::Resume | Action::Eligible => Some(FailoverRequest::Eligible),
     }
 }
 
@@ -239,8 +243,8 @@ fn hop(total: Total) -> Hop {
 }
 
 /// What is at an upstream, and with it what is to be there and is not.
-fn upstream<'a>(facts: &UpstreamFacts, missing: impl Iterator<Item = &'a Missing>) -> Upstream {
-    let path = |unit: &UnitFacts, (host, path): &HostPath| Path {
+fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missing>) -> Upstream {
+    let path = |unit: &LuStatus, (host, path): &HostPath| Path {
         lun: shown(&unit.place),
         url: path.url.clone(),
         state: path.state.map_or("unused".into(), |state| state.to_string()),
@@ -249,23 +253,24 @@ fn upstream<'a>(facts: &UpstreamFacts, missing: impl Iterator<Item = &'a Missing
         in_flight: path.core.is_some().then_some(path.in_flight),
         recoveries: path.core.is_some().then_some(path.recoveries),
     };
-    let of_unit = |unit: &UnitFacts| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
+    let of_unit = |unit: &LuStatus| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
     let absent = |missing: &Missing| {
         let one = |url: &String| Path { lun: shown(&missing.place), ..plain(url, missing.why) };
-        facts.places.iter().map(one).collect::<Vec<_>>()
+        status.places.iter().map(one).collect::<Vec<_>>()
     };
-    let mut paths: Vec<Path> = facts.units.iter().flat_map(of_unit).chain(missing.flat_map(absent)).collect();
+    let mut paths: Vec<Path> =
+        status.units.iter().flat_map(of_unit).chain(missing.flat_map(absent)).collect();
     if paths.is_empty() {
-        let state = if facts.luns == 0 { "awaited" } else { "unused" };
-        paths.extend(facts.places.iter().map(|place| plain(place, state)));
+        let state = if status.luns == 0 { "awaited" } else { "unused" };
+        paths.extend(status.places.iter().map(|place| plain(place, state)));
     }
     let mut obstacles =
-        facts.units.iter().flat_map(|unit| &unit.paths).filter_map(|(_, path)| path.obstacle.clone());
+        status.units.iter().flat_map(|unit| &unit.paths).filter_map(|(_, path)| path.obstacle.clone());
     Upstream {
-        name: facts.name.clone(),
-        urls: facts.places.clone(),
-        luns: facts.luns,
-        obstacle: obstacles.next().or_else(|| facts.obstacle.clone()),
+        name: status.name.clone(),
+        urls: status.places.clone(),
+        luns: status.luns,
+        obstacle: obstacles.next().or_else(|| status.obstacle.clone()),
         paths,
     }
 }
@@ -276,7 +281,7 @@ fn plain(place: &str, state: &str) -> Path {
 }
 
 /// A logical unit of an upstream: that of this host is the only one.
-fn shown(place: &Place) -> String {
+fn shown(place: &LuAddress) -> String {
     match place.target.as_str() {
         "" => "-".into(),
         target => format!("{target}/{}", place.lun),

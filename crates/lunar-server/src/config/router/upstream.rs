@@ -7,7 +7,7 @@ use crate::config::value::{MAX_SIZE, scsi_text, show_size};
 use crate::config::{attachment, path};
 use crate::problem::{Problems, Wrong, unknown, wrong};
 use lunar_initiator::Url;
-use lunar_router::routes::Place;
+use lunar_router::routes::LuAddress;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -383,7 +383,7 @@ impl fmt::Display for Source {
             Source::Null { size } => write!(f, "null, {}", show_size(*size)),
             Source::Memory { size } => write!(f, "memory, {}", show_size(*size)),
             Source::File { path, .. } | Source::Device { path } => write!(f, "{}", path.display()),
-            Source::Routed(Place { router, upstream, target, lun }) => {
+            Source::Routed(LuAddress { router, upstream, target, lun }) => {
                 write!(f, "router {router}, upstream {upstream}")?;
                 if target.is_empty() { Ok(()) } else { write!(f, ", LUN {lun} of {target}") }
             }

@@ -1,0 +1,283 @@
+//! The control loop of a pair: probes the storage, decides, and carries the decision out.
+
+use super::machine::{Decision, Holder};
+use super::owner::ReservationOwner;
+use super::{End, FailoverRequest, Pair, Role};
+use compio::runtime::spawn;
+use event_listener::Event as Notifier;
+use lunar_initiator::{Error, Kind};
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Between two signs of life at the storage.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Runs for as long as the pair is there, once the one `before` is over: what that gives back must not be what this
+/// has taken. `_over` goes when this is over.
+pub async fn run(pair: Weak<Pair>, before: Option<End>, _over: flume::Sender<Infallible>) {
+    if let Some(before) = before {
+        // Nothing is sent: it ends.
+        _ = before.recv_async().await;
+    }
+    let mut controller = Controller { owners: Vec::new(), heartbeat_at: Instant::now() };
+    loop {
+        let rings = {
+            let Some(pair) = pair.upgrade() else { break };
+            let rings = pair.listen();
+            controller.turn(&pair).await;
+            rings
+        };
+        // Either is a reason to look.
+        _ = compio::time::timeout(PAUSE, rings).await;
+    }
+    leave(controller.owners).await;
+}
+
+/// They end, all at the same time.
+async fn leave(owners: Vec<ReservationOwner>) {
+    let tasks: Vec<_> = owners.into_iter().map(|owner| spawn(owner.leave())).collect();
+    for task in tasks {
+        // None panics; one that did has shut its gate.
+        _ = task.await;
+    }
+}
+
+struct Controller {
+    owners: Vec<ReservationOwner>,
+    /// When the storage was shown that this router lives.
+    heartbeat_at: Instant,
+}
+
+/// Keepers that are at work.
+struct OwnersAtWork {
+    left: Cell<usize>,
+    /// Rings when one has ended.
+    ended: Notifier,
+}
+
+/// One of them; also one that panics ends.
+struct Working(Rc<OwnersAtWork>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.left.set(self.0.left.get() - 1);
+        self.0.ended.notify(usize::MAX);
+    }
+}
+
+impl Controller {
+    /// Does something with all at the same time.
+    async fn each(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
+        let begin = |mut owner: ReservationOwner| {
+            let what = what.clone();
+            spawn(async move {
+                what(&mut owner).await;
+                owner
+            })
+        };
+        let tasks: Vec<_> = self.owners.drain(..).map(begin).collect();
+        for task in tasks {
+            // None panics; one that did would be missed, and its gate is shut.
+            self.owners.extend(task.await.ok());
+        }
+    }
+
+    /// The same where one may take long: at those that are done, the storage is shown meanwhile that this router lives.
+    async fn each_alive(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
+        let busy = Rc::new(OwnersAtWork { left: Cell::new(self.owners.len()), ended: Notifier::new() });
+        self.each(async move |owner: &mut ReservationOwner| {
+            let mine = Working(busy.clone());
+            what(owner).await;
+            drop(mine);
+            loop {
+                let rings = busy.ended.listen();
+                if busy.left.get() == 0 {
+                    return;
+                }
+                if compio::time::timeout(HEARTBEAT, rings).await.is_err() && owner.is_taken {
+                    owner.heartbeat().await;
+                }
+            }
+        })
+        .await;
+    }
+
+    async fn turn(&mut self, pair: &Arc<Pair>) {
+        self.adopt(pair).await;
+        self.each_alive(async |owner: &mut ReservationOwner| owner.probe().await).await;
+        let (holder, generation) = self.sight();
+        let (request, role) = {
+            let mut state = pair.state();
+            state.history.saw(holder, generation, Instant::now());
+            state.healthy = holder != Holder::Unknown;
+            (state.request.take(), state.role)
+        };
+        match request {
+            Some(request) => self.carry_out(pair, request, role).await,
+            None if role == Role::Active => self.serve(pair).await,
+            None => self.consider(pair).await,
+        }
+    }
+
+    /// Takes on what is new, and lets go of what is not routed any more.
+    async fn adopt(&mut self, pair: &Arc<Pair>) {
+        self.let_go().await;
+        let fresh = std::mem::take(&mut pair.state().fresh);
+        for remote in fresh.iter().filter_map(Weak::upgrade) {
+            // One that is served at the same place goes on until it is not: what it gives back then would be what this
+            // one has taken, and it may yet stay, after a change that fails.
+            if self.owners.iter().any(|old| old.is_at(&remote.place())) {
+                pair.state().fresh.push(Arc::downgrade(&remote));
+                continue;
+            }
+            let Some(owner) = ReservationOwner::new(&remote, &pair.spec) else { continue };
+            watch(pair, &owner);
+            self.owners.push(owner);
+        }
+    }
+
+    async fn let_go(&mut self) {
+        let (gone, there) = std::mem::take(&mut self.owners).into_iter().partition(ReservationOwner::is_gone);
+        self.owners = there;
+        leave(gone).await;
+    }
+
+    /// All together: what one of them has counts for all.
+    fn sight(&self) -> (Holder, u64) {
+        let all: Vec<Holder> = self.owners.iter().map(ReservationOwner::holder).collect();
+        let request = [Holder::Other, Holder::Ours, Holder::Nobody];
+        let holder = request.into_iter().find(|holder| all.contains(holder)).unwrap_or_default();
+        let seen = self.owners.iter().filter_map(|owner| owner.seen);
+        (holder, seen.map(|seen| u64::from(seen.generation)).sum())
+    }
+
+    async fn carry_out(&mut self, pair: &Arc<Pair>, request: FailoverRequest, role: Role) {
+        match (request, role) {
+            (FailoverRequest::Failover | FailoverRequest::Ineligible, Role::Active) => {
+                self.give_up(pair).await
+            }
+            (FailoverRequest::Failover, _) => self.take(pair, true).await,
+            (FailoverRequest::Eligible, _) => pair.state().history.wanted(),
+            (FailoverRequest::Ineligible, _) => {}
+        }
+    }
+
+    /// Standby: is it our turn?
+    async fn consider(&mut self, pair: &Arc<Pair>) {
+        let decision = {
+            let state = pair.state();
+            pair.view(&state).decide()
+        };
+        match decision {
+            Decision::Take => self.take(pair, false).await,
+            Decision::Seize => self.take(pair, true).await,
+            Decision::Stay | Decision::Yield => {}
+        }
+    }
+
+    async fn take(&mut self, pair: &Arc<Pair>, seize: bool) {
+        pair.state().history.wanted();
+        pair.is(Role::Taking);
+        let results = self.take_all(seize).await;
+        let others = results.iter().any(|r| r.as_ref().is_err_and(|e| e.kind == Kind::Reserved));
+        if others || results.iter().all(Result::is_err) {
+            self.each(async |owner| owner.release().await).await;
+            return pair.is(Role::Standby);
+        }
+        self.each(async |owner| {
+            if owner.is_taken {
+                owner.open().await
+            }
+        })
+        .await;
+        pair.is(Role::Active);
+    }
+
+    async fn take_all(&mut self, seize: bool) -> Vec<Result<(), Error>> {
+        let (tell, reported) = flume::unbounded();
+        self.each_alive(async move |owner: &mut ReservationOwner| {
+            // Who cannot be seen is taken when it can be.
+            let result = match owner.holder() {
+                Holder::Unknown => Err(Error::new(Kind::Unreachable, "it cannot be seen")),
+                _ => owner.take(seize).await,
+            };
+            // The other end is there until all have told.
+            _ = tell.send(result);
+        })
+        .await;
+        reported.drain().collect()
+    }
+
+    /// Active: is it still so, and is there more to serve?
+    async fn serve(&mut self, pair: &Arc<Pair>) {
+        if self.owners.iter().any(|owner| owner.is_taken && owner.holder() == Holder::Other) {
+            return self.fenced(pair);
+        }
+        let (decision, seize) = {
+            let state = pair.state();
+            let view = pair.view(&state);
+            (view.decide(), view.may_seize())
+        };
+        if decision == Decision::Yield {
+            return self.give_up(pair).await;
+        }
+        self.each_alive(async move |owner: &mut ReservationOwner| match (owner.holder(), owner.is_taken) {
+            (Holder::Unknown, _) => {}
+            (Holder::Ours, true) if owner.gate().is_open() => {}
+            // A session was not registered, or not any more.
+            (Holder::Ours, true) => owner.open().await,
+            (Holder::Other, _) if !seize => {}
+            (holder, _) => {
+                if owner.take(holder == Holder::Other).await.is_ok() {
+                    owner.open().await;
+                }
+            }
+        })
+        .await;
+        if pair.is_unasked() && self.heartbeat_at.elapsed() >= HEARTBEAT {
+            self.heartbeat_at = Instant::now();
+            self.each(async |owner| {
+                if owner.is_taken {
+                    owner.heartbeat().await
+                }
+            })
+            .await;
+        }
+        (pair.changed)();
+    }
+
+    /// The other router has taken over.
+    fn fenced(&mut self, pair: &Arc<Pair>) {
+        self.owners.iter_mut().for_each(ReservationOwner::lose);
+        tracing::warn!(router = pair.spec.router, "the other router of the pair has taken over");
+        pair.state().history.fenced(Instant::now());
+        pair.is(Role::Standby);
+    }
+
+    /// Leaves the place to the other one.
+    async fn give_up(&mut self, pair: &Arc<Pair>) {
+        pair.is(Role::Yielding);
+        self.each(async |owner| owner.release().await).await;
+        pair.state().history.yielded(Instant::now());
+        pair.is(Role::Standby);
+    }
+}
+
+/// A gate that was shut by a conflict is a reason to look at once, and to tell hosts.
+fn watch(pair: &Arc<Pair>, owner: &ReservationOwner) {
+    let (pair, gate) = (Arc::downgrade(pair), Arc::downgrade(owner.gate()));
+    lunar_runtime::spawn(async move {
+        loop {
+            let Some(shut) = gate.upgrade().map(|gate| gate.listen()) else { return };
+            shut.await;
+            let Some(pair) = pair.upgrade() else { return };
+            pair.notifier.notify(usize::MAX);
+            (pair.changed)();
+        }
+    });
+}

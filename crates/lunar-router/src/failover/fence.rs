@@ -1,0 +1,334 @@
+//! The reservation of one logical unit: how it is taken, kept, and given back, over a nexus that carries no data.
+//!
+//! It is of the type Exclusive Access - Registrants Only (SPC-5 section 5.13.6): whoever is not registered neither
+//! writes nor reads, and a take-over takes away all registrations of the one before and aborts its commands. It is
+//! over when the storage has told that these are: what is still on its way there would come after what is written next.
+
+use super::gate::IoGate;
+use crate::upstream::UpstreamLu;
+use lunar_initiator::{Direction, Error, IDENTITY_LEN, Kind, LateWrites, Options, Session, Url};
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::lun::encode;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::scsi::cdb::{self, Cdb};
+use lunar_wire::scsi::pr::{self, Parameters, Reservation};
+use std::time::Duration;
+
+/// Exclusive Access - Registrants Only.
+pub const KIND: u8 = 6;
+
+/// Service actions of PERSISTENT RESERVE OUT.
+const RESERVE: u8 = 1;
+const CLEAR: u8 = 3;
+const PREEMPT: u8 = 4;
+const PREEMPT_AND_ABORT: u8 = 5;
+const REGISTER: u8 = 0;
+const REGISTER_AND_IGNORE: u8 = 6;
+/// Service actions of PERSISTENT RESERVE IN.
+const READ_KEYS: u8 = 0;
+const READ_RESERVATION: u8 = 1;
+
+/// Bytes of an answer that are read.
+const ANSWER: u16 = 4096;
+/// Who finds the reservation in other hands again and again leaves it.
+const TRIES: usize = 4;
+/// The longest that anything takes here but the end of what others have sent: the rest of the pair waits for it.
+const WAIT: Duration = Duration::from_secs(2);
+/// Function complete.
+const COMPLETE: u8 = 0;
+
+/// The state of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// PRGENERATION.
+    pub generation: u32,
+    /// The reservation, if there is one.
+    pub held: Option<Reservation>,
+}
+
+/// What it says it is.
+async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    let page = read(session, lun, cdb::inquiry(Some(0x83), IDENTITY_LEN)).await?;
+    Ok(lunar_initiator::identity(&page))
+}
+
+/// Does something, or fails when it takes too long.
+///
+/// # Errors
+/// [`Kind::TimedOut`] then; else those of what is done.
+pub async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Err(Error::new(Kind::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
+    compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
+}
+
+async fn read(session: &Session, lun: u64, cdb: Cdb) -> Result<Vec<u8>, Error> {
+    let data = Direction::In(Buf::zeroed(ANSWER.into()));
+    let (result, buf) = session.perform(lun, cdb, data).await;
+    let got = result?.transferred;
+    Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
+}
+
+async fn out(session: &Session, lun: u64, action: u8, parameters: Parameters) -> Result<(), Error> {
+    let mut data = Buf::zeroed(pr::PARAMETERS_LEN);
+    data.copy_from_slice(&parameters.encode());
+    let kind = if matches!(action, RESERVE | PREEMPT | PREEMPT_AND_ABORT) { KIND } else { 0 };
+    let cdb = cdb::persistent_reserve_out(action, kind, pr::PARAMETERS_LEN as u32);
+    session.perform(lun, cdb, Direction::Out(data)).await.0.map(drop)
+}
+
+/// It is not there, or not with these parameters (ILLEGAL REQUEST).
+fn is_unknown(e: &Error) -> bool {
+    e.sense.is_some_and(|sense| sense.key == 5)
+}
+
+/// Who has the reservation.
+///
+/// # Errors
+/// Those of the command.
+pub async fn reservation(session: &Session, lun: u64) -> Result<Seen, Error> {
+    let answer = read(session, lun, cdb::persistent_reserve_in(READ_RESERVATION, ANSWER)).await?;
+    Ok(Seen { generation: pr::generation(&answer), held: pr::reservation(&answer) })
+}
+
+/// Registers a nexus, whatever it was before. Where the target can, registrations survive a loss of its power: a
+/// router that slept through it must not find its way free.
+///
+/// # Errors
+/// Those of the command.
+pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
+    let parameters = Parameters { action_key: key, aptpl: true, ..Parameters::default() };
+    match out(session, lun, REGISTER_AND_IGNORE, parameters).await {
+        // One that could, but finds no place to write it down, calls that a failure of communication (LIO).
+        Err(e) if e.sense.is_some() => {
+            out(session, lun, REGISTER_AND_IGNORE, Parameters { aptpl: false, ..parameters }).await
+        }
+        other => other,
+    }
+}
+
+/// Takes the registration of a nexus back. One that has none is as it should be.
+///
+/// # Errors
+/// Those of the command.
+pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
+    match out(session, lun, REGISTER, Parameters { key, ..Parameters::default() }).await {
+        Err(e) if e.kind == Kind::Reserved => Ok(()),
+        other => other,
+    }
+}
+
+/// Ends whatever is under way, whoever has sent it.
+async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
+    match session.manage(Function::LunReset, lun).await? {
+        COMPLETE => Ok(()),
+        code => Err(Error::new(Kind::Refused, format!("a reset is answered by {code}"))),
+    }
+}
+
+/// The initiator port that holds a reservation: its nexus is to be the same after a restart.
+pub struct Port {
+    /// Its name; None is that of the upstream's sessions.
+    pub initiator: Option<String>,
+    /// Its ISID, unlike those of the upstream's sessions.
+    pub isid: [u8; 6],
+}
+
+/// The way to the reservation of one logical unit.
+pub struct Fence {
+    /// The ways to it, with the LUN at each.
+    ways: Vec<(Url, String, u16)>,
+    /// What it has to be at each: another name may be shown another one.
+    identity: Vec<u8>,
+    port: Port,
+    key: u64,
+    /// So long commands of others are waited for.
+    path_loss_timeout: Duration,
+    session: Option<(Session, u64)>,
+}
+
+impl Fence {
+    /// Nothing is connected yet.
+    pub fn new(remote: &UpstreamLu, port: Port, key: u64, path_loss_timeout: Duration) -> Fence {
+        let (ways, identity) = (remote.ways(), remote.identity().to_vec());
+        Fence { ways, identity, port, key, path_loss_timeout: path_loss_timeout.max(WAIT), session: None }
+    }
+
+    async fn session(&mut self) -> Result<(Session, u64), Error> {
+        if let Some(open) = &self.session {
+            return Ok(open.clone());
+        }
+        let mut last = Error::new(Kind::Invalid, "it has no way");
+        for (url, target, lun) in &self.ways {
+            match self.open(url, target, encode(*lun)).await {
+                Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+
+    async fn open(&self, url: &Url, target: &str, lun: u64) -> Result<Session, Error> {
+        let session = open(url, target, &self.port, self.path_loss_timeout).await?;
+        if self.identity.is_empty() || soon(identity(&session, lun)).await? == self.identity {
+            return Ok(session);
+        }
+        let what = "the reservation's session is shown another logical unit at this number";
+        Err(Error::new(Kind::Identity, what))
+    }
+
+    /// What failed without an answer is tried over another session the next time.
+    fn after<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.as_ref().is_err_and(|e| e.status.is_none()) {
+            self.session = None;
+        }
+        result
+    }
+
+    /// Who has the reservation.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn probe(&mut self) -> Result<Seen, Error> {
+        let (session, lun) = self.session().await?;
+        let seen = soon(reservation(&session, lun)).await;
+        self.after(seen)
+    }
+
+    /// Shows the other router that this one lives: the generation moves.
+    ///
+    /// # Errors
+    /// [`Kind::Reserved`] when the reservation is not ours any more.
+    pub async fn heartbeat(&mut self, gate: &IoGate) -> Result<(), Error> {
+        let (session, lun) = self.session().await?;
+        let admitted = soon(gate.admit(&session, lun)).await;
+        self.after(admitted)
+    }
+
+    /// Takes the reservation: what is free or was ours, and with `seize` that of somebody else. All that others
+    /// and we ourselves had before is void then, and commands of others have ended.
+    ///
+    /// # Errors
+    /// [`Kind::Reserved`] when somebody else has it; others when it cannot be reached, or their commands do not end.
+    pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
+        let (session, lun) = self.session().await?;
+        let taken = self.take_over(&session, lun, seize).await;
+        self.after(taken)
+    }
+
+    async fn take_over(&self, session: &Session, lun: u64, seize: bool) -> Result<(), Error> {
+        let key = self.key;
+        soon(register(session, lun, key)).await?;
+        let (mut is_fresh, mut was_ours) = (false, false);
+        for _ in 0..TRIES {
+            let held = soon(reservation(session, lun)).await?.held;
+            was_ours |= !is_fresh && held.is_some_and(|held| held.key == key);
+            let step = match held {
+                Some(held) if is_fresh && (held.key, held.kind) == (key, KIND) => {
+                    return self.put_off_others(session, lun, was_ours).await;
+                }
+                Some(held) if held.key == key || seize => self.preempt(session, lun, held.key).await,
+                Some(_) => {
+                    // A registration is of no use then. Where the reservation may be ours it stays: who found that
+                    // free would not know that commands of others are still to be waited for.
+                    _ = soon(unregister(session, lun, key)).await;
+                    return Err(Error::new(Kind::Reserved, "somebody else has reserved it"));
+                }
+                None => out(session, lun, RESERVE, Parameters { key, ..Parameters::default() }).await,
+            };
+            match step {
+                Ok(()) => is_fresh = true,
+                // Somebody was faster: what is there now?
+                Err(e) if e.kind == Kind::Reserved => soon(register(session, lun, key)).await?,
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::new(Kind::Reserved, "others reserve it again and again"))
+    }
+
+    /// Takes the registrations of a key away, and aborts what those have sent.
+    async fn preempt(&self, session: &Session, lun: u64, other: u64) -> Result<(), Error> {
+        let parameters = Parameters { key: self.key, action_key: other, ..Parameters::default() };
+        match out(session, lun, PREEMPT_AND_ABORT, parameters).await {
+            Err(e) if is_unknown(&e) => {
+                out(session, lun, PREEMPT, parameters).await?;
+                end_all(session, lun).await
+            }
+            other => other,
+        }
+    }
+
+    /// Nobody else is registered, and nothing that others have sent is under way. A reservation that `was_ours` before
+    /// may be that of a take-over which nobody heard the end of: its answer does not count, and those whom it has put
+    /// off are not registered any more.
+    async fn put_off_others(&self, session: &Session, lun: u64, was_ours: bool) -> Result<(), Error> {
+        let mut is_unsettled = was_ours;
+        let answer = read(session, lun, cdb::persistent_reserve_in(READ_KEYS, ANSWER)).await?;
+        for other in pr::keys(&answer).filter(|other| *other != self.key) {
+            match self.preempt(session, lun, other).await {
+                // It has left meanwhile, or this is the second try.
+                Err(e) if e.kind == Kind::Reserved => is_unsettled = true,
+                other => other?,
+            }
+        }
+        if is_unsettled { end_all(session, lun).await } else { Ok(()) }
+    }
+
+    /// Makes all that was written stable, and gives the reservation back with all registrations.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or is not ours.
+    pub async fn release(&mut self, gate: &IoGate) -> Result<(), Error> {
+        let (session, lun) = self.session().await?;
+        let released = self.give_back(&session, lun, gate).await;
+        self.after(released)
+    }
+
+    async fn give_back(&self, session: &Session, lun: u64, gate: &IoGate) -> Result<(), Error> {
+        gate.admit(session, lun).await?;
+        match session.perform(lun, cdb::synchronize_cache(), Direction::None).await.0 {
+            Err(e) if is_unknown(&e) => {}
+            other => drop(other?),
+        }
+        gate.settled();
+        out(session, lun, CLEAR, Parameters { key: self.key, ..Parameters::default() }).await
+    }
+
+    /// Logs out.
+    pub async fn close(&mut self) {
+        if let Some((session, _)) = self.session.take() {
+            // It is over all the same.
+            _ = session.close().await;
+        }
+    }
+}
+
+async fn open(url: &Url, target: &str, port: &Port, path_loss_timeout: Duration) -> Result<Session, Error> {
+    let options = url.options()?;
+    let mut timeouts = options.timeouts.clone();
+    for limit in [
+        &mut timeouts.login,
+        &mut timeouts.logout,
+        &mut timeouts.abort,
+        &mut timeouts.busy,
+        &mut timeouts.noop,
+    ] {
+        *limit = WAIT.min(*limit);
+    }
+    (timeouts.login_tries, timeouts.recovery) = (1, Duration::ZERO);
+    // No other way is taken while this one is tried.
+    timeouts.transition = None;
+    (timeouts.command, timeouts.operation) = (path_loss_timeout, path_loss_timeout);
+    let initiator = port.initiator.clone().unwrap_or(options.initiator);
+    // A fence decides by what stands at the storage, and within its own time-outs.
+    let late_writes = LateWrites::Risk;
+    let options = Options { initiator, isid: Some(port.isid), timeouts, late_writes, commands: 4, ..options };
+    let portal = url.portal.clone();
+    if url.target.is_some() {
+        return Session::open(portal, target, options).await;
+    }
+    let found = lunar_initiator::discover(portal.clone(), &options).await?;
+    let here = found.into_iter().find(|found| found.name == target);
+    let missing = || Error::new(Kind::NotFound, format!("{portal} does not show us {target}"));
+    let place = lunar_initiator::at(url, here.ok_or_else(missing)?);
+    Session::open(place.portal.clone(), target, options).await.map_err(|e| place.explain(e))
+}

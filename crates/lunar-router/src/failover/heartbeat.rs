@@ -1,0 +1,54 @@
+//! Heartbeats: a discovery session with one of the peer's portals asks for the peer's status.
+
+use super::{KEY, Pair, PeerStatus, Spec};
+use lunar_initiator::{Discovery, Error, Kind, Url};
+use std::sync::Weak;
+use std::time::Duration;
+
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(500);
+/// An answer that takes longer is none.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Asks for as long as the pair is there.
+pub async fn listen(pair: Weak<Pair>) {
+    let (mut session, mut was) = (None, None);
+    loop {
+        let Some(pair) = pair.upgrade() else { return };
+        let reported = ask(&mut session, &pair.spec).await;
+        let is = reported.as_ref().ok().map(|reported| (reported.role, reported.eligible));
+        match reported {
+            Ok(reported) => pair.heard(reported),
+            Err(e) => {
+                session = None;
+                tracing::debug!(router = pair.spec.router, peer = %pair.spec.peer, "no heartbeat: {e}");
+            }
+        }
+        if is != was {
+            was = is;
+            pair.notifier.notify(usize::MAX);
+            (pair.changed)();
+        }
+        drop(pair);
+        compio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn ask(session: &mut Option<Discovery>, spec: &Spec) -> Result<PeerStatus, Error> {
+    let open = match session {
+        Some(open) => open,
+        None => session.insert(connect(spec).await?),
+    };
+    let answer = open.text(&[(KEY, &spec.router)]).await?;
+    let reported = answer.iter().find(|(key, _)| key == KEY).and_then(|(_, value)| PeerStatus::decode(value));
+    reported.ok_or_else(|| Error::new(Kind::Protocol, "the answer is no heartbeat"))
+}
+
+async fn connect(spec: &Spec) -> Result<Discovery, Error> {
+    let url = Url::parse(&format!("iscsi://{}", spec.peer))
+        .map_err(|e| Error::new(Kind::Invalid, e.to_string()))?;
+    let mut options = url.options()?;
+    let times = &mut options.timeouts;
+    (times.login, times.logout, times.login_tries) = (PATIENCE, PATIENCE, 1);
+    Discovery::open(spec.peer.clone(), &options).await
+}

@@ -1,0 +1,210 @@
+//! What this router observed of its peer and of the storage, with the time of each observation.
+
+use super::machine::{Holder, PeerStatus, Role, View};
+use std::time::{Duration, Instant};
+
+/// So long who gave up its place leaves it to the other.
+const YIELDING: Duration = Duration::from_secs(10);
+/// Who has not seen the storage for so long was cut off itself. Longer than one look that failed.
+const BLIND: Duration = Duration::from_secs(6);
+/// So long after a take-over what comes from the other may have been said before it.
+const STALE: Duration = Duration::from_secs(1);
+
+/// What was seen and heard so far.
+#[derive(Clone, Debug)]
+pub struct PeerHistory {
+    heard: Option<PeerStatus>,
+    heard_at: Instant,
+    /// Since when the peer tells that it does not serve.
+    idle: Option<Instant>,
+    holder: Holder,
+    /// Since when the storage can be seen, but for moments, and when it was seen last.
+    seen: Option<(Instant, Instant)>,
+    /// Since when it cannot be seen.
+    blind: Option<Instant>,
+    free: Option<Instant>,
+    /// A count that moves when somebody does something to a reservation.
+    generation: Option<u64>,
+    moved: Instant,
+    was_fenced: bool,
+    fenced: Option<Instant>,
+    yielded: Option<Instant>,
+}
+
+impl PeerHistory {
+    /// Nothing was seen or heard yet.
+    pub fn new(now: Instant) -> PeerHistory {
+        PeerHistory {
+            heard: None,
+            heard_at: now,
+            idle: None,
+            holder: Holder::Unknown,
+            seen: None,
+            blind: None,
+            free: None,
+            generation: None,
+            moved: now,
+            was_fenced: false,
+            fenced: None,
+            yielded: None,
+        }
+    }
+
+    /// The peer was heard.
+    pub fn heard(&mut self, mut reported: PeerStatus, now: Instant) {
+        if self.fenced.is_some_and(|at| now.saturating_duration_since(at) < STALE) {
+            reported.role = Role::Active;
+        }
+        let is_idle = matches!(reported.role, Role::Standby | Role::Yielding);
+        if reported.role == Role::Active {
+            // The place that was given up has been taken.
+            self.yielded = None;
+        }
+        self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
+        (self.heard, self.heard_at, self.was_fenced) = (Some(reported), now, false);
+    }
+
+    /// The storage was looked at. The sum of all generations stands for them.
+    pub fn saw(&mut self, holder: Holder, generation: u64, now: Instant) {
+        let is_free = holder == Holder::Nobody;
+        self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
+        self.holder = holder;
+        let is_seen = holder != Holder::Unknown;
+        self.blind = self.blind.filter(|_| !is_seen).or((!is_seen).then_some(now));
+        if is_seen {
+            let goes_on = |(_, last): &(Instant, Instant)| now.saturating_duration_since(*last) < BLIND;
+            self.seen = Some((self.seen.filter(goes_on).map_or(now, |(since, _)| since), now));
+        }
+        if is_seen && self.generation != Some(generation) {
+            (self.generation, self.moved) = (Some(generation), now);
+        }
+    }
+
+    /// Its place was taken from this router: the other one serves, whatever it told before.
+    pub fn fenced(&mut self, now: Instant) {
+        (self.was_fenced, self.fenced, self.idle) = (true, Some(now), None);
+        if let Some(reported) = &mut self.heard {
+            reported.role = Role::Active;
+        }
+    }
+
+    /// It gave up its place on demand.
+    pub fn yielded(&mut self, now: Instant) {
+        self.yielded = Some(now);
+    }
+
+    /// It is wanted again.
+    pub fn wanted(&mut self) {
+        self.yielded = None;
+    }
+
+    /// It gave up its place not long ago.
+    pub fn is_yielding(&self, now: Instant) -> bool {
+        self.yielded.is_some_and(|at| now.saturating_duration_since(at) < YIELDING)
+    }
+
+    /// The view now; what the router knows of itself is to be filled in.
+    pub fn view(&self, now: Instant) -> View {
+        let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        View {
+            yielded: self.is_yielding(now),
+            was_fenced: self.was_fenced,
+            holder: self.holder,
+            seen: since(self.seen.map(|(since, _)| since)),
+            blind: since(self.blind),
+            free: since(self.free),
+            still: since(Some(self.moved)),
+            peer: self.heard,
+            silent: since(Some(self.heard_at)),
+            idle: since(self.idle),
+            ..View::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::Decision;
+    use super::*;
+
+    fn reported(role: Role) -> PeerStatus {
+        PeerStatus { role, eligible: true, preferred: false, healthy: true, key: 2 }
+    }
+
+    fn decide(history: &PeerHistory, now: Instant) -> Decision {
+        View { eligible: true, has_hosts: true, ..history.view(now) }.decide()
+    }
+
+    /// A storage that is away for both is waited for by both: to change places would help nobody.
+    #[test]
+    fn who_serves_gives_up_only_for_one_who_still_sees_the_storage() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let decide = |history: &PeerHistory, now| View { is_active: true, ..history.view(now) }.decide();
+        for peer_sees in [true, false] {
+            let mut history = PeerHistory::new(start);
+            history.heard(reported(Role::Standby), at(0));
+            history.saw(Holder::Ours, 1, at(0));
+            history.saw(Holder::Unknown, 1, at(100));
+            assert_eq!(decide(&history, at(200)), Decision::Stay, "the peer may not have looked yet");
+            history.heard(PeerStatus { healthy: peer_sees, ..reported(Role::Standby) }, at(3000));
+            history.saw(Holder::Unknown, 1, at(3000));
+            let decision = if peer_sees { Decision::Yield } else { Decision::Stay };
+            assert_eq!(decide(&history, at(3200)), decision);
+            history.saw(Holder::Ours, 1, at(3300));
+            history.saw(Holder::Unknown, 1, at(3400));
+            assert_eq!(decide(&history, at(3500)), Decision::Stay, "it was seen in between");
+        }
+    }
+
+    #[test]
+    fn what_the_other_told_before_it_took_over_is_void() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut history = PeerHistory::new(start);
+        history.heard(reported(Role::Yielding), at(0));
+        history.saw(Holder::Other, 1, at(10));
+        assert_eq!(decide(&history, at(10)), Decision::Seize);
+        history.fenced(at(10));
+        assert_eq!(decide(&history, at(10)), Decision::Stay);
+        // Said before, and late.
+        history.heard(reported(Role::Yielding), at(20));
+        assert_eq!(decide(&history, at(20)), Decision::Stay);
+        history.heard(reported(Role::Yielding), at(2000));
+        assert_eq!(decide(&history, at(2000)), Decision::Seize);
+    }
+
+    #[test]
+    fn who_was_cut_off_itself_does_not_take_the_silence_of_that_time_for_the_others() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let mut history = PeerHistory::new(start);
+        history.heard(reported(Role::Standby), at(0));
+        history.saw(Holder::Unknown, 0, at(1));
+        history.saw(Holder::Other, 7, at(20));
+        assert_eq!(decide(&history, at(20)), Decision::Stay);
+        for second in 20..30 {
+            history.saw(Holder::Other, second, at(second));
+            assert_eq!(decide(&history, at(second)), Decision::Stay, "{second}");
+        }
+        assert_eq!(decide(&history, at(30)), Decision::Seize, "hosts may not reach it either");
+        // One look that fails is nothing.
+        history.saw(Holder::Unknown, 0, at(31));
+        assert_eq!(decide(&history, at(31)), Decision::Stay);
+        history.saw(Holder::Other, 31, at(34));
+        assert_eq!(decide(&history, at(34)), Decision::Seize);
+    }
+
+    #[test]
+    fn a_place_that_was_given_up_is_left_until_somebody_has_it() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let mut history = PeerHistory::new(start);
+        history.yielded(start);
+        history.heard(reported(Role::Standby), at(4));
+        history.saw(Holder::Nobody, 1, at(0));
+        assert_eq!(decide(&history, at(4)), Decision::Stay);
+        history.heard(reported(Role::Active), at(5));
+        assert!(!history.is_yielding(at(5)));
+    }
+}

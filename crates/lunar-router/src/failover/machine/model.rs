@@ -1,0 +1,309 @@
+//! Two routers, a network between them that loses messages, and storage that they reach or not: whatever happens,
+//! never do both write, and when all is well again one of them does.
+
+use super::*;
+use crate::failover::history::PeerHistory;
+use proptest::prelude::*;
+use std::time::Instant;
+
+/// What happens to the world.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Crash(usize),
+    Start(usize),
+    /// It is not scheduled, and does not know.
+    Stop(usize),
+    Go(usize),
+    Lan(bool),
+    San(usize, bool),
+}
+
+/// The logical unit, as far as reservations go.
+#[derive(Default)]
+struct Storage {
+    holder: Option<usize>,
+    /// Control nexuses, and those that carry data.
+    control: [bool; 2],
+    data: [bool; 2],
+    generation: u64,
+}
+
+/// The steps of a take-over; other things happen between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Register,
+    Reserve,
+    Check,
+    RegisterData,
+    CheckData,
+}
+
+struct Router {
+    history: PeerHistory,
+    up: bool,
+    running: bool,
+    san: bool,
+    /// It believes to serve: commands are let through.
+    active: bool,
+    /// Where it is in a take-over, and whether it may put off who is there.
+    taking: Option<(Step, bool)>,
+    asked: u64,
+    seizes: usize,
+}
+
+struct World {
+    storage: Storage,
+    routers: [Router; 2],
+    lan: bool,
+    start: Instant,
+    step: u64,
+}
+
+const STEP_MS: u64 = 100;
+
+impl World {
+    fn new() -> World {
+        let start = Instant::now();
+        let router = || Router {
+            history: PeerHistory::new(start),
+            up: true,
+            running: true,
+            san: true,
+            active: false,
+            taking: None,
+            asked: 0,
+            seizes: 0,
+        };
+        World { storage: Storage::default(), routers: [router(), router()], lan: true, start, step: 0 }
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_millis(self.step * STEP_MS)
+    }
+
+    fn happens(&mut self, what: Happens) {
+        let now = self.now();
+        match what {
+            Happens::Crash(i) => self.routers[i].up = false,
+            Happens::Start(i) if !self.routers[i].up => {
+                let Router { san, seizes, .. } = self.routers[i];
+                self.routers[i] = Router {
+                    history: PeerHistory::new(now),
+                    san,
+                    seizes,
+                    ..World::new().routers.into_iter().next().unwrap()
+                };
+                // Its sessions are new ones.
+                self.storage.data[i] = false;
+            }
+            Happens::Start(_) => {}
+            Happens::Stop(i) => self.routers[i].running = false,
+            Happens::Go(i) => self.routers[i].running = true,
+            Happens::Lan(up) => self.lan = up,
+            Happens::San(i, up) => self.routers[i].san = up,
+        }
+    }
+
+    fn runs(&self, i: usize) -> bool {
+        self.routers[i].up && self.routers[i].running
+    }
+
+    /// One is asked by the other.
+    fn heartbeat(&mut self, i: usize) {
+        let now = self.now();
+        let peer = 1 - i;
+        if !(self.lan && self.runs(peer)) {
+            return;
+        }
+        let other = &self.routers[peer];
+        let role = match (other.active, other.taking, other.history.is_yielding(now)) {
+            (true, ..) => Role::Active,
+            (_, Some(_), _) => Role::Taking,
+            (_, _, true) => Role::Yielding,
+            _ => Role::Standby,
+        };
+        let reported =
+            PeerStatus { role, eligible: true, preferred: peer == 0, healthy: other.san, key: peer as u64 };
+        self.routers[peer].asked = self.step;
+        self.routers[i].history.heard(reported, now);
+    }
+
+    fn fenced(&mut self, i: usize) {
+        let now = self.now();
+        self.routers[i].active = false;
+        self.routers[i].taking = None;
+        self.routers[i].history.fenced(now);
+    }
+
+    /// A command of a host: whether it is carried out.
+    fn write(&mut self, i: usize) -> bool {
+        if !(self.runs(i) && self.routers[i].active && self.routers[i].san) {
+            return false;
+        }
+        let done = self.storage.holder.is_none() || self.storage.data[i];
+        if !done {
+            self.fenced(i);
+        }
+        done
+    }
+
+    fn take(&mut self, i: usize, step: Step, seize: bool) {
+        if !self.routers[i].san {
+            self.routers[i].taking = None;
+            return;
+        }
+        let storage = &mut self.storage;
+        let next = match step {
+            Step::Register => {
+                storage.control[i] = true;
+                storage.generation += 1;
+                Some(Step::Reserve)
+            }
+            Step::Reserve => match storage.holder {
+                _ if !storage.control[i] => None,
+                Some(other) if other != i && !seize => None,
+                before => {
+                    let other = 1 - i;
+                    if before.is_some() {
+                        (storage.control[other], storage.data) = (false, [false; 2]);
+                    }
+                    storage.holder = Some(i);
+                    storage.generation += 1;
+                    Some(Step::Check)
+                }
+            },
+            Step::Check => (storage.holder == Some(i)).then_some(Step::RegisterData),
+            Step::RegisterData => {
+                storage.data[i] = true;
+                Some(Step::CheckData)
+            }
+            Step::CheckData => {
+                let ours = storage.holder == Some(i);
+                storage.data[i] &= ours;
+                self.routers[i].active = ours;
+                None
+            }
+        };
+        self.routers[i].taking = next.map(|next| (next, seize));
+    }
+
+    fn tick(&mut self, i: usize) {
+        let now = self.now();
+        let storage = &mut self.storage;
+        let router = &mut self.routers[i];
+        let holder = match storage.holder {
+            _ if !router.san => Holder::Unknown,
+            None => Holder::Nobody,
+            Some(holder) if holder == i => Holder::Ours,
+            Some(_) => Holder::Other,
+        };
+        router.history.saw(holder, storage.generation, now);
+        if router.active && holder == Holder::Other {
+            return self.fenced(i);
+        }
+        if router.active && holder == Holder::Nobody {
+            router.active = false;
+        }
+        if router.active && router.san && self.step - router.asked > 10 {
+            storage.generation += 1;
+        }
+        let mut view = router.history.view(now);
+        (view.is_active, view.eligible, view.preferred, view.has_hosts) = (router.active, true, i == 0, true);
+        match view.decide() {
+            Decision::Stay => {}
+            Decision::Yield => {
+                router.active = false;
+                router.history.yielded(now);
+            }
+            Decision::Take => router.taking = Some((Step::Register, false)),
+            Decision::Seize => {
+                router.seizes += 1;
+                router.taking = Some((Step::Register, true));
+            }
+        }
+    }
+
+    /// A tenth of a second; both have something to do in an order that chance gives.
+    fn step(&mut self, chance: u8) {
+        let first = usize::from(chance & 1);
+        for i in [first, 1 - first] {
+            if !self.runs(i) {
+                continue;
+            }
+            // One in four messages is lost.
+            if self.step.is_multiple_of(10) && chance & 6 != 0 {
+                self.heartbeat(i);
+            }
+            match self.routers[i].taking {
+                Some(_) if chance & 8 << i != 0 => {}
+                Some((step, seize)) => self.take(i, step, seize),
+                None if self.step.is_multiple_of(5) => self.tick(i),
+                None => {}
+            }
+        }
+        let may =
+            [0, 1].map(|i| self.routers[i].active && self.storage.data[i] && self.storage.holder.is_some());
+        assert!(may != [true, true], "both may write");
+        let wrote = [self.write(0), self.write(1)];
+        assert!(wrote != [true, true], "both have written");
+        self.step += 1;
+    }
+
+    /// Who can serve.
+    fn serving(&self) -> Vec<usize> {
+        (0..2).filter(|i| self.runs(*i) && self.routers[*i].active && self.storage.data[*i]).collect()
+    }
+}
+
+fn happening() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        (0..2usize).prop_map(Happens::Crash),
+        (0..2usize).prop_map(Happens::Start),
+        (0..2usize).prop_map(Happens::Stop),
+        (0..2usize).prop_map(Happens::Go),
+        any::<bool>().prop_map(Happens::Lan),
+        (0..2usize, any::<bool>()).prop_map(|(i, up)| Happens::San(i, up)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn never_do_both_write_and_when_all_is_well_one_does(
+        history in proptest::collection::vec((0..400u64, happening()), 0..24),
+        chance in proptest::collection::vec(any::<u8>(), 64),
+    ) {
+        let mut world = World::new();
+        let run = |world: &mut World, steps: u64, history: &[(u64, Happens)]| {
+            for _ in 0..steps {
+                let at = world.step;
+                history.iter().filter(|(when, _)| *when == at).for_each(|(_, what)| world.happens(*what));
+                world.step(chance[(at % 64) as usize] ^ at as u8);
+            }
+        };
+        run(&mut world, 400, &history);
+        // One alone, however it was left.
+        for what in [Happens::Crash(1), Happens::Go(0), Happens::Start(0), Happens::San(0, true)] {
+            world.happens(what);
+        }
+        run(&mut world, 250, &[]);
+        prop_assert_eq!(world.serving(), [0]);
+        for what in [Happens::Go(1), Happens::Start(1), Happens::San(1, true), Happens::Lan(true)] {
+            world.happens(what);
+        }
+        run(&mut world, 250, &[]);
+        prop_assert_eq!(world.serving(), [0], "who serves well goes on");
+    }
+
+    #[test]
+    fn in_a_lasting_partition_the_place_changes_once_at_most(chance in proptest::collection::vec(any::<u8>(), 64)) {
+        let mut world = World::new();
+        for n in 0..6000u64 {
+            if n == 200 {
+                world.happens(Happens::Lan(false));
+            }
+            world.step(chance[(n % 64) as usize] ^ n as u8);
+        }
+        prop_assert!(world.routers.iter().map(|r| r.seizes).sum::<usize>() <= 1);
+        prop_assert_eq!(world.serving().len(), 1);
+    }
+}

@@ -1,0 +1,117 @@
+use super::*;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const LONG: Duration = Duration::from_secs(3600);
+
+fn reported(role: Role) -> Option<PeerStatus> {
+    Some(PeerStatus { role, eligible: true, preferred: false, healthy: true, key: 2 })
+}
+
+/// Standby, may serve, has been seeing and hearing nothing new for an hour.
+fn view(holder: Holder) -> View {
+    let (seen, blind, free, still) = (LONG, LONG, LONG, LONG);
+    View { eligible: true, holder, seen, blind, free, still, silent: LONG, idle: LONG, ..View::default() }
+}
+
+/// The same, and the peer was just heard.
+fn beside(holder: Holder, role: Role) -> View {
+    View { peer: reported(role), silent: S(0), ..view(holder) }
+}
+
+#[test]
+fn what_nobody_has_goes_to_the_preferred_one_at_once_and_to_the_other_after_a_grace() {
+    use Holder::Nobody;
+    let young = |v: View| View { free: S(1), ..v };
+    let preferred = |v: View| View { preferred: true, ..v };
+    let sick = |v: View| View { peer: v.peer.map(|p| PeerStatus { healthy: false, ..p }), ..v };
+    let held = |v: View| View { peer: v.peer.map(|p| PeerStatus { eligible: false, ..p }), ..v };
+    for (view, is) in [
+        (young(view(Nobody)), Stay),
+        (view(Nobody), Take),
+        (preferred(young(view(Nobody))), Take),
+        (young(beside(Nobody, Role::Standby)), Stay),
+        (sick(young(beside(Nobody, Role::Standby))), Take),
+        (held(young(beside(Nobody, Role::Standby))), Take),
+        (preferred(young(beside(Nobody, Role::Standby))), Take),
+        (beside(Nobody, Role::Standby), Take),
+        (young(beside(Nobody, Role::Yielding)), Take),
+        (preferred(young(beside(Nobody, Role::Active))), Stay),
+        (preferred(young(beside(Nobody, Role::Taking))), Stay),
+        (beside(Nobody, Role::Active), Take),
+    ] {
+        assert_eq!(view.decide(), is, "{view:?}");
+    }
+}
+
+#[test]
+fn what_the_peer_has_is_taken_only_when_it_lets_go_or_is_gone() {
+    use Holder::Other;
+    let silent = |s, still| View { silent: S(s), still: S(still), ..view(Other) };
+    let fenced = |v: View| View { was_fenced: true, ..v };
+    let hosts = |v: View| View { has_hosts: true, ..v };
+    for (view, is) in [
+        (beside(Other, Role::Active), Stay),
+        (beside(Other, Role::Taking), Stay),
+        (beside(Other, Role::Yielding), Seize),
+        (beside(Other, Role::Standby), Seize),
+        (View { idle: S(2), ..beside(Other, Role::Standby) }, Stay),
+        (silent(2, 60), Stay),
+        (silent(4, 4), Seize),
+        (View { seen: S(2), ..silent(60, 60) }, Stay),
+        (hosts(View { seen: S(9), ..silent(60, 1) }), Stay),
+        (silent(4, 2), Stay),
+        (hosts(silent(9, 1)), Stay),
+        (hosts(silent(11, 1)), Seize),
+        (silent(11, 1), Stay),
+        (fenced(silent(4, 4)), Stay),
+        (fenced(silent(4, 6)), Seize),
+        (fenced(hosts(silent(60, 1))), Stay),
+    ] {
+        assert_eq!(view.decide(), is, "{view:?}");
+    }
+}
+
+#[test]
+fn our_own_from_before_is_taken_back_and_who_may_not_or_cannot_see_stays() {
+    assert_eq!(view(Holder::Ours).decide(), Take);
+    assert_eq!(View { eligible: false, ..view(Holder::Ours) }.decide(), Stay);
+    assert_eq!(view(Holder::Unknown).decide(), Stay);
+}
+
+#[test]
+fn who_has_yielded_waits_for_the_other_but_not_for_one_that_cannot() {
+    let yielded = |v: View| View { yielded: true, ..v };
+    assert_eq!(yielded(beside(Holder::Nobody, Role::Standby)).decide(), Stay);
+    assert_eq!(yielded(beside(Holder::Other, Role::Standby)).decide(), Stay);
+    assert_eq!(yielded(view(Holder::Nobody)).decide(), Take);
+}
+
+#[test]
+fn the_active_one_gives_up_its_place_only_when_it_is_blind_and_the_other_sees() {
+    let active = |v: View| View { is_active: true, ..v };
+    for holder in [Holder::Ours, Holder::Nobody, Holder::Other] {
+        assert_eq!(active(beside(holder, Role::Standby)).decide(), Stay);
+    }
+    assert_eq!(active(beside(Holder::Unknown, Role::Standby)).decide(), Yield);
+    assert_eq!(active(view(Holder::Unknown)).decide(), Stay);
+}
+
+#[test]
+fn a_heartbeat_comes_back_as_it_was_and_others_are_refused() {
+    for (role, name) in ROLES {
+        for bits in 0..8 {
+            let is = |bit: u8| bits & bit != 0;
+            let one = PeerStatus { role, eligible: is(1), preferred: is(2), healthy: is(4), key: 0xabc };
+            assert!(one.encode().starts_with(name));
+            assert_eq!(PeerStatus::decode(&one.encode()), Some(one));
+        }
+    }
+    let good = "active,eligible,-,healthy,0000000000000abc";
+    assert!(PeerStatus::decode(good).is_some() && PeerStatus::decode(&format!("{good},more")).is_some());
+    for cut in 0..good.len() {
+        assert_eq!(PeerStatus::decode(&good[..cut]), None, "{}", &good[..cut]);
+    }
+    for bad in ["", "NotUnderstood", "active,held,-,well,0", "active,held,-,sick,+000000000000abc"] {
+        assert_eq!(PeerStatus::decode(bad), None, "{bad}");
+    }
+}

@@ -1,0 +1,232 @@
+//! One logical unit of a pair: what is seen of its reservation, and what is done about it.
+
+use super::Spec;
+use super::fence::{Fence, KIND, Port, Seen};
+use super::gate::IoGate;
+use super::machine::Holder;
+use crate::upstream::UpstreamLu;
+use compio::runtime::spawn;
+use lunar_initiator::{Error, Kind, Lun};
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// One that does not answer is left alone for so long: the others are not to wait for it each time.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// A conflict so soon after it was opened, and so often, is no take-over: the storage does not let us in.
+const SOON: Duration = Duration::from_secs(5);
+const REFUSALS: u32 = 4;
+
+/// A logical unit of a pair.
+pub struct ReservationOwner {
+    remote: Weak<UpstreamLu>,
+    gate: Arc<IoGate>,
+    fence: Fence,
+    key: u64,
+    path_loss_timeout: Duration,
+    /// What it is called, for people.
+    name: String,
+    /// What was seen last; None when it could not be.
+    pub seen: Option<Seen>,
+    /// This router took it, and has not heard otherwise.
+    pub is_taken: bool,
+    /// It is not asked before then.
+    pause: Option<Instant>,
+    /// When it was opened last since it was taken, and how often it was shut again soon after that.
+    opened: Option<Instant>,
+    refusals: u32,
+}
+
+impl ReservationOwner {
+    /// None for what has no gate.
+    pub fn new(remote: &Arc<UpstreamLu>, spec: &Spec) -> Option<ReservationOwner> {
+        let gate = remote.gate()?.clone();
+        let name = remote.place();
+        let port = Port { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };
+        let fence = Fence::new(remote, port, spec.key, spec.path_loss_timeout);
+        let remote = Arc::downgrade(remote);
+        let (key, path_loss_timeout) = (spec.key, spec.path_loss_timeout);
+        let (seen, pause, opened) = (None, None, None);
+        let (is_taken, refusals) = (false, 0);
+        Some(ReservationOwner {
+            remote,
+            gate,
+            fence,
+            key,
+            path_loss_timeout,
+            name,
+            seen,
+            is_taken,
+            pause,
+            opened,
+            refusals,
+        })
+    }
+
+    /// It is that of this place, with its nexus.
+    pub fn is_at(&self, place: &str) -> bool {
+        self.name == place
+    }
+
+    /// It is not routed any more.
+    pub fn is_gone(&self) -> bool {
+        self.remote.strong_count() == 0
+    }
+
+    pub fn gate(&self) -> &Arc<IoGate> {
+        &self.gate
+    }
+
+    /// Who holds it.
+    pub fn holder(&self) -> Holder {
+        match self.seen {
+            None => Holder::Unknown,
+            Some(Seen { held: None, .. }) => Holder::Nobody,
+            Some(Seen { held: Some(held), .. }) if (held.key, held.kind) == (self.key, KIND) => Holder::Ours,
+            Some(_) => Holder::Other,
+        }
+    }
+
+    /// Looks who holds it.
+    pub async fn probe(&mut self) {
+        if self.pause.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        let was_seen = self.seen.is_some() || self.pause.is_none();
+        match self.fence.probe().await {
+            Ok(seen) => (self.seen, self.pause) = (Some(seen), None),
+            Err(e) => {
+                if was_seen {
+                    tracing::warn!("the reservation of {} cannot be seen: {e}", self.name);
+                }
+                (self.seen, self.pause) = (None, Some(Instant::now() + PAUSE));
+            }
+        }
+    }
+
+    /// Shows that this router lives.
+    pub async fn heartbeat(&mut self) {
+        // What stands in its way is seen at the next look.
+        if let Err(e) = self.fence.heartbeat(&self.gate).await {
+            tracing::debug!("{}: {e}", self.name);
+        }
+    }
+
+    /// Takes it, and lets commands through. What was let in before has to be out, or it would come after what the
+    /// other router wrote meanwhile.
+    ///
+    /// # Errors
+    /// [`Kind::Reserved`] when somebody else has it.
+    pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
+        self.gate.shut();
+        (self.is_taken, self.opened, self.refusals) = (false, None, 0);
+        if !self.gate.empty(self.path_loss_timeout).await {
+            return Err(Error::new(Kind::TimedOut, "commands from before are still under way"));
+        }
+        let taken = self.fence.take(seize).await;
+        match &taken {
+            Ok(()) => self.is_taken = true,
+            Err(e) => tracing::warn!("{} cannot be reserved: {e}", self.name),
+        }
+        taken
+    }
+
+    /// Lets commands through, over sessions that are registered, if it is still ours after that: the registration of a
+    /// session whose connection broke may have come after a take-over.
+    pub async fn open(&mut self) {
+        if !self.gate.is_empty() {
+            return;
+        }
+        let Some(remote) = self.remote.upgrade() else { return };
+        // At the same time: one that does not answer is waited for once, however many there are.
+        let admitted: Vec<_> =
+            remote.luns().into_iter().map(|lun| spawn(admit(self.gate.clone(), lun))).collect();
+        let mut is_ours = true;
+        for session in admitted {
+            match session.await {
+                Ok(Err(e)) if e.kind == Kind::Reserved => is_ours = false,
+                // It is admitted at its first conflict.
+                Ok(Err(e)) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
+                // None panics; one that did is not registered.
+                Ok(Ok(())) | Err(_) => {}
+            }
+        }
+        if !is_ours {
+            return self.count_refusals();
+        }
+        self.probe().await;
+        if self.holder() == Holder::Ours {
+            // While it was in other hands nobody heard of that here.
+            remote.may_be_reset();
+            self.count_refusals();
+            self.gate.open();
+        }
+    }
+
+    /// Tells of a storage that does not let sessions in which are registered.
+    fn count_refusals(&mut self) {
+        let is_soon = self.opened.replace(Instant::now()).is_some_and(|opened| opened.elapsed() < SOON);
+        self.refusals = if is_soon { self.refusals + 1 } else { 0 };
+        if self.refusals == REFUSALS {
+            tracing::error!(
+                "{} refuses our sessions, though they are registered. LIO does so to sessions of the name that holds the \
+                 reservation; hint: have it held under another name, by `initiator` in [router.NAME.failover]",
+                self.name
+            );
+        }
+    }
+
+    /// Lets nothing through any more; somebody else has it.
+    pub fn lose(&mut self) {
+        self.gate.shut();
+        self.is_taken = false;
+    }
+
+    /// Lets nothing through any more, waits for what is on its way, makes it stable, and gives it back. What cannot
+    /// be waited for is left to the other router, which aborts it when it takes over.
+    pub async fn release(&mut self) {
+        self.gate.shut();
+        let was_taken = std::mem::take(&mut self.is_taken);
+        if !was_taken {
+            return;
+        }
+        let released = match self.gate.empty(self.path_loss_timeout).await {
+            true => self.fence.release(&self.gate).await,
+            false => Err(Error::new(Kind::TimedOut, "commands are still under way")),
+        };
+        if let Err(e) = released {
+            tracing::warn!("the reservation of {} is not given back: {e}", self.name);
+        }
+    }
+
+    /// Ends.
+    pub async fn leave(mut self) {
+        self.release().await;
+        self.fence.close().await;
+    }
+}
+
+impl Drop for ReservationOwner {
+    fn drop(&mut self) {
+        // Nobody would see any more that the other router has it.
+        self.gate.shut();
+    }
+}
+
+/// Registers a session, and reads what the logical unit is: while the other router had it, not all of it was told.
+async fn admit(gate: Arc<IoGate>, lun: Arc<Lun>) -> Result<(), Error> {
+    gate.admit(lun.session(), lun.address()).await?;
+    lun.reload().await
+}
+
+/// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same logical unit.
+fn isid(seed: &str, name: &str) -> [u8; 6] {
+    let mut hash = Sha256::new();
+    for part in [seed, name] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let hash = hash.finalize();
+    [0x80, hash[0], hash[1], hash[2], hash[3], hash[4]]
+}

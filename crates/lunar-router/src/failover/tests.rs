@@ -1,0 +1,441 @@
+use super::fence::{Fence, Port, reservation};
+use super::gate::IoGate;
+use super::owner::ReservationOwner;
+use super::{FailoverRequest, Pair, Role, Spec};
+use crate::loops::LoopDetector;
+use crate::upstream::{Upstream, UpstreamLu, probe};
+use interop::{Peer, Server};
+use lunar_block::Backend;
+use lunar_initiator::{Kind, Options, Session, Url};
+use lunar_runtime::{Buf, Cores};
+use lunar_scsi::Access;
+use lunar_target::{Instance, Told};
+use lunar_wire::scsi::Sense;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const LEN: usize = 4096;
+
+fn run<W: Future<Output = ()> + 'static>(work: impl FnOnce() -> W + Send + 'static) {
+    let with_rate_limit =
+        move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, with_rate_limit).expect("an event loop");
+}
+
+fn server() -> Server {
+    server_with("")
+}
+
+fn server_with(keys: &str) -> Server {
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{keys}",
+        interop::TARGET
+    ))
+}
+
+/// The disk, routed by a router of this key.
+async fn disk(url: &Url, key: u64) -> Arc<UpstreamLu> {
+    disk_over(vec![url.clone()], key).await
+}
+
+/// The same over several paths.
+async fn disk_over(urls: Vec<Url>, key: u64) -> Arc<UpstreamLu> {
+    let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", urls) };
+    let found = probe(&upstream, &LoopDetector::default()).await.expect("it is there");
+    let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
+    UpstreamLu::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk")
+}
+
+/// A router whose peer is not there.
+fn spec(key: u64) -> Spec {
+    Spec {
+        router: "r1".into(),
+        peer: "127.0.0.1:1".parse().expect("a portal"),
+        group: 2,
+        preferred: true,
+        key,
+        seed: format!("router {key}"),
+        initiator: None,
+        path_loss_timeout: LIMIT,
+    }
+}
+
+fn pair(spec: Spec, before: Option<&Arc<Pair>>) -> Arc<Pair> {
+    let before = before.map(|before| before.end());
+    Pair::start(spec, true, Arc::new(Instance::new("r1")), before, || {}, |job| job())
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        compio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// One router of a pair, as far as one logical unit goes.
+struct Half {
+    disk: Arc<UpstreamLu>,
+    gate: Arc<IoGate>,
+    fence: Fence,
+}
+
+impl Half {
+    async fn new(url: &Url, key: u64) -> Half {
+        let disk = disk(url, key).await;
+        let gate = disk.gate().expect("a gate").clone();
+        let port = Port { initiator: None, isid: [0x80, 0, 0, 0, 0, key as u8] };
+        let fence = Fence::new(&disk, port, key, Duration::ZERO);
+        Half { disk, gate, fence }
+    }
+
+    async fn take(&mut self, seize: bool) -> Result<(), Kind> {
+        self.fence.take(seize).await.map_err(|e| e.kind)?;
+        for lun in self.disk.luns() {
+            self.gate.admit(lun.session(), lun.address()).await.expect("it is ours");
+        }
+        self.gate.open();
+        Ok(())
+    }
+
+    async fn write(&self, byte: u8) -> Result<(), Option<Sense>> {
+        let mut buf = Buf::zeroed(LEN);
+        buf.fill(byte);
+        let written = self.disk.write(0, buf, false).await.0;
+        written.map_err(|e| Told::of(&e).and_then(|reported| reported.sense))
+    }
+
+    async fn read(&self) -> u8 {
+        let (result, buf) = self.disk.read(0, Buf::zeroed(LEN)).await;
+        result.expect("it is ours");
+        buf[0]
+    }
+}
+
+fn url(server: &Server) -> Url {
+    lun_of(server.portal(), 0)
+}
+
+fn lun_of(portal: impl std::fmt::Display, lun: u16) -> Url {
+    Url::parse(&format!("iscsi://{portal}/{}/{lun}", interop::TARGET)).expect("a URL")
+}
+
+#[test]
+fn who_is_put_off_writes_no_more_and_finds_no_way_round() {
+    run(async || {
+        let server = server();
+        put_off(&url(&server)).await;
+    });
+}
+
+#[test]
+fn stgt_puts_off_too() {
+    let Some(peer) = Peer::tgt() else { return };
+    let url = Url::parse(&peer.open("")).expect("a URL");
+    run(async move || put_off(&url).await);
+}
+
+/// Some storages take sessions of the holder's name for others.
+#[test]
+fn a_reservation_is_held_under_another_name_if_that_is_shown_the_same_disk() {
+    run(async || {
+        let server = server_with(
+            "[[target.lun]]\nlun = 1\nbackend = \"memory\"\nsize = \"1MiB\"\n\
+             [[target.access]]\ninitiators = [\"iqn.2026-11.x:strange\"]\nluns = { 0 = 1 }\n\
+             [[target.access]]\n",
+        );
+        let mut a = Half::new(&url(&server), 0xa).await;
+        let port = |name: &str| Port { initiator: Some(name.into()), isid: [0x80, 0, 0, 0, 0, 9] };
+        a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:strange"), 0xa, Duration::ZERO);
+        assert_eq!(a.take(false).await, Err(Kind::Identity));
+        a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:fence"), 0xa, Duration::ZERO);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(1).await, Ok(()));
+        let socket = server.dir().join("admin.sock");
+        let mut list = std::process::Command::new(interop::lunar_bin());
+        let listed = interop::tool::run(list.args(["session", "list", "--socket"]).arg(socket), LIMIT);
+        assert!(listed.said.contains("iqn.2026-11.x:fence"), "{}", listed.said);
+    });
+}
+
+async fn put_off(url: &Url) {
+    let (mut a, mut b) = (Half::new(url, 0xa).await, Half::new(url, 0xb).await);
+    assert_eq!(a.write(1).await, Err(Some(Sense::NOT_READY_STANDBY)), "before it is taken");
+    assert_eq!(a.take(false).await, Ok(()));
+    assert_eq!(a.write(1).await, Ok(()));
+    assert_eq!(b.take(false).await, Err(Kind::Reserved), "what somebody has is not free");
+    assert_eq!(b.take(true).await, Ok(()));
+    assert!(a.gate.is_open(), "it does not know yet");
+    assert_eq!(a.write(2).await, Err(Some(Sense::NOT_READY_TRANSITION)));
+    assert!(!a.gate.is_open(), "a conflict shuts the gate");
+    // Nor does it find a way round.
+    a.gate.open();
+    assert_eq!(a.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)));
+    for lun in a.disk.luns() {
+        let before = reservation(lun.session(), lun.address()).await.expect("it is there");
+        let admitted = a.gate.admit(lun.session(), lun.address()).await;
+        assert_eq!(admitted.map_err(|e| e.kind), Err(Kind::Reserved));
+        let after = reservation(lun.session(), lun.address()).await.expect("it is there");
+        assert_eq!(before.generation, after.generation, "it would look like a sign of life");
+    }
+    a.gate.open();
+    assert_eq!(a.write(4).await, Err(Some(Sense::NOT_READY_TRANSITION)));
+    assert_eq!(b.read().await, 1);
+    assert_eq!(b.write(5).await, Ok(()));
+    assert_eq!(a.take(true).await, Ok(()));
+    assert_eq!((a.read().await, b.write(6).await), (5, Err(Some(Sense::NOT_READY_TRANSITION))));
+}
+
+#[test]
+fn what_is_given_back_is_free_and_leaves_no_registration() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (mut a, mut b) = (Half::new(&url, 0xa).await, Half::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(1).await, Ok(()));
+        assert!(a.gate.owes());
+        assert!(a.disk.flush().await.is_ok());
+        a.gate.shut();
+        assert!(a.disk.flush().await.is_err(), "what it wrote may not be stable");
+        a.fence.release(&a.gate).await.expect("it is ours");
+        assert!(!a.gate.owes() && a.disk.flush().await.is_ok());
+        let mut raw = interop::Raw::session(server.portal(), &[]);
+        assert_eq!(interop::scsi::read_keys(&mut raw, 0), []);
+        assert_eq!(b.take(false).await, Ok(()));
+        assert_eq!(b.read().await, 1);
+        assert!(a.fence.release(&a.gate).await.is_err(), "it is not ours");
+        assert_eq!(b.write(2).await, Ok(()));
+    });
+}
+
+#[test]
+fn what_a_router_held_before_it_died_is_its_own_again_and_the_storage_shows_that_it_lives() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let mut before = Half::new(&url, 0xa).await;
+        assert_eq!(before.take(false).await, Ok(()));
+        assert_eq!(before.write(1).await, Ok(()));
+        let mut a = Half::new(&url, 0xa).await;
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(2).await, Ok(()));
+        assert_eq!(before.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)), "a life before is over");
+        let mut raw = interop::Raw::session(server.portal(), &[]);
+        assert_eq!(interop::scsi::read_keys(&mut raw, 0), [0xa, 0xa], "its control nexus, and one with data");
+        let moved = a.fence.probe().await.expect("it is there").generation;
+        a.fence.heartbeat(&a.gate).await.expect("it is ours");
+        assert!(a.fence.probe().await.expect("it is there").generation > moved);
+        let session =
+            Session::open(url.portal.clone(), interop::TARGET, Options::new(interop::INITIATOR)).await;
+        let seen = reservation(&session.expect("a session"), 0).await.expect("it is there");
+        assert_eq!(seen.held.map(|held| (held.key, held.kind)), Some((0xa, 6)));
+    });
+}
+
+#[test]
+fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
+    run(async || {
+        let server = server_with("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
+        let url = url(&server);
+        let (mut a, mut b) = (Half::new(&url, 0xa).await, Half::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.read().await, 0);
+        let _late = compio::runtime::spawn(async move { a.write(1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        assert!(b.take(true).await.is_err(), "it lasts too long");
+        // Another life of it does not know of that.
+        b = Half::new(&url, 0xb).await;
+        while b.take(true).await.is_err() {}
+        let then = b.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(b.read().await, then, "a write of the former router came after the take-over");
+    });
+}
+
+/// By that the other router sees that it is not its turn.
+#[test]
+fn while_one_disk_takes_long_to_take_the_storage_is_shown_at_another_that_the_router_lives() {
+    run(async || {
+        let server = server_with(
+            "filters = [{ kind = \"delay\", write_us = 6000000 }]\n\
+             [[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"quick.img\"\nsize = \"16MiB\"\n",
+        );
+        let slow = url(&server);
+        let quick = Url::parse(&slow.to_string().replace("/0", "/1")).expect("a URL");
+        let mut a = Half::new(&slow, 0xa).await;
+        assert_eq!(a.take(false).await, Ok(()));
+        let _late = compio::runtime::spawn(async move { a.write(1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        let disks = [disk(&slow, 0xb).await, disk(&quick, 0xb).await];
+        let pair = pair(spec(0xb), None);
+        disks.iter().for_each(|disk| pair.add_lu(disk));
+        pair.request(FailoverRequest::Failover);
+        let mut eye = Half::new(&quick, 0xc).await;
+        let mut seen = eye.fence.probe().await.expect("it is there");
+        while seen.held.is_none() {
+            compio::time::sleep(Duration::from_millis(100)).await;
+            seen = eye.fence.probe().await.expect("it is there");
+        }
+        compio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(pair.status().role, Role::Taking, "the other disk is waited for");
+        assert!(eye.fence.probe().await.expect("it is there").generation > seen.generation);
+    });
+}
+
+/// Three questions in a row that nobody answers would take longer.
+const TOGETHER: Duration = Duration::from_secs(5);
+
+#[test]
+fn disks_that_do_not_answer_are_waited_for_once_and_nothing_goes_to_them_before_they_are_taken() {
+    run(async || {
+        let more = |lun| format!("[[target.lun]]\nlun = {lun}\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+        let (there, away) = (server(), server_with(&(1..=3).map(more).collect::<String>()));
+        let near = disk(&url(&there), 0xb).await;
+        let mut far = Vec::new();
+        for lun in 1..=3 {
+            far.push(disk(&lun_of(away.portal(), lun), 0xb).await);
+        }
+        let is_open = |disk: &Arc<UpstreamLu>| disk.gate().is_some_and(|gate| gate.is_open());
+        away.pause();
+        let pair = pair(spec(0xb), None);
+        let begun = Instant::now();
+        far.iter().chain([&near]).for_each(|disk| pair.add_lu(disk));
+        until(|| pair.status().role == Role::Active).await;
+        assert!(begun.elapsed() < TOGETHER, "one was waited for after the other");
+        assert!(is_open(&near) && near.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        assert_eq!(pair.access(false), Access::Transitioning, "what hosts hear of those that are not open");
+        for disk in &far {
+            let refused = disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("it is not taken");
+            assert_eq!(
+                Told::of(&refused).and_then(|reported| reported.sense),
+                Some(Sense::NOT_READY_STANDBY)
+            );
+        }
+        away.go_on();
+        until(|| far.iter().all(is_open)).await;
+        let mut raw = interop::Raw::session(away.portal(), &[]);
+        for (lun, disk) in (1..).zip(&far) {
+            raw.clear_attentions(lun);
+            assert!(disk.write(0, Buf::zeroed(LEN), false).await.0.is_ok());
+            assert!(interop::scsi::read_keys(&mut raw, lun).contains(&0xb), "it is served without a fence");
+        }
+        // Nor does the end of a pair wait for one after the other; it may look at them before that.
+        away.pause();
+        let (end, begun) = (pair.end(), Instant::now());
+        drop(pair);
+        _ = end.recv_async().await;
+        assert!(begun.elapsed() < TOGETHER + Duration::from_secs(2), "one was waited for after the other");
+    });
+}
+
+#[test]
+fn a_path_that_does_not_answer_keeps_the_others_from_being_opened_for_a_moment_only() {
+    run(async || {
+        let server = server();
+        let relay = interop::Relay::to(server.portal());
+        let ways = vec![url(&server), lun_of(relay.address(), 0)];
+        let disk = disk_over(ways, 0xa).await;
+        let mut a = ReservationOwner::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        a.open().await;
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        until(|| disk.luns().len() == 2).await;
+        relay.silence();
+        assert!(a.take(false).await.is_ok());
+        let begun = Instant::now();
+        a.open().await;
+        assert!(disk.gate().expect("a gate").is_open() && begun.elapsed() < TOGETHER);
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+    });
+}
+
+#[test]
+fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let gate = disk.gate().expect("a gate").clone();
+        let mut a = ReservationOwner::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        assert_eq!(b.take(true).await, Ok(()));
+        a.open().await;
+        assert!(!gate.is_open() && disk.resets().is_empty());
+        assert!(a.take(false).await.is_err() && !a.is_taken, "what it had before is not what it has");
+        assert!(a.take(true).await.is_ok());
+        a.open().await;
+        assert!(gate.is_open());
+        assert!(!disk.resets().is_empty(), "what was reset in other hands is told");
+        drop(a);
+        assert!(!gate.is_open(), "nobody looks after it");
+    });
+}
+
+#[test]
+fn what_the_keeper_before_gives_back_is_not_what_its_successor_has_taken() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (old, new) = (disk(&url, 0xa).await, disk(&url, 0xa).await);
+        let [was, is] = [&old, &new].map(|disk| disk.gate().expect("a gate").clone());
+        let pair = pair(spec(0xa), None);
+        pair.add_lu(&old);
+        until(|| was.is_open()).await;
+        pair.add_lu(&new);
+        let (shut, opens) = (was.listen(), is.listen());
+        let either = lunar_runtime::either(shut, opens);
+        assert!(compio::time::timeout(Duration::from_secs(1), either).await.is_err(), "it is served still");
+        assert!(was.is_open() && !is.is_open(), "two would have the same nexus");
+        drop(old);
+        until(|| is.is_open()).await;
+        let shut = is.listen();
+        let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
+        assert!(shut.is_err() && is.is_open(), "the reservation is gone");
+    });
+}
+
+#[test]
+fn a_pair_begins_when_the_one_before_it_has_given_back_what_it_held() {
+    run(async || {
+        let server = server();
+        let disk = disk(&url(&server), 0xa).await;
+        let gate = disk.gate().expect("a gate").clone();
+        let before = pair(spec(0xa), None);
+        before.add_lu(&disk);
+        until(|| gate.is_open()).await;
+        let inside = gate.enter();
+        let after = pair(Spec { group: 3, ..spec(0xa) }, Some(&before));
+        after.add_lu(&disk);
+        drop(before);
+        until(|| !gate.is_open()).await;
+        compio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(after.status().role, Role::Standby, "a command of the one before is under way");
+        drop(inside);
+        until(|| gate.is_open()).await;
+        let shut = gate.listen();
+        let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
+        assert!(shut.is_err() && gate.is_open(), "the reservation is gone");
+    });
+}
+
+#[test]
+fn what_a_disk_does_not_tell_while_another_router_has_it_is_read_before_it_is_used_again() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let mut a = ReservationOwner::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        a.open().await;
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        let lun = disk.luns()[0].clone();
+        let was = lun.properties();
+        assert_eq!(b.take(true).await, Ok(()));
+        lun.reload().await.expect("not all of it is told");
+        assert_ne!(lun.properties(), was, "its modes are for who has it");
+        assert!(a.take(true).await.is_ok());
+        a.open().await;
+        assert_eq!(lun.properties(), was);
+    });
+}

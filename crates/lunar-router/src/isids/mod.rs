@@ -1,0 +1,621 @@
+//! ISIDs of the sessions with upstreams. They are recorded in a file, so that a router that was killed replaces the sessions
+//! that it has left behind before it serves: a login with the same name and ISID at the same portal group ends them, with their
+//! writes (RFC 7143 section 6.3.5). Where none succeeds in time, the logical unit is reset. Each state folder has random ISIDs
+//! of its own. A process gives an ISID again only when its session has ended in good order, and nobody has a lease on it.
+
+mod nexus;
+mod record;
+
+pub use nexus::{RecordedNexus, Reinstatement};
+
+use event_listener::Event as Notifier;
+use lunar_initiator::{Error, Kind, Options, Session};
+use nexus::Sessions;
+use record::{Paths, Record};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Sessions of a path that are recorded at most.
+const MOST: usize = 1024;
+/// Between two tries to write the record.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// A port of a target that cannot be known.
+const UNKNOWN: &str = "?";
+
+/// An ISID (RFC 7143 section 11.12.5).
+pub type Isid = [u8; 6];
+
+/// The ISIDs of all routers of a server.
+#[derive(Debug, Default)]
+pub struct IsidStore {
+    folder: Option<PathBuf>,
+    all: Mutex<BTreeMap<String, Arc<RouterIsids>>>,
+}
+
+impl IsidStore {
+    /// Those that are recorded in this state folder. Nothing is read, written or locked before a router needs it.
+    pub fn kept_in(state_dir: &Path) -> IsidStore {
+        IsidStore { folder: Some(state_dir.to_owned()), ..IsidStore::default() }
+    }
+
+    /// The ISIDs of the router of this name, which stay while the process lives.
+    pub fn of(&self, router: &str) -> Arc<RouterIsids> {
+        let file = self.folder.as_ref().map(|folder| folder.join(format!("{router}.isids")));
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(router.to_owned()).or_insert_with(|| Arc::new(RouterIsids::kept_in(file))).clone()
+    }
+
+    /// Logs out of all sessions, as [`RouterIsids::part`].
+    pub fn part(&self, on: &lunar_runtime::Cores) {
+        let all: Vec<_> = self.all.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let part = || async move {
+            let each = all.into_iter().map(|isids| compio::runtime::spawn(async move { isids.part().await }));
+            for one in each.collect::<Vec<_>>() {
+                _ = one.await;
+            }
+        };
+        if let Err(e) = on.wait(0, part) {
+            tracing::warn!("sessions with upstreams end without a logout: {e}");
+        }
+    }
+}
+
+/// The ISIDs of a router.
+#[derive(Debug, Default)]
+pub struct RouterIsids {
+    /// None: they are not recorded.
+    file: Option<PathBuf>,
+    /// The file, from its first use on.
+    record: OnceLock<Record>,
+    paths: Mutex<Paths>,
+    /// Changes of the record, and how many of them are written.
+    changes: AtomicU64,
+    saved: AtomicU64,
+    /// It cannot be written, and is tried again.
+    is_failing: AtomicBool,
+    sessions: Mutex<Sessions>,
+    /// Logical units that are being reset.
+    resetting: Mutex<BTreeSet<String>>,
+    /// Rings when old sessions were replaced, or could not be, when a reset has ended, and when a session of this process has.
+    notifier: Notifier,
+}
+
+/// A way to a logical unit.
+#[derive(Clone, Copy, Debug)]
+pub struct PathKey<'a> {
+    /// The logical unit: how the names of all ways to it begin.
+    pub unit: &'a str,
+    /// The name of this one.
+    pub path: &'a str,
+    /// The [`user`] of sessions over it.
+    pub user: Option<&'a str>,
+}
+
+/// The CHAP user of a session, as it is recorded. To a target that has the user in the identity of a session, a login of another
+/// user is another nexus.
+pub fn user(options: &Options) -> Option<String> {
+    let credentials = options.credentials.as_ref()?;
+    let hash = Sha256::digest(&credentials.name);
+    Some(hash[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// An ISID for one session at a time, as long as this is kept.
+#[derive(Debug)]
+pub struct IsidLease {
+    isid: Isid,
+    _taken: Arc<()>,
+}
+
+impl IsidLease {
+    /// The ISID.
+    pub fn isid(&self) -> Isid {
+        self.isid
+    }
+}
+
+/// The sessions of one path to a logical unit.
+#[derive(Debug, Default)]
+struct Recorded {
+    /// All of them, the oldest first.
+    all: Vec<Entry>,
+    /// ISIDs, of this path and others, that a login over this one replaces: a login that was given up may still be carried
+    /// out, and would end a session that has its ISID by then.
+    logins: Vec<Isid>,
+    /// Old sessions are being replaced over this path.
+    is_replacing: bool,
+    /// Since when old sessions keep this path from being used, or were last reset over it in vain.
+    since: Option<Instant>,
+}
+
+/// A session, as it is recorded.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    isid: Isid,
+    /// The name of the initiator; None in records of older versions.
+    initiator: Option<String>,
+    /// The [`user`].
+    user: Option<String>,
+    /// The port of the target. It is recorded before anything is sent; where that failed, an old session has none.
+    at: Option<String>,
+    state: State,
+    /// The session of this process that it is.
+    by: u64,
+    /// Its ISID is made of something else. It is not kept once the session has ended.
+    is_fixed: bool,
+    /// Whoever logs in with it.
+    lease: Weak<()>,
+}
+
+impl Entry {
+    /// It is recorded by the same line.
+    fn is_same(&self, other: &Entry) -> bool {
+        let key = |entry: &Entry| (entry.isid, entry.initiator.clone(), entry.user.clone(), entry.at.clone());
+        key(self) == key(other)
+    }
+
+    /// The target carries out nothing of it, and nobody logs in with its ISID.
+    fn is_free(&self) -> bool {
+        self.state == State::Ended && self.lease.strong_count() == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// An earlier process had it, and the target may still carry out commands of it.
+    Left,
+    /// The target carries out nothing of it any more, or never had anything.
+    #[default]
+    Ended,
+    /// This process has it.
+    Used,
+}
+
+/// A session that an earlier process has left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldSession {
+    /// Our part of its identifier.
+    pub isid: Isid,
+    /// The name of the initiator that it had, where that is known.
+    pub initiator: Option<String>,
+    /// The path that it had, as its way names it.
+    pub path: String,
+    user: Option<String>,
+    at: Option<String>,
+}
+
+impl OldSession {
+    /// A login over this path, which has led to this port of the target, has ended it. An ISID makes another nexus at another
+    /// port.
+    pub fn is_ended_at(&self, key: PathKey<'_>, port: Option<&str>) -> bool {
+        self.is_of(key.user)
+            && match self.port() {
+                Some(at) => port == Some(at),
+                None => self.path == key.path,
+            }
+    }
+
+    /// It was a session of this user. Records of older versions do not say.
+    pub fn is_of(&self, user: Option<&str>) -> bool {
+        self.initiator.is_none() || self.user.as_deref() == user
+    }
+
+    /// The port of the target that it had, where that is known.
+    pub fn port(&self) -> Option<&str> {
+        self.at.as_deref().filter(|at| *at != UNKNOWN)
+    }
+}
+
+/// What the opening of a session finds.
+enum Found {
+    /// These sessions are to be replaced first.
+    Left(Vec<OldSession>),
+    /// Somebody else does that now.
+    Wait,
+    /// There is nothing to replace.
+    Clear,
+}
+
+/// The turn to reset a logical unit: one at a time has it.
+pub struct ResetTurn<'a> {
+    isids: &'a Arc<RouterIsids>,
+    key: PathKey<'a>,
+}
+
+impl ResetTurn<'_> {
+    /// Its reset has ended what old sessions of the logical unit had left.
+    pub async fn has_ended(self) {
+        self.isids.end(|path, _| path.starts_with(self.key.unit));
+        self.isids.save().await;
+    }
+
+    /// It could not be reset: the next try is due after the same time again.
+    pub fn has_failed(self) {
+        if let Some(recorded) = self.isids.lock().get_mut(self.key.path) {
+            recorded.since = Some(Instant::now());
+        }
+    }
+}
+
+impl Drop for ResetTurn<'_> {
+    fn drop(&mut self) {
+        self.isids.resetting().remove(self.key.unit);
+        self.isids.notifier.notify(usize::MAX);
+    }
+}
+
+impl RouterIsids {
+    fn kept_in(file: Option<PathBuf>) -> RouterIsids {
+        RouterIsids { file, ..RouterIsids::default() }
+    }
+
+    /// Ends what old sessions with the logical unit have left, before this path is used: `log_in` logs in as each of them, and
+    /// returns the port of the target. Those of other paths are among them, for theirs may be away: where both lead to one
+    /// port, a login over this path ends them. True if that is not enough: the logical unit is to be reset over this path.
+    ///
+    /// # Errors
+    /// Those of `log_in`: an old session may still be there, and no reset is due before this `limit`. [`Kind::Unreachable`] when
+    /// no thread can read the file.
+    pub async fn settle(
+        self: &Arc<Self>,
+        key: PathKey<'_>,
+        limit: Duration,
+        log_in: impl AsyncFn(&OldSession) -> Result<Option<String>, Error>,
+    ) -> Result<bool, Error> {
+        self.open().await?;
+        loop {
+            let rings = self.notifier.listen();
+            match self.find(key) {
+                Found::Left(old) => {
+                    let Err(e) = self.replace(key, old, log_in).await else { return Ok(false) };
+                    return if self.is_due(key, limit) { Ok(true) } else { Err(e) };
+                }
+                Found::Wait => rings.await,
+                Found::Clear => return Ok(false),
+            }
+        }
+    }
+
+    /// Nothing is owed for old sessions with the logical unit.
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`] when no thread can read the file.
+    pub async fn forget(self: &Arc<Self>, key: PathKey<'_>) -> Result<(), Error> {
+        self.open().await?;
+        self.end(|path, _| path.starts_with(key.unit));
+        Ok(())
+    }
+
+    /// The turn to reset the logical unit, once nobody else does; None if old sessions have left nothing any more.
+    pub async fn turn<'a>(self: &'a Arc<Self>, key: PathKey<'a>) -> Option<ResetTurn<'a>> {
+        loop {
+            let rings = self.notifier.listen();
+            if self.left(key.unit).is_empty() {
+                return None;
+            }
+            if self.resetting().insert(key.unit.to_owned()) {
+                return Some(ResetTurn { isids: self, key });
+            }
+            rings.await;
+        }
+    }
+
+    /// Old sessions with a logical unit that may have left something.
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`] when no thread can read the file.
+    pub async fn old(self: &Arc<Self>, unit: &str) -> Result<Vec<OldSession>, Error> {
+        self.open().await?;
+        Ok(self.left(unit))
+    }
+
+    /// An old session with the logical unit has ended.
+    pub fn is_replaced(&self, old: &OldSession) {
+        self.end(|path, entry| *path == old.path && entry.isid == old.isid && entry.at == old.at);
+    }
+
+    /// Records that a session uses a path to this port of the target. Its ISID is made of something else.
+    pub async fn uses(self: &Arc<Self>, key: PathKey<'_>, session: &Session) {
+        let (facts, by) = (session.facts(), self.id_of(session));
+        let at = known_or_not(facts.target_port());
+        let initiator = Some(session.options().initiator.clone());
+        let user = key.user.map(str::to_owned);
+        let used = Entry { isid: facts.isid, initiator, user, at, by, is_fixed: true, ..Entry::default() };
+        self.adds(key.path, Entry { state: State::Used, ..used });
+        self.save().await;
+    }
+
+    fn adds(&self, path: &str, used: Entry) {
+        let mut paths = self.lock();
+        let recorded = paths.entry(path.to_owned()).or_default();
+        let same = recorded.all.iter_mut().find(|entry| entry.is_same(&used));
+        let is_new = same.as_ref().is_none_or(|entry| entry.state == State::Ended);
+        match same {
+            Some(entry) => *entry = used,
+            None => {
+                recorded.make_room();
+                recorded.all.push(used);
+            }
+        }
+        drop(paths);
+        if is_new {
+            self.note();
+        }
+    }
+
+    /// An ISID for a new session over this path, under this name.
+    pub async fn isid(self: &Arc<Self>, key: PathKey<'_>, initiator: &str) -> IsidLease {
+        let lease = self.take(key, initiator);
+        self.save().await;
+        lease
+    }
+
+    /// The session of this path with this ISID has logged in at this port of the target.
+    pub async fn is_at(self: &Arc<Self>, key: PathKey<'_>, isid: Isid, session: &Session) {
+        let at = known_or_not(session.facts().target_port());
+        self.moves(key.path, isid, at, self.id_of(session));
+        self.save().await;
+    }
+
+    fn moves(&self, path: &str, isid: Isid, at: Option<String>, by: u64) {
+        let mut paths = self.lock();
+        let entry = paths.get_mut(path).and_then(|of| of.all.iter_mut().find(|entry| entry.isid == isid));
+        if let Some(entry) = entry {
+            (entry.at, entry.state, entry.by) = (at, State::Used, by);
+        }
+        drop(paths);
+        self.note();
+    }
+
+    /// A session with this ISID could not log in: it has left nothing. One that has been used may have.
+    pub async fn is_not_there(self: &Arc<Self>, key: PathKey<'_>, isid: Isid) {
+        if let Some(recorded) = self.lock().get_mut(key.path) {
+            let is_it = |entry: &&mut Entry| entry.isid == isid && entry.state == State::Used;
+            let unused = recorded.all.iter_mut().filter(is_it).filter(|entry| entry.at.is_none());
+            unused.for_each(|entry| {
+                entry.state = State::Ended;
+                self.note();
+            });
+        }
+        self.save().await;
+    }
+
+    /// Reads the file at its first use. All cores wait for that.
+    async fn open(self: &Arc<Self>) -> Result<(), Error> {
+        let (Some(file), None) = (self.file.clone(), self.record.get()) else { return Ok(()) };
+        let isids = self.clone();
+        let read = move || {
+            isids.record.get_or_init(|| {
+                let (record, paths) = Record::open(file);
+                *isids.lock() = paths;
+                record
+            });
+            Ok(())
+        };
+        lunar_runtime::blocking(read).await.map_err(|e| Error::new(Kind::Unreachable, e.to_string()))
+    }
+
+    /// Replaces old sessions over a path, as far as a login over it does.
+    async fn replace(
+        &self,
+        key: PathKey<'_>,
+        old: Vec<OldSession>,
+        log_in: impl AsyncFn(&OldSession) -> Result<Option<String>, Error>,
+    ) -> Result<(), Error> {
+        let path = key.path;
+        let _replacing = Replacing { isids: self, path };
+        let (mut port, mut others) = (None, Vec::new());
+        for old in old {
+            // The port is known from the first login on.
+            let is_known = port.is_some() && !old.is_ended_at(key, port.as_deref());
+            let is_elsewhere = is_known || !old.is_of(key.user);
+            if is_elsewhere || !self.reserve(path, old.isid) {
+                others.push(old.path);
+                continue;
+            }
+            port = log_in(&old).await?;
+            self.release(path, old.isid);
+            if old.is_ended_at(key, port.as_deref()) {
+                self.is_replaced(&old);
+            } else {
+                others.push(old.path);
+            }
+        }
+        others.retain(|other| self.lock().get(other).is_some_and(Recorded::is_left));
+        match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
+            Some(other) => {
+                Err(Error::new(Kind::Lost, format!("old sessions at {other} may still have writes")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Paths> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resetting(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What these sessions have left has ended.
+    fn end(&self, which: impl Fn(&String, &Entry) -> bool) {
+        for (path, recorded) in self.lock().iter_mut() {
+            let ended =
+                recorded.all.iter_mut().filter(|entry| entry.state == State::Left && which(path, entry));
+            ended.for_each(|entry| (entry.state, entry.at) = (State::Ended, None));
+        }
+        self.note();
+    }
+
+    /// Old sessions with a logical unit that may have left something.
+    fn left(&self, unit: &str) -> Vec<OldSession> {
+        let paths = self.lock();
+        let of_unit = paths.iter().filter(|(path, _)| path.starts_with(unit));
+        let entries = of_unit.flat_map(|(path, of)| of.all.iter().map(move |entry| (path, entry)));
+        let left = entries.filter(|(_, entry)| entry.state == State::Left);
+        let old = |(path, entry): (&String, &Entry)| OldSession {
+            isid: entry.isid,
+            initiator: entry.initiator.clone(),
+            path: path.clone(),
+            user: entry.user.clone(),
+            at: entry.at.clone(),
+        };
+        left.map(old).collect()
+    }
+
+    /// The time is over that logins have before a reset.
+    fn is_due(&self, key: PathKey<'_>, limit: Duration) -> bool {
+        let since = self.lock().get(key.path).and_then(|recorded| recorded.since);
+        since.is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// Keeps an ISID for a login over a path; false: another path uses it, and its old session was replaced.
+    fn reserve(&self, path: &str, isid: Isid) -> bool {
+        let mut paths = self.lock();
+        let is_it = |entry: &&Entry| entry.isid == isid;
+        let mut all = paths.values().flat_map(|recorded| &recorded.all).filter(is_it);
+        let is_unused = all.all(|entry| entry.state == State::Left || entry.is_free());
+        if let (true, Some(recorded)) = (is_unused, paths.get_mut(path))
+            && !recorded.logins.contains(&isid)
+        {
+            recorded.logins.push(isid);
+        }
+        is_unused
+    }
+
+    /// The login with it has ended. A try before it that was given up ended with it: it was the same nexus.
+    fn release(&self, path: &str, isid: Isid) {
+        if let Some(recorded) = self.lock().get_mut(path) {
+            recorded.logins.retain(|other| *other != isid);
+        }
+    }
+
+    fn find(&self, PathKey { unit, path, .. }: PathKey<'_>) -> Found {
+        let old = self.left(unit);
+        if old.is_empty() {
+            return Found::Clear;
+        }
+        let mut paths = self.lock();
+        let recorded = paths.entry(path.to_owned()).or_default();
+        if recorded.is_replacing {
+            return Found::Wait;
+        }
+        recorded.is_replacing = true;
+        recorded.since.get_or_insert_with(Instant::now);
+        Found::Left(old)
+    }
+
+    /// One that is not used.
+    fn take(&self, key: PathKey<'_>, initiator: &str) -> IsidLease {
+        let mut paths = self.lock();
+        let reserved = paths.values().flat_map(|recorded| recorded.logins.clone());
+        let all = paths.values().flat_map(|recorded| &recorded.all);
+        let used = all.filter(|entry| !entry.is_free()).map(|entry| entry.isid);
+        let taken: BTreeSet<Isid> = reserved.chain(used).collect();
+        let recorded = paths.entry(key.path.to_owned()).or_default();
+        let is_free = |entry: &Entry| entry.is_free() && !taken.contains(&entry.isid);
+        let isid = match recorded.all.iter().rposition(is_free) {
+            Some(free) => recorded.all.remove(free).isid,
+            None => lunar_initiator::new_isid(),
+        };
+        recorded.make_room();
+        let (taken, initiator) = (Arc::new(()), Some(initiator.to_owned()));
+        let (user, lease) = (key.user.map(str::to_owned), Arc::downgrade(&taken));
+        let used = Entry { isid, initiator, user, state: State::Used, lease, ..Entry::default() };
+        recorded.all.push(used);
+        drop(paths);
+        self.note();
+        IsidLease { isid, _taken: taken }
+    }
+
+    /// There is something new to be recorded.
+    fn note(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// Writes what is new. Where that fails it is tried again until it succeeds, and nobody waits for that: hosts are not to wait
+    /// for room on the disk of the router.
+    async fn save(self: &Arc<Self>) {
+        let wanted = self.changes.load(SeqCst);
+        if self.saved.load(SeqCst) >= wanted || self.writes().await || self.is_failing.swap(true, SeqCst) {
+            return;
+        }
+        let isids = self.clone();
+        lunar_runtime::spawn(async move {
+            while !isids.writes().await {
+                compio::time::sleep(AGAIN).await;
+            }
+            isids.is_failing.store(false, SeqCst);
+        });
+    }
+
+    /// Tries to write the record; false if that is to be tried again.
+    async fn writes(self: &Arc<Self>) -> bool {
+        let isids = self.clone();
+        let write = move || Ok(isids.write());
+        lunar_runtime::blocking(write).await.unwrap_or_else(|e| {
+            tracing::warn!("the ISIDs of a router are not recorded: {e}");
+            false
+        })
+    }
+
+    fn write(&self) -> bool {
+        let Some(record) = self.record.get() else { return true };
+        let is_again = self.is_failing.load(SeqCst);
+        let mut number = 0;
+        // Many hosts begin at once: whoever waited for a write that has their changes needs none.
+        let text = || {
+            number = self.changes.load(SeqCst);
+            (self.saved.load(SeqCst) < number).then(|| record::written(&self.lock()))
+        };
+        let is_written = record.save(text, is_again);
+        if is_written {
+            self.saved.fetch_max(number, SeqCst);
+        }
+        is_written
+    }
+}
+
+/// A port of a target as it is recorded.
+fn known_or_not(at: Option<String>) -> Option<String> {
+    at.or_else(|| Some(UNKNOWN.to_owned()))
+}
+
+impl Recorded {
+    fn is_left(&self) -> bool {
+        self.all.iter().any(|entry| entry.state == State::Left)
+    }
+
+    /// Room for one more.
+    fn make_room(&mut self) {
+        if self.all.len() >= MOST {
+            // One that has ended goes first, and then one that has long been replaced by a reload.
+            let ended = self.all.iter().position(Entry::is_free);
+            let used = || self.all.iter().position(|entry| entry.state != State::Left);
+            self.all.remove(ended.or_else(used).unwrap_or_default());
+        }
+    }
+}
+
+/// Old sessions are being replaced over a path. The task that does it may give up.
+struct Replacing<'a> {
+    isids: &'a RouterIsids,
+    path: &'a str,
+}
+
+impl Drop for Replacing<'_> {
+    fn drop(&mut self) {
+        if let Some(recorded) = self.isids.lock().get_mut(self.path) {
+            recorded.is_replacing = false;
+        }
+        self.isids.notifier.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests;

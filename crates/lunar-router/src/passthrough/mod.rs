@@ -1,0 +1,137 @@
+//! Passthrough to logical units of other targets. Each I_T nexus here has an I_T nexus of its own there: reservations
+//! belong to the right host, and each host gets its own unit attentions.
+//!
+//! An [`UpstreamNexus`] has one session at a time, over the first path that answers. Its ISID is derived from the nexus
+//! here, so it stays the same nexus after a restart of either side.
+
+mod nexus;
+mod reply;
+mod stale;
+mod status;
+
+pub use status::HostPath;
+
+use crate::Hops;
+use crate::hops::Growing;
+use crate::isids::RouterIsids;
+use crate::upstream::PathStatus;
+use event_listener::Event as Notifier;
+use lunar_initiator::{Options, Url};
+use lunar_scsi::Port;
+use lunar_target::{Passage, Way};
+use nexus::{Key, UpstreamNexus};
+use status::HostLu;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A logical unit of another target, and how to get there.
+pub struct PassthroughUpstream(Arc<Shared>);
+
+/// How to reach a target, and what its logical unit has to be.
+pub struct Spec {
+    /// The SCSI routing instance.
+    pub router: String,
+    /// Its upstream. Both are part of what we are to the target.
+    pub upstream: String,
+    /// The paths to the target, primary first, each with how its sessions are opened.
+    pub paths: Vec<(Url, Options)>,
+    /// LUN there.
+    pub lun: u16,
+    /// It is a disk or a CD: most of its commands can be sent twice.
+    pub is_disk: bool,
+    /// What VPD page 83h tells of it; empty: not known, and not looked at.
+    pub identity: Vec<u8>,
+    /// So long commands wait for a session.
+    pub path_loss_timeout: Duration,
+    /// Rung when a host hears that there may be other logical units.
+    pub rediscover: Arc<Notifier>,
+    /// Where the ports of the target are recorded that sessions use; None: nowhere.
+    pub isids: Option<Arc<RouterIsids>>,
+}
+
+struct Shared {
+    spec: Spec,
+    hops: Growing,
+    /// What hosts have of it, on all cores.
+    host_lus: Mutex<Vec<std::sync::Weak<HostLu>>>,
+}
+
+impl Shared {
+    /// What the hosts have of it that are there.
+    fn host_lus(&self) -> Vec<Arc<HostLu>> {
+        let host_lus = self.host_lus.lock().unwrap_or_else(PoisonError::into_inner);
+        host_lus.iter().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    /// A host has this of it from here on.
+    fn add(&self, host_lu: &Arc<HostLu>) {
+        let mut host_lus = self.host_lus.lock().unwrap_or_else(PoisonError::into_inner);
+        host_lus.retain(|host_lu| host_lu.strong_count() > 0);
+        host_lus.push(Arc::downgrade(host_lu));
+    }
+
+    /// Where its paths lead, without secrets.
+    fn places(&self) -> Vec<String> {
+        self.spec.paths.iter().map(|(url, _)| self.spec.place(url)).collect()
+    }
+}
+
+impl Spec {
+    /// Where a path leads, without secrets.
+    fn place(&self, url: &Url) -> String {
+        url.at(url.target.as_deref().unwrap_or_default(), Some(self.lun)).plain()
+    }
+}
+
+thread_local! {
+    /// The lines of this core: LUNs of one nexus on one target share one.
+    static NEXUSES: RefCell<HashMap<Key, Weak<UpstreamNexus>>> = RefCell::default();
+}
+
+impl PassthroughUpstream {
+    /// Nothing is connected before somebody enters.
+    pub fn new(spec: Spec) -> PassthroughUpstream {
+        PassthroughUpstream(Arc::new(Shared { spec, hops: Growing::default(), host_lus: Mutex::default() }))
+    }
+
+    /// The times that commands take from here on.
+    pub fn hops(&self) -> Hops {
+        self.0.hops.hops()
+    }
+
+    /// The paths that each host has for itself; those of the configuration while there is no host.
+    pub fn paths(&self) -> Vec<HostPath> {
+        let (places, host_lus) = (self.0.places(), self.0.host_lus());
+        if host_lus.is_empty() {
+            return places.iter().map(|place| (None, PathStatus::unused(place))).collect();
+        }
+        host_lus.iter().flat_map(|host_lu| host_lu.paths(&places)).collect()
+    }
+}
+
+impl Passage for PassthroughUpstream {
+    fn enter(&self, port: &Arc<Port>) -> Rc<dyn Way> {
+        let spec = &self.0.spec;
+        let key = Key::of(spec, port);
+        let nexus = NEXUSES.with_borrow_mut(|nexuses| {
+            nexuses.retain(|_, nexus| nexus.strong_count() > 0);
+            nexuses.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let nexus = UpstreamNexus::start(spec, &key);
+                nexuses.insert(key, Rc::downgrade(&nexus));
+                nexus
+            })
+        });
+        Rc::new(nexus::LuNexus::new(self.0.clone(), nexus))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let spec = &self.0.spec;
+        let reported = |name: &str, value: String| (name.to_owned(), value);
+        let mut reported = vec![reported("kind", "pass".into()), reported("lun", spec.lun.to_string())];
+        reported.extend(spec.paths.iter().map(|(url, _)| ("path".to_owned(), url.plain())));
+        reported
+    }
+}

@@ -1,0 +1,542 @@
+//! The I_T nexus at another target that represents one I_T nexus here.
+
+use super::stale::StaleSessions;
+use super::status::{HostLu, NexusStatus};
+use super::{Shared, Spec, reply};
+use crate::isids::RouterIsids;
+use crate::upstream::is_about_luns;
+use event_listener::Event as Notifier;
+use lunar_initiator::command::{is_repeatable_on_blocks, only_reads, only_reads_on_blocks};
+use lunar_initiator::{
+    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites, Options, Session, Url,
+    Watch,
+};
+use lunar_runtime::Buf;
+use lunar_scsi::Port;
+use lunar_target::{Data, Fate, Passed, Reply, Way};
+use lunar_wire::iscsi::lun;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::scsi::cdb;
+use sha2::{Digest, Sha256};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Pauses between rounds of tries to log in: this one first, doubled each time, and the last at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(8);
+/// How long a look at an identity may take.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
+/// So often lost sessions are looked at.
+const LOST_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Function complete.
+const COMPLETE: u8 = 0;
+/// ILLEGAL REQUEST, INVALID FIELD IN CDB: the sense key and the additional sense code.
+const NO_SUCH_PAGE: (u8, u8) = (5, 0x24);
+
+/// Whose line it is: the instance, the nexus here, and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    instance: String,
+    port: Port,
+    paths: Vec<String>,
+}
+
+impl Key {
+    pub fn of(spec: &Spec, port: &Port) -> Key {
+        let paths = spec.paths.iter().map(|(url, _)| url.plain()).collect();
+        let instance = format!("{}/{}", spec.router, spec.upstream);
+        Key { instance, port: port.clone(), paths }
+    }
+
+    /// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same nexus.
+    pub fn isid(&self) -> [u8; 6] {
+        let port = &self.port;
+        let mut hash = Sha256::new();
+        for part in [self.instance.as_bytes(), port.initiator.as_bytes(), &port.isid, port.target.as_bytes()]
+        {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.update(port.tag.to_be_bytes());
+        // Not where there is none: such a nexus keeps the ISID that it has at upstreams.
+        hash.update(&port.user);
+        let hash = hash.finalize();
+        [0x80, hash[0], hash[1], hash[2], hash[3], hash[4]]
+    }
+}
+
+/// A nexus at another target: one session at a time.
+pub struct UpstreamNexus {
+    status: Arc<NexusStatus>,
+    session: RefCell<Option<Session>>,
+    /// Logical units that were seen to be what they are to be, on this session.
+    seen: RefCell<HashMap<u64, Vec<u8>>>,
+    /// Of each path a session that was lost, while the target may still carry out commands of it. It comes back by itself.
+    /// Only [`keep`] changes this.
+    lost: RefCell<Vec<Option<Session>>>,
+    /// Since when there is none.
+    down: Cell<Option<Instant>>,
+    /// The path of the session, and the number of its connection.
+    path: Cell<usize>,
+    connection: Cell<u64>,
+    /// Rings when there is one, and when a command is aborted.
+    notifier: Notifier,
+}
+
+impl UpstreamNexus {
+    pub fn start(spec: &Spec, key: &Key) -> Rc<UpstreamNexus> {
+        let isid = Some(key.isid());
+        let paths =
+            spec.paths.iter().map(|(url, options)| (url.clone(), Options { isid, ..options.clone() }));
+        let nexus = Rc::new(UpstreamNexus {
+            status: NexusStatus::begin(spec, &key.port),
+            session: RefCell::default(),
+            seen: RefCell::default(),
+            lost: RefCell::new(spec.paths.iter().map(|_| None).collect()),
+            down: Cell::new(Some(Instant::now())),
+            path: Cell::new(0),
+            connection: Cell::new(0),
+            notifier: Notifier::new(),
+        });
+        lunar_runtime::spawn(keep(Rc::downgrade(&nexus), paths.collect(), spec.isids.clone()));
+        nexus
+    }
+
+    fn install(&self, session: Session, path: usize) {
+        self.seen.borrow_mut().clear();
+        self.status.take(path);
+        self.session.replace(Some(session));
+        self.path.set(path);
+        self.connection.set(self.connection.get() + 1);
+        self.down.set(None);
+        self.notifier.notify(usize::MAX);
+    }
+
+    /// The path of the present session, or of the last one.
+    pub fn path(&self) -> usize {
+        self.path.get()
+    }
+
+    /// The number of the present connection, or of the last one.
+    pub fn connection(&self) -> u64 {
+        self.connection.get()
+    }
+
+    /// Something that commands wait for has changed.
+    pub fn ring(&self) {
+        self.notifier.notify(usize::MAX);
+    }
+
+    /// The session over this path is lost. It is kept while a command of it may come late.
+    async fn remove(&self, path: usize, lost: Instant) {
+        self.status.is_lost();
+        self.down.set(Some(lost));
+        let session = self.session.replace(None);
+        self.lost.borrow_mut()[path].clone_from(&session);
+        let Some(session) = session else { return };
+        if session.oldest_orphan(None).await.is_none() {
+            self.lost.borrow_mut()[path] = None;
+        }
+    }
+
+    /// The session of this path that was lost and is back.
+    ///
+    /// # Errors
+    /// When it is not back: a second session of the same nexus would end it.
+    async fn come_back(&self, path: usize) -> Option<Result<Session, Error>> {
+        // It stays in its place meanwhile: a reset is to reach it there.
+        let session = self.lost.borrow()[path].clone()?;
+        if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
+            let what = "the target may still carry out commands of a lost session";
+            return Some(Err(Error::new(lunar_initiator::Kind::Lost, what)));
+        }
+        self.lost.borrow_mut()[path] = None;
+        session.facts().connected.then_some(Ok(session))
+    }
+
+    /// A session has logged in: that is the end of what was lost at the same target port, as all paths have one ISID.
+    async fn has_logged_in(&self, session: &Session) {
+        for lost in self.all_lost() {
+            lost.was_reinstated(session).await;
+        }
+        self.close_ended().await;
+    }
+
+    /// Closes lost sessions of which the target carries out nothing any more. One that came back at the portal group of the
+    /// present session would end it.
+    async fn close_ended(&self) {
+        let paths = self.lost.borrow().len();
+        for path in 0..paths {
+            let Some(session) = self.lost.borrow()[path].clone() else { continue };
+            if session.oldest_orphan(None).await.is_none() {
+                self.lost.borrow_mut()[path] = None;
+                lunar_runtime::spawn(async move { session.close().await });
+            }
+        }
+    }
+
+    fn all_lost(&self) -> Vec<Session> {
+        self.lost.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// The logical unit was reset, by a function that was sent at this time.
+    async fn was_reset(&self, lun: u64, at: Instant) {
+        for session in self.all_lost() {
+            session.was_reset(lun, at).await;
+        }
+    }
+
+    /// The session, as soon as there is one, unless `is_over` or there has been none for too long.
+    async fn session(&self, path_loss_timeout: Duration, is_over: impl Fn() -> bool) -> Option<Session> {
+        loop {
+            let rings = self.notifier.listen();
+            if is_over() {
+                return None;
+            }
+            if let Some(session) = self.session.borrow().clone() {
+                return Some(session);
+            }
+            let since = self.down.get().unwrap_or_else(Instant::now);
+            let left = path_loss_timeout.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
+            // Too late or not, the loop looks again.
+            _ = compio::time::timeout(left, rings).await;
+        }
+    }
+
+    /// Waits until nothing is left of what a router before this one had; false where that takes too long, `is_over`, or the
+    /// session is not on this connection any more.
+    async fn has_no_stale_sessions(
+        &self,
+        stale: &Rc<StaleSessions>,
+        (session, connection): (&Session, u64),
+        is_over: impl Fn() -> bool,
+    ) -> bool {
+        let begun = Instant::now();
+        loop {
+            let rings = self.notifier.listen();
+            if stale.is_over() {
+                return true;
+            }
+            let left = stale.path_loss_timeout().checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+            let Some(left) = left.filter(|_| !is_over() && self.connection.get() == connection) else {
+                return false;
+            };
+            stale.end(session);
+            // Too late or not, the loop looks again.
+            _ = compio::time::timeout(left, rings).await;
+        }
+    }
+
+    /// Whether a logical unit is what it is to be; None while it does not tell. INQUIRY takes no unit attention from the
+    /// host.
+    async fn is_meant(&self, session: &Session, lun: u64, spec: &Spec) -> Option<bool> {
+        let identity = &spec.identity;
+        if identity.is_empty() {
+            return Some(true);
+        }
+        if self.seen.borrow().get(&lun) == Some(identity) {
+            return Some(true);
+        }
+        let page = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
+        let command = Command::new(lun, cdb::inquiry(Some(0x83), IDENTITY_LEN), page);
+        // What hosts may wait for a day is not to keep their aborts waiting.
+        let (result, buf) = compio::time::timeout(IDENTITY_TIMEOUT, session.submit(command)).await.ok()?;
+        let (completion, page) = result.ok().zip(buf)?;
+        let now = reported(&completion, &page[..completion.transferred.min(page.len())])?;
+        let is = now == *identity;
+        if is {
+            session.pin(lun, identity.clone());
+            self.seen.borrow_mut().insert(lun, identity.clone());
+        } else {
+            self.status.log_change(lun, identity, &now);
+        }
+        Some(is)
+    }
+
+    /// Takes note of what happens to the session.
+    fn heed(&self, event: &Event) {
+        match event {
+            Event::Lost(_) => self.status.is_lost(),
+            Event::Connected => {
+                self.connection.set(self.connection.get() + 1);
+                self.status.is_back();
+            }
+            Event::Changed { lun, identity } => {
+                let was = self.seen.borrow().get(lun).cloned().unwrap_or_default();
+                self.status.log_change(*lun, &was, identity);
+            }
+            Event::GaveUp(_) | Event::Attention { .. } | Event::Seen { .. } => {}
+        }
+    }
+}
+
+/// What a logical unit tells to be by VPD page 83h: one without that page is without designators. None where none is there
+/// (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
+fn reported(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
+    let is_there = page.first().is_some_and(|byte| byte >> 5 == 0);
+    let knows_no_page = answer.sense().is_some_and(|s| (s.key, s.asc) == NO_SUCH_PAGE);
+    match answer.status {
+        0 if is_there => Some(lunar_initiator::identity(page)),
+        _ if knows_no_page => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+/// Keeps a session, over the first path that answers, for as long as the line is used.
+async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Option<Arc<RouterIsids>>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        for (number, (url, options)) in paths.iter().enumerate() {
+            if nexus.strong_count() == 0 {
+                return;
+            }
+            let target = url.target.as_deref().unwrap_or_default();
+            let back = match nexus.upgrade() {
+                Some(nexus) => nexus.come_back(number).await,
+                None => return,
+            };
+            let opened = match back {
+                Some(back) => back,
+                None => {
+                    let nexus = isids.as_ref().zip(options.isid).map(|(isids, isid)| isids.nexus(isid));
+                    let watch = nexus.clone().map(|nexus| nexus as Arc<dyn Watch>);
+                    let options = Options { watch, ..options.clone() };
+                    let opened = Session::open(url.portal.clone(), target, options).await;
+                    opened.inspect(|session| nexus.iter().for_each(|nexus| nexus.is(session)))
+                }
+            };
+            match opened {
+                Ok(session) => {
+                    let events = session.events();
+                    // Not held while it lasts: it ends with the nexus here.
+                    match nexus.upgrade() {
+                        Some(nexus) => {
+                            nexus.has_logged_in(&session).await;
+                            nexus.install(session, number);
+                        }
+                        None => return,
+                    }
+                    pause = FIRST_PAUSE;
+                    let lost = until_it_is_lost(&nexus, &events).await;
+                    if let Some(nexus) = nexus.upgrade() {
+                        nexus.remove(number, lost).await;
+                    }
+                }
+                Err(e) => tracing::debug!(target, portal = %url.portal, "no way to pass commands on: {e}"),
+            }
+        }
+        compio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Until the session gives its recovery up, or nobody has it any more: since when there is no connection.
+async fn until_it_is_lost(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>) -> Instant {
+    let mut lost = None;
+    while let Some(event) = next_event(nexus, events).await {
+        nexus.upgrade().inspect(|nexus| nexus.heed(&event));
+        match event {
+            Event::Lost(_) => lost = lost.or_else(|| Some(Instant::now())),
+            Event::Connected => lost = None,
+            Event::GaveUp(_) => break,
+            Event::Changed { .. } | Event::Attention { .. } | Event::Seen { .. } => {}
+        }
+    }
+    lost.unwrap_or_else(Instant::now)
+}
+
+/// The next event of the present session. Lost ones are looked at meanwhile.
+async fn next_event(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>) -> Option<Event> {
+    while nexus.upgrade().is_some_and(|nexus| !nexus.all_lost().is_empty()) {
+        if let Ok(event) = compio::time::timeout(LOST_CHECK_INTERVAL, events.recv_async()).await {
+            return event.ok();
+        }
+        if let Some(nexus) = nexus.upgrade() {
+            nexus.close_ended().await;
+        }
+    }
+    events.recv_async().await.ok()
+}
+
+/// A logical unit at the end of a line.
+pub struct LuNexus {
+    shared: Arc<Shared>,
+    nexus: Rc<UpstreamNexus>,
+    host_lu: Arc<HostLu>,
+    lun: u64,
+    stale: Rc<StaleSessions>,
+    live: RefCell<HashMap<u64, Stage>>,
+}
+
+/// How far a command has come.
+enum Stage {
+    Waiting,
+    /// Whether it may change something.
+    Sent(Session, CommandId, bool),
+    Aborted,
+}
+
+impl LuNexus {
+    pub fn new(shared: Arc<Shared>, nexus: Rc<UpstreamNexus>) -> LuNexus {
+        let (lun, host_lu) = (lun::encode(shared.spec.lun), HostLu::new(nexus.status.clone()));
+        shared.add(&host_lu);
+        let stale = StaleSessions::new(shared.clone(), nexus.clone(), lun);
+        LuNexus { shared, nexus, host_lu, lun, stale, live: RefCell::default() }
+    }
+
+    async fn carry(&self, command: Passed) -> Reply {
+        let Passed { tag, cdb, attribute, data } = command;
+        let (direction, reads) = match data {
+            Data::None => (Direction::None, false),
+            Data::In(buf) => (Direction::In(buf), true),
+            Data::Out(buf) => (Direction::Out(buf), false),
+        };
+        let Ok(mut command) = Command::long(self.lun, &cdb, direction) else {
+            return reply::failed(
+                &lunar_initiator::Error::new(lunar_initiator::Kind::Invalid, "no CDB"),
+                false,
+            );
+        };
+        command.attribute = attribute;
+        // What does no harm to a disk moves a tape.
+        command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
+        let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
+        command.changes = !reads_alone(&command.cdb);
+        let (repeatable, changes) = (command.repeatable, command.changes);
+        let arrived = Instant::now();
+        let is_over = || self.is_aborted(tag);
+        let spec = &self.shared.spec;
+        let Some(session) = self.nexus.session(spec.path_loss_timeout, is_over).await else {
+            return reply::no_path();
+        };
+        let connection = self.nexus.connection();
+        match self.nexus.is_meant(&session, self.lun, spec).await {
+            Some(true) if !is_over() => {}
+            Some(false) => {
+                self.host_lu.is_changed.store(true, Relaxed);
+                return reply::wrong_lu();
+            }
+            _ => return reply::no_path(),
+        }
+        // Reads never wait.
+        if changes
+            && !self.stale.is_over()
+            && !self.nexus.has_no_stale_sessions(&self.stale, (&session, connection), is_over).await
+        {
+            return reply::no_path();
+        }
+        let sent = Instant::now();
+        let pending = session.submit(command);
+        self.live.borrow_mut().insert(tag, Stage::Sent(session.clone(), pending.id(), changes));
+        let (result, buf) = pending.await;
+        let queued = result.as_ref().map_or(Duration::ZERO, |c| c.queued);
+        self.shared.hops.queue.add(sent - arrived + queued);
+        self.shared.hops.upstream.add(sent.elapsed().saturating_sub(queued));
+        match result {
+            Ok(completion) => {
+                self.host_lu.is_changed.store(false, Relaxed);
+                if completion.sense().as_ref().is_some_and(is_about_luns) {
+                    spec.rediscover.notify(usize::MAX);
+                }
+                reply::answered(completion, buf, reads)
+            }
+            Err(e) => {
+                let is_changed = e.kind == lunar_initiator::Kind::Identity;
+                self.host_lu.is_changed.fetch_or(is_changed, Relaxed);
+                let fate = fate(&session, changes);
+                Reply { fate, ..reply::failed(&e, repeatable) }
+            }
+        }
+    }
+
+    /// Takes note of how many commands are not answered.
+    fn count(&self) {
+        self.host_lu.in_flight.store(self.live.borrow().len(), Relaxed);
+    }
+
+    fn is_aborted(&self, tag: u64) -> bool {
+        matches!(self.live.borrow().get(&tag), Some(Stage::Aborted))
+    }
+
+    async fn end(&self, tag: u64) -> Fate {
+        let stage = self.live.borrow_mut().insert(tag, Stage::Aborted);
+        self.nexus.notifier.notify(usize::MAX);
+        let Some(Stage::Sent(session, id, changes)) = stage else { return Fate::Over };
+        let Err(e) = session.abort(id).await else { return Fate::Over };
+        // A login as the same nexus ends whatever is left of this one, but is not waited for.
+        tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
+        session.give_up_strays().await;
+        if changes { Fate::Indeterminate } else { Fate::Over }
+    }
+}
+
+/// What is known of a command that has failed on this session.
+fn fate(session: &Session, changes: bool) -> Fate {
+    let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
+    if is_known || !changes { Fate::Over } else { Fate::Indeterminate }
+}
+
+impl Way for LuNexus {
+    fn submit(&self, command: Passed) -> lunar_block::Future<'_, Reply> {
+        let tag = command.tag;
+        self.live.borrow_mut().insert(tag, Stage::Waiting);
+        self.count();
+        Box::pin(async move {
+            let reply = self.carry(command).await;
+            self.live.borrow_mut().remove(&tag);
+            self.count();
+            reply
+        })
+    }
+
+    fn abort(&self, tag: u64) -> lunar_block::Future<'_, Fate> {
+        Box::pin(async move {
+            let is_live = self.live.borrow().contains_key(&tag);
+            if is_live { self.end(tag).await } else { Fate::Over }
+        })
+    }
+
+    fn manage(&self, function: Function) -> lunar_block::Future<'_, bool> {
+        Box::pin(async move {
+            let spec = &self.shared.spec;
+            let Some(session) = self.nexus.session(spec.path_loss_timeout, || false).await else {
+                return false;
+            };
+            // Tasks of another logical unit are somebody else's.
+            let is_meant = self.nexus.is_meant(&session, self.lun, spec).await == Some(true);
+            let sent = Instant::now();
+            let done =
+                is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE);
+            if done && function == Function::LunReset {
+                self.nexus.was_reset(self.lun, sent).await;
+            }
+            done
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_user_is_another_nexus_upstream() {
+        let isid = |user: &str| {
+            let port = Port {
+                initiator: "iqn.2026-11.org.example:host".into(),
+                isid: [0x80, 0, 0, 0, 0, 1],
+                user: user.into(),
+                target: "iqn.2026-11.org.example:disk".into(),
+                tag: 1,
+                ports: Default::default(),
+            };
+            Key { instance: "r1/a".into(), port, paths: Vec::new() }.isid()
+        };
+        assert!(isid("alice") != isid("bob") && isid("alice") != isid(""));
+        assert_eq!(isid(""), isid(""));
+    }
+}

@@ -1,0 +1,81 @@
+//! Answers: what the logical unit said, or what stands for it when there was no answer.
+
+use lunar_initiator::{Completion, Error, Kind};
+use lunar_runtime::Buf;
+use lunar_target::{Fate, Reply};
+use lunar_wire::scsi::{Sense, Status};
+
+/// ABORTED COMMAND, logical unit communication failure: it may have been carried out. Hosts repeat it where that does
+/// no harm.
+const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
+/// NOT READY, manual intervention required.
+const WRONG_LU: Sense = Sense::new(0x02, 0x04, 0x03);
+
+/// An answer of sense data.
+pub fn sense(sense: Sense) -> Reply {
+    let sense = sense.encode(false).into();
+    Reply { status: Status::CheckCondition as u8, sense, data: None, moved: 0, fate: Fate::Over }
+}
+
+/// There is no way to the logical unit now: hosts look for another path, or try again.
+pub fn no_path() -> Reply {
+    sense(Sense::NOT_READY_TRANSITION)
+}
+
+/// It is another logical unit than the one that is to be there.
+pub fn wrong_lu() -> Reply {
+    sense(WRONG_LU)
+}
+
+/// What the logical unit answered. `reads`: the buffer is Data-In.
+pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> Reply {
+    let moved = c.transferred as u64 + u64::from(c.overflow);
+    let data = buf.filter(|_| reads).map(|mut buf| {
+        buf.set_visible(c.transferred.min(buf.len()));
+        buf
+    });
+    Reply { status: c.status, sense: c.sense, data, moved, fate: Fate::Over }
+}
+
+/// There was no answer, and no other try that would do no harm (`repeatable`) had one in time.
+pub fn failed(e: &Error, repeatable: bool) -> Reply {
+    match e.kind {
+        Kind::Identity => wrong_lu(),
+        Kind::Invalid => sense(Sense::INVALID_FIELD_IN_CDB),
+        _ if repeatable => no_path(),
+        _ => sense(UNCERTAIN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn reported(reply: &Reply) -> Option<Sense> {
+        Sense::decode(&reply.sense)
+    }
+
+    #[test]
+    fn what_may_have_been_done_is_told_apart_from_what_was_not_sent() {
+        assert_eq!(reported(&no_path()), Some(Sense::NOT_READY_TRANSITION));
+        let lost = Error::new(Kind::Lost, "gone");
+        assert_eq!(reported(&failed(&lost, true)), Some(Sense::NOT_READY_TRANSITION));
+        assert_eq!(reported(&failed(&lost, false)), Some(UNCERTAIN), "a tape has moved, or not");
+        assert_eq!(reported(&failed(&Error::new(Kind::Identity, "another disk"), true)), Some(WRONG_LU));
+    }
+
+    #[test]
+    fn a_short_read_and_an_overflow_are_told_as_they_were() {
+        let c = |transferred, overflow| {
+            let (sense, queued) = (Box::default(), Duration::ZERO);
+            Completion { status: 0, sense, transferred, overflow, queued }
+        };
+        let short = answered(c(100, 0), Some(Buf::zeroed(512)), true);
+        assert_eq!((short.data.map(|d| d.len()), short.moved), (Some(100), 100));
+        let long = answered(c(512, 88), Some(Buf::zeroed(512)), true);
+        assert_eq!((long.data.map(|d| d.len()), long.moved), (Some(512), 600));
+        let written = answered(c(512, 0), Some(Buf::zeroed(512)), false);
+        assert_eq!((written.data.is_none(), written.moved), (true, 512));
+    }
+}

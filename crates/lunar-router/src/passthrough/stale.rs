@@ -1,0 +1,201 @@
+//! Sessions that an earlier process of this router left at the storage. They are ended before a logical unit takes commands
+//! that may change it. A host may already be back with the same ISID, but at another portal group that is another nexus.
+
+use super::Shared;
+use super::nexus::UpstreamNexus;
+use crate::isids::{self, OldSession, PathKey, Reinstatement, RouterIsids};
+use lunar_initiator::late::{self, OldPort};
+use lunar_initiator::{Error, Kind, LateWrites, Session, Url};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The past of a logical unit at the end of a line.
+pub struct StaleSessions {
+    shared: Arc<Shared>,
+    nexus: Rc<UpstreamNexus>,
+    lun: u64,
+    /// Nothing is left of it.
+    is_over: Cell<bool>,
+    /// The connection whose port is recorded, by its number in the line.
+    recorded: Cell<u64>,
+    is_being_ended: Cell<bool>,
+    /// Since when it keeps commands waiting, or a reset has failed.
+    since: Cell<Option<Instant>>,
+    /// A reset has failed.
+    has_failed: Cell<bool>,
+}
+
+impl StaleSessions {
+    pub fn new(shared: Arc<Shared>, nexus: Rc<UpstreamNexus>, lun: u64) -> Rc<StaleSessions> {
+        let (is_over, is_being_ended) = (Cell::new(false), Cell::new(false));
+        let (recorded, since, has_failed) = (Cell::new(0), Cell::new(None), Cell::new(false));
+        Rc::new(StaleSessions { shared, nexus, lun, is_over, recorded, is_being_ended, since, has_failed })
+    }
+
+    /// How long commands wait for it.
+    pub fn path_loss_timeout(&self) -> Duration {
+        self.shared.spec.path_loss_timeout
+    }
+
+    /// It is over, and commands over this connection may be sent.
+    pub fn is_over(&self) -> bool {
+        self.is_over.get() && self.recorded.get() == self.nexus.connection()
+    }
+
+    /// Tries to end it over this session, unless somebody does; the line rings after that.
+    pub fn end(self: &Rc<Self>, session: &Session) {
+        if self.is_being_ended.replace(true) {
+            return;
+        }
+        let (stale, session) = (self.clone(), session.clone());
+        lunar_runtime::spawn(async move {
+            if let Err(e) = stale.try_to_end(&session).await {
+                tracing::info!("commands of a host wait: {e}");
+                compio::time::sleep(PAUSE).await;
+            }
+            stale.is_being_ended.set(false);
+            stale.nexus.ring();
+        });
+    }
+
+    async fn try_to_end(&self, session: &Session) -> Result<(), Error> {
+        let connection = self.nexus.connection();
+        if let Some(isids) = &self.shared.spec.isids {
+            let (unit, path) = self.way(self.nexus.path());
+            let user = isids::user(session.options());
+            let way = PathKey { unit: &unit, path: &path, user: user.as_deref() };
+            if !self.is_over.get() {
+                self.end_stale(isids, way, session).await?;
+            }
+            isids.uses(way, session).await;
+        }
+        self.is_over.set(true);
+        self.recorded.set(connection);
+        Ok(())
+    }
+
+    /// The names of the logical unit and of a path to it in the record.
+    fn way(&self, path: usize) -> (String, String) {
+        let spec = &self.shared.spec;
+        let (url, _) = &spec.paths[path];
+        let target = url.target.as_deref().unwrap_or_default();
+        let unit = format!("{}/{} pass {target} {} ", spec.router, spec.upstream, spec.lun);
+        let path = format!("{unit}{}", spec.place(url));
+        (unit, path)
+    }
+
+    async fn end_stale(
+        &self,
+        isids: &Arc<RouterIsids>,
+        way: PathKey<'_>,
+        session: &Session,
+    ) -> Result<(), Error> {
+        let options = session.options();
+        if options.late_writes == LateWrites::Risk {
+            return isids.forget(way).await;
+        }
+        if isids.old(way.unit).await?.is_empty() {
+            return Ok(());
+        }
+        let since = self.since.get().unwrap_or_else(Instant::now);
+        self.since.set(Some(since));
+        // One at a time ends them: all lines of a host, and all hosts, have the same to do.
+        let Some(turn) = isids.turn(way).await else { return Ok(()) };
+        let Err(NotEnded { what, is_final }) = self.replace(isids, way, session).await else { return Ok(()) };
+        let is_over = since.elapsed() >= options.timeouts.fast_io_fail;
+        if !is_over && (!is_final || self.has_failed.get()) {
+            return Err(what);
+        }
+        let why = "a router before this one may have left writes at another portal group";
+        if late::reset(session, self.lun, why).await.is_some() {
+            turn.has_ended().await;
+            return Ok(());
+        }
+        self.since.set(Some(Instant::now()));
+        self.has_failed.set(true);
+        Err(what)
+    }
+
+    /// Ends what old sessions have left, each at the port that it had.
+    async fn replace(
+        &self,
+        isids: &Arc<RouterIsids>,
+        way: PathKey<'_>,
+        session: &Session,
+    ) -> Result<(), NotEnded> {
+        let (facts, own) = (session.facts(), session.options().initiator.as_str());
+        let port = facts.target_port();
+        let mut leads = BTreeMap::new();
+        for old in isids.old(way.unit).await? {
+            let is_own = old.isid == facts.isid && old.initiator.as_deref() == Some(own);
+            match isids.meets(&old) {
+                _ if is_own && old.is_ended_at(way, port.as_deref()) => {}
+                Reinstatement::Successor => {}
+                Reinstatement::Login => {
+                    return Err(Error::new(Kind::Lost, "another session logs in as an old one").into());
+                }
+                Reinstatement::Nobody => self.replace_at(&old, &mut leads).await?,
+            }
+            isids.is_replaced(&old);
+        }
+        Ok(())
+    }
+
+    /// Logs in as an old session at the port that it had. A login at the port of a live session with its ISID would end that
+    /// one. So each path is asked first where it leads, by a login as nobody.
+    async fn replace_at(
+        &self,
+        old: &OldSession,
+        leads: &mut BTreeMap<usize, Option<String>>,
+    ) -> Result<(), NotEnded> {
+        let (Some((number, url)), Some(_)) = (self.path_of(old), old.port()) else {
+            return Err(NotEnded::at(old));
+        };
+        let log_in = async |isid| {
+            let port = OldPort { initiator: old.initiator.as_deref(), isid };
+            late::replace(url, port).await
+        };
+        let is_asked = leads.contains_key(&number);
+        let now = if is_asked { None } else { Some(log_in(lunar_initiator::new_isid()).await?) };
+        let leads = leads.entry(number).or_insert_with(|| now.flatten());
+        if leads.as_deref() != old.port() || log_in(old.isid).await?.as_deref() != old.port() {
+            return Err(NotEnded::at(old));
+        }
+        Ok(())
+    }
+
+    /// The path of an old session, where it is still configured for the same user.
+    fn path_of(&self, old: &OldSession) -> Option<(usize, &Url)> {
+        let paths = &self.shared.spec.paths;
+        let number = (0..paths.len()).find(|number| self.way(*number).1 == old.path)?;
+        let (url, options) = &paths[number];
+        old.is_of(isids::user(options).as_deref()).then_some((number, url))
+    }
+}
+
+/// Why old sessions may still have writes.
+struct NotEnded {
+    what: Error,
+    /// No login ends them: the logical unit has to be reset.
+    is_final: bool,
+}
+
+impl NotEnded {
+    fn at(old: &OldSession) -> NotEnded {
+        let place = old.path.rsplit(' ').next().unwrap_or_default();
+        let what = Error::new(Kind::Lost, format!("old sessions at {place} may still have writes"));
+        NotEnded { what, is_final: true }
+    }
+}
+
+impl From<Error> for NotEnded {
+    fn from(what: Error) -> NotEnded {
+        NotEnded { what, is_final: false }
+    }
+}

@@ -1,0 +1,194 @@
+//! A passthrough logical unit with a limit of operations and bytes a second.
+
+use event_listener::Event;
+use lunar_block::Future;
+use lunar_block::filter::Rate;
+use lunar_scsi::Port;
+use lunar_target::{Data, Fate, Passage, Passed, Reply, Way};
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::scsi::Status;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A passage with a share of operations and bytes a second, which others may have a part in.
+pub fn with_rate_limit(passage: Arc<dyn Passage>, rate: Arc<Rate>) -> Arc<dyn Passage> {
+    Arc::new(RateLimited { passage, rate })
+}
+
+struct RateLimited {
+    passage: Arc<dyn Passage>,
+    rate: Arc<Rate>,
+}
+
+impl Passage for RateLimited {
+    fn enter(&self, port: &Arc<Port>) -> Rc<dyn Way> {
+        Rc::new(RateLimitedNexus {
+            way: self.passage.enter(port),
+            rate: self.rate.clone(),
+            line: RefCell::default(),
+            aborted: RefCell::default(),
+            notifier: Event::new(),
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.passage.describe()
+    }
+}
+
+struct RateLimitedNexus {
+    way: Rc<dyn Way>,
+    rate: Arc<Rate>,
+    /// Tags of the commands that wait here, in the order in which they came: so they go.
+    line: RefCell<VecDeque<u64>>,
+    /// Tags of commands that were aborted, some of which may wait here.
+    aborted: RefCell<BTreeSet<u64>>,
+    /// Rings when one is aborted, or goes.
+    notifier: Event,
+}
+
+/// A place in the line, which is left when this is dropped.
+struct Place<'w>(&'w RateLimitedNexus, u64);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.line.borrow_mut().retain(|tag| *tag != self.1);
+        self.0.notifier.notify(usize::MAX);
+    }
+}
+
+impl RateLimitedNexus {
+    /// Waits until a command may go; false when it is aborted before.
+    async fn waits(&self, tag: u64, bytes: u64) -> bool {
+        let end = Instant::now() + self.rate.pay(bytes);
+        self.line.borrow_mut().push_back(tag);
+        let _place = Place(self, tag);
+        loop {
+            let rings = self.notifier.listen();
+            if self.aborted.borrow().contains(&tag) {
+                return false;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let is_first = self.line.borrow().front() == Some(&tag);
+            match is_first {
+                true if left.is_zero() => return true,
+                // Either is a reason to look again.
+                true => _ = compio::time::timeout(left, rings).await,
+                false => rings.await,
+            }
+        }
+    }
+}
+
+impl Way for RateLimitedNexus {
+    fn submit(&self, command: Passed) -> Future<'_, Reply> {
+        let bytes = match &command.data {
+            Data::None => 0,
+            Data::In(buf) | Data::Out(buf) => buf.len() as u64,
+        };
+        Box::pin(async move {
+            let tag = command.tag;
+            let reply = match self.waits(tag, bytes).await {
+                true => self.way.submit(command).await,
+                // Nobody is told of it.
+                false => {
+                    let (status, sense) = (Status::TaskAborted as u8, Box::default());
+                    Reply { status, sense, data: None, moved: 0, fate: Fate::Over }
+                }
+            };
+            self.aborted.borrow_mut().remove(&tag);
+            reply
+        })
+    }
+
+    fn abort(&self, tag: u64) -> Future<'_, Fate> {
+        self.aborted.borrow_mut().insert(tag);
+        self.notifier.notify(usize::MAX);
+        self.way.abort(tag)
+    }
+
+    fn manage(&self, function: Function) -> Future<'_, bool> {
+        self.way.manage(function)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_runtime::Buf;
+    use lunar_wire::iscsi::request::Attribute;
+    use std::time::Duration;
+
+    /// Remembers what reaches it.
+    #[derive(Default)]
+    struct Seen(RefCell<Vec<u64>>);
+
+    impl Way for Seen {
+        fn submit(&self, command: Passed) -> Future<'_, Reply> {
+            self.0.borrow_mut().push(command.tag);
+            let reply = Reply { status: 0, sense: Box::default(), data: None, moved: 0, fate: Fate::Over };
+            Box::pin(async { reply })
+        }
+
+        fn abort(&self, _: u64) -> Future<'_, Fate> {
+            Box::pin(async { Fate::Over })
+        }
+
+        fn manage(&self, _: Function) -> Future<'_, bool> {
+            Box::pin(async { true })
+        }
+    }
+
+    fn command(tag: u64) -> Passed {
+        Passed { tag, cdb: [0; 16].into(), attribute: Attribute::Simple, data: Data::None }
+    }
+
+    fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<Seen>, RateLimitedNexus) {
+        let (seen, rate) = (Rc::new(Seen::default()), Rate::new(iops, bytes_per_s));
+        let (line, aborted) = Default::default();
+        (seen.clone(), RateLimitedNexus { way: seen, rate, line, aborted, notifier: Event::new() })
+    }
+
+    #[test]
+    fn commands_wait_for_their_share_and_an_aborted_one_goes_nowhere() {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (seen, way) = with_rate_limit(100, 0);
+            let begun = Instant::now();
+            for tag in 0..20 {
+                assert_eq!(way.submit(command(tag)).await.status, 0);
+            }
+            // A tenth of a second is saved up.
+            assert!(begun.elapsed().as_millis() >= 50, "{:?}", begun.elapsed());
+            let waits = way.submit(command(20));
+            way.abort(20).await;
+            assert_eq!(waits.await.status, Status::TaskAborted as u8);
+            assert_eq!(seen.0.borrow().len(), 20);
+        });
+    }
+
+    #[test]
+    fn a_command_without_data_does_not_pass_the_writes_that_wait_and_one_that_is_aborted_holds_up_nobody() {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (seen, way) = with_rate_limit(0, 10_000);
+            let way = Rc::new(way);
+            let write = |tag| Passed { data: Data::Out(Buf::zeroed(4000)), ..command(tag) };
+            let commands = [write(1), write(2), command(3), write(4), command(5)];
+            let begin = |command| {
+                let way = way.clone();
+                compio::runtime::spawn(async move { way.submit(command).await.status })
+            };
+            let begun: Vec<_> = commands.into_iter().map(begin).collect();
+            compio::time::sleep(Duration::from_millis(50)).await;
+            way.abort(4).await;
+            for one in begun {
+                one.await.expect("an end");
+            }
+            assert_eq!(*seen.0.borrow(), [1, 2, 3, 5]);
+        });
+    }
+}

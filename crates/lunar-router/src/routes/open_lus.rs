@@ -1,0 +1,208 @@
+//! The open logical units. Each stays open while its upstream still shows the discovered identity.
+
+use super::{Key, LuAddress, Mode, Spec};
+use crate::passthrough::HostPath;
+use crate::upstream::{Health, PathStatus, State, Upstream, UpstreamLu};
+use crate::{FoundLun, Hops, passthrough, sg};
+use lunar_block::Backend;
+use lunar_initiator::{Error, Kind, Url};
+use lunar_scsi::Passes;
+use lunar_target::Passage;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// The way to a logical unit.
+#[derive(Clone)]
+pub enum RoutedLu {
+    /// Blocks.
+    Blocks(Arc<dyn Backend>),
+    /// Commands as they are, and which.
+    Commands(Arc<dyn Passage>, Passes),
+}
+
+#[derive(Clone)]
+enum OpenLu {
+    Block(Arc<UpstreamLu>),
+    Passthrough(Arc<passthrough::PassthroughUpstream>),
+    Device(Arc<sg::Device>),
+}
+
+/// An upstream, as it is told.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it is, without secrets.
+    pub places: Vec<String>,
+    /// Logical units that were found.
+    pub luns: usize,
+    /// Why it could not be seen the last time.
+    pub obstacle: Option<String>,
+    /// Those that are routed.
+    pub units: Vec<LuStatus>,
+}
+
+/// A routed logical unit, as it is told.
+#[derive(Clone, Debug)]
+pub struct LuStatus {
+    /// Where it is.
+    pub place: LuAddress,
+    /// How it is; None where that is not known before a host asks.
+    pub health: Option<Health>,
+    /// Its paths. On the pass path each host has its own.
+    pub paths: Vec<HostPath>,
+    /// Where the time of its commands goes.
+    pub hops: Hops,
+}
+
+/// All ways, by where they lead.
+#[derive(Clone, Default)]
+pub(super) struct OpenLus(BTreeMap<LuAddress, (FoundLun, OpenLu)>);
+
+impl OpenLus {
+    /// The way to a logical unit as it was found; and what is new of it, to be attended to.
+    pub fn open(
+        &mut self,
+        place: &LuAddress,
+        spec: &Spec,
+        found: &FoundLun,
+    ) -> Result<(RoutedLu, Option<Arc<UpstreamLu>>), Error> {
+        if let Some((was, way)) = self.0.get(place)
+            && was.is_same(found)
+            && was.block_size == found.block_size
+        {
+            return Ok((way.routed_lu(), None));
+        }
+        let way = open(spec, place, found)?;
+        let (routed_lu, fresh) = (way.routed_lu(), way.remote().cloned());
+        self.0.insert(place.clone(), (found.clone(), way));
+        Ok((routed_lu, fresh))
+    }
+
+    /// There is a way to a logical unit.
+    pub fn leads_to(&self, place: &LuAddress) -> bool {
+        self.0.contains_key(place)
+    }
+
+    /// An upstream is not used any more, or in another way.
+    pub fn forget(&mut self, key: &Key) {
+        self.0.retain(|place, _| place.key() != *key);
+    }
+
+    /// The logical units behind an instance that are storage.
+    pub fn of<'w>(&'w self, router: &'w str) -> impl Iterator<Item = &'w Arc<UpstreamLu>> {
+        let mine = self.0.iter().filter(move |(place, _)| place.router == router);
+        mine.filter_map(|(_, (_, way))| way.remote())
+    }
+
+    /// The SCSI device of this host behind an upstream, if one is used.
+    pub fn device(&self, key: &Key) -> Option<Arc<sg::Device>> {
+        self.0.iter().find_map(|(place, (_, way))| match way {
+            OpenLu::Device(device) if place.key() == *key => Some(device.clone()),
+            _ => None,
+        })
+    }
+
+    /// How a logical unit is, where that is known.
+    pub fn health(&self, place: &LuAddress) -> Option<Health> {
+        Some(self.0.get(place)?.1.remote()?.health())
+    }
+
+    /// Whether a logical unit of a failover pair is open for commands.
+    pub fn is_open(&self, place: &LuAddress) -> bool {
+        let remote = self.0.get(place).and_then(|(_, way)| way.remote());
+        remote.and_then(|remote| remote.gate()).is_some_and(|gate| gate.is_open())
+    }
+
+    pub fn status(&self, key: &Key, spec: &Spec, luns: usize) -> UpstreamStatus {
+        let mine = self.0.iter().filter(|(place, _)| place.key() == *key);
+        let units = mine.map(|(place, (_, way))| way.status(place, spec)).collect();
+        let obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        UpstreamStatus { name: key.1.clone(), places: spec.places(), luns, obstacle, units }
+    }
+}
+
+fn open(spec: &Spec, place: &LuAddress, found: &FoundLun) -> Result<OpenLu, Error> {
+    Ok(match &spec.mode {
+        Mode::Block => {
+            OpenLu::Block(UpstreamLu::open(&spec.upstream, &place.target, place.lun, found.clone())?)
+        }
+        Mode::Passthrough => OpenLu::Passthrough(Arc::new(passthrough::PassthroughUpstream::new(
+            passthrough_spec(&spec.upstream, place, found)?,
+        ))),
+        Mode::Device(path) => {
+            let device = sg::Device::open(path);
+            OpenLu::Device(
+                device.map_err(|e| Error::new(Kind::NotFound, format!("{}: {e}", path.display())))?,
+            )
+        }
+    })
+}
+
+/// Who only carries commands does not end them: how long they may take is for hosts to say.
+const FOREVER: Duration = Duration::from_secs(86_400);
+
+fn passthrough_spec(
+    upstream: &Upstream,
+    place: &LuAddress,
+    found: &FoundLun,
+) -> Result<passthrough::Spec, Error> {
+    let path = |url: &Url| {
+        let url = url.at(&place.target, None);
+        let mut options = url.options()?;
+        let times = &mut options.timeouts;
+        (times.command, times.operation) = (FOREVER, FOREVER);
+        // Where there is another path, commands do not wait for this one.
+        times.recovery = if upstream.urls.len() > 1 { Duration::ZERO } else { upstream.path_loss_timeout };
+        Ok((url, options))
+    };
+    Ok(passthrough::Spec {
+        router: place.router.clone(),
+        upstream: place.upstream.clone(),
+        paths: upstream.session_urls()?.iter().map(path).collect::<Result<_, Error>>()?,
+        lun: place.lun,
+        is_disk: matches!(found.kind, 0 | 5),
+        identity: found.designators.clone(),
+        path_loss_timeout: upstream.path_loss_timeout,
+        rediscover: upstream.rediscover.clone(),
+        isids: upstream.isids.clone(),
+    })
+}
+
+/// The only path to a device of this host, whose commands nobody counts.
+fn local(place: &str, device: &sg::Device) -> PathStatus {
+    let state = if device.is_gone() { State::Down } else { State::Optimized };
+    PathStatus { state: Some(state), ..PathStatus::unused(place) }
+}
+
+impl OpenLu {
+    fn routed_lu(&self) -> RoutedLu {
+        match self {
+            OpenLu::Block(remote) => RoutedLu::Blocks(remote.clone()),
+            OpenLu::Passthrough(remote) => RoutedLu::Commands(remote.clone(), Passes::Own),
+            OpenLu::Device(device) => RoutedLu::Commands(device.clone(), Passes::Shared),
+        }
+    }
+
+    fn remote(&self) -> Option<&Arc<UpstreamLu>> {
+        match self {
+            OpenLu::Block(remote) => Some(remote),
+            OpenLu::Passthrough(_) | OpenLu::Device(_) => None,
+        }
+    }
+
+    fn status(&self, place: &LuAddress, spec: &Spec) -> LuStatus {
+        let (paths, hops) = match self {
+            OpenLu::Block(remote) => {
+                (remote.paths().into_iter().map(|path| (None, path)).collect(), remote.hops())
+            }
+            OpenLu::Passthrough(remote) => (remote.paths(), remote.hops()),
+            OpenLu::Device(device) => {
+                (spec.places().iter().map(|at| (None, local(at, device))).collect(), Hops::default())
+            }
+        };
+        let health = self.remote().map(|remote| remote.health());
+        LuStatus { place: place.clone(), health, paths, hops }
+    }
+}

@@ -1,0 +1,247 @@
+//! The thread of a device: hands commands to the kernel in their order, and their ends back.
+
+use super::driver::{SgCompletion, SgDriver, SgIo};
+use super::translate::{Answer, refused, reply};
+use lunar_target::Reply;
+use lunar_wire::iscsi::request::Attribute;
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// What a device counts, and how it is.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Commands that the kernel took.
+    pub commands: AtomicU64,
+    /// Of those, how many are not at their end.
+    pub in_flight: AtomicU64,
+    /// Commands that the kernel did not take.
+    pub refused: AtomicU64,
+    /// Commands whose end the host adapter told, not the device.
+    pub host_errors: AtomicU64,
+    /// Resets of the logical unit.
+    pub resets: AtomicU64,
+    /// The device is not there any more.
+    pub gone: AtomicBool,
+}
+
+/// What the thread is asked for.
+pub(super) enum Request {
+    /// A command.
+    Run(Job),
+    /// The end of commands: those that wait here end at once, the others when the kernel says so.
+    End(Which, EndMark),
+}
+
+/// Closed when the last of the commands has ended.
+pub(super) type EndMark = flume::Sender<Infallible>;
+
+/// A command and who wants it.
+pub(super) struct Job {
+    /// The way it came, and its tag there.
+    pub from: (u64, u64),
+    /// Its task attribute.
+    pub attribute: Attribute,
+    /// The command.
+    pub sg_io: SgIo,
+    /// Who waits for its reply.
+    pub reply: flume::Sender<Reply>,
+}
+
+/// Commands that are to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Which {
+    /// One.
+    Tag(u64, u64),
+    /// All of a way.
+    Way(u64),
+    /// All.
+    All,
+}
+
+impl Which {
+    fn has(self, from: (u64, u64)) -> bool {
+        match self {
+            Which::Tag(way, tag) => from == (way, tag),
+            Which::Way(way) => from.0 == way,
+            Which::All => true,
+        }
+    }
+}
+
+/// A command that the kernel has.
+struct InFlightIo {
+    from: (u64, u64),
+    ordered: bool,
+    reply: flume::Sender<Reply>,
+    /// Those who wait for its end.
+    ends: Vec<EndMark>,
+}
+
+/// The state of the thread.
+pub(super) struct SgWorker {
+    driver: Arc<dyn SgDriver>,
+    requests: flume::Receiver<Request>,
+    counters: Arc<Counters>,
+    depth: usize,
+    max_transfer: usize,
+    waiting: VecDeque<Job>,
+    flying: HashMap<u32, InFlightIo>,
+    last: u32,
+}
+
+impl SgWorker {
+    /// One that has at most `depth` commands in the kernel.
+    pub fn new(
+        driver: Arc<dyn SgDriver>,
+        requests: flume::Receiver<Request>,
+        counters: Arc<Counters>,
+        depth: usize,
+        max_transfer: usize,
+    ) -> SgWorker {
+        let (waiting, flying) = Default::default();
+        SgWorker { driver, requests, counters, depth, max_transfer, waiting, flying, last: 0 }
+    }
+
+    /// Works until nobody can ask any more.
+    pub fn run(mut self) {
+        if let Err(e) = self.work() {
+            tracing::error!(error = %e, "the sg device tells nothing any more; its commands fail from now on");
+            self.refuse_all();
+        }
+    }
+
+    fn work(&mut self) -> io::Result<()> {
+        loop {
+            self.land()?;
+            // Before the next launch: what is to end must not be launched any more.
+            let is_over = !self.take_requests();
+            self.launch();
+            if is_over {
+                return Ok(());
+            }
+            self.driver.wait(!self.flying.is_empty())?;
+        }
+    }
+
+    /// False when nobody can ask any more.
+    fn take_requests(&mut self) -> bool {
+        loop {
+            match self.requests.try_recv() {
+                Ok(request) => self.take(request),
+                Err(flume::TryRecvError::Empty) => return true,
+                Err(flume::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Run(job) if job.attribute == Attribute::HeadOfQueue => self.waiting.push_front(job),
+            Request::Run(job) => self.waiting.push_back(job),
+            Request::End(which, ended) => self.end(which, ended),
+        }
+    }
+
+    fn end(&mut self, which: Which, ended: EndMark) {
+        self.waiting.retain(|job| {
+            let stays = !which.has(job.from);
+            if !stays {
+                answer(&job.reply, Answer::ENDED.reply());
+            }
+            stays
+        });
+        let flying = self.flying.values_mut().filter(|flight| which.has(flight.from));
+        flying.for_each(|flight| flight.ends.push(ended.clone()));
+    }
+
+    /// Hands over what may be handed over.
+    fn launch(&mut self) {
+        while self.may_launch()
+            && let Some(job) = self.waiting.pop_front()
+        {
+            self.last = self.last.wrapping_add(1);
+            let (id, len) = (self.last, job.sg_io.len());
+            match self.driver.send(id, job.sg_io) {
+                Ok(()) => {
+                    self.counters.commands.fetch_add(1, Relaxed);
+                    let ordered = job.attribute == Attribute::Ordered;
+                    self.flying.insert(
+                        id,
+                        InFlightIo { from: job.from, ordered, reply: job.reply, ends: Vec::new() },
+                    );
+                }
+                Err((e, sg_io)) => self.not_taken(&e, &sg_io, len, &job.reply),
+            }
+        }
+        self.counters.in_flight.store(self.flying.len() as u64, Relaxed);
+    }
+
+    /// The kernel knows no ORDERED task: such a one flies alone.
+    fn may_launch(&self) -> bool {
+        let Some(next) = self.waiting.front() else { return false };
+        let apart = match next.attribute {
+            Attribute::Ordered => !self.flying.is_empty(),
+            Attribute::Simple => self.flying.values().any(|flight| flight.ordered),
+            Attribute::HeadOfQueue => false,
+        };
+        !apart && self.flying.len() < self.depth
+    }
+
+    fn not_taken(&self, e: &io::Error, sg_io: &SgIo, len: usize, to: &flume::Sender<Reply>) {
+        self.counters.refused.fetch_add(1, Relaxed);
+        let reported = refused(e, len, self.max_transfer);
+        if reported == Answer::GONE && !self.counters.gone.swap(true, Relaxed) {
+            tracing::warn!(error = %e, "the sg device is gone");
+        }
+        tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel does not take a command");
+        answer(to, reported.reply());
+    }
+
+    /// Takes the ends of commands.
+    fn land(&mut self) -> io::Result<()> {
+        while !self.flying.is_empty()
+            && let Some(ended) = self.driver.receive()?
+        {
+            self.landed(ended);
+        }
+        Ok(())
+    }
+
+    fn landed(&mut self, ended: SgCompletion) {
+        let SgCompletion { id, sg_io, outcome } = ended;
+        if outcome.host != 0 {
+            self.counters.host_errors.fetch_add(1, Relaxed);
+            let opcode = sg_io.cdb.first();
+            tracing::debug!(
+                opcode,
+                host = outcome.host,
+                status = outcome.status,
+                "the host adapter ended a command"
+            );
+        }
+        if let Some(flight) = self.flying.remove(&id) {
+            answer(&flight.reply, reply(sg_io, outcome));
+        }
+    }
+
+    /// Answers all that is there and all that comes.
+    fn refuse_all(&mut self) {
+        self.counters.gone.store(true, Relaxed);
+        self.counters.in_flight.store(0, Relaxed);
+        self.flying.drain().for_each(|(_, flight)| answer(&flight.reply, Answer::GONE.reply()));
+        self.waiting.drain(..).for_each(|job| answer(&job.reply, Answer::GONE.reply()));
+        while let Ok(request) = self.requests.recv() {
+            if let Request::Run(job) = request {
+                answer(&job.reply, Answer::GONE.reply());
+            }
+        }
+    }
+}
+
+/// Who does not wait any more does not hear it.
+fn answer(to: &flume::Sender<Reply>, reply: Reply) {
+    let _ = to.send(reply);
+}

@@ -1,0 +1,188 @@
+//! What all cores and paths know of one logical unit: which one it has to be, and what it is like.
+
+use super::health::HealthMonitor;
+use crate::FoundLun;
+use crate::failover::IoGate;
+use crate::identity_change::IdentityChange;
+use crate::isids::RouterIsids;
+use event_listener::Event as Notifier;
+use lunar_block::Facts;
+use lunar_initiator::{Error, Kind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const READ_ONLY: u8 = 1;
+const UNMAP: u8 = 2;
+const STABLE: u8 = 4;
+
+/// A logical unit elsewhere.
+pub struct LuContext {
+    /// The routing instance.
+    pub router: String,
+    /// The upstream.
+    pub upstream: String,
+    /// The target, as it was found.
+    pub target: String,
+    /// The LUN, as it was found.
+    pub lun: u16,
+    /// What it was when it was found first: so it has to be on every path.
+    pub found: FoundLun,
+    /// How long commands wait for it.
+    pub path_loss_timeout: Duration,
+    /// Rung when there may be other logical units.
+    pub rediscover: Arc<Notifier>,
+    /// Rung when it may not be what it was.
+    pub recheck: Arc<Notifier>,
+    /// It was reset there: told once for all that hear of it before somebody listens.
+    pub resets: (flume::Sender<()>, flume::Receiver<()>),
+    /// Its health.
+    pub monitor: HealthMonitor,
+    /// What lets commands through, in a failover pair.
+    pub gate: Option<Arc<IoGate>>,
+    /// The ISIDs of its sessions.
+    pub isids: Option<Arc<RouterIsids>>,
+    capacity: AtomicU64,
+    flags: AtomicU8,
+}
+
+impl LuContext {
+    /// A logical unit as it was found. What was not found yet is taken to be so that nothing is lost.
+    pub fn new(upstream: &super::Upstream, target: &str, lun: u16, found: FoundLun) -> LuContext {
+        let flags = if found.read_only { READ_ONLY } else { 0 } | if found.thin { UNMAP } else { 0 };
+        LuContext {
+            router: upstream.router.clone(),
+            upstream: upstream.name.clone(),
+            target: target.to_owned(),
+            lun,
+            path_loss_timeout: upstream.path_loss_timeout,
+            rediscover: upstream.rediscover.clone(),
+            recheck: upstream.recheck.clone(),
+            resets: flume::bounded(1),
+            monitor: HealthMonitor::default(),
+            isids: upstream.isids.clone(),
+            gate: upstream.fence.map(|key| Arc::new(IoGate::new(key))),
+            capacity: AtomicU64::new(found.capacity),
+            flags: AtomicU8::new(flags),
+            found,
+        }
+    }
+
+    /// What it is like now.
+    #[inline]
+    pub fn facts(&self) -> Facts {
+        let flags = self.flags.load(Relaxed);
+        Facts {
+            capacity: self.capacity.load(Relaxed),
+            read_only: flags & READ_ONLY != 0,
+            unmap: flags & UNMAP != 0,
+            null: false,
+            stable: flags & STABLE != 0,
+        }
+    }
+
+    /// Takes what a path has seen; true if that is something else.
+    pub fn learn(&self, seen: Facts) -> bool {
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+        let flags = flag(seen.read_only, READ_ONLY) | flag(seen.unmap, UNMAP) | flag(seen.stable, STABLE);
+        let other = self.flags.swap(flags, Relaxed) != flags;
+        (self.capacity.swap(seen.capacity, Relaxed) != seen.capacity) | other
+    }
+
+    /// Whether what a path has led to is it.
+    ///
+    /// # Errors
+    /// [`Kind::Identity`]: what it was, and what it is.
+    pub fn recognise(&self, seen: &FoundLun) -> Result<(), Error> {
+        if !self.found.is_same(seen) {
+            return Err(Error::new(Kind::Identity, seen.name()));
+        }
+        if seen.block_size != self.found.block_size {
+            let what = format!("{}, with blocks of {} bytes", self.was(), seen.block_size);
+            return Err(Error::new(Kind::Identity, what));
+        }
+        Ok(())
+    }
+
+    /// What it was when it was found, for people.
+    pub fn was(&self) -> String {
+        self.found.name()
+    }
+
+    /// It was reset there, or may have been.
+    pub fn was_reset(&self) {
+        // Full: it is told already.
+        _ = self.resets.0.try_send(());
+    }
+
+    /// Tells people that a path leads to another logical unit.
+    pub fn log_change(&self, path: &str, now: &str) {
+        let LuContext { router, upstream, target, lun, .. } = self;
+        IdentityChange { router, upstream, target, lun: *lun, path, was: &self.was(), now }.tell();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Upstream;
+    use lunar_initiator::Properties;
+
+    const NAA: [u8; 12] = [1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7];
+
+    fn context(designators: &[u8]) -> LuContext {
+        let found = FoundLun {
+            vendor: "LUNAR".into(),
+            product: "DISK".into(),
+            serial: "7".into(),
+            block_size: 512,
+            capacity: 4096,
+            designators: designators.to_vec(),
+            ..FoundLun::default()
+        };
+        LuContext::new(&Upstream::new("r", "a", Vec::new()), "iqn.x:y", 0, found)
+    }
+
+    fn seen(serial: &str, identity: &[u8], block_size: u32) -> Properties {
+        let mut p = Properties::read(&Default::default());
+        (p.vendor, p.product, p.serial) = ("LUNAR".into(), "DISK".into(), Some(serial.into()));
+        (p.identity, p.block_size) = (identity.to_vec(), block_size);
+        p
+    }
+
+    #[test]
+    fn a_logical_unit_is_known_by_its_designators_and_without_them_by_its_serial_number() {
+        let other = [1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
+        for (had, p, is_it) in [
+            (&NAA[..], seen("7", &NAA, 512), true),
+            (&NAA, seen("8", &NAA, 512), true),
+            (&NAA, seen("7", &other, 512), false),
+            (&NAA, seen("7", &[], 512), false),
+            (&NAA, seen("7", &NAA, 4096), false),
+            (&[], seen("7", &[], 512), true),
+            (&[], seen("8", &[], 512), false),
+            (&[], seen("7", &NAA, 512), false),
+        ] {
+            let result = context(had).recognise(&p.clone().into());
+            assert_eq!(result.is_ok(), is_it, "{had:02x?} {p:?}");
+            assert!(result.err().is_none_or(|e| e.kind == Kind::Identity));
+        }
+        let error = context(&NAA).recognise(&seen("7", &other, 512).into()).expect_err("another");
+        assert_eq!(
+            (context(&NAA).was().as_str(), error.what.as_str()),
+            ("naa.6001020304050607", "naa.6009090909090909")
+        );
+    }
+
+    #[test]
+    fn what_is_learned_is_told_once() {
+        let context = context(&NAA);
+        let mut facts = context.facts();
+        assert_eq!((facts.capacity, facts.stable), (4096, false));
+        assert!(!context.learn(facts));
+        facts.capacity = 8192;
+        facts.stable = true;
+        assert!(context.learn(facts) && !context.learn(facts));
+        assert_eq!(context.facts(), facts);
+    }
+}

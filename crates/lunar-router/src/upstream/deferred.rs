@@ -1,0 +1,84 @@
+//! Deferred errors: acknowledged writes that the storage reported as lost. The storage reports a loss to one session of one
+//! core; the hosts of every core get it once, with their next flush.
+
+use lunar_initiator::Error;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Sense keys MEDIUM ERROR and HARDWARE ERROR (SPC-5 section 4.4.8).
+const BROKEN: [u8; 2] = [3, 4];
+
+/// How often something was lost, and what was told of it last.
+#[derive(Default)]
+pub struct DeferredErrors(Mutex<(u64, Option<Error>)>);
+
+/// Up to which loss the hosts of a core have been told.
+#[derive(Default)]
+pub struct ReportedUpTo(AtomicU64);
+
+impl DeferredErrors {
+    /// For a core that is used from now on.
+    pub fn since_now(&self) -> ReportedUpTo {
+        ReportedUpTo(AtomicU64::new(self.with(|(count, _)| *count)))
+    }
+
+    /// A loss that no host has heard of.
+    pub fn add(&self, loss: Error) {
+        self.with(|(count, last)| (*count, *last) = (*count + 1, Some(loss)));
+    }
+
+    /// A flush has failed on a core, whose hosts hear that: where data may be lost, those of the others will.
+    pub fn add_failed(&self, flush: &io::Error, reported: &ReportedUpTo) {
+        let is_lost = |e: &&Error| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key));
+        if let Some(e) = Error::of(flush).filter(is_lost) {
+            self.add(e.clone());
+            self.untold(reported);
+        }
+    }
+
+    /// What the hosts of a core have not been told of.
+    pub fn untold(&self, reported: &ReportedUpTo) -> Option<Error> {
+        self.with(
+            |(count, last)| if reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
+        )
+    }
+
+    fn with<T>(&self, does: impl FnOnce(&mut (u64, Option<Error>)) -> T) -> T {
+        does(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_initiator::Kind;
+    use lunar_wire::scsi::Sense;
+
+    fn failure(key: u8) -> Error {
+        let sense = Sense { key, ..Sense::NOT_READY_STANDBY };
+        Error::new(Kind::Refused, "it is lost").with_sense(Some(sense))
+    }
+
+    #[test]
+    fn hosts_of_each_core_hear_of_a_loss_once() {
+        let deferred = DeferredErrors::default();
+        let [one, two] = [deferred.since_now(), deferred.since_now()];
+        deferred.add(failure(3));
+        assert!(deferred.untold(&one).is_some());
+        assert!(deferred.untold(&one).is_none());
+        assert!(deferred.untold(&deferred.since_now()).is_none(), "nothing was written there before");
+        assert!(deferred.untold(&two).is_some());
+    }
+
+    #[test]
+    fn a_flush_that_fails_for_one_core_fails_for_the_others_where_data_may_be_lost() {
+        let deferred = DeferredErrors::default();
+        let [one, two] = [deferred.since_now(), deferred.since_now()];
+        deferred.add_failed(&failure(2).into(), &one);
+        assert!(deferred.untold(&two).is_none(), "it is not ready, and will be");
+        deferred.add_failed(&failure(4).into(), &one);
+        assert!(deferred.untold(&one).is_none(), "it has failed there");
+        assert!(deferred.untold(&two).is_some());
+    }
+}

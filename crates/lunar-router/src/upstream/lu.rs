@@ -1,0 +1,459 @@
+//! An upstream logical unit as a [`Backend`], used from every core.
+//!
+//! Each core opens its own sessions, one over each path, with its first operation.
+
+use super::context::LuContext;
+use super::deferred::{DeferredErrors, ReportedUpTo};
+use super::health::{Condition, Health, combined};
+use super::path::UpstreamPath;
+use super::queue::UpstreamQueue;
+use super::scsi_error::with_scsi_error;
+use super::{State, Upstream};
+use crate::FoundLun;
+use crate::Hops;
+use crate::failover::{IoGate, IoPermit};
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_initiator::multipath::{Multipath, Settings, Times, Way};
+use lunar_initiator::{Error, Kind, Lun, Url};
+use lunar_runtime::Buf;
+use lunar_target::Told;
+use lunar_wire::scsi::Sense;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Bytes of one read: what has come is sent on while the next is on its way.
+const STRIDE: usize = 256 << 10;
+/// So often every path is looked at.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// A logical unit of an upstream. Operations are of whole blocks: cores do not wait for one another to write parts
+/// of one.
+pub struct UpstreamLu {
+    id: u64,
+    urls: Vec<Url>,
+    settings: Settings,
+    context: Arc<LuContext>,
+    all_cores: Arc<AllCores>,
+    deferred: DeferredErrors,
+    /// A command that changes the medium was taken.
+    written: AtomicBool,
+}
+
+/// What each core that uses it has of it.
+type AllCores = Mutex<Vec<Arc<PerCoreUpstream>>>;
+
+/// What one core has of it.
+struct PerCoreUpstream {
+    core: String,
+    paths: Vec<Arc<UpstreamPath>>,
+    joined: Arc<Multipath>,
+    /// There was a path.
+    was_up: AtomicBool,
+    scsi_error: ReportedUpTo,
+}
+
+thread_local! {
+    /// The desks of this core, by remote.
+    static HERE: RefCell<HashMap<u64, Weak<PerCoreUpstream>>> = RefCell::default();
+}
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// One path of one core, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// Where it leads, without secrets.
+    pub url: String,
+    /// How it is; None while no core uses it.
+    pub state: Option<State>,
+    /// The core whose path it is, as its thread is called; None while no core uses it.
+    pub core: Option<String>,
+    /// Operations on it.
+    pub in_flight: usize,
+    /// Times that its session was made anew.
+    pub recoveries: u32,
+    /// Why it is not open.
+    pub obstacle: Option<String>,
+}
+
+impl PathStatus {
+    /// Of a path that nobody uses.
+    pub fn unused(url: impl Into<String>) -> PathStatus {
+        PathStatus { url: url.into(), state: None, core: None, in_flight: 0, recoveries: 0, obstacle: None }
+    }
+}
+
+fn lock(all_cores: &AllCores) -> MutexGuard<'_, Vec<Arc<PerCoreUpstream>>> {
+    all_cores.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl UpstreamLu {
+    /// A logical unit that was found. Nothing is opened yet, so it may be away; when it is there, it has to be the
+    /// one that was found, on every path and in every session.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when it is no block device; [`Kind::Identity`] when it is not the one that the
+    /// configuration asks for, or has several paths and no designator to see that they lead to the same.
+    pub fn open(
+        upstream: &Upstream,
+        target: &str,
+        lun: u16,
+        found: FoundLun,
+    ) -> Result<Arc<UpstreamLu>, Error> {
+        check(upstream, &found).map_err(|e| e.during(format!("LUN {lun} of {target}")))?;
+        let mut urls = upstream.session_urls()?;
+        // What has lasted so long on one path is not tried on another: hosts do not wait for it.
+        let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max();
+        let settings = Settings {
+            policy: upstream.policy,
+            check: CHECK,
+            queue: upstream.path_loss_timeout,
+            operation: longest.unwrap_or_default(),
+        };
+        Ok(Arc::new(UpstreamLu {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            urls,
+            settings,
+            context: Arc::new(LuContext::new(upstream, target, lun, found)),
+            all_cores: Arc::default(),
+            deferred: DeferredErrors::default(),
+            written: AtomicBool::new(false),
+        }))
+    }
+
+    /// How it is, over all cores and paths.
+    pub fn health(&self) -> Health {
+        self.context.monitor.now()
+    }
+
+    /// Changes of its health from now on; at most 64 wait.
+    pub fn watch(&self) -> flume::Receiver<Health> {
+        self.context.monitor.watch()
+    }
+
+    /// Told when it was reset, or may have been: a session that was made anew hears of it, too.
+    pub fn resets(&self) -> flume::Receiver<()> {
+        self.context.resets.1.clone()
+    }
+
+    /// It may have been reset while nobody listened here.
+    pub fn may_be_reset(&self) {
+        self.context.was_reset();
+    }
+
+    /// All paths of all cores; those of the configuration while no core uses it.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        let paths: Vec<PathStatus> =
+            lock(&self.all_cores).iter().flat_map(|per_core| per_core.paths()).collect();
+        if paths.is_empty() {
+            self.urls.iter().map(|url| PathStatus::unused(url.plain())).collect()
+        } else {
+            paths
+        }
+    }
+
+    /// Where the time of its commands has gone.
+    pub fn hops(&self) -> Hops {
+        let all = lock(&self.all_cores)
+            .iter()
+            .map(|per_core| per_core.joined.times())
+            .fold(Times::default(), Times::and);
+        Hops { queue: all.queue, upstream: all.service }
+    }
+
+    /// It in every session that is open: for what each nexus has to do for itself, such as registering a key.
+    pub fn luns(&self) -> Vec<Arc<Lun>> {
+        lock(&self.all_cores)
+            .iter()
+            .flat_map(|per_core| per_core.paths.iter().filter_map(|l| l.lun().cloned()))
+            .collect()
+    }
+
+    /// What lets commands through, in a failover pair.
+    pub fn gate(&self) -> Option<&Arc<IoGate>> {
+        self.context.gate.as_ref()
+    }
+
+    /// The ways to it: where, to which target, and the LUN there.
+    pub fn ways(&self) -> Vec<(Url, String, u16)> {
+        let target = |url: &Url| url.target.clone().unwrap_or_else(|| self.context.target.clone());
+        self.urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.context.lun))).collect()
+    }
+
+    /// What it has to be, on every way: its designators; none if it has none.
+    pub fn identity(&self) -> &[u8] {
+        &self.context.found.designators
+    }
+
+    /// What it is called, for people.
+    pub fn place(&self) -> String {
+        let LuContext { upstream, target, lun, .. } = &*self.context;
+        format!("LUN {lun} of {target} (upstream {upstream})")
+    }
+
+    /// The paths of this core, for a command that is let through.
+    async fn enter(&self) -> io::Result<(Option<IoPermit>, Arc<PerCoreUpstream>)> {
+        Ok((self.enter_gate()?, self.per_core().await?))
+    }
+
+    /// Lets a command through in a failover pair, for as long as what this gives lives.
+    pub(super) fn enter_gate(&self) -> io::Result<Option<IoPermit>> {
+        let standby = || io::Error::from(Told::from(Sense::NOT_READY_STANDBY));
+        self.gate().map(|gate| gate.enter().ok_or_else(standby)).transpose()
+    }
+
+    /// A command that changes the medium is about to go there.
+    pub(super) fn writes(&self) {
+        if !self.written.load(Relaxed) {
+            self.written.store(true, Relaxed);
+        }
+    }
+
+    /// Flushes, and tells what is lost: a session of another core may have heard of it.
+    async fn flush_on(&self, per_core: &PerCoreUpstream) -> io::Result<()> {
+        let flushed = per_core.joined.flush().await;
+        flushed.inspect_err(|e| self.deferred.add_failed(e, &per_core.scsi_error))?;
+        let all_cores = lock(&self.all_cores);
+        let heard = all_cores.iter().flat_map(|per_core| &per_core.paths).filter_map(|path| path.take_loss());
+        heard.for_each(|loss| self.deferred.add(loss));
+        self.deferred.untold(&per_core.scsi_error).map_or(Ok(()), |e| Err(e.into()))
+    }
+
+    /// The same error, carrying what a host is told of it. In a failover pair a conflict is not the host's: the other
+    /// router has taken over.
+    pub(super) fn with_scsi_error(&self, e: io::Error) -> io::Error {
+        let is_conflict = |e: &Error| e.kind == Kind::Reserved;
+        let conflict = Error::of(&e).is_some_and(is_conflict);
+        match self.gate() {
+            Some(gate) if conflict => {
+                gate.shut();
+                Told::from(Sense::NOT_READY_TRANSITION).into()
+            }
+            _ => with_scsi_error(e),
+        }
+    }
+
+    fn here(&self) -> Option<Arc<PerCoreUpstream>> {
+        HERE.with_borrow(|here| here.get(&self.id)?.upgrade())
+    }
+
+    /// The paths of this core.
+    async fn per_core(&self) -> io::Result<Arc<PerCoreUpstream>> {
+        match self.here() {
+            Some(per_core) => Ok(per_core),
+            // Boxed, so that what is there already carries none of it about.
+            None => Box::pin(self.settle()).await.map_err(|e| with_scsi_error(e.into())),
+        }
+    }
+
+    async fn settle(&self) -> Result<Arc<PerCoreUpstream>, Error> {
+        let begin = |url: &Url| UpstreamPath::begin(self.context.clone(), url.clone());
+        let paths: Vec<Arc<UpstreamPath>> = self.urls.iter().map(begin).collect();
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
+        let joined = Multipath::join(ways, self.settings).await?;
+        // Another operation may have been first, had it waited.
+        if let Some(per_core) = self.here() {
+            return Ok(per_core);
+        }
+        let core = std::thread::current().name().unwrap_or("a thread").to_owned();
+        let per_core = Arc::new(PerCoreUpstream {
+            core,
+            paths,
+            joined,
+            was_up: AtomicBool::new(false),
+            scsi_error: self.deferred.since_now(),
+        });
+        HERE.with_borrow_mut(|here| {
+            here.retain(|_, per_core| per_core.strong_count() > 0);
+            here.insert(self.id, Arc::downgrade(&per_core));
+        });
+        lock(&self.all_cores).push(per_core.clone());
+        let watched = (Arc::downgrade(&per_core), Arc::downgrade(&self.all_cores), self.context.clone());
+        lunar_runtime::spawn(attend(watched.0, watched.1, watched.2));
+        Ok(per_core)
+    }
+}
+
+fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
+    if found.block_size == 0 {
+        let what = format!("it has no blocks (device type {:02x}h)", found.kind);
+        return Err(Error::new(Kind::Invalid, what).with_hint("route it with mode = \"passthrough\""));
+    }
+    if upstream.urls.len() > 1 && found.designators.is_empty() {
+        let what = "without VPD page 83h it cannot be seen that its paths lead to the same logical unit";
+        return Err(Error::new(Kind::Identity, what).with_hint("leave one URL"));
+    }
+    let wanted = upstream.identity.as_deref();
+    if let Some(wanted) = wanted.filter(|wanted| !lunar_initiator::is_named(&found.designators, wanted)) {
+        let is = lunar_initiator::name_of(&found.designators).unwrap_or_else(|| "without designators".into());
+        return Err(Error::new(
+            Kind::Identity,
+            format!("it is {is}, and the configuration asks for {wanted}"),
+        ));
+    }
+    Ok(())
+}
+
+impl PerCoreUpstream {
+    fn paths(&self) -> impl Iterator<Item = PathStatus> {
+        self.paths.iter().zip(self.joined.paths()).map(|(path, (url, state, in_flight))| PathStatus {
+            url,
+            state: Some(state),
+            core: Some(self.core.clone()),
+            in_flight,
+            recoveries: path.lun().map_or(0, |lun| lun.session().facts().recoveries),
+            obstacle: path.obstacle().map(|e| e.what.clone()),
+        })
+    }
+
+    fn condition(&self) -> Condition {
+        let outage = self.joined.outage();
+        if outage.is_none() {
+            self.was_up.store(true, Relaxed);
+        }
+        Condition { outage, is_changed: self.joined.is_changed(), was_up: self.was_up.load(Relaxed) }
+    }
+}
+
+/// Tells of the health whenever paths of a core change, and when an outage has lasted too long.
+async fn attend(per_core: Weak<PerCoreUpstream>, all_cores: Weak<AllCores>, context: Arc<LuContext>) {
+    loop {
+        let (turn, left) = {
+            let (Some(per_core), Some(all_cores)) = (per_core.upgrade(), all_cores.upgrade()) else { return };
+            let turn = per_core.joined.turn();
+            update(&all_cores, &context);
+            let gone = per_core.joined.outage().map(|since| since.elapsed());
+            (
+                turn,
+                gone.filter(|gone| *gone < context.path_loss_timeout)
+                    .map(|gone| context.path_loss_timeout - gone),
+            )
+        };
+        match left {
+            // Either is a reason to look.
+            Some(left) => _ = compio::time::timeout(left, turn).await,
+            None => turn.await,
+        }
+    }
+}
+
+fn update(all_cores: &AllCores, context: &LuContext) {
+    let probe = || {
+        let all: Vec<Condition> = lock(all_cores).iter().map(|per_core| per_core.condition()).collect();
+        combined(&all, context.path_loss_timeout, Instant::now())
+    };
+    let Some(health) = context.monitor.update(probe) else { return };
+    let LuContext { router, upstream, target, lun, .. } = context;
+    match health {
+        Health::Up => tracing::info!(router, upstream, target, lun, "the upstream LUN is back"),
+        Health::Holding(_) => tracing::warn!(router, upstream, target, lun, "no path is left: commands wait"),
+        Health::Lost(_) => tracing::error!(router, upstream, target, lun, "no path came back: commands fail"),
+        Health::Changed => {
+            tracing::error!(router, upstream, target, lun, "every path leads elsewhere: commands fail");
+        }
+    }
+}
+
+impl Backend for UpstreamLu {
+    fn facts(&self) -> Facts {
+        self.context.facts()
+    }
+
+    fn refresh(&self) -> bool {
+        let all_cores = lock(&self.all_cores);
+        let paths = all_cores.iter().flat_map(|per_core| &per_core.paths);
+        paths
+            .filter_map(|path| path.learned())
+            .fold(false, |changed, facts| self.context.learn(facts) | changed)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let (_inside, per_core) = match self.enter().await {
+                Ok(entered) => entered,
+                Err(e) => return (Err(e), buf),
+            };
+            let (result, buf) = per_core.joined.read(offset, buf).await;
+            (result.map_err(|e| self.with_scsi_error(e)), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let (_inside, per_core) = match self.enter().await {
+                Ok(entered) => entered,
+                Err(e) => return (Err(e), buf),
+            };
+            self.writes();
+            let (result, buf) = per_core.joined.write(offset, buf, stable).await;
+            (result.map_err(|e| self.with_scsi_error(e)), buf)
+        })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        let queue = self.here()?.joined.clone().queue()?;
+        Some(Box::new(UpstreamQueue::new(self, queue)))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            if self.gate().is_some_and(|gate| !gate.is_open() && !gate.owes()) {
+                return Ok(());
+            }
+            let (_inside, per_core) = self.enter().await?;
+            self.flush_on(&per_core).await.map_err(|e| self.with_scsi_error(e))
+        })
+    }
+
+    fn is_unwritten(&self) -> bool {
+        !self.written.load(Relaxed)
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            let (_inside, per_core) = self.enter().await?;
+            self.writes();
+            per_core.joined.unmap(offset, len).await.map_err(|e| self.with_scsi_error(e))
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            let (_inside, per_core) = self.enter().await?;
+            self.writes();
+            per_core.joined.write_zeroes(offset, len, unmap).await.map_err(|e| self.with_scsi_error(e))
+        })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            let (_inside, per_core) = self.enter().await?;
+            per_core.joined.extent(offset, len).await.map_err(|e| self.with_scsi_error(e))
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            let (_inside, per_core) = self.enter().await?;
+            per_core.joined.extents(offset, len, most).await.map_err(|e| self.with_scsi_error(e))
+        })
+    }
+
+    fn stride(&self) -> Option<usize> {
+        Some(STRIDE)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let scsi_error = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        vec![
+            scsi_error("kind", "routed"),
+            scsi_error("router", &self.context.router),
+            scsi_error("upstream", &self.context.upstream),
+            scsi_error("target", &self.context.target),
+            scsi_error("lun", &self.context.lun.to_string()),
+        ]
+    }
+}

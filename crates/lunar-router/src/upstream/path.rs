@@ -1,0 +1,458 @@
+//! One path of one core to an upstream logical unit. It is opened as soon as possible; its session recovers by itself.
+
+use super::context::LuContext;
+use crate::identity_change;
+use crate::isids::{self, IsidLease, RouterIsids};
+use lunar_block::range::Ranges;
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_initiator::late::{self, OldPort};
+use lunar_initiator::multipath::{State, Way};
+use lunar_initiator::{Error, Event, Kind, LateWrites, Lun, Options, Session, Url};
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::lun::encode;
+use lunar_wire::scsi::Sense;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+/// Between the first two tries to open it; it grows.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Events that wait to be looked at.
+const EVENTS: usize = 64;
+
+/// A path.
+pub struct UpstreamPath {
+    context: Arc<LuContext>,
+    url: Url,
+    lun: OnceLock<Arc<Lun>>,
+    /// That of its session, where it is recorded.
+    isid: OnceLock<IsidLease>,
+    /// The user of its sessions, as it is recorded.
+    user: OnceLock<Option<String>>,
+    /// Why it is not open.
+    obstacle: Mutex<Option<Error>>,
+    /// It leads to another logical unit.
+    is_changed: AtomicBool,
+    /// What the logical unit is like has not been told.
+    is_new: AtomicBool,
+    tell: flume::Sender<Event>,
+    news: flume::Receiver<Event>,
+}
+
+/// The names of the logical unit and of a path to it in the record.
+struct Names {
+    unit: String,
+    path: String,
+    user: Option<String>,
+}
+
+impl Names {
+    fn way(&self) -> isids::PathKey<'_> {
+        isids::PathKey { unit: &self.unit, path: &self.path, user: self.user.as_deref() }
+    }
+}
+
+impl UpstreamPath {
+    /// A path that is opened from now on. To be called inside an event loop.
+    pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<UpstreamPath> {
+        let (tell, news) = flume::bounded(EVENTS);
+        let path = Arc::new(UpstreamPath {
+            context,
+            url,
+            lun: OnceLock::new(),
+            isid: OnceLock::new(),
+            user: OnceLock::new(),
+            obstacle: Mutex::default(),
+            is_changed: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
+            tell,
+            news,
+        });
+        lunar_runtime::spawn(keep(Arc::downgrade(&path)));
+        path
+    }
+
+    /// Where it leads, without secrets.
+    pub fn place(&self) -> String {
+        let context = &self.context;
+        let target = self.url.target.as_deref().unwrap_or(&context.target);
+        self.url.at(target, Some(self.number())).plain()
+    }
+
+    /// Its logical unit, once it is open.
+    pub fn lun(&self) -> Option<&Arc<Lun>> {
+        self.lun.get()
+    }
+
+    /// Why it is not open.
+    pub fn obstacle(&self) -> Option<Error> {
+        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the logical unit is like, if that is news.
+    pub fn learned(&self) -> Option<Facts> {
+        let lun = self.lun.get()?;
+        // Both have to be asked: each keeps its own mark.
+        let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
+        is_news.then(|| lun.facts())
+    }
+
+    async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
+        let options = self.url.options()?;
+        let url = self.found(&options).await?;
+        let target = url.target.as_deref().unwrap_or(&self.context.target);
+        self.user.get_or_init(|| isids::user(&options));
+        let is_recorded = options.isid.is_none();
+        let owes =
+            is_recorded && self.settle(&url.at(target, None), &options).await.map_err(|e| url.explain(e))?;
+        let isids = self.context.isids.as_ref().filter(|_| is_recorded);
+        let session = match isids {
+            Some(isids) => self.log_in(isids, &url, target, options).await,
+            None => Session::open(url.portal.clone(), target, options).await,
+        };
+        let session = session.map_err(|e| url.explain(e))?;
+        let events = session.events();
+        // In a failover pair a session carries nothing before it is registered, and may not even hear of the capacity.
+        let Some(gate) = &self.context.gate else {
+            return Ok((self.clean(&session, owes).await?, events));
+        };
+        let lun = encode(self.number());
+        gate.admit(&session, lun).await?;
+        match self.clean(&session, owes).await {
+            Ok(lun) => Ok((lun, events)),
+            Err(e) => {
+                gate.dismiss(&session, lun).await;
+                Err(e)
+            }
+        }
+    }
+
+    fn number(&self) -> u16 {
+        self.url.lun.unwrap_or(self.context.lun)
+    }
+
+    /// A session that is recorded before it sends anything.
+    async fn log_in(
+        &self,
+        isids: &Arc<RouterIsids>,
+        url: &Url,
+        target: &str,
+        mut options: Options,
+    ) -> Result<Session, Error> {
+        let names = self.names();
+        let way = names.way();
+        let isid = match self.isid.get() {
+            Some(lease) => lease.isid(),
+            None => {
+                let lease = isids.isid(way, &options.initiator).await;
+                self.isid.get_or_init(|| lease).isid()
+            }
+        };
+        let nexus = isids.nexus(isid);
+        options.isid = Some(isid);
+        options.watch = Some(nexus.clone());
+        let session = Session::open(url.portal.clone(), target, options).await;
+        match &session {
+            Ok(session) => {
+                nexus.is(session);
+                isids.is_at(way, isid, session).await;
+            }
+            Err(_) => isids.is_not_there(way, isid).await,
+        }
+        session
+    }
+
+    /// What the record calls it.
+    fn names(&self) -> Names {
+        let LuContext { router, upstream, target, lun, .. } = &*self.context;
+        let unit = format!("{router}/{upstream} {target} {lun} ");
+        let path = format!("{unit}{}", self.place());
+        Names { unit, path, user: self.user.get().cloned().flatten() }
+    }
+
+    /// Ends sessions that a router before this one left behind. True if the logical unit is to be reset over this path.
+    async fn settle(&self, url: &Url, options: &Options) -> Result<bool, Error> {
+        let Some(isids) = &self.context.isids else { return Ok(false) };
+        let names = self.names();
+        let way = names.way();
+        if options.late_writes == LateWrites::Risk {
+            return isids.forget(way).await.map(|()| false);
+        }
+        let log_in = async |old: &isids::OldSession| {
+            let port = OldPort { initiator: old.initiator.as_deref(), isid: old.isid };
+            late::replace(url, port).await
+        };
+        isids.settle(way, options.timeouts.fast_io_fail, log_in).await
+    }
+
+    /// The logical unit in this session, of which no old session has anything left.
+    async fn clean(&self, session: &Session, owes: bool) -> Result<Arc<Lun>, Error> {
+        let lun = self.recognised(session).await?;
+        if owes {
+            self.reset(&lun).await?;
+        }
+        Ok(lun)
+    }
+
+    /// Resets the logical unit: old sessions with it could not be replaced.
+    async fn reset(&self, lun: &Lun) -> Result<(), Error> {
+        let Some(isids) = &self.context.isids else { return Ok(()) };
+        let names = self.names();
+        let Some(turn) = isids.turn(names.way()).await else { return Ok(()) };
+        let why = "a router before this one may have left writes at another portal group";
+        if late::reset(lun.session(), lun.address(), why).await.is_some() {
+            turn.has_ended().await;
+            return Ok(());
+        }
+        turn.has_failed();
+        let what = "the storage may still carry out writes of a router before this one, and does not take LOGICAL UNIT RESET";
+        let hint = "let the other paths work, or set late_writes = \"risk\" at the upstream";
+        Err(Error::new(Kind::Lost, what).with_hint(hint))
+    }
+
+    async fn recognised(&self, session: &Session) -> Result<Arc<Lun>, Error> {
+        let lun = Lun::open(session, self.number()).await?;
+        self.context.recognise(&lun.properties().into())?;
+        Ok(lun)
+    }
+
+    /// The URL of the target: a portal is asked where it has it.
+    async fn found(&self, options: &Options) -> Result<Url, Error> {
+        if self.url.target.is_some() {
+            return Ok(self.url.clone());
+        }
+        let found = lunar_initiator::discover(self.url.portal.clone(), options).await?;
+        let target = &self.context.target;
+        let here = found.into_iter().find(|f| f.name == *target);
+        let missing = || Error::new(Kind::NotFound, format!("{} does not show us {target}", self.url.portal));
+        Ok(lunar_initiator::at(&self.url, here.ok_or_else(missing)?))
+    }
+
+    /// Takes note of a try that failed.
+    fn fail(&self, e: Error) {
+        let is_other = e.kind == Kind::Identity;
+        if is_other && !self.is_changed.load(Relaxed) {
+            self.context.log_change(&self.place(), &e.what);
+        }
+        self.is_changed.store(is_other, Relaxed);
+        let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
+        if obstacle.as_ref() != Some(&e) && !is_other {
+            tracing::warn!(path = self.place(), "the path cannot be opened yet: {e}");
+        }
+        *obstacle = Some(e);
+        drop(obstacle);
+        self.stir(Event::Connected);
+    }
+
+    fn take(&self, lun: Arc<Lun>) {
+        self.is_changed.store(false, Relaxed);
+        self.is_new.store(true, Relaxed);
+        *self.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // Nobody else opens it.
+        _ = self.lun.set(lun);
+        self.stir(Event::Connected);
+    }
+
+    /// A reason to look at the path.
+    fn stir(&self, event: Event) {
+        // Full: there are reasons enough.
+        _ = self.tell.try_send(event);
+    }
+
+    fn heed(&self, event: Event) {
+        let own = self.lun.get().map(|lun| lun.address());
+        match &event {
+            Event::Changed { lun, identity } if Some(*lun) == own => {
+                self.context.log_change(&self.place(), &identity_change::name(identity));
+            }
+            Event::Attention { sense, .. } if is_about_luns(sense) => {
+                _ = self.context.rediscover.notify(usize::MAX)
+            }
+            Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => {
+                self.context.was_reset()
+            }
+            _ => {}
+        }
+        self.stir(event);
+    }
+
+    /// Sees whether the logical unit is still what it was. Where it is another one, the session tells so.
+    async fn look_again(&self) {
+        if let Some(lun) = self.lun.get()
+            && let Err(e) = lun.read_again().await
+        {
+            tracing::debug!(path = self.place(), "it cannot be seen whether it is what it was: {e}");
+        }
+        self.stir(Event::Connected);
+    }
+
+    /// The error of an operation while it is not open.
+    fn closed(&self) -> io::Error {
+        self.not_open().into()
+    }
+
+    fn not_open(&self) -> Error {
+        let kind = if self.is_changed.load(Relaxed) { Kind::Identity } else { Kind::Unreachable };
+        Error::new(kind, "the path is not open")
+    }
+}
+
+pub fn is_about_luns(sense: &Sense) -> bool {
+    (sense.asc, sense.ascq) == (Sense::LUNS_CHANGED.asc, Sense::LUNS_CHANGED.ascq)
+}
+
+/// What is not flushed may be lost.
+fn is_reset(sense: &Sense) -> bool {
+    sense.asc == Sense::POWER_ON.asc
+}
+
+/// Opens a path, however long it takes, and hears of its events from then on.
+async fn keep(path: Weak<UpstreamPath>) {
+    let mut pause = FIRST_PAUSE;
+    let events = loop {
+        let Some(open) = path.upgrade() else { return };
+        match open.open().await {
+            Ok((lun, events)) => {
+                open.take(lun);
+                // A nexus that has just begun hears of the last reset, which is not news.
+                let reported =
+                    |event: &Event| matches!(event, Event::Attention { sense, .. } if is_reset(sense));
+                events.try_iter().filter(|event| !reported(event)).for_each(|event| open.heed(event));
+                break events;
+            }
+            Err(e) => open.fail(e),
+        }
+        drop(open);
+        compio::time::sleep(pause).await;
+        pause = (pause * 2).min(super::PAUSE);
+    };
+    loop {
+        let Some(recheck) = path.upgrade().map(|path| path.context.recheck.listen()) else { return };
+        let event = async { events.recv_async().await.map(Some) };
+        let event = lunar_runtime::either(event, async {
+            recheck.await;
+            Ok(None)
+        })
+        .await;
+        let Some(path) = path.upgrade() else { return };
+        match event {
+            Ok(Some(event)) => path.heed(event),
+            Ok(None) => path.look_again().await,
+            Err(_) => return,
+        }
+    }
+}
+
+impl Way for UpstreamPath {
+    fn name(&self) -> String {
+        self.place()
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        self.context.found.designators.clone()
+    }
+
+    fn share(&self, ranges: &Arc<Ranges>) {
+        if let Some(lun) = self.lun.get() {
+            Way::share(&**lun, ranges);
+        }
+    }
+
+    fn lun(&self) -> Option<&Lun> {
+        self.lun.get().map(|lun| &**lun)
+    }
+
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        match self.lun.get() {
+            Some(lun) => Way::compare_and_write(&**lun, offset, data),
+            None => Box::pin(async move { (Err(self.not_open()), data) }),
+        }
+    }
+
+    fn check(&self) -> Future<'_, State> {
+        let closed = if self.is_changed.load(Relaxed) { State::Changed } else { State::Down };
+        match self.lun.get() {
+            Some(lun) => lun.check(),
+            None => Box::pin(async move { closed }),
+        }
+    }
+
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        match self.lun.get() {
+            Some(lun) => lun.give_up_strays(),
+            None => Box::pin(async {}),
+        }
+    }
+
+    fn take_loss(&self) -> Option<Error> {
+        self.lun.get().and_then(|lun| lun.take_loss())
+    }
+
+    fn news(&self) -> flume::Receiver<Event> {
+        self.news.clone()
+    }
+}
+
+impl Backend for UpstreamPath {
+    fn facts(&self) -> Facts {
+        self.context.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        match self.lun.get() {
+            Some(lun) => lun.read(offset, buf),
+            None => Box::pin(async move { (Err(self.closed()), buf) }),
+        }
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        match self.lun.get() {
+            Some(lun) => lun.write(offset, buf, stable),
+            None => Box::pin(async move { (Err(self.closed()), buf) }),
+        }
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        self.lun.get()?.clone().queue()
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        match self.lun.get() {
+            Some(lun) => lun.flush(),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        match self.lun.get() {
+            Some(lun) => lun.unmap(offset, len),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        match self.lun.get() {
+            Some(lun) => lun.write_zeroes(offset, len, unmap),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        match self.lun.get() {
+            Some(lun) => lun.extent(offset, len),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        match self.lun.get() {
+            Some(lun) => lun.extents(offset, len, most),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.lun.get().map(|lun| lun.describe()).unwrap_or_default()
+    }
+}

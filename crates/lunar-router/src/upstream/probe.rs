@@ -1,0 +1,160 @@
+//! What an upstream has: targets, their LUNs, and what those are.
+
+use super::Upstream;
+use crate::loops::{self, LoopDetector, UpstreamTarget};
+use crate::{FoundLun, FoundTarget};
+use lunar_initiator::{Error, Kind, Options, Properties, Session, Url};
+use lunar_wire::iscsi::lun::decode;
+
+/// Looks what an upstream has: all targets of a portal, all LUNs of a target, or one LUN. A way that does not work
+/// is followed by the next; names are those that the first URL has.
+///
+/// # Errors
+/// Those of the last way, when none works; [`Kind::Identity`] when the LUN is not the one that is asked for.
+pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<FoundTarget>, Error> {
+    let mut last = Error::new(Kind::Invalid, format!("upstream {} has no URL", upstream.name));
+    // Behind a portal are all of its targets, each of which is seen here under its own name.
+    let keep_names = upstream.urls.iter().any(|url| url.target.is_none());
+    let loop_check = Check { loops, upstream: loops::name(&upstream.router, &upstream.name), keep_names };
+    for url in upstream.session_urls()? {
+        match through(&url, &loop_check).await {
+            Ok(found) => return expected(upstream, as_first(upstream, found)),
+            Err(e) => last = e.during(url.plain()),
+        }
+    }
+    Err(last)
+}
+
+/// Ways may lead to targets and LUNs of other names: the first is that by which it is known.
+fn as_first(upstream: &Upstream, mut found: Vec<FoundTarget>) -> Vec<FoundTarget> {
+    let Some(first) = upstream.urls.first() else { return found };
+    if let (Some(name), [target]) = (&first.target, &mut found[..]) {
+        target.name.clone_from(name);
+        if let (Some(lun), 1) = (first.lun, target.luns.len()) {
+            target.luns = std::mem::take(&mut target.luns).into_values().map(|one| (lun, one)).collect();
+        }
+    }
+    found
+}
+
+fn expected(upstream: &Upstream, found: Vec<FoundTarget>) -> Result<Vec<FoundTarget>, Error> {
+    let Some(wanted) = &upstream.identity else { return Ok(found) };
+    let mut luns = found.iter().flat_map(|target| target.luns.values());
+    let Some(other) = luns.find(|lun| !lunar_initiator::is_named(&lun.designators, wanted)) else {
+        return Ok(found);
+    };
+    let is = lunar_initiator::name_of(&other.designators).unwrap_or_else(|| "without designators".into());
+    Err(Error::new(Kind::Identity, format!("its LUN is {is}, and the configuration asks for {wanted}")))
+}
+
+/// Sees to it that a target does not lead back to who uses it.
+struct Check<'a> {
+    loops: &'a LoopDetector,
+    upstream: String,
+    keep_names: bool,
+}
+
+async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error> {
+    let options = url.options()?;
+    if url.target.is_some() {
+        return Ok(vec![target(url, options, check).await?]);
+    }
+    let mut all = Vec::new();
+    for found in lunar_initiator::discover(url.portal.clone(), &options).await? {
+        match target(&lunar_initiator::at(url, found), options.clone(), check).await {
+            Ok(found) => all.push(found),
+            // It is shown to us, but not for us; the others are.
+            Err(e)
+                if matches!(
+                    e.kind,
+                    Kind::Refused | Kind::Authentication | Kind::NotFound | Kind::Invalid
+                ) =>
+            {
+                tracing::warn!(portal = %url.portal, "a target is left out: {e}");
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(all)
+}
+
+async fn target(url: &Url, options: Options, check: &Check<'_>) -> Result<FoundTarget, Error> {
+    let name = url.target.clone().unwrap_or_default();
+    let there = UpstreamTarget { upstream: &check.upstream, target: &name, keeps_name: check.keep_names };
+    let session = checked(url, &options, check.loops, there).await?;
+    let luns = luns(&session, url.lun).await;
+    let window = session.window().unwrap_or(0);
+    // What was asked for is there: a target that does not answer the logout changes nothing.
+    _ = session.close().await;
+    Ok(FoundTarget { name, window, luns: luns?.into_iter().collect() })
+}
+
+/// A session with a target that does not lead back here.
+async fn checked(
+    url: &Url,
+    options: &Options,
+    loops: &LoopDetector,
+    there: UpstreamTarget<'_>,
+) -> Result<Session, Error> {
+    let open = || Session::open(url.portal.clone(), there.target, options.clone());
+    let session = match open().await {
+        Ok(session) => session,
+        Err(e) => {
+            loops.check_in_discovery(there, url.portal.clone(), options).await?;
+            return Err(url.explain(e));
+        }
+    };
+    match loops.check(there, &session).await {
+        Ok(()) => Ok(session),
+        Err(e) if matches!(e.kind, Kind::Refused | Kind::Lost | Kind::Closed | Kind::TimedOut) => {
+            // Targets that know no text requests, such as STGT and istgt, end the session of who asks, some after a Reject,
+            // and are there again at once. A router that went down is not.
+            _ = session.close().await;
+            let session = open().await?;
+            loops.is_no_router(there);
+            Ok(session)
+        }
+        Err(e) => {
+            // It is not used, whatever it says to that.
+            _ = session.close().await;
+            Err(e)
+        }
+    }
+}
+
+async fn luns(session: &Session, only: Option<u16>) -> Result<Vec<(u16, FoundLun)>, Error> {
+    if let Some(lun) = only {
+        return Ok(vec![(lun, lunar_initiator::inspect(session, lun).await?.into())]);
+    }
+    let mut found = Vec::new();
+    for lun in lunar_initiator::luns(session).await?.into_iter().filter_map(decode) {
+        match lunar_initiator::inspect(session, lun).await {
+            Ok(properties) => found.push((lun, properties.into())),
+            // It left while we looked.
+            Err(e) if e.kind == Kind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(found)
+}
+
+impl From<Properties> for FoundLun {
+    fn from(p: Properties) -> FoundLun {
+        FoundLun {
+            kind: p.device_type,
+            block_size: p.block_size,
+            physical_block_size: p.physical_block_size,
+            capacity: p.capacity(),
+            read_only: p.read_only,
+            removable: p.removable,
+            thin: p.thin,
+            serial: p.serial.unwrap_or_default(),
+            serial_as_told: p.serial_as_told,
+            naa: lunar_initiator::naa(&p.identity).unwrap_or_default().to_vec(),
+            vendor: p.vendor,
+            product: p.product,
+            revision: p.revision,
+            designators: p.identity,
+        }
+    }
+}

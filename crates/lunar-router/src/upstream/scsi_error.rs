@@ -1,0 +1,105 @@
+//! What the failure of an upstream is to a host.
+
+use lunar_initiator::{Error, Kind};
+use lunar_target::Told;
+use lunar_wire::scsi::{Sense, Status};
+use std::io;
+
+/// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED.
+pub const MANUAL_INTERVENTION: Sense = Sense::new(2, 0x04, 0x03);
+
+/// What a host gets for a failure without an answer of the logical unit.
+const WITHOUT_ANSWER: [(Kind, Sense); 13] = [
+    (Kind::Identity, MANUAL_INTERVENTION),
+    (Kind::UnknownHost, Sense::NOT_READY_TRANSITION),
+    (Kind::Unreachable, Sense::NOT_READY_TRANSITION),
+    (Kind::Refused, Sense::NOT_READY_TRANSITION),
+    (Kind::Authentication, Sense::NOT_READY_TRANSITION),
+    (Kind::NotFound, Sense::NOT_READY_TRANSITION),
+    (Kind::TimedOut, Sense::NOT_READY_TRANSITION),
+    (Kind::Lost, Sense::NOT_READY_TRANSITION),
+    (Kind::Protocol, Sense::NOT_READY_TRANSITION),
+    (Kind::Closed, Sense::NOT_READY_TRANSITION),
+    // What we asked for cannot be, or fewer bytes came than we asked for.
+    (Kind::Invalid, Sense::INTERNAL_FAILURE),
+    (Kind::Scsi, Sense::INTERNAL_FAILURE),
+    (Kind::Reserved, Sense::INTERNAL_FAILURE),
+];
+
+/// The statuses that are passed on.
+const STATUSES: [Status; 5] =
+    [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive, Status::TaskAborted];
+
+/// What the logical unit has answered is passed on as it is; for the rest stands a condition of this target.
+pub fn scsi_error(e: &Error) -> Told {
+    if let Some(sense) = e.sense {
+        return sense.into();
+    }
+    let answered = |status: &&Status| e.status == Some(**status as u8);
+    if let Some(status) = STATUSES.iter().find(answered) {
+        return Told { status: *status, sense: None };
+    }
+    let row = WITHOUT_ANSWER.iter().find(|(kind, _)| *kind == e.kind);
+    row.map_or(Sense::INTERNAL_FAILURE, |(_, sense)| *sense).into()
+}
+
+/// The same error, carrying what a host is told of it, if it is one of the initiator.
+pub fn with_scsi_error(e: io::Error) -> io::Error {
+    let Some(scsi_error) = Error::of(&e).map(scsi_error) else { return e };
+    tracing::debug!("{scsi_error}: {e}");
+    scsi_error.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sense_of(e: Error) -> Option<Sense> {
+        Told::of(&with_scsi_error(e.into())).expect("told").sense
+    }
+
+    #[test]
+    fn sense_is_passed_on_with_its_address() {
+        let sense = Sense { key: 3, asc: 0x11, ascq: 1, ..Sense::READ_ERROR }.at(4711);
+        let answered = Error::new(Kind::Scsi, "a scratch").with_status(2).with_sense(Some(sense));
+        assert_eq!(sense_of(answered), Some(sense));
+        // It stayed so until the initiator gave it up.
+        let busy = Error::new(Kind::TimedOut, "it stays").with_status(2);
+        let becoming = Sense::new(2, 0x04, 0x01);
+        assert_eq!(sense_of(busy.with_sense(Some(becoming))), Some(becoming));
+    }
+
+    #[test]
+    fn a_status_that_stays_is_passed_on() {
+        for (kind, status) in [
+            (Kind::TimedOut, Status::Busy),
+            (Kind::TimedOut, Status::TaskSetFull),
+            (Kind::Reserved, Status::ReservationConflict),
+            (Kind::Scsi, Status::TaskAborted),
+        ] {
+            let e = with_scsi_error(Error::new(kind, "answered").with_status(status as u8).into());
+            assert_eq!(Told::of(&e), Some(Told { status, sense: None }), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_had_no_answer_may_be_tried_again_and_what_is_another_disk_may_not() {
+        for kind in [Kind::Lost, Kind::TimedOut, Kind::Unreachable, Kind::Refused, Kind::Protocol] {
+            assert_eq!(
+                sense_of(Error::new(kind, "no answer")),
+                Some(Sense::NOT_READY_TRANSITION),
+                "{kind:?}"
+            );
+        }
+        assert_eq!(sense_of(Error::new(Kind::Identity, "another")), Some(MANUAL_INTERVENTION));
+        assert_eq!(sense_of(Error::new(Kind::Scsi, "half of it came")), Some(Sense::INTERNAL_FAILURE));
+        let none = Error::new(Kind::Scsi, "CHECK CONDITION without sense data").with_status(2);
+        assert_eq!(sense_of(none), Some(Sense::INTERNAL_FAILURE));
+    }
+
+    #[test]
+    fn an_error_of_the_operating_system_stays_what_it_is() {
+        let e = with_scsi_error(io::ErrorKind::StorageFull.into());
+        assert_eq!((e.kind(), Told::of(&e)), (io::ErrorKind::StorageFull, None));
+    }
+}
