@@ -1,5 +1,8 @@
 //! What went wrong before there was anything to measure.
 
+use lunar_proto::duration::Unfit;
+use lunar_runtime::CoreSelectionError;
+
 /// What kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -10,7 +13,7 @@ pub enum Kind {
     /// A target cannot be opened, with the initiator's reason if it was that.
     Target(Option<lunar_initiator::Kind>),
     /// A file, a device or an NBD export cannot be opened, for this cause.
-    Medium(lunar_server::Cause),
+    Medium(std::io::ErrorKind),
     /// The operating system refused something.
     System,
 }
@@ -32,9 +35,16 @@ impl Error {
     pub fn new(kind: Kind, what: impl Into<String>, hint: impl Into<String>) -> Error {
         Error { kind, what: what.into(), hint: hint.into() }
     }
+}
 
-    /// What is wrong with something that was asked for.
-    pub(crate) fn invalid(problem: lunar_server::Problem) -> Error {
-        Error::new(Kind::Invalid, problem.what, problem.hint.unwrap_or_default())
+impl From<Unfit> for Error {
+    fn from(e: Unfit) -> Error {
+        Error::new(Kind::Invalid, e.what, e.hint)
+    }
+}
+
+impl From<CoreSelectionError> for Error {
+    fn from(e: CoreSelectionError) -> Error {
+        Error::new(Kind::Invalid, e.what, e.hint)
     }
 }

@@ -37,7 +37,7 @@ pub fn of_run(run: &Run) -> String {
     for target in &run.targets {
         let carrier = target.facts.iter().find(|(name, _)| name == TRANSPORT);
         let carrier = carrier.map(|(_, carrier)| format!(", {carrier}")).unwrap_or_default();
-        let size = lunar_server::config::show_size(target.capacity);
+        let size = lunar_proto::size::show(target.capacity);
         let _ = writeln!(text, "{} ({size}{carrier})", target.name);
     }
     let head = ["", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "p99.9", "max"].map(String::from).to_vec();

@@ -6,8 +6,8 @@ use crate::verify::Ledger;
 use crate::{Error, Kind, cpu};
 use lunar_block::{Backend, Spec, nbd};
 use lunar_initiator::{Lun, Url};
-use lunar_runtime::Cores;
-use lunar_server::config::{self, Cores as Chosen};
+use lunar_proto::size;
+use lunar_runtime::{CoreSelection, Cores};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub struct Opening {
     /// Sessions with each target. Local disks are opened once, for all.
     pub sessions: usize,
     /// The cores to run on; sessions take turns.
-    pub cores: Chosen,
+    pub cores: CoreSelection,
     /// Pass the page cache of this host by. Files and block devices.
     pub direct: bool,
     /// It will be written.
@@ -62,7 +62,7 @@ impl Default for Opening {
     fn default() -> Opening {
         Opening {
             sessions: 1,
-            cores: Chosen::All,
+            cores: CoreSelection::All,
             direct: false,
             write: false,
             destroy: false,
@@ -100,13 +100,10 @@ impl Target {
     /// # Errors
     /// When it cannot be understood.
     pub fn parse(text: &str) -> Result<Target, Error> {
-        let sized = |size: &str| {
-            let named =
-                |e: lunar_server::Problem| lunar_server::Problem { what: format!("{text}: {}", e.what), ..e };
-            match size {
-                "" => Ok(USUAL_SIZE),
-                size => config::read_size(size).map_err(|e| Error::invalid(named(e))),
-            }
+        let sized = |size: &str| match size {
+            "" => Ok(USUAL_SIZE),
+            size => size::parse(size)
+                .map_err(|e| Error::new(Kind::Invalid, format!("{text}: {}", e.what), e.hint)),
         };
         Ok(match text.split_once(':') {
             Some(("null", size)) => Target::Null(sized(size)?),
@@ -146,7 +143,7 @@ impl Rig {
     /// # Errors
     /// When one cannot be opened, or holds data that must not be destroyed.
     pub fn open(targets: &[Target], opening: &Opening) -> Result<Rig, Error> {
-        let cpus = opening.cores.usable().map_err(Error::invalid)?;
+        let cpus = opening.cores.usable()?;
         if let Some(pid) = opening.target_pid {
             cpu::of(pid)?;
         }
@@ -318,7 +315,7 @@ fn system(what: &str, e: &std::io::Error) -> Error {
 }
 
 fn not_open(e: lunar_block::OpenError) -> Error {
-    let kind = Kind::Medium(lunar_server::Cause::of(e.kind));
+    let kind = Kind::Medium(e.kind);
     Error::new(kind, format!("{}: {}", e.subject, e.what), e.hint)
 }
 
@@ -357,8 +354,6 @@ fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
         // There are no keys: what stands for them in a session says nothing.
         return facts;
     }
-    let parameters = lunar_server::admin::Parameters::from(&session.parameters).to_string();
-    let told = parameters.lines().filter_map(|line| line.split_once('='));
-    facts.extend(told.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    facts.extend(session.parameters.listing().into_iter().map(|(key, value)| (key.to_owned(), value)));
     facts
 }

@@ -129,7 +129,7 @@ pub fn large() -> Document {
     let mut rows = Vec::new();
     for (n, (write, read)) in PUBLISHED.into_iter().enumerate() {
         let bytes = 4096u64 << n;
-        let name = lunar_server::config::show_size(bytes);
+        let name = lunar_proto::size::show(bytes);
         let rate = |peak: f64, begin: f64| 1e6 / (1.0 / peak + 1.0 / (begin * bytes as f64 / 4096.0));
         let (writes, reads) = (rate(1900.0, 160.0), rate(2600.0, 260.0));
         document.runs.push(run(&format!("{name} write"), bytes, false, writes, 0.08));

@@ -2,7 +2,9 @@
 
 use crate::job::{Fill, Order, Pace, Way, Weighted};
 use crate::{Error, Kind};
-use lunar_server::config::{Cores, read_size};
+use lunar_proto::nearest::nearest;
+use lunar_proto::size;
+use lunar_runtime::CoreSelection;
 
 /// What may stand after `--rw`: word, order is sequential, way. A mix has the share that is asked for besides.
 const RW: [(&str, bool, Way); 9] = [
@@ -43,7 +45,7 @@ pub fn is_rw(word: &str) -> bool {
 
 /// The word of [`rw`] that was meant, if one is near.
 pub fn near_rw(word: &str) -> Option<&'static str> {
-    lunar_server::nearest(word, RW.iter().map(|row| row.0))
+    nearest(word, RW.iter().map(|row| row.0))
 }
 
 /// The word for an order and a way.
@@ -56,7 +58,7 @@ pub fn of_rw(order: Order, way: Way) -> &'static str {
 
 /// A size in bytes that a command can have.
 fn length(text: &str) -> Result<u32, Error> {
-    let bytes = read_size(text).map_err(Error::invalid)?;
+    let bytes = size::parse(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if bytes > 0 && bytes <= 1 << 30 => Ok(bytes),
         _ => invalid(format!("commands cannot have {text} bytes"), "from 1 byte to 1G"),
@@ -64,12 +66,12 @@ fn length(text: &str) -> Result<u32, Error> {
 }
 
 /// Cores as `--cores` reads them; None for all.
-pub fn of_cores(cores: &Cores) -> Option<String> {
+pub fn of_cores(cores: &CoreSelection) -> Option<String> {
     match cores {
-        Cores::All => None,
-        Cores::Count(count) => Some(count.to_string()),
+        CoreSelection::All => None,
+        CoreSelection::Count(count) => Some(count.to_string()),
         // One number would be how many.
-        Cores::List(list) => Some(list.iter().map(|core| format!("{core},")).collect()),
+        CoreSelection::List(list) => Some(list.iter().map(|core| format!("{core},")).collect()),
     }
 }
 
@@ -222,9 +224,9 @@ mod tests {
     #[test]
     fn cores_are_told_as_they_are_asked_for() {
         for text in ["2", "0,", "0,2,3,"] {
-            assert_eq!(of_cores(&Cores::parse(text).unwrap()).as_deref(), Some(text));
+            assert_eq!(of_cores(&CoreSelection::parse(text).unwrap()).as_deref(), Some(text));
         }
-        assert_eq!(of_cores(&Cores::All), None);
+        assert_eq!(of_cores(&CoreSelection::All), None);
     }
 
     #[test]

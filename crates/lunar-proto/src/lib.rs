@@ -14,6 +14,7 @@ pub mod nbd;
 pub mod nearest;
 pub mod parameters;
 pub mod percent;
+pub mod size;
 pub mod text;
 pub mod transfer;
 pub mod window;

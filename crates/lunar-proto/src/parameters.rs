@@ -66,6 +66,46 @@ pub struct Parameters {
     pub tagged_buffer_for_solicited_data_only: bool,
 }
 
+impl Parameters {
+    /// Keys and values as logins and `lunar sessions` write them; those of iSER only where RDMAExtensions is Yes.
+    pub fn listing(&self) -> Vec<(&'static str, String)> {
+        let yes = |flag: bool| String::from(if flag { "Yes" } else { "No" });
+        let digest = |on: bool| String::from(if on { "CRC32C" } else { "None" });
+        let mut listing = vec![
+            ("InitialR2T", yes(self.initial_r2t)),
+            ("ImmediateData", yes(self.immediate_data)),
+            ("MaxConnections", self.max_connections.to_string()),
+            ("MaxRecvDataSegmentLength", self.max_recv_data_segment_length.to_string()),
+            ("MaxXmitDataSegmentLength", self.max_xmit_data_segment_length.to_string()),
+            ("MaxBurstLength", self.max_burst_length.to_string()),
+            ("FirstBurstLength", self.first_burst_length.to_string()),
+            ("DefaultTime2Wait", self.default_time2wait.to_string()),
+            ("DefaultTime2Retain", self.default_time2retain.to_string()),
+            ("MaxOutstandingR2T", self.max_outstanding_r2t.to_string()),
+            ("DataPDUInOrder", yes(self.data_pdu_in_order)),
+            ("DataSequenceInOrder", yes(self.data_sequence_in_order)),
+            ("ErrorRecoveryLevel", self.error_recovery_level.to_string()),
+            ("HeaderDigest", digest(self.header_digest)),
+            ("DataDigest", digest(self.data_digest)),
+            // RFC 7143 section 13.25 made markers obsolete: they are always refused.
+            ("OFMarker", yes(false)),
+            ("IFMarker", yes(false)),
+            ("OFMarkInt", "Reject".into()),
+            ("IFMarkInt", "Reject".into()),
+        ];
+        if self.rdma_extensions {
+            let solicited_only = self.tagged_buffer_for_solicited_data_only;
+            listing.extend([
+                ("RDMAExtensions", yes(true)),
+                ("TargetRecvDataSegmentLength", self.target_recv_data_segment_length.to_string()),
+                ("InitiatorRecvDataSegmentLength", self.initiator_recv_data_segment_length.to_string()),
+                ("TaggedBufferForSolicitedDataOnly", yes(solicited_only)),
+            ]);
+        }
+        listing
+    }
+}
+
 impl Default for Parameters {
     fn default() -> Self {
         Parameters {

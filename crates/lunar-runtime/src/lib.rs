@@ -4,6 +4,7 @@
 //! how much of it is valid, and a poll that stays is an operation of its own.
 
 pub mod buf;
+mod core_selection;
 pub mod cores;
 pub mod descriptors;
 pub mod host;
@@ -24,6 +25,7 @@ mod timer;
 mod watch;
 
 pub use buf::Buf;
+pub use core_selection::{CoreSelection, CoreSelectionError};
 pub use cores::{Cores, spawn};
 pub use pool::Pool;
 pub use pump::{SendPump, SendSide};

@@ -179,7 +179,7 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
 }
 
 fn memory_size(text: &str, size: &str) -> Result<u64, Wrong> {
-    match config::size(size)? {
+    match lunar_proto::size::parse(size)? {
         0..4096 => wrong(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
         size => Ok(size),
     }

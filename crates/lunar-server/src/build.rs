@@ -17,12 +17,13 @@ pub(crate) use remedy::cannot_open;
 use settings::passing;
 pub(crate) use settings::settings;
 
-use crate::config::{Config, Lun, Share, Source, show_size};
+use crate::config::{Config, Lun, Share, Source};
 use crate::{Cause, Problem, folders, identity, io_text};
 use hold::{Hold, Holds};
 use kept::Kept;
 use lunar_block::filter::Rate;
 use lunar_block::{Backend, Spec};
+use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
 use lunar_scsi::{Lu, Passes, Settings};
@@ -479,7 +480,7 @@ fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Problem> {
 fn would_forget(open: &Lun, lun: &Lun) -> Option<Problem> {
     match (&open.source, &lun.source) {
         (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Problem::new(
-            format!("its memory has {} and would lose its data for {}", show_size(*old), show_size(*new)),
+            format!("its memory has {} and would lose its data for {}", size::show(*old), size::show(*new)),
             "leave the size as it was; a restart begins with an empty one",
         )),
         _ => None,
@@ -603,7 +604,7 @@ pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
     if let Source::File { path, size: Some(wanted) } = &lun.source
         && capacity != *wanted
     {
-        let (found, wanted, path) = (show_size(capacity), show_size(*wanted), path.display());
+        let (found, wanted, path) = (size::show(capacity), size::show(*wanted), path.display());
         notes.push(format!("{path} is there and keeps its {found}; the size asked for is {wanted}"));
     }
     notes

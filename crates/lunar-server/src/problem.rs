@@ -1,6 +1,8 @@
 //! What is wrong with a configuration, told so that it can be put right.
 
+use lunar_proto::duration::Unfit;
 pub(crate) use lunar_proto::nearest::nearest;
+use lunar_runtime::CoreSelectionError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::ErrorKind;
@@ -101,6 +103,18 @@ impl Problem {
 
 impl std::error::Error for Problem {}
 
+impl From<Unfit> for Problem {
+    fn from(e: Unfit) -> Problem {
+        Problem::new(e.what, e.hint)
+    }
+}
+
+impl From<CoreSelectionError> for Problem {
+    fn from(e: CoreSelectionError) -> Problem {
+        Problem::new(e.what, e.hint).because(Cause::of(e.kind))
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
@@ -123,6 +137,18 @@ impl fmt::Display for Problem {
 pub(crate) struct Wrong {
     pub(crate) what: String,
     pub(crate) hint: String,
+}
+
+impl From<Unfit> for Wrong {
+    fn from(e: Unfit) -> Wrong {
+        Wrong { what: e.what, hint: e.hint }
+    }
+}
+
+impl From<CoreSelectionError> for Wrong {
+    fn from(e: CoreSelectionError) -> Wrong {
+        Wrong { what: e.what, hint: e.hint }
+    }
 }
 
 /// Makes the `Err` of a value that is wrong.

@@ -24,7 +24,7 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
 fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let mut found = lunar_server::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
-    found.problems.extend(config.server.cores.usable().err());
+    found.problems.extend(config.server.cores.usable().err().map(Problem::from));
     for (portal, e) in lunar_target::cannot_bind(&config.portal_groups) {
         let problem = cannot_serve(&e);
         match problem.cause {

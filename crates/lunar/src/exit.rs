@@ -169,7 +169,7 @@ impl From<lunar_bench::Error> for Failure {
             lunar_bench::Kind::Invalid => Exit::Invalid,
             lunar_bench::Kind::HoldsData => Exit::Exists,
             lunar_bench::Kind::Target(Some(kind)) => of(kind).0,
-            lunar_bench::Kind::Medium(cause) => of_cause(cause),
+            lunar_bench::Kind::Medium(kind) => of_cause(Cause::of(kind)),
             lunar_bench::Kind::Target(None) | lunar_bench::Kind::System => Exit::General,
         };
         Failure::new(exit, e.what, e.hint)

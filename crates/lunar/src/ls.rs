@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::say;
 use clap::Args;
 use lunar_initiator::{Error, Options, Session, Url};
-use lunar_server::config::show_size;
+use lunar_proto::size;
 use lunar_wire::iscsi::lun::decode;
 use serde::Serialize;
 use std::fmt::Write;
@@ -217,7 +217,7 @@ fn text(target: &Target) -> String {
 fn line(lun: &Lun) -> String {
     let mut parts = vec![lun.kind.to_owned()];
     if lun.capacity_bytes > 0 {
-        parts.push(show_size(lun.capacity_bytes));
+        parts.push(size::show(lun.capacity_bytes));
     }
     parts.push(format!("{} {}", lun.vendor, lun.product));
     parts.extend(lun.identity.clone());

@@ -12,8 +12,9 @@ use change::Trial;
 use lunar_router::isids;
 use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
+use lunar_runtime::CoreSelection;
 use lunar_server::admin::{Admin, Request, Response, Running};
-use lunar_server::config::{self, Config, Cores};
+use lunar_server::config::{self, Config};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, Cause, Place, Problem, Units, folders};
 use lunar_target::setup::Setup;
@@ -168,10 +169,10 @@ impl<S: Server> Service<S> {
         };
         config::exposed(&config).iter().for_each(|line| tracing::warn!("{line}"));
         let cores = match &args.cores {
-            Some(text) => Cores::parse(text).map_err(|problem| vec![of_argument("--cores", problem)])?,
+            Some(text) => CoreSelection::parse(text).map_err(|e| vec![of_argument("--cores", e.into())])?,
             None => config.server.cores.clone(),
         };
-        let cores = cores.usable().map_err(|problem| match &args.cores {
+        let cores = cores.usable().map_err(Problem::from).map_err(|problem| match &args.cores {
             Some(_) => vec![of_argument("--cores", problem)],
             None => vec![problem],
         })?;

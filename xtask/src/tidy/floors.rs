@@ -3,14 +3,15 @@
 use super::Finding;
 use super::project::File;
 use super::source::code_only;
+use std::collections::BTreeMap;
 
-/// A crate of the product and the crates of the product that it may use.
+/// A crate of the product and the crates of the product that it may link, directly or through others.
 const FLOORS: [(&str, &[&str]); 13] = [
     ("lunar-wire", &[]),
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
     ("lunar-runtime", &["lunar-wire"]),
-    ("lunar-block", &["lunar-runtime", "lunar-proto"]),
+    ("lunar-block", &["lunar-wire", "lunar-proto", "lunar-runtime"]),
     ("lunar-rdma", &["lunar-wire", "lunar-runtime"]),
     (
         "lunar-target",
@@ -26,6 +27,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "lunar-scsi",
             "lunar-runtime",
             "lunar-block",
+            "lunar-rdma",
             "lunar-target",
             "lunar-initiator",
         ],
@@ -38,6 +40,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "lunar-scsi",
             "lunar-runtime",
             "lunar-block",
+            "lunar-rdma",
             "lunar-target",
             "lunar-initiator",
             "lunar-router",
@@ -45,15 +48,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ),
     (
         "lunar-bench",
-        &[
-            "lunar-wire",
-            "lunar-proto",
-            "lunar-runtime",
-            "lunar-block",
-            "lunar-rdma",
-            "lunar-initiator",
-            "lunar-server",
-        ],
+        &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block", "lunar-rdma", "lunar-initiator"],
     ),
     (
         "lunar",
@@ -87,11 +82,29 @@ const FORBID: &str = "#![forbid(unsafe_code)]";
 
 /// Checks the manifests of all crates and their roots.
 pub fn check(files: &[File]) -> Vec<Finding> {
-    let manifests = files.iter().filter(|file| file.path.ends_with("Cargo.toml"));
-    manifests.flat_map(|manifest| package(manifest, files)).collect()
+    let manifests: Vec<&File> = files.iter().filter(|file| file.path.ends_with("Cargo.toml")).collect();
+    let links = manifests.iter().filter_map(|manifest| links(manifest)).collect();
+    manifests.iter().flat_map(|manifest| package(manifest, &links, files)).collect()
 }
 
-fn package(manifest: &File, files: &[File]) -> Vec<Finding> {
+/// For each crate of the product, the crates of the product in its manifest.
+type Links = BTreeMap<String, Vec<String>>;
+
+/// The name of a crate of the product, from the path of its manifest.
+fn crate_name(manifest: &File) -> Option<&str> {
+    manifest.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")
+}
+
+fn links(manifest: &File) -> Option<(String, Vec<String>)> {
+    let table = manifest.text.parse::<toml::Table>().ok()?;
+    let sections =
+        ["dependencies", "build-dependencies"].into_iter().filter_map(|key| table.get(key)?.as_table());
+    let is_floor = |dependency: &&String| FLOORS.iter().any(|(floor, _)| floor == dependency);
+    let linked = sections.flat_map(|section| section.keys()).filter(is_floor).cloned().collect();
+    Some((crate_name(manifest)?.to_owned(), linked))
+}
+
+fn package(manifest: &File, links: &Links, files: &[File]) -> Vec<Finding> {
     let Ok(table) = manifest.text.parse::<toml::Table>() else {
         return vec![Finding::new(&manifest.path, 1, "not TOML", "mend it")];
     };
@@ -100,31 +113,44 @@ fn package(manifest: &File, files: &[File]) -> Vec<Finding> {
     }
     let folder = manifest.path.trim_end_matches("Cargo.toml").trim_end_matches('/');
     let mut findings = roots(&table, folder, files);
-    if let Some(name) = folder.strip_prefix("crates/") {
-        findings.extend(dependencies(manifest, &table, name));
+    if let Some(name) = crate_name(manifest) {
+        findings.extend(dependencies(manifest, links, name));
     }
     findings
 }
 
-/// What stands in the manifest and not in the table.
-fn dependencies(manifest: &File, table: &toml::Table, name: &str) -> Vec<Finding> {
+/// The crates that a crate links and its row does not allow.
+fn dependencies(manifest: &File, links: &Links, name: &str) -> Vec<Finding> {
     let Some((_, allowed)) = FLOORS.iter().find(|(floor, _)| *floor == name) else {
-        let what = format!("crate {name} stands on no floor");
+        let what = format!("crate {name} has no floor");
         return vec![Finding::new(&manifest.path, 1, what, "give it a row in xtask/src/tidy/floors.rs")];
     };
-    let is_floor = |dependency: &&String| FLOORS.iter().any(|(floor, _)| floor == dependency);
-    let used =
-        ["dependencies", "build-dependencies"].into_iter().filter_map(|key| table.get(key)?.as_table());
-    let wrong =
-        used.flat_map(|used| used.keys()).filter(is_floor).filter(|dep| !allowed.contains(&dep.as_str()));
+    let wrong = closure(links, name).into_iter().filter(|(linked, _)| !allowed.contains(&linked.as_str()));
     wrong
-        .map(|dependency| {
-            let line = manifest.text.lines().position(|line| line.starts_with(dependency.as_str()));
-            let what = format!("{name} may not use {dependency}");
+        .map(|(linked, direct)| {
+            let line = manifest.text.lines().position(|line| line.starts_with(direct.as_str()));
+            let through = if linked == direct { String::new() } else { format!(" through {direct}") };
+            let what = format!("{name} may not link {linked}{through}");
             let line = line.map_or(1, |n| n + 1);
             Finding::new(&manifest.path, line, what, "arrows point down only: move the code, not the arrow")
         })
         .collect()
+}
+
+/// Every crate that a crate links, each with the direct dependency that leads to it.
+fn closure(links: &Links, name: &str) -> BTreeMap<String, String> {
+    let direct = links.get(name).map(Vec::as_slice).unwrap_or_default();
+    let mut found: BTreeMap<String, String> = direct.iter().map(|one| (one.clone(), one.clone())).collect();
+    let mut open: Vec<(String, String)> = found.clone().into_iter().collect();
+    while let Some((linked, direct)) = open.pop() {
+        for next in links.get(&linked).into_iter().flatten() {
+            if !found.contains_key(next) {
+                found.insert(next.clone(), direct.clone());
+                open.push((next.clone(), direct.clone()));
+            }
+        }
+    }
+    found
 }
 
 /// The roots of a package that do not forbid `unsafe`.
@@ -162,19 +188,44 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_upwards_is_found() {
+    fn direct_dependency_upwards_is_reported() {
         assert_eq!(whats(&[manifest("crates/lunar-proto", "lunar-wire")]), []);
         assert_eq!(whats(&[manifest("crates/lunar-proto", "anyhow")]), []);
         let up = [manifest("crates/lunar-proto", "lunar-runtime")];
-        assert_eq!(whats(&up), [(4, "proto may not use net".to_string())]);
+        assert_eq!(whats(&up), [(4, "lunar-proto may not link lunar-runtime".to_string())]);
         assert_eq!(
             whats(&[manifest("crates/stray", "lunar-wire")]),
-            [(1, "crate stray stands on no floor".to_string())]
+            [(1, "crate stray has no floor".to_string())]
         );
     }
 
     #[test]
-    fn a_root_without_forbid_is_found_and_net_may_be_one() {
+    fn dependency_upwards_through_another_crate_is_reported() {
+        let files = [
+            manifest("crates/lunar-bench", "lunar-initiator"),
+            manifest("crates/lunar-initiator", "lunar-block"),
+            manifest("crates/lunar-block", "lunar-scsi"),
+        ];
+        let through = |name: &str, direct: &str| (4, format!("{name} may not link lunar-scsi{direct}"));
+        assert_eq!(
+            whats(&files),
+            [
+                through("lunar-bench", " through lunar-initiator"),
+                through("lunar-initiator", " through lunar-block"),
+                through("lunar-block", ""),
+            ]
+        );
+    }
+
+    #[test]
+    fn dependency_cycle_ends_the_walk() {
+        let files =
+            [manifest("crates/lunar-proto", "lunar-wire"), manifest("crates/lunar-wire", "lunar-proto")];
+        assert_eq!(whats(&files).len(), 3, "{:?}", whats(&files));
+    }
+
+    #[test]
+    fn root_without_forbid_is_reported_unless_allowed() {
         let root = |folder: &str, text: &str| {
             [manifest(folder, "anyhow"), file(&format!("{folder}/src/lib.rs"), text)]
         };

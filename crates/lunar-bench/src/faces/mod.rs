@@ -21,7 +21,7 @@ pub mod sgp_dd;
 use crate::Document;
 use crate::{Error, Kind, Watch};
 use lunar_block::Future;
-use lunar_server::config::Cores;
+use lunar_runtime::CoreSelection;
 use std::io::{self, Write};
 
 /// What a face is run with.
@@ -38,9 +38,9 @@ fn refused(what: impl Into<String>, hint: impl Into<String>) -> Error {
 }
 
 /// One core for the `index`-th of several that run at once; they take turns.
-fn one_core(index: usize) -> Result<Cores, Error> {
-    let cpus = Cores::All.usable().map_err(Error::invalid)?;
-    Ok(Cores::List(vec![cpus[index % cpus.len()]]))
+fn one_core(index: usize) -> Result<CoreSelection, Error> {
+    let cpus = CoreSelection::All.usable()?;
+    Ok(CoreSelection::List(vec![cpus[index % cpus.len()]]))
 }
 
 /// What a disk of a face cannot do.

@@ -5,8 +5,7 @@ use crate::document::TargetFacts;
 use crate::job::Way;
 use crate::{Error, Kind, Opening, Rig, Target};
 use lunar_block::Backend;
-use lunar_server::Cause;
-use lunar_server::config::Cores;
+use lunar_runtime::CoreSelection;
 use std::fs::{self, File};
 use std::io;
 use std::sync::Arc;
@@ -62,7 +61,7 @@ pub struct Plan {
     /// Data that is there may be overwritten.
     pub destroy: bool,
     /// Where it runs.
-    pub cores: Cores,
+    pub cores: CoreSelection,
 }
 
 impl Plan {
@@ -144,9 +143,9 @@ fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result
 /// A file that is not there, or in which nothing is, is no disk. What helps are the operands of a face.
 fn check_file(target: &Target, output: Option<Option<u64>>) -> Result<(), Error> {
     let Target::Path(path) = target else { return Ok(()) };
-    let (cause, what) = match fs::metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => (Cause::NotFound, "there is no such file"),
-        Ok(found) if found.is_file() && found.len() == 0 => (Cause::Argument, "it is empty"),
+    let (kind, what) = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (io::ErrorKind::NotFound, "there is no such file"),
+        Ok(found) if found.is_file() && found.len() == 0 => (io::ErrorKind::InvalidInput, "it is empty"),
         _ => return Ok(()),
     };
     let hint = match output {
@@ -155,7 +154,7 @@ fn check_file(target: &Target, output: Option<Option<u64>>) -> Result<(), Error>
         Some(None) => "say how large it becomes with count=, or make it before (truncate -s SIZE FILE)",
         None => "check the path after if=",
     };
-    Err(Error::new(Kind::Medium(cause), format!("{}: {what}", path.display()), hint))
+    Err(Error::new(Kind::Medium(kind), format!("{}: {what}", path.display()), hint))
 }
 
 /// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.

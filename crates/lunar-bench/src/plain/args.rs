@@ -4,8 +4,8 @@ use crate::job::{Fill, Job, Order, Pace};
 use crate::rounds::{Bound, Figure};
 use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, Transport, words};
-use lunar_proto::duration;
-use lunar_server::config::{Cores, read_size};
+use lunar_proto::{duration, size};
+use lunar_runtime::CoreSelection;
 use std::path::Path;
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ const ROUNDS: u16 = 25;
 const NARROW: Duration = Duration::from_millis(100);
 
 fn size(text: &str) -> Result<u64, Error> {
-    read_size(text).map_err(Error::invalid)
+    Ok(size::parse(text)?)
 }
 
 /// Whether a word before the targets is the work: one that is known, or nearly one and no file.
@@ -332,10 +332,10 @@ impl Args {
     /// # Errors
     /// When a word cannot be understood.
     pub fn opening(&self, job: &Job) -> Result<Opening, Error> {
-        let cores = self.cores.as_deref().map(Cores::parse).transpose().map_err(Error::invalid)?;
+        let cores = self.cores.as_deref().map(CoreSelection::parse).transpose()?;
         Ok(Opening {
             sessions: self.sessions as usize,
-            cores: cores.unwrap_or(Cores::All),
+            cores: cores.unwrap_or(CoreSelection::All),
             direct: self.direct,
             write: job.way.writes(),
             destroy: self.destroy,

@@ -92,7 +92,7 @@ fn every_option_reaches_the_job() {
     let opening =
         args("null:1M --sessions 3 --direct --destroy --create 1M --target-pid 1 --cores 0,").opening(&all);
     let opening = opening.unwrap();
-    assert_eq!(opening.cores, lunar_server::config::Cores::List(vec![0]));
+    assert_eq!(opening.cores, lunar_runtime::CoreSelection::List(vec![0]));
     assert_eq!((opening.sessions, opening.direct, opening.destroy), (3, true, true));
     assert_eq!((opening.create, opening.target_pid, opening.write), (Some(1 << 20), Some(1), true));
 }
@@ -319,7 +319,7 @@ fn exports_of_nbd_servers_are_measured_by_their_urls() {
     assert_eq!((facts.name.as_str(), facts.capacity, facts.sessions), (url.as_str(), 8 << 20, 2));
     assert!(document.notes.iter().any(|note| note.starts_with("verified: ")), "{:?}", document.notes);
     let gone = args(&format!("read {url}-that-is-not-there")).clone();
-    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Medium(lunar_server::Cause::NotFound));
+    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Medium(std::io::ErrorKind::NotFound));
 }
 
 #[test]

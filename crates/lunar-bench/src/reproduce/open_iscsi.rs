@@ -30,7 +30,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note("the disks are files in memory: what the publication's were is not told");
     let memory = Folder::below(&memory_folder())?;
     let size = lab.scaled(512 << 20, 128 << 20);
-    let disk = |name: &str| Ok(Disk::new(Medium::Cached(memory.file(name, size)?), size));
+    let disk = |name: &str| Ok::<_, Error>(Disk::new(Medium::Cached(memory.file(name, size)?), size));
     let disks = [disk("sda")?, disk("sdb")?];
     for who in lab.all() {
         let (mut throughput, mut iops) = (published.table("throughput"), published.table("iops"));

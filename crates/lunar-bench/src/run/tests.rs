@@ -534,10 +534,10 @@ fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
 
 #[test]
 fn a_rig_runs_on_the_cores_that_are_named() {
-    let core = lunar_server::config::Cores::All.usable().expect("cores")[0];
+    let core = lunar_runtime::CoreSelection::All.usable().expect("cores")[0];
     let opening = |cores| Opening { sessions: 3, cores, ..Opening::default() };
     let target = [Target::parse("null:1M").expect("a target")];
-    for cores in [lunar_server::config::Cores::Count(1), lunar_server::config::Cores::List(vec![core])] {
+    for cores in [lunar_runtime::CoreSelection::Count(1), lunar_runtime::CoreSelection::List(vec![core])] {
         let rig = Rig::open(&target, &opening(cores)).expect("a rig");
         let name = rig.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
         assert_eq!(name.expect("it runs"), Some(format!("core {core}")));

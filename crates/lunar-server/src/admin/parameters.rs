@@ -155,6 +155,19 @@ mod tests {
     }
 
     #[test]
+    fn listing_matches_that_of_the_negotiated_parameters() {
+        for rdma_extensions in [false, true] {
+            let negotiated = lunar_proto::parameters::Parameters {
+                rdma_extensions,
+                header_digest: true,
+                ..Default::default()
+            };
+            let lines = negotiated.listing().into_iter().map(|(key, value)| format!("{key}={value}\n"));
+            assert_eq!(Parameters::from(&negotiated).to_string(), lines.collect::<String>());
+        }
+    }
+
+    #[test]
     fn json_has_them_too() {
         let text = serde_json::to_string(&session(1).parameters).unwrap();
         let keys: Vec<&str> =

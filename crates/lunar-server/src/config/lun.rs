@@ -1,8 +1,9 @@
 //! `[[target.lun]]`: a logical unit and what stands behind it.
 
 use super::reader::{Once, Section, kind, table};
-use super::value::{MAX_SIZE, scsi_text, show_size};
+use super::value::scsi_text;
 use crate::problem::{Problems, Wrong, unknown, wrong};
+use lunar_proto::size;
 use lunar_router::FoundLun;
 use lunar_router::routes::LuAddress;
 use lunar_scsi::Kind;
@@ -298,7 +299,7 @@ fn source(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Sour
     let backend = s.text(p, "backend");
     let (path_at, size_at) = (s.find("path").map(|v| v.span()), s.find("size").map(|v| v.span()));
     let path = s.parsed(p, "path", |text| super::path(text, base));
-    let size = s.size(p, "size", 4096..=MAX_SIZE);
+    let size = s.size(p, "size", 4096..=size::MAX_BYTES);
     let Some((backend, at)) = backend else {
         if s.find("backend").is_none() {
             s.missing(p, "backend", "\"file\" (or \"null\", \"memory\", \"device\")");
@@ -346,7 +347,7 @@ fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
             lun.has_block_size = matches!(lun.source, Source::Device { .. });
         } else {
             let hint = if lun.kind == Kind::CdRom { "a cdrom has 2048" } else { "write 512 or 4096" };
-            p.add(&value.span(), format!("`block_size` cannot be {}", show_size(size)), hint);
+            p.add(&value.span(), format!("`block_size` cannot be {}", size::show(size)), hint);
         }
     }
     lun.physical_block_size = lun.physical_block_size.max(lun.block_size);
@@ -356,7 +357,7 @@ fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
         if size.is_power_of_two() && size >= u64::from(lun.block_size) {
             lun.physical_block_size = size as u32;
         } else {
-            let what = format!("`physical_block_size` cannot be {}", show_size(size));
+            let what = format!("`physical_block_size` cannot be {}", size::show(size));
             p.add(&value.span(), what, format!("write a power of two from {} on", lun.block_size));
         }
     }

@@ -21,11 +21,12 @@ pub(crate) use lun::{OneFile, one_name};
 pub use router::Router;
 pub use shut_out::shut_out;
 pub use unused::unused;
-pub use value::{Cores, PORT, read_size, show_size};
-use value::{MAX_CORES, cores};
-pub(crate) use value::{iscsi_name, listen, size};
+pub use value::PORT;
+
+pub(crate) use value::{iscsi_name, listen};
 
 use crate::problem::{Cause, Position, Problem, Problems};
+use lunar_runtime::CoreSelection;
 use reader::Section;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -61,7 +62,7 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// The cores that serve.
-    pub cores: Cores,
+    pub cores: CoreSelection,
     /// Where state is kept; None: the user's state folder.
     pub state_dir: Option<PathBuf>,
     /// Where `lunar session` asks; None: in the user's runtime or state folder.
@@ -242,14 +243,15 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
 fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
     let cores = match s.find("cores") {
         Some(v) if v.get_ref().is_integer() => {
-            reader::number(p, "cores", v, 0..=MAX_CORES as u64).and_then(Cores::of_number)
+            reader::number(p, "cores", v, 0..=CoreSelection::MAX_CORES as u64)
+                .and_then(CoreSelection::from_number)
         }
-        _ => s.parsed(p, "cores", cores),
+        _ => s.parsed(p, "cores", |text| Ok(CoreSelection::parse(text)?)),
     };
     let state_dir = s.parsed(p, "state_dir", |text| path(text, base));
     let admin_socket = s.parsed(p, "admin_socket", |text| socket_path(text, base));
     s.done(p);
-    Server { cores: cores.unwrap_or(Cores::All), state_dir, admin_socket }
+    Server { cores: cores.unwrap_or(CoreSelection::All), state_dir, admin_socket }
 }
 
 /// A path; a relative one starts at the folder of the configuration.

@@ -3,6 +3,7 @@
 
 use crate::problem::{Problems, Wrong, nearest};
 use lunar_proto::duration::{self, Unfit};
+use lunar_proto::size;
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
@@ -112,20 +113,16 @@ impl<'a> Section<'a> {
     ) -> Option<u64> {
         let value = self.find(key)?;
         let size = match value.get_ref() {
-            DeValue::String(text) => p.check(&value.span(), value::size(text))?,
-            DeValue::Integer(_) => number(p, key, value, 0..=value::MAX_SIZE)?,
+            DeValue::String(text) => p.check(&value.span(), size::parse(text).map_err(Wrong::from))?,
+            DeValue::Integer(_) => number(p, key, value, 0..=size::MAX_BYTES)?,
             _ => {
                 kind(p, key, value, "a size", format!("write {key} = \"64MiB\""));
                 return None;
             }
         };
         if !range.contains(&size) {
-            let hint = format!(
-                "it can be {} to {}",
-                value::show_size(*range.start()),
-                value::show_size(*range.end())
-            );
-            p.add(&value.span(), format!("`{key}` is out of range: {}", value::show_size(size)), hint);
+            let hint = format!("it can be {} to {}", size::show(*range.start()), size::show(*range.end()));
+            p.add(&value.span(), format!("`{key}` is out of range: {}", size::show(size)), hint);
             return None;
         }
         Some(size)

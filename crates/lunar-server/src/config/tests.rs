@@ -973,19 +973,6 @@ mod values {
     use lunar_target::setup::Transports;
 
     #[test]
-    fn sizes() {
-        let good =
-            [("0", 0), ("512", 512), ("64KiB", 65536), ("64k", 65536), ("10G", 10 << 30), ("2 TiB", 2 << 40)];
-        good.iter().for_each(|(text, bytes)| assert_eq!(size(text), Ok(*bytes), "{text}"));
-        assert_eq!(size("2TB"), Ok(2_000_000_000_000));
-        assert_eq!(size("8191P"), Ok(8191 << 50));
-        for text in ["", "G", "1.5G", "-1", "1X", "1GiBB", "8192P", "99999999999999999999"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-        assert_eq!([show_size(0), show_size(1536), show_size(1 << 40)], ["0 bytes", "1536 bytes", "1 TiB"]);
-    }
-
-    #[test]
     fn iscsi_names() {
         let longest = format!("iqn.2026-11.org.example:{}", "x".repeat(199));
         assert_eq!(longest.len(), 223);
@@ -1082,17 +1069,5 @@ mod values {
         for text in ["", ":3260", "a,1", "a b", "::1", "[::1", "[x]:1", "a:0", "a:b", "a:65536", "a\n:1"] {
             assert!(told(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn cores_and_their_choice() {
-        assert_eq!(cores("all"), Ok(Cores::All));
-        assert_eq!(cores("2"), Ok(Cores::Count(2)));
-        assert_eq!(cores("0,2-3,2"), Ok(Cores::List(vec![0, 2, 3])));
-        assert_eq!(cores("3,"), Ok(Cores::List(vec![3])));
-        assert_eq!(cores("0"), Ok(Cores::List(vec![0])));
-        ["", ",", "a", "4097", "3-1", "0-99999999", "1,,2"]
-            .iter()
-            .for_each(|text| assert!(cores(text).is_err(), "{text}"));
     }
 }

@@ -1,75 +1,14 @@
 //! What the strings of the configuration and of the command line mean.
 
 use crate::problem::{Wrong, wrong};
-use crate::{Cause, Problem};
 use lunar_target::setup::{Network, Transports};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The port that IANA gave to iSCSI targets (RFC 7143 section 15).
 pub const PORT: u16 = 3260;
 
-/// The largest size in whole PiB that the offsets of the system can reach.
-pub(crate) const MAX_SIZE: u64 = 8191 << 50;
-
 /// Hexadecimal digits of a port of SRP.
 const PORT_DIGITS: usize = 32;
-
-/// Units of sizes: a letter alone counts in powers of 1024, as the `iB` forms do; the `B` forms in powers of
-/// 1000.
-const UNITS: [(&str, u64); 17] = [
-    ("", 1),
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kib", 1 << 10),
-    ("kb", 1_000),
-    ("m", 1 << 20),
-    ("mib", 1 << 20),
-    ("mb", 1_000_000),
-    ("g", 1 << 30),
-    ("gib", 1 << 30),
-    ("gb", 1_000_000_000),
-    ("t", 1 << 40),
-    ("tib", 1 << 40),
-    ("tb", 1_000_000_000_000),
-    ("p", 1 << 50),
-    ("pib", 1 << 50),
-    ("pb", 1_000_000_000_000_000),
-];
-
-/// Bytes of a size such as `512`, `64KiB`, `10G` or `2TB`.
-pub(crate) fn size(text: &str) -> Result<u64, Wrong> {
-    let shown = text.escape_debug();
-    let hint =
-        "write a number with K, M, G, T (powers of 1024) or KB, MB, GB, TB (powers of 1000): 64KiB, 10G";
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let unit = unit.trim_start().to_ascii_lowercase();
-    let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return wrong(format!("\"{shown}\" is not a size"), hint);
-    };
-    if digits.is_empty() {
-        return wrong(format!("\"{shown}\" is not a size"), hint);
-    }
-    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(*factor)).filter(|n| *n <= MAX_SIZE);
-    bytes.map_or_else(|| wrong(format!("\"{shown}\" is too large a size"), "the largest is 8191P"), Ok)
-}
-
-/// Reads a size such as `512`, `64KiB`, `10G` or `2TB`; in bytes.
-pub fn read_size(text: &str) -> Result<u64, Problem> {
-    size(text).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
-}
-
-/// A size in its largest whole unit.
-pub fn show_size(bytes: u64) -> String {
-    const NAMES: [&str; 6] = ["", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut unit = 0;
-    let mut n = bytes;
-    while n >= 1024 && n.is_multiple_of(1024) && unit + 1 < NAMES.len() {
-        n /= 1024;
-        unit += 1;
-    }
-    if unit == 0 { format!("{n} bytes") } else { format!("{n} {}", NAMES[unit]) }
-}
 
 /// Checks an iSCSI name (RFC 7143 section 4.2.7): `iqn.yyyy-mm.reversed.domain[:any]`, `eui.` with 16
 /// hexadecimal digits, `naa.` with 16 or 32; at most 223 bytes.
@@ -250,100 +189,6 @@ pub(crate) fn told(text: &str) -> Result<String, Wrong> {
     )
 }
 
-/// Which cores serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cores {
-    /// All that the process may use.
-    All,
-    /// So many of them.
-    Count(usize),
-    /// These.
-    List(Vec<usize>),
-}
-
-/// `all`, a number of cores, or a list such as `0,2-3`. A list with one core is written `3,` or `3-3`; `0` is core 0, for no
-/// number of cores is 0.
-pub(crate) fn cores(text: &str) -> Result<Cores, Wrong> {
-    let not = || {
-        let what = format!("\"{}\" does not say which cores to use", text.escape_debug());
-        wrong(what, CORES)
-    };
-    if text == "all" {
-        return Ok(Cores::All);
-    }
-    if let Ok(count) = text.parse::<usize>() {
-        return Cores::of_number(count).map_or_else(not, Ok);
-    }
-    let mut list = Vec::new();
-    for part in text.strip_suffix(',').unwrap_or(text).split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>()) else {
-            return not();
-        };
-        if first > last || last >= MAX_CORES {
-            return not();
-        }
-        list.extend(first..=last);
-    }
-    list.sort_unstable();
-    list.dedup();
-    Ok(Cores::List(list))
-}
-
-/// More than any machine has; keeps a wrong list short.
-pub(crate) const MAX_CORES: usize = 4096;
-
-/// How cores are named.
-const CORES: &str = "write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core 0, and \"3,\" core 3";
-
-impl Cores {
-    /// So many cores, or core 0 for 0.
-    pub(crate) fn of_number(number: usize) -> Option<Cores> {
-        match number {
-            0 => Some(Cores::List(vec![0])),
-            1..=MAX_CORES => Some(Cores::Count(number)),
-            _ => None,
-        }
-    }
-
-    /// Reads `all`, a number of cores, or a list such as `0,2-3`; `0` is core 0.
-    pub fn parse(text: &str) -> Result<Cores, Problem> {
-        cores(text).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
-    }
-
-    /// The cores to use of those that the process may use.
-    pub fn usable(&self) -> Result<Vec<usize>, Problem> {
-        let set = rustix::thread::sched_getaffinity(None).map_err(|e| {
-            let what = format!("the system does not tell which cores may be used: {e}");
-            Problem::new(what, "name them with --cores")
-        });
-        let set = set?;
-        let usable: Vec<usize> =
-            (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
-        let too_many = |wrong: Wrong| Problem::new(wrong.what, wrong.hint).because(Cause::Argument);
-        self.resolve(&usable).map_err(too_many)
-    }
-
-    fn resolve(&self, usable: &[usize]) -> Result<Vec<usize>, Wrong> {
-        let shown = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        match self {
-            Cores::All => Ok(usable.to_vec()),
-            Cores::Count(count) if *count <= usable.len() => Ok(usable[..*count].to_vec()),
-            Cores::Count(count) => wrong(
-                format!("{count} cores are wanted, and this process may use {}", usable.len()),
-                format!("ask for {} or fewer, or for \"all\"", usable.len()),
-            ),
-            Cores::List(list) => match list.iter().find(|core| !usable.contains(core)) {
-                None => Ok(list.clone()),
-                Some(core) => wrong(
-                    format!("core {core} cannot be used by this process"),
-                    format!("it may use {shown}"),
-                ),
-            },
-        }
-    }
-}
-
 /// The longest name of an instance, an upstream or an access list.
 const MAX_WORD: usize = 48;
 
@@ -384,25 +229,4 @@ pub(crate) fn plain_text(text: &str, what: &str) -> Result<String, Wrong> {
         format!("\"{}\" cannot be {what}", text.escape_debug()),
         "it can have 1 to 255 bytes and no control characters",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cores_are_chosen_of_those_that_may_be_used() {
-        assert_eq!(Cores::All.resolve(&[1, 5]), Ok(vec![1, 5]));
-        assert_eq!(Cores::Count(1).resolve(&[1, 5]), Ok(vec![1]));
-        assert_eq!(Cores::List(vec![5]).resolve(&[1, 5]), Ok(vec![5]));
-        assert_eq!(
-            Cores::List(vec![0]).resolve(&[1, 5]).unwrap_err().what,
-            "core 0 cannot be used by this process"
-        );
-        assert_eq!(
-            Cores::Count(3).resolve(&[1, 5]).unwrap_err().what,
-            "3 cores are wanted, and this process may use 2"
-        );
-        assert!(!Cores::All.usable().unwrap().is_empty());
-    }
 }

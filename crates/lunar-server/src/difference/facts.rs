@@ -1,8 +1,10 @@
 //! A configuration as facts: what there is, and each setting of it as text.
 
 use crate::config::router::{Map, Router, RouterTarget, Upstream, UpstreamSource};
-use crate::config::{Config, Cores, Filter, Lun, Source, Target, show_size};
+use crate::config::{Config, Filter, Lun, Source, Target};
 use lunar_proto::duration;
+use lunar_proto::size;
+use lunar_runtime::CoreSelection;
 use lunar_target::setup::{Access, Digests, Discovery, Limits, Network, PortalGroup, Session, User};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -105,11 +107,11 @@ fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn cores(cores: &Cores) -> String {
+fn cores(cores: &CoreSelection) -> String {
     match cores {
-        Cores::All => "all".into(),
-        Cores::Count(count) => count.to_string(),
-        Cores::List(cores) => format!("{},", list(cores)),
+        CoreSelection::All => "all".into(),
+        CoreSelection::Count(count) => count.to_string(),
+        CoreSelection::List(cores) => format!("{},", list(cores)),
     }
 }
 
@@ -122,7 +124,7 @@ fn seconds(time: Duration) -> String {
 }
 
 fn size(bytes: usize) -> String {
-    show_size(bytes as u64)
+    size::show(bytes as u64)
 }
 
 fn limits(l: &Limits, max_registrants: usize) -> Vec<Fact> {

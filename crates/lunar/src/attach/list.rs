@@ -5,8 +5,8 @@ use super::open_attached;
 use crate::client::{self, Asked, json};
 use crate::exit::{Exit, Failure};
 use clap::Args;
+use lunar_proto::size;
 use lunar_server::attached::{PathState, Record, State};
-use lunar_server::config::show_size;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ fn table(all: &[Told]) -> String {
             record.name.clone(),
             record.how.name().into(),
             told.state.into(),
-            show_size(record.size_bytes),
+            size::show(record.size_bytes),
             device,
             url,
         ]
@@ -141,7 +141,7 @@ fn details(told: &Told) -> String {
         ("as", how.name().to_owned()),
         ("device", device.clone().unwrap_or_else(|| "-".into())),
         ("state", told.state.to_owned()),
-        ("size", format!("{} ({size_bytes} bytes)", show_size(*size_bytes))),
+        ("size", format!("{} ({size_bytes} bytes)", size::show(*size_bytes))),
         ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
         ("used by", users),
         ("writes under way", told.waiting_writes.to_string()),

@@ -149,7 +149,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
 
 /// There is no such file, and its name is near that of a face.
 fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
-    let is_missing = matches!(e.kind, lunar_bench::Kind::Medium(Cause::NotFound));
+    let is_missing = matches!(e.kind, lunar_bench::Kind::Medium(io::ErrorKind::NotFound));
     let mut failure = Failure::from(e);
     let faces = Face::augment_subcommands(clap::Command::new("bench"));
     let near =

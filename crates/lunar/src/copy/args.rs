@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use lunar_block::copy::{GRANULE, Sparse, Style};
-use lunar_server::{Problem, config};
+use lunar_server::Problem;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -132,6 +132,5 @@ impl Args {
 }
 
 fn size(argument: &str, text: &str) -> Result<u64, Problem> {
-    config::read_size(text)
-        .map_err(|problem| Problem { what: format!("{argument}: {}", problem.what), ..problem })
+    lunar_proto::size::parse(text).map_err(|e| Problem::new(format!("{argument}: {}", e.what), e.hint))
 }

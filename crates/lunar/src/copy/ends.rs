@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure, invalid};
 use crate::say;
 use lunar_block::{Backend, Kind, OpenError, Spec, nbd};
 use lunar_initiator::Lun;
-use lunar_server::{Cause, Problem, config, folders};
+use lunar_server::{Cause, Problem, folders};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -90,7 +90,9 @@ impl End {
 pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
-        Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?, side)?,
+        Some(("null", size)) => {
+            null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, side)?
+        }
         _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, side).await?,
         _ => at_path(text, Path::new(text), side, raw).await?,

@@ -1,8 +1,8 @@
 //! What the doctor found, for people and for programs.
 
 use lunar_initiator::Probe;
+use lunar_proto::size;
 use lunar_server::admin::Parameters;
-use lunar_server::config::show_size;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
@@ -303,7 +303,7 @@ impl Report {
         let more = if s.luns.len() > numbers.len() { ", ..." } else { "" };
         _ = writeln!(text, "  LUNs: {}{more}", numbers.join(", "));
         let Some(lun) = &self.lun else { return };
-        let size = show_size(lun.capacity_bytes);
+        let size = size::show(lun.capacity_bytes);
         let identity = lun.identity.as_deref().unwrap_or("no identity");
         _ = writeln!(text, "  LUN {}: {size}, {} {}, {identity}", lun.lun, lun.vendor, lun.product);
         let (logical, physical) = (lun.block_size_bytes, lun.physical_block_size_bytes);

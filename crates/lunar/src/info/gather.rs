@@ -130,8 +130,7 @@ impl Gather {
                 },
             };
         let bytes = blocks.saturating_mul(size.into());
-        let told =
-            [("bytes", Node::number(bytes)), ("size", Node::text(lunar_server::config::show_size(bytes)))];
+        let told = [("bytes", Node::number(bytes)), ("size", Node::text(lunar_proto::size::show(bytes)))];
         let told = told.map(|(name, node)| (name.to_owned(), node));
         facts.splice(0..0, told);
         if thin && let Some((mapped, whole)) = self.mapped(blocks).await? {

@@ -10,7 +10,7 @@ use crate::words::lengths;
 use crate::{Document, Error, Kind, Opening, Outcome, Rig, Target};
 use base::{Base, Habit, Part};
 use lunar_block::Backend;
-use lunar_server::config;
+use lunar_proto::size;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -111,8 +111,7 @@ struct Settings {
 impl Settings {
     fn of(args: &Args) -> Result<Settings, Error> {
         let size = |name: &str, text: &str| {
-            config::read_size(text)
-                .map_err(|e| refused(format!("{name}: {}", e.what), e.hint.unwrap_or_default()))
+            size::parse(text).map_err(|e| refused(format!("{name}: {}", e.what), e.hint))
         };
         let io = (size("--io-min", &args.io_min)?, size("--io-max", &args.io_max)?);
         let settings = match io_trash(&args.places) {

@@ -16,7 +16,7 @@ use args::{Phase, Plan, THREADS, order};
 use flume::{Receiver as Failed, unbounded};
 pub(crate) use lines::stat;
 use lines::{Done, Head, VERSION};
-use lunar_server::config::Cores;
+use lunar_runtime::CoreSelection;
 use numbers::SECTOR;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -96,7 +96,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
 }
 
 fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<Rig, Error> {
-    let cores = if plan.targets.len() == 1 { Cores::All } else { one_core(index)? };
+    let cores = if plan.targets.len() == 1 { CoreSelection::All } else { one_core(index)? };
     let opening = Opening {
         direct: plan.direct,
         write: plan.writes,

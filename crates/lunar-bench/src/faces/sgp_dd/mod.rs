@@ -13,7 +13,7 @@ use crate::{Document, Error, Outcome, Rig, Target};
 use cdbs::{Cdbs, Shape};
 use flume::{Receiver, Sender};
 use lunar_block::Backend;
-use lunar_server::config::Cores;
+use lunar_runtime::CoreSelection;
 use std::sync::Arc;
 
 const KEYS: [&str; 21] = [
@@ -113,7 +113,7 @@ impl Settings {
                 until_end: false,
                 stable: output.contains(&"dsync") || shape(&output, 1).fua,
                 destroy: args.destroy,
-                cores: Cores::All,
+                cores: CoreSelection::All,
             },
             shapes: [shape(&input, 2), shape(&output, 1)],
             threads: given.bounded("thr", 1..=1024, 4)?,

@@ -3,10 +3,11 @@
 use super::{Around, Mode, mode};
 use crate::config::lun::Source;
 use crate::config::reader::{Once, Section, text};
-use crate::config::value::{MAX_SIZE, scsi_text, show_size};
+use crate::config::value::scsi_text;
 use crate::config::{attachment, path};
 use crate::problem::{Problems, Wrong, unknown, wrong};
 use lunar_initiator::Url;
+use lunar_proto::size;
 use lunar_router::routes::LuAddress;
 use std::fmt;
 use std::ops::Range;
@@ -232,8 +233,8 @@ fn source(p: &mut Problems<'_>, s: &mut Section<'_>, around: &mut Around<'_>) ->
     let file = disk(p, s, "file", around).map(|path| Source::File { path, size: None });
     let device = disk(p, s, "device", around).map(|path| Source::Device { path });
     let sg = s.parsed(p, "sg", |text| path(text, base)).map(|path| UpstreamSource::Sg { path });
-    let null = s.size(p, "null", 4096..=MAX_SIZE).map(|size| Source::Null { size });
-    let memory = s.size(p, "memory", 4096..=MAX_SIZE).map(|size| Source::Memory { size });
+    let null = s.size(p, "null", 4096..=size::MAX_BYTES).map(|size| Source::Null { size });
+    let memory = s.size(p, "memory", 4096..=size::MAX_BYTES).map(|size| Source::Memory { size });
     let local = file.or(device).or(null).or(memory).map(UpstreamSource::Local);
     urls.or(sg).or(local)
 }
@@ -380,8 +381,8 @@ fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Null { size } => write!(f, "null, {}", show_size(*size)),
-            Source::Memory { size } => write!(f, "memory, {}", show_size(*size)),
+            Source::Null { size } => write!(f, "null, {}", size::show(*size)),
+            Source::Memory { size } => write!(f, "memory, {}", size::show(*size)),
             Source::File { path, .. } | Source::Device { path } => write!(f, "{}", path.display()),
             Source::Routed(LuAddress { router, upstream, target, lun }) => {
                 write!(f, "router {router}, upstream {upstream}")?;
