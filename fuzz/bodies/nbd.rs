@@ -2,7 +2,7 @@
 //! 0xfe between messages stands for the magic of an option, 0xff for that of a request, so that a fuzzer need
 //! not find them.
 
-use lunar_host::nbd::testing::{Talk, talk};
+use lunar_nbd::server::testing::{Talk, talk};
 use lunar_proto::nbd::{Command, Offer};
 use lunar_wire::nbd::{OPTION_LEN, OptionHeader, REQUEST_LEN, Request};
 

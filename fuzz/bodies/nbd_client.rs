@@ -3,8 +3,8 @@
 //! that of a chunk, and 0xfd for that of a simple reply, so that a fuzzer need not find them. The same bytes are
 //! also read as a URL.
 
-use lunar_block::nbd::Url;
-use lunar_block::nbd::testing::{Talk, talk};
+use lunar_nbd::client::Url;
+use lunar_nbd::client::testing::{Talk, talk};
 use lunar_proto::nbd::Command;
 use lunar_proto::nbd::client::{Failure, Step};
 use lunar_wire::nbd::{

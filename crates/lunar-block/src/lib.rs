@@ -1,17 +1,15 @@
-//! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null,
-//! memory, file, device), [`nbd`] one of an NBD server's export, and the filters of [`filter`] wrap any of them.
-//! [`mod@copy`] moves their bytes.
+//! Block storage. A [`Backend`] is an array of bytes with a capacity. [`open`] opens one of a kind (null, memory, file,
+//! device), and the filters of [`filter`] wrap any backend.
 #![deny(unsafe_code)]
 
 mod backend;
-pub mod copy;
 mod file;
 pub mod filter;
 mod format;
 mod memory;
 mod missing;
-pub mod nbd;
 mod null;
+pub mod offload;
 mod open;
 pub mod range;
 pub mod testing;
@@ -32,8 +30,11 @@ pub fn nothing() -> std::sync::Arc<dyn Backend> {
     std::sync::Arc::new(null::Null::new(0))
 }
 
-/// Fails for what reaches beyond `capacity`: the medium has become shorter than the caller knows.
-fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
+/// Checks that a range ends within `capacity`.
+///
+/// # Errors
+/// `UnexpectedEof` when it does not: the medium has become shorter than the caller knows.
+pub fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= capacity => Ok(()),
         _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the medium")),

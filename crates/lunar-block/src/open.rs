@@ -93,12 +93,14 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    pub(crate) fn new(subject: impl Into<String>, what: impl ToString, hint: impl Into<String>) -> Self {
+    /// An error of the kind `Other`.
+    pub fn new(subject: impl Into<String>, what: impl ToString, hint: impl Into<String>) -> Self {
         let kind = io::ErrorKind::Other;
         OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into(), kind }
     }
 
-    pub(crate) fn of(self, kind: io::ErrorKind) -> Self {
+    /// The same error with another kind.
+    pub fn of(self, kind: io::ErrorKind) -> Self {
         OpenError { kind, ..self }
     }
 }

@@ -6,8 +6,9 @@ mod common;
 use common::{Scratch, filled, runtimes};
 use lunar_block::filter::{Op, Rate, delay, error, rate, stats};
 use lunar_block::testing::Lossy;
-use lunar_block::{Backend, Extent, Inline, Kind, Spec, nbd, open};
-use lunar_host::nbd::{Export, Handle, Limits, Listen, serve};
+use lunar_block::{Backend, Extent, Inline, Kind, Spec, open};
+use lunar_nbd::client;
+use lunar_nbd::server::{Export, Handle, Limits, Listen, serve};
 use lunar_runtime::Cores;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -228,9 +229,9 @@ fn server() -> Handle {
 #[test]
 fn an_nbd_export_keeps_its_promise() {
     let server = server();
-    let url: nbd::Url = server.addresses()[0].url("disk").parse().expect("a URL");
+    let url: client::Url = server.addresses()[0].url("disk").parse().expect("a URL");
     promise(40, async |_| {
-        let disk = nbd::open(&url).await.expect("an export");
+        let disk = client::open(&url).await.expect("an export");
         disk.write_zeroes(0, CAPACITY, true).await.expect("zeros");
         disk as Arc<dyn Backend>
     });

@@ -1,8 +1,7 @@
-//! Hands a [`lunar_block::Backend`] to a host: as an NBD export, a ublk device or a FUSE file.
+//! Makes a [`lunar_block::Backend`] a disk of this host: a ublk device or a FUSE file.
 
 mod error;
 pub mod fuse;
-pub mod nbd;
 pub mod ublk;
 
 pub use error::Error;

@@ -8,7 +8,7 @@
 use crate::lun::copy_name;
 use crate::{Direction, Error, Kind, Lun, properties};
 use lunar_block::Future;
-use lunar_block::copy::{GRANULE, Offload};
+use lunar_block::offload::{GRANULE, Offload};
 use lunar_runtime::Buf;
 use lunar_wire::be;
 use lunar_wire::scsi::cdb;

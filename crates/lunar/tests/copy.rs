@@ -695,20 +695,21 @@ fn a_device_in_use_is_never_overwritten() {
 }
 
 /// An NBD server of a disk in memory, as `disk`, and as `fixed` to be read only; its address.
-fn nbd_server(size: usize) -> (lunar_host::nbd::Handle, String) {
+fn nbd_server(size: usize) -> (lunar_nbd::server::Handle, String) {
     let backend =
         lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, size as u64)).unwrap();
-    let export = |name: &str, read_only| lunar_host::nbd::Export {
+    let export = |name: &str, read_only| lunar_nbd::server::Export {
         name: name.into(),
         backend: backend.clone(),
         block_size: 512,
         read_only,
         description: String::new(),
     };
-    let listen = [lunar_host::nbd::Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    let listen = [lunar_nbd::server::Listen::Tcp("127.0.0.1:0".parse().unwrap())];
     let cores = std::sync::Arc::new(lunar_runtime::Cores::one().unwrap());
     let exports = vec![export("disk", false), export("fixed", true)];
-    let server = lunar_host::nbd::serve(&listen, exports, cores, lunar_host::nbd::Limits::default()).unwrap();
+    let server =
+        lunar_nbd::server::serve(&listen, exports, cores, lunar_nbd::server::Limits::default()).unwrap();
     let url = server.addresses()[0].url("");
     (server, url)
 }

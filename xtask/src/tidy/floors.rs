@@ -6,12 +6,14 @@ use super::source::code_only;
 use std::collections::BTreeMap;
 
 /// A crate of the product and the crates of the product that it may link, directly or through others.
-const FLOORS: [(&str, &[&str]); 13] = [
+const FLOORS: [(&str, &[&str]); 15] = [
     ("lunar-wire", &[]),
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
     ("lunar-runtime", &["lunar-wire"]),
     ("lunar-block", &["lunar-wire", "lunar-proto", "lunar-runtime"]),
+    ("lunar-nbd", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
+    ("lunar-copy", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
     ("lunar-rdma", &["lunar-wire", "lunar-runtime"]),
     (
         "lunar-target",
@@ -48,7 +50,15 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ),
     (
         "lunar-bench",
-        &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block", "lunar-rdma", "lunar-initiator"],
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-nbd",
+            "lunar-rdma",
+            "lunar-initiator",
+        ],
     ),
     (
         "lunar",
@@ -58,6 +68,8 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "lunar-scsi",
             "lunar-runtime",
             "lunar-block",
+            "lunar-nbd",
+            "lunar-copy",
             "lunar-rdma",
             "lunar-target",
             "lunar-initiator",

@@ -3,7 +3,7 @@
 use super::Stage;
 use crate::{Document, Error, Watch};
 use lunar_block::{Backend, Facts, Finished, Future};
-use lunar_host::nbd::{self, Export, Limits, Listen};
+use lunar_nbd::server::{self, Export, Limits, Listen};
 use lunar_runtime::{Buf, Cores};
 use rustix::fs::{Advice, fadvise, fstatfs};
 use std::fs::File;
@@ -165,7 +165,7 @@ impl Backend for Probe {
 /// A disk that others know by an URL, as long as this is there.
 pub struct Served {
     pub url: String,
-    server: Option<nbd::Handle>,
+    server: Option<server::Handle>,
 }
 
 impl Drop for Served {
@@ -183,7 +183,7 @@ pub fn served(disk: Arc<dyn Backend>) -> Served {
         Export { name: "disk".into(), backend: disk, block_size: 512, read_only: false, description };
     let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let cores = Arc::new(Cores::one().expect("an event loop"));
-    let server = nbd::serve(&listen, vec![export], cores, Limits::default()).expect("served");
+    let server = server::serve(&listen, vec![export], cores, Limits::default()).expect("served");
     Served { url: server.addresses()[0].url("disk"), server: Some(server) }
 }
 

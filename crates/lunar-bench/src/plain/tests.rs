@@ -4,7 +4,7 @@ use crate::{Kind, Opening, Target};
 use clap::Parser;
 use interop::op;
 use interop::script::Script;
-use lunar_host::nbd::{Export, Limits, Listen, serve};
+use lunar_nbd::server::{Export, Limits, Listen, serve};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Arguments of `lunar copy`.
 
 use clap::ValueEnum;
-use lunar_block::copy::{GRANULE, Sparse, Style};
+use lunar_block::offload::GRANULE;
+use lunar_copy::{Sparse, Style};
 use lunar_server::Problem;
 use std::path::PathBuf;
 

@@ -15,7 +15,7 @@ pub use args::Args;
 
 use crate::exit::{Exit, Failure};
 use crate::say;
-use lunar_block::copy::Stop;
+use lunar_copy::Stop;
 use lunar_runtime::Cores;
 use lunar_server::Problem;
 use report::{End, Report};

@@ -2,7 +2,7 @@
 
 use crate::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lunar_block::copy::Meter;
+use lunar_copy::Meter;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::progress::{rate, size};
 use crate::exit::{self, Exit};
 use crate::say;
-use lunar_block::copy::{Cause, Failure, Meter};
+use lunar_copy::{Cause, Failure, Meter};
 use lunar_initiator::Error;
 use lunar_server::Problem;
 use serde::Serialize;

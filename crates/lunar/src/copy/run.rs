@@ -7,9 +7,8 @@ use super::progress::{Course, Form, Progress};
 use super::report::{self, Report, Summary};
 use super::{prepare, progress, streams};
 use crate::exit;
-use lunar_block::copy::{
-    Cause, Failure, Grow, Job, Meter, Offload, Outcome, Source, Stop, Style, copy, pour, verify,
-};
+use lunar_block::offload::Offload;
+use lunar_copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
 use lunar_initiator::ExtendedCopy;
 use lunar_server::Problem;
 use std::fs::OpenOptions;

@@ -1,0 +1,147 @@
+//! What is done, and what could not be.
+
+use crate::{Cause, Failure};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges that could not be read, before it is given up: their list must not grow without end.
+const MOST_BAD: usize = 1 << 16;
+
+/// Ranges in order, those that touch made one.
+#[derive(Default)]
+pub(crate) struct Spans(BTreeMap<u64, u64>);
+
+impl Spans {
+    pub(crate) fn add(&mut self, span: Range<u64>) {
+        if span.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (span.start, span.end);
+        let touching = self.0.range(..=end).rev().take_while(|(_, last)| **last >= start);
+        let touching: Vec<u64> = touching.map(|(first, _)| *first).collect();
+        for first in touching {
+            let last = self.0.remove(&first).unwrap_or(first);
+            (start, end) = (start.min(first), end.max(last));
+        }
+        self.0.insert(start, end);
+    }
+
+    /// The parts before an offset.
+    pub(crate) fn before(&self, limit: u64) -> Vec<Range<u64>> {
+        self.0.range(..limit).map(|(start, end)| *start..limit.min(*end)).collect()
+    }
+}
+
+/// The end of one piece.
+pub(crate) struct Done {
+    pub(crate) range: Range<u64>,
+    /// What of it could not be read.
+    pub(crate) bad: Vec<Range<u64>>,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// The books of one copy.
+pub(crate) struct Ledger {
+    start: u64,
+    done: Spans,
+    bad: Spans,
+    failure: Option<Failure>,
+}
+
+impl Ledger {
+    pub(crate) fn new(start: u64) -> Ledger {
+        Ledger { start, done: Spans::default(), bad: Spans::default(), failure: None }
+    }
+
+    /// Enters the end of a piece; false if nothing more shall begin.
+    pub(crate) fn enter(&mut self, piece: Done) -> bool {
+        piece.bad.into_iter().for_each(|range| self.bad.add(range));
+        match piece.failure {
+            Some(failure) => self.fail(failure),
+            None => self.done.add(piece.range.clone()),
+        }
+        if self.bad.0.len() > MOST_BAD {
+            self.fail(Failure::new(piece.range.start, Cause::TooManyBad));
+        }
+        self.failure.is_none()
+    }
+
+    /// Of several failures the first on the medium is the one to tell.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        if self.failure.as_ref().is_none_or(|known| failure.offset < known.offset) {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// Everything before this offset is done.
+    pub(crate) fn prefix(&self) -> u64 {
+        let last = self.done.0.range(..=self.start).next_back();
+        last.map_or(self.start, |(_, end)| self.start.max(*end))
+    }
+
+    pub(crate) fn bad_before(&self, limit: u64) -> Vec<Range<u64>> {
+        self.bad.before(limit)
+    }
+
+    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
+        self.failure.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn spans_are_the_bytes_that_were_added(
+            list in proptest::collection::vec((0u64..200, 0u64..20), 0..40), limit in 0u64..220,
+        ) {
+            let (mut spans, mut bytes) = (Spans::default(), [false; 220]);
+            for (start, len) in list {
+                spans.add(start..start + len);
+                (start..start + len).for_each(|at| bytes[at as usize] = true);
+            }
+            let kept = spans.before(limit);
+            prop_assert!(kept.windows(2).all(|pair| pair[0].end < pair[1].start), "{kept:?}");
+            for at in 0..220 {
+                let is_in = kept.iter().any(|span| span.contains(&at));
+                prop_assert_eq!(is_in, bytes[at as usize] && at < limit, "{}", at);
+            }
+        }
+    }
+
+    fn done(range: Range<u64>) -> Done {
+        Done { range, bad: Vec::new(), failure: None }
+    }
+
+    #[test]
+    fn the_prefix_has_no_gap() {
+        let mut ledger = Ledger::new(100);
+        assert!(ledger.enter(done(110..120)));
+        assert_eq!(ledger.prefix(), 100);
+        assert!(ledger.enter(done(100..110)));
+        assert_eq!(ledger.prefix(), 120);
+        assert!(ledger.enter(done(90..105)));
+        assert_eq!(ledger.prefix(), 120, "also if something reaches in from before");
+    }
+
+    #[test]
+    fn the_first_failure_on_the_medium_is_told() {
+        let mut ledger = Ledger::new(0);
+        for offset in [50, 20, 30] {
+            let failure = Some(Failure::new(offset, Cause::Differs));
+            assert!(!ledger.enter(Done { failure, ..done(offset..offset + 5) }));
+        }
+        assert_eq!(ledger.take_failure().expect("three").offset, 20);
+    }
+
+    #[test]
+    fn the_list_of_what_cannot_be_read_has_an_end() {
+        let mut ledger = Ledger::new(0);
+        let bad = (0..=MOST_BAD as u64).map(|n| 2 * n..2 * n + 1).collect();
+        assert!(!ledger.enter(Done { bad, ..done(0..1 << 20) }));
+        assert!(matches!(ledger.take_failure().expect("too many").cause, Cause::TooManyBad));
+    }
+}

@@ -1,0 +1,112 @@
+//! Cutting the source into pieces.
+
+use crate::{Cause, Failure, Source};
+use lunar_block::Backend;
+use lunar_block::offload::GRANULE;
+use lunar_runtime::Buf;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// The longest run of zeros that is one piece: the progress shows, and a stop is obeyed, between two.
+const LONGEST_ZEROS: u64 = 64 << 20;
+
+/// A stretch of the source, and what is known of it.
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) content: Content,
+}
+
+pub(crate) enum Content {
+    /// To be read.
+    Unread,
+    /// Zeros.
+    Zeros,
+    /// Read already.
+    Bytes(Buf),
+}
+
+impl Piece {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+}
+
+/// The pieces of a source, in order.
+pub(crate) struct Plan {
+    source: Source,
+    ranges: VecDeque<Range<u64>>,
+    /// The end of the extent that the next piece belongs to, and whether storage is allocated for it.
+    extent: (u64, bool),
+    block: u64,
+    /// The end of all ranges; of a stream, that of the last piece so far.
+    end: u64,
+}
+
+impl Plan {
+    /// The pieces within `ranges`, which are in order, of at most `block` bytes.
+    pub(crate) fn new(source: Source, ranges: Vec<Range<u64>>, block: u64) -> Plan {
+        let end = match source {
+            Source::Disk(_) => ranges.last().map_or(0, |range| range.end),
+            Source::Stream(_) => ranges.first().map_or(0, |range| range.start),
+        };
+        Plan { source, ranges: ranges.into(), extent: (0, true), block, end }
+    }
+
+    /// Where the source ends, as far as it is known; after the last piece it is.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The next piece; None after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Piece>, Failure> {
+        while self.ranges.front().is_some_and(Range::is_empty) {
+            self.ranges.pop_front();
+        }
+        let piece = match self.source.clone() {
+            Source::Disk(disk) => self.stretch(&*disk).await,
+            Source::Stream(stream) => match stream.recv_async().await {
+                Err(flume::RecvError::Disconnected) => None,
+                Ok(Err(e)) => return Err(Failure::new(self.end, Cause::Read(e))),
+                Ok(Ok(buf)) => {
+                    let (offset, len) = (self.end, buf.len() as u64);
+                    Some(Piece { offset, len, content: Content::Bytes(buf) })
+                }
+            },
+        };
+        if let Some(piece) = &piece {
+            self.end = self.end.max(piece.range().end);
+        }
+        Ok(piece)
+    }
+
+    async fn stretch(&mut self, disk: &dyn Backend) -> Option<Piece> {
+        let range = self.ranges.front()?.clone();
+        let offset = range.start;
+        if self.extent.0 <= offset {
+            self.extent = extent(disk, range.clone()).await;
+        }
+        let (end, mapped) = self.extent;
+        let most = if mapped { self.block - offset % self.block } else { LONGEST_ZEROS };
+        let len = most.min(end.min(range.end) - offset);
+        self.ranges.front_mut()?.start += len;
+        Some(Piece { offset, len, content: if mapped { Content::Unread } else { Content::Zeros } })
+    }
+}
+
+/// The end of the extent at the start of `range`, and whether it is allocated, cut at granules: data may have
+/// zeros at its end, zeros are nothing else.
+async fn extent(disk: &dyn Backend, range: Range<u64>) -> (u64, bool) {
+    let asked = range.end - range.start;
+    // Where the medium does not tell, everything is read.
+    let (len, mapped) = match disk.extent(range.start, asked).await {
+        Ok(found) if found.len > 0 => (found.len.min(asked), found.mapped),
+        _ => (GRANULE.min(asked), true),
+    };
+    let end = range.start + len;
+    let zeros = if end == range.end { end } else { end - end % GRANULE };
+    match !mapped && zeros > range.start {
+        true => (zeros, false),
+        false => (end.next_multiple_of(GRANULE).min(range.end), true),
+    }
+}

@@ -1,0 +1,237 @@
+//! The plan, the workers and the ledger of one copy.
+
+use crate::ledger::{Done, Ledger};
+use crate::plan::{Piece, Plan};
+use crate::reader::Reader;
+use crate::work::{Task, Work};
+use crate::{Cause, Failure, Grow, Job, Outcome, Source, Stop};
+use compio::runtime::spawn;
+use lunar_block::Backend;
+use lunar_runtime::Buf;
+use std::cell::Cell;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest time between two checkpoints, while anything moves.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
+
+/// Is told up to where all is stable, and what could not be read.
+type Tell<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
+
+/// The checkpoints of one copy.
+struct Marks<'a> {
+    every: Option<u64>,
+    tell: Tell<'a>,
+    told: u64,
+    when: Instant,
+    /// A flush has failed. Many tell that once, and know nothing of what is lost at the next.
+    lost: bool,
+}
+
+/// Copies, and makes it stable. Every `every` bytes or few seconds, if at all, and when it ends early,
+/// `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges that
+/// could not be read.
+pub async fn copy(
+    job: Job,
+    every: Option<u64>,
+    mut checkpoint: impl FnMut(u64, &[Range<u64>]) -> io::Result<()>,
+) -> Outcome {
+    let mut marks =
+        Marks { every, tell: &mut checkpoint, told: job.range.start, when: Instant::now(), lost: false };
+    let destination = job.destination.clone();
+    let (mut ledger, complete) = run(job, Vec::new(), Task::Copy, Some(&mut marks)).await;
+    let flushed = destination.flush().await;
+    let is_stable = flushed.is_ok() && !marks.lost;
+    if let Err(e) = flushed {
+        ledger.fail(Failure::new(marks.told, Cause::Flush(e)));
+    }
+    let stable = if is_stable { ledger.prefix() } else { marks.told };
+    let bad = ledger.bad_before(if complete { u64::MAX } else { stable });
+    let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
+    let failure = ledger.take_failure();
+    // What ended it is to be told, not that nobody could write it down.
+    let failure = failure.or_else(|| Some(Failure::new(stable, Cause::Checkpoint(kept.err()?))));
+    Outcome { stable, bad, complete: complete && failure.is_none(), failure }
+}
+
+/// Compares source and destination, except for the ranges in `leave`, which are in order. The failure of the
+/// outcome tells the first byte that differs.
+pub async fn verify(job: Job, leave: &[Range<u64>]) -> Outcome {
+    let (mut ledger, complete) = run(job, leave.to_vec(), Task::Compare, None).await;
+    let failure = ledger.take_failure();
+    let complete = complete && failure.is_none();
+    Outcome { stable: ledger.prefix(), bad: ledger.bad_before(u64::MAX), failure, complete }
+}
+
+/// Runs to the end, a failure or a stop; whether it was the end.
+async fn run(job: Job, leave: Vec<Range<u64>>, task: Task, marks: Option<&mut Marks<'_>>) -> (Ledger, bool) {
+    let mut ledger = Ledger::new(job.range.start);
+    let (stop, depth, destination) = (job.stop.clone(), job.style.depth, job.destination.clone());
+    let nearer = job.offload.as_ref().filter(|_| task == Task::Copy);
+    let block = nearer.map_or(job.style.block, |offload| offload.piece());
+    let plan = Plan::new(job.source.clone(), without(&job.range, &leave), block);
+    for range in leave {
+        ledger.enter(Done { range, bad: Vec::new(), failure: None });
+    }
+    let room = Room { end: job.range.end, grow: job.grow };
+    let work = Work {
+        reader: match job.source {
+            Source::Disk(disk) => {
+                Some(Reader { disk, skip_errors: job.style.skip_errors, meter: job.meter.clone() })
+            }
+            Source::Stream(_) => None,
+        },
+        destination: job.destination,
+        style: job.style,
+        zeroed: job.zeroed,
+        offload: job.offload,
+        by_hand: Cell::new(false),
+        task,
+        meter: job.meter,
+    };
+    let (pieces, inbox) = flume::bounded(1);
+    let (ends, outbox) = flume::unbounded();
+    let workers = crew(depth, Rc::new(work), &stop, &inbox, &ends);
+    drop((inbox, ends));
+    let planner = spawn(planner(plan, room, stop.clone(), pieces));
+    settle(&outbox, &stop, &mut ledger, marks, &*destination).await;
+    for worker in workers {
+        worker.await.expect("workers end by themselves");
+    }
+    let end = planner.await.expect("the plan ends by itself").unwrap_or_else(|failure| {
+        ledger.fail(failure);
+        None
+    });
+    // A stop may have come after the last piece was planned, and before it was begun.
+    let complete = end.is_some_and(|end| ledger.prefix() == end);
+    (ledger, complete)
+}
+
+/// Enters what ends, until the last worker has gone. What is done is written down now and then, and at once when
+/// it is to stop: what is in flight then may take longer than anybody waits.
+async fn settle(
+    outbox: &flume::Receiver<Done>,
+    stop: &Stop,
+    ledger: &mut Ledger,
+    mut marks: Option<&mut Marks<'_>>,
+    destination: &dyn Backend,
+) {
+    let mut is_ending = false;
+    loop {
+        let next = match is_ending {
+            true => Some(outbox.recv_async().await),
+            false => stop.or(outbox.recv_async()).await,
+        };
+        let was_told = next.is_none();
+        match next {
+            Some(Ok(done)) => is_ending |= !ledger.enter(done),
+            Some(Err(_)) => return,
+            None => is_ending = true,
+        }
+        let prefix = ledger.prefix();
+        if let Some(marks) = marks.as_deref_mut().filter(|m| m.due(prefix) || was_told && prefix > m.told)
+            && let Err(failure) = marks.mark(ledger, destination).await
+        {
+            ledger.fail(failure);
+            is_ending = true;
+        }
+        if is_ending {
+            stop.stop();
+        }
+    }
+}
+
+type Worker = compio::runtime::JoinHandle<()>;
+
+fn crew(
+    depth: usize,
+    work: Rc<Work>,
+    stop: &Arc<Stop>,
+    inbox: &flume::Receiver<Piece>,
+    ends: &flume::Sender<Done>,
+) -> Vec<Worker> {
+    let worker = |_| spawn(worker(work.clone(), stop.clone(), inbox.clone(), ends.clone()));
+    (0..depth).map(worker).collect()
+}
+
+async fn worker(work: Rc<Work>, stop: Arc<Stop>, pieces: flume::Receiver<Piece>, ends: flume::Sender<Done>) {
+    let mut spare = Buf::zeroed(0);
+    while let Ok(piece) = pieces.recv_async().await {
+        // What was planned and not begun lies behind everything that was.
+        if stop.is_set() {
+            return;
+        }
+        if ends.send(work.perform(piece, &mut spare).await).is_err() {
+            return;
+        }
+    }
+}
+
+/// Where the destination ends.
+struct Room {
+    end: u64,
+    grow: Option<Grow>,
+}
+
+impl Room {
+    fn make(&self, piece: &Piece) -> Result<(), Failure> {
+        let end = piece.range().end;
+        match &self.grow {
+            Some(grow) => grow(end).map_err(|e| Failure::new(piece.offset, Cause::Write(e))),
+            None if end > self.end => Err(Failure::new(piece.offset, Cause::NoRoom)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Hands out pieces until the last, or a stop; the end of the source if it was found.
+async fn planner(
+    mut plan: Plan,
+    room: Room,
+    stop: Arc<Stop>,
+    pieces: flume::Sender<Piece>,
+) -> Result<Option<u64>, Failure> {
+    loop {
+        let Some(next) = stop.or(plan.next()).await else { return Ok(None) };
+        let Some(piece) = next? else { return Ok(Some(plan.end())) };
+        room.make(&piece)?;
+        if pieces.send_async(piece).await.is_err() {
+            return Ok(None);
+        }
+    }
+}
+
+impl Marks<'_> {
+    fn due(&self, prefix: u64) -> bool {
+        let new = prefix - self.told;
+        let Some(every) = self.every else { return false };
+        new > 0 && (new >= every || self.when.elapsed() >= CHECKPOINT_EVERY)
+    }
+
+    async fn mark(&mut self, ledger: &Ledger, destination: &dyn Backend) -> Result<(), Failure> {
+        let prefix = ledger.prefix();
+        if let Err(e) = destination.flush().await {
+            self.lost = true;
+            return Err(Failure::new(self.told, Cause::Flush(e)));
+        }
+        (self.tell)(prefix, &ledger.bad_before(prefix))
+            .map_err(|e| Failure::new(prefix, Cause::Checkpoint(e)))?;
+        (self.told, self.when) = (prefix, Instant::now());
+        Ok(())
+    }
+}
+
+/// What remains of a range without others, which are in order.
+fn without(range: &Range<u64>, leave: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut start = range.start;
+    let mut kept = Vec::new();
+    for gap in leave {
+        kept.push(start..gap.start.clamp(start, range.end));
+        start = gap.end.clamp(start, range.end);
+    }
+    kept.push(start..range.end);
+    kept
+}

@@ -1,0 +1,234 @@
+//! What is done with one piece.
+
+use crate::ledger::Done;
+use crate::plan::{Content, Piece};
+use crate::reader::Reader;
+use crate::{Cause, Failure, Meter, Sparse, Style, zeros};
+use lunar_block::Backend;
+use lunar_block::offload::Offload;
+use lunar_runtime::Buf;
+use std::cell::Cell;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How often a range is given to somebody nearer while the connection to him is lost.
+const OFFLOADS: u32 = 3;
+
+/// What workers share.
+pub(crate) struct Work {
+    /// None if the source is a stream.
+    pub(crate) reader: Option<Reader>,
+    pub(crate) destination: Arc<dyn Backend>,
+    pub(crate) style: Style,
+    pub(crate) zeroed: bool,
+    pub(crate) offload: Option<Arc<dyn Offload>>,
+    /// An offload failed: no other is tried.
+    pub(crate) by_hand: Cell<bool>,
+    pub(crate) task: Task,
+    pub(crate) meter: Arc<Meter>,
+}
+
+/// What is done with pieces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    Copy,
+    Compare,
+}
+
+impl Work {
+    /// Does one piece. `spare` is a buffer that a worker keeps from one to the next.
+    pub(crate) async fn perform(&self, piece: Piece, spare: &mut Buf) -> Done {
+        let range = piece.range();
+        let result = match self.task {
+            Task::Copy => self.copy(piece, spare).await,
+            Task::Compare => self.compare(piece, spare).await,
+        };
+        match result {
+            Ok(bad) => {
+                self.meter.done.add(range.end - range.start);
+                Done { range, bad, failure: None }
+            }
+            Err(failure) => Done { range, bad: Vec::new(), failure: Some(failure) },
+        }
+    }
+
+    async fn copy(&self, piece: Piece, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+        let (offset, len) = (piece.offset, piece.len);
+        match piece.content {
+            Content::Zeros => self.clear(offset, len).await?,
+            Content::Bytes(buf) => {
+                self.meter.read.add(len);
+                *spare = buf;
+                self.store(offset, spare).await?;
+            }
+            Content::Unread if self.offloaded(offset, len).await => {}
+            Content::Unread => return self.carry(offset, len, spare).await,
+        }
+        Ok(Vec::new())
+    }
+
+    /// Reads and writes a range, block after block: one that somebody nearer was to copy may have several.
+    async fn carry(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+        let (mut at, end, mut bad) = (offset, offset + len, Vec::new());
+        while at < end {
+            let len = (end - at).min(self.style.block - at % self.style.block);
+            bad.extend(self.fetch(at, len, spare).await?);
+            self.store(at, spare).await?;
+            at += len;
+        }
+        Ok(bad)
+    }
+
+    /// Reads a range of the source into `spare`; what of it could not be read.
+    async fn fetch(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+        let Some(reader) = &self.reader else { return Ok(Vec::new()) };
+        let (result, buf) = reader.read(offset, sized(spare, len)).await;
+        *spare = buf;
+        result
+    }
+
+    /// Whether somebody else has copied it.
+    async fn offloaded(&self, offset: u64, len: u64) -> bool {
+        let Some(offload) = self.offload.as_ref().filter(|_| !self.by_hand.get()) else { return false };
+        for _ in 0..OFFLOADS {
+            match offload.copy(offset, len).await {
+                Ok(()) => {
+                    self.meter.offloaded.add(len);
+                    return true;
+                }
+                // Nobody knows whether it was copied. The same bytes can be copied once more.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
+                Err(_) => break,
+            }
+        }
+        self.by_hand.set(true);
+        false
+    }
+
+    /// Writes what is in `spare`, without its zeros if they may be left out.
+    async fn store(&self, offset: u64, spare: &mut Buf) -> Result<(), Failure> {
+        if self.style.sparse == Sparse::Never {
+            return self.write(offset, spare).await;
+        }
+        let runs = zeros::runs(spare);
+        if let [(_, false)] = runs[..] {
+            return self.write(offset, spare).await;
+        }
+        for (run, zero) in runs {
+            let start = offset + run.start as u64;
+            if zero {
+                self.clear(start, run.len() as u64).await?;
+                continue;
+            }
+            let mut part = Buf::zeroed(run.len());
+            part.copy_from_slice(&spare[run]);
+            self.write(start, &mut part).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, offset: u64, spare: &mut Buf) -> Result<(), Failure> {
+        let (result, buf) = self.destination.write(offset, take(spare), false).await;
+        *spare = buf;
+        result.map_err(|e| Failure::new(offset, Cause::Write(e)))?;
+        self.meter.written.add(spare.len() as u64);
+        Ok(())
+    }
+
+    /// Makes a range zeros.
+    async fn clear(&self, offset: u64, len: u64) -> Result<(), Failure> {
+        if self.style.sparse == Sparse::Never {
+            return self.write_zeros(offset, len).await;
+        }
+        if self.zeroed {
+            self.meter.skipped.add(len);
+            return Ok(());
+        }
+        let unmap = self.destination.facts().unmap;
+        match self.destination.write_zeroes(offset, len, unmap).await {
+            Ok(()) => {
+                self.meter.zeroed.add(len);
+                Ok(())
+            }
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => self.write_zeros(offset, len).await,
+            Err(e) => Err(Failure::new(offset, Cause::Write(e))),
+        }
+    }
+
+    async fn write_zeros(&self, offset: u64, len: u64) -> Result<(), Failure> {
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let mut zeros = Buf::zeroed((end - at).min(self.style.block) as usize);
+            self.write(at, &mut zeros).await?;
+            at += zeros.len() as u64;
+        }
+        Ok(())
+    }
+
+    async fn compare(&self, piece: Piece, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+        let bad = match piece.content {
+            Content::Zeros => return self.compare_zeros(piece.range(), spare).await.map(|()| Vec::new()),
+            Content::Bytes(buf) => {
+                *spare = buf;
+                Vec::new()
+            }
+            Content::Unread => self.fetch(piece.offset, piece.len, spare).await?,
+        };
+        let there = self.read_back(piece.offset, Buf::zeroed(spare.len())).await?;
+        if spare[..] != there[..] {
+            return Err(differs(piece.offset, spare, &there));
+        }
+        Ok(bad)
+    }
+
+    /// Where the source is a hole, the destination is a hole too or has zeros.
+    async fn compare_zeros(&self, range: Range<u64>, spare: &mut Buf) -> Result<(), Failure> {
+        let mut at = range.start;
+        while at < range.end {
+            let rest = range.end - at;
+            let len = match self.destination.extent(at, rest).await {
+                Ok(found) if !found.mapped && found.len > 0 => found.len.min(rest),
+                Ok(found) if found.len > 0 => self.zeros_there(at, found.len.min(rest), spare).await?,
+                _ => self.zeros_there(at, rest, spare).await?,
+            };
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Reads a range back, at most a block of it, which must be zeros; how much it was.
+    async fn zeros_there(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<u64, Failure> {
+        let len = len.min(self.style.block);
+        *spare = self.read_back(offset, sized(spare, len)).await?;
+        match zeros::is_zero(spare) {
+            true => Ok(len),
+            false => Err(differs(offset, spare, &vec![0; spare.len()])),
+        }
+    }
+
+    async fn read_back(&self, offset: u64, buf: Buf) -> Result<Buf, Failure> {
+        let (result, buf) = self.destination.read(offset, buf).await;
+        result.map(|()| buf).map_err(|e| Failure::new(offset, Cause::ReadBack(e)))
+    }
+}
+
+/// The first byte that differs, of two stretches of one length that do.
+fn differs(offset: u64, one: &[u8], other: &[u8]) -> Failure {
+    let equal = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    Failure::new(offset + equal as u64, Cause::Differs)
+}
+
+fn take(buf: &mut Buf) -> Buf {
+    std::mem::replace(buf, Buf::zeroed(0))
+}
+
+/// The spare buffer, or a new one if it is too small, with `len` bytes of any content.
+pub(crate) fn sized(spare: &mut Buf, len: u64) -> Buf {
+    let mut buf = take(spare);
+    if buf.capacity() < len as usize {
+        buf = Buf::zeroed(len as usize);
+    }
+    buf.set_visible(len as usize);
+    buf
+}

@@ -1,0 +1,734 @@
+//! Copies: equal whatever the extents are, honest about what failed, stable when they say so.
+
+#[path = "../../lunar-block/tests/common/mod.rs"]
+mod common;
+
+use common::{Scratch, filled, runtimes};
+use lunar_block::filter::{Counters, Op, error, stats};
+use lunar_block::offload::{GRANULE, Offload};
+use lunar_block::testing::Lossy;
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Kind, Spec, open};
+use lunar_copy::{Cause, Job, Meter, Outcome, Source, Sparse, Stop, Style, copy, pour, verify};
+use lunar_runtime::Buf;
+use proptest::prelude::*;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+const STYLE: Style = Style { block: 2 * GRANULE, depth: 4, sparse: Sparse::Auto, skip_errors: false };
+
+fn memory(size: u64) -> Arc<dyn Backend> {
+    open(&Spec::sized(Kind::Memory, size)).expect("memory")
+}
+
+fn job(source: &Arc<dyn Backend>, destination: &Arc<dyn Backend>, style: Style) -> Job {
+    Job {
+        source: Source::Disk(source.clone()),
+        destination: destination.clone(),
+        range: 0..source.facts().capacity,
+        style,
+        zeroed: false,
+        grow: None,
+        offload: None,
+        meter: Arc::default(),
+        stop: Arc::default(),
+    }
+}
+
+async fn simply(job: Job) -> Outcome {
+    copy(job, None, |_, _| Ok(())).await
+}
+
+/// Bytes that differ from place to place, and are never zero.
+fn pattern(offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64).map(|at| (at % 251) as u8 + 1).collect()
+}
+
+async fn put(disk: &dyn Backend, offset: u64, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        disk.write(offset, filled(bytes), false).await.0.expect("write");
+    }
+}
+
+async fn content(disk: &dyn Backend, len: u64) -> Vec<u8> {
+    let (result, buf) = disk.read(0, Buf::zeroed(len as usize)).await;
+    result.expect("read");
+    buf.to_vec()
+}
+
+/// A disk that is full of the pattern.
+async fn full(size: u64) -> Arc<dyn Backend> {
+    let disk = memory(size);
+    put(&*disk, 0, &pattern(0, size as usize)).await;
+    disk
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    size: u64,
+    /// What is written to the source.
+    data: Vec<(u64, usize)>,
+    style: Style,
+    zeroed: bool,
+    larger: u64,
+    file: bool,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let style = (1u64..4, 1usize..6, any::<bool>()).prop_map(|(blocks, depth, auto)| Style {
+        block: blocks * GRANULE,
+        depth,
+        sparse: if auto { Sparse::Auto } else { Sparse::Never },
+        skip_errors: false,
+    });
+    let size = prop_oneof![1..2_000_000u64, (1u64..20).prop_map(|n| n * GRANULE)];
+    let data = proptest::collection::vec((0u64..2_000_000, 1usize..200_000), 0..6);
+    (size, data, style, any::<bool>(), 0u64..3 * GRANULE, any::<bool>()).prop_map(
+        |(size, data, style, zeroed, larger, file)| Case { size, data, style, zeroed, larger, file },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn what_is_copied_is_equal_and_the_rest_is_left_alone(case in case()) {
+        let scratch = Scratch::new();
+        let source = match case.file {
+            true => open(&scratch.spec(case.size)).expect("a file"),
+            false => memory(case.size),
+        };
+        let destination = memory(case.size + case.larger);
+        runtimes().remove(0).block_on(async {
+            if !case.zeroed {
+                let old = vec![0xee; (case.size + case.larger) as usize];
+                put(&*destination, 0, &old).await;
+            }
+            for (offset, len) in &case.data {
+                let offset = offset % case.size;
+                put(&*source, offset, &pattern(offset, (*len).min((case.size - offset) as usize))).await;
+            }
+            let mut work = job(&source, &destination, case.style);
+            work.zeroed = case.zeroed;
+            let meter = work.meter.clone();
+            let outcome = simply(work).await;
+            assert!(outcome.complete && outcome.failure.is_none() && outcome.stable == case.size);
+            assert_eq!(meter.done.get(), case.size);
+            let moved = meter.written.get() + meter.zeroed.get() + meter.skipped.get();
+            assert_eq!(moved, case.size, "every byte is accounted for once");
+            assert!(case.style.sparse == Sparse::Auto || meter.written.get() == case.size);
+            let (expected, got) = (content(&*source, case.size).await, content(&*destination, case.size + case.larger).await);
+            assert!(got[..case.size as usize] == expected[..]);
+            let rest = if case.zeroed { 0 } else { 0xee };
+            assert!(got[case.size as usize..].iter().all(|byte| *byte == rest));
+            assert!(verify(job(&source, &destination, case.style), &[]).await.complete);
+        });
+    }
+
+    #[test]
+    fn a_stream_gives_the_same_bytes(case in case()) {
+        let source = memory(case.size);
+        let destination = memory(case.size + case.larger);
+        runtimes().remove(0).block_on(async {
+            for (offset, len) in &case.data {
+                let offset = offset % case.size;
+                put(&*source, offset, &pattern(offset, (*len).min((case.size - offset) as usize))).await;
+            }
+            let (out, bytes) = flume::bounded(2);
+            let mut work = job(&source, &destination, case.style);
+            let pipe = flume::bounded(2);
+            (work.source, work.zeroed) = (Source::Stream(pipe.1), true);
+            // What is poured is collected, and goes into the destination as a stream.
+            let pouring = compio::runtime::spawn(pour(
+                Source::Disk(source.clone()), 0..case.size, case.style, out, Arc::default(), Arc::default(),
+            ));
+            let passing = compio::runtime::spawn(async move {
+                let mut whole = Vec::new();
+                while let Ok(buf) = bytes.recv_async().await {
+                    whole.extend_from_slice(&buf);
+                }
+                for block in whole.chunks(case.style.block as usize) {
+                    pipe.0.send_async(Ok(filled(block))).await.expect("it listens");
+                }
+            });
+            let outcome = simply(work).await;
+            passing.await.expect("joined");
+            assert!(pouring.await.expect("joined").complete && outcome.complete, "{outcome:?}");
+            assert_eq!(outcome.stable, case.size);
+            assert!(content(&*source, case.size).await == content(&*destination, case.size).await);
+        });
+    }
+
+    #[test]
+    fn what_was_called_stable_survives_the_loss_of_power(
+        seed in any::<u64>(), after in 0u64..40, every in 1u64..6, complete in any::<bool>(),
+    ) {
+        const SIZE: u64 = 24 * GRANULE;
+        runtimes().remove(0).block_on(async {
+            let source = full(SIZE).await;
+            let medium = memory(SIZE);
+            let lossy = Arc::new(Lossy::new(medium.clone()));
+            // Some writes take longer than others that began later.
+            let slow: Arc<dyn Backend> = Arc::new(Uneven(lossy.clone()));
+            let work = Job { style: Style { block: GRANULE, ..STYLE }, ..job(&source, &slow, STYLE) };
+            let stop = work.stop.clone();
+            let told = Cell::new(0);
+            let outcome = if complete {
+                copy(work, Some(every * GRANULE), |stable, _| { told.set(stable); Ok(()) }).await
+            } else {
+                let stopper = compio::runtime::spawn(async move {
+                    compio::time::sleep(Duration::from_micros(after * 200)).await;
+                    stop.stop();
+                });
+                let outcome = copy(work, Some(every * GRANULE), |stable, _| { told.set(stable); Ok(()) }).await;
+                stopper.await.expect("joined");
+                outcome
+            };
+            lossy.lose(Some(seed)).await.expect("lose");
+            assert!(outcome.failure.is_none());
+            assert!(outcome.complete || told.get() == outcome.stable, "an early end is told");
+            assert!(!complete || outcome.complete && outcome.stable == SIZE);
+            let stable = outcome.stable as usize;
+            assert!(content(&*medium, SIZE).await[..stable] == pattern(0, SIZE as usize)[..stable]);
+        });
+    }
+}
+
+/// Every third write is slow.
+struct Uneven(Arc<Lossy>);
+
+static WRITES: AtomicU32 = AtomicU32::new(0);
+
+impl Backend for Uneven {
+    fn facts(&self) -> Facts {
+        self.0.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if WRITES.fetch_add(1, SeqCst).is_multiple_of(3) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+            self.0.write(offset, buf, stable).await
+        })
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.0.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.0.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.0.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.0.describe()
+    }
+}
+
+/// A disk with places that cannot be read, or written.
+struct Damaged {
+    inner: Arc<dyn Backend>,
+    unreadable: Vec<Range<u64>>,
+    unwritable: Option<Range<u64>>,
+    error: Errno,
+}
+
+impl Damaged {
+    fn reading(inner: Arc<dyn Backend>, unreadable: Vec<Range<u64>>) -> Arc<dyn Backend> {
+        Arc::new(Damaged { inner, unreadable, unwritable: None, error: Errno::IO })
+    }
+
+    fn verdict<'a>(
+        &self,
+        mut places: impl Iterator<Item = &'a Range<u64>>,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<()> {
+        let hit = places.any(|place| place.start < offset + len as u64 && offset < place.end);
+        if hit { Err(self.error.into()) } else { Ok(()) }
+    }
+}
+
+impl Backend for Damaged {
+    fn facts(&self) -> Facts {
+        Facts { unmap: false, ..self.inner.facts() }
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        match self.verdict(self.unreadable.iter(), offset, buf.len()) {
+            Ok(()) => self.inner.read(offset, buf),
+            Err(e) => Box::pin(std::future::ready((Err(e), buf))),
+        }
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        match self.verdict(self.unwritable.iter(), offset, buf.len()) {
+            Ok(()) => self.inner.write(offset, buf, stable),
+            Err(e) => Box::pin(std::future::ready((Err(e), buf))),
+        }
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.inner.flush()
+    }
+    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
+    }
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
+    }
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        self.inner.extent(offset, len)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+const SIZE: u64 = 20 * GRANULE + 1000;
+
+#[test]
+fn the_first_place_that_cannot_be_read_ends_it() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let source =
+                Damaged::reading(full(SIZE).await, vec![9 * GRANULE..9 * GRANULE + 1, SIZE - 1..SIZE]);
+            let destination = memory(SIZE);
+            let outcome = simply(job(&source, &destination, STYLE)).await;
+            let failure = outcome.failure.expect("it cannot be read");
+            assert!(matches!(failure.cause, Cause::Read(ref e) if e.raw_os_error() == Some(5)), "{failure}");
+            assert_eq!((failure.offset, outcome.stable), (8 * GRANULE, 8 * GRANULE));
+            assert!(!outcome.complete);
+            let got = content(&*destination, outcome.stable).await;
+            assert!(got == pattern(0, got.len()), "what lies before it is there");
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_left_out_and_told() {
+    let bad = vec![4096..8192, 3 * GRANULE + 512..3 * GRANULE + 513, SIZE - 10..SIZE];
+    let told = vec![4096..8192, 3 * GRANULE..3 * GRANULE + 4096, 20 * GRANULE..SIZE];
+    runtimes().remove(0).block_on(async {
+        let source = Damaged::reading(full(SIZE).await, bad);
+        let destination = memory(SIZE);
+        put(&*destination, 0, &vec![0xee; SIZE as usize]).await;
+        let style = Style { skip_errors: true, ..STYLE };
+        let outcome = simply(job(&source, &destination, style)).await;
+        assert!(outcome.complete, "{outcome:?}");
+        assert_eq!(outcome.bad, told);
+        let mut expected = pattern(0, SIZE as usize);
+        told.iter().for_each(|range| expected[range.start as usize..range.end as usize].fill(0));
+        assert!(content(&*destination, SIZE).await == expected);
+        let checked = verify(job(&source, &destination, STYLE), &outcome.bad).await;
+        assert!(checked.complete, "what was left out is not compared: {checked:?}");
+    });
+}
+
+#[test]
+fn a_disk_that_is_gone_is_no_damage() {
+    runtimes().remove(0).block_on(async {
+        let (inner, destination) = (full(SIZE).await, memory(SIZE));
+        let gone = Damaged {
+            inner,
+            unreadable: vec![0..GRANULE, GRANULE..SIZE],
+            unwritable: None,
+            error: Errno::NODEV,
+        };
+        let source: Arc<dyn Backend> = Arc::new(gone);
+        let outcome = simply(job(&source, &destination, Style { skip_errors: true, ..STYLE })).await;
+        assert!(matches!(outcome.failure.expect("gone").cause, Cause::Read(_)));
+        assert!(outcome.bad.is_empty());
+    });
+}
+
+#[test]
+fn random_read_errors_never_make_a_wrong_copy() {
+    for seed in 0..20 {
+        runtimes().remove(0).block_on(async {
+            let source = error(full(SIZE).await, Op::Read, 0.1, Some(seed));
+            let destination = memory(SIZE);
+            let outcome = simply(job(&source, &destination, STYLE)).await;
+            assert_eq!(outcome.complete, outcome.failure.is_none());
+            let got = content(&*destination, outcome.stable).await;
+            assert!(got == pattern(0, got.len()), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_full_destination_ends_it() {
+    runtimes().remove(0).block_on(async {
+        let (source, inner) = (full(SIZE).await, memory(SIZE));
+        let destination: Arc<dyn Backend> = Arc::new(Damaged {
+            inner,
+            unreadable: Vec::new(),
+            unwritable: Some(5 * GRANULE..SIZE),
+            error: Errno::NOSPC,
+        });
+        let mut told = None;
+        let work = job(&source, &destination, STYLE);
+        let outcome = copy(work, None, |stable, _| {
+            told = Some(stable);
+            Ok(())
+        });
+        let outcome = outcome.await;
+        let failure = outcome.failure.expect("full");
+        assert!(matches!(failure.cause, Cause::Write(ref e) if e.kind() == io::ErrorKind::StorageFull));
+        assert_eq!((failure.offset, told), (4 * GRANULE, Some(4 * GRANULE)));
+    });
+}
+
+#[test]
+fn a_failed_flush_is_no_success() {
+    runtimes().remove(0).block_on(async {
+        let source = full(SIZE).await;
+        let destination = error(memory(SIZE), Op::Flush, 1.0, None);
+        let outcome = simply(job(&source, &destination, STYLE)).await;
+        assert!(matches!(outcome.failure.expect("not stable").cause, Cause::Flush(_)));
+        assert_eq!((outcome.stable, outcome.complete), (0, false));
+        let outcome = copy(job(&source, &destination, STYLE), Some(1), |stable, _| {
+            assert_eq!(stable, 0, "nothing is called stable");
+            Ok(())
+        });
+        assert!(!outcome.await.complete);
+    });
+}
+
+/// A disk whose flush fails once, as that of many which tell a lost page but once.
+struct Forgetful {
+    inner: Arc<dyn Backend>,
+    flushes: AtomicU32,
+    fails: u32,
+}
+
+impl Backend for Forgetful {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.inner.write(offset, buf, stable)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        let fails = self.flushes.fetch_add(1, SeqCst) + 1 == self.fails;
+        Box::pin(async move { if fails { Err(Errno::IO.into()) } else { Ok(()) } })
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+#[test]
+fn what_a_flush_has_lost_is_not_called_stable_after_the_next() {
+    runtimes().remove(0).block_on(async {
+        let source = full(SIZE).await;
+        let (inner, flushes) = (memory(SIZE), AtomicU32::new(0));
+        let destination: Arc<dyn Backend> = Arc::new(Forgetful { inner, flushes, fails: 2 });
+        let mut told = Vec::new();
+        let style = Style { depth: 1, ..STYLE };
+        let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
+            told.push(stable);
+            Ok(())
+        });
+        let outcome = outcome.await;
+        assert!(matches!(outcome.failure.expect("a flush").cause, Cause::Flush(_)));
+        assert_eq!((outcome.stable, outcome.complete), (4 * GRANULE, false));
+        assert!(told.iter().all(|stable| *stable == 4 * GRANULE), "{told:?}");
+    });
+}
+
+#[test]
+fn a_checkpoint_that_fails_ends_it() {
+    runtimes().remove(0).block_on(async {
+        let (source, destination) = (full(SIZE).await, memory(SIZE));
+        let outcome = copy(job(&source, &destination, STYLE), Some(1), |_, _| Err(Errno::NOSPC.into())).await;
+        assert!(matches!(outcome.failure.expect("a checkpoint").cause, Cause::Checkpoint(_)));
+    });
+}
+
+#[test]
+fn checkpoints_come_as_often_as_asked_and_grow() {
+    runtimes().remove(0).block_on(async {
+        let (source, destination) = (full(SIZE).await, memory(SIZE));
+        let mut told = Vec::new();
+        let style = Style { depth: 1, ..STYLE };
+        let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
+            told.push(stable);
+            Ok(())
+        });
+        assert!(outcome.await.complete);
+        assert_eq!(told, [4, 8, 12, 16, 20].map(|n| n * GRANULE));
+    });
+}
+
+#[test]
+fn the_first_difference_is_named() {
+    runtimes().remove(0).block_on(async {
+        for place in [0, GRANULE + 17, 11 * GRANULE - 1, SIZE - 1] {
+            let (source, destination) = (full(SIZE).await, full(SIZE).await);
+            put(&*destination, place, &[0]).await;
+            put(&*destination, SIZE - 1, &[0]).await;
+            let outcome = verify(job(&source, &destination, STYLE), &[]).await;
+            let failure = outcome.failure.expect("they differ");
+            assert!(matches!(failure.cause, Cause::Differs) && failure.offset == place, "{failure}");
+        }
+        // A hole of the source, and something in its place.
+        let (source, destination) = (memory(SIZE), memory(SIZE));
+        put(&*destination, 12345, &[1]).await;
+        let failure = verify(job(&source, &destination, STYLE), &[]).await.failure.expect("they differ");
+        assert_eq!(failure.offset, 12345);
+    });
+}
+
+/// Counts who is in it at the same time.
+struct Crowd {
+    inner: Arc<dyn Backend>,
+    inside: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Crowd {
+    async fn stay(&self) {
+        let inside = self.inside.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(inside, SeqCst);
+        compio::time::sleep(Duration::from_millis(5)).await;
+        self.inside.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Backend for Crowd {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            self.stay().await;
+            self.inner.read(offset, buf).await
+        })
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            self.stay().await;
+            self.inner.write(offset, buf, stable).await
+        })
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.inner.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+#[test]
+fn as_many_requests_are_in_flight_as_asked() {
+    let crowd = |inner| Arc::new(Crowd { inner, inside: AtomicU32::new(0), most: AtomicU32::new(0) });
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let (reads, writes) = (crowd(full(16 * GRANULE).await), crowd(memory(16 * GRANULE)));
+            let (source, destination): (Arc<dyn Backend>, Arc<dyn Backend>) = (reads.clone(), writes.clone());
+            let style = Style { block: GRANULE, depth: 5, ..STYLE };
+            assert!(simply(job(&source, &destination, style)).await.complete);
+            assert_eq!((reads.most.load(SeqCst), writes.most.load(SeqCst)), (5, 5));
+        });
+    }
+}
+
+#[test]
+fn zeros_cost_no_writes() {
+    let counted = |disk: Arc<dyn Backend>| -> (Arc<dyn Backend>, Arc<Counters>) { stats(disk) };
+    runtimes().remove(0).block_on(async {
+        let source = memory(SIZE);
+        put(&*source, 5 * GRANULE, &pattern(0, 100)).await;
+        for (zeroed, clears) in [(true, false), (false, true)] {
+            let (destination, counters) = counted(memory(SIZE));
+            let work = Job { zeroed, ..job(&source, &destination, STYLE) };
+            assert!(simply(work).await.complete);
+            let counts = counters.total();
+            assert_eq!((counts.written_bytes, counts.unmaps > 0), (GRANULE, clears), "zeroed: {zeroed}");
+        }
+        let (destination, counters) = counted(memory(SIZE));
+        let never = Style { sparse: Sparse::Never, ..STYLE };
+        assert!(simply(Job { zeroed: true, ..job(&source, &destination, never) }).await.complete);
+        assert_eq!((counters.total().written_bytes, counters.total().unmaps), (SIZE, 0));
+    });
+}
+
+#[test]
+fn a_stream_that_is_too_long_is_refused_where_it_is() {
+    runtimes().remove(0).block_on(async {
+        let destination = memory(3 * GRANULE);
+        let (pipe, stream) = flume::bounded(8);
+        for n in 0..5 {
+            pipe.send(Ok(filled(&pattern(n * GRANULE, GRANULE as usize)))).expect("room");
+        }
+        drop(pipe);
+        let style = Style { block: GRANULE, ..STYLE };
+        let mut work = Job { source: Source::Stream(stream), ..job(&destination, &destination, style) };
+        work.zeroed = true;
+        let outcome = simply(work).await;
+        let failure = outcome.failure.expect("too long");
+        assert!(matches!(failure.cause, Cause::NoRoom) && failure.offset == 3 * GRANULE);
+        assert!(content(&*destination, 3 * GRANULE).await == pattern(0, 3 * GRANULE as usize));
+    });
+}
+
+#[test]
+fn a_stop_is_heard_while_a_stream_is_silent() {
+    runtimes().remove(0).block_on(async {
+        let destination = memory(SIZE);
+        let (pipe, stream) = flume::bounded(8);
+        pipe.send(Ok(filled(&pattern(0, GRANULE as usize)))).expect("room");
+        let work = Job { source: Source::Stream(stream), ..job(&destination, &destination, STYLE) };
+        let (stop, meter): (Arc<Stop>, Arc<Meter>) = (work.stop.clone(), work.meter.clone());
+        let copying = compio::runtime::spawn(simply(work));
+        while meter.done.get() < GRANULE {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.stop();
+        let outcome = copying.await.expect("joined");
+        assert!(!outcome.complete && outcome.failure.is_none() && outcome.stable == GRANULE, "{outcome:?}");
+        drop(pipe);
+    });
+}
+
+/// A disk of which nothing behind this offset can be read before it is let go.
+struct Stuck {
+    inner: Arc<dyn Backend>,
+    from: u64,
+    gate: flume::Receiver<()>,
+}
+
+impl Backend for Stuck {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if offset >= self.from {
+                // Closed, it is open.
+                let _ = self.gate.recv_async().await;
+            }
+            self.inner.read(offset, buf).await
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.inner.write(offset, buf, stable)
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.inner.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        self.inner.extent(offset, len)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+/// Who stops it may not wait for what is in flight.
+#[test]
+fn what_is_done_is_told_before_what_is_in_flight_has_ended() {
+    runtimes().remove(0).block_on(async {
+        let (open, gate) = flume::bounded::<()>(0);
+        let source: Arc<dyn Backend> = Arc::new(Stuck { inner: full(SIZE).await, from: 6 * GRANULE, gate });
+        let work = job(&source, &memory(SIZE), STYLE);
+        let (stop, meter) = (work.stop.clone(), work.meter.clone());
+        let (telling, told) = flume::unbounded();
+        let copying = compio::runtime::spawn(copy(work, None, move |stable, _| {
+            let _ = telling.send(stable);
+            Ok(())
+        }));
+        while meter.done.get() < 6 * GRANULE {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.stop();
+        let first = compio::time::timeout(Duration::from_secs(10), told.recv_async()).await;
+        assert_eq!(first.expect("told in time"), Ok(6 * GRANULE));
+        drop(open);
+        let outcome = copying.await.expect("joined");
+        assert!(!outcome.complete && outcome.failure.is_none(), "{outcome:?}");
+        assert_eq!(told.try_iter().last(), Some(outcome.stable), "and at the end once more");
+    });
+}
+
+/// Copies between two disks, until it has had enough.
+struct Near {
+    from: Arc<dyn Backend>,
+    to: Arc<dyn Backend>,
+    left: AtomicU32,
+    /// How often the connection is lost yet.
+    losses: AtomicU32,
+}
+
+impl Offload for Near {
+    fn piece(&self) -> u64 {
+        5 * GRANULE
+    }
+
+    fn copy(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            if self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            if self.losses.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            let (result, buf) = self.from.read(offset, Buf::zeroed(len as usize)).await;
+            result?;
+            self.to.write(offset, buf, false).await.0
+        })
+    }
+}
+
+#[test]
+fn what_somebody_nearer_copies_is_not_read_and_the_rest_is() {
+    runtimes().remove(0).block_on(async {
+        // One range may have two losses; of twelve, one of the five ranges has a third.
+        for (left, losses) in [(3, 0), (1000, 0), (1000, 2), (1000, 12)] {
+            let (source, destination) = (full(SIZE).await, memory(SIZE));
+            let (from, to) = (source.clone(), destination.clone());
+            let near = Near { from, to, left: left.into(), losses: losses.into() };
+            let work = Job { offload: Some(Arc::new(near)), ..job(&source, &destination, STYLE) };
+            let meter = work.meter.clone();
+            assert!(simply(work).await.complete);
+            assert!(content(&*destination, SIZE).await == pattern(0, SIZE as usize));
+            assert_eq!(meter.offloaded.get() + meter.read.get(), SIZE);
+            let wholly = left == 1000 && losses <= 2;
+            assert!(wholly == (meter.read.get() == 0), "{left} {losses}");
+            assert!(losses > 2 || meter.offloaded.get() > 0, "{left} {losses}");
+        }
+    });
+}

@@ -1,0 +1,136 @@
+//! From a URL to a connection on which an export was chosen.
+
+use super::url::{Place, Url};
+use lunar_block::OpenError;
+use lunar_proto::nbd::client::{Export, Failure, Haggle, Step};
+use lunar_runtime::Stream;
+use std::io::{self, IoSlice};
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+/// How long a server may take until an export is chosen.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// A silent peer is asked after so long, and given up after so many questions.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_TRIES: u32 = 4;
+/// Bytes of one receive.
+const SCRATCH: usize = 4096;
+
+/// A connection in the transmission phase, and bytes that have come behind the handshake.
+pub struct Connected {
+    pub stream: Stream,
+    pub export: Export,
+    pub begun: Vec<u8>,
+}
+
+/// Connects, and chooses the export.
+pub async fn connect(url: &Url) -> Result<Connected, OpenError> {
+    let late = |_| {
+        let what = format!("no answer within {} s", PATIENCE.as_secs());
+        let late = OpenError::new(url.to_string(), what, "look at the server and at the network");
+        Err(late.of(io::ErrorKind::TimedOut))
+    };
+    compio::time::timeout(PATIENCE, attempt(url)).await.unwrap_or_else(late)
+}
+
+async fn attempt(url: &Url) -> Result<Connected, OpenError> {
+    let stream = reach(&url.place).await.map_err(|e| {
+        OpenError::new(url.to_string(), text(&e), "does the server run there, and may you connect to it?")
+            .of(e.kind())
+    })?;
+    let cut = |e: io::Error| {
+        OpenError::new(url.to_string(), text(&e), "the server's log may say why; it may want TLS")
+            .of(e.kind())
+    };
+    let (mut machine, mut input, mut out) = (Haggle::new(&url.export), Vec::new(), Vec::new());
+    loop {
+        let (used, step) = machine.feed(&input, &mut out);
+        input.drain(..used);
+        let sent = send(&stream, &mut out).await;
+        match step {
+            Step::Agreed(export) => return Ok(Connected { stream, export, begun: input }),
+            Step::Failed(failure) => return Err(failed(url, failure)),
+            Step::More => sent.map_err(cut)?,
+        }
+        if used == 0 {
+            receive(&stream, &mut input).await.map_err(cut)?;
+        }
+    }
+}
+
+async fn reach(place: &Place) -> io::Result<Stream> {
+    let (host, port) = match place {
+        Place::Unix(path) => return Stream::connect_unix(path).await,
+        Place::Tcp(host, port) => (host.clone(), *port),
+    };
+    let asked =
+        compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+    let addresses = asked.await.map_err(|_| io::Error::other("the resolver failed"))??;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for address in addresses {
+        match Stream::connect(address).await {
+            Ok(stream) => {
+                stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES)?;
+                return Ok(stream);
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<()> {
+    let mut scratch = [0; SCRATCH];
+    loop {
+        match stream.receive(&mut scratch)? {
+            Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closes at once")),
+            Some(n) => {
+                input.extend_from_slice(&scratch[..n]);
+                return Ok(());
+            }
+            None => stream.readable().await?,
+        }
+    }
+}
+
+async fn send(stream: &Stream, out: &mut Vec<u8>) -> io::Result<()> {
+    let mut rest = &out[..];
+    while !rest.is_empty() {
+        match stream.send(&[IoSlice::new(rest)])? {
+            Some(n) => rest = &rest[n..],
+            None => stream.writable().await?,
+        }
+    }
+    out.clear();
+    Ok(())
+}
+
+fn failed(url: &Url, failure: Failure) -> OpenError {
+    let subject = url.to_string();
+    match failure {
+        Failure::Broken(why) => {
+            OpenError::new(subject, format!("the server breaks the protocol: {why}"), "is it an NBD server?")
+        }
+        Failure::Refused { why, said, tls, exports } => {
+            let said = if said.is_empty() { said } else { format!(" ({said})") };
+            let hint = match (tls, exports.is_empty()) {
+                (true, _) => "there is no TLS for NBD here: let a tunnel carry it".to_owned(),
+                (_, true) => "the server's log may say why; nbdinfo --list tells what it has".to_owned(),
+                _ => format!(
+                    "it has {}",
+                    exports.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            let is_missing = !exports.is_empty() && !exports.contains(&url.export);
+            let kind = if is_missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+            let what = format!("the server refuses export \"{}\": {why}{said}", url.export);
+            OpenError::new(subject, what, hint).of(kind)
+        }
+    }
+}
+
+/// What the operating system says of an error, without its number.
+fn text(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}

@@ -1,0 +1,265 @@
+//! An export of an NBD server as a [`Backend`].
+//!
+//! One connection, which lives on the core that opened it, with as many commands in flight as callers have;
+//! the handle may be used from every core. What all tasks of one turn of the event loop ask for leaves in one
+//! send. When the connection is lost, every command that was not answered fails, and is not sent again: nobody
+//! knows whether a write was carried out.
+
+mod connect;
+mod home;
+mod machine;
+mod receive;
+pub mod testing;
+mod url;
+
+pub use url::{Place, Url, is_url};
+
+use home::{Address, Mail, Pending};
+use lunar_block::{Backend, Extent, Facts, Finished, Future, OpenError, within};
+use lunar_proto::nbd::Command;
+use lunar_proto::nbd::client::Export;
+use lunar_runtime::Buf;
+use machine::{Ask, Machine};
+use receive::Receiver;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of one WRITE_ZEROES or BLOCK_STATUS.
+const MAX_RANGE: u64 = 1 << 30;
+/// Zeros are written in pieces of so many bytes, where WRITE_ZEROES is not there.
+const ZEROS: u64 = 1 << 20;
+
+/// An export. The connection ends when the last handle is gone.
+pub struct Disk {
+    url: Url,
+    export: Export,
+    address: Address,
+    mail: flume::Sender<Mail>,
+}
+
+/// Connects to a server and chooses an export. To be called inside an event loop, which the connection then
+/// lives in. Takes 15 s at most.
+///
+/// # Errors
+/// When the server cannot be reached, is none, or refuses the export; with the names of those that it has.
+pub async fn open(url: &Url) -> Result<Arc<Disk>, OpenError> {
+    let connect::Connected { stream, export, begun } = connect::connect(url).await?;
+    let (machine, receiver) = (Machine::new(export), Receiver::new(begun));
+    let (address, mail) = home::settle(machine, stream, receiver, url.to_string());
+    Ok(Arc::new(Disk { url: url.clone(), export, address, mail }))
+}
+
+impl Disk {
+    /// Tells the server that nothing more will come, and waits up to 1 s until it has closed. Commands that
+    /// follow fail.
+    pub async fn close(&self) {
+        let (reply, closed) = flume::bounded(1);
+        if self.mail.send(Mail::Close(reply)).is_ok() {
+            // No answer: the event loop is gone, and the connection with it.
+            let _ = closed.recv_async().await;
+        }
+    }
+
+    /// Hands in a command, whose range has been checked.
+    fn submit(&self, command: Command, offset: u64, len: u64, buf: Option<Buf>) -> Pending {
+        home::submit(self.address, &self.mail, Ask { command, offset, len: len as u32, buf })
+    }
+
+    /// Fails for a range that the export has not got, or that the server does not take.
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        within(self.export.size, offset, len)?;
+        let block = u64::from(self.export.block_size);
+        if (offset | len) & (block - 1) == 0 {
+            return Ok(());
+        }
+        let what = format!("{len} bytes at {offset}: {} takes only multiples of {block} bytes", self.url);
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    }
+
+    fn check_write(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.export.is_read_only() {
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the export is read-only"));
+        }
+        self.check(offset, len)
+    }
+
+    /// It is one command.
+    fn is_one(&self, buf: &Buf) -> bool {
+        (1..=self.export.max_payload as usize).contains(&buf.len())
+    }
+
+    /// Reads in pieces what one command does not bring.
+    async fn read_pieces(&self, offset: u64, buf: &mut Buf) -> io::Result<()> {
+        let mut at = offset;
+        for part in buf.chunks_mut(self.export.max_payload as usize) {
+            let read = Command::Read { whole: false };
+            let piece = Buf::zeroed(part.len());
+            let (result, piece) = self.submit(read, at, part.len() as u64, Some(piece)).await;
+            result?;
+            part.copy_from_slice(&given_back(piece, part.len()));
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    async fn write_pieces(&self, offset: u64, buf: &Buf, fua: bool) -> io::Result<()> {
+        let mut at = offset;
+        for part in buf.chunks(self.export.max_payload as usize) {
+            let mut piece = Buf::zeroed(part.len());
+            piece.copy_from_slice(part);
+            let write = Command::Write { stable: fua };
+            self.submit(write, at, part.len() as u64, Some(piece)).await.0?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    async fn write_all(&self, offset: u64, mut buf: Buf, stable: bool) -> Finished {
+        let len = buf.len();
+        if let Err(e) = self.check_write(offset, len as u64) {
+            return (Err(e), buf);
+        }
+        let fua = self.fua(stable);
+        let mut result = if self.is_one(&buf) {
+            let write = Command::Write { stable: fua };
+            let (result, back) = self.submit(write, offset, len as u64, Some(buf)).await;
+            buf = given_back(back, len);
+            result.map(drop)
+        } else {
+            self.write_pieces(offset, &buf, fua).await
+        };
+        if stable && !fua && result.is_ok() {
+            result = self.flush_all().await;
+        }
+        (result, buf)
+    }
+
+    /// Whether a command that changes something carries FUA. Where there is no FLUSH, nothing else makes stable what a flush is
+    /// asked for later.
+    fn fua(&self, stable: bool) -> bool {
+        (stable || !self.export.can_flush()) && self.export.can_fua()
+    }
+
+    /// A server without FLUSH promises nothing that could be waited for.
+    async fn flush_all(&self) -> io::Result<()> {
+        if self.export.is_read_only() || !self.export.can_flush() {
+            return Ok(());
+        }
+        self.submit(Command::Flush, 0, 0, None).await.0.map(drop)
+    }
+
+    async fn zero(&self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
+        self.check_write(offset, len)?;
+        let zeroes = self.export.can_write_zeroes();
+        let (mut at, end) = (offset, offset + len);
+        let most = if zeroes { MAX_RANGE } else { ZEROS.min(self.export.max_payload.into()) };
+        while at < end {
+            let len = most.min(end - at);
+            let (command, buf) = match zeroes {
+                true => (Command::WriteZeroes { stable: self.fua(false), unmap, fast: false }, None),
+                false => (Command::Write { stable: self.fua(false) }, Some(Buf::zeroed(len as usize))),
+            };
+            self.submit(command, at, len, buf).await.0?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// BLOCK_STATUS, as far as whole blocks go.
+    async fn status(&self, offset: u64, len: u64) -> io::Result<Extent> {
+        let block = u64::from(self.export.block_size);
+        let mapped = Extent { offset, len, mapped: true };
+        let whole = len.min(MAX_RANGE) / block * block;
+        if self.export.allocation.is_none() || whole == 0 || !offset.is_multiple_of(block) {
+            return Ok(mapped);
+        }
+        self.check(offset, whole)?;
+        let status = match self.submit(Command::BlockStatus { one: true }, offset, whole, None).await.0 {
+            Ok(status) => status,
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => None,
+            Err(e) => return Err(e),
+        };
+        let Some(status) = status else { return Ok(mapped) };
+        let told = u64::from(status.len) / block * block;
+        match told {
+            // Less than a block: of the rest of it nothing is known.
+            0 => Ok(Extent { len: block, ..mapped }),
+            _ => Ok(Extent { offset, len: told.min(whole), mapped: !status.zero }),
+        }
+    }
+}
+
+/// A buffer that came back; one that was lost with its event loop is replaced.
+fn given_back(buf: Option<Buf>, len: usize) -> Buf {
+    buf.unwrap_or_else(|| Buf::zeroed(len))
+}
+
+impl Backend for Disk {
+    fn facts(&self) -> Facts {
+        Facts {
+            capacity: self.export.size,
+            read_only: self.export.is_read_only(),
+            // TRIM by itself promises no zeros.
+            unmap: self.export.can_write_zeroes(),
+            null: false,
+            stable: false,
+        }
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let len = buf.len();
+            if let Err(e) = self.check(offset, len as u64) {
+                return (Err(e), buf);
+            }
+            if !self.is_one(&buf) {
+                let result = self.read_pieces(offset, &mut buf).await;
+                return (result, buf);
+            }
+            let read = Command::Read { whole: false };
+            let (result, buf) = self.submit(read, offset, len as u64, Some(buf)).await;
+            (result.map(drop), given_back(buf, len))
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(self.write_all(offset, buf, stable))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(self.flush_all())
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(self.zero(offset, len, true))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(self.zero(offset, len, unmap))
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(self.status(offset, len))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let (e, told) = (&self.export, |name: &str, value: String| (name.to_owned(), value));
+        let offers = [
+            ("flush", e.can_flush()),
+            ("fua", e.can_fua()),
+            ("trim", e.can_trim()),
+            ("write zeroes", e.can_write_zeroes()),
+            ("several connections", e.can_multi_conn()),
+            ("structured replies", e.structured),
+            ("extents", e.allocation.is_some()),
+        ];
+        let offered: Vec<&str> = offers.iter().filter(|offer| offer.1).map(|offer| offer.0).collect();
+        vec![
+            told("kind", "nbd".into()),
+            told("url", self.url.to_string()),
+            told("block_size", e.block_size.to_string()),
+            told("max_payload", e.max_payload.to_string()),
+            told("offers", offered.join(", ")),
+        ]
+    }
+}

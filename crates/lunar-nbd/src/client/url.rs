@@ -1,0 +1,196 @@
+//! Where an export is, in one line (the NBD URI specification).
+
+use lunar_block::OpenError;
+use lunar_proto::nbd::client::Haggle;
+use lunar_proto::percent;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The port of NBD.
+const PORT: u16 = 10809;
+const FORMS: &str =
+    "write nbd://HOST[:PORT][/EXPORT], with an IPv6 address in brackets, or nbd+unix:///EXPORT?socket=PATH";
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// TCP: a name or an address, and a port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`. EXPORT and PATH are percent-encoded;
+/// without EXPORT it is the server's default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Where the server listens.
+    pub place: Place,
+    /// The name of the export.
+    pub export: String,
+}
+
+/// Whether a text is meant as a URL of NBD, be it one that can be used or not.
+pub fn is_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| {
+        matches!(scheme.split_once('+').map_or(scheme.as_str(), |(first, _)| first), "nbd" | "nbds")
+    })
+}
+
+impl FromStr for Url {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Url, OpenError> {
+        let wrong = |what: &str, hint: &str| OpenError::new(text, what, hint);
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it is no URL", FORMS))?;
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let decoded = |text| {
+            percent::decode(text).ok_or_else(|| {
+                wrong("it is not percent-encoded as it has to be", "write a percent sign as %25")
+            })
+        };
+        let export = decoded(export)?;
+        if export.len() > Haggle::MAX_NAME {
+            return Err(wrong("the name of the export is too long", "it may have 4096 bytes"));
+        }
+        let place = match scheme.to_ascii_lowercase().as_str() {
+            "nbd" if query.is_some_and(|query| !query.is_empty()) => {
+                return Err(wrong("nbd:// has no settings after a question mark", FORMS));
+            }
+            "nbd" => tcp(authority).ok_or_else(|| wrong("it names no host, or no port", FORMS))?,
+            "nbd+unix" => {
+                let path =
+                    query.and_then(|query| query.strip_prefix("socket=")).filter(|_| authority.is_empty());
+                let path = path.filter(|path| !path.is_empty() && !path.contains('&'));
+                Place::Unix(decoded(path.ok_or_else(|| wrong("it names no socket", FORMS))?)?.into())
+            }
+            "nbds" | "nbds+unix" => {
+                return Err(wrong("there is no TLS for NBD here", "let a tunnel carry it, or use nbd://"));
+            }
+            _ => return Err(wrong("it is no URL of NBD that can be used here", FORMS)),
+        };
+        Ok(Url { place, export })
+    }
+}
+
+/// `HOST[:PORT]`; a host without brackets has no colon.
+fn tcp(authority: &str) -> Option<Place> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            (host.parse::<std::net::Ipv6Addr>().ok()?.to_string(), port)
+        }
+        None => {
+            let at = authority.find(':').unwrap_or(authority.len());
+            (authority[..at].to_owned(), &authority[at..])
+        }
+    };
+    let port = match port {
+        "" => PORT,
+        port => port.strip_prefix(':')?.parse().ok().filter(|port| *port != 0)?,
+    };
+    let may_be = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    (!host.is_empty() && host.chars().all(may_be)).then_some(Place::Tcp(host, port))
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/")?,
+            Place::Tcp(host, port) => write!(f, "nbd://{host}:{port}/")?,
+            Place::Unix(_) => f.write_str("nbd+unix:///")?,
+        }
+        percent::encode(f, &self.export, percent::is_plain)?;
+        match &self.place {
+            Place::Tcp(..) => Ok(()),
+            Place::Unix(path) => {
+                f.write_str("?socket=")?;
+                percent::encode(f, &path.to_string_lossy(), percent::is_plain)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        text.parse().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn tcp(host: &str, port: u16, export: &str) -> Url {
+        Url { place: Place::Tcp(host.into(), port), export: export.into() }
+    }
+
+    #[test]
+    fn urls_name_host_port_and_export() {
+        for (text, expected) in [
+            ("nbd://localhost", tcp("localhost", 10809, "")),
+            ("nbd://localhost/", tcp("localhost", 10809, "")),
+            ("NBD://127.0.0.1:7/disk", tcp("127.0.0.1", 7, "disk")),
+            ("nbd://[::1]/a", tcp("::1", 10809, "a")),
+            ("nbd://[::1]:99/a/b", tcp("::1", 99, "a/b")),
+            ("nbd://h//a%20b%25", tcp("h", 10809, "/a b%")),
+        ] {
+            assert_eq!(url(text), expected, "{text}");
+            assert_eq!(url(&expected.to_string()), expected, "{expected}");
+        }
+    }
+
+    #[test]
+    fn urls_name_a_socket() {
+        for (text, path, export) in [
+            ("nbd+unix:///?socket=/run/a.sock", "/run/a.sock", ""),
+            ("nbd+unix:///disk%3f?socket=/run/a%26b", "/run/a&b", "disk?"),
+            ("nbd+unix://?socket=nbd.sock", "nbd.sock", ""),
+        ] {
+            let expected = Url { place: Place::Unix(path.into()), export: export.into() };
+            assert_eq!(url(text), expected, "{text}");
+            assert_eq!(url(&expected.to_string()), expected, "{expected}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_reason() {
+        for (text, words) in [
+            ("nbd:", "no URL"),
+            ("nbd://", "no host"),
+            ("nbd://:10809/", "no host"),
+            ("nbd://h:0", "no port"),
+            ("nbd://h:65536", "no port"),
+            ("nbd://::1/", "no port"),
+            ("nbd://[::1/", "no host"),
+            ("nbd://[::1]x/", "no port"),
+            ("nbd://user@h/", "no host"),
+            ("nbd://h/a%", "percent"),
+            ("nbd://h/a%00", "percent"),
+            ("nbd://h/a?socket=x", "question mark"),
+            ("nbd+unix:///a", "no socket"),
+            ("nbd+unix:///a?socket=", "no socket"),
+            ("nbd+unix:///a?path=/x", "no socket"),
+            ("nbd+unix:///a?socket=/x&y=1", "no socket"),
+            ("nbd+unix://h/a?socket=/x", "no socket"),
+            ("nbds://h/a", "TLS"),
+            ("nbds+unix:///a?socket=/x", "TLS"),
+            ("nbd+vsock://1/", "no URL of NBD"),
+            (&format!("nbd://h/{}", "a".repeat(4097)), "too long"),
+        ] {
+            let said = text.parse::<Url>().expect_err(text).to_string();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_meant_as_a_url_is_known() {
+        for text in ["nbd://h", "nbds://h", "nbd+unix:///", "NBD://", "nbd+ssh://h"] {
+            assert!(is_url(text), "{text}");
+        }
+        for text in ["nbd", "nbd:x", "/nbd", "iscsi://h", "nbdx://h", "disk.img"] {
+            assert!(!is_url(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! An NBD server over any backend, on TCP and Unix sockets.
+//!
+//! A connection lives on one core. One receive brings many requests, and all that they came to goes to one
+//! vectored send; what has to wait becomes a task of its own, and its answer follows when it is there.
+
+mod connection;
+mod execute;
+mod haggle;
+mod listen;
+mod receive;
+mod reply;
+mod serve;
+pub mod testing;
+mod turns;
+
+pub use listen::Listen;
+pub use serve::{Handle, serve};
+
+use lunar_block::{Backend, Facts};
+use lunar_proto::nbd::Offer;
+use lunar_runtime::Pool;
+use lunar_wire::nbd::{MAX_STRING, transmission_flag as flag};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest READ and WRITE in bytes.
+const MAX_PAYLOAD: u32 = Pool::MAX_BUFFER as u32;
+/// The preferred block in bytes, where the minimum is not larger: a page of the page cache.
+const PREFERRED: u32 = 4096;
+/// The largest block that the protocol can tell of.
+const MAX_BLOCK: u32 = 1 << 16;
+
+/// A disk that clients may use.
+#[derive(Clone)]
+pub struct Export {
+    /// Its name; a client that names none gets the first export.
+    pub name: String,
+    /// Where its bytes are.
+    pub backend: Arc<dyn Backend>,
+    /// The backend's logical block in bytes: requests are multiples of it. A power of two up to 64 KiB; 1 is
+    /// any byte. The capacity is rounded down to it.
+    pub block_size: u32,
+    /// Clients may not write, whatever the backend could.
+    pub read_only: bool,
+    /// Words for people; may be empty.
+    pub description: String,
+}
+
+impl Export {
+    fn offer(&self) -> Offer {
+        let facts = self.backend.facts();
+        Offer {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            size: facts.capacity - facts.capacity % u64::from(self.block_size),
+            flags: flags(&facts, self.read_only),
+            block_size: self.block_size,
+            preferred: self.block_size.max(PREFERRED),
+            max_payload: MAX_PAYLOAD,
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let wrong = if self.name.len() > MAX_STRING || self.description.len() > MAX_STRING {
+            "its name or description is too long"
+        } else if !self.block_size.is_power_of_two() || self.block_size > MAX_BLOCK {
+            "its block size is no power of two up to 64 KiB"
+        } else {
+            return Ok(());
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("export {}: {wrong}", self.name)))
+    }
+}
+
+fn flags(facts: &Facts, read_only: bool) -> u16 {
+    let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
+    // Backends are coherent: a flush covers what any connection has written.
+    let always = always | flag::CAN_MULTI_CONN;
+    if facts.read_only || read_only {
+        return always | flag::READ_ONLY;
+    }
+    let trim = if facts.unmap { flag::SEND_TRIM } else { 0 };
+    always | trim | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
+}
+
+/// What clients can have of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of buffers in use, at least 32 MiB.
+    pub memory: usize,
+    /// Requests of one connection that wait for the backend.
+    pub requests: usize,
+    /// How long a client may take until it has chosen an export.
+    pub handshake: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections: 256, memory: 256 << 20, requests: 128, handshake: Duration::from_secs(30) }
+    }
+}

@@ -1,0 +1,62 @@
+//! The NBD client against programs that nobody here wrote, against our own server, and against servers that
+//! do as they please.
+#![forbid(unsafe_code)]
+
+mod hostile;
+mod ours;
+mod peers;
+
+use lunar_block::Backend;
+use lunar_nbd::client;
+use lunar_runtime::{Buf, Cores};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a future on an event loop of its own.
+fn on_a_core<T: Send + 'static, W: Future<Output = T> + 'static>(
+    work: impl FnOnce() -> W + Send + 'static,
+) -> T {
+    Cores::one().expect("an event loop").wait(0, work).expect("an end")
+}
+
+async fn open(url: &str) -> Arc<client::Disk> {
+    let url: client::Url = url.parse().unwrap_or_else(|e| panic!("{e}"));
+    client::open(&url).await.unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Why an export cannot be had: what happened, and the hint.
+fn refused(url: &str) -> (String, String) {
+    let url: client::Url = url.parse().unwrap_or_else(|e| panic!("{e}"));
+    let refused = on_a_core(move || async move { client::open(&url).await.err() });
+    let e = refused.expect("it is refused");
+    (e.what, e.hint)
+}
+
+fn filled(bytes: &[u8]) -> Buf {
+    let mut buf = Buf::zeroed(bytes.len());
+    buf.copy_from_slice(bytes);
+    buf
+}
+
+async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool) {
+    let (result, buf) = disk.write(offset, filled(bytes), stable).await;
+    result.expect("written");
+    assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
+}
+
+async fn read(disk: &dyn Backend, offset: u64, len: usize) -> Vec<u8> {
+    // Not zeros, so that bytes that nobody filled are seen.
+    let (result, buf) = disk.read(offset, filled(&vec![0xEE; len])).await;
+    result.expect("read");
+    buf.to_vec()
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at / 512).wrapping_mul(seed * 2 + 1).wrapping_add(at) as u8).collect()
+}
+
+/// What `describe` tells of one thing.
+fn told(disk: &dyn Backend, name: &str) -> String {
+    disk.describe().into_iter().find(|row| row.0 == name).map(|row| row.1).unwrap_or_default()
+}

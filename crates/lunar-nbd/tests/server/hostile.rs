@@ -1,0 +1,152 @@
+//! Clients that mean harm, or do not care. Whatever they do, another client is served.
+
+use super::client::Client;
+use super::{MIB, Server, export, memory};
+use lunar_block::filter;
+use lunar_nbd::server::Limits;
+use lunar_wire::nbd::{OptionHeader, Request, command, option, reply};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Another client's view of the server.
+fn is_well(server: &Server) {
+    let mut other = Client::structured(server.tcp(), "disk");
+    assert_eq!(other.write_at(0, 4096, &[7; 8192]), 0);
+    assert_eq!(other.read_at(4096, 8192), [7; 8192]);
+    other.request(command::DISC, 0, 0, 0);
+    assert!(other.is_closed());
+}
+
+/// Waits until no client is connected.
+fn all_gone(server: &Server) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.handle.connections() > 0 {
+        assert!(Instant::now() < end, "a connection stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn request(command: u16, len: u32) -> Vec<u8> {
+    Request { flags: 0, command, cookie: 1, offset: 0, len }.encode().to_vec()
+}
+
+#[test]
+fn a_wrong_magic_ends_that_connection_alone() {
+    let server = Server::of(memory(64 * MIB));
+    let mut bystander = Client::simple(server.tcp(), "disk");
+    let mut client = Client::simple(server.tcp(), "disk");
+    let mut bytes = request(command::READ, 512);
+    bytes[0] ^= 1;
+    client.write(&bytes);
+    assert!(client.is_closed());
+    assert_eq!(bystander.read_at(0, 512), [0; 512]);
+    let mut client = Client::connect(server.tcp());
+    client.write(&[0; 16]);
+    assert!(client.is_closed());
+    drop(bystander);
+    is_well(&server);
+    all_gone(&server);
+}
+
+#[test]
+fn half_of_anything_may_come_before_the_end() {
+    let server = Server::of(memory(64 * MIB));
+    let mut write = request(command::WRITE, 1 << 20);
+    write.resize(write.len() + (1 << 19), 1);
+    for bytes in [&request(command::READ, 512)[..27], &write, &write[..100], &[]] {
+        let mut client = Client::simple(server.tcp(), "disk");
+        client.write(bytes);
+    }
+    let mut client = Client::connect(server.tcp());
+    client.write(&OptionHeader { option: option::GO, len: 60_000 }.encode());
+    drop(client);
+    drop(std::net::TcpStream::connect(server.tcp()).expect("connected"));
+    is_well(&server);
+    all_gone(&server);
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.read_at(0, 512), [0; 512], "half a write was not written");
+}
+
+#[test]
+fn giant_lengths_take_no_memory() {
+    let server = Server::of(memory(64 * MIB));
+    let mut reader = Client::structured(server.tcp(), "disk");
+    assert_ne!(reader.error_of(command::READ, 0, 0, u32::MAX), 0);
+    let mut writers: Vec<Client> = (0..20).map(|_| Client::simple(server.tcp(), "disk")).collect();
+    for writer in &mut writers {
+        writer.write(&request(command::WRITE, u32::MAX));
+        writer.write(&[1; 4096]);
+    }
+    let mut haggler = Client::connect(server.tcp());
+    haggler.write(&OptionHeader { option: option::LIST, len: u32::MAX }.encode());
+    haggler.write(&[0; 4096]);
+    is_well(&server);
+}
+
+#[test]
+fn a_flood_of_options_is_ended() {
+    let server = Server::of(memory(64 * MIB));
+    let mut client = Client::connect(server.tcp());
+    let flood = OptionHeader { option: option::LIST, len: 0 }.encode().repeat(1 << 16);
+    // It may be cut off while it sends, or while it reads.
+    let _ = client.socket.write_all(&flood);
+    let _ = std::io::copy(&mut client.socket, &mut std::io::sink());
+    assert!(client.is_closed());
+    is_well(&server);
+    all_gone(&server);
+}
+
+#[test]
+fn an_option_that_is_too_long_is_refused_and_another_follows() {
+    let server = Server::of(memory(64 * MIB));
+    let mut client = Client::connect(server.tcp());
+    assert_eq!(client.ask(option::LIST, &vec![0; 1 << 20])[0].0, reply::ERR_TOO_BIG);
+    assert_eq!(client.ask(option::STARTTLS, &[])[0].0, reply::ERR_POLICY);
+    assert_eq!(client.ask(option::LIST, &[])[0], (reply::SERVER, b"\0\0\0\x04disk".to_vec()));
+}
+
+#[test]
+fn who_never_chooses_an_export_is_shown_the_door() {
+    let limits = Limits { handshake: Duration::from_secs(1), ..Limits::default() };
+    let server = Server::start(vec![export("disk", memory(64 * MIB))], limits);
+    let mut client = Client::connect(server.tcp());
+    assert!(client.is_closed());
+    is_well(&server);
+}
+
+#[test]
+fn connections_are_counted_and_bounded() {
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let server = Server::start(vec![export("disk", memory(64 * MIB))], limits);
+    let first = Client::simple(server.tcp(), "disk");
+    let second = Client::simple(server.tcp(), "disk");
+    assert_eq!(server.handle.connections(), 2);
+    let mut third = std::net::TcpStream::connect(server.tcp()).expect("connected");
+    assert_eq!(std::io::Read::read(&mut third, &mut [0; 18]).unwrap_or(0), 0, "there is no room");
+    drop((first, second));
+    all_gone(&server);
+    is_well(&server);
+}
+
+/// Clients that ask for much and fetch nothing hold no more than their share.
+#[test]
+fn who_does_not_read_answers_keeps_nobody_waiting() {
+    let slow = filter::delay(memory(64 * MIB), Duration::from_millis(1), Duration::ZERO);
+    let limits = Limits { memory: 64 << 20, ..Limits::default() };
+    let server = Server::start(vec![export("disk", slow)], limits);
+    let mut other = Client::simple(server.tcp(), "disk");
+    assert_eq!(other.write_at(0, 0, &vec![1; 32 << 20]), 0);
+    let greedy: Vec<Client> = (0..4)
+        .map(|_| {
+            let mut client = Client::simple(server.tcp(), "disk");
+            client.write(&request(command::READ, 32 << 20).repeat(200));
+            client
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(other.read_at(0, 65536), [1; 65536]);
+    }
+    drop(greedy);
+    drop(other);
+    all_gone(&server);
+}

@@ -1,0 +1,59 @@
+//! The NBD server against a raw client and against programs that nobody here wrote.
+#![forbid(unsafe_code)]
+
+mod client;
+mod hostile;
+mod late;
+mod peers;
+mod requests;
+mod stop;
+
+use interop::Folder;
+use lunar_block::{Backend, Kind, Spec};
+use lunar_nbd::server::{Export, Handle, Limits, Listen, serve};
+use lunar_runtime::Cores;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// A sparse disk in memory.
+fn memory(size: u64) -> Arc<dyn Backend> {
+    lunar_block::open(&Spec::sized(Kind::Memory, size)).expect("a disk")
+}
+
+fn export(name: &str, backend: Arc<dyn Backend>) -> Export {
+    Export { name: name.into(), backend, block_size: 512, read_only: false, description: String::new() }
+}
+
+/// A server on two cores, on TCP and on a Unix socket.
+struct Server {
+    handle: Handle,
+    dir: Folder,
+}
+
+impl Server {
+    fn start(exports: Vec<Export>, limits: Limits) -> Server {
+        let dir = Folder::fresh();
+        let listen =
+            [Listen::Tcp("127.0.0.1:0".parse().expect("an address")), Listen::Unix(dir.join("nbd.sock"))];
+        let cores = Arc::new(Cores::start(&[0, 0]).expect("event loops"));
+        Server { handle: serve(&listen, exports, cores, limits).expect("served"), dir }
+    }
+
+    fn of(backend: Arc<dyn Backend>) -> Server {
+        Server::start(vec![export("disk", backend)], Limits::default())
+    }
+
+    fn tcp(&self) -> SocketAddr {
+        match &self.handle.addresses()[0] {
+            Listen::Tcp(address) => *address,
+            Listen::Unix(_) => panic!("TCP comes first"),
+        }
+    }
+
+    /// The URLs of an export, over TCP and over the Unix socket.
+    fn urls(&self, export: &str) -> [String; 2] {
+        [0, 1].map(|i| self.handle.addresses()[i].url(export))
+    }
+}

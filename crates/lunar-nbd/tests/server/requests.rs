@@ -1,0 +1,301 @@
+//! What requests come to.
+
+use super::client::{Answer, Client};
+use super::{MIB, Server, export, memory};
+use lunar_block::filter::{self, Counters, Op};
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_nbd::server::Limits;
+use lunar_runtime::Buf;
+use lunar_wire::be;
+use lunar_wire::nbd::command::*;
+use lunar_wire::nbd::command_flag::*;
+use lunar_wire::nbd::{Errno, chunk};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+const HOLE: u32 = 3;
+const DATA: u32 = 0;
+
+#[test]
+fn what_is_written_is_read_in_both_forms() {
+    let server = Server::of(memory(64 * MIB));
+    let pattern: Vec<u8> = (0..32 * MIB as u32).map(|i| (i / 7) as u8).collect();
+    for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "")] {
+        for (offset, len) in [(0, 512), (512, 4096), (1024, 100 << 10), (MIB, 2 << 20), (32 * MIB, 32 << 20)]
+        {
+            assert_eq!(client.write_at(0, offset, &pattern[..len]), 0);
+            assert!(client.read_at(offset, len) == pattern[..len], "{len} bytes at {offset}");
+        }
+        assert!(client.read_at(MIB, 2 << 20) == pattern[..2 << 20]);
+        assert_eq!(client.write_at(FUA, 0, &[9; 512]), 0);
+        assert_eq!(client.error_of(FLUSH, 0, 0, 0), 0);
+        assert_eq!(client.error_of(TRIM, FUA, 0, 64 << 20), 0);
+        assert_eq!(client.read_at(0, 4096), [0; 4096]);
+    }
+}
+
+#[test]
+fn zeros_travel_as_holes_unless_one_chunk_is_asked_for() {
+    let server = Server::of(memory(64 * MIB));
+    let mut client = Client::structured(server.tcp(), "disk");
+    client.write_at(0, 128 << 10, &[5; 64 << 10]);
+    client.request(READ, 0, 0, 320 << 10);
+    let chunks: Vec<Answer> = (0..3).map(|_| client.answer(0)).collect();
+    let seen: Vec<_> = chunks.iter().map(|c| (c.chunk.as_ref().expect("a chunk").0, c.done)).collect();
+    assert_eq!(seen, [(chunk::OFFSET_HOLE, false), (chunk::OFFSET_DATA, false), (chunk::OFFSET_HOLE, true)]);
+    let last = &chunks[2].chunk.as_ref().expect("a chunk").1;
+    assert_eq!((be::get64(last), be::get32(&last[8..])), (192 << 10, 128 << 10));
+    client.request(READ, DF, 0, 320 << 10);
+    let Answer { chunk: Some((chunk::OFFSET_DATA, payload)), done: true, .. } = client.answer(0) else {
+        panic!("not one chunk")
+    };
+    assert_eq!(payload.len(), 8 + (320 << 10));
+    client.request(READ, 0, 0, 0);
+    assert_eq!(client.answer(0).chunk, Some((chunk::NONE, vec![])));
+}
+
+#[test]
+fn a_null_disk_reads_zeros_in_both_forms() {
+    let server = Server::of(
+        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Null, 64 * MIB)).expect("a disk"),
+    );
+    for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
+        for len in [512, 1 << 20, 3 << 20 | 512] {
+            assert!(client.read_at(512, len).iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(client.error_of(WRITE_ZEROES, FAST_ZERO | NO_HOLE, 0, 512), 0);
+    }
+}
+
+#[test]
+fn allocation_is_told_extent_by_extent() {
+    let server = Server::of(memory(64 * MIB));
+    let mut client = Client::structured(server.tcp(), "disk");
+    assert_eq!(client.status(0, 0, 64 << 20), [(64 << 20, HOLE)]);
+    client.write_at(0, MIB, &[1; 2 << 20]);
+    assert_eq!(client.status(0, 0, 64 << 20), [(1 << 20, HOLE), (2 << 20, DATA), (61 << 20, HOLE)]);
+    assert_eq!(client.status(REQ_ONE, MIB, 64 << 10), [(64 << 10, DATA)]);
+    assert_eq!(client.status(REQ_ONE, 0, 64 << 20), [(1 << 20, HOLE)]);
+    assert_eq!(client.error_of(WRITE_ZEROES, 0, MIB, 1 << 20), 0);
+    assert_eq!(client.status(0, MIB, 2 << 20), [(1 << 20, HOLE), (1 << 20, DATA)]);
+    assert_eq!(client.error_of(BLOCK_STATUS, 0, 0, 0), Errno::Inval as u32);
+    let mut simple = Client::simple(server.tcp(), "disk");
+    assert_eq!(simple.error_of(BLOCK_STATUS, 0, 0, 512), Errno::Inval as u32);
+}
+
+#[test]
+fn a_refused_write_is_read_past_and_the_next_request_is_served() {
+    let mut disk = export("disk", memory(MIB));
+    disk.block_size = 4096;
+    let server = Server::start(vec![disk], Limits::default());
+    for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
+        let cases = [
+            (MIB, 4096, Errno::NoSpc),
+            (MIB - 4096, 8192, Errno::NoSpc),
+            (512, 4096, Errno::Inval),
+            (0, 512, Errno::Inval),
+            (0, 40 << 20, Errno::NoSpc),
+        ];
+        for (offset, len, errno) in cases {
+            assert_eq!(client.write_at(0, offset, &vec![1; len]), errno as u32, "{len} at {offset}");
+        }
+        assert_eq!(client.error_of(READ, 0, MIB, 4096), Errno::Inval as u32);
+        assert_eq!(client.error_of(TRIM, 0, 512, 4096), Errno::Inval as u32);
+        assert_eq!(client.error_of(0x77, 0, 0, 0), Errno::Inval as u32);
+        assert_eq!(client.error_of(FLUSH, 1 << 9, 0, 0), Errno::Inval as u32);
+        assert_eq!(client.write_at(0, 0, &[3; 4096]), 0);
+        assert_eq!(client.read_at(0, 4096), [3; 4096]);
+    }
+}
+
+#[test]
+fn a_read_only_export_is_not_written() {
+    let mut disk = export("disk", memory(MIB));
+    disk.read_only = true;
+    let server = Server::start(vec![disk], Limits::default());
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[1; 512]), Errno::Perm as u32);
+    assert_eq!(client.error_of(TRIM, 0, 0, 512), Errno::Perm as u32);
+    assert_eq!(client.error_of(WRITE_ZEROES, 0, 0, 512), Errno::Perm as u32);
+    assert_eq!(client.read_at(0, 512), [0; 512]);
+}
+
+#[test]
+fn who_waits_for_the_disk_holds_up_nobody() {
+    let slow = filter::delay(memory(MIB), Duration::from_millis(300), Duration::from_millis(100));
+    let server = Server::of(slow);
+    let mut client = Client::structured(server.tcp(), "disk");
+    let read = client.request(READ, 0, 0, 512);
+    let write = client.request(WRITE, 0, 4096, 512);
+    client.write(&[1; 512]);
+    let flush = client.request(FLUSH, 0, 0, 0);
+    let order: Vec<u64> = (0..3).map(|_| client.answer(0).cookie).collect();
+    assert_eq!(order, [flush, write, read]);
+}
+
+/// Its first write lands late.
+struct Stalled {
+    medium: Arc<dyn Backend>,
+    began: AtomicBool,
+    landed: AtomicBool,
+}
+
+impl Stalled {
+    fn on(medium: Arc<dyn Backend>) -> Stalled {
+        Stalled { medium, began: AtomicBool::new(false), landed: AtomicBool::new(false) }
+    }
+}
+
+impl Backend for Stalled {
+    fn facts(&self) -> Facts {
+        self.medium.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.medium.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let is_first = !self.began.swap(true, SeqCst);
+            if is_first {
+                compio::time::sleep(Duration::from_millis(500)).await;
+            }
+            let finished = self.medium.write(offset, buf, stable).await;
+            self.landed.fetch_or(is_first, SeqCst);
+            finished
+        })
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.medium.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.medium.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.medium.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.medium.describe()
+    }
+}
+
+/// A server whose only client has gone while its write, of ones, is under way.
+fn bereft() -> (Arc<Stalled>, Server, Arc<Counters>) {
+    let (medium, counters) = filter::stats(memory(MIB));
+    let disk = Arc::new(Stalled::on(medium));
+    let server = Server::of(disk.clone());
+    let mut client = Client::simple(server.tcp(), "disk");
+    client.request(WRITE, 0, 0, 512);
+    client.write(&[1; 512]);
+    wait_for(&disk.began);
+    (disk, server, counters)
+}
+
+fn wait_for(flag: &AtomicBool) {
+    while !flag.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_write_of_a_client_that_is_gone_undoes_none_of_its_next_connection() {
+    let (disk, server, _) = bereft();
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
+    wait_for(&disk.landed);
+    assert_eq!(client.read_at(0, 512), [2; 512]);
+}
+
+#[test]
+fn what_a_client_sent_that_was_kept_waiting_and_has_gone_is_not_done() {
+    let (_disk, server, counters) = bereft();
+    let mut client = Client::simple(server.tcp(), "disk");
+    client.request(WRITE, 0, 0, 512);
+    client.write(&[2; 512]);
+    drop(client);
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[3; 512]), 0);
+    assert_eq!(client.read_at(0, 512), [3; 512]);
+    assert_eq!(counters.total().writes, 2);
+}
+
+/// It has not noticed, since it takes no more requests.
+#[test]
+fn a_write_of_a_client_that_is_gone_and_had_sent_more_undoes_none_of_its_next_connection() {
+    let disk = Arc::new(Stalled::on(memory(MIB)));
+    let server =
+        Server::start(vec![export("disk", disk.clone())], Limits { requests: 1, ..Limits::default() });
+    let mut client = Client::simple(server.tcp(), "disk");
+    for _ in 0..3 {
+        client.request(WRITE, 0, 0, 512);
+        client.write(&[1; 512]);
+    }
+    wait_for(&disk.began);
+    drop(client);
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
+    wait_for(&disk.landed);
+    assert_eq!(client.read_at(0, 512), [2; 512]);
+}
+
+/// Its READs wait for memory that its own answers hold, which it does not fetch.
+#[test]
+fn reads_of_a_client_that_has_gone_keep_no_other_waiting() {
+    let server = Server::of(memory(64 * MIB));
+    let mut stuck = Client::simple(server.tcp(), "disk");
+    for _ in 0..4 {
+        stuck.request(READ, 0, 0, 32 << 20);
+    }
+    stuck.half_close();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
+}
+
+#[test]
+fn many_requests_are_in_flight_and_each_is_answered_once() {
+    let slow = filter::delay(memory(MIB), Duration::from_millis(5), Duration::from_millis(1));
+    let server = Server::start(vec![export("disk", slow)], Limits { requests: 7, ..Limits::default() });
+    let mut client = Client::simple(server.tcp(), "disk");
+    let mut sent: Vec<u64> = (0..500).map(|i| client.request(READ, 0, i % 100 * 512, 512)).collect();
+    let mut seen: Vec<u64> = sent.iter().map(|_| client.answer(512).cookie).collect();
+    sent.sort_unstable();
+    seen.sort_unstable();
+    assert_eq!(sent, seen);
+}
+
+#[test]
+fn a_failing_disk_is_told_and_the_connection_lives() {
+    let server = Server::of(filter::error(memory(MIB), Op::Read, 1.0, Some(1)));
+    for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
+        assert_eq!(client.error_of(READ, 0, 0, 512), Errno::Io as u32);
+        assert_eq!(client.write_at(0, 0, &[1; 512]), 0);
+    }
+}
+
+#[test]
+fn a_fast_zero_is_refused_where_it_would_be_none() {
+    let server = Server::of(memory(MIB));
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.error_of(WRITE_ZEROES, FAST_ZERO, 0, 4096), 0);
+    assert_eq!(client.error_of(WRITE_ZEROES, FAST_ZERO | NO_HOLE, 0, 4096), Errno::NotSup as u32);
+    assert_eq!(client.error_of(WRITE_ZEROES, NO_HOLE, 0, 4096), 0);
+    assert_eq!(client.error_of(CACHE, 0, 0, 4096), 0);
+}
+
+#[test]
+fn what_is_stable_reaches_the_disk_as_such() {
+    let (disk, counters) = filter::stats(memory(MIB));
+    let server = Server::of(disk);
+    let mut client = Client::simple(server.tcp(), "disk");
+    let flushes = || counters.total().flushes;
+    assert_eq!(client.error_of(WRITE_ZEROES, 0, 0, 4096), 0);
+    assert_eq!(flushes(), 0);
+    assert_eq!(client.error_of(WRITE_ZEROES, FUA, 0, 4096), 0);
+    assert_eq!(flushes(), 1);
+    assert_eq!(client.error_of(TRIM, FUA, 0, 4096), 0);
+    assert_eq!(flushes(), 2);
+    assert_eq!(client.error_of(FLUSH, 0, 0, 0), 0);
+    assert_eq!(flushes(), 3);
+}
