@@ -37,11 +37,12 @@ pub use lun::{Lun, Properties, identity, inspect, is_named, naa, name_of, proper
 pub use lunar_proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use made::Make;
 pub use offload::ExtendedCopy;
-pub use open::{at, connect, connect_with, log_in, lun_of, open, resolve, ways};
-pub use options::{LateWrites, Options, Portal, Timeouts, Watch};
+pub use open::{connect, connect_with, log_in, lun_of, open, open_with, resolve, ways};
+pub use options::{LateWrites, Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe};
 pub use report::luns;
 pub use session::{
-    Admission, Batch, CommandId, Event, Facts, Gate, IDENTITY_LEN, Pending, Session, WeakSession, testing,
+    Batch, CommandId, Event, Facts, IDENTITY_LEN, Pending, Session, SessionHooks, SessionLogin, WeakSession,
+    testing,
 };
 pub use url::{Url, is_url, without_scheme};

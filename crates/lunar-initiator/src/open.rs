@@ -69,14 +69,17 @@ pub async fn log_in(
 /// Those of [`connect`] and [`Lun::open`]; [`Kind::Invalid`] with a hint when the target has several logical
 /// units.
 pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
-    let session = connect(url).await?;
-    let lun = lun_of(url, &session).await?;
-    Lun::open(&session, lun).await
+    open_with(url, &url.options()?).await
 }
 
-/// The URL of a target that the portal of this URL told of. [`Url::explain`] adds the portal that named it to an error.
-pub fn at(url: &Url, found: FoundTarget) -> Url {
-    ways(url, found).swap_remove(0)
+/// [`open`] with other options than those of the URL.
+///
+/// # Errors
+/// Those of [`open`].
+pub async fn open_with(url: &Url, options: &Options) -> Result<Arc<Lun>, Error> {
+    let (_, session) = connect_with(url, options).await?;
+    let lun = lun_of(url, &session).await?;
+    Lun::open(&session, lun).await
 }
 
 /// The URLs of a target that the portal of this URL named, in the order in which they are tried: one for each portal of the
@@ -169,14 +172,14 @@ mod tests {
         let url = Url::parse("iscsi://127.0.0.1").unwrap();
         let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
         let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
-        let there = at(&url, found.clone());
+        let there = ways(&url, found.clone()).swap_remove(0);
         let error = there.explain(Error::new(Kind::Unreachable, "connection refused"));
         assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
         assert!(error.hint.as_ref().unwrap().contains("127.0.0.1:3260"), "{:?}", error.hint);
         let kept = [
             there.explain(Error::new(Kind::Refused, "x")),
             there.through(url.portal.clone()).explain(Error::new(Kind::Unreachable, "x")),
-            at(&url, FoundTarget { addresses: Vec::new(), ..found })
+            ways(&url, FoundTarget { addresses: Vec::new(), ..found })[0]
                 .explain(Error::new(Kind::Unreachable, "x")),
         ];
         assert!(kept.iter().all(|error| error.what == "x"), "{kept:?}");

@@ -1,6 +1,6 @@
 //! Where to connect, as whom, and how long to wait.
 
-use crate::{Error, Kind};
+use crate::{Error, Kind, SessionHooks};
 use lunar_proto::initiator::login::Credentials;
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::login::SEGMENT_LEN;
@@ -188,16 +188,6 @@ impl LateWrites {
     pub const NAMES: [(&str, LateWrites); 2] = [("wait", LateWrites::Wait), ("risk", LateWrites::Risk)];
 }
 
-/// Follows a session, for a record of where the target may carry out commands of it. It is called on the core of the session.
-pub trait Watch: fmt::Debug + Send + Sync {
-    /// The session has logged in again, at this port of the target ([`Facts::target_port`](crate::Facts::target_port)). Nothing
-    /// is sent there before this has ended. `has_orphans`: the target may still carry out commands of a connection before.
-    fn logs_in_again(&self, at: Option<String>, has_orphans: bool) -> lunar_block::Future<'_, ()>;
-
-    /// The session has ended. `is_settled`: the target carries out nothing of it any more.
-    fn ended(&self, is_settled: bool);
-}
-
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -231,8 +221,8 @@ pub struct Options {
     pub initiator_guid: Option<u64>,
     /// Channels of a session over SRP: commands are dealt out over them.
     pub channels: u16,
-    /// What follows a session with these options.
-    pub watch: Option<Arc<dyn Watch>>,
+    /// Callbacks for its logins and its end.
+    pub hooks: Option<Arc<dyn SessionHooks>>,
 }
 
 impl Options {
@@ -258,7 +248,7 @@ impl Options {
             initiator_ext: None,
             initiator_guid: None,
             channels: 1,
-            watch: None,
+            hooks: None,
         }
     }
 

@@ -8,8 +8,8 @@ pub(crate) mod control;
 mod demand;
 mod drive;
 mod escalate;
-mod gate;
 mod home;
+mod hooks;
 mod incoming;
 mod leave;
 mod losses;
@@ -31,7 +31,7 @@ mod violations;
 
 pub use batch::Batch;
 pub use checks::IDENTITY_LEN;
-pub use gate::{Admission, Gate};
+pub use hooks::{SessionHooks, SessionLogin};
 
 use crate::connect::{self, Goal, TargetPort};
 use crate::lun::{self, Patience};
@@ -51,7 +51,7 @@ use lunar_wire::srp::PortId;
 use orphans::Proof;
 pub(crate) use pins::Held;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// What happened to a session without being asked for.
@@ -144,8 +144,6 @@ struct Shared {
 #[derive(Default)]
 struct Listeners {
     events: Mutex<Vec<flume::Sender<Event>>>,
-    /// What is asked before commands go out on a new connection.
-    gate: OnceLock<Arc<dyn Gate>>,
 }
 
 /// Events that wait for one listener; what is more is dropped.
@@ -194,12 +192,13 @@ impl Session {
     /// Logs in to a target. To be called inside an event loop, which the session then lives in.
     ///
     /// # Errors
-    /// When the target cannot be reached within the set tries, or refuses; at once when it refuses for good.
+    /// When the target cannot be reached within the set tries, or refuses; at once when it refuses for good. The error of
+    /// [`SessionHooks::logged_in`].
     pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(connect::new_isid);
         let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
         let connected = connect::patiently(&goal, &options).await?;
-        Ok(Session::begin(goal, options, connected))
+        Session::begin(goal, options, connected).await
     }
 
     /// The same over RDMA, on a connection that somebody else makes: of our private data and terms. For tests and
@@ -212,18 +211,22 @@ impl Session {
         let portal = Portal { host: "in memory".into(), port: 0 };
         let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
         let connected = made::made(&goal, &options, make).await?;
-        Ok(Session::begin(goal, options, connected))
+        Session::begin(goal, options, connected).await
     }
 
-    fn begin(goal: Goal, options: Options, connected: connect::Connected) -> Session {
-        let facts = Arc::new(Mutex::new(facts(&connected, &goal, &options)));
+    async fn begin(goal: Goal, options: Options, connected: connect::Connected) -> Result<Session, Error> {
+        let facts = facts(&connected, &goal, &options);
+        if let Some(hooks) = &options.hooks {
+            hooks.logged_in(SessionLogin::first(&facts)).await?;
+        }
+        let facts = Arc::new(Mutex::new(facts));
         let listeners = Arc::new(Listeners::default());
         let (mail, inbox) = flume::unbounded();
         let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
         let (id, place) = home::settle(home.clone());
         drive::start(home, connected, inbox);
         let (losses, sent_here) = (Losses::default(), AtomicU64::new(0));
-        Session(Arc::new(Shared { id, place, mail, facts, listeners, losses, options, sent_here }))
+        Ok(Session(Arc::new(Shared { id, place, mail, facts, listeners, losses, options, sent_here })))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that

@@ -4,7 +4,7 @@ use super::carrier::{Incoming, Line};
 use super::home::Home;
 use super::machine::Online;
 use super::numbers::Numbers;
-use super::{Event, checks, closed, drive, lock, port_name, user};
+use super::{Event, checks, closed, drive, lock, user};
 use crate::connect::{self, Connected};
 use crate::{Error, LateWrites};
 use lunar_runtime::either;
@@ -24,12 +24,10 @@ const LONGEST_WAIT_S: u16 = 3600;
 pub async fn live(home: Rc<Home>, connected: Connected) {
     let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
-        home.say_where(&connected).await;
         let begun = Instant::now();
-        let why = match or_closing(&home, home.admit(&connected)).await {
-            Some(Err(why)) => why,
-            // A session that is to end logs out over it.
-            Some(Ok(())) | None => run(&home, connected).await,
+        let why = match accepted(&home, &connected).await {
+            Err(why) => why,
+            Ok(()) => run(&home, connected).await,
         };
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
         next = reconnect(&home, why, short_lives).await;
@@ -38,12 +36,21 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     home.closing.set(true);
     home.fail_waiting(&closed());
     home.leave_orphans();
-    if let Some(watch) = &home.options.watch {
-        watch.ended(home.is_settled());
+    if let Some(hooks) = &home.options.hooks {
+        hooks.ended(home.is_settled());
     }
     home.over.set(true);
     home.bell.notify(usize::MAX);
     drive::end(&home);
+}
+
+/// Runs the hook after a login. The first one was accepted when the session was opened.
+async fn accepted(home: &Rc<Home>, connected: &Connected) -> Result<(), Error> {
+    if home.lost.get().is_none() {
+        return Ok(());
+    }
+    // A session that is to end logs out over the new connection.
+    or_closing(home, home.accept_login(connected)).await.unwrap_or(Ok(()))
 }
 
 /// Runs a connection, and says why it ended.
@@ -67,15 +74,6 @@ impl Home {
         // Without the wait, what was under way on a connection that was lost has no owner any more.
         let is_first = lock(&self.facts).recoveries == 0 && self.machine.borrow().parted;
         self.left_behind.get() == 0 && (waits || is_first)
-    }
-
-    /// Whoever follows the session hears where it has logged in again. The first login is known to its owner.
-    async fn say_where(&self, connected: &Connected) {
-        if let (Some(watch), Some(_)) = (&self.options.watch, self.lost.get()) {
-            let port = connected.target_port(&self.goal.borrow());
-            let at = port_name(port, &self.name());
-            watch.logs_in_again(at, self.has_orphans()).await;
-        }
     }
 
     fn install(&self, connected: Connected) -> Incoming {

@@ -53,7 +53,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         initiator_guid: s.initiator_guid,
         channels: s.channels,
         late_writes: s.late_writes,
-        watch: None,
+        hooks: None,
     };
     check(url, &options)?;
     Ok(options)

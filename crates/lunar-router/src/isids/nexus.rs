@@ -2,7 +2,7 @@
 
 use super::{Isid, OldSession, RouterIsids, State, user};
 use lunar_block::Future;
-use lunar_initiator::{Session, Watch, WeakSession};
+use lunar_initiator::{Error, Session, SessionHooks, SessionLogin, WeakSession};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -46,6 +46,12 @@ impl RecordedNexus {
         self.id
     }
 
+    /// Records the port of the target of a later login. While commands may be left at the port before, that one stays.
+    pub(super) async fn logged_in_again(&self, at: Option<String>, has_orphans: bool) {
+        self.isids.has_moved(self.id, at, has_orphans);
+        self.isids.save().await;
+    }
+
     fn forget(&self) {
         self.isids.sessions().remove(&self.id);
         self.isids.notifier.notify(usize::MAX);
@@ -58,11 +64,14 @@ impl Drop for RecordedNexus {
     }
 }
 
-impl Watch for RecordedNexus {
-    fn logs_in_again(&self, at: Option<String>, has_orphans: bool) -> Future<'_, ()> {
+impl SessionHooks for RecordedNexus {
+    /// Its owner records the first login itself: it knows the path.
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> Future<'a, Result<(), Error>> {
         Box::pin(async move {
-            self.isids.has_moved(self.id, at, has_orphans);
-            self.isids.save().await;
+            if !login.is_first {
+                self.logged_in_again(login.facts.target_port(), login.has_orphans).await;
+            }
+            Ok(())
         })
     }
 
@@ -77,7 +86,7 @@ impl Watch for RecordedNexus {
 }
 
 impl RouterIsids {
-    /// A session that is about to log in with this ISID: to be its [`Watch`].
+    /// A session that is about to log in with this ISID: to be its [`SessionHooks`].
     pub fn nexus(self: &Arc<Self>, isid: Isid) -> Arc<RecordedNexus> {
         let id = NEXT_ID.fetch_add(1, Relaxed);
         self.sessions().insert(id, (isid, None));

@@ -1,5 +1,5 @@
 use super::*;
-use lunar_initiator::Watch;
+use lunar_initiator::SessionHooks;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -269,12 +269,12 @@ fn a_port_stays_recorded_while_commands_are_left_there() {
         let at = |tag| group(tag).expect("a port");
         let lease = isids.isid(key(PATH), NAME).await;
         isids.moves(PATH, lease.isid(), at(1), nexus.id());
-        nexus.logs_in_again(at(2), true).await;
-        nexus.logs_in_again(at(2), true).await;
+        nexus.logged_in_again(at(2), true).await;
+        nexus.logged_in_again(at(2), true).await;
         assert_eq!(ports_left(&isids), [at(1), at(2)]);
-        nexus.logs_in_again(at(3), false).await;
+        nexus.logged_in_again(at(3), false).await;
         assert_eq!(ports_left(&isids), [at(3)]);
-        nexus.logs_in_again(at(1), true).await;
+        nexus.logged_in_again(at(1), true).await;
         nexus.ended(true);
         assert!(ports_left(&isids).is_empty());
     });

@@ -8,8 +8,8 @@ use crate::upstream::is_about_luns;
 use event_listener::Event as Notifier;
 use lunar_initiator::command::{is_repeatable_on_blocks, only_reads, only_reads_on_blocks};
 use lunar_initiator::{
-    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites, Options, Session, Url,
-    Watch,
+    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites, Options, Session,
+    SessionHooks, Url,
 };
 use lunar_runtime::Buf;
 use lunar_scsi::Port;
@@ -303,8 +303,8 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
                 Some(back) => back,
                 None => {
                     let nexus = isids.as_ref().zip(options.isid).map(|(isids, isid)| isids.nexus(isid));
-                    let watch = nexus.clone().map(|nexus| nexus as Arc<dyn Watch>);
-                    let options = Options { watch, ..options.clone() };
+                    let hooks = nexus.clone().map(|nexus| nexus as Arc<dyn SessionHooks>);
+                    let options = Options { hooks, ..options.clone() };
                     let opened = Session::open(url.portal.clone(), target, options).await;
                     opened.inspect(|session| nexus.iter().for_each(|nexus| nexus.is(session)))
                 }

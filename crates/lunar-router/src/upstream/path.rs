@@ -100,7 +100,22 @@ impl UpstreamPath {
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
         let options = self.url.options()?;
-        let url = self.found(&options).await?;
+        let mut last = Error::new(Kind::NotFound, "the target has no portal");
+        for url in self.found(&options).await? {
+            match self.open_at(&url, options.clone()).await {
+                Err(e) if e.is_away() => last = e,
+                end => return end,
+            }
+        }
+        Err(last)
+    }
+
+    /// Opens it through one portal of its target.
+    async fn open_at(
+        &self,
+        url: &Url,
+        options: Options,
+    ) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
         let target = url.target.as_deref().unwrap_or(&self.context.target);
         self.user.get_or_init(|| isids::user(&options));
         let is_recorded = options.isid.is_none();
@@ -108,7 +123,7 @@ impl UpstreamPath {
             is_recorded && self.settle(&url.at(target, None), &options).await.map_err(|e| url.explain(e))?;
         let isids = self.context.isids.as_ref().filter(|_| is_recorded);
         let session = match isids {
-            Some(isids) => self.log_in(isids, &url, target, options).await,
+            Some(isids) => self.log_in(isids, url, target, options).await,
             None => Session::open(url.portal.clone(), target, options).await,
         };
         let session = session.map_err(|e| url.explain(e))?;
@@ -151,7 +166,7 @@ impl UpstreamPath {
         };
         let nexus = isids.nexus(isid);
         options.isid = Some(isid);
-        options.watch = Some(nexus.clone());
+        options.hooks = Some(nexus.clone());
         let session = Session::open(url.portal.clone(), target, options).await;
         match &session {
             Ok(session) => {
@@ -217,16 +232,16 @@ impl UpstreamPath {
         Ok(lun)
     }
 
-    /// The URL of the target: a portal is asked where it has it.
-    async fn found(&self, options: &Options) -> Result<Url, Error> {
+    /// The URLs of the target, one for each of its portals: a portal is asked for them.
+    async fn found(&self, options: &Options) -> Result<Vec<Url>, Error> {
         if self.url.target.is_some() {
-            return Ok(self.url.clone());
+            return Ok(vec![self.url.clone()]);
         }
         let found = lunar_initiator::discover(self.url.portal.clone(), options).await?;
         let target = &self.context.target;
         let here = found.into_iter().find(|f| f.name == *target);
         let missing = || Error::new(Kind::NotFound, format!("{} does not show us {target}", self.url.portal));
-        Ok(lunar_initiator::at(&self.url, here.ok_or_else(missing)?))
+        Ok(lunar_initiator::ways(&self.url, here.ok_or_else(missing)?))
     }
 
     /// Takes note of a try that failed.

@@ -61,7 +61,7 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
     }
     let mut all = Vec::new();
     for found in lunar_initiator::discover(url.portal.clone(), &options).await? {
-        match target(&lunar_initiator::at(url, found), options.clone(), check).await {
+        match at_first(&lunar_initiator::ways(url, found), &options, check).await {
             Ok(found) => all.push(found),
             // It is shown to us, but not for us; the others are.
             Err(e)
@@ -76,6 +76,18 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
         }
     }
     Ok(all)
+}
+
+/// The target through the first of its portals that answers.
+async fn at_first(urls: &[Url], options: &Options, check: &Check<'_>) -> Result<FoundTarget, Error> {
+    let mut last = Error::new(Kind::NotFound, "the target has no portal");
+    for url in urls {
+        match target(url, options.clone(), check).await {
+            Err(e) if e.is_away() => last = e,
+            end => return end,
+        }
+    }
+    Err(last)
 }
 
 async fn target(url: &Url, options: Options, check: &Check<'_>) -> Result<FoundTarget, Error> {

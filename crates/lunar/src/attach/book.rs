@@ -2,10 +2,14 @@
 //! process ends the writes of these sessions, and of no others.
 
 use super::disk::session_of;
-use lunar_initiator::{Admission, Error, Facts, Gate, Kind, Options, Session, Url};
+use lunar_block::Future;
+use lunar_initiator::{Error, Facts, Kind, Options, Session, SessionHooks, SessionLogin, Url};
 use lunar_server::Problem;
 use lunar_server::attached::{Attached, Record};
+use std::fmt;
 use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The record, which paths and the main thread change. Its lock is taken before that of the folder.
@@ -94,33 +98,38 @@ pub struct Row {
 }
 
 impl Row {
-    /// Writes this session down, and from now on each of its logins.
+    /// The hook that records the logins of a session with these options.
+    pub fn recorder(&self, options: &Options) -> Arc<Recorder> {
+        Arc::new(Recorder { row: self.clone(), options: options.clone(), is_used: AtomicBool::new(false) })
+    }
+}
+
+/// Records the logins of a session from [`Recorder::begin`] on: a session that leads elsewhere never gets a record.
+pub struct Recorder {
+    row: Row,
+    options: Options,
+    is_used: AtomicBool,
+}
+
+impl Recorder {
+    /// Records this session, and from now on each of its logins.
     ///
     /// # Errors
-    /// When that cannot be written: nothing is to be sent.
-    pub async fn open(&self, session: &Session) -> Result<(), Error> {
-        let row = Arc::new(Entered { row: self.clone(), options: session.options().clone() });
-        session.set_gate(row.clone());
+    /// When the record cannot be written: nothing may be sent.
+    pub async fn begin(&self, session: &Session) -> Result<(), Error> {
+        self.is_used.store(true, SeqCst);
         loop {
             let facts = session.facts();
-            row.admit(&facts, false).await?;
-            // It may have been made anew meanwhile.
+            self.enter(&facts, false).await?;
+            // The session may have logged in again meanwhile.
             let now = session.facts();
             if (now.target_port(), now.user) == (facts.target_port(), facts.user) {
                 return Ok(());
             }
         }
     }
-}
 
-/// The row of a session.
-struct Entered {
-    row: Row,
-    options: Options,
-}
-
-impl Gate for Entered {
-    fn admit(&self, facts: &Facts, has_orphans: bool) -> Admission {
+    async fn enter(&self, facts: &Facts, has_orphans: bool) -> Result<(), Error> {
         let session = session_of(&self.row.url, &self.options, facts);
         let (book, at) = (self.row.book.clone(), self.row.at);
         // The lock of the folder may have to be waited for.
@@ -134,6 +143,23 @@ impl Gate for Entered {
             written.map_err(|problem| io::Error::other(problem.what))
         });
         let failed = |e: io::Error| Error::new(Kind::Lost, format!("the record of the attachment: {e}"));
-        Box::pin(async move { write.await.map_err(failed) })
+        write.await.map_err(failed)
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recorder({})", self.row.at)
+    }
+}
+
+impl SessionHooks for Recorder {
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> Future<'a, Result<(), Error>> {
+        Box::pin(async move {
+            match self.is_used.load(SeqCst) {
+                true => self.enter(login.facts, login.has_orphans).await,
+                false => Ok(()),
+            }
+        })
     }
 }

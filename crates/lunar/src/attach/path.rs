@@ -4,7 +4,7 @@ use super::book::Row;
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Extent, Facts, Finished, Future};
 use lunar_initiator::multipath::{State, Way};
-use lunar_initiator::{Error, Event, Kind, Lun, Url};
+use lunar_initiator::{Error, Event, Kind, Lun, SessionHooks, Url};
 use lunar_runtime::Buf;
 use lunar_server::attached::PathState;
 use std::io;
@@ -45,15 +45,18 @@ impl Path {
     /// # Errors
     /// As [`lunar_initiator::open`]; [`Kind::Identity`] when it leads elsewhere than it should.
     pub async fn open(&self) -> Result<(), Error> {
-        let lun = lunar_initiator::open(&self.url).await?;
+        let mut options = self.url.options()?;
+        let recorder = self.row.as_ref().map(|row| row.recorder(&options));
+        options.hooks = recorder.clone().map(|recorder| recorder as Arc<dyn SessionHooks>);
+        let lun = lunar_initiator::open_with(&self.url, &options).await?;
         // Its capacity may be another one by now.
         if let Some((identity, _)) = self.expected.get()
             && lun.identity() != *identity
         {
             return Err(Error::new(Kind::Identity, format!("{} leads to another logical unit", self.url)));
         }
-        if let Some(row) = &self.row {
-            row.open(lun.session()).await?;
+        if let Some(recorder) = recorder {
+            recorder.begin(lun.session()).await?;
         }
         // Nobody else opens it: it is looked at by one task.
         _ = self.lun.set(lun);

@@ -1,0 +1,57 @@
+//! Callbacks of a session: its logins and its end.
+
+use super::home::Home;
+use super::{Facts, facts};
+use crate::Error;
+use crate::connect::Connected;
+use std::fmt::Debug;
+use std::rc::Rc;
+
+/// Callbacks for the logins of a session and for its end. A program records here where the target may carry out commands of
+/// the session. They run on the core of the session.
+pub trait SessionHooks: Debug + Send + Sync {
+    /// Runs after each login. No command goes out on the connection before it ends.
+    ///
+    /// # Errors
+    /// An error closes the connection. [`Session::open`](super::Session::open) returns that of the first login; after a later
+    /// one, the session connects again.
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> lunar_block::Future<'a, Result<(), Error>>;
+
+    /// The session has ended after its first login was accepted. `is_settled`: the target carries out no command of it any more.
+    fn ended(&self, is_settled: bool) {
+        let _ = is_settled;
+    }
+}
+
+/// A login that has succeeded.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SessionLogin<'a> {
+    /// The session, on its new connection.
+    pub facts: &'a Facts,
+    /// The login opened the session. Otherwise it replaces a connection that was lost.
+    pub is_first: bool,
+    /// Commands wait that the target may still carry out: it received them on an earlier connection.
+    pub has_orphans: bool,
+}
+
+impl<'a> SessionLogin<'a> {
+    /// The first login of a session.
+    pub fn first(facts: &'a Facts) -> SessionLogin<'a> {
+        SessionLogin { facts, is_first: true, has_orphans: false }
+    }
+
+    /// A login after a lost connection.
+    pub fn again(facts: &'a Facts, has_orphans: bool) -> SessionLogin<'a> {
+        SessionLogin { facts, is_first: false, has_orphans }
+    }
+}
+
+impl Home {
+    /// Runs the hook after a login that replaces a lost connection.
+    pub(super) async fn accept_login(self: &Rc<Self>, connected: &Connected) -> Result<(), Error> {
+        let Some(hooks) = &self.options.hooks else { return Ok(()) };
+        let facts = facts(connected, &self.goal.borrow(), &self.options);
+        hooks.logged_in(SessionLogin::again(&facts, self.has_orphans())).await
+    }
+}
