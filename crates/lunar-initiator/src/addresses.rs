@@ -1,6 +1,6 @@
 //! From the name of a portal to its addresses.
 
-use crate::connect::io_text;
+use crate::io_error::io_text;
 use crate::{Error, Kind, Portal};
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 

@@ -1,8 +1,13 @@
 //! From a portal's name to a connection that is logged in.
 
 pub use crate::addresses::resolve;
-use crate::options::{Portal, Transport};
+use crate::io_error::{lost, no_connection};
+use crate::made::Make;
+use crate::nexus::{Goal, TargetPort};
+use crate::options::Transport;
+use crate::portal::Portal;
 use crate::session::carrier::Line;
+use crate::session::facts::Facts;
 use crate::{Error, Kind, Options, iser, srp, waits};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
@@ -11,8 +16,6 @@ use lunar_proto::login::SessionType;
 use lunar_runtime::Stream;
 use lunar_runtime::iscsi::out::{Digests, Out, Payload};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
-use lunar_wire::srp::PortId;
-use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,19 +24,6 @@ use std::time::Duration;
 const REDIRECTIONS: u32 = 5;
 /// CmdSN of a new session.
 const FIRST_CMD_SN: u32 = 1;
-
-/// What a connection is made for.
-#[derive(Clone, Debug)]
-pub struct Goal {
-    /// Where to.
-    pub portal: Portal,
-    /// The target; None is discovery.
-    pub target: Option<String>,
-    /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
-    pub isid: [u8; 6],
-    /// What our port has at the target already stays: it is one more channel of a session over SRP.
-    pub beside: bool,
-}
 
 /// A connection that is logged in.
 pub struct Connected {
@@ -46,6 +36,31 @@ pub struct Connected {
 }
 
 impl Connected {
+    /// The session that it is the connection of.
+    pub fn facts(&self, goal: &Goal, options: &Options) -> Facts {
+        Facts {
+            portal: self.portal.clone(),
+            target: goal.target.clone().unwrap_or_default(),
+            alias: self.login.target_alias.clone(),
+            portal_group_tag: self.login.portal_group_tag,
+            port: self.target_port(goal),
+            isid: goal.isid,
+            tsih: self.login.tsih,
+            user: self.user(options),
+            carrier: self.wire.carrier(),
+            parameters: self.login.parameters.clone(),
+            connected: true,
+            recoveries: 0,
+            left_behind: 0,
+        }
+    }
+
+    /// The user that has authenticated; a target that asks for no authentication knows none.
+    pub fn user(&self, options: &Options) -> String {
+        let credentials = options.credentials.as_ref().filter(|_| self.login.chap.is_some());
+        credentials.map(|credentials| credentials.name.clone()).unwrap_or_default()
+    }
+
     /// The target port of its nexus, where that can be known.
     pub fn target_port(&self, goal: &Goal) -> Option<TargetPort> {
         match (&self.wire, self.login.portal_group_tag) {
@@ -55,42 +70,6 @@ impl Connected {
             (Wire::Iser(wire), None) => Some(TargetPort::Portal(wire.peer())),
         }
     }
-}
-
-/// The target's end of an I_T nexus. Of iSCSI it is a portal group (RFC 7143 section 4.4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TargetPort {
-    /// A target portal group tag.
-    Group(u16),
-    /// An address of a target that names no portal group: another address may be of another one.
-    Portal(SocketAddr),
-    /// A target port of SRP.
-    Srp(PortId),
-}
-
-impl fmt::Display for TargetPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TargetPort::Group(tag) => write!(f, "group:{tag}"),
-            TargetPort::Portal(address) => write!(f, "portal:{address}"),
-            TargetPort::Srp(port) => write!(f, "srp:{port}"),
-        }
-    }
-}
-
-/// An ISID from its twelve hexadecimal digits.
-pub fn parse_isid(digits: &str) -> Option<[u8; 6]> {
-    let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
-    number.to_be_bytes()[2..].try_into().ok()
-}
-
-/// An ISID of the random format (RFC 7143 section 11.12.5).
-pub fn new_isid() -> [u8; 6] {
-    let mut isid = [0; 6];
-    getrandom::fill(&mut isid).expect("the kernel has random numbers");
-    isid[0] = 0x80;
-    isid
 }
 
 /// Connects and logs in. While the target cannot be reached it is tried again, as often as the options say;
@@ -129,6 +108,21 @@ pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
     }
     let what = format!("{} sends us on and on (more than {REDIRECTIONS} redirections)", goal.portal);
     Err(Error::new(Kind::Protocol, what))
+}
+
+/// Logs in on an RDMA connection that somebody else makes, once.
+pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Connected, Error> {
+    let wire = match options.transport {
+        Transport::Tcp => return Err(Error::new(Kind::Invalid, "TCP is no RDMA")),
+        Transport::Iser => Wire::Iser(iser::Wire::made(options, make).await?),
+        Transport::Srp => Wire::Srp(srp::Wire::made(goal, options, make).await?),
+    };
+    match log_in(wire, &goal.portal, goal, options, &mut ()).await? {
+        Attempt::In(connected) => Ok(*connected),
+        Attempt::Moved(there) => {
+            Err(Error::new(Kind::Protocol, format!("the target sends us to {there}, where nobody connects")))
+        }
+    }
 }
 
 /// What came of one login.
@@ -472,23 +466,6 @@ impl TcpWire {
         }
         Ok(())
     }
-}
-
-/// What the operating system says of an error, without its number.
-pub fn io_text(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
-/// There is no connection. Where this process has no file descriptor left, the target is not to blame.
-pub fn no_connection(e: &std::io::Error) -> Error {
-    const FEW: &str = "no file descriptor is left: raise the limit of this process, ulimit -n";
-    let error = Error::new(Kind::Unreachable, io_text(e));
-    if lunar_runtime::descriptors::is_exhausted(e) { error.with_hint(FEW) } else { error }
-}
-
-fn lost(e: std::io::Error) -> Error {
-    Error::new(Kind::Lost, io_text(&e))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal tells.
 
-use crate::connect::{self, Connected, Goal, Wire};
+use crate::connect::{self, Connected, Wire};
+use crate::nexus::{self, Goal};
 use crate::options::Transport;
 use crate::srp::no_discovery;
 use crate::text;
@@ -67,7 +68,7 @@ impl Discovery {
             ..options.offer.clone()
         };
         let options = Options { offer, ..options.clone() };
-        let goal = Goal { portal, target: None, isid: connect::new_isid(), beside: false };
+        let goal = Goal { portal, target: None, isid: nexus::new_isid(), beside: false };
         let connected = connect::patiently(&goal, &options).await?;
         let (answer, logout) = (options.timeouts.login, options.timeouts.logout);
         Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })

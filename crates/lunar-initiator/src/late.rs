@@ -1,13 +1,11 @@
 //! Ends commands of sessions that are gone: the target may still carry them out after newer ones. A login as the same nexus
 //! ends them (RFC 7143 section 6.3.5), and so does LOGICAL UNIT RESET over any nexus (SAM-5 section 7.7).
 
+use crate::session::is_done;
 use crate::{Error, Session, Url, open};
 use lunar_wire::iscsi::lun::shown;
 use lunar_wire::iscsi::request::Function;
 use std::time::Instant;
-
-/// Function complete (RFC 7143 section 11.6.1).
-const COMPLETE: u8 = 0;
 
 /// The initiator port of a session that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +46,6 @@ pub async fn reset(through: &Session, lun: u64, why: &str) -> Option<Instant> {
     let (path, sent) = (through.place(lun), Instant::now());
     tracing::warn!(path, "{why}: the logical unit is reset");
     is_done(through.manage(Function::LunReset, lun).await, &path).then_some(sent)
-}
-
-/// Whether LOGICAL UNIT RESET was carried out. The log says if it was not.
-pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
-    match answer {
-        Ok(COMPLETE) => return true,
-        Ok(code) => tracing::warn!(path, "the target refuses LOGICAL UNIT RESET (response {code})"),
-        Err(e) => tracing::warn!(path, "LOGICAL UNIT RESET: {e}"),
-    }
-    false
 }
 
 impl Session {

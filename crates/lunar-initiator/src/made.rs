@@ -1,29 +1,13 @@
 //! Connections of RDMA that are made by others: by devices, and by who measures or tests.
 
-use crate::connect::{Attempt, Connected, Goal, Wire, io_text, log_in};
-use crate::options::Transport;
-use crate::{Error, Kind, Options, iser, srp};
+use crate::io_error::io_text;
+use crate::{Error, Kind};
 use lunar_rdma::{Refused, Terms, Wait};
 
 /// Makes an RDMA connection of private data and terms.
 pub trait Make: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>> {}
 
 impl<F: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> Make for F {}
-
-/// Logs in on an RDMA connection that somebody else makes, once.
-pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Connected, Error> {
-    let wire = match options.transport {
-        Transport::Tcp => return Err(Error::new(Kind::Invalid, "TCP is no RDMA")),
-        Transport::Iser => Wire::Iser(iser::Wire::made(options, make).await?),
-        Transport::Srp => Wire::Srp(srp::Wire::made(goal, options, make).await?),
-    };
-    match log_in(wire, &goal.portal, goal, options, &mut ()).await? {
-        Attempt::In(connected) => Ok(*connected),
-        Attempt::Moved(there) => {
-            Err(Error::new(Kind::Protocol, format!("the target sends us to {there}, where nobody connects")))
-        }
-    }
-}
 
 /// No RDMA device of this host leads there. What those who tried know of a remedy is the hint.
 pub fn no_device(e: &std::io::Error) -> Error {

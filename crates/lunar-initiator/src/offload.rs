@@ -5,7 +5,7 @@
 //! and a copy may overwrite its own source. Between two logical units it does not, and to copy a range twice
 //! comes to the same as once, so who copies asks for the range again (see [`Offload::copy`]).
 
-use crate::lun::copy_name;
+use crate::designators::copy_name;
 use crate::{Direction, Error, Kind, Lun, properties};
 use lunar_block::Future;
 use lunar_block::offload::{GRANULE, Offload};

@@ -1,49 +1,13 @@
 //! Where to connect, as whom, and how long to wait.
 
-use crate::{Error, Kind, SessionHooks};
+use crate::SessionHooks;
+pub use crate::portal::Portal;
 use lunar_proto::initiator::login::Credentials;
-use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::login::SEGMENT_LEN;
 use lunar_proto::parameters::{Digests, Offer, TaskReporting};
 use lunar_wire::srp::PortId;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A host, by name or address, and a port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Portal {
-    /// A name or an address; IPv6 without brackets.
-    pub host: String,
-    /// Its TCP port.
-    pub port: u16,
-}
-
-impl fmt::Display for Portal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
-
-impl From<PortalAddress> for Portal {
-    fn from(PortalAddress { host, port, .. }: PortalAddress) -> Portal {
-        Portal { host, port }
-    }
-}
-
-impl std::str::FromStr for Portal {
-    type Err = Error;
-
-    /// HOST[:PORT][,TAG], an IPv6 address in brackets; the tag means nothing here.
-    fn from_str(text: &str) -> Result<Portal, Error> {
-        let bad = |why| Error::new(Kind::Invalid, format!("\"{}\" is no portal: {why}", text.escape_debug()));
-        PortalAddress::parse(text).map(Portal::from).map_err(bad)
-    }
-}
 
 /// How long to wait for what. The defaults are those that users of Open-iSCSI know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,7 +218,7 @@ impl Options {
 
     /// Our port over SRP, in a session of this ISID.
     pub fn srp_port(&self, isid: [u8; 6]) -> PortId {
-        crate::srp::initiator_port(self, isid)
+        crate::srp::initiator_port(&self.initiator, isid, (self.initiator_ext, self.initiator_guid))
     }
 }
 

@@ -1,6 +1,8 @@
 //! One way to a target, step by step, for people who want to know what is wrong.
 
-use crate::connect::{self, Attempt, Goal, Watch, Wire};
+use crate::connect::{self, Attempt, Watch, Wire};
+use crate::io_error;
+use crate::nexus::{self, Goal};
 use crate::options::Transport;
 use crate::{Error, Kind, Options, Portal, srp};
 use lunar_proto::initiator::login::LoggedIn;
@@ -69,7 +71,7 @@ impl Probe {
     /// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`]; what
     /// has happened so far stands here at any time.
     pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
-        let goal = Goal { portal: self.portals[0].clone(), target, isid: connect::new_isid(), beside: false };
+        let goal = Goal { portal: self.portals[0].clone(), target, isid: nexus::new_isid(), beside: false };
         let limit = options.timeouts.login;
         for _ in 0..=REDIRECTIONS {
             let step = compio::time::timeout(limit, Box::pin(self.step(&goal, options))).await;
@@ -172,8 +174,8 @@ impl Probe {
                     return Ok(stream);
                 }
                 Err(e) => {
-                    self.connections.push((address, Err(connect::io_text(&e))));
-                    last = connect::no_connection(&e);
+                    self.connections.push((address, Err(io_error::io_text(&e))));
+                    last = io_error::no_connection(&e);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Portals that speak something else than what they are asked in: one kind of failure, whoever finds it out.
 
-use crate::connect::io_text;
+use crate::io_error::io_text;
 use crate::{Error, Kind};
 use std::io;
 

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the outer limits of the style, and the floors. What rustfmt and clippy hold is not
 //! repeated.
 
+mod cycles;
 mod floors;
 mod project;
 mod rust;
@@ -61,5 +62,6 @@ fn check(files: &[project::File]) -> Vec<Finding> {
         }
     }
     findings.extend(floors::check(files));
+    findings.extend(cycles::check(files));
     findings
 }

@@ -2,13 +2,12 @@
 //! and has it back with the answer.
 
 use crate::session::by_tag::ByTag;
-use crate::session::carrier;
-use crate::session::machine::Machine;
+use crate::session::carrier::{self, MoverEvents};
 use crate::session::task::{Data as Memory, Task};
 use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, Exposed, Remote, Wait};
-use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
 use lunar_wire::iser::{self, Advertised, Header, LOGIN_LEN};
@@ -53,22 +52,22 @@ impl Mover {
     }
 
     /// Hands a PDU over; false: nothing more is taken.
-    fn message(&self, machine: &mut Machine, message: &[u8]) -> bool {
+    fn message(&self, session: &mut dyn MoverEvents, message: &[u8]) -> bool {
         let pdu = match iser::Pdu::decode(message) {
             Ok(pdu) => pdu,
-            Err(e) => return breaks(machine, &e.to_string()),
+            Err(e) => return breaks(session, &e.to_string()),
         };
         if pdu.read.is_some() || pdu.write.is_some() {
-            return breaks(machine, "the target advertises memory");
+            return breaks(session, "the target advertises memory");
         }
         match pdu.bhs.opcode() {
-            opcode::SCSI_RESPONSE => self.give_back(machine, &pdu.bhs, pdu.data),
+            opcode::SCSI_RESPONSE => self.give_back(session, &pdu.bhs, pdu.data),
             opcode::DATA_IN | opcode::R2T => {
-                return breaks(machine, &format!("{} over RDMA", opcode::name(pdu.bhs.opcode())));
+                return breaks(session, &format!("{} over RDMA", opcode::name(pdu.bhs.opcode())));
             }
             _ => {}
         }
-        machine.take(Arrived {
+        session.take_pdu(Arrived {
             header: pdu.bhs,
             ahs: pdu.ahs,
             data: Data::Bytes(pdu.data),
@@ -78,7 +77,7 @@ impl Mover {
     }
 
     /// The memory of a command that is answered; what was not filled is told as residual.
-    fn give_back(&self, machine: &mut Machine, response: &Bhs, data: &[u8]) {
+    fn give_back(&self, session: &mut dyn MoverEvents, response: &Bhs, data: &[u8]) {
         if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
                 0 => None,
@@ -87,7 +86,7 @@ impl Mover {
             };
             // Behind its length.
             let sense = data.get(2..).unwrap_or_default();
-            machine.filled(response.itt(), buf, carrier::unfilled(residual, response.0[3], sense));
+            session.filled(response.itt(), buf, carrier::unfilled(residual, response.0[3], sense));
         }
     }
 }
@@ -146,14 +145,14 @@ impl carrier::Mover for Mover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken> {
         let mut events = std::mem::take(&mut self.state.borrow_mut().events);
         if events.is_empty() {
             events.clear();
             self.endpoint.poll(&mut events);
         }
         let result = carrier::messages(&*self.endpoint, &mut events, LOGIN_LEN, |message| {
-            Ok(self.message(machine, message))
+            Ok(self.message(session, message))
         });
         self.state.borrow_mut().events = events;
         result
@@ -185,8 +184,8 @@ fn advertised(place: Remote) -> Advertised {
 }
 
 /// The target broke a rule: nothing more is taken from it.
-fn breaks(machine: &mut Machine, what: &str) -> bool {
-    machine.broken.get_or_insert_with(|| Error::new(Kind::Protocol, what));
+fn breaks(session: &mut dyn MoverEvents, what: &str) -> bool {
+    session.fail(Error::new(Kind::Protocol, what));
     false
 }
 

@@ -1,7 +1,7 @@
 //! The session over RDMA, against a target that is played here.
 
 use super::Mover;
-use crate::connect::TargetPort;
+use crate::nexus::TargetPort;
 use crate::session::carrier::{Line, Mover as _, Out};
 use crate::session::machine::{Machine, Online};
 use crate::session::numbers::Numbers;

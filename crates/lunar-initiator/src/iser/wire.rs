@@ -149,5 +149,5 @@ fn broke(what: impl Into<String>) -> Error {
 }
 
 fn lost(e: std::io::Error) -> Error {
-    Error::new(Kind::Lost, crate::connect::io_text(&e))
+    Error::new(Kind::Lost, crate::io_error::io_text(&e))
 }

@@ -1,9 +1,11 @@
 //! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
 //! written back.
 
+use super::perform::perform;
 use super::queue::Lanes;
-use super::{Lun, perform, status};
-use crate::{Completion, Direction, Error, Kind};
+use super::transferred::{Ended, was_read, was_written};
+use super::{Lun, status};
+use crate::{Direction, Error};
 use lunar_block::range::{Hold, Ranges, Share};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_runtime::Buf;
@@ -18,9 +20,6 @@ const ZEROS: usize = 1 << 20;
 
 /// The most bytes that one WRITE SAME writes.
 const WRITTEN_SAME: u64 = 64 << 20;
-
-/// The end of a transfer of blocks, and its buffer.
-pub(super) type Ended = (Result<(), Error>, Buf);
 
 impl Lun {
     /// LBA and count of whole blocks; None if they are not whole.
@@ -285,40 +284,6 @@ impl Lun {
     }
 }
 
-/// The end of a write with its data. Where these are gone with the session nobody may write on another path what stands
-/// in their place.
-pub(super) fn given_back<T>(
-    result: Result<T, Error>,
-    data: Option<Buf>,
-    len: usize,
-) -> (Result<T, Error>, Buf) {
-    let gone = |e: Error| Error::new(Kind::Invalid, format!("{e}; the data of the write are gone"));
-    match data {
-        Some(data) => (result, data),
-        None => (result.map_err(gone), Buf::zeroed(len)),
-    }
-}
-
-/// The end of a read of `len` bytes.
-#[inline]
-pub(super) fn was_read(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Ended {
-    (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
-}
-
-/// The end of a write of `len` bytes.
-#[inline]
-pub(super) fn was_written(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Ended {
-    given_back(result.and_then(|c| whole(&c, len)), data, len)
-}
-
-/// All bytes of a transfer have to come.
-fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
-    if c.transferred == wanted {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Scsi, format!("{} of {wanted} bytes were transferred", c.transferred)))
-}
-
 impl Backend for Lun {
     fn facts(&self) -> Facts {
         let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
@@ -394,19 +359,5 @@ impl Backend for Lun {
             told("portal", facts.portal.to_string()),
             told("lun", self.number.to_string()),
         ]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
-        let lost = || Err::<(), _>(Error::new(Kind::Closed, "the session is closed"));
-        let kind = |data| given_back(lost(), data, 512).0.map_err(|e| e.kind);
-        assert_eq!(kind(Some(Buf::zeroed(512))), Err(Kind::Closed));
-        assert_eq!(kind(None), Err(Kind::Invalid));
-        assert!(given_back(Ok(()), None, 512).0.is_ok());
     }
 }

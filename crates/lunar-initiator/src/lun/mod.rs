@@ -1,25 +1,27 @@
 //! A logical unit as storage.
 
 mod backend;
+mod compare_and_write;
 mod open;
 mod perform;
 mod properties;
 mod queue;
+mod session;
 mod status;
 #[cfg(test)]
 mod tests;
+mod transferred;
 mod verdict;
 
 use crate::session::Held;
 use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
 use lunar_block::range::{Hold, Ranges};
-use lunar_runtime::Buf;
 use lunar_runtime::either;
 use lunar_wire::iscsi::lun::encode;
-use lunar_wire::scsi::Sense;
-use lunar_wire::scsi::cdb::{self, Cdb};
-pub(crate) use perform::{List, Patience, perform, perform_within, settle};
-pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
+use lunar_wire::scsi::cdb::Cdb;
+use perform::perform;
+pub(crate) use perform::{List, Patience, perform_within};
+pub use properties::Properties;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -205,36 +207,6 @@ impl Lun {
         }
         *self.properties.lock().unwrap_or_else(|e| e.into_inner()) = properties;
         Ok(())
-    }
-
-    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one
-    /// step (COMPARE AND WRITE). False if they differ. It is never repeated by itself.
-    ///
-    /// # Errors
-    /// As of any command; [`Kind::Lost`] if it is not known whether it was carried out.
-    pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
-        self.compare_or_return(offset, data).await.0
-    }
-
-    /// The same, with the buffer.
-    pub(crate) async fn compare_or_return(&self, offset: u64, data: Buf) -> (Result<bool, Error>, Buf) {
-        let size = u64::from(self.block_size);
-        let blocks = data.len() as u64 / 2 / size;
-        let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
-        let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
-        let Some(blocks) = blocks else {
-            let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
-            return (Err(e), data);
-        };
-        let hold = self.hold(offset, u64::from(blocks) * size).await;
-        let (cdb, len) = (cdb::compare_and_write(offset / size, blocks, false), data.len());
-        let (result, data) = self.perform_holding(cdb, Direction::Out(data), &hold).await;
-        let equal = match result {
-            Ok(_) => Ok(true),
-            Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
-            Err(e) => Err(e),
-        };
-        backend::given_back(equal, data, len)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads what a logical unit is, with the commands that a host sends at first.
 
+use super::perform::{Patience, perform_within};
 use super::properties::{Answers, Properties};
-use super::{Patience, perform_within};
 use crate::{Direction, Error, Finished, Kind, Session};
 use lunar_runtime::Buf;
 use lunar_wire::be;

@@ -1,8 +1,8 @@
 //! What a logical unit tells of itself, as far as using it as storage needs it.
 
+use crate::designators::{identity, name_of, port_group};
 use crate::options::Transport;
 use lunar_wire::be;
-use lunar_wire::scsi::vpd::Designator;
 use lunar_wire::scsi::{fields, mode, vpd};
 
 /// Bytes of a transfer where the logical unit sets no limit.
@@ -145,7 +145,7 @@ impl Properties {
             },
             optimal_transfer: Some(limit(word(&a.limits, 12))).filter(|n| *n > 0),
             compare_and_write: byte(&a.limits, 5),
-            port_group: crate::multipath::port_group(&a.identity),
+            port_group: port_group(&a.identity),
             alua: byte(&a.inquiry, 5) >> 4 & 3,
         }
     }
@@ -167,68 +167,10 @@ fn caching(mode: &[u8]) -> Option<u8> {
     page.bytes.get(2).copied()
 }
 
-/// The descriptors of VPD page 83h that name the logical unit, not the port or the target behind which it is
-/// seen.
-fn designations(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
-    vpd::designators(page).filter(|d| d.association == 0)
-}
-
-/// What has to stay the same for a logical unit to be the same, whatever path leads there.
-pub fn identity(page: &[u8]) -> Vec<u8> {
-    designations(page).flat_map(|d| d.whole).copied().collect()
-}
-
-/// The designator of an identity that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
-pub fn name_of(identity: &[u8]) -> Option<String> {
-    ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
-}
-
-/// An identity has this designator, as [`name_of`] writes it, in whatever case.
-pub fn is_named(identity: &[u8], name: &str) -> bool {
-    ranked(identity).any(|(_, known)| known.eq_ignore_ascii_case(name))
-}
-
-fn ranked(identity: &[u8]) -> impl Iterator<Item = (u8, String)> {
-    vpd::descriptors(identity).filter_map(|d| match d.kind {
-        3 => Some((4, format!("naa.{}", d.text()))),
-        2 => Some((3, format!("eui.{}", d.text()))),
-        8 => Some((2, d.text())),
-        1 => Some((1, format!("t10.{}", d.text()))),
-        _ => None,
-    })
-}
-
-/// The bytes of the first NAA designator of an identity.
-pub fn naa(identity: &[u8]) -> Option<&[u8]> {
-    vpd::descriptors(identity).find(|d| d.kind == 3).map(|d| d.value)
-}
-
-/// The designation descriptor by which a copy manager finds the logical unit of this identity: binary NAA, or
-/// else EUI-64, each of a length that it can have (SPC-5 section 7.7.6).
-pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
-    let rank = |d: &Designator<'_>| match (d.code_set, d.kind, d.value.len()) {
-        (1, 3, 8 | 16) => Some(2),
-        (1, 2, 8 | 12 | 16) => Some(1),
-        _ => None,
-    };
-    let ranked = vpd::descriptors(identity).filter_map(|d| Some((rank(&d)?, d.whole)));
-    // The first of those that rank alike.
-    ranked.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, whole)| whole)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_copy_manager_is_told_naa_before_eui() {
-        let (text, eui) = ([2, 1, 0, 2, 65, 66], [1, 2, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
-        let (naa, other) = ([1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7], [1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7]);
-        let odd = [1, 3, 0, 2, 0x60, 1];
-        assert_eq!(copy_name(&[&text[..], &odd, &eui, &naa, &other].concat()), Some(&naa[..]));
-        assert_eq!(copy_name(&[&text[..], &eui].concat()), Some(&eui[..]));
-        assert_eq!(copy_name(&[&text[..], &naa[..6]].concat()), None);
-    }
+    use crate::designators::{is_named, naa};
 
     #[test]
     fn a_thin_disk_is_read_as_what_it_is() {

@@ -2,8 +2,8 @@
 //! more than one command, or another try, has one.
 
 use super::Lun;
-use super::backend::{Ended, was_read, was_written};
 use super::perform::{What, perform_again};
+use super::transferred::{Ended, was_read, was_written};
 use crate::slow::Slow;
 use crate::{Batch, Command, Completion, Direction, Error};
 use lunar_block::{Backend, Finished, Queue};

@@ -4,6 +4,7 @@ use super::*;
 use crate::Url;
 use interop::script::{Script, Turn};
 use lunar_block::Backend;
+use lunar_runtime::Buf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 

@@ -1,8 +1,10 @@
 //! Several paths to one logical unit: I/O goes on while one of them lives.
 
 mod alua;
+mod backend;
 mod certain;
 mod choice;
+mod join;
 mod look;
 mod queue;
 #[cfg(test)]
@@ -16,19 +18,16 @@ use crate::{Error, Kind, Timeouts};
 use choice::Paths;
 pub use choice::{Policy, State};
 use event_listener::{Event as Bell, EventListener};
-use look::look_after;
+use lunar_block::Future;
 use lunar_block::range::Ranges;
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_runtime::Buf;
 use lunar_runtime::tally::Tally;
-use queue::{Job, Lanes};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
 pub use way::Way;
-pub(crate) use way::port_group;
 
 /// How the paths are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,36 +74,6 @@ pub struct Multipath {
 }
 
 impl Multipath {
-    /// Joins paths, best first where nothing else tells. To be called inside an event loop, which then looks
-    /// after them. Sessions of paths should have a recovery time of zero, so that their commands come back
-    /// at once.
-    ///
-    /// # Errors
-    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or cannot be told
-    /// apart.
-    pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
-        same_unit(&ways)?;
-        let paths = Paths::new(ways.len(), settings.policy);
-        let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
-        let joined = Arc::new(Multipath {
-            ways,
-            paths,
-            settings,
-            turned: Bell::new(),
-            doubts,
-            outage: Mutex::new(Some(Instant::now())),
-            gives_up: false.into(),
-            queued: Tally::default(),
-            served: Tally::default(),
-            ranges: Arc::default(),
-        });
-        for (at, doubts) in doubted.into_iter().enumerate() {
-            joined.set(at, joined.ways[at].check().await);
-            lunar_runtime::spawn(look_after(Arc::downgrade(&joined), at, doubts));
-        }
-        Ok(joined)
-    }
-
     /// Each path: where it leads, how it is, and how many operations are on it.
     pub fn paths(&self) -> Vec<(String, State, usize)> {
         self.ways
@@ -301,97 +270,8 @@ fn none_left(queue: Duration) -> Error {
     Error::new(Kind::TimedOut, format!("no path is left, for {} s", queue.as_secs()))
 }
 
-/// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
-fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
-    let wrong = |what: String| Err(Error::new(Kind::Identity, what));
-    let Some((first, others)) = ways.split_first() else {
-        return Err(Error::new(Kind::Invalid, "a logical unit needs at least one path"));
-    };
-    for other in others {
-        let (a, b) = (first.name(), other.name());
-        if first.identity().is_empty() || other.identity().is_empty() {
-            return wrong(format!(
-                "{a} and {b}: without VPD page 83h it cannot be seen that they are the same"
-            ));
-        }
-        let (f, o) = (first.facts(), other.facts());
-        if first.identity() != other.identity() || f.capacity != o.capacity {
-            return wrong(format!("{a} and {b} lead to different logical units"));
-        }
-    }
-    Ok(())
-}
-
 impl Drop for Multipath {
     fn drop(&mut self) {
         self.turned.notify(usize::MAX);
-    }
-}
-
-impl Backend for Multipath {
-    fn facts(&self) -> Facts {
-        self.any().facts()
-    }
-
-    fn refresh(&self) -> bool {
-        // Every path has to be asked: each keeps its own mark.
-        self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
-        Box::pin(self.run(buf, move |way, buf| Job::Read { offset }.on(way, buf)))
-    }
-
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
-        Box::pin(self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)))
-    }
-
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
-        Some(Box::new(Lanes::new(self)))
-    }
-
-    fn flush(&self) -> Future<'_, io::Result<()>> {
-        Box::pin(async move {
-            self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
-            // One path flushes for all; what is lost may have been told on another.
-            self.ways.iter().find_map(|way| way.take_loss()).map_or(Ok(()), |e| Err(e.into()))
-        })
-    }
-
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
-        Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
-        })
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
-        Box::pin(async move {
-            self.run((), move |way, ()| {
-                Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
-            })
-            .await
-            .0
-        })
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
-        Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.extent(offset, len).await, ()) })).await.0
-        })
-    }
-
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
-        Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, most).await, ()) }))
-                .await
-                .0
-        })
-    }
-
-    fn describe(&self) -> Vec<(String, String)> {
-        let paths = self.paths();
-        let told =
-            paths.into_iter().map(|(name, state, load)| (name, format!("{state:?}, {load} in flight")));
-        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(told).collect()
     }
 }

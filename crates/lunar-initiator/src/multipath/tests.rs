@@ -6,6 +6,7 @@ use super::*;
 use crate::slow::Slow;
 use crate::{Event, Timeouts};
 use lunar_block::range::Share;
+use lunar_block::{Backend, Facts, Finished, Queue};
 use std::future::{pending, poll_fn};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,7 +1,7 @@
 //! A path: a logical unit as it is reached through one session.
 
-use super::State;
 use super::alua;
+use super::choice::State;
 use crate::lun::{List, Patience, perform_within};
 use crate::{Direction, Error, Event, Finished, Kind, Lun};
 use lunar_block::range::Ranges;
@@ -113,11 +113,6 @@ impl Lun {
         };
         told.unwrap_or(State::Optimized)
     }
-}
-
-/// The port group of a page, for the properties of a logical unit.
-pub fn port_group(page: &[u8]) -> Option<u16> {
-    alua::port_group(page)
 }
 
 /// The same of the error of a backend.

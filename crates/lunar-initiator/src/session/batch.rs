@@ -1,49 +1,17 @@
 //! Many commands of one owner on the session's own core. A future for each would cost more than the command itself.
 
+use super::completions::Completions;
 use super::home::Home;
 use super::task::Waiter;
 use crate::{Command, Finished};
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Instant;
-
-/// Commands that are over and whose answers wait for their owner: the owner's names for them, and their tags.
-#[derive(Debug, Default)]
-pub struct Ends {
-    over: RefCell<VecDeque<(u32, u32)>>,
-    /// Who waits for the first of them.
-    waker: RefCell<Option<Waker>>,
-}
-
-impl Ends {
-    /// A command is over.
-    #[inline]
-    pub fn add(&self, name: u32, tag: u32) {
-        self.over.borrow_mut().push_back((name, tag));
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    #[inline]
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<(u32, u32)> {
-        if let Some(first) = self.over.borrow_mut().pop_front() {
-            return Poll::Ready(first);
-        }
-        match &mut *self.waker.borrow_mut() {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        Poll::Pending
-    }
-}
 
 /// Commands whose ends are taken one after the other. Dropping it gives the answers up, not the commands.
 pub struct Batch {
     home: Rc<Home>,
-    ends: Rc<Ends>,
+    ends: Rc<Completions>,
     /// Tags of those that are under way, at the names that their owner has for them.
     under_way: Vec<Option<u32>>,
 }

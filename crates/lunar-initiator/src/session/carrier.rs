@@ -1,19 +1,30 @@
 //! The transport seam: how the PDUs of a session travel, and how the memory of its commands is filled and read. Over TCP
 //! both are bytes of a stream; other data movers let the target use the memory itself.
 
-use super::machine::Machine;
 use super::task::Task;
 use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Event, Events, Wait};
-use lunar_runtime::Stream;
 use lunar_runtime::iscsi::out::{self, Digests, Payload};
-use lunar_runtime::iscsi::receive::{Broken, Received, Receiver};
+use lunar_runtime::iscsi::receive::{Arrived, Broken, Received, Receiver, Sink};
+use lunar_runtime::{Buf, Stream};
 use lunar_wire::iscsi::Bhs;
 use lunar_wire::scsi::{Sense, Status};
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
+
+/// What a data mover hands over to its session.
+pub trait MoverEvents {
+    /// Takes a PDU; false: nothing more is taken.
+    fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool;
+
+    /// The memory of a read comes back. The target has filled all of it but the last `short` bytes.
+    fn filled(&mut self, tag: u32, memory: Buf, short: u32);
+
+    /// The target broke a rule: the connection ends with this error, unless it has another one already.
+    fn fail(&mut self, error: Error);
+}
 
 /// A data mover that is no stream of bytes.
 pub trait Mover {
@@ -39,7 +50,7 @@ pub trait Mover {
     fn flush(&self) -> io::Result<bool>;
 
     /// Takes what is there, and hands every PDU over.
-    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken>;
+    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken>;
 
     /// Waits until there may be something to take.
     fn readable(&self) -> Wait<'_, io::Result<()>>;
@@ -280,19 +291,23 @@ impl Incoming {
     }
 
     /// Takes what is there, and hands every whole PDU over.
-    pub fn receive(&mut self, line: &Line, machine: &mut Machine) -> Result<Received, Broken> {
+    pub fn receive<S: Sink + MoverEvents>(
+        &mut self,
+        line: &Line,
+        session: &mut S,
+    ) -> Result<Received, Broken> {
         match (self, line) {
-            (Incoming::Tcp(receiver), Line::Tcp(stream)) => receiver.receive(stream, machine),
-            (Incoming::Moved(mover), _) => mover.receive(machine),
+            (Incoming::Tcp(receiver), Line::Tcp(stream)) => receiver.receive(stream, session),
+            (Incoming::Moved(mover), _) => mover.receive(session),
             (Incoming::Tcp(_), Line::Moved(_)) => Ok(Received::End),
         }
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume(&mut self, machine: &mut Machine) -> Result<Received, Broken> {
+    pub fn resume<S: Sink + MoverEvents>(&mut self, session: &mut S) -> Result<Received, Broken> {
         match self {
-            Incoming::Tcp(receiver) => receiver.resume(machine),
-            Incoming::Moved(mover) => mover.receive(machine),
+            Incoming::Tcp(receiver) => receiver.resume(session),
+            Incoming::Moved(mover) => mover.receive(session),
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Whether logical units are what they were: after a recovery, and after a unit attention that leaves it open.
 
+use super::errors::changed;
+use super::event::Event;
 use super::home::Home;
 use super::machine::Online;
+use super::pending::Pending;
+use super::pins::Hold;
+use super::request::Held;
 use super::task::Waiter;
-use super::{Event, Pending};
-use crate::lun;
+use crate::designators;
 use crate::{Command, Direction, Error, Finished, Kind};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
@@ -16,17 +20,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Bytes of VPD page 83h that are read.
 pub const IDENTITY_LEN: u16 = 1024;
 
-/// What commands get whose logical unit is not what it was.
-pub fn changed() -> Error {
-    Error::new(
-        Kind::Identity,
-        "the logical unit is not the one that it was: its identity (VPD page 83h) changed",
-    )
-}
-
 /// Lets commands through: those of a logical unit that has to stay what it is once it is seen to be that, all others now.
 pub fn admit(home: &Rc<Home>) {
-    let luns: Vec<u64> = home.pinned.borrow().iter().map(|p| p.lun).collect();
+    let luns = home.pinned.borrow().luns();
     luns.into_iter().for_each(|lun| home.hold_back(lun));
     let mut machine = home.machine.borrow_mut();
     machine.online = Online::Yes;
@@ -45,6 +41,57 @@ pub enum Seen {
 }
 
 impl Home {
+    /// From now on it has to be this one, in place of what it had to be before.
+    pub fn pin(self: &Rc<Self>, lun: u64, identity: Vec<u8>) {
+        let is_new = self.pinned.borrow_mut().pin(lun, identity);
+        if is_new {
+            self.look_with_others(lun);
+        }
+    }
+
+    /// One more uses it as storage, until what comes back is dropped.
+    ///
+    /// # Errors
+    /// When it had to be another one: those who use that are not to write on this.
+    pub fn hold(self: &Rc<Self>, held: Held, identity: Vec<u8>) -> Result<Held, Error> {
+        let lun = held.lun();
+        let holds = self.pinned.borrow_mut().hold(lun, identity);
+        match holds {
+            Hold::Again => {}
+            Hold::First => self.look_with_others(lun),
+            Hold::Mismatch(identity) => {
+                self.mark(lun, Seen::Changed(identity));
+                return Err(changed());
+            }
+        }
+        Ok(held.counted())
+    }
+
+    /// While others are looked at, what is new may have been seen on the connection before.
+    fn look_with_others(self: &Rc<Self>, lun: u64) {
+        let machine = self.machine.borrow();
+        let are_looked_at = machine.online == Online::Yes && !machine.unseen.is_empty();
+        drop(machine);
+        if are_looked_at {
+            self.hold_back(lun);
+        }
+    }
+
+    /// What it has to be.
+    pub fn identity(&self, lun: u64) -> Option<Vec<u8>> {
+        self.pinned.borrow().identity(lun).cloned()
+    }
+
+    /// One less does. What nobody uses may become another one.
+    pub fn let_go(self: &Rc<Self>, lun: u64) {
+        let is_free = self.pinned.borrow_mut().release(lun);
+        if is_free {
+            self.changed.borrow_mut().retain(|changed| *changed != lun);
+            self.machine.borrow_mut().release(lun);
+            self.flush_soon();
+        }
+    }
+
     /// Keeps what was seen of a logical unit: what is another one takes no commands until it is seen to be back.
     pub fn mark(&self, lun: u64, seen: Seen) {
         let was = self.changed.borrow().contains(&lun);
@@ -53,7 +100,7 @@ impl Home {
                 if !was {
                     tracing::error!(lun, "{}", changed());
                     self.changed.borrow_mut().push(lun);
-                    self.listeners.tell(&Event::Changed { lun, identity });
+                    self.listeners.notify(&Event::Changed { lun, identity });
                 }
                 self.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
             }
@@ -88,7 +135,7 @@ impl Home {
         let (standard, page) = (self.inquire(lun, None)?, self.inquire(lun, Some(0x83))?);
         let (standard, page) = (data_of(standard.await)?, data_of(page.await)?);
         let is_there = standard.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0));
-        let compare = |page: Vec<u8>| match lun::identity(&page) {
+        let compare = |page: Vec<u8>| match designators::identity(&page) {
             now if now == identity => Seen::Unchanged,
             now => Seen::Changed(now),
         };
@@ -112,7 +159,7 @@ impl Home {
             Ok(Some(seen)) => {
                 self.mark(lun, seen);
                 if self.machine.borrow_mut().release(lun) {
-                    self.listeners.tell(&Event::Seen { lun });
+                    self.listeners.notify(&Event::Seen { lun });
                 }
                 self.flush_soon();
                 return true;
@@ -150,7 +197,7 @@ pub async fn look_again(home: Rc<Home>, lun: u64, reply: flume::Sender<()>) {
         && is_seen(&home)
         && let Ok(page) = home.inquire(lun, Some(0x83))
         && let Ok(Some(page)) = data_of(page.await)
-        && lun::identity(&page) == identity
+        && designators::identity(&page) == identity
     {
         home.mark(lun, Seen::Unchanged);
     }

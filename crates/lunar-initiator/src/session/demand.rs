@@ -1,10 +1,11 @@
 //! What owners ask for beside the course of commands: the end of one of them, and questions in key text.
 
-use super::closed;
+use super::errors::closed;
 use super::escalate::{COMPLETE, NO_SUCH_TASK};
-use super::home::{CommandId, Home, Name};
+use super::home::Home;
 use super::machine::Machine;
-use super::orphans::Proof;
+use super::proof::Proof;
+use super::request::{CommandId, Name};
 use super::task::{State, Task, Waiter};
 use crate::{Error, Kind};
 use lunar_wire::iscsi::request::Function;

@@ -1,11 +1,11 @@
 //! What takes too long: pings, ever stronger means against commands that do not end, and the deadlines after
 //! which their owners are told.
 
-use super::Event;
 use super::control::Asked;
+use super::event::Event;
 use super::home::Home;
 use super::machine::{Machine, Online};
-use super::orphans::Proof;
+use super::proof::Proof;
 use super::task::{Data, State, Task};
 use crate::{Error, Kind};
 use lunar_proto::window::precedes;
@@ -71,7 +71,7 @@ impl Home {
         self.fail_waiting(&error);
         self.machine.borrow_mut().gave_up = true;
         *self.gave_up.borrow_mut() = Some(error);
-        self.listeners.tell(&Event::GaveUp(what));
+        self.listeners.notify(&Event::GaveUp(what));
     }
 
     /// Logical units that were looked for too long: their commands fail, and new ones at once, until they are seen.
@@ -231,6 +231,16 @@ impl Machine {
 fn reaches(function: Function, lun: u64) -> impl Fn(u64, u32) -> bool {
     let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
     move |task_lun, _| whole || task_lun == lun
+}
+
+/// Whether LOGICAL UNIT RESET was carried out. The log says if it was not.
+pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
+    match answer {
+        Ok(COMPLETE) => return true,
+        Ok(code) => tracing::warn!(path, "the target refuses LOGICAL UNIT RESET (response {code})"),
+        Err(e) => tracing::warn!(path, "LOGICAL UNIT RESET: {e}"),
+    }
+    false
 }
 
 /// A function that somebody asked for.

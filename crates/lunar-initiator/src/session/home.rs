@@ -1,26 +1,22 @@
 //! Where a session lives, and how commands get there: at once on its own core, by mail from others.
 
 use super::carrier::Line;
+use super::errors::{changed, closed};
+use super::event::Listeners;
+use super::facts::Facts;
 use super::machine::Machine;
-use super::orphans::Proof;
-use super::pins::{Held, Pinned};
+use super::pins::PinnedUnits;
 use super::task::Waiter;
 use super::violations::Violations;
-use super::{Facts, Listeners, Shared, closed};
-use crate::connect::Goal;
+use crate::nexus::Goal;
 use crate::{Command, Error, Finished, Kind, Options};
 use event_listener::Event as Bell;
-use lunar_block::range::Hold;
 use lunar_runtime::SendPump;
-use lunar_wire::iscsi::request::Function;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A session on its core.
 pub struct Home {
@@ -36,8 +32,8 @@ pub struct Home {
     pub facts: Arc<Mutex<Facts>>,
     /// Who hears of events.
     pub listeners: Arc<Listeners>,
-    /// Logical units that have to stay what they are, each once.
-    pub pinned: RefCell<Vec<Pinned>>,
+    /// Logical units that have to stay what they are.
+    pub pinned: RefCell<PinnedUnits>,
     /// Those that did not: they take no commands.
     pub changed: RefCell<Vec<u64>>,
     /// Since when there is no connection, and whether the time for recovery is over.
@@ -73,24 +69,6 @@ pub struct Home {
     pub pump: SendPump,
     /// A recovery of a command is under way.
     pub escalating: Cell<bool>,
-}
-
-/// What is sent to a session from outside.
-pub enum Mail {
-    Command(Command, flume::Sender<Finished>, u64),
-    Abort(CommandId, flume::Sender<Result<(), Error>>),
-    Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
-    Manage(Function, u64, flume::Sender<Result<u8, Error>>),
-    Pin(u64, Vec<u8>),
-    Hold(Held, Vec<u8>, flume::Sender<Result<Held, Error>>),
-    LetGo(u64),
-    Changed(u64, Vec<u8>),
-    LookAgain(u64, flume::Sender<()>),
-    Orphans(Option<u64>, flume::Sender<Option<Duration>>),
-    Prove(Proof, flume::Sender<()>),
-    GiveUpStrays(flume::Sender<()>),
-    GiveUp,
-    Close(flume::Sender<Result<(), Error>>),
 }
 
 type Places = Vec<Option<(u64, Rc<Home>)>>;
@@ -153,11 +131,6 @@ impl Home {
         Ok(tag)
     }
 
-    /// The end of a command that was taken in here.
-    pub fn pending(self: &Rc<Self>, tag: u32) -> Pending {
-        Pending(Way::Here(self.clone(), tag))
-    }
-
     /// The name of its target, for logs.
     pub fn name(&self) -> String {
         self.goal.borrow().target.clone().unwrap_or_default()
@@ -173,25 +146,32 @@ impl Home {
         {
             return Some(error.clone());
         }
-        let changed = self.changed.borrow();
-        if !changed.is_empty() && changed.contains(&command.lun) {
-            return Some(super::checks::changed());
+        let others = self.changed.borrow();
+        if !others.is_empty() && others.contains(&command.lun) {
+            return Some(changed());
         }
         self.machine.borrow().unseen.obstacle(command.lun)
     }
 }
 
+/// Where a session lives on its core.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    id: u64,
+    at: usize,
+}
+
 /// Gives a session its place on this core.
-pub fn settle(home: Rc<Home>) -> (u64, usize) {
+pub fn settle(home: Rc<Home>) -> Place {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     HERE.with_borrow_mut(|here| {
         let free = here.iter().position(Option::is_none);
-        let place = free.unwrap_or(here.len());
+        let at = free.unwrap_or(here.len());
         match free {
-            Some(_) => here[place] = Some((id, home)),
+            Some(_) => here[at] = Some((id, home)),
             None => here.push(Some((id, home))),
         }
-        (id, place)
+        Place { id, at }
     })
 }
 
@@ -205,121 +185,29 @@ pub fn leave(home: &Rc<Home>) {
     });
 }
 
-/// Asks a session that is on this core.
-#[inline]
-fn ask_here<T>(shared: &Shared, question: impl FnOnce(&Rc<Home>) -> T) -> Option<T> {
-    HERE.with_borrow(|here| match here.get(shared.place) {
-        Some(Some((id, home))) if *id == shared.id => Some(question(home)),
-        _ => None,
-    })
-}
-
-#[inline]
-pub(super) fn here(shared: &Shared) -> Option<Rc<Home>> {
-    ask_here(shared, Rc::clone)
-}
-
-/// See [`super::Session::window`].
-pub(super) fn window(shared: &Shared) -> Option<u32> {
-    ask_here(shared, |home| home.machine.borrow().numbers.window())
-}
-
-/// About now, as its machine has it; None on another core.
-#[inline]
-pub(super) fn about_now(shared: &Shared) -> Option<Instant> {
-    ask_here(shared, |home| home.machine.borrow().now)
-}
-
-/// A command on its way. Dropping it gives the answer up, not the command.
-pub struct Pending(Way);
-
-/// Names a command of a session: [`super::Session::abort`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CommandId(pub(super) Name);
-
-/// How a session finds a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Name {
-    /// By its tag: it came from the core of the session.
-    Tag(u32),
-    /// By its number among those that came from other cores.
-    Number(u64),
-    /// Not at all: it is over.
-    Over,
-}
-
-impl Pending {
-    /// What names the command for as long as it is not over.
-    pub fn id(&self) -> CommandId {
-        CommandId(match &self.0 {
-            Way::Here(_, tag) => Name::Tag(*tag),
-            Way::There(_, number, _) => Name::Number(*number),
-            Way::Refused(_) | Way::Over => Name::Over,
+impl Place {
+    #[inline]
+    fn ask<T>(&self, question: impl FnOnce(&Rc<Home>) -> T) -> Option<T> {
+        HERE.with_borrow(|here| match here.get(self.at) {
+            Some(Some((id, home))) if *id == self.id => Some(question(home)),
+            _ => None,
         })
     }
-}
 
-enum Way {
-    Here(Rc<Home>, u32),
-    /// On another core. Of a write also what it holds: its owner bars that at once when it gives the answer up.
-    There(flume::r#async::RecvFut<'static, Finished>, u64, Option<Hold>),
-    Refused(Box<Finished>),
-    Over,
-}
-
-/// Hands a command to its session.
-#[inline]
-pub(super) fn submit(shared: &Shared, command: Command) -> Pending {
-    if let Some(home) = here(shared) {
-        return Pending(match home.accept(command, Waiter::Unknown) {
-            Ok(tag) => Way::Here(home, tag),
-            Err(finished) => Way::Refused(finished),
-        });
-    }
-    let (reply, answer) = flume::bounded(1);
-    let number = shared.sent_here.fetch_add(1, Ordering::Relaxed);
-    let hold = command.hold.as_ref().map(Hold::again);
-    match shared.mail.send(Mail::Command(command, reply, number)) {
-        Ok(()) => Pending(Way::There(answer.into_recv_async(), number, hold)),
-        Err(flume::SendError(Mail::Command(command, ..))) => {
-            Pending(Way::Refused(Box::new((Err(closed()), command.data.into_buf()))))
-        }
-        Err(_) => Pending(Way::Over),
-    }
-}
-
-impl Future for Pending {
-    type Output = Finished;
-
+    /// The session; None on another core.
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
-        let me = &mut self.get_mut().0;
-        let finished = match me {
-            Way::Here(home, tag) => match home.machine.borrow_mut().poll(*tag, cx.waker()) {
-                Some(finished) => finished,
-                None => return Poll::Pending,
-            },
-            Way::There(answer, ..) => match Pin::new(answer).poll(cx) {
-                Poll::Ready(got) => got.unwrap_or_else(|_| (Err(closed()), None)),
-                Poll::Pending => return Poll::Pending,
-            },
-            Way::Refused(_) | Way::Over => match std::mem::replace(me, Way::Over) {
-                Way::Refused(finished) => *finished,
-                _ => (Err(closed()), None),
-            },
-        };
-        *me = Way::Over;
-        Poll::Ready(finished)
+    pub fn home(&self) -> Option<Rc<Home>> {
+        self.ask(Rc::clone)
     }
-}
 
-impl Drop for Pending {
-    fn drop(&mut self) {
-        match &self.0 {
-            Way::Here(home, tag) => home.machine.borrow_mut().tasks.abandon(*tag),
-            // Its core learns of it later: newer writes of the same bytes must not pass it meanwhile.
-            Way::There(_, _, Some(hold)) => hold.bar(),
-            Way::There(..) | Way::Refused(_) | Way::Over => {}
-        }
+    /// See [`crate::Session::window`].
+    pub fn window(&self) -> Option<u32> {
+        self.ask(|home| home.machine.borrow().numbers.window())
+    }
+
+    /// About now, as its machine has it; None on another core.
+    #[inline]
+    pub fn about_now(&self) -> Option<Instant> {
+        self.ask(|home| home.machine.borrow().now)
     }
 }

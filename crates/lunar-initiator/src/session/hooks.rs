@@ -1,11 +1,8 @@
 //! Callbacks of a session: its logins and its end.
 
-use super::home::Home;
-use super::{Facts, facts};
+use super::facts::Facts;
 use crate::Error;
-use crate::connect::Connected;
 use std::fmt::Debug;
-use std::rc::Rc;
 
 /// Callbacks for the logins of a session and for its end. A program records here where the target may carry out commands of
 /// the session. They run on the core of the session.
@@ -13,7 +10,7 @@ pub trait SessionHooks: Debug + Send + Sync {
     /// Runs after each login. No command goes out on the connection before it ends.
     ///
     /// # Errors
-    /// An error closes the connection. [`Session::open`](super::Session::open) returns that of the first login; after a later
+    /// An error closes the connection. [`Session::open`](crate::Session::open) returns that of the first login; after a later
     /// one, the session connects again.
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> lunar_block::Future<'a, Result<(), Error>>;
 
@@ -44,14 +41,5 @@ impl<'a> SessionLogin<'a> {
     /// A login after a lost connection.
     pub fn again(facts: &'a Facts, has_orphans: bool) -> SessionLogin<'a> {
         SessionLogin { facts, is_first: false, has_orphans }
-    }
-}
-
-impl Home {
-    /// Runs the hook after a login that replaces a lost connection.
-    pub(super) async fn accept_login(self: &Rc<Self>, connected: &Connected) -> Result<(), Error> {
-        let Some(hooks) = &self.options.hooks else { return Ok(()) };
-        let facts = facts(connected, &self.goal.borrow(), &self.options);
-        hooks.logged_in(SessionLogin::again(&facts, self.has_orphans())).await
     }
 }

@@ -1,8 +1,10 @@
 //! What the target says in full feature phase: one function per PDU. What breaks a rule ends the connection;
 //! commands that may be repeated are sent again on the next one.
 
-use super::Event;
+use super::carrier::MoverEvents;
 use super::control::Asked;
+use super::errors::broke;
+use super::event::Event;
 use super::machine::{Machine, Online};
 use super::task::{Data as TaskData, Task};
 use super::transfer::Segment;
@@ -29,11 +31,6 @@ const WAITING_FOR_LOGOUT: u8 = 0x0c;
 /// Of a SCSI Response (RFC 7143 section 11.4.3).
 const TARGET_FAILURE: u8 = 0x01;
 const NEGOTIATION_RESET: u8 = 0x0b;
-
-/// The target broke a rule of the protocol.
-pub fn broke(what: impl Into<String>) -> Error {
-    Error::new(Kind::Protocol, what)
-}
 
 impl Sink for Machine {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
@@ -65,6 +62,20 @@ impl Sink for Machine {
                 false
             }
         }
+    }
+}
+
+impl MoverEvents for Machine {
+    fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool {
+        self.take(pdu)
+    }
+
+    fn filled(&mut self, tag: u32, memory: Buf, short: u32) {
+        self.has_filled(tag, memory, short);
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.broken.get_or_insert(error);
     }
 }
 

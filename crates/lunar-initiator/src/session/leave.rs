@@ -1,7 +1,7 @@
 //! The end of a connection or a session in good order: by a logout, after what is under way has ended.
 
 use super::carrier::Line;
-use super::closed;
+use super::errors::closed;
 use super::home::Home;
 use super::machine::Machine;
 use super::task::State;

@@ -1,6 +1,6 @@
 //! Deferred errors (SPC-5 section 4.4.7): what was acknowledged before, and is lost.
 
-use super::lock;
+use super::event::lock;
 use lunar_wire::scsi::Sense;
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -2,10 +2,15 @@
 //! to be sent waits in an [`Out`], and time is told by whoever runs it.
 
 use super::carrier::Out;
-use super::orphans::Proof;
+use super::control::Control;
+use super::event::Event;
+use super::numbers::Numbers;
+use super::order::Order;
+use super::proof::Proof;
+use super::talk::Talk;
 use super::task::{CONTROL, State, TRIES, Task, Tasks, Waiter};
-use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk, unseen::Unseen};
-use crate::connect::TargetPort;
+use super::unseen::Unseen;
+use crate::nexus::TargetPort;
 use crate::options::LateWrites;
 use crate::{Command, Completion, Error, Kind};
 use lunar_proto::parameters::Parameters;
@@ -314,7 +319,7 @@ impl Machine {
         self.unflushed += 1;
         let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
         request::stamp(&mut header, cmd_sn, exp_stat_sn);
-        let begun = super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
+        let begun = super::data_out::begin(&mut self.out, header, task, &self.parameters, self.digests);
         task.end = self.out.end();
         if let Err(e) = begun {
             // The target waits for this CmdSN: the next command has it.

@@ -1,7 +1,7 @@
 //! The order in which commands were sent: mostly that of their answers, which are received accordingly.
 
+use super::data_out::unsolicited;
 use super::task::{Data, Task, Tasks};
-use super::transfer::unsolicited;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::iscsi::receive::{Foreseen, Foresight};
 use std::collections::VecDeque;

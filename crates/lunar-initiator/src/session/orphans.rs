@@ -1,14 +1,14 @@
 //! Commands that change the medium, of a connection that is lost: orphans. The target may carry one out until it has
 //! ended it, also after newer commands. Until that is certain, an orphan is neither sent again nor reported as ended.
 
-use super::escalate::carry_out;
+use super::escalate::{carry_out, is_done};
+use super::event::lock;
 use super::home::Home;
-use super::lock;
 use super::machine::{Machine, Online};
+use super::proof::Proof;
 use super::task::{State, Task};
-use crate::connect::TargetPort;
 use crate::options::LateWrites;
-use crate::{Error, Kind, late};
+use crate::{Error, Kind};
 use lunar_wire::iscsi::lun::shown;
 use lunar_wire::iscsi::request::Function;
 use std::rc::Rc;
@@ -16,29 +16,6 @@ use std::time::{Duration, Instant};
 
 /// So often who waits for the end of an orphan looks.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Why the target carries some orphans out no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// A login with the same name and ISID has succeeded at this target port. Before it answers, a target ends the session
-    /// of the same nexus with its tasks (RFC 7143 section 6.3.5). Another target port means another nexus.
-    Login(TargetPort),
-    /// A logical unit, or with None all of the target, was reset by a function that was sent at this time: that ends the
-    /// tasks of all nexuses (SAM-5 section 7.7). What was lost later may have arrived after the reset.
-    Reset(Option<u64>, Instant),
-    /// The target has answered ABORT TASK for this tag, on the connection of the command.
-    Aborted(u32),
-}
-
-impl Proof {
-    fn covers(self, task: &Task) -> bool {
-        match self {
-            Proof::Login(port) => task.port.as_deref() == Some(&port),
-            Proof::Reset(lun, at) => lun.is_none_or(|lun| task.lun == lun) && task.sent <= at,
-            Proof::Aborted(tag) => task.tag == tag,
-        }
-    }
-}
 
 impl Machine {
     /// The time of a command is over. One that the target may carry out ends when that is over, and others now.
@@ -268,6 +245,6 @@ async fn end_orphans(home: Rc<Home>, luns: Vec<u64>) {
     for lun in luns {
         let (target, number) = (home.name(), shown(lun));
         tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
-        late::is_done(carry_out(&home, Function::LunReset, lun).await, &format!("{target}/{number}"));
+        is_done(carry_out(&home, Function::LunReset, lun).await, &format!("{target}/{number}"));
     }
 }

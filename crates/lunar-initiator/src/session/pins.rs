@@ -1,112 +1,100 @@
 //! Logical units that have to stay what they are.
 
-use super::Session;
-use super::checks::{self, Seen};
-use super::home::Home;
-use super::machine::Online;
-use crate::Error;
-use std::rc::Rc;
-
 /// A logical unit that has to stay what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pinned {
+struct Pinned {
     /// The eight bytes of its LUN.
-    pub lun: u64,
-    /// What VPD page 83h tells of it.
-    pub identity: Vec<u8>,
-    /// How many use it as storage: for as long as one does, it is pinned.
+    lun: u64,
+    /// What VPD page 83h returned.
+    identity: Vec<u8>,
+    /// Users of it as storage: it stays pinned while there is one.
     holders: usize,
     /// It was pinned for the life of the session.
     stays: bool,
 }
 
-/// One who uses a logical unit as storage.
-pub struct Held {
-    session: Session,
-    lun: u64,
-    /// It was counted.
-    counts: bool,
+/// All of a session, each once.
+#[derive(Debug, Default)]
+pub struct PinnedUnits(Vec<Pinned>);
+
+/// What came of [`PinnedUnits::hold`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It was not pinned before.
+    First,
+    /// It was pinned to the same identity.
+    Again,
+    /// It is pinned to another identity.
+    Mismatch(Vec<u8>),
 }
 
-impl Held {
-    /// One that is not counted yet.
-    pub fn new(session: &Session, lun: u64) -> Held {
-        Held { session: session.clone(), lun, counts: false }
+impl PinnedUnits {
+    fn get(&mut self, lun: u64) -> Option<&mut Pinned> {
+        self.0.iter_mut().find(|pinned| pinned.lun == lun)
     }
-}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.counts {
-            self.session.let_go(self.lun);
-        }
+    /// The LUNs.
+    pub fn luns(&self) -> Vec<u64> {
+        self.0.iter().map(|pinned| pinned.lun).collect()
     }
-}
 
-impl Home {
-    /// From now on it has to be this one, in place of what it had to be before.
-    pub fn pin(self: &Rc<Self>, lun: u64, identity: Vec<u8>) {
-        let is_new = self.identity(lun).as_ref() != Some(&identity);
-        let mut all = self.pinned.borrow_mut();
-        match all.iter_mut().find(|p| p.lun == lun) {
+    /// The identity that it has to have.
+    pub fn identity(&self, lun: u64) -> Option<&Vec<u8>> {
+        self.0.iter().find(|pinned| pinned.lun == lun).map(|pinned| &pinned.identity)
+    }
+
+    /// Pins it to this identity, in place of an earlier one, for the life of the session. True: the identity is new.
+    pub fn pin(&mut self, lun: u64, identity: Vec<u8>) -> bool {
+        let is_new = self.identity(lun) != Some(&identity);
+        match self.get(lun) {
             Some(pinned) => (pinned.identity, pinned.stays) = (identity, true),
-            None => all.push(Pinned { lun, identity, holders: 0, stays: true }),
+            None => self.0.push(Pinned { lun, identity, holders: 0, stays: true }),
         }
-        drop(all);
-        if is_new {
-            self.look_with_others(lun);
-        }
+        is_new
     }
 
-    /// One more uses it as storage, until what comes back is dropped.
-    ///
-    /// # Errors
-    /// When it had to be another one: those who use that are not to write on this.
-    pub fn hold(self: &Rc<Self>, mut held: Held, identity: Vec<u8>) -> Result<Held, Error> {
-        let lun = held.lun;
-        let mut all = self.pinned.borrow_mut();
-        match all.iter_mut().find(|p| p.lun == lun) {
-            Some(pinned) if pinned.identity != identity => {
-                drop(all);
-                self.mark(lun, Seen::Changed(identity));
-                return Err(checks::changed());
-            }
+    /// Counts one more user. Users of another identity must not write to this one.
+    pub fn hold(&mut self, lun: u64, identity: Vec<u8>) -> Hold {
+        match self.get(lun) {
+            Some(pinned) if pinned.identity != identity => return Hold::Mismatch(identity),
             Some(pinned) => pinned.holders += 1,
             None => {
-                all.push(Pinned { lun, identity, holders: 1, stays: false });
-                drop(all);
-                self.look_with_others(lun);
+                self.0.push(Pinned { lun, identity, holders: 1, stays: false });
+                return Hold::First;
             }
         }
-        held.counts = true;
-        Ok(held)
+        Hold::Again
     }
 
-    /// While others are looked at, what is new may have been seen on the connection before.
-    fn look_with_others(self: &Rc<Self>, lun: u64) {
-        let machine = self.machine.borrow();
-        let are_looked_at = machine.online == Online::Yes && !machine.unseen.is_empty();
-        drop(machine);
-        if are_looked_at {
-            self.hold_back(lun);
-        }
+    /// Counts one user less. True: it is pinned no more, and may become another one.
+    pub fn release(&mut self, lun: u64) -> bool {
+        let Some(pinned) = self.get(lun) else { return false };
+        pinned.holders = pinned.holders.saturating_sub(1);
+        let is_over = pinned.holders == 0 && !pinned.stays;
+        self.0.retain(|pinned| !is_over || pinned.lun != lun);
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinned_unit_stays_until_its_last_user_has_gone() {
+        let mut units = PinnedUnits::default();
+        assert_eq!((units.hold(1, vec![7]), units.hold(1, vec![7])), (Hold::First, Hold::Again));
+        assert_eq!(units.hold(1, vec![8]), Hold::Mismatch(vec![8]));
+        assert!(!units.release(1) && units.release(1) && units.luns().is_empty());
+        assert!(!units.release(1), "nobody uses it");
     }
 
-    /// What it has to be.
-    pub fn identity(&self, lun: u64) -> Option<Vec<u8>> {
-        self.pinned.borrow().iter().find(|p| p.lun == lun).map(|p| p.identity.clone())
-    }
-
-    /// One less does. What nobody uses may become another one.
-    pub fn let_go(self: &Rc<Self>, lun: u64) {
-        let mut all = self.pinned.borrow_mut();
-        let Some(at) = all.iter().position(|p| p.lun == lun) else { return };
-        all[at].holders = all[at].holders.saturating_sub(1);
-        if all[at].holders == 0 && !all[at].stays {
-            all.remove(at);
-            self.changed.borrow_mut().retain(|changed| *changed != lun);
-            self.machine.borrow_mut().release(lun);
-            self.flush_soon();
-        }
+    #[test]
+    fn unit_pinned_for_the_session_stays_without_users() {
+        let mut units = PinnedUnits::default();
+        assert!(units.pin(1, vec![7]) && !units.pin(1, vec![7]) && units.pin(1, vec![9]));
+        assert_eq!(units.hold(1, vec![9]), Hold::Again);
+        assert!(!units.release(1));
+        assert_eq!((units.luns(), units.identity(1)), (vec![1], Some(&vec![9])));
     }
 }

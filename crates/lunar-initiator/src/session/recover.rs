@@ -1,15 +1,19 @@
 //! The life of a session: its connection, the next one when it is lost, and its end.
 
-use super::carrier::{Incoming, Line};
-use super::home::Home;
+use super::carrier::Incoming;
+use super::errors::closed;
+use super::event::{Event, lock};
+use super::home::{self, Home};
+use super::hooks::SessionLogin;
 use super::machine::Online;
 use super::numbers::Numbers;
-use super::{Event, checks, closed, drive, lock, user};
+use super::violations::Violations;
+use super::{checks, connection};
 use crate::connect::{self, Connected};
 use crate::{Error, LateWrites};
 use lunar_runtime::either;
 use std::future::Future;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Pauses between tries to connect: this one first, doubled each time, up to the one of the options.
@@ -41,7 +45,8 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     }
     home.over.set(true);
     home.bell.notify(usize::MAX);
-    drive::end(&home);
+    *home.stream.borrow_mut() = None;
+    home::leave(&home);
 }
 
 /// Runs the hook after a login. The first one was accepted when the session was opened.
@@ -62,7 +67,7 @@ async fn run(home: &Rc<Home>, connected: Connected) -> Error {
     }
     checks::admit(home);
     home.may_be_back();
-    let why = drive::connection(home, receiver).await;
+    let why = connection::run(home, receiver).await;
     home.remove_connection(&why);
     why
 }
@@ -76,9 +81,16 @@ impl Home {
         self.left_behind.get() == 0 && (waits || is_first)
     }
 
+    /// Runs the hook after a login that replaces a lost connection.
+    async fn accept_login(self: &Rc<Self>, connected: &Connected) -> Result<(), Error> {
+        let Some(hooks) = &self.options.hooks else { return Ok(()) };
+        let facts = connected.facts(&self.goal.borrow(), &self.options);
+        hooks.logged_in(SessionLogin::again(&facts, self.has_orphans())).await
+    }
+
     fn install(&self, connected: Connected) -> Incoming {
         let port = connected.target_port(&self.goal.borrow());
-        let user = user(&connected.login, &self.options);
+        let user = connected.user(&self.options);
         let Connected { wire, portal, login } = connected;
         let carrier = wire.carrier();
         let (line, begun) = wire.into_line();
@@ -105,16 +117,6 @@ impl Home {
         let incoming = line.incoming(machine.digests, max, begun);
         *self.stream.borrow_mut() = Some(Rc::new(line));
         incoming
-    }
-
-    /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
-    pub fn line(&self) -> Option<Weak<Line>> {
-        self.stream.borrow().as_ref().map(Rc::downgrade)
-    }
-
-    /// This connection is the present one.
-    pub(super) fn is_on(&self, line: &Weak<Line>) -> bool {
-        self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
     }
 
     fn remove_connection(&self, why: &Error) {
@@ -160,9 +162,25 @@ impl Home {
         drop(facts);
         if again {
             tracing::info!(target = %self.name(), "the session is back");
-            self.listeners.tell(&Event::Connected);
+            self.listeners.notify(&Event::Connected);
         }
         self.bell.notify(usize::MAX);
+    }
+}
+
+impl Home {
+    /// Takes note of why there is no connection. Where the target repeats a violation, commands that wait fail now. Those
+    /// that the target may still carry out wait for their proof as ever.
+    pub(super) fn note_violation(&self, why: &Error) {
+        if self.asked.get() || std::mem::take(&mut self.machine.borrow_mut().has_answered) {
+            *self.violations.borrow_mut() = Violations::default();
+        }
+        let repeats = self.violations.borrow_mut().note(why);
+        if repeats && !self.asked.get() && self.gave_up.borrow().is_none() {
+            self.end_waiting(
+                why.clone().during(format!("{} repeats a violation of the protocol", self.name())),
+            );
+        }
     }
 }
 
@@ -175,7 +193,7 @@ async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Conn
         true => tracing::debug!(target = %home.name(), "the session was lost over a text request: {why}"),
         false => tracing::warn!(target = %home.name(), "the session was lost: {why}"),
     }
-    home.listeners.tell(&Event::Lost(why.to_string()));
+    home.listeners.notify(&Event::Lost(why.to_string()));
     let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
     let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, home.options.timeouts.pause));
     or_closing(home, compio::time::sleep(wait)).await?;

@@ -1,8 +1,8 @@
 //! The commands of a session and their tags.
 
-use super::batch::Ends;
+use super::completions::Completions;
 use crate::command::Rest;
-use crate::connect::TargetPort;
+use crate::nexus::TargetPort;
 use crate::{Command, Completion, Error, Finished};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
@@ -44,7 +44,7 @@ pub enum Waiter {
     /// A future on this core.
     Here(Waker),
     /// Somebody on this core who waits for many, and what this one is to them.
-    Among(Rc<Ends>, u32),
+    Among(Rc<Completions>, u32),
     /// Somebody on another core, and what names the command there.
     There(flume::Sender<Finished>, u64),
     /// Nobody any more.

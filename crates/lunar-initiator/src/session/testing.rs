@@ -5,7 +5,7 @@ use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::talk::Told;
 use super::task::Waiter;
-use crate::connect::TargetPort;
+use crate::nexus::TargetPort;
 use crate::{Command, Direction, Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;

@@ -4,7 +4,7 @@ use super::carrier::Out;
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::task::Waiter;
-use crate::connect::TargetPort;
+use crate::nexus::TargetPort;
 use crate::{Command, Completion, Direction, Error, Finished, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;

@@ -1,17 +1,16 @@
-//! The data of commands: unsolicited and solicited Data-Out, and Data-In (RFC 7143 sections 11.3, 11.7 and
-//! 11.8).
+//! The data that a target asks for and sends: R2T and Data-In (RFC 7143 sections 11.7 and 11.8).
 
 use super::carrier::Out;
-use super::incoming::broke;
+use super::data_out::{Stretch, data_out};
+use super::errors::broke;
 use super::machine::Machine;
 use super::task::{Data, Task};
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::out::{self, Digests, Payload};
 use lunar_runtime::iscsi::receive::Foreseen;
 use lunar_wire::iscsi::lun::shown;
-use lunar_wire::iscsi::request::{self, Burst};
+use lunar_wire::iscsi::request::Burst;
 use lunar_wire::iscsi::{Bhs, NONE};
 use std::rc::Rc;
 
@@ -19,92 +18,6 @@ use std::rc::Rc;
 const PIECES: usize = 256;
 /// R2Ts beyond those that were agreed on whose data may wait to be sent.
 const SPARE_R2TS: usize = 64;
-
-/// Queues a command and the data that may go without being asked for.
-///
-/// # Errors
-/// When its memory cannot be lent to the target. Then nothing is queued.
-#[inline]
-pub fn begin(
-    out: &mut Out,
-    header: Bhs,
-    task: &mut Task,
-    p: &Parameters,
-    digests: Digests,
-) -> Result<(), Error> {
-    match out {
-        Out::Tcp(out) => {
-            begin_stream(out, header, task, p, digests);
-            Ok(())
-        }
-        Out::Moved(mover) => mover.command(header, task, p),
-    }
-}
-
-#[inline]
-fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
-    match &task.data {
-        Data::None => command(out, header, task, Payload::Empty, digests),
-        Data::In(..) => {
-            request::reads(&mut header, task.expected);
-            command(out, header, task, Payload::Empty, digests);
-        }
-        Data::Out(buf) => {
-            let (immediate, unsolicited) = (immediate(buf.len(), p), unsolicited(buf.len(), p));
-            request::writes(&mut header, task.expected, unsolicited > immediate);
-            let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
-            let exp_stat_sn = header.exp_stat_sn();
-            command(out, header, task, payload, digests);
-            if unsolicited > immediate {
-                // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
-                let burst = Burst { lun: 0, itt: task.tag, ttt: NONE };
-                let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
-                data_out(out, burst, buf, stretch, p, digests);
-            }
-        }
-    }
-}
-
-/// Bytes of so many that go with the command itself.
-fn immediate(len: usize, p: &Parameters) -> usize {
-    let most = p.first_burst_length.min(p.max_xmit_data_segment_length);
-    if p.immediate_data { len.min(most as usize) } else { 0 }
-}
-
-/// Bytes of so many that go without being asked for.
-pub fn unsolicited(len: usize, p: &Parameters) -> usize {
-    if p.initial_r2t { immediate(len, p) } else { len.min(p.first_burst_length as usize) }
-}
-
-/// The command itself, with all of its CDB.
-#[inline]
-fn command(out: &mut out::Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
-    match &task.rest {
-        None => out.push(header, payload, digests),
-        Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
-    }
-}
-
-fn part(buf: &Rc<Buf>, at: usize, len: usize) -> Payload {
-    Payload::Part(buf.clone(), at, len)
-}
-
-/// The bytes of one sequence of Data-Out PDUs.
-struct Stretch {
-    offset: usize,
-    end: usize,
-    exp_stat_sn: u32,
-}
-
-fn data_out(out: &mut out::Out, burst: Burst, buf: &Rc<Buf>, s: Stretch, p: &Parameters, digests: Digests) {
-    let (mut at, mut data_sn) = (s.offset, 0);
-    while at < s.end {
-        let len = (s.end - at).min(p.max_xmit_data_segment_length as usize);
-        let header = request::data_out(burst, data_sn, at as u32, at + len == s.end, s.exp_stat_sn);
-        out.push(header, part(buf, at, len), digests);
-        (at, data_sn) = (at + len, data_sn + 1);
-    }
-}
 
 impl Machine {
     /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
@@ -148,7 +61,7 @@ impl Machine {
     }
 
     /// The memory of a read, which the target has filled itself, all but so many bytes.
-    pub fn filled(&mut self, tag: u32, memory: Buf, short: u32) {
+    pub fn has_filled(&mut self, tag: u32, memory: Buf, short: u32) {
         let Some(task) = self.tasks.sent(tag) else { return };
         let expected = task.expected;
         if let Data::In(buf, received) = &mut task.data {

@@ -1,8 +1,6 @@
 //! Logical units that take no commands until they are seen to be what they were. Those commands wait apart: the other
 //! logical units go on.
 
-use super::machine::Machine;
-use super::task::State;
 use crate::Error;
 use std::time::{Duration, Instant};
 
@@ -100,44 +98,45 @@ impl Unseen {
         self.units.iter().find(|u| u.lun == lun)?.over.clone()
     }
 
+    /// A command waits for its logical unit.
+    pub fn set_apart(&mut self, tag: u32) {
+        self.apart.push(tag);
+    }
+
+    /// Takes commands out that wait; `comes` says which, and whether one that stays is still there.
+    pub fn take_apart(&mut self, mut comes: impl FnMut(u32) -> Apart) -> Vec<u32> {
+        let mut back = Vec::new();
+        self.apart.retain(|tag| match comes(*tag) {
+            Apart::Comes => {
+                back.push(*tag);
+                false
+            }
+            Apart::Stays => true,
+            Apart::Over => false,
+        });
+        back
+    }
+
+    /// It is none of them any more. True if it was missing.
+    pub fn remove(&mut self, lun: u64) -> bool {
+        let was_missing = self.unit(lun).is_some_and(|u| u.found.is_some() || u.over.is_some());
+        self.units.retain(|u| u.lun != lun);
+        was_missing
+    }
+
     /// The looks were those of a connection that is gone.
     pub fn end_looks(&mut self) {
         self.units.iter_mut().for_each(|u| u.look = None);
     }
 }
 
-impl Machine {
-    /// A command whose turn has come waits for its logical unit. False: it need not.
-    #[inline]
-    pub(super) fn is_set_apart(&mut self, tag: u32) -> bool {
-        if self.unseen.is_empty() {
-            return false;
-        }
-        let waits = self.tasks.get(tag).is_some_and(|t| !t.urgent && self.unseen.has(t.lun));
-        if waits {
-            self.unseen.apart.push(tag);
-        }
-        waits
-    }
-
-    /// A logical unit takes commands again, in their order. True if it was missing.
-    pub fn release(&mut self, lun: u64) -> bool {
-        let was_missing = self.unseen.unit(lun).is_some_and(|u| u.found.is_some() || u.over.is_some());
-        self.unseen.units.retain(|u| u.lun != lun);
-        self.bring_back(|l| l == lun);
-        self.pump();
-        was_missing
-    }
-
-    /// Commands that were set apart wait before those whose turn has not come.
-    pub(super) fn bring_back(&mut self, which: impl Fn(u64) -> bool) {
-        let mut back = Vec::new();
-        self.unseen.apart.retain(|tag| {
-            let task = self.tasks.get(*tag).filter(|t| t.state == State::Queued);
-            let comes = task.as_ref().is_some_and(|t| which(t.lun));
-            back.extend(comes.then_some(*tag));
-            task.is_some() && !comes
-        });
-        back.into_iter().rev().for_each(|tag| self.queue_first(tag));
-    }
+/// What becomes of a command that waits for its logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// Its turn comes.
+    Comes,
+    /// It goes on waiting.
+    Stays,
+    /// It has ended.
+    Over,
 }

@@ -1,6 +1,5 @@
 //! A target that repeats one violation of the protocol: commands do not wait until the time for recovery is over.
 
-use super::home::Home;
 use crate::{Error, Kind};
 
 /// So many times in a row, and it is taken to go on.
@@ -16,7 +15,7 @@ pub struct Violations {
 
 impl Violations {
     /// Takes note of why a connection ended, or could not be made. True: the target repeats itself.
-    fn note(&mut self, why: &Error) -> bool {
+    pub fn note(&mut self, why: &Error) -> bool {
         if why.kind != Kind::Protocol {
             *self = Violations::default();
             return false;
@@ -26,22 +25,6 @@ impl Violations {
         let is_same = std::mem::replace(&mut self.shape, shape) == self.shape;
         self.count = if is_same { self.count + 1 } else { 1 };
         self.count >= MOST
-    }
-}
-
-impl Home {
-    /// Takes note of why there is no connection. Where the target repeats a violation, commands that wait fail now. Those
-    /// that the target may still carry out wait for their proof as ever.
-    pub(super) fn note_violation(&self, why: &Error) {
-        if self.asked.get() || std::mem::take(&mut self.machine.borrow_mut().has_answered) {
-            *self.violations.borrow_mut() = Violations::default();
-        }
-        let repeats = self.violations.borrow_mut().note(why);
-        if repeats && !self.asked.get() && self.gave_up.borrow().is_none() {
-            self.end_waiting(
-                why.clone().during(format!("{} repeats a violation of the protocol", self.name())),
-            );
-        }
     }
 }
 

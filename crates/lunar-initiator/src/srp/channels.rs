@@ -4,8 +4,7 @@
 use super::answers::NOT_SUPPORTED;
 use super::mover::Mover;
 use crate::Error;
-use crate::session::carrier;
-use crate::session::machine::Machine;
+use crate::session::carrier::{self, MoverEvents};
 use crate::session::task::Task;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::Wait;
@@ -111,9 +110,9 @@ impl carrier::Mover for Channels {
         Ok(all)
     }
 
-    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken> {
         for channel in &self.list {
-            match channel.mover.receive(machine)? {
+            match channel.mover.receive(session)? {
                 Received::More => {}
                 other => return Ok(other),
             }

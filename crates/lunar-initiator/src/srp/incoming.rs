@@ -2,9 +2,9 @@
 
 use super::answers;
 use super::mover::{Asked, Mover};
-use crate::session::machine::Machine;
+use crate::session::carrier::MoverEvents;
 use lunar_rdma::Exposed;
-use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Sink};
+use lunar_runtime::iscsi::receive::{Arrived, Broken, Data};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::srp::{self, FromTarget, Response};
@@ -15,20 +15,20 @@ const MOST_REPLIES: u32 = 4096;
 
 impl Mover {
     /// Takes a unit. False: the session is over.
-    pub(super) fn unit(&self, machine: &mut Machine, unit: &[u8]) -> Result<bool, Broken> {
+    pub(super) fn unit(&self, session: &mut dyn MoverEvents, unit: &[u8]) -> Result<bool, Broken> {
         match FromTarget::decode(unit).map_err(|e| broken(io::ErrorKind::InvalidData, e.to_string()))? {
-            FromTarget::Response(response) => Ok(self.response(machine, &response)),
+            FromTarget::Response(response) => Ok(self.response(session, &response)),
             FromTarget::Credit(request) => {
                 self.reply(&srp::credit_response(request.tag), request.credits)?;
-                Ok(self.news(machine))
+                Ok(self.news(session))
             }
             FromTarget::Aer(event) => {
                 self.reply(&srp::aer_response(event.tag), event.credits)?;
                 if event.sense.is_empty() {
-                    return Ok(self.news(machine));
+                    return Ok(self.news(session));
                 }
                 let (header, data) = answers::event(&event);
-                Ok(self.tell(machine, header, &data, true))
+                Ok(self.tell(session, header, &data, true))
             }
             FromTarget::Logout(end) => {
                 let what = format!("the target ended the connection (reason {:#x})", end.reason);
@@ -37,7 +37,7 @@ impl Mover {
         }
     }
 
-    fn response(&self, machine: &mut Machine, response: &Response<'_>) -> bool {
+    fn response(&self, session: &mut dyn MoverEvents, response: &Response<'_>) -> bool {
         let Some((itt, open)) = self.with_state(|state| {
             state.credits.give(response.credits);
             let closed = state.close(response.tag);
@@ -46,23 +46,23 @@ impl Mover {
         }) else {
             // One that was aborted meanwhile.
             tracing::debug!(tag = response.tag, "an answer to no request");
-            return self.news(machine);
+            return self.news(session);
         };
         let (header, data) = match open.asked {
             Asked::Command(way) => {
-                self.give_back(machine, itt, open.lent, answers::unfilled(way, response));
+                self.give_back(session, itt, open.lent, answers::unfilled(way, response));
                 answers::scsi_response(itt, way, response)
             }
             Asked::Manage => (answers::managed(itt, response), Vec::new()),
             Asked::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
         };
-        self.tell(machine, header, &data, true)
+        self.tell(session, header, &data, true)
     }
 
     /// The memory of a command that is answered.
-    fn give_back(&self, machine: &mut Machine, itt: u32, lent: Option<u32>, short: u32) {
+    fn give_back(&self, session: &mut dyn MoverEvents, itt: u32, lent: Option<u32>, short: u32) {
         if let Some(Exposed::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
-            machine.filled(itt, buf, short);
+            session.filled(itt, buf, short);
         }
     }
 
@@ -82,20 +82,20 @@ impl Mover {
     }
 
     /// Tells the session of the window, and nothing else.
-    fn news(&self, machine: &mut Machine) -> bool {
-        self.tell(machine, pdu::nop_in(0, NONE, NONE), &[], false)
+    fn news(&self, session: &mut dyn MoverEvents) -> bool {
+        self.tell(session, pdu::nop_in(0, NONE, NONE), &[], false)
     }
 
-    fn tell(&self, machine: &mut Machine, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
+    fn tell(&self, session: &mut dyn MoverEvents, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
         header.set_data_len(data.len());
         self.with_state(|state| state.credits.stamp(&mut header, is_answer, state.waiting.len()));
-        machine.take(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] })
+        session.take_pdu(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] })
     }
 
     /// Hands over the answers of our own. False: the session is over.
-    pub(super) fn tell_ours(&self, machine: &mut Machine) -> bool {
+    pub(super) fn tell_ours(&self, session: &mut dyn MoverEvents) -> bool {
         while let Some((header, data)) = self.with_state(|state| state.ours.pop_front()) {
-            if !self.tell(machine, header, &data, true) {
+            if !self.tell(session, header, &data, true) {
                 return false;
             }
         }

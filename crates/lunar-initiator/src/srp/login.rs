@@ -2,11 +2,12 @@
 
 use super::channels::Channels;
 use super::credits::{Credits, FIRST};
-use super::mover::{Agreed, Mover};
-use super::ports::{initiator_port, no_discovery, target_port};
+use super::mover::{Agreed, Mover, RECEIVE_LEN};
+use super::ports::{no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
-use crate::connect::{Goal, io_text};
+use crate::io_error::io_text;
 use crate::made::{Make, no_device};
+use crate::nexus::Goal;
 use crate::session::carrier;
 use crate::speaks::{self, instead, no_rdma};
 use crate::{Error, Kind, Options};
@@ -25,8 +26,6 @@ use std::rc::Rc;
 const READS: u16 = 128;
 /// Messages beside the answers to commands: task management, credits, events.
 const BESIDE: usize = 16;
-/// Bytes of the longest unit of a target. Responses with all sense data that there can be are much shorter.
-pub const RECEIVE_LEN: usize = LINUX_IU_LEN;
 /// Bytes that no bound is told for.
 const ANY: u32 = 0xff_ffff;
 
@@ -143,7 +142,7 @@ pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
         keep_channels: goal.beside,
         notifications: 0,
         immediate_offset: immediate.then_some(IMMEDIATE_OFFSET),
-        initiator: initiator_port(options, goal.isid),
+        initiator: options.srp_port(goal.isid),
         target,
     })
 }

@@ -2,12 +2,10 @@
 
 use super::answers::{NOT_SUPPORTED, Way};
 use super::credits::Credits;
-use super::login::RECEIVE_LEN;
 use super::requests::{self, Place};
 use crate::Error;
 use crate::session::by_tag::ByTag;
-use crate::session::carrier;
-use crate::session::machine::Machine;
+use crate::session::carrier::{self, MoverEvents};
 use crate::session::task::{Data as Memory, Task};
 use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
@@ -20,6 +18,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+
+/// Bytes of the longest unit of a target. Responses with all sense data that there can be are much shorter.
+pub const RECEIVE_LEN: usize = lunar_wire::srp::LINUX_IU_LEN;
 
 /// Reason of a Reject: command not supported (RFC 7143 section 11.17.1).
 const COMMAND_NOT_SUPPORTED: u8 = 0x05;
@@ -278,14 +279,14 @@ impl carrier::Mover for Mover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
-        if !self.tell_ours(machine) {
+    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken> {
+        if !self.tell_ours(session) {
             return Ok(Received::End);
         }
         let mut events = self.with_state(|state| std::mem::take(&mut state.events));
         self.endpoint.poll(&mut events);
         let result =
-            carrier::messages(&*self.endpoint, &mut events, RECEIVE_LEN, |unit| self.unit(machine, unit));
+            carrier::messages(&*self.endpoint, &mut events, RECEIVE_LEN, |unit| self.unit(session, unit));
         self.with_state(|state| state.events = events);
         result
     }

@@ -1,6 +1,6 @@
 //! Names of SRP ports: those of targets as people write them, and ours.
 
-use crate::{Error, Kind, Options};
+use crate::{Error, Kind};
 use lunar_wire::srp::PortId;
 
 /// Hexadecimal digits of each half of a name.
@@ -32,10 +32,11 @@ pub fn target_name(port: PortId) -> String {
 
 /// Our port in a session of this ISID. Its GUID is that of the host, made of the initiator's name. Its extension is the
 /// ISID: a target ends the session of a port that logs in once more, so two sessions of one host must not have the same.
-pub fn initiator_port(options: &Options, isid: [u8; 6]) -> PortId {
+/// `given` are the halves that a user has set.
+pub fn initiator_port(name: &str, isid: [u8; 6], given: (Option<u64>, Option<u64>)) -> PortId {
     let [a, b, c, d, e, f] = isid;
-    let extension = options.initiator_ext.unwrap_or(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
-    PortId::new(extension, options.initiator_guid.unwrap_or_else(|| guid(&options.initiator)))
+    let extension = given.0.unwrap_or(u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    PortId::new(extension, given.1.unwrap_or_else(|| guid(name)))
 }
 
 /// Names that differ in case alone are those of one host.
@@ -69,12 +70,11 @@ mod tests {
 
     #[test]
     fn sessions_of_one_host_have_ports_of_their_own_unless_told_otherwise() {
-        let mut options = Options::new("iqn.2026-11.org.example:host");
-        let [one, two] = [1, 2].map(|n| initiator_port(&options, [0x80, 0, 0, 0, 0, n]));
+        let name = "iqn.2026-11.org.example:host";
+        let [one, two] = [1, 2].map(|n| initiator_port(name, [0x80, 0, 0, 0, 0, n], (None, None)));
         assert_eq!((one.extension(), two.extension()), (0x8000_0000_0001, 0x8000_0000_0002));
         assert_eq!(one.guid(), two.guid(), "that of the host");
         assert_eq!(one.guid(), 0x7d28_32b7_9f9a_6da2, "the same for ever: access lists have it");
-        (options.initiator_ext, options.initiator_guid) = (Some(7), Some(8));
-        assert_eq!(initiator_port(&options, [9; 6]), PortId::new(7, 8));
+        assert_eq!(initiator_port(name, [9; 6], (Some(7), Some(8))), PortId::new(7, 8));
     }
 }

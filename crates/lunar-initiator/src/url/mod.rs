@@ -1,11 +1,13 @@
 //! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` and `srp://` over RDMA.
 
+mod error;
 mod settings;
 mod srp;
 mod who;
 
+use crate::Error;
 use crate::options::{Options, Portal, Provider, Timeouts, Transport};
-use crate::{Error, Kind};
+use error::wrong;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::nearest::nearest;
@@ -304,10 +306,6 @@ fn defaults() -> Settings {
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
     }
-}
-
-fn wrong(what: impl Into<String>, hint: impl Into<String>) -> Error {
-    Error::new(Kind::Invalid, what).with_hint(hint)
 }
 
 fn unknown(key: &str, meant: Option<&str>) -> Error {

@@ -277,7 +277,7 @@ impl Row {
 
 /// Six bytes (RFC 7143 section 11.12.5).
 fn isid(value: &str) -> Option<[u8; 6]> {
-    crate::parse_isid(value.strip_prefix("0x").unwrap_or(value))
+    crate::nexus::parse_isid(value.strip_prefix("0x").unwrap_or(value))
 }
 
 fn flag(value: &str) -> Option<bool> {

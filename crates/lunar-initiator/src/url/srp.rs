@@ -1,7 +1,7 @@
 //! What is other in a URL of SRP.
 
+use super::error::wrong;
 use super::settings::{Belongs, Row};
-use super::wrong;
 use crate::options::Transport;
 use crate::{Error, srp};
 

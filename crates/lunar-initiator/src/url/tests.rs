@@ -1,4 +1,5 @@
 use super::*;
+use crate::Kind;
 use crate::LateWrites;
 use lunar_proto::parameters::Digests;
 use std::time::Duration;

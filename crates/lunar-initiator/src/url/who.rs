@@ -1,7 +1,8 @@
 //! Who we are: our iSCSI name, and the secrets of CHAP.
 
+use super::Url;
+use super::error::wrong;
 use super::settings::Texts;
-use super::{Url, wrong};
 use crate::options::Transport;
 use crate::{Error, Options};
 use lunar_proto::chap::{BadSecret, Secret, secret_of_text};

@@ -1,8 +1,9 @@
 //! Logins, as LIO's isert and others answer them.
 
 use super::*;
-use crate::connect::{self, Attempt, Connected, Goal};
+use crate::connect::{self, Attempt, Connected};
 use crate::iser::Wire;
+use crate::nexus::Goal;
 use crate::options::Transport;
 use crate::{Options, Portal};
 use lunar_wire::iscsi::status::LoginStatus;

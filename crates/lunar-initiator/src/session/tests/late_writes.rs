@@ -1,7 +1,7 @@
 //! A model of paths that are lost while the target stalls. Whatever happens in whatever order: once a newer write is
 //! acknowledged, the target executes no older one of the same block. The machines are the real ones; there is no clock.
 
-use super::super::orphans::Proof;
+use super::super::proof::Proof;
 use super::*;
 use crate::LateWrites;
 use lunar_block::range::{Ranges, Share};

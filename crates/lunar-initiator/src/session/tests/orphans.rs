@@ -1,6 +1,6 @@
 //! Writes whose connection is lost, and what makes certain that the target carries them out no more.
 
-use super::super::orphans::Proof;
+use super::super::proof::Proof;
 use super::*;
 use crate::LateWrites;
 use lunar_block::range::{Ranges, Share};

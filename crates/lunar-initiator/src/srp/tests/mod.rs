@@ -10,8 +10,9 @@ mod sessions;
 
 use super::login::{finish, request, terms};
 use super::mover::Mover;
-use crate::connect::{Goal, TargetPort};
-use crate::options::{Options, Portal, Transport};
+use crate::nexus::{Goal, TargetPort};
+use crate::options::{Options, Transport};
+use crate::portal::Portal;
 use crate::session::carrier::{Mover as _, Out};
 use crate::session::machine::{Machine, Online};
 use crate::session::numbers::Numbers;

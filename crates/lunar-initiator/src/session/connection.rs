@@ -1,92 +1,21 @@
-//! The loop of a session: receive all that is there, let those go on whose commands have ended, send all that
+//! The loop of a connection: receive all that is there, let those go on whose commands have ended, send all that
 //! they want to send, at once.
 
-use super::carrier::Incoming;
-use super::home::{self, Home, Mail};
+use super::carrier::{Incoming, Line};
+use super::home::Home;
 use super::patience::Patience;
-use super::task::{State, Task, Waiter};
-use super::{checks, demand, escalate, leave, recover};
-use crate::connect::Connected;
+use super::task::{State, Task};
+use super::{checks, leave};
 use crate::{Error, Kind};
 use lunar_runtime::iscsi::receive::Received;
 use lunar_runtime::{SendPump, SendSide};
 use std::fmt::Display;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-/// Starts the tasks of a session.
-pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>) {
-    lunar_runtime::spawn(mail(home.clone(), inbox));
-    lunar_runtime::spawn(escalate::watch(home.clone()));
-    lunar_runtime::spawn(recover::live(home, connected));
-}
-
-/// Takes what comes from other cores. When all handles are gone, the session ends.
-async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
-    while let Ok(mail) = inbox.recv_async().await {
-        match mail {
-            // Its owner has gone before it came.
-            Mail::Command(_, reply, _) if reply.is_disconnected() => {}
-            Mail::Command(command, reply, number) => {
-                if let Err(finished) = home.accept(command, Waiter::There(reply.clone(), number)) {
-                    // Who has stopped to wait does not want it.
-                    let _ = reply.send(*finished);
-                }
-            }
-            Mail::Manage(function, lun, reply) => {
-                lunar_runtime::spawn(escalate::manage(home.clone(), function, lun, reply));
-            }
-            Mail::Abort(command, reply) => {
-                lunar_runtime::spawn(demand::abort(home.clone(), command, reply));
-            }
-            Mail::Text(question, reply) => {
-                lunar_runtime::spawn(demand::text(home.clone(), question, reply));
-            }
-            Mail::GiveUpStrays(reply) => {
-                home.give_up_strays();
-                // Who has stopped to wait does not want it.
-                let _ = reply.send(());
-            }
-            Mail::GiveUp => {
-                home.gives_up.set(true);
-                home.bell.notify(usize::MAX);
-            }
-            Mail::Changed(lun, now) => home.mark(lun, checks::Seen::Changed(now)),
-            Mail::LookAgain(lun, reply) => {
-                lunar_runtime::spawn(checks::look_again(home.clone(), lun, reply));
-            }
-            Mail::Orphans(lun, reply) => {
-                let orphans = home.machine.borrow_mut().orphans(lun);
-                // Who has stopped to wait does not want it.
-                let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
-            }
-            Mail::Prove(proof, reply) => {
-                home.prove(proof);
-                // Who has stopped to wait does not want it.
-                let _ = reply.send(());
-            }
-            Mail::Pin(lun, identity) => home.pin(lun, identity),
-            Mail::Hold(held, identity, reply) => {
-                // Who has stopped to wait drops it with the answer.
-                let _ = reply.send(home.hold(held, identity));
-            }
-            Mail::LetGo(lun) => home.let_go(lun),
-            Mail::Close(reply) => {
-                let home = home.clone();
-                // Who has stopped to wait does not want it.
-                let close = async move { drop(reply.send(leave::close(&home).await)) };
-                // What comes meanwhile is to hear at once that it is too late.
-                lunar_runtime::spawn(close);
-            }
-        }
-    }
-    // Nobody waits for this one.
-    let _ = leave::close(&home).await;
-}
-
 /// Runs one connection to its end, and says why it ended.
-pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
+pub async fn run(home: &Rc<Home>, mut receiver: Incoming) -> Error {
     let mut started = receiver.has_begun();
     let mut patience = Patience::default();
     loop {
@@ -99,7 +28,7 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
             home.flush();
         }
         let received = if std::mem::take(&mut started) {
-            receiver.resume(&mut home.machine.borrow_mut())
+            receiver.resume(&mut *home.machine.borrow_mut())
         } else {
             let ready = if goes_on { Ok(()) } else { stream.readable().await };
             match ready {
@@ -109,7 +38,7 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
                     machine.now = Instant::now();
                     machine.heard = machine.now;
                     let before = machine.numbers.exp_stat_sn;
-                    let received = receiver.receive(&stream, &mut machine);
+                    let received = receiver.receive(&stream, &mut *machine);
                     patience.learn(machine.numbers.exp_stat_sn.wrapping_sub(before));
                     received
                 }
@@ -127,6 +56,16 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
 }
 
 impl Home {
+    /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
+    pub fn line(&self) -> Option<Weak<Line>> {
+        self.stream.borrow().as_ref().map(Rc::downgrade)
+    }
+
+    /// This connection is the present one.
+    pub(super) fn is_on(&self, line: &Weak<Line>) -> bool {
+        self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
+    }
+
     /// See [`SendPump::flush`].
     pub fn flush(self: &Rc<Self>) {
         SendPump::flush(self);
@@ -196,7 +135,7 @@ impl Home {
         if to_check {
             checks::admit(self);
         }
-        events.iter().for_each(|event| self.listeners.tell(event));
+        events.iter().for_each(|event| self.listeners.notify(event));
     }
 }
 
@@ -224,10 +163,4 @@ impl SendSide for Home {
     fn lost(&self, why: io::Error) {
         self.give_up_connection(Error::new(Kind::Lost, why.to_string()));
     }
-}
-
-/// Forgets a session that is over.
-pub fn end(home: &Rc<Home>) {
-    *home.stream.borrow_mut() = None;
-    home::leave(home);
 }

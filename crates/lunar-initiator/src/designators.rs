@@ -1,0 +1,88 @@
+//! The designators of a logical unit (VPD page 83h, SPC-5 section 7.7.6).
+
+use lunar_wire::be;
+use lunar_wire::scsi::vpd::{self, Designator};
+
+/// The descriptors of VPD page 83h that name the logical unit, not the port or the target behind which it is
+/// seen.
+fn designations(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
+    vpd::designators(page).filter(|d| d.association == 0)
+}
+
+/// What has to stay the same for a logical unit to be the same, whatever path leads there.
+pub fn identity(page: &[u8]) -> Vec<u8> {
+    designations(page).flat_map(|d| d.whole).copied().collect()
+}
+
+/// The designator of an identity that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
+pub fn name_of(identity: &[u8]) -> Option<String> {
+    ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
+}
+
+/// An identity has this designator, as [`name_of`] writes it, in whatever case.
+pub fn is_named(identity: &[u8], name: &str) -> bool {
+    ranked(identity).any(|(_, known)| known.eq_ignore_ascii_case(name))
+}
+
+fn ranked(identity: &[u8]) -> impl Iterator<Item = (u8, String)> {
+    vpd::descriptors(identity).filter_map(|d| match d.kind {
+        3 => Some((4, format!("naa.{}", d.text()))),
+        2 => Some((3, format!("eui.{}", d.text()))),
+        8 => Some((2, d.text())),
+        1 => Some((1, format!("t10.{}", d.text()))),
+        _ => None,
+    })
+}
+
+/// The bytes of the first NAA designator of an identity.
+pub fn naa(identity: &[u8]) -> Option<&[u8]> {
+    vpd::descriptors(identity).find(|d| d.kind == 3).map(|d| d.value)
+}
+
+/// The designation descriptor by which a copy manager finds the logical unit of this identity: binary NAA, or
+/// else EUI-64, each of a length that it can have (SPC-5 section 7.7.6).
+pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
+    let rank = |d: &Designator<'_>| match (d.code_set, d.kind, d.value.len()) {
+        (1, 3, 8 | 16) => Some(2),
+        (1, 2, 8 | 12 | 16) => Some(1),
+        _ => None,
+    };
+    let ranked = vpd::descriptors(identity).filter_map(|d| Some((rank(&d)?, d.whole)));
+    // The first of those that rank alike.
+    ranked.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, whole)| whole)
+}
+
+/// The target port group behind which a logical unit was asked (VPD page 83h, designator type 5h of
+/// association 1h).
+pub fn port_group(page: &[u8]) -> Option<u16> {
+    let of_port = |d: &vpd::Designator<'_>| (d.kind, d.association) == (5, 1) && d.value.len() >= 4;
+    vpd::designators(page).find(of_port).map(|d| be::get16(&d.value[2..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_manager_is_told_naa_before_eui() {
+        let (text, eui) = ([2, 1, 0, 2, 65, 66], [1, 2, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let (naa, other) = ([1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7], [1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7]);
+        let odd = [1, 3, 0, 2, 0x60, 1];
+        assert_eq!(copy_name(&[&text[..], &odd, &eui, &naa, &other].concat()), Some(&naa[..]));
+        assert_eq!(copy_name(&[&text[..], &eui].concat()), Some(&eui[..]));
+        assert_eq!(copy_name(&[&text[..], &naa[..6]].concat()), None);
+    }
+
+    #[test]
+    fn the_group_of_the_port_is_found_among_the_designators() {
+        let page = [
+            &[0, 0x83, 0, 28][..],
+            &[1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7],
+            &[0x51, 0x94, 0, 4, 0, 0, 0, 1],
+            &[0x51, 0x95, 0, 4, 0, 0, 0x01, 0x02],
+        ]
+        .concat();
+        assert_eq!(port_group(&page), Some(0x0102));
+        (0..page.len()).for_each(|n| assert_eq!(port_group(&page[..n]), None, "{n} bytes"));
+    }
+}

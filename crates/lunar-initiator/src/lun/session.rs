@@ -1,0 +1,35 @@
+//! Commands of a session as a host sends them.
+
+use super::perform::{Patience, perform_within, settle};
+use crate::waits::{self, Wait};
+use crate::{Command, Direction, Finished, Session};
+use lunar_wire::scsi::cdb::Cdb;
+use lunar_wire::scsi::op;
+
+impl Session {
+    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something to
+    /// tell first. The logical unit need not be a disk.
+    ///
+    /// # Errors
+    /// What the logical unit answers, or that there was no answer; with the buffer.
+    pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+        let _wait = self.waits_for(cdb[0]);
+        perform_within(Patience::of(self), self, lun, cdb, data).await
+    }
+
+    /// The same of any command, for who wants to see the answer that stays: it is no error, whatever its status.
+    ///
+    /// # Errors
+    /// That there was no answer; with the buffer.
+    pub async fn ask(&self, command: Command) -> Finished {
+        let _wait = self.waits_for(command.cdb[0]);
+        let (result, buf) = settle(Patience::of(self), self, command).await;
+        (result.map(|(completion, _)| completion), buf)
+    }
+
+    fn waits_for(&self, opcode: u8) -> Wait {
+        let (target, portal) = self.destination();
+        let command = op::name(opcode).map_or_else(|| format!("command {opcode:02x}h"), str::to_owned);
+        waits::on(format!("the answer of {target} at {portal} to {command}"))
+    }
+}

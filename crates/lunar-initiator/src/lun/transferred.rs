@@ -1,0 +1,55 @@
+//! The end of a transfer of blocks.
+
+use crate::{Completion, Error, Kind};
+use lunar_runtime::Buf;
+
+/// The end of a transfer of blocks, and its buffer.
+pub(super) type Ended = (Result<(), Error>, Buf);
+
+/// The end of a write with its data. Where these are gone with the session nobody may write on another path what stands
+/// in their place.
+pub(super) fn given_back<T>(
+    result: Result<T, Error>,
+    data: Option<Buf>,
+    len: usize,
+) -> (Result<T, Error>, Buf) {
+    let gone = |e: Error| Error::new(Kind::Invalid, format!("{e}; the data of the write are gone"));
+    match data {
+        Some(data) => (result, data),
+        None => (result.map_err(gone), Buf::zeroed(len)),
+    }
+}
+
+/// The end of a read of `len` bytes.
+#[inline]
+pub(super) fn was_read(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Ended {
+    (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
+}
+
+/// The end of a write of `len` bytes.
+#[inline]
+pub(super) fn was_written(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Ended {
+    given_back(result.and_then(|c| whole(&c, len)), data, len)
+}
+
+/// All bytes of a transfer have to come.
+fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
+    if c.transferred == wanted {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Scsi, format!("{} of {wanted} bytes were transferred", c.transferred)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
+        let lost = || Err::<(), _>(Error::new(Kind::Closed, "the session is closed"));
+        let kind = |data| given_back(lost(), data, 512).0.map_err(|e| e.kind);
+        assert_eq!(kind(Some(Buf::zeroed(512))), Err(Kind::Closed));
+        assert_eq!(kind(None), Err(Kind::Invalid));
+        assert!(given_back(Ok(()), None, 512).0.is_ok());
+    }
+}

@@ -1,0 +1,76 @@
+//! Several paths as a [`Backend`].
+
+use super::Multipath;
+use super::queue::{Job, Lanes};
+use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+
+impl Backend for Multipath {
+    fn facts(&self) -> Facts {
+        self.any().facts()
+    }
+
+    fn refresh(&self) -> bool {
+        // Every path has to be asked: each keeps its own mark.
+        self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(self.run(buf, move |way, buf| Job::Read { offset }.on(way, buf)))
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)))
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        Some(Box::new(Lanes::new(self)))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
+            // One path flushes for all; what is lost may have been told on another.
+            self.ways.iter().find_map(|way| way.take_loss()).map_or(Ok(()), |e| Err(e.into()))
+        })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| {
+                Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
+            })
+            .await
+            .0
+        })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.extent(offset, len).await, ()) })).await.0
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, most).await, ()) }))
+                .await
+                .0
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let paths = self.paths();
+        let told =
+            paths.into_iter().map(|(name, state, load)| (name, format!("{state:?}, {load} in flight")));
+        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(told).collect()
+    }
+}

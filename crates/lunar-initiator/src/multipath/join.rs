@@ -1,0 +1,63 @@
+//! Joins paths to one logical unit.
+
+use super::choice::Paths;
+use super::look::look_after;
+use super::{Multipath, Settings, Way};
+use crate::{Error, Kind};
+use event_listener::Event as Bell;
+use lunar_runtime::tally::Tally;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+impl Multipath {
+    /// Joins paths, best first where nothing else tells. To be called inside an event loop, which then looks
+    /// after them. Sessions of paths should have a recovery time of zero, so that their commands come back
+    /// at once.
+    ///
+    /// # Errors
+    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or cannot be told
+    /// apart.
+    pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
+        same_unit(&ways)?;
+        let paths = Paths::new(ways.len(), settings.policy);
+        let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
+        let joined = Arc::new(Multipath {
+            ways,
+            paths,
+            settings,
+            turned: Bell::new(),
+            doubts,
+            outage: Mutex::new(Some(Instant::now())),
+            gives_up: false.into(),
+            queued: Tally::default(),
+            served: Tally::default(),
+            ranges: Arc::default(),
+        });
+        for (at, doubts) in doubted.into_iter().enumerate() {
+            joined.set(at, joined.ways[at].check().await);
+            lunar_runtime::spawn(look_after(Arc::downgrade(&joined), at, doubts));
+        }
+        Ok(joined)
+    }
+}
+
+/// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
+fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
+    let wrong = |what: String| Err(Error::new(Kind::Identity, what));
+    let Some((first, others)) = ways.split_first() else {
+        return Err(Error::new(Kind::Invalid, "a logical unit needs at least one path"));
+    };
+    for other in others {
+        let (a, b) = (first.name(), other.name());
+        if first.identity().is_empty() || other.identity().is_empty() {
+            return wrong(format!(
+                "{a} and {b}: without VPD page 83h it cannot be seen that they are the same"
+            ));
+        }
+        let (f, o) = (first.facts(), other.facts());
+        if first.identity() != other.identity() || f.capacity != o.capacity {
+            return wrong(format!("{a} and {b} lead to different logical units"));
+        }
+    }
+    Ok(())
+}

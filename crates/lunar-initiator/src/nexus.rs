@@ -1,0 +1,55 @@
+//! The two ends of an I_T nexus: the ISID of this initiator, and the port of the target.
+
+use crate::portal::Portal;
+use lunar_wire::srp::PortId;
+use std::fmt;
+use std::net::SocketAddr;
+
+/// What a connection is made for.
+#[derive(Clone, Debug)]
+pub struct Goal {
+    /// Where to.
+    pub portal: Portal,
+    /// The target; None is discovery.
+    pub target: Option<String>,
+    /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
+    pub isid: [u8; 6],
+    /// What our port has at the target already stays: it is one more channel of a session over SRP.
+    pub beside: bool,
+}
+
+/// The target's end of an I_T nexus. Of iSCSI it is a portal group (RFC 7143 section 4.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetPort {
+    /// A target portal group tag.
+    Group(u16),
+    /// An address of a target that names no portal group: another address may be of another one.
+    Portal(SocketAddr),
+    /// A target port of SRP.
+    Srp(PortId),
+}
+
+impl fmt::Display for TargetPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetPort::Group(tag) => write!(f, "group:{tag}"),
+            TargetPort::Portal(address) => write!(f, "portal:{address}"),
+            TargetPort::Srp(port) => write!(f, "srp:{port}"),
+        }
+    }
+}
+
+/// An ISID from its twelve hexadecimal digits.
+pub fn parse_isid(digits: &str) -> Option<[u8; 6]> {
+    let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
+    number.to_be_bytes()[2..].try_into().ok()
+}
+
+/// An ISID of the random format (RFC 7143 section 11.12.5).
+pub fn new_isid() -> [u8; 6] {
+    let mut isid = [0; 6];
+    getrandom::fill(&mut isid).expect("the kernel has random numbers");
+    isid[0] = 0x80;
+    isid
+}

@@ -1,0 +1,40 @@
+//! A portal: a host and a port.
+
+use crate::{Error, Kind};
+use lunar_proto::initiator::targets::PortalAddress;
+use std::fmt;
+
+/// A host, by name or address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Portal {
+    /// A name or an address; IPv6 without brackets.
+    pub host: String,
+    /// Its TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl From<PortalAddress> for Portal {
+    fn from(PortalAddress { host, port, .. }: PortalAddress) -> Portal {
+        Portal { host, port }
+    }
+}
+
+impl std::str::FromStr for Portal {
+    type Err = Error;
+
+    /// HOST[:PORT][,TAG], an IPv6 address in brackets; the tag means nothing here.
+    fn from_str(text: &str) -> Result<Portal, Error> {
+        let bad = |why| Error::new(Kind::Invalid, format!("\"{}\" is no portal: {why}", text.escape_debug()));
+        PortalAddress::parse(text).map(Portal::from).map_err(bad)
+    }
+}

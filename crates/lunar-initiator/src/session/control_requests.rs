@@ -1,0 +1,90 @@
+//! Sends requests that are no commands, and takes their answers.
+
+use super::control::{Answer, Asked, Control};
+use super::machine::Machine;
+use crate::{Error, Kind};
+use lunar_runtime::iscsi::out::Payload;
+use lunar_wire::iscsi::request::{self, Function};
+use lunar_wire::iscsi::{Bhs, NONE, opcode};
+use std::time::Instant;
+
+impl Machine {
+    fn control(&mut self, asked: Asked, header: impl FnOnce(u32) -> Bhs) -> Answer {
+        let (reply, answer) = flume::bounded(1);
+        let tag = self.control_tag();
+        self.say(header(tag), Payload::Empty);
+        self.await_answer(tag, asked, reply);
+        answer
+    }
+
+    /// What was queued last waits for its answer.
+    fn await_answer(&mut self, tag: u32, asked: Asked, reply: flume::Sender<Result<u8, Error>>) {
+        let (since, end) = (self.now, self.out.end());
+        self.controls.push(Control { tag, asked, since, end, reply });
+    }
+
+    /// Asks the target whether it lives; its answer counts as having heard of it.
+    pub fn ping(&mut self) {
+        drop(self.control(Asked::Ping, |tag| request::nop_out(0, tag, NONE)));
+    }
+
+    /// A ping in the place of a command that the target did not take.
+    pub fn fill(&mut self, cmd_sn: u32) {
+        if self.parting {
+            return;
+        }
+        let (reply, _) = flume::bounded(1);
+        let tag = self.control_tag();
+        let mut header = request::nop_out(0, tag, NONE);
+        header.0[0] = opcode::NOP_OUT;
+        request::stamp(&mut header, cmd_sn, self.numbers.exp_stat_sn);
+        self.out.push(header, Payload::Empty, self.digests);
+        self.await_answer(tag, Asked::Ping, reply);
+    }
+
+    /// Asks for a task management function; the answer is the response code of RFC 7143 section 11.6.1.
+    pub fn manage(&mut self, function: Function, lun: u64, task: Option<(u32, u32)>) -> Answer {
+        let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+        // A function for the whole target names no logical unit (section 11.5.3).
+        let lun = if whole { 0 } else { lun };
+        self.control(Asked::Manage, |tag| request::task_management(lun, tag, function, task))
+    }
+
+    /// Asks for the end of the session: nothing is sent after that.
+    pub fn log_out(&mut self) -> Answer {
+        let answer = self.control(Asked::Logout, request::logout);
+        self.parting = true;
+        answer
+    }
+
+    /// When the oldest ping that is not answered was sent.
+    pub fn oldest_ping(&self) -> Option<Instant> {
+        self.controls.iter().find(|c| c.asked == Asked::Ping).map(|c| c.since)
+    }
+
+    /// An answer with this code has come.
+    pub(super) fn answered(&mut self, tag: u32, asked: Asked, code: u8) -> Result<(), Error> {
+        match self.controls.iter().position(|c| c.tag == tag && c.asked == asked) {
+            Some(at) => {
+                self.controls.swap_remove(at).tell(Ok(code));
+                Ok(())
+            }
+            None => {
+                let what = format!("an answer with the tag {tag:08x}, which names no request");
+                Err(Error::new(Kind::Protocol, what))
+            }
+        }
+    }
+
+    /// A request was rejected; false if there is none of this tag.
+    pub(super) fn refused(&mut self, tag: u32, error: Error) -> bool {
+        let Some(at) = self.controls.iter().position(|c| c.tag == tag) else { return false };
+        self.controls.swap_remove(at).tell(Err(error));
+        true
+    }
+
+    /// No answer will come any more.
+    pub(super) fn drop_controls(&mut self, why: &Error) {
+        self.controls.drain(..).for_each(|c| c.tell(Err(why.clone())));
+    }
+}

@@ -1,0 +1,108 @@
+//! Commands and their Data-Out PDUs (RFC 7143 sections 11.3 and 11.7).
+
+use super::carrier::Out;
+use super::task::{Data, Task};
+use crate::Error;
+use lunar_proto::parameters::Parameters;
+use lunar_runtime::Buf;
+use lunar_runtime::iscsi::out::{self, Digests, Payload};
+use lunar_wire::iscsi::request::{self, Burst};
+use lunar_wire::iscsi::{Bhs, NONE};
+use std::rc::Rc;
+
+/// Queues a command and the data that may go without being asked for.
+///
+/// # Errors
+/// When its memory cannot be lent to the target. Then nothing is queued.
+#[inline]
+pub fn begin(
+    out: &mut Out,
+    header: Bhs,
+    task: &mut Task,
+    p: &Parameters,
+    digests: Digests,
+) -> Result<(), Error> {
+    match out {
+        Out::Tcp(out) => {
+            begin_stream(out, header, task, p, digests);
+            Ok(())
+        }
+        Out::Moved(mover) => mover.command(header, task, p),
+    }
+}
+
+#[inline]
+fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
+    match &task.data {
+        Data::None => command(out, header, task, Payload::Empty, digests),
+        Data::In(..) => {
+            request::reads(&mut header, task.expected);
+            command(out, header, task, Payload::Empty, digests);
+        }
+        Data::Out(buf) => {
+            let (immediate, unsolicited) = (immediate(buf.len(), p), unsolicited(buf.len(), p));
+            request::writes(&mut header, task.expected, unsolicited > immediate);
+            let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
+            let exp_stat_sn = header.exp_stat_sn();
+            command(out, header, task, payload, digests);
+            if unsolicited > immediate {
+                // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
+                let burst = Burst { lun: 0, itt: task.tag, ttt: NONE };
+                let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
+                data_out(out, burst, buf, stretch, p, digests);
+            }
+        }
+    }
+}
+
+/// Bytes of so many that go with the command itself.
+fn immediate(len: usize, p: &Parameters) -> usize {
+    let most = p.first_burst_length.min(p.max_xmit_data_segment_length);
+    if p.immediate_data { len.min(most as usize) } else { 0 }
+}
+
+/// Bytes of so many that go without being asked for.
+pub fn unsolicited(len: usize, p: &Parameters) -> usize {
+    if p.initial_r2t { immediate(len, p) } else { len.min(p.first_burst_length as usize) }
+}
+
+/// The command itself, with all of its CDB.
+#[inline]
+fn command(out: &mut out::Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+    match &task.rest {
+        None => out.push(header, payload, digests),
+        Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
+    }
+}
+
+fn part(buf: &Rc<Buf>, at: usize, len: usize) -> Payload {
+    Payload::Part(buf.clone(), at, len)
+}
+
+/// The bytes of one sequence of Data-Out PDUs.
+pub struct Stretch {
+    /// The first one.
+    pub offset: usize,
+    /// The one behind the last.
+    pub end: usize,
+    /// ExpStatSN of each PDU.
+    pub exp_stat_sn: u32,
+}
+
+/// Queues a sequence of Data-Out PDUs.
+pub fn data_out(
+    out: &mut out::Out,
+    burst: Burst,
+    buf: &Rc<Buf>,
+    s: Stretch,
+    p: &Parameters,
+    digests: Digests,
+) {
+    let (mut at, mut data_sn) = (s.offset, 0);
+    while at < s.end {
+        let len = (s.end - at).min(p.max_xmit_data_segment_length as usize);
+        let header = request::data_out(burst, data_sn, at as u32, at + len == s.end, s.exp_stat_sn);
+        out.push(header, part(buf, at, len), digests);
+        (at, data_sn) = (at + len, data_sn + 1);
+    }
+}

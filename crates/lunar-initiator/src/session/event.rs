@@ -1,0 +1,67 @@
+//! Events of a session, and their listeners.
+
+use lunar_wire::scsi::Sense;
+use std::sync::{Mutex, MutexGuard};
+
+/// What happened to a session without being asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A logical unit tells of a change: the eight bytes of its LUN, and the unit attention.
+    Attention {
+        /// The eight bytes of the LUN.
+        lun: u64,
+        /// The unit attention.
+        sense: Sense,
+    },
+    /// The connection is gone, for this reason; it is being made anew.
+    Lost(String),
+    /// There is a connection again.
+    Connected,
+    /// Behind a LUN is another logical unit than the one that was opened: it takes no commands until it is seen
+    /// to be back.
+    Changed {
+        /// The eight bytes of the LUN.
+        lun: u64,
+        /// What its designators are now (VPD page 83h).
+        identity: Vec<u8>,
+    },
+    /// A logical unit that was missing is there, and what it was.
+    Seen {
+        /// The eight bytes of the LUN.
+        lun: u64,
+    },
+    /// The time for recovery is over: commands fail until there is a connection again.
+    GaveUp(String),
+}
+
+/// The listeners of a session.
+#[derive(Default)]
+pub struct Listeners(Mutex<Vec<flume::Sender<Event>>>);
+
+/// Events that wait for one listener; what is more is dropped.
+const EVENTS: usize = 256;
+
+/// Locks, also after a panic elsewhere.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Listeners {
+    /// A new listener.
+    pub fn add(&self) -> flume::Receiver<Event> {
+        let (sender, events) = flume::bounded(EVENTS);
+        let mut listeners = lock(&self.0);
+        // Without events no send finds out that a listener has gone.
+        listeners.retain(|listener| !listener.is_disconnected());
+        listeners.push(sender);
+        events
+    }
+
+    /// Sends an event to each listener.
+    pub fn notify(&self, event: &Event) {
+        let is_there = |listener: &flume::Sender<Event>| {
+            !matches!(listener.try_send(event.clone()), Err(flume::TrySendError::Disconnected(_)))
+        };
+        lock(&self.0).retain(is_there);
+    }
+}

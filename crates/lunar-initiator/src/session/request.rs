@@ -1,0 +1,105 @@
+//! Requests to a session from other cores.
+
+use super::errors::closed;
+use super::proof::Proof;
+use crate::{Command, Error, Finished};
+use lunar_wire::iscsi::request::Function;
+use std::time::Duration;
+
+/// Names a command of a session: [`crate::Session::abort`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommandId(pub(super) Name);
+
+/// How a session finds a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Name {
+    /// By its tag: it came from the core of the session.
+    Tag(u32),
+    /// By its number among those that came from other cores.
+    Number(u64),
+    /// Not at all: it is over.
+    Over,
+}
+
+/// What is sent to a session from outside.
+pub enum Mail {
+    Command(Command, flume::Sender<Finished>, u64),
+    Abort(CommandId, flume::Sender<Result<(), Error>>),
+    Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
+    Manage(Function, u64, flume::Sender<Result<u8, Error>>),
+    Pin(u64, Vec<u8>),
+    Hold(Held, Vec<u8>, flume::Sender<Result<Held, Error>>),
+    LetGo(u64),
+    Changed(u64, Vec<u8>),
+    LookAgain(u64, flume::Sender<()>),
+    Orphans(Option<u64>, flume::Sender<Option<Duration>>),
+    Prove(Proof, flume::Sender<()>),
+    GiveUpStrays(flume::Sender<()>),
+    GiveUp,
+    Close(flume::Sender<Result<(), Error>>),
+}
+
+/// Where requests are sent.
+#[derive(Clone)]
+pub struct Requests(flume::Sender<Mail>);
+
+impl Requests {
+    /// Requests, and the end at which they arrive.
+    pub fn new() -> (Requests, flume::Receiver<Mail>) {
+        let (sender, inbox) = flume::unbounded();
+        (Requests(sender), inbox)
+    }
+
+    /// Sends a request; None when the session is over.
+    pub fn send(&self, request: Mail) -> Result<(), Error> {
+        self.0.send(request).map_err(|_| closed())
+    }
+
+    /// Sends a request, or gives it back when the session is over.
+    pub fn try_send(&self, request: Mail) -> Result<(), Box<Mail>> {
+        self.0.send(request).map_err(|flume::SendError(request)| Box::new(request))
+    }
+
+    /// Sends a request and waits for its answer.
+    pub async fn ask<T>(&self, request: impl FnOnce(flume::Sender<T>) -> Mail) -> Result<T, Error> {
+        let (reply, answer) = flume::bounded(1);
+        self.send(request(reply))?;
+        answer.recv_async().await.map_err(|_| closed())
+    }
+}
+
+/// A user of a logical unit as storage.
+pub struct Held {
+    requests: Requests,
+    lun: u64,
+    /// It was counted.
+    counts: bool,
+}
+
+impl Held {
+    /// One that is not counted yet.
+    pub fn new(requests: &Requests, lun: u64) -> Held {
+        Held { requests: requests.clone(), lun, counts: false }
+    }
+
+    /// The eight bytes of the LUN.
+    pub fn lun(&self) -> u64 {
+        self.lun
+    }
+
+    /// The session has counted it.
+    pub fn counted(self) -> Held {
+        let mut held = self;
+        held.counts = true;
+        held
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.counts {
+            // The session is over: nothing will be sent any more.
+            let _ = self.requests.send(Mail::LetGo(self.lun));
+        }
+    }
+}
