@@ -68,8 +68,8 @@ impl Peer {
     }
 
     fn begin(&mut self, parameters: Parameters) {
-        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64, exp_stat_sn: self.stat_sn };
-        self.machine.connect(parameters, numbers, Out::Moved(self.mover.clone()));
+        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
+        self.machine.connect(parameters, numbers, self.stat_sn, Out::Moved(self.mover.clone()));
         self.machine.online = Online::Yes;
         self.machine.pump();
     }
@@ -289,7 +289,7 @@ fn what_was_not_filled_is_told_as_residual() {
     let tag = peer.read(512);
     peer.one();
     assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), Received::End);
-    assert_eq!(peer.machine.broken.as_ref().expect("it cannot go on").kind, Kind::Protocol);
+    assert_eq!(peer.machine.connection.fault().expect("it cannot go on").kind, Kind::Protocol);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
         bhs.set_word(16, tag);
         let data = if reads { vec![0; 512] } else { vec![] };
         assert_eq!(peer.say(bhs, &data, None), Received::End);
-        let error = peer.machine.broken.take().expect("it cannot go on");
+        let error = peer.machine.connection.take_fault().expect("it cannot go on");
         assert_eq!(error.kind, Kind::Protocol, "{error}");
         assert!(peer.sent().is_empty() && peer.end(tag).is_none());
     }
@@ -371,7 +371,7 @@ fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
     ] {
         let mut peer = Peer::new(parameters());
         assert_eq!(peer.bytes(&message, None), Received::End, "{message:?}");
-        assert_eq!(peer.machine.broken.take().expect("it cannot go on").kind, Kind::Protocol);
+        assert_eq!(peer.machine.connection.take_fault().expect("it cannot go on").kind, Kind::Protocol);
     }
 }
 

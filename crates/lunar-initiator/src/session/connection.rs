@@ -36,10 +36,11 @@ pub async fn run(home: &Rc<Home>, mut receiver: Incoming) -> Error {
                     let mut machine = home.machine.borrow_mut();
                     patience.exercise(machine.under_way());
                     machine.now = Instant::now();
-                    machine.heard = machine.now;
-                    let before = machine.numbers.exp_stat_sn;
+                    let now = machine.now;
+                    machine.connection.hear(now);
+                    let before = machine.connection.exp_stat_sn();
                     let received = receiver.receive(&stream, &mut *machine);
-                    patience.learn(machine.numbers.exp_stat_sn.wrapping_sub(before));
+                    patience.learn(machine.connection.exp_stat_sn().wrapping_sub(before));
                     received
                 }
                 Err(e) => Err(e.into()),
@@ -80,7 +81,7 @@ impl Home {
     /// Ends the connection from our side: the receiving loop finds it closed. What the kernel has not delivered
     /// yet never is: it would come behind what is written later on another connection.
     pub fn give_up_connection(&self, why: Error) {
-        self.machine.borrow_mut().broken.get_or_insert(why);
+        self.machine.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
             stream.reset();
         }
@@ -89,12 +90,12 @@ impl Home {
     /// Ends a connection on which the logout was answered: nothing is left to be thrown away. `in_order`: the target has
     /// ended all tasks.
     pub fn part_in_order(&self, in_order: bool, why: Error) {
-        self.machine.borrow_mut().broken.get_or_insert(why);
+        self.machine.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
             // Should it fail, the target sees a reset after its answer.
             _ = stream.reset_on_close(false);
             self.parted.set(true);
-            self.machine.borrow_mut().parted = in_order;
+            self.machine.borrow_mut().connection.end_logout(in_order);
             stream.close();
         }
     }
@@ -111,19 +112,19 @@ impl Home {
 
     /// The reason for which we gave up, or else what the kernel says.
     fn why_it_ended_by(&self, e: &impl Display) -> Error {
-        let broken = self.machine.borrow_mut().broken.take();
+        let broken = self.machine.borrow_mut().connection.take_fault();
         broken.unwrap_or_else(|| Error::new(Kind::Lost, e.to_string()))
     }
 
     fn why_it_ended(&self) -> Error {
-        let broken = self.machine.borrow_mut().broken.take();
+        let broken = self.machine.borrow_mut().connection.take_fault();
         broken.unwrap_or_else(|| Error::new(Kind::Lost, "the target closed the connection"))
     }
 
     /// Tells listeners what the machine has heard.
     pub fn tell(self: &Rc<Self>) {
         let mut machine = self.machine.borrow_mut();
-        if machine.leave
+        if machine.connection.is_logout_asked()
             && let Some(line) = self.line()
             && !self.leaving.replace(true)
         {
@@ -147,7 +148,7 @@ impl SendSide for Home {
     fn try_flush(&self) -> io::Result<bool> {
         let Some(stream) = self.stream.borrow().clone() else { return Ok(true) };
         let mut machine = self.machine.borrow_mut();
-        let sent = machine.out.flush(&stream);
+        let sent = machine.connection.out().flush(&stream);
         machine.settle();
         sent
     }

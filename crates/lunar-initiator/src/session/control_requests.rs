@@ -19,7 +19,7 @@ impl Machine {
 
     /// What was queued last waits for its answer.
     fn await_answer(&mut self, tag: u32, asked: Asked, reply: flume::Sender<Result<u8, Error>>) {
-        let (since, end) = (self.now, self.out.end());
+        let (since, (_, end)) = (self.now, self.connection.progress());
         self.controls.push(Control { tag, asked, since, end, reply });
     }
 
@@ -30,15 +30,15 @@ impl Machine {
 
     /// A ping in the place of a command that the target did not take.
     pub fn fill(&mut self, cmd_sn: u32) {
-        if self.parting {
+        if self.connection.is_logging_out() {
             return;
         }
         let (reply, _) = flume::bounded(1);
         let tag = self.control_tag();
         let mut header = request::nop_out(0, tag, NONE);
         header.0[0] = opcode::NOP_OUT;
-        request::stamp(&mut header, cmd_sn, self.numbers.exp_stat_sn);
-        self.out.push(header, Payload::Empty, self.digests);
+        request::stamp(&mut header, cmd_sn, self.connection.exp_stat_sn());
+        self.connection.push(header, Payload::Empty);
         self.await_answer(tag, Asked::Ping, reply);
     }
 
@@ -53,7 +53,7 @@ impl Machine {
     /// Asks for the end of the session: nothing is sent after that.
     pub fn log_out(&mut self) -> Answer {
         let answer = self.control(Asked::Logout, request::logout);
-        self.parting = true;
+        self.connection.send_logout();
         answer
     }
 

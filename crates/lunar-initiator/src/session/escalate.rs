@@ -114,17 +114,17 @@ impl Home {
     fn keep_alive(&self, now: Instant) {
         let t = &self.options.timeouts;
         let mut machine = self.machine.borrow_mut();
-        if machine.online == Online::No || machine.parting || t.noop_interval.is_zero() {
+        if machine.online == Online::No || machine.connection.is_logging_out() || t.noop_interval.is_zero() {
             return;
         }
         match machine.oldest_ping() {
-            Some(since) if now.duration_since(since.max(machine.heard)) >= t.noop => {
+            Some(since) if now.duration_since(since.max(machine.connection.heard())) >= t.noop => {
                 drop(machine);
                 let what = format!("no answer to a ping within {} s", t.noop.as_secs_f32());
                 self.give_up_connection(Error::new(Kind::Lost, what));
             }
             Some(_) => {}
-            None if now.duration_since(machine.heard) >= t.noop_interval => machine.ping(),
+            None if now.duration_since(machine.connection.heard()) >= t.noop_interval => machine.ping(),
             None => {}
         }
     }
@@ -133,7 +133,7 @@ impl Home {
     fn overdue(&self, now: Instant) -> Option<u32> {
         let limit = self.options.timeouts.command;
         let mut machine = self.machine.borrow_mut();
-        if machine.parting {
+        if machine.connection.is_logging_out() {
             // The logout ends it.
             return None;
         }
@@ -150,7 +150,7 @@ impl Home {
         if self.machine.borrow().online == Online::No {
             return Err(Error::new(Kind::Lost, "there is no connection"));
         }
-        if self.machine.borrow().parting {
+        if self.machine.borrow().connection.is_logging_out() {
             return Err(Error::new(Kind::Lost, "the connection is being logged out of"));
         }
         self.answer(limit, say).await
@@ -165,18 +165,19 @@ impl Home {
     ) -> Result<T, Error> {
         let (answer, end) = {
             let mut machine = self.machine.borrow_mut();
-            (say(&mut machine), machine.out.end())
+            (say(&mut machine), machine.connection.progress().1)
         };
         self.flush_soon();
         let last = Instant::now() + self.options.timeouts.operation;
         loop {
-            let before = self.machine.borrow().out.left();
+            let (before, _) = self.machine.borrow().connection.progress();
             match compio::time::timeout(limit, answer.recv_async()).await {
                 Ok(Ok(answer)) => return answer,
                 Ok(Err(_)) => return Err(Error::new(Kind::Lost, "the connection was lost")),
                 Err(_)
-                    if before < end && self.machine.borrow().out.left() > before && Instant::now() < last => {
-                }
+                    if before < end
+                        && self.machine.borrow().connection.progress().0 > before
+                        && Instant::now() < last => {}
                 Err(_) => {
                     let what = format!("no answer within {} s", limit.as_secs());
                     return Err(Error::new(Kind::TimedOut, what));
@@ -208,15 +209,15 @@ impl Machine {
     /// A command that only we can end: it was not answered, nor is it sent again on another connection, and no logout
     /// ends it.
     fn unended(&mut self, tag: u32) -> Option<&mut Task> {
-        self.tasks.sent(tag).filter(|_| !self.parting)
+        self.tasks.sent(tag).filter(|_| !self.connection.is_logging_out())
     }
 
     /// Looks at what has left since the last look: the time of what waits behind other bytes runs only while none
     /// leave. Which of them a data mover has moved is not known: they are a sign of life, no more.
     pub(super) fn look_at_line(&mut self, now: Instant) {
         self.now = now;
-        let (left, moved) = (self.out.left(), self.out.has_moved());
-        let before = std::mem::replace(&mut self.left, left);
+        let moved = self.connection.out().has_moved();
+        let (before, left) = self.connection.look();
         let pings = self.controls.iter_mut().filter(|c| moved && c.asked == Asked::Ping);
         pings.for_each(|c| c.since = now);
         if left > before {

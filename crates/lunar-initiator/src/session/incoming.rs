@@ -22,8 +22,6 @@ use lunar_wire::scsi::{Sense, Status};
 /// O and U of Data-In and SCSI Response.
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
-/// Answers to pings that may wait to be sent.
-const MOST_PONGS: u32 = 65536;
 /// Reasons of a Reject (RFC 7143 section 11.17.1).
 const DATA_DIGEST_ERROR: u8 = 0x02;
 const WAITING_FOR_LOGOUT: u8 = 0x0c;
@@ -42,7 +40,7 @@ impl Sink for Machine {
     }
 
     fn foresee(&mut self, sight: &mut Foresight) {
-        self.order.foresee(&mut self.tasks, &self.parameters, sight);
+        self.order.foresee(&mut self.tasks, self.connection.parameters(), sight);
     }
 
     fn give_back(&mut self, answer: Foreseen) {
@@ -58,7 +56,7 @@ impl Sink for Machine {
         match self.arrived(pdu) {
             Ok(()) => true,
             Err(error) => {
-                self.broken.get_or_insert(error);
+                self.connection.fail(error);
                 false
             }
         }
@@ -75,7 +73,7 @@ impl MoverEvents for Machine {
     }
 
     fn fail(&mut self, error: Error) {
-        self.broken.get_or_insert(error);
+        self.connection.fail(error);
     }
 }
 
@@ -109,8 +107,8 @@ impl Machine {
     /// StatSN has to be the next; the window is that of the latest PDU.
     #[inline]
     pub(super) fn status(&mut self, header: &Bhs) -> Result<(), Error> {
-        let expected = self.numbers.exp_stat_sn;
-        if !self.numbers.take_stat_sn(header) {
+        let expected = self.connection.exp_stat_sn();
+        if !self.connection.take_stat_sn(header) {
             let (name, got) = (opcode::name(header.opcode()), header.word(24));
             return Err(broke(format!("{name} with StatSN {got} instead of {expected}: an answer was lost")));
         }
@@ -201,7 +199,7 @@ impl Machine {
 
     fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         self.window(header);
-        if self.parting {
+        if self.connection.is_logging_out() {
             // The target ends the command.
             return Ok(());
         }
@@ -223,8 +221,7 @@ impl Machine {
         }
         self.window(header);
         if ttt != NONE {
-            self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
-            if self.pongs > MOST_PONGS {
+            if !self.connection.count_pong() {
                 return Err(broke("the target asks whether we live, and does not read the answers"));
             }
             self.say(request::nop_out(header.lun(), NONE, ttt), Payload::Empty);
@@ -256,7 +253,7 @@ impl Machine {
             // this connection by itself.
             1 | 4 => self.asked_to_leave(u16::from_be_bytes([header.0[42], header.0[43]])),
             2 | 3 => {
-                self.time2wait_s = u16::from_be_bytes([header.0[40], header.0[41]]);
+                self.connection.set_time2wait_s(u16::from_be_bytes([header.0[40], header.0[41]]));
                 return Err(Error::new(Kind::Lost, "the target ends the connection"));
             }
             5 => {
@@ -324,7 +321,7 @@ impl Machine {
             DATA_DIGEST_ERROR => self.failed(tag, false, error),
             // It has crossed the request for the logout on its way.
             WAITING_FOR_LOGOUT => {
-                self.leave = true;
+                self.connection.ask_logout();
                 self.failed(tag, true, error);
             }
             _ => self.finish(tag, Err(error)),

@@ -16,9 +16,10 @@ const CLOSED: u8 = 0;
 /// target ends it by itself meanwhile, the next one is not meant.
 pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
     let last = Instant::now() + home.options.timeouts.logout;
-    let is_over = |m: &mut Machine| m.is_idle() || m.leave_by.is_some_and(|by| Instant::now() >= by);
+    let is_over =
+        |m: &mut Machine| m.is_idle() || m.connection.logout_by().is_some_and(|by| Instant::now() >= by);
     quiet(&home, last, || home.is_on(&line), is_over).await;
-    if !home.is_on(&line) || home.machine.borrow().parting {
+    if !home.is_on(&line) || home.machine.borrow().connection.is_logging_out() {
         return;
     }
     let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
@@ -28,7 +29,7 @@ pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
     }
     if let Ok(code) = heard {
         // The end was in good order: there is nothing to wait for (section 11.15.3).
-        home.machine.borrow_mut().time2wait_s = 0;
+        home.machine.borrow_mut().connection.set_time2wait_s(0);
         home.part_in_order(code == CLOSED, why);
     } else {
         home.give_up_connection(why);
@@ -64,7 +65,7 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
     if let Some(error) = home.left_behind() {
         return Err(error);
     }
-    if home.machine.borrow().parting && !home.parted.get() {
+    if home.machine.borrow().connection.is_logging_out() && !home.parted.get() {
         return Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
     }
     Ok(())
@@ -79,7 +80,7 @@ async fn end(home: &Rc<Home>) {
     home.leaves_now.set(true);
     home.bell.notify(usize::MAX);
     home.machine.borrow_mut().fail_queued(&closed(), |_| true);
-    if home.machine.borrow().parting && is_there() {
+    if home.machine.borrow().connection.is_logging_out() && is_there() {
         // The logout that the target asked for is the end of the session, too.
         return;
     }
@@ -94,16 +95,14 @@ impl Machine {
     /// The target asks for a logout within so many seconds: the latest of such messages counts no more than an earlier one
     /// that leaves less time.
     pub(super) fn asked_to_leave(&mut self, within_s: u16) {
-        let within = Duration::from_secs(within_s.into());
-        // It is to be there by then, not to begin its way.
-        let by = self.now + (within - (within / 4).min(Duration::from_secs(1)));
-        self.leave = true;
-        self.leave_by = Some(self.leave_by.map_or(by, |before| before.min(by)));
+        self.connection.ask_logout_within(Duration::from_secs(within_s.into()), self.now);
     }
 
     /// Nothing is in flight, and nothing that was taken in can still be sent.
     fn has_nothing_to_do(&mut self) -> bool {
         let is_idle = self.is_idle() && self.orphans(None).is_none();
-        is_idle && (self.leave || !self.tasks.iter().any(|t| t.state == State::Queued && !t.urgent))
+        is_idle
+            && (self.connection.is_logout_asked()
+                || !self.tasks.iter().any(|t| t.state == State::Queued && !t.urgent))
     }
 }

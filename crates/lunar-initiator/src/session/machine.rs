@@ -2,6 +2,7 @@
 //! to be sent waits in an [`Out`], and time is told by whoever runs it.
 
 use super::carrier::Out;
+use super::connection_state::ConnectionState;
 use super::control::Control;
 use super::event::Event;
 use super::numbers::Numbers;
@@ -14,7 +15,7 @@ use crate::nexus::TargetPort;
 use crate::options::LateWrites;
 use crate::{Command, Completion, Error, Kind};
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::iscsi::out::{Digests, Payload};
+use lunar_runtime::iscsi::out::Payload;
 use lunar_wire::iscsi::{Bhs, request};
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -22,14 +23,10 @@ use std::time::Instant;
 
 /// A session's memory: its commands, its numbers, and what waits to be sent.
 pub struct Machine {
-    /// What was negotiated on the present connection.
-    pub parameters: Parameters,
-    /// Which digests that means.
-    pub digests: Digests,
-    /// CmdSN, StatSN.
+    /// Its connection, or the last one that it had.
+    pub connection: ConnectionState,
+    /// CmdSN and its window.
     pub numbers: Numbers,
-    /// What is to be sent.
-    pub out: Out,
     /// The commands.
     pub tasks: Tasks,
     /// Those that wait for their place in the window.
@@ -60,8 +57,6 @@ pub struct Machine {
     pub late_writes: LateWrites,
     /// The target port of the present connection, or of the last one; None where it cannot be known.
     pub port: Option<TargetPort>,
-    /// The connection was logged out of in order, which has ended all tasks (RFC 7143 section 11.14).
-    pub parted: bool,
     /// The time for recovery is over: commands are to end.
     pub gave_up: bool,
     /// Unit attentions so far that told that a logical unit may be another one than it was.
@@ -70,28 +65,12 @@ pub struct Machine {
     pub to_check: bool,
     /// A command was answered that was no check of an identity.
     pub has_answered: bool,
-    /// Why the connection cannot go on.
-    pub broken: Option<Error>,
-    /// The target wants us to log out.
-    pub leave: bool,
-    /// When our Logout is to have been sent at the latest.
-    pub(super) leave_by: Option<Instant>,
-    /// Our Logout is on its way: nothing follows it on this connection (RFC 7143 section 11.14).
-    pub parting: bool,
-    /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
-    pub time2wait_s: u16,
-    /// Answers to pings that may still wait to be sent.
-    pub pongs: u32,
     /// What the session's owner may want to know.
     pub events: Vec<Event>,
     /// About now.
     pub now: Instant,
     /// What tells the time where about now is not enough.
     pub(super) clock: fn() -> Instant,
-    /// When the target was heard last.
-    pub heard: Instant,
-    /// Bytes that had left when that was looked at last.
-    pub(super) left: u64,
 }
 
 /// Which commands may be sent.
@@ -110,10 +89,8 @@ impl Machine {
     pub fn new(limit: u16, clock: fn() -> Instant) -> Machine {
         let now = clock();
         Machine {
-            parameters: Parameters::default(),
-            digests: Digests::default(),
+            connection: ConnectionState::none(now),
             numbers: Numbers::default(),
-            out: Out::default(),
             tasks: Tasks::default(),
             queue: VecDeque::new(),
             leaving: Vec::new(),
@@ -130,39 +107,25 @@ impl Machine {
             unseen: Unseen::default(),
             late_writes: LateWrites::default(),
             port: None,
-            parted: false,
             gave_up: false,
             doubts: 0,
             to_check: false,
             has_answered: false,
-            broken: None,
-            leave: false,
-            leave_by: None,
-            parting: false,
-            time2wait_s: 0,
-            pongs: 0,
             events: Vec::new(),
             now,
             clock,
-            heard: now,
-            left: 0,
         }
     }
 
     /// A login has succeeded, at the target port that was set.
-    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, out: Out) {
+    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, exp_stat_sn: u32, out: Out) {
         if let Some(port) = self.port {
             self.prove(Proof::Login(port));
         }
-        self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
-        self.time2wait_s = parameters.default_time2wait;
-        self.parameters = parameters;
+        self.connection = ConnectionState::new(parameters, exp_stat_sn, out, self.now);
         self.numbers = numbers;
-        (self.out, self.broken) = (out, None);
-        (self.leave, self.leave_by, self.parting, self.parted) = (false, None, false, false);
-        (self.pongs, self.left, self.talk_refused) = (0, 0, false);
+        self.talk_refused = false;
         self.online = Online::Checking;
-        self.heard = self.now;
     }
 
     /// The connection is gone. Commands that may change the medium become orphans. Of the others those that may be repeated
@@ -174,8 +137,8 @@ impl Machine {
         // The check of an identity is that of one connection.
         self.fail_queued(why, |t| t.urgent);
         let sent = self.tasks.iter().filter(|t| t.state == State::Sent).map(|t| t.tag);
-        sent.for_each(|tag| self.out.ended(tag));
-        self.out = Out::default();
+        sent.for_each(|tag| self.connection.out().ended(tag));
+        self.connection.end();
         self.sent = 0;
         self.order.clear();
         self.drop_controls(why);
@@ -184,7 +147,7 @@ impl Machine {
         self.settle();
         let mut back: Vec<(u32, u32)> = Vec::new();
         let (mut over, mut orphans) = (Vec::new(), Vec::new());
-        let waits = !self.parted && self.late_writes == LateWrites::Wait;
+        let waits = !self.connection.is_logged_out() && self.late_writes == LateWrites::Wait;
         for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
             if waits && task.changes && !task.urgent {
                 orphans.push(task.tag);
@@ -271,7 +234,9 @@ impl Machine {
             Online::No => false,
             Online::Checking => self.tasks.get(tag).is_some_and(|t| t.urgent),
         };
-        allowed && !self.leave && !self.parting && self.sent < self.limit && self.numbers.window_is_open()
+        let connection = &self.connection;
+        let takes_commands = !connection.is_logout_asked() && !connection.is_logging_out();
+        allowed && takes_commands && self.sent < self.limit && self.numbers.window_is_open()
     }
 
     /// Sends what waits, as far as window and limit allow.
@@ -309,7 +274,7 @@ impl Machine {
     }
 
     fn send(&mut self, tag: u32) {
-        let (cmd_sn, exp_stat_sn) = (self.numbers.next_cmd_sn(), self.numbers.exp_stat_sn);
+        let (cmd_sn, exp_stat_sn) = (self.numbers.next_cmd_sn(), self.connection.exp_stat_sn());
         let Some(task) = self.tasks.get(tag) else { return };
         task.state = State::Sent;
         task.tries += 1;
@@ -319,8 +284,9 @@ impl Machine {
         self.unflushed += 1;
         let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
         request::stamp(&mut header, cmd_sn, exp_stat_sn);
-        let begun = super::data_out::begin(&mut self.out, header, task, &self.parameters, self.digests);
-        task.end = self.out.end();
+        let (out, parameters, digests) = self.connection.out_with_parameters();
+        let begun = super::data_out::begin(out, header, task, parameters, digests);
+        task.end = out.end();
         if let Err(e) = begun {
             // The target waits for this CmdSN: the next command has it.
             self.numbers.cmd_sn = cmd_sn;
@@ -336,7 +302,7 @@ impl Machine {
         let Some(task) = self.tasks.get(tag) else { return };
         if task.state == State::Sent {
             self.sent -= 1;
-            self.out.ended(tag);
+            self.connection.out().ended(tag);
         }
         if task.is_leaving() {
             self.leaving.push(tag);
@@ -380,7 +346,7 @@ impl Machine {
         let now = (self.clock)();
         let task = self.tasks.sent(tag)?;
         // Memory that was lent comes back: what is still away then is being sent.
-        self.out.ended(tag);
+        self.connection.out().ended(tag);
         let again = (undone || task.repeatable) && task.tries < TRIES && !task.is_abandoned();
         if again && !task.aborting && task.expired.is_none() && task.overdue.is_none() {
             task.rewind(now);
@@ -430,11 +396,11 @@ impl Machine {
 
     /// Queues a request that stands outside the order of CmdSN.
     pub fn say(&mut self, mut header: Bhs, payload: Payload) {
-        if self.parting {
+        if self.connection.is_logging_out() {
             return;
         }
-        request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
-        self.out.push(header, payload, self.digests);
+        request::stamp(&mut header, self.numbers.cmd_sn, self.connection.exp_stat_sn());
+        self.connection.push(header, payload);
         self.is_urgent = true;
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod carrier;
 mod checks;
 mod completions;
 mod connection;
+mod connection_state;
 pub(crate) mod control;
 mod control_requests;
 mod data_out;

@@ -1,9 +1,9 @@
-//! CmdSN, its window, and StatSN as an initiator keeps them (RFC 7143 section 4.2.2).
+//! CmdSN and its window as an initiator keeps them (RFC 7143 section 4.2.2).
 
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::Bhs;
 
-/// The numbers of a session with one connection.
+/// The numbers of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     /// CmdSN of the next command.
@@ -12,8 +12,6 @@ pub struct Numbers {
     pub exp_cmd_sn: u32,
     /// MaxCmdSN, as the target told it last.
     pub max_cmd_sn: u32,
-    /// StatSN of the next answer.
-    pub exp_stat_sn: u32,
 }
 
 impl Numbers {
@@ -52,14 +50,6 @@ impl Numbers {
             self.max_cmd_sn = max;
         }
     }
-
-    /// Takes the StatSN of an answer; false if it is not the next one.
-    #[inline]
-    pub fn take_stat_sn(&mut self, header: &Bhs) -> bool {
-        let next = header.word(24) == self.exp_stat_sn;
-        self.exp_stat_sn = self.exp_stat_sn.wrapping_add(next.into());
-        next
-    }
 }
 
 #[cfg(test)]
@@ -76,7 +66,7 @@ mod tests {
     /// CMD-010: what is older, or cannot be, changes nothing.
     #[test]
     fn the_window_opens_and_never_closes_backwards() {
-        let mut n = Numbers { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4, exp_stat_sn: 1 };
+        let mut n = Numbers { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4 };
         assert!(!n.window_is_open());
         assert_eq!(n.window(), 0);
         n.update_window(&told(0, 5, 6));
@@ -89,18 +79,14 @@ mod tests {
         assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6), "a window that cannot be is ignored");
     }
 
-    /// CMD-003, SN-004: in serial number arithmetic.
+    /// CMD-003: in serial number arithmetic.
     #[test]
     fn numbers_run_on_through_the_wrap() {
-        let mut n =
-            Numbers { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX, exp_stat_sn: u32::MAX };
+        let mut n = Numbers { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX };
         assert_eq!(n.next_cmd_sn(), u32::MAX);
         assert!(!n.window_is_open());
         n.update_window(&told(0, 0, 3));
         assert!(n.window_is_open());
         assert_eq!((n.cmd_sn, n.exp_cmd_sn, n.max_cmd_sn), (0, 0, 3));
-        assert!(n.take_stat_sn(&told(u32::MAX, 0, 3)));
-        assert!(!n.take_stat_sn(&told(1, 0, 3)));
-        assert_eq!(n.exp_stat_sn, 0);
     }
 }

@@ -90,7 +90,7 @@ impl Machine {
 
     /// Where another connection may take functions: logical units with orphans that are late.
     fn luns_of_orphans(&mut self, is_late: impl Fn(Instant) -> bool) -> Vec<u64> {
-        if self.online != Online::Yes || self.parting {
+        if self.online != Online::Yes || self.connection.is_logging_out() {
             return Vec::new();
         }
         let late = |t: &&mut Task| t.state == State::Orphaned && is_late(t.sent);

@@ -77,7 +77,7 @@ impl Home {
     fn is_settled(&self) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
         // Without the wait, what was under way on a connection that was lost has no owner any more.
-        let is_first = lock(&self.facts).recoveries == 0 && self.machine.borrow().parted;
+        let is_first = lock(&self.facts).recoveries == 0 && self.machine.borrow().connection.is_logged_out();
         self.left_behind.get() == 0 && (waits || is_first)
     }
 
@@ -94,12 +94,8 @@ impl Home {
         let Connected { wire, portal, login } = connected;
         let carrier = wire.carrier();
         let (line, begun) = wire.into_line();
-        let numbers = Numbers {
-            cmd_sn: login.cmd_sn,
-            exp_cmd_sn: login.exp_cmd_sn,
-            max_cmd_sn: login.max_cmd_sn,
-            exp_stat_sn: login.exp_stat_sn,
-        };
+        let numbers =
+            Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
         let mut facts = lock(&self.facts);
         (facts.portal, facts.tsih) = (portal, login.tsih);
         (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
@@ -108,13 +104,13 @@ impl Home {
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
         machine.port = port;
-        machine.connect(login.parameters, numbers, line.out());
+        machine.connect(login.parameters, numbers, login.exp_stat_sn, line.out());
         // Should it fail, a reset is asked for again at the end.
         _ = line.reset_on_close(true);
         self.parted.set(false);
         self.leaving.set(false);
-        let max = machine.parameters.max_recv_data_segment_length as usize;
-        let incoming = line.incoming(machine.digests, max, begun);
+        let max = machine.connection.parameters().max_recv_data_segment_length as usize;
+        let incoming = line.incoming(machine.connection.digests(), max, begun);
         *self.stream.borrow_mut() = Some(Rc::new(line));
         incoming
     }
@@ -194,7 +190,7 @@ async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Conn
         false => tracing::warn!(target = %home.name(), "the session was lost: {why}"),
     }
     home.listeners.notify(&Event::Lost(why.to_string()));
-    let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
+    let wait_s = home.machine.borrow().connection.time2wait_s().min(LONGEST_WAIT_S);
     let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, home.options.timeouts.pause));
     or_closing(home, compio::time::sleep(wait)).await?;
     let mut pause = FIRST_PAUSE;

@@ -58,9 +58,9 @@ impl Session {
             max_recv_data_segment_length: SEGMENT,
             ..Parameters::default()
         };
-        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64, exp_stat_sn: 1 };
+        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
         self.receiver = Receiver::new(self.digests, SEGMENT as usize, Vec::new());
-        self.machine.connect(parameters, numbers, Out::default());
+        self.machine.connect(parameters, numbers, 1, Out::default());
         self.machine.online = Online::Yes;
         self.machine.pump();
     }
@@ -109,14 +109,15 @@ impl Session {
     /// A PDU with the numbers that are due, as it travels.
     pub fn encode(&self, mut header: Bhs, data: &[u8]) -> Vec<u8> {
         let n = &self.machine.numbers;
-        pdu::stamp(&mut header, n.exp_stat_sn, n.cmd_sn, n.cmd_sn.wrapping_add(32));
+        pdu::stamp(&mut header, self.machine.connection.exp_stat_sn(), n.cmd_sn, n.cmd_sn.wrapping_add(32));
         encode(self.digests, header, &[], data)
     }
 
     /// Bytes of the target arrive. A connection that cannot go on is followed by the next one. Commands that
     /// ended are checked and taken; what is sent is thrown away.
     pub fn receive(&mut self, bytes: &[u8]) {
-        let broken = self.receiver.feed(bytes, &mut self.machine).is_err() || self.machine.broken.is_some();
+        let broken = self.receiver.feed(bytes, &mut self.machine).is_err()
+            || self.machine.connection.fault().is_some();
         self.machine.events.clear();
         if std::mem::take(&mut self.machine.to_check) {
             // The check found all as it was.
@@ -126,7 +127,7 @@ impl Session {
         if broken {
             self.reconnect();
         }
-        let sent = self.machine.out.take_bytes();
+        let sent = self.machine.connection.out().take_bytes();
         assert!(sent.len() < 32 << 20, "{} bytes were sent for {}", sent.len(), bytes.len());
         self.machine.settle();
         self.told.retain(|told| told.is_empty());

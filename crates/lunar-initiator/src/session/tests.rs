@@ -65,14 +65,10 @@ impl Peer {
     }
 
     fn log_in(&mut self, parameters: Parameters) {
-        let numbers = Numbers {
-            cmd_sn: self.exp_cmd_sn,
-            exp_cmd_sn: self.exp_cmd_sn,
-            max_cmd_sn: self.max_cmd_sn,
-            exp_stat_sn: self.stat_sn,
-        };
+        let numbers =
+            Numbers { cmd_sn: self.exp_cmd_sn, exp_cmd_sn: self.exp_cmd_sn, max_cmd_sn: self.max_cmd_sn };
         self.receiver = Receiver::new(Digests::default(), 65536, Vec::new());
-        self.machine.connect(parameters, numbers, Out::default());
+        self.machine.connect(parameters, numbers, self.stat_sn, Out::default());
         self.machine.online = Online::Yes;
         self.machine.pump();
     }
@@ -93,7 +89,7 @@ impl Peer {
 
     /// What the machine has sent since.
     fn sent(&mut self) -> Vec<(Bhs, Vec<u8>)> {
-        let all = self.machine.out.take_bytes();
+        let all = self.machine.connection.out().take_bytes();
         self.machine.settle();
         let (mut rest, mut pdus) = (&all[..], Vec::new());
         while !rest.is_empty() {
@@ -144,7 +140,7 @@ impl Peer {
     }
 
     fn broken(&self) -> &Error {
-        self.machine.broken.as_ref().expect("the connection cannot go on")
+        self.machine.connection.fault().expect("the connection cannot go on")
     }
 }
 
@@ -445,7 +441,7 @@ fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
     assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(512)));
     assert_eq!(peer.machine.tasks.count(), 1, "the target still has it");
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
-    assert!(peer.machine.broken.is_none());
+    assert!(peer.machine.connection.fault().is_none());
     assert_eq!(peer.machine.tasks.count(), 0);
 }
 
@@ -473,7 +469,7 @@ fn pings_are_answered_and_asked() {
     let tag = peer.sent()[0].0.itt();
     assert!(peer.machine.oldest_ping().is_some());
     peer.say(pdu::nop_in(0, tag, NONE), &[], true);
-    assert!(peer.machine.oldest_ping().is_none() && peer.machine.broken.is_none());
+    assert!(peer.machine.oldest_ping().is_none() && peer.machine.connection.fault().is_none());
 }
 
 #[test]
@@ -497,7 +493,7 @@ fn a_reject_ends_the_command_that_it_names() {
     let (header, _) = peer.sent().remove(0);
     peer.say(pdu::reject(0x09), &header.0, true);
     assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").kind, Kind::Protocol);
-    assert!(peer.machine.broken.is_none());
+    assert!(peer.machine.connection.fault().is_none());
     peer.say(pdu::reject(0x04), &[1, 2, 3], true);
     assert_eq!(peer.broken().kind, Kind::Protocol, "one that names nothing");
 }
@@ -507,7 +503,7 @@ fn a_reject_ends_the_command_that_it_names() {
 fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
-    assert!(peer.machine.leave);
+    assert!(peer.machine.connection.is_logout_asked());
     peer.read(512);
     assert!(peer.sent().is_empty());
 }
@@ -519,7 +515,11 @@ fn what_a_target_rejects_because_it_waits_for_our_logout_is_sent_again() {
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     let (header, _) = peer.sent().remove(0);
     peer.say(pdu::reject(0x0c), &header.0, true);
-    assert!(peer.machine.leave && peer.machine.broken.is_none() && peer.end(once).is_none());
+    assert!(
+        peer.machine.connection.is_logout_asked()
+            && peer.machine.connection.fault().is_none()
+            && peer.end(once).is_none()
+    );
     let sent = peer.sent();
     assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "not on this one");
     peer.machine.disconnect(&Error::new(Kind::Lost, "left"));

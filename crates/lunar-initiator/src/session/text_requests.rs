@@ -36,7 +36,7 @@ impl Machine {
         let is_wanted = |t: &Talk| matches!(t.asks, Asks::Now(..)) || !t.reply.is_disconnected();
         self.talks.retain(is_wanted);
         let tag = self.control_tag();
-        let max_xmit = self.parameters.max_xmit_data_segment_length;
+        let max_xmit = self.connection.parameters().max_xmit_data_segment_length;
         if let Some(Talk { asks, .. }) = self.talks.front_mut()
             && let Asks::Later(question) = asks
         {

@@ -23,7 +23,8 @@ impl Machine {
     /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
     pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         let (ttt, r2t_sn, offset, len) = (header.word20(), header.word(36), header.word(40), header.word(44));
-        let (p, digests, exp_stat_sn) = (&self.parameters, self.digests, self.numbers.exp_stat_sn);
+        let exp_stat_sn = self.connection.exp_stat_sn();
+        let (out, p, digests) = self.connection.out_with_parameters();
         let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!("an R2T for the tag {:08x}, which names no command", header.itt())));
         };
@@ -53,7 +54,7 @@ impl Machine {
         }
         task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
-        let Out::Tcp(out) = &mut self.out else { return Err(broke("an R2T where the target reads itself")) };
+        let Out::Tcp(out) = out else { return Err(broke("an R2T where the target reads itself")) };
         data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         task.end = out.end();
         self.is_urgent = true;
@@ -90,7 +91,8 @@ impl Machine {
     #[inline]
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
-        let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
+        let in_order = self.connection.parameters().data_pdu_in_order
+            && self.connection.parameters().data_sequence_in_order;
         let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!("Data-In for the tag {:08x}, which names no command", header.itt())));
         };
@@ -118,7 +120,8 @@ impl Machine {
     #[inline]
     pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
         let offset = self.data_in_offset(header)?;
-        let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
+        let in_order = self.connection.parameters().data_pdu_in_order
+            && self.connection.parameters().data_sequence_in_order;
         let Some(task) = self.tasks.get(header.itt()) else { return Ok(()) };
         task.data_sn += 1;
         if !in_order && !join(&mut task.pieces, (offset as u32, (offset + header.data_len()) as u32)) {

@@ -60,7 +60,7 @@ fn what_is_late_keeps_its_memory_until_the_target_is_done_with_it() {
     assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(4096)));
     assert!(peer.fill(place, &pattern(4096)), "the connection goes on");
     peer.respond(tag, 0, 0, 0, &[]);
-    assert!(peer.machine.broken.is_none() && peer.machine.tasks.count() == 0);
+    assert!(peer.machine.connection.fault().is_none() && peer.machine.tasks.count() == 0);
     assert!(!peer.fill(place, &[1]));
 }
 
@@ -149,7 +149,9 @@ fn a_command_whose_memory_cannot_be_lent_ends_and_the_next_one_has_its_number() 
         let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
         assert_eq!(error.kind, Kind::Invalid);
         assert!(error.what.contains("no room for memory"), "{error}");
-        assert!(peer.sent().is_empty() && peer.machine.broken.is_none() && peer.machine.is_idle());
+        assert!(
+            peer.sent().is_empty() && peer.machine.connection.fault().is_none() && peer.machine.is_idle()
+        );
         let next = peer.read(65536);
         let got = peer.one();
         assert_eq!(got.bhs.cmd_sn(), 1);

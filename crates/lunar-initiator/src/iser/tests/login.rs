@@ -157,17 +157,13 @@ fn a_login_at_lio_succeeds_and_ends_in_a_session() {
     target.say(pdu::nop_in(0, NONE, 9), &[]);
     let (line, begun) = wire.into_line();
     let mut machine = Machine::new(32, Instant::now);
-    let numbers = Numbers {
-        cmd_sn: login.cmd_sn,
-        exp_cmd_sn: login.exp_cmd_sn,
-        max_cmd_sn: login.max_cmd_sn,
-        exp_stat_sn: login.exp_stat_sn,
-    };
-    machine.connect(login.parameters.clone(), numbers, line.out());
-    let mut incoming = line.incoming(machine.digests, 8192, begun);
+    let numbers =
+        Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
+    machine.connect(login.parameters.clone(), numbers, login.exp_stat_sn, line.out());
+    let mut incoming = line.incoming(machine.connection.digests(), 8192, begun);
     assert!(incoming.has_begun());
     assert!(matches!(incoming.resume(&mut machine), Ok(Received::More)));
-    machine.out.flush(&line).expect("a connection");
+    machine.connection.out().flush(&line).expect("a connection");
     let mut events = Events::default();
     target.end.poll(&mut events);
     let [Event::Message(range, None)] = &events.list[..] else { panic!("{events:?}") };

@@ -122,16 +122,16 @@ fn who_asks_again_and_again_for_data_and_reads_none_is_left() {
     for n in 0..32 {
         peer.say(r2t(n, n * 2048), &[], false);
     }
-    assert!(peer.machine.broken.is_none(), "each of them once");
+    assert!(peer.machine.connection.fault().is_none(), "each of them once");
     peer.sent();
     for n in 32..320 {
         peer.say(r2t(n, 0), &[], false);
         peer.sent();
     }
-    assert!(peer.machine.broken.is_none(), "what is read may be asked for again");
+    assert!(peer.machine.connection.fault().is_none(), "what is read may be asked for again");
     let unread = (320..10_000).position(|n| {
         peer.say(r2t(n, 0), &[], false);
-        peer.machine.broken.is_some()
+        peer.machine.connection.fault().is_some()
     });
     assert!(unread.is_some_and(|n| n < 200) && peer.broken().kind == Kind::Protocol, "{unread:?}");
 }

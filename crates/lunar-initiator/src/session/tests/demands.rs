@@ -31,7 +31,7 @@ fn questions_are_asked_one_after_the_other() {
     assert_ne!(next.itt(), header.itt());
     peer.say(text_response(next.itt(), 0x80, NONE), b"", true);
     assert_eq!(b.try_recv(), Ok(Ok(vec![])));
-    assert!(peer.machine.broken.is_none());
+    assert!(peer.machine.connection.fault().is_none());
 }
 
 /// TXT-002: a question that is longer than the target takes in a PDU.
@@ -57,7 +57,7 @@ fn a_refusal_is_told_from_a_loss_and_from_a_broken_rule() {
         let (header, _) = peer.sent().remove(0);
         peer.say(pdu::reject(reason), &header.0, true);
         assert_eq!(a.try_recv().unwrap().unwrap_err().kind, Kind::Refused);
-        assert!(peer.machine.broken.is_none());
+        assert!(peer.machine.connection.fault().is_none());
         assert_eq!(peer.sent().len(), 1, "the next is asked");
         peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
         assert_eq!(b.try_recv().unwrap().unwrap_err().kind, Kind::Lost);
@@ -95,7 +95,7 @@ fn what_a_cdb_has_behind_16_bytes_travels_in_an_additional_header() {
         let cdb: Vec<u8> = (0..len).map(|i| 0x7f ^ i as u8).collect();
         let command = Command::long(1 << 48, &cdb, Direction::Out(Buf::zeroed(600))).expect("a command");
         peer.machine.submit(command, Waiter::Unknown).expect("room");
-        let bytes = peer.machine.out.take_bytes();
+        let bytes = peer.machine.connection.out().take_bytes();
         assert_eq!(bytes[4], words, "{len} bytes");
         let ahs = &bytes[48..48 + 4 * usize::from(words)];
         let rest = cdb.get(16..).unwrap_or_default();
@@ -122,11 +122,11 @@ fn a_long_cdb_is_whole_on_the_next_connection_too() {
     assert!(!command.repeatable, "what it does is not known");
     command.repeatable = true;
     peer.machine.submit(command, Waiter::Unknown).expect("room");
-    let first = peer.machine.out.take_bytes();
+    let first = peer.machine.connection.out().take_bytes();
     peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
-    assert_eq!((peer.machine.out.take_bytes(), first.len()), (first, 48 + 20));
+    assert_eq!((peer.machine.connection.out().take_bytes(), first.len()), (first, 48 + 20));
 }
 
 fn aborted() -> Error {

@@ -153,11 +153,11 @@ fn reads_and_what_takes_the_risk_do_not_wait() {
 fn after_a_logout_in_order_nothing_waits() {
     let mut peer = at_group(1);
     let once = once(&mut peer);
-    peer.machine.parted = true;
+    peer.machine.connection.end_logout(true);
     lost(&mut peer);
     assert!(peer.end(once).is_some() && peer.machine.orphans(None).is_none());
     log_in_at(&mut peer, 1);
-    assert!(!peer.machine.parted, "the next connection is another one");
+    assert!(!peer.machine.connection.is_logged_out(), "the next connection is another one");
 }
 
 #[test]

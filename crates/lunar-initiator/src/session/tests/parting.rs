@@ -22,7 +22,7 @@ fn nothing_follows_our_logout() {
     peer.machine.talk(b"X-org.lunar.route=?\0".to_vec());
     peer.machine.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
     peer.read(512);
-    assert!(peer.sent().is_empty() && peer.machine.broken.is_none());
+    assert!(peer.sent().is_empty() && peer.machine.connection.fault().is_none());
     assert!(peer.end(read).is_some(), "it was rejected");
     peer.say(pdu::logout_response(last.itt(), 0, 0, 0), &[], true);
     assert_eq!(logout.try_recv(), Ok(Ok(0)));
@@ -52,10 +52,13 @@ fn the_shortest_time_that_the_target_gives_counts() {
     let now = peer.machine.now;
     let mut by = |within_s| {
         peer.say(pdu::async_message(0, 1, [0, 0, within_s]), &[], true);
-        peer.machine.leave_by.expect("it asked") - now
+        peer.machine.connection.logout_by().expect("it asked") - now
     };
     assert_eq!([100, 2, 30].map(&mut by), [99_000, 1500, 1500].map(Duration::from_millis));
     peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
     peer.log_in(parameters());
-    assert!(peer.machine.leave_by.is_none() && !peer.machine.leave, "it is that of its connection");
+    assert!(
+        peer.machine.connection.logout_by().is_none() && !peer.machine.connection.is_logout_asked(),
+        "it is that of its connection"
+    );
 }

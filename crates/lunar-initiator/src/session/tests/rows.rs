@@ -42,7 +42,7 @@ fn reserved_fields_of_answers_are_ignored() {
     ping.0[1..4].fill(0xff);
     ping.0[36..48].fill(0xff);
     peer.say(ping, &[], false);
-    assert!(peer.machine.broken.is_none());
+    assert!(peer.machine.connection.fault().is_none());
     peer.sent();
     assert_eq!((peer.done(read).0.status, peer.done(write).0.status), (0, 0));
 }
@@ -60,7 +60,7 @@ fn reserved_codes_are_errors() {
     let tag = peer.sent().pop().expect("a request").0.itt();
     peer.say(pdu::task_management_response(tag, 100), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(100)));
-    assert!(peer.machine.broken.is_none());
+    assert!(peer.machine.connection.fault().is_none());
     peer.say(pdu::async_message(0, 6, [0; 3]), &[], true);
     assert_eq!(peer.broken().kind, Kind::Protocol);
 }
@@ -99,11 +99,14 @@ fn damaged_data_have_no_effect() {
         bytes[50] ^= 1;
         peer.bytes(&bytes);
         assert_eq!(peer.broken().kind, Kind::Protocol);
-        assert_eq!((peer.machine.numbers.exp_stat_sn, peer.machine.leave), (7, false));
+        assert_eq!(
+            (peer.machine.connection.exp_stat_sn(), peer.machine.connection.is_logout_asked()),
+            (7, false)
+        );
         assert!(peer.end(tag).is_none());
         peer.machine.disconnect(&Error::new(Kind::Lost, "damaged"));
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
-        peer.machine.out.take_bytes();
+        peer.machine.connection.out().take_bytes();
         peer.log_in(parameters());
         assert_eq!(peer.sent()[0].0.itt(), tag);
     }
@@ -122,7 +125,7 @@ fn no_tag_serves_twice() {
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (peer.exp_cmd_sn + 1, peer.max_cmd_sn + 1);
         peer.data_in(tag, 0, &[0; 512], true, Some(0));
         peer.done(tag);
-        peer.machine.out.take_bytes();
+        peer.machine.connection.out().take_bytes();
     }
     let _answer = peer.machine.manage(LunReset, 0, None);
     let first = peer.machine.controls[0].tag;
@@ -159,7 +162,7 @@ fn a_rejected_command_leaves_no_gap() {
         assert_eq!(fills, filled, "reason {reason}, ExpCmdSN {exp_cmd_sn}");
         let again = sent.iter().any(|(h, _)| h.itt() == tag && h.cmd_sn() == 2);
         assert_eq!((again, peer.end(tag).is_some()), (reason == 2, reason != 2));
-        assert!(peer.machine.broken.is_none());
+        assert!(peer.machine.connection.fault().is_none());
     }
 }
 
@@ -266,7 +269,7 @@ fn a_status_in_data_in_ends_the_command() {
     header.set_word(44, 412);
     peer.say(header, &[1; 100], true);
     let done = peer.done(tag).0;
-    assert_eq!((done.status, done.transferred, peer.machine.numbers.exp_stat_sn), (0, 100, 8));
+    assert_eq!((done.status, done.transferred, peer.machine.connection.exp_stat_sn()), (0, 100, 8));
 }
 
 /// DAT-033, REC-015: at level 0 nothing answers an A bit.
@@ -293,7 +296,7 @@ fn a_response_code_is_a_failure() {
     assert_eq!(peer.sent()[0].0.itt(), read, "what may be repeated is sent again");
     (0..5).for_each(|_| peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true));
     assert_eq!(peer.end(read).expect("not for ever").0.expect_err("a failure").kind, Kind::Lost);
-    assert!(peer.machine.broken.is_none());
+    assert!(peer.machine.connection.fault().is_none());
 }
 
 /// RSP-011: every status is passed on as it is.
@@ -351,7 +354,7 @@ fn an_answer_before_that_of_its_abort_counts() {
     assert_eq!(answer.try_recv(), Ok(Ok(1)));
     peer.machine.ended_by_abort([tag], "aborted");
     assert_eq!(peer.done(tag).0.transferred, 512);
-    assert!(peer.machine.broken.is_none() && peer.sent().is_empty());
+    assert!(peer.machine.connection.fault().is_none() && peer.sent().is_empty());
 }
 
 /// TMF-021: a TARGET COLD RESET that takes the connection with it has no answer, and commands go on after it.
@@ -384,7 +387,7 @@ fn response_codes_of_functions_are_told() {
 fn a_nop_in_without_tags_is_not_answered() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::nop_in(0, NONE, NONE), &[], false);
-    assert!(peer.sent().is_empty() && peer.machine.broken.is_none());
+    assert!(peer.sent().is_empty() && peer.machine.connection.fault().is_none());
 }
 
 /// NOP-007: a ping acknowledges what came.
@@ -403,12 +406,12 @@ fn a_ping_acknowledges() {
 fn a_dropped_connection_says_when_to_come_back() {
     for code in [2, 3] {
         let mut peer = Peer::new(parameters());
-        let wait_s = peer.machine.time2wait_s;
+        let wait_s = peer.machine.connection.time2wait_s();
         assert_eq!(wait_s, parameters().default_time2wait, "SES-015");
         peer.say(pdu::async_message(0, code, [1, 17, 30]), &[], true);
-        assert_eq!((peer.broken().kind, peer.machine.time2wait_s), (Kind::Lost, 17));
+        assert_eq!((peer.broken().kind, peer.machine.connection.time2wait_s()), (Kind::Lost, 17));
         peer.log_in(parameters());
-        assert_eq!(peer.machine.time2wait_s, wait_s, "for that connection only");
+        assert_eq!(peer.machine.connection.time2wait_s(), wait_s, "for that connection only");
     }
 }
 
@@ -420,10 +423,10 @@ fn asynchronous_messages() {
     for code in [248, 250, 255] {
         peer.say(pdu::async_message(0, code, [1, 2, 3]), &[7; 33], true);
     }
-    assert!(peer.machine.broken.is_none() && !peer.machine.leave);
-    assert_eq!((peer.machine.numbers.exp_stat_sn, peer.machine.events.len()), (10, 0));
+    assert!(peer.machine.connection.fault().is_none() && !peer.machine.connection.is_logout_asked());
+    assert_eq!((peer.machine.connection.exp_stat_sn(), peer.machine.events.len()), (10, 0));
     peer.say(pdu::async_message(0, 4, [0, 0, 3]), &[], true);
-    assert!(peer.machine.leave && peer.machine.broken.is_none());
+    assert!(peer.machine.connection.is_logout_asked() && peer.machine.connection.fault().is_none());
 }
 
 /// REJ-015: after the Reject of a Data-Out its command waits for its own answer.
@@ -433,7 +436,7 @@ fn a_rejected_data_out_ends_nothing() {
     let tag = peer.write(1024);
     let (header, _) = peer.sent().pop().expect("a Data-Out");
     peer.say(pdu::reject(0x02), &header.0, true);
-    assert!(peer.end(tag).is_none() && peer.machine.broken.is_none());
+    assert!(peer.end(tag).is_none() && peer.machine.connection.fault().is_none());
     let sense = Sense { key: 0xb, asc: 0x47, ascq: 5, ..Sense::READ_ERROR };
     peer.respond(tag, 0, 2, 0, &sense.encode(false));
     assert_eq!(peer.done(tag).0.sense().map(|s| s.asc), Some(0x47));
@@ -443,11 +446,11 @@ fn a_rejected_data_out_ends_nothing() {
 #[test]
 fn parameters_are_those_of_the_session() {
     let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
-    assert!(peer.machine.digests.header);
+    assert!(peer.machine.connection.digests().header);
     peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
     peer.log_in(Parameters::default());
-    assert_eq!(peer.machine.parameters, Parameters::default());
-    assert!(!peer.machine.digests.header);
+    assert_eq!(*peer.machine.connection.parameters(), Parameters::default());
+    assert!(!peer.machine.connection.digests().header);
 }
 
 /// A flood of messages that carry nothing: nothing grows but what leaves.
@@ -458,13 +461,13 @@ fn floods_leave_nothing_behind() {
         peer.say(pdu::nop_in(0, NONE, NONE), &[], false);
         peer.say(pdu::nop_in(0, NONE, n), &[], false);
         peer.say(pdu::async_message(0, 255, [0; 3]), &[], true);
-        peer.machine.out.take_bytes();
+        peer.machine.connection.out().take_bytes();
     }
-    assert!(peer.machine.broken.is_none() && peer.machine.controls.is_empty());
+    assert!(peer.machine.connection.fault().is_none() && peer.machine.controls.is_empty());
     // Nobody reads the answers.
     let unread = (0..200_000).position(|n| {
         peer.say(pdu::nop_in(0, NONE, n), &[7; 8], false);
-        peer.machine.broken.is_some()
+        peer.machine.connection.fault().is_some()
     });
     assert!(unread.is_some());
     let mut peer = Peer::new(parameters());

@@ -28,15 +28,11 @@ impl Two {
         let [mut first, second] = wires.try_into().unwrap_or_else(|_| panic!("two"));
         first.join(second);
         let login = first.login().clone();
-        let numbers = Numbers {
-            cmd_sn: login.cmd_sn,
-            exp_cmd_sn: login.exp_cmd_sn,
-            max_cmd_sn: login.max_cmd_sn,
-            exp_stat_sn: login.exp_stat_sn,
-        };
+        let numbers =
+            Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
         let (mover, mut machine) = (first.into_mover(), Machine::new(options.commands, Instant::now));
         machine.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
-        machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
+        machine.connect(login.parameters, numbers, login.exp_stat_sn, Out::Moved(mover.clone()));
         machine.online = Online::Yes;
         Two { machine, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
     }

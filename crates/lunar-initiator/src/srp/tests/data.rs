@@ -179,7 +179,7 @@ fn a_residual_that_cannot_be_ends_the_session() {
     let mut answer = Vec::new();
     Response { tag: command(&unit).tag, residual_in, ..Response::default() }.encode(&mut answer);
     assert!(matches!(peer.say(&answer), Ok(Received::End)));
-    assert_eq!(peer.machine.broken.as_ref().map(|e| e.kind), Some(Kind::Protocol));
+    assert_eq!(peer.machine.connection.fault().map(|e| e.kind), Some(Kind::Protocol));
 }
 
 #[test]

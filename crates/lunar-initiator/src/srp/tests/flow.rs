@@ -117,7 +117,9 @@ fn a_command_whose_memory_cannot_be_lent_ends_and_takes_no_credit() {
         let tag = if reads { peer.read(4096) } else { peer.write(&pattern(4096)) };
         let error = peer.failed(tag);
         assert!(error.what.contains("no room for memory"), "{error}");
-        assert!(peer.sent().is_empty() && peer.machine.broken.is_none() && peer.machine.is_idle());
+        assert!(
+            peer.sent().is_empty() && peer.machine.connection.fault().is_none() && peer.machine.is_idle()
+        );
         let next = peer.test();
         let unit = peer.one();
         peer.good(command(&unit).tag);

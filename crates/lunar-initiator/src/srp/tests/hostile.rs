@@ -30,7 +30,7 @@ proptest! {
         let tags = [peer.read(512), peer.write(&pattern(9000)), peer.test(), peer.write(&[1; 64])];
         for unit in units {
             drop(peer.sent());
-            if peer.say(&unit).is_err() || peer.machine.broken.is_some() {
+            if peer.say(&unit).is_err() || peer.machine.connection.fault().is_some() {
                 break;
             }
             peer.machine.ping();

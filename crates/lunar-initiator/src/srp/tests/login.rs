@@ -40,9 +40,9 @@ fn the_window_after_a_login_is_its_credits_but_one() {
         assert_eq!(Peer::new(credits, true).machine.numbers.window(), window, "{credits}");
     }
     let peer = Peer::new(8, true);
-    assert!(peer.machine.parameters.immediate_data);
-    assert_eq!(peer.machine.parameters.first_burst_length, 8192);
-    assert!(!Peer::new(8, false).machine.parameters.immediate_data);
+    assert!(peer.machine.connection.parameters().immediate_data);
+    assert_eq!(peer.machine.connection.parameters().first_burst_length, 8192);
+    assert!(!Peer::new(8, false).machine.connection.parameters().immediate_data);
 }
 
 /// Over InfiniBand private data come with zeros behind them.

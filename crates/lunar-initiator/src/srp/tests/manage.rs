@@ -157,5 +157,5 @@ fn text_is_refused_and_a_logout_granted_here() {
     }
     let answer = peer.machine.log_out();
     assert_eq!(peer.told(&answer), Some(Ok(0)));
-    assert!(peer.sent().is_empty() && peer.machine.broken.is_none());
+    assert!(peer.sent().is_empty() && peer.machine.connection.fault().is_none());
 }

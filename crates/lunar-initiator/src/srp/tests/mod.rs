@@ -106,15 +106,11 @@ impl Peer {
         let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("a login: {e}"));
         let login = wire.login().clone();
         let mover = wire.first();
-        let numbers = Numbers {
-            cmd_sn: login.cmd_sn,
-            exp_cmd_sn: login.exp_cmd_sn,
-            max_cmd_sn: login.max_cmd_sn,
-            exp_stat_sn: login.exp_stat_sn,
-        };
+        let numbers =
+            Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
         let mut machine = Machine::new(options.commands, Instant::now);
         machine.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
-        machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
+        machine.connect(login.parameters, numbers, login.exp_stat_sn, Out::Moved(mover.clone()));
         machine.online = Online::Yes;
         let [faults, _] = faults;
         Peer { machine, mover, target: target.expect("accepted"), faults, read: Vec::new() }
@@ -174,7 +170,7 @@ impl Peer {
     fn answer(&mut self, response: Response<'_>) {
         let mut unit = Vec::new();
         response.encode(&mut unit);
-        assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.machine.broken);
+        assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.machine.connection.fault());
     }
 
     /// The good end of a request, and its credit.
