@@ -1,6 +1,6 @@
 //! Connections that come by RDMA devices.
 
-use crate::server::{Counted, Shared};
+use crate::shared::{Counted, Shared};
 use crate::{iser, srp};
 use lunar_rdma::verbs::{self, Listener, Options, Pending};
 use lunar_runtime::Cores;

@@ -2,9 +2,9 @@
 
 use crate::Visit;
 use crate::registry::{Key, Letter, Request, Seat};
-use crate::server::{Counted, Shared, luns_now};
 use crate::session::Info;
 use crate::setup::{Setup, Target};
+use crate::shared::{Counted, Shared, luns_now};
 use lunar_wire::iscsi::status::LoginStatus;
 use std::net::SocketAddr;
 use std::sync::Arc;

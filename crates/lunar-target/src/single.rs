@@ -1,7 +1,7 @@
 //! One connection without a portal: for measurements, and for tests of others.
 
-use crate::server::{Bound, Counted, Shared};
 use crate::setup::{Setup, Transports};
+use crate::shared::{Bound, Counted, Shared};
 use crate::{iser, srp};
 use lunar_rdma::Request;
 use lunar_runtime::cores::Place;

@@ -6,7 +6,8 @@ use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, Life, State};
 use super::places::{PIECE, Places};
 use super::task::{Aborted, Receiving, Task};
-use lunar_proto::transfer::{self, R2t, Segment, Verdict};
+use super::transfer::{Arrival, Origin, Taken, Transfer};
+use lunar_proto::transfer::{self, Segment, Verdict};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Failure};
 use lunar_wire::scsi::{Sense, Status};
@@ -28,58 +29,6 @@ const BASES: u32 = u32::MAX >> INDEX_BITS;
 fn sense_of(failure: transfer::Failure) -> Sense {
     let (asc, ascq) = failure.additional_sense();
     Sense::new(0x0b, asc, ascq)
-}
-
-/// A part of the data of a command that is to be asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Transfer {
-    /// Names it among all transfers of the nexus (in iSCSI the Target Transfer Tag).
-    pub tag: u32,
-    /// Which part.
-    pub part: R2t,
-}
-
-/// Data that have arrived.
-pub enum Arrival<'a> {
-    /// Where they were received: gone after the call.
-    Bytes(&'a [u8]),
-    /// In a buffer of their own.
-    Buf(Buf),
-    /// In the buffer of their task, which comes back.
-    Landed(Buf),
-}
-
-impl Arrival<'_> {
-    /// The bytes; those that landed with their task are not shown.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Arrival::Bytes(bytes) => bytes,
-            Arrival::Buf(buf) => buf,
-            Arrival::Landed(_) => &[],
-        }
-    }
-}
-
-/// What data are a part of.
-#[derive(Clone, Copy, Debug)]
-pub struct Origin {
-    /// The tag of the command.
-    pub tag: u32,
-    /// The LUN field that came with them.
-    pub lun: u64,
-    /// The tag of the transfer; None: nobody asked for them.
-    pub transfer: Option<u32>,
-}
-
-/// What came of data that have arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// They were taken, or are no longer wanted: [`State::progress`] is due.
-    Yes,
-    /// Their task has ended, which harms nothing.
-    Ignored,
-    /// They were never asked for, or are not what was asked for.
-    Invalid,
 }
 
 impl<F: FrontEnd> State<F> {

@@ -2,31 +2,23 @@
 //! they do is decided, and their data, or a buffer for it, is here.
 
 use super::command::Command;
-use super::complete::Sent;
 use super::cut_through;
-use super::data_out::Arrival;
 use super::execution::TaskEnd;
 use super::front_end::FrontEnd;
-use super::io_queue::Begun;
+use super::io_queue::{Begun, IoQueue, Work};
 use super::lun_map::{Found, LunHandle};
 use super::nexus::{ItNexus, State};
+use super::response::Sent;
 use super::task::Task;
+use super::transfer::Arrival;
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use crate::fence;
-use lunar_runtime::{Buf, Pool};
+use lunar_runtime::Pool;
 use lunar_scsi::Plan;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What is to be done at the medium.
-pub enum Work {
-    /// Fills the buffer.
-    Read { offset: u64, buf: Buf },
-    /// Writes the buffer.
-    Write { offset: u64, buf: Buf, stable: bool },
-}
 
 impl Work {
     /// None if it needs more than this: data or a buffer that are not here, parts that are sent early, an answer of another
@@ -101,11 +93,20 @@ impl<F: FrontEnd> State<F> {
             written: work.written(),
         };
         match queue {
-            Some(queue) => queue.begin(&nexus, begun, work),
+            Some(queue) => {
+                if queue.begin(begun, work) {
+                    lunar_runtime::spawn(serve(queue, nexus));
+                }
+            }
             None => lunar_runtime::spawn(alone(nexus, begun, work)),
         }
         true
     }
+}
+
+/// Takes the ends of a queue until nothing is under way.
+async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
+    queue.take_ends(|begun, ended| nexus.end_direct(begun, ended)).await;
 }
 
 /// A command whose medium takes it by itself.

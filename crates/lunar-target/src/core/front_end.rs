@@ -1,10 +1,10 @@
 //! The boundary to the transports: the transport protocol services of SAM-5 section 5.4, as a trait.
 
 use super::command::Command;
-use super::complete::{Response, Sent};
 use super::data_in::DataIn;
-use super::data_out::Transfer;
 use super::nexus::{ItNexus, State};
+use super::response::{Response, Sent};
+use super::transfer::Transfer;
 use crate::registry::Which;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_wire::scsi::Sense;

@@ -1,17 +1,14 @@
 //! READs and WRITEs of one LUN at a medium that takes many at once: one task of the nexus takes the ends of all, for as
 //! long as there are any.
 
-use super::direct_io::Work;
-use super::front_end::FrontEnd;
-use super::nexus::ItNexus;
 use crate::Unit;
 use crate::exec::{self, Ended};
 use crate::fence::{Fence, InFlight};
 use crate::gate::Shared;
 use lunar_block::{Finished, Queue};
+use lunar_runtime::Buf;
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -25,6 +22,14 @@ struct Inner {
     free: Vec<usize>,
     /// Who takes the ends, once they wait for one: what is begun meanwhile does not move by itself.
     waits: Option<Waker>,
+}
+
+/// What is to be done at the medium.
+pub enum Work {
+    /// Fills the buffer.
+    Read { offset: u64, buf: Buf },
+    /// Writes the buffer.
+    Write { offset: u64, buf: Buf, stable: bool },
 }
 
 /// A command inside its gate.
@@ -78,12 +83,10 @@ impl IoQueue {
         IoQueue(RefCell::new(Inner { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
     }
 
-    /// Begins what a command does at the medium. The nexus answers it.
-    pub fn begin<F: FrontEnd>(self: &Rc<Self>, nexus: &Rc<ItNexus<F>>, begun: Begun, work: Work) {
+    /// Begins what a command does at the medium. True: nothing was under way, and somebody has to take the ends from now on.
+    pub fn begin(&self, begun: Begun, work: Work) -> bool {
         let inner = &mut *self.0.borrow_mut();
-        if inner.is_idle() {
-            lunar_runtime::spawn(serve(self.clone(), nexus.clone()));
-        }
+        let is_first = inner.is_idle();
         let lane = inner.free_lane();
         let kind = match work {
             Work::Read { offset, buf } => {
@@ -97,14 +100,19 @@ impl IoQueue {
         };
         inner.begun[lane] = Some((begun, kind));
         inner.waits.take().into_iter().for_each(Waker::wake);
+        is_first
     }
 
-    fn poll<F: FrontEnd>(&self, nexus: &Rc<ItNexus<F>>, cx: &mut Context<'_>) -> Poll<()> {
-        while let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) {
-            let ended = kind.end(&begun.unit, finished);
-            nexus.end_direct(begun, ended);
-        }
-        if self.0.borrow().is_idle() { Poll::Ready(()) } else { Poll::Pending }
+    /// Hands the ends to `end` until nothing is under way.
+    pub async fn take_ends(&self, mut end: impl FnMut(Begun, Ended)) {
+        poll_fn(|cx| {
+            while let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) {
+                let ended = kind.end(&begun.unit, finished);
+                end(begun, ended);
+            }
+            if self.0.borrow().is_idle() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<((Begun, Kind), Finished)> {
@@ -116,9 +124,4 @@ impl IoQueue {
         inner.free.push(lane);
         Poll::Ready((inner.begun[lane].take().expect("what has ended was begun"), finished))
     }
-}
-
-/// Takes ends until nothing is under way.
-async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
-    poll_fn(|cx| queue.poll(&nexus, cx)).await;
 }

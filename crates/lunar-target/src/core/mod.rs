@@ -5,7 +5,7 @@
 
 mod access_rights;
 pub mod command;
-pub mod complete;
+mod complete;
 mod context;
 mod cut_through;
 pub mod data_in;
@@ -20,18 +20,21 @@ mod lun_map;
 pub mod messages;
 mod nexus;
 mod passthrough;
+mod perform;
 mod pieces;
 mod places;
+mod response;
 mod submit;
 mod task;
 mod task_management;
+mod transfer;
 
 pub use command::{Attribute, Cdb, Command};
-pub use complete::{Residual, Response, Sent};
-pub use data_out::{Arrival, Origin, Taken, Transfer};
 pub use front_end::{FrontEnd, InFlightData, InFlightReads};
 pub use late::READS;
 
 pub use nexus::{ItNexus, Life, Opening, State};
+pub use response::{Residual, Response, Sent};
 pub use task::Aborted;
 pub use task_management::{Function, Managed};
+pub use transfer::{Arrival, Origin, Taken, Transfer};

@@ -1,13 +1,14 @@
 //! SCSI commands: those that end on the spot, and the way of all others.
 
 use super::command::{Attribute, Command};
-use super::complete::{Completion, Sent};
-use super::data_out::Arrival;
+use super::complete::Completion;
 use super::front_end::FrontEnd;
 use super::lun_map::{Found, LunHandle};
 use super::nexus::State;
 use super::pieces;
+use super::response::Sent;
 use super::task::Task;
+use super::transfer::Arrival;
 use crate::Unit;
 use crate::exec::{Ended, Outcome};
 use crate::registry::Which;

@@ -1,8 +1,8 @@
 //! Tasks: SCSI commands that did not end on the spot.
 
 use super::command::Command;
-use super::complete::Sent;
 use super::places::Places;
+use super::response::Sent;
 use crate::Unit;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_scsi::{Answer, Failure, NexusId};

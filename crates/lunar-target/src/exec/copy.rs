@@ -5,7 +5,7 @@
 //! COMPARE AND WRITE waits for one step at most. A copy that must be alone (ORDERED) stays in all of its gates
 //! from its first step to its last. Nobody waits for a gate while it is in another but by [`enter_all`].
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, fetch_into, gone, put};
+use super::medium::{Ended, Outcome, READ, STEP, Surroundings, fetch_into, gone, put};
 use crate::Unit;
 use crate::gate::{Entry, Member, enter_all};
 use lunar_runtime::{Buf, Pool};

@@ -1,6 +1,6 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put, step_buffer};
+use super::medium::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put, step_buffer};
 use crate::Unit;
 use lunar_block::{Backend, Future};
 use lunar_runtime::{Buf, Pool};

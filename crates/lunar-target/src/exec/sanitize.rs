@@ -1,6 +1,6 @@
 //! SANITIZE (SBC-4 section 4.11): the whole medium is overwritten or erased, with progress to be asked for.
 
-use super::{Ended, Outcome, STEP, WRITE, failed, flush};
+use super::medium::{Ended, Outcome, STEP, WRITE, failed, flush};
 use crate::Unit;
 use lunar_runtime::Pool;
 use lunar_scsi::Failure;

@@ -2,9 +2,13 @@
 
 mod troubled;
 
+use super::medium::failed;
 use super::*;
+use crate::Told;
+use crate::gate::{Entry, Member};
 use lunar_block::testing::Lossy;
 use lunar_block::{Backend, Kind, Spec};
+use lunar_scsi::{CopyRange, CopySegment, NexusId};
 use lunar_scsi::{Identity, Lu, Nexus, Port, Protocol, Settings, TargetPort};
 use lunar_wire::scsi::op;
 
@@ -422,7 +426,7 @@ fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
         let failure = failed(&unit, &told.into(), 512, &READ);
         assert_eq!((failure.status, failure.sense), (told.status, told.sense));
     }
-    let own = failed(&unit, &io::Error::other("a scratch"), 512, &READ);
+    let own = failed(&unit, &std::io::Error::other("a scratch"), 512, &READ);
     assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
 }
 

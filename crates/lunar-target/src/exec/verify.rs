@@ -1,7 +1,9 @@
 //! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE
 //! (SBC-4).
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, VERIFY, WRITE, failed, fetch, fetch_into, gone, put};
+use super::medium::{
+    Ended, Outcome, READ, STEP, Surroundings, VERIFY, WRITE, failed, fetch, fetch_into, gone, put,
+};
 use crate::{Told, Unit};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Compare, Failure};

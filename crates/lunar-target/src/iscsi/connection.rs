@@ -1,38 +1,31 @@
-//! A connection in full feature phase: its transport, StatSN, its loop, and the end of its session.
+//! A connection in full feature phase: its transport, its digests, StatSN, and what it knows of its peer.
 
-use super::dispatch::Ingress;
 use super::keepalive::Keepalive;
 use super::late;
 use super::out::{Digests, Payload};
 use super::receive::{Broken, Received};
 use super::session::Session;
-use super::transport::{Datamover, Incoming, Out, Transport, TransportHandle};
+use super::transport::{Datamover, Incoming, Out, PduTaker, Transport, TransportHandle};
 use crate::access::Door;
-use crate::core::{FrontEnd, ItNexus, Life, Opening, keepalive, messages};
-use crate::entry;
-use crate::fence;
-use crate::registry::{LOGGED_IN_AGAIN, Letter, Seat};
-use crate::server::{Counted, Shared};
+use crate::core::ItNexus;
+use crate::registry::{Letter, Seat};
 use crate::session::Info;
+use crate::shared::{Counted, Shared};
 use lunar_proto::login::SessionType;
 use lunar_proto::text::Exchange;
-use lunar_runtime::{SendPump, SendSide};
+use lunar_runtime::SendPump;
 use lunar_wire::iscsi::Bhs;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// While this much waits to be sent, nothing is received.
 const MAX_WAITING: usize = 16 << 20;
 
 /// The same of data that is in no buffer of the pool.
 const MAX_OWN: usize = 1 << 20;
-
-/// How long the last answers may take to leave.
-const FAREWELL: Duration = Duration::from_secs(3);
 
 /// A connection that has just logged in.
 pub struct Begun {
@@ -86,44 +79,6 @@ pub struct Connection {
     pump: SendPump,
 }
 
-/// Serves a session from the end of its login to its end.
-pub async fn run(begun: Begun) {
-    let session = Session::new(&begun);
-    let Begun { shared, transport, door, info, seat, letters, count, stat_sn, .. } = begun;
-    let opening = Opening { shared: shared.clone(), door, info: info.clone(), tsih: seat.tsih };
-    let nexus = ItNexus::new(opening, session);
-    let conn = Connection::open(&nexus, transport, info.cid, stat_sn);
-    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), letters));
-    lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
-    let received = conn.receive(&nexus).await;
-    let end = nexus.state().end();
-    entry::log_end(&shared, &info, seat.tsih, end, received.err().map(|broken| broken.to_string()));
-    finish(&nexus).await;
-    let waiting = nexus.state().take_waiting_for_end();
-    // In this order: those who wait for the end find the session's place free and its nexuses gone.
-    drop((conn, nexus));
-    drop((seat, count));
-    drop(waiting);
-}
-
-/// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
-async fn finish(nexus: &Rc<ItNexus<Session>>) {
-    nexus.state().front_mut().held.clear();
-    nexus.end_tasks().await;
-    let connections = nexus.state().front().connections().to_vec();
-    for connection in &connections {
-        connection.say_last_word(nexus);
-        let farewell = async {
-            if let Some(mover) = connection.handle.datamover() {
-                mover.drain(nexus, connection).await;
-            }
-            SendPump::flushed(connection).await;
-        };
-        let _ = compio::time::timeout(FAREWELL, farewell).await;
-        connection.close();
-    }
-}
-
 impl Connection {
     /// Adds a connection to a session: it has this Connection ID, and StatSN begins here.
     pub fn open(
@@ -155,6 +110,50 @@ impl Connection {
             pump: SendPump::default(),
         };
         state.front_mut().add(|place| Rc::new(connection(place)))
+    }
+
+    /// The nexus of its session, unless that is gone.
+    pub(super) fn nexus(&self) -> Option<Rc<ItNexus<Session>>> {
+        self.nexus.upgrade()
+    }
+
+    pub(super) fn handle(&self) -> &TransportHandle {
+        &self.handle
+    }
+
+    pub(super) fn incoming(&self) -> &RefCell<Incoming> {
+        &self.incoming
+    }
+
+    pub(super) fn send_pump(&self) -> &SendPump {
+        &self.pump
+    }
+
+    /// Sends what waits if it is a stream, as [`SendSide::try_flush`](lunar_runtime::SendSide::try_flush); else None.
+    #[inline]
+    pub(super) fn flush_stream(&self) -> Option<io::Result<bool>> {
+        match (&self.handle, &mut *self.out.borrow_mut()) {
+            (TransportHandle::Tcp(stream), Out::Tcp(out)) => Some(out.flush(stream)),
+            _ => None,
+        }
+    }
+
+    /// Forgets what waits: nothing can be sent any more.
+    pub(super) fn give_up(&self) {
+        self.out.borrow_mut().give_up();
+    }
+
+    /// Takes the answer to a logout.
+    pub(super) fn take_last_word(&self) -> Option<Bhs> {
+        self.last_word.take()
+    }
+
+    /// Takes all that has arrived by now.
+    ///
+    /// # Errors
+    /// Why the connection cannot go on.
+    pub fn take_arrived(&self, taker: &mut impl PduTaker) -> Result<Received, Broken> {
+        self.incoming.borrow_mut().take_arrived(&self.handle, taker)
     }
 
     /// Its place among the connections of the session.
@@ -246,81 +245,6 @@ impl Connection {
         self.last_word.set(Some(header));
     }
 
-    fn say_last_word(&self, nexus: &ItNexus<Session>) {
-        if let Some(header) = self.last_word.take() {
-            nexus.state().front().reply(self.place, header, Payload::Empty);
-        }
-    }
-
-    /// Receives until the connection ends.
-    ///
-    /// # Errors
-    /// Why it cannot go on.
-    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), Broken> {
-        let mut next = Received::More;
-        let has_begun = self.incoming.borrow().has_begun();
-        if has_begun {
-            next = self.take(nexus, Incoming::resume)?;
-        }
-        loop {
-            if next == Received::End {
-                return Ok(());
-            }
-            self.flush_session(nexus);
-            self.wait_for_room(nexus).await;
-            next = if next == Received::Full {
-                self.take(nexus, Incoming::resume)?
-            } else {
-                self.handle.readable().await?;
-                lunar_block::next_turn();
-                self.take(nexus, |incoming, ingress| incoming.receive(&self.handle, ingress))?
-            };
-        }
-    }
-
-    /// Sends what waits. What came here may have answered commands of other connections.
-    #[inline]
-    fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) {
-        let is_only_one = nexus.state().front().connections().len() == 1;
-        if is_only_one {
-            SendPump::flush(self);
-        } else {
-            Session::flush(nexus);
-        }
-    }
-
-    /// Takes what has come, unless another core has ended the session meanwhile.
-    #[inline]
-    fn take(
-        self: &Rc<Self>,
-        nexus: &ItNexus<Session>,
-        what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, Broken>,
-    ) -> Result<Received, Broken> {
-        let Some(_under_way) = fence::enter(&**nexus.fence()) else {
-            nexus.state().is_over(LOGGED_IN_AGAIN);
-            return Ok(Received::End);
-        };
-        what(&mut self.incoming.borrow_mut(), &mut Ingress::new(&mut nexus.state(), self))
-    }
-
-    /// Takes all that has arrived by now.
-    ///
-    /// # Errors
-    /// Why the connection cannot go on.
-    pub fn take_arrived(&self, ingress: &mut Ingress<'_>) -> Result<Received, Broken> {
-        self.incoming.borrow_mut().take_arrived(&self.handle, ingress)
-    }
-
-    async fn wait_for_room(&self, nexus: &ItNexus<Session>) {
-        let is_full = || self.pump.is_blocked() && self.is_full() && nexus.state().life() != Life::Over;
-        while is_full() {
-            let drained = self.pump.drained().listen();
-            if is_full() {
-                drained.await;
-            }
-        }
-    }
-
     /// Why nothing may begin any more. `behind` was received and is not taken yet; None: that is with the receiver.
     #[inline]
     pub fn why_late(&self, behind: Option<&[u8]>) -> Option<&'static str> {
@@ -360,43 +284,5 @@ impl Connection {
     /// Ends the connection.
     pub fn close(&self) {
         self.handle.close();
-    }
-}
-
-impl SendSide for Connection {
-    fn pump(&self) -> &SendPump {
-        &self.pump
-    }
-
-    #[inline]
-    fn try_flush(&self) -> io::Result<bool> {
-        match (&self.handle, &mut *self.out.borrow_mut()) {
-            (TransportHandle::Tcp(stream), Out::Tcp(out)) => return out.flush(stream),
-            (TransportHandle::Tcp(_), Out::Moved(_)) => return Ok(true),
-            (TransportHandle::Moved(_), _) => {}
-        }
-        let (Some(nexus), Some(mover)) = (self.nexus.upgrade(), self.handle.datamover()) else {
-            return Ok(true);
-        };
-        mover.flush(&mut nexus.state())
-    }
-
-    async fn writable(&self) -> io::Result<()> {
-        self.handle.writable().await
-    }
-
-    /// What waits is dropped: it must not keep the receiving loop from its end.
-    fn lost(&self, _: io::Error) {
-        self.out.borrow_mut().give_up();
-        if let Some(nexus) = self.nexus.upgrade() {
-            nexus.state().is_over("the connection was lost");
-            nexus.notify();
-        }
-        self.handle.close();
-    }
-
-    /// A datamover also begins to read, which does not wait for what goes out.
-    fn flushes_while_blocked(&self) -> bool {
-        self.handle.datamover().is_some()
     }
 }

@@ -3,9 +3,10 @@
 use super::connection::Connection;
 use super::late;
 use super::out::Payload;
-use super::receive::{Arrived, Data, Sink};
+use super::receive::{Arrived, Data, Received, Sink};
 use super::scsi_command;
-use super::session::Session;
+use super::session::{OutOfOrderPdu, Session};
+use super::transport::PduTaker;
 use crate::core::{Arrival, Life, Origin, State, Taken};
 use crate::registry::Which;
 use lunar_proto::transfer::Segment;
@@ -15,51 +16,19 @@ use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::rc::Rc;
 
-/// Immediate commands that may be unfinished at a time.
-pub const IMMEDIATE: u32 = 64;
-
-/// A request that came before its turn.
-pub struct OutOfOrderPdu {
-    connection: Rc<Connection>,
-    header: Bhs,
-    ahs: Vec<u8>,
-    data: Buf,
-    /// It had arrived before a function of another session about these.
-    recalled: Option<Which>,
-}
-
-impl OutOfOrderPdu {
-    /// Its Initiator Task Tag.
-    pub fn itt(&self) -> u32 {
-        self.header.itt()
-    }
-
-    /// Its LUN field.
-    pub fn lun(&self) -> u64 {
-        self.header.lun()
-    }
-
-    /// A function of another session about these, which include its logical unit, comes before it.
-    pub fn recall(&mut self, which: &Which) {
-        self.recalled = Some(which.clone());
-    }
-}
+const CLOSED: &str = "the initiator closed the connection";
+const LOST: &str = "the connection was lost";
 
 /// What takes the PDUs of a connection.
 pub struct Ingress<'a> {
     pub(super) state: &'a mut State<Session>,
-    pub(super) connection: &'a Rc<Connection>,
+    pub(super) connection: &'a Connection,
 }
 
 impl<'a> Ingress<'a> {
     /// Takes those of this connection for this session.
-    pub fn new(state: &'a mut State<Session>, connection: &'a Rc<Connection>) -> Ingress<'a> {
+    pub fn new(state: &'a mut State<Session>, connection: &'a Connection) -> Ingress<'a> {
         Ingress { state, connection }
-    }
-
-    /// The session, and what its nexus has of SCSI.
-    pub fn state(&mut self) -> &mut State<Session> {
-        self.state
     }
 
     pub(super) fn session(&mut self) -> &mut Session {
@@ -123,15 +92,14 @@ impl Sink for Ingress<'_> {
     }
 }
 
-/// Where the data of a Data-Out belong: the buffer of its task, and the place in it, if they are awaited.
-pub fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
+fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
     let is_data = header.opcode() == opcode::DATA_OUT;
     is_data.then(|| state.landing_place(origin(header), segment(header))).flatten()
 }
 
 /// A buffer for data without a place: one beyond the pool's limit per connection, so that receiving never waits for memory
 /// that only further receiving can free. A command does not keep it.
-pub fn buffer(state: &State<Session>, len: usize) -> Buf {
+fn buffer(state: &State<Session>, len: usize) -> Buf {
     state.pool().try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
@@ -197,7 +165,8 @@ impl Ingress<'_> {
             return self.state.is_over("too much waits for a command that does not come");
         };
         data.copy_from_slice(bytes);
-        let (recalled, connection) = (self.state.recalling().cloned(), self.connection.clone());
+        let connection = self.state.front().connections()[usize::from(self.connection.place())].clone();
+        let recalled = self.state.recalling().cloned();
         let pdu = OutOfOrderPdu { connection, header, ahs: ahs.to_vec(), data, recalled };
         self.session().held.insert(header.cmd_sn(), pdu);
     }
@@ -213,7 +182,7 @@ impl Ingress<'_> {
                 continue;
             };
             let OutOfOrderPdu { connection, header, ahs, data, recalled } = pdu;
-            let behind = behind.filter(|_| Rc::ptr_eq(&connection, self.connection));
+            let behind = behind.filter(|_| connection.place() == self.connection.place());
             let take = |state: &mut State<Session>| {
                 let mut ingress = Ingress::new(state, &connection);
                 let is_late = late::changes(&header) && ingress.is_late(behind);
@@ -278,4 +247,49 @@ impl Ingress<'_> {
         }
         self.state.progress(header.itt());
     }
+}
+
+impl PduTaker for Ingress<'_> {
+    fn awaits(&self, itt: u32, ttt: u32) -> bool {
+        self.state.awaits(itt, ttt)
+    }
+
+    fn has_task(&self, itt: u32) -> bool {
+        self.state.has_task(itt)
+    }
+
+    fn is_held(&self, itt: u32) -> bool {
+        self.state.front().is_held(itt)
+    }
+
+    fn most_tasks(&self) -> usize {
+        self.state.front().most_tasks()
+    }
+}
+
+/// Has what has arrived come behind a function of another session about these.
+///
+/// # Errors
+/// Why the session is over.
+pub fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
+    recall_held(state, which);
+    let connections: Vec<Rc<Connection>> = state.front().connections().to_vec();
+    for connection in &connections {
+        let take = |state: &mut State<Session>| connection.take_arrived(&mut Ingress::new(state, connection));
+        match state.behind(Some(which.clone()), take) {
+            Ok(Received::More | Received::Full) => {}
+            Ok(Received::End) => return Err(CLOSED),
+            Err(_) => return Err(LOST),
+        }
+    }
+    Ok(())
+}
+
+/// Commands that wait for their turn do not begin after a function of another session about these.
+fn recall_held(state: &mut State<Session>, which: &Which) {
+    let mut held = std::mem::take(&mut state.front_mut().held);
+    for pdu in held.values_mut().filter(|pdu| state.is_about(which, pdu.lun())) {
+        pdu.recall(which);
+    }
+    state.front_mut().held = held;
 }

@@ -1,22 +1,19 @@
 //! A session in full feature phase: CmdSN, and what its connections share (RFC 7143 section 4.4).
 
 use super::connection::{Begun, Connection};
-use super::dispatch::{IMMEDIATE, OutOfOrderPdu};
 use super::out::Payload;
 use crate::access::Door;
 use crate::core::data_in::DataIn;
-use crate::core::{Command, FrontEnd, InFlightData, ItNexus, Residual, Response, Sent, State, Transfer};
+use crate::core::{Command, Residual, Sent};
 use crate::registry::Which;
-use crate::server::Shared;
 use crate::session::Info;
-use lunar_proto::parameters::{Parameters, TaskReporting};
-use lunar_proto::transfer::DataOutSequencer;
-use lunar_proto::window::{CmdWindow, precedes};
-use lunar_runtime::SendPump;
+use crate::shared::Shared;
+use lunar_proto::parameters::Parameters;
+use lunar_proto::window::CmdWindow;
+use lunar_runtime::Buf;
 use lunar_wire::iscsi::pdu::STATUS;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
-use lunar_wire::scsi::{Sense, Status};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,11 +22,35 @@ use std::sync::Arc;
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
 
-/// Events of asynchronous messages (RFC 7143 section 11.9.1).
-const SCSI_EVENT: u8 = 0;
-const LOGOUT_REQUEST: u8 = 1;
-const SESSION_DROP: u8 = 3;
-const TASK_TERMINATION: u8 = 5;
+/// Immediate commands that may be unfinished at a time.
+const IMMEDIATE: u32 = 64;
+
+/// A request that came before its turn.
+pub struct OutOfOrderPdu {
+    pub(super) connection: Rc<Connection>,
+    pub(super) header: Bhs,
+    pub(super) ahs: Vec<u8>,
+    pub(super) data: Buf,
+    /// It had arrived before a function of another session about these.
+    pub(super) recalled: Option<Which>,
+}
+
+impl OutOfOrderPdu {
+    /// Its Initiator Task Tag.
+    pub fn itt(&self) -> u32 {
+        self.header.itt()
+    }
+
+    /// Its LUN field.
+    pub fn lun(&self) -> u64 {
+        self.header.lun()
+    }
+
+    /// A function of another session about these, which include its logical unit, comes before it.
+    pub fn recall(&mut self, which: &Which) {
+        self.recalled = Some(which.clone());
+    }
+}
 
 /// A session. Responses of a command go to the connection that brought it.
 pub struct Session {
@@ -44,7 +65,7 @@ pub struct Session {
     /// Requests that came before their turn, by CmdSN.
     pub(super) held: BTreeMap<u32, OutOfOrderPdu>,
     /// Immediate commands that have not ended.
-    immediate: u32,
+    pub(super) immediate: u32,
     /// Tags of task management functions that are not answered yet.
     pub(super) managing: Vec<u32>,
 }
@@ -78,7 +99,7 @@ impl Session {
     }
 
     #[inline]
-    fn connection(&self, place: u16) -> &Connection {
+    pub(super) fn connection(&self, place: u16) -> &Connection {
         &self.connections[usize::from(place)]
     }
 
@@ -130,13 +151,13 @@ impl Session {
     }
 
     /// Sends an asynchronous message (RFC 7143 section 11.9) by the first connection.
-    fn announce(&self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
+    pub(super) fn announce(&self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
         self.reply(0, pdu::async_message(lun, event, parameters), Payload::Bytes(data));
     }
 
     /// Several Data-In PDUs behind what was `sent` already: F at the end of every burst and, unless more follows, of all.
     /// Status goes in the last, if there is one.
-    fn data_in_pdus(&self, c: &Command, data: DataIn, mut sent: Sent, last: Last) -> Sent {
+    pub(super) fn data_in_pdus(&self, c: &Command, data: DataIn, mut sent: Sent, last: Last) -> Sent {
         let connection = self.connection(c.connection);
         let (most, burst) = (connection.longest_data_in(), self.parameters.max_burst_length as usize);
         let (len, data) = (data.len(), data.shared());
@@ -167,7 +188,14 @@ impl Session {
 
     /// Sends a SCSI Response (RFC 7143 section 11.4).
     #[inline]
-    fn scsi_response(&self, c: &Command, status: u8, sense: &[u8], residual: Residual, data_ins: u32) {
+    pub(super) fn scsi_response(
+        &self,
+        c: &Command,
+        status: u8,
+        sense: &[u8],
+        residual: Residual,
+        data_ins: u32,
+    ) {
         let mut header = pdu::scsi_response(c.tag, 0, 0, status);
         set_residual(&mut header, 0, residual);
         header.set_word(36, data_ins);
@@ -178,7 +206,7 @@ impl Session {
 
 /// What goes with the last of some Data-In PDUs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
+pub(super) enum Last {
     /// GOOD, and the residual count.
     Status(Residual),
     /// Nothing: a response follows.
@@ -189,7 +217,7 @@ enum Last {
 
 /// The flag and the count of a residual, beside other flags.
 #[inline]
-fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
+pub(super) fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
     let (flag, count) = match residual {
         Residual::None => (0, 0),
         Residual::Overflow(count) => (OVERFLOW, count),
@@ -205,152 +233,11 @@ fn sense_segment(sense: &[u8]) -> Payload {
 }
 
 #[inline]
-fn data_in_header(c: &Command, sent: Sent) -> Bhs {
+pub(super) fn data_in_header(c: &Command, sent: Sent) -> Bhs {
     let mut header = Bhs::new(opcode::DATA_IN);
     header.set_word(16, c.tag);
     header.set_word(20, NONE);
     header.set_word(36, sent.parts);
     header.set_word(40, sent.bytes as u32);
     header
-}
-
-impl FrontEnd for Session {
-    #[inline]
-    fn immediate_limit(&self) -> u32 {
-        if self.parameters.immediate_data { self.parameters.first_burst_length } else { 0 }
-    }
-
-    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer {
-        DataOutSequencer::new(c.offered(), wanted, immediate, !c.has_unsolicited, &self.parameters)
-    }
-
-    fn fetches_data(&self) -> bool {
-        self.connections.iter().any(|connection| connection.datamover().is_some())
-    }
-
-    fn request_data(&mut self, c: &Command, Transfer { tag, part }: Transfer) {
-        self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, part.r2t_sn, part.offset, part.len));
-    }
-
-    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent {
-        self.data_in_pdus(c, data, sent, Last::Open)
-    }
-
-    /// Status goes with the last Data-In where it is GOOD (RFC 7143 section 11.7).
-    #[inline]
-    fn respond(&mut self, c: &Command, response: Response) {
-        let Response { status, sense, residual, data, sent } = response;
-        let len = data.len();
-        if len == 0 {
-            return self.scsi_response(c, status, &sense, residual, sent.parts);
-        }
-        if status != Status::Good as u8 || !sense.is_empty() {
-            let sent = self.data_in_pdus(c, data, sent, Last::Data);
-            return self.scsi_response(c, status, &sense, residual, sent.parts);
-        }
-        let most = self.connection(c.connection).longest_data_in();
-        if sent.bytes == 0 && len <= most && len <= self.parameters.max_burst_length as usize {
-            let mut header = data_in_header(c, sent);
-            set_residual(&mut header, 0x80 | STATUS, residual);
-            return self.reply(c.connection, header, data.whole());
-        }
-        self.data_in_pdus(c, data, sent, Last::Status(residual));
-    }
-
-    #[inline]
-    fn release(&mut self, c: &Command) {
-        if c.immediate {
-            self.immediate -= 1;
-        } else {
-            self.window.finished();
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.connections.iter().any(|connection| connection.is_full())
-    }
-
-    #[inline]
-    fn why_late(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str> {
-        self.connection(connection).why_late(behind)
-    }
-
-    fn look_anew(&self, connection: u16) {
-        self.connection(connection).look_anew();
-    }
-
-    fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
-        super::late::recall(state, which)
-    }
-
-    fn has_received(&self, sequence: u32) -> bool {
-        !precedes(self.window.exp_cmd_sn(), sequence)
-    }
-
-    fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {
-        let movers = self.connections.iter().filter_map(|connection| connection.datamover());
-        movers.map(|mover| mover as Rc<dyn InFlightData>).collect()
-    }
-
-    /// Unless FastAbort was negotiated (RFC 7143 section 4.2.3.3).
-    fn waits_for_data(&self) -> bool {
-        self.parameters.task_reporting != TaskReporting::FastAbort
-    }
-
-    fn report_termination(&mut self, lun: u64) {
-        self.announce(lun, TASK_TERMINATION, [0; 3], Vec::new());
-    }
-
-    fn report_event(&mut self, lun: u64, event: Sense) -> bool {
-        let has_room = self.connection(0).takes_event();
-        if has_room {
-            let sense = event.encode(false);
-            let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
-            self.announce(lun, SCSI_EVENT, [0; 3], data);
-        }
-        has_room
-    }
-
-    fn report_gone(&mut self) {
-        self.announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
-    }
-
-    fn request_logout(&mut self, time_s: u16) -> bool {
-        self.announce(0, LOGOUT_REQUEST, [0, 0, time_s], Vec::new());
-        true
-    }
-
-    fn flush(nexus: &Rc<ItNexus<Session>>) {
-        each(nexus, SendPump::flush);
-    }
-
-    fn flush_soon(nexus: &Rc<ItNexus<Session>>) {
-        each(nexus, SendPump::flush_soon);
-    }
-
-    async fn flushed(nexus: &Rc<ItNexus<Session>>) {
-        let connections = nexus.state().front().connections.clone();
-        for connection in &connections {
-            SendPump::flushed(connection).await;
-        }
-    }
-
-    fn stop_receiving(&self) {
-        self.connections.iter().for_each(|connection| connection.stop_receiving());
-    }
-
-    fn close(&self) {
-        self.connections.iter().for_each(|connection| connection.close());
-    }
-}
-
-/// Does something with every connection, with the state free meanwhile. Most sessions have one.
-fn each(nexus: &ItNexus<Session>, act: impl Fn(&Rc<Connection>)) {
-    let mut place = 0;
-    loop {
-        let connection = nexus.state().front().connections.get(place).cloned();
-        let Some(connection) = connection else { return };
-        act(&connection);
-        place += 1;
-    }
 }

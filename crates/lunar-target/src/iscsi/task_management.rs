@@ -64,11 +64,11 @@ impl Ingress<'_> {
         }
         let Some(nexus) = self.state.nexus() else { return };
         self.session().managing.push(header.itt());
-        let (header, connection) = (*header, self.connection.clone());
+        let (header, connection) = (*header, self.connection.place());
         let under_way = fence::enter(nexus.fence().clone());
         lunar_runtime::spawn(async move {
             if let Some(_under_way) = under_way {
-                manage(nexus, connection.place(), header, function).await;
+                manage(nexus, connection, header, function).await;
             }
         });
     }

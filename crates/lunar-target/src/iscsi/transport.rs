@@ -2,14 +2,10 @@
 //! more. Over TCP they are bytes of a stream; a datamover makes of them what its transport has (RFC 5047, RFC 7145
 //! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
 
-use super::connection::Connection;
-use super::dispatch::Ingress;
 use super::out::{self, Digests, MAX_SEGMENT, Payload};
-use super::receive::{Broken, Received, Receiver};
-use super::session::Session;
-use crate::core::{InFlightData, ItNexus, State};
+use super::receive::{Broken, Received, Receiver, Sink};
+use crate::core::InFlightData;
 use crate::rdma_receiver::RdmaReceiver;
-use lunar_rdma::Wait;
 use lunar_runtime::{PeerState, Stream};
 use lunar_wire::iscsi::Bhs;
 use std::io;
@@ -19,6 +15,21 @@ use std::rc::Rc;
 /// Messages and ends of RDMA Reads that are taken at once at most. There are fewer: without an answer an initiator has no
 /// more credits.
 const MOST_EVENTS: u64 = 1 << 16;
+
+/// What takes the PDUs of a connection, and knows its tasks.
+pub trait PduTaker: Sink {
+    /// A task waits for the data of this Target Transfer Tag.
+    fn awaits(&self, itt: u32, ttt: u32) -> bool;
+
+    /// There is a task with this tag.
+    fn has_task(&self, itt: u32) -> bool;
+
+    /// A request with this tag waits for its turn to become a task.
+    fn is_held(&self, itt: u32) -> bool;
+
+    /// Commands that may be known at a time.
+    fn most_tasks(&self) -> usize;
+}
 
 /// What carries PDUs and is no stream of bytes.
 pub trait Datamover: InFlightData {
@@ -31,21 +42,26 @@ pub trait Datamover: InFlightData {
     /// Whether it has room for an event that nobody asked for.
     fn takes_event(&self) -> bool;
 
-    /// Sends what waits; it may ask the session for the places of data. False: some of it waits until the endpoint is
-    /// writable.
+    /// Sends what waits; it may ask for the places of data. False: some of it waits until the endpoint is writable.
     ///
     /// # Errors
     /// When the connection has broken.
-    fn flush(&self, state: &mut State<Session>) -> io::Result<bool>;
+    fn flush(&self, taker: &mut dyn PduTaker) -> io::Result<bool>;
 
-    /// Takes what is there, and hands every PDU over.
+    /// Takes what is there, unless it was stopped, and hands every PDU over.
     ///
     /// # Errors
     /// When the connection has broken, or what came breaks it.
-    fn receive(&self, ingress: &mut Ingress<'_>) -> Result<Received, Broken>;
+    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken>;
 
-    /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
-    fn drain<'a>(&'a self, nexus: &'a Rc<ItNexus<Session>>, connection: &'a Rc<Connection>) -> Wait<'a, ()>;
+    /// The same, stopped or not.
+    ///
+    /// # Errors
+    /// As [`Datamover::receive`].
+    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken>;
+
+    /// Something is held back that is to go behind something else.
+    fn has_deferred(&self) -> bool;
 }
 
 /// The connection itself.
@@ -257,20 +273,20 @@ impl Incoming {
     pub fn receive(
         &mut self,
         handle: &TransportHandle,
-        ingress: &mut Ingress<'_>,
+        taker: &mut impl PduTaker,
     ) -> Result<Received, Broken> {
         match (self, handle) {
-            (Incoming::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, ingress),
-            (Incoming::Moved(mover), _) => mover.receive(ingress),
+            (Incoming::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, taker),
+            (Incoming::Moved(mover), _) => mover.receive(taker),
             (Incoming::Tcp(_), TransportHandle::Moved(_)) => Ok(Received::End),
         }
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume(&mut self, ingress: &mut Ingress<'_>) -> Result<Received, Broken> {
+    pub fn resume(&mut self, taker: &mut impl PduTaker) -> Result<Received, Broken> {
         match self {
-            Incoming::Tcp(receiver) => receiver.resume(ingress),
-            Incoming::Moved(mover) => mover.receive(ingress),
+            Incoming::Tcp(receiver) => receiver.resume(taker),
+            Incoming::Moved(mover) => mover.receive(taker),
         }
     }
 
@@ -286,16 +302,16 @@ impl Incoming {
     pub fn take_arrived(
         &mut self,
         handle: &TransportHandle,
-        ingress: &mut Ingress<'_>,
+        taker: &mut impl PduTaker,
     ) -> Result<Received, Broken> {
         let most = match handle {
             TransportHandle::Tcp(stream) => stream.received() + stream.unread(),
             TransportHandle::Moved(mover) => mover.receiver().taken() + MOST_EVENTS,
         };
-        let mut received = self.resume(ingress)?;
+        let mut received = self.resume(taker)?;
         while received == Received::More && handle.taken() < most {
             let before = handle.taken();
-            received = self.receive(handle, ingress)?;
+            received = self.receive(handle, taker)?;
             if handle.taken() == before {
                 break;
             }

@@ -2,15 +2,12 @@
 //! Reads, and what comes is handed to it as PDUs.
 
 use super::deferred::DeferredResponses;
-use crate::core::{InFlightData, InFlightReads, ItNexus, State};
-use crate::iscsi::connection::Connection;
-use crate::iscsi::dispatch::{self, Ingress};
-use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
-use crate::iscsi::session::Session;
-use crate::iscsi::transport::Datamover;
+use crate::core::{InFlightData, InFlightReads};
+use crate::iscsi::receive::{Arrived, Broken, Data, Received};
+use crate::iscsi::transport::{Datamover, PduTaker};
 use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
 use lunar_proto::window::precedes;
-use lunar_rdma::{Endpoint, Events, Remote, Wait};
+use lunar_rdma::{Endpoint, Events, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::pdu::STATUS;
@@ -119,7 +116,7 @@ impl IserDatamover {
     }
 
     /// Begins to read what was asked for, unless its task has gone.
-    fn read(&self, inner: &mut Inner, state: &mut State<Session>) {
+    fn read(&self, inner: &mut Inner, taker: &mut dyn PduTaker) {
         while let Some(r2t) = inner.asked.pop_front() {
             let (offset, len) = (r2t.word(40), r2t.word(44));
             let burst = request::Burst { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
@@ -128,12 +125,12 @@ impl IserDatamover {
             let Some(from) = inner.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !state.awaits(r2t.itt(), r2t.word20()) {
+            if !taker.awaits(r2t.itt(), r2t.word20()) {
                 continue;
             }
-            let place = dispatch::place(state, &header);
+            let place = taker.place(&header);
             let lands = place.is_some();
-            let (buf, at) = place.unwrap_or_else(|| (dispatch::buffer(state, len as usize), 0));
+            let (buf, at) = place.unwrap_or_else(|| (taker.buffer(len as usize), 0));
             inner.reads += 1;
             inner.coming.insert(inner.reads, Coming { header, lands });
             self.endpoint.read(inner.reads, from, buf, at, len as usize);
@@ -154,18 +151,18 @@ impl IserDatamover {
         }
     }
 
-    fn message(&self, ingress: &mut Ingress<'_>, message: &[u8]) -> io::Result<bool> {
+    fn message(&self, taker: &mut dyn PduTaker, message: &[u8]) -> io::Result<bool> {
         let pdu = iser::Pdu::decode(message).map_err(|e| broken(e.to_string()))?;
         self.inner.borrow_mut().acknowledged(pdu.bhs.word(28));
         match pdu.bhs.opcode() {
-            opcode::SCSI_COMMAND => self.note(ingress.state(), &pdu)?,
+            opcode::SCSI_COMMAND => self.note(taker, &pdu)?,
             // It would pass for the data that is being read.
             opcode::DATA_OUT if pdu.bhs.word20() != NONE => {
                 return Err(broken("a Data-Out that was asked for comes by RDMA, and not in a message"));
             }
             _ => {}
         }
-        Ok(ingress.take(Arrived {
+        Ok(taker.take(Arrived {
             header: pdu.bhs,
             ahs: pdu.ahs,
             data: Data::Bytes(pdu.data),
@@ -175,7 +172,7 @@ impl IserDatamover {
     }
 
     /// Takes note of the memory that a command advertises.
-    fn note(&self, state: &State<Session>, pdu: &iser::Pdu<'_>) -> io::Result<()> {
+    fn note(&self, taker: &dyn PduTaker, pdu: &iser::Pdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
         let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
@@ -184,26 +181,26 @@ impl IserDatamover {
             return Err(broken("a command that advertises no memory for its data"));
         }
         let mut inner = self.inner.borrow_mut();
-        inner.most_tasks = state.front().most_tasks();
+        inner.most_tasks = taker.most_tasks();
         // Those of tasks that ended without a response. The session does not know this command yet.
         if inner.tags.len() >= 2 * inner.most_tasks {
             let Inner { tags, held, .. } = &mut *inner;
-            let is_known = |itt: u32| state.has_task(itt) || state.front().is_held(itt);
+            let is_known = |itt: u32| taker.has_task(itt) || taker.is_held(itt);
             tags.retain(|itt, _| is_known(*itt) || held.names(*itt));
         }
         // One whose tag is that of another will be rejected; that one keeps its memory.
-        if !state.has_task(pdu.bhs.itt()) {
+        if !taker.has_task(pdu.bhs.itt()) {
             let tags = Tags { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
             inner.tags.insert(pdu.bhs.itt(), tags);
         }
         Ok(())
     }
 
-    fn arrived(&self, ingress: &mut Ingress<'_>, id: u64, buf: Buf) -> bool {
+    fn arrived(&self, taker: &mut dyn PduTaker, id: u64, buf: Buf) -> bool {
         let Some(Coming { header, lands }) = self.inner.borrow_mut().coming.remove(&id) else { return true };
         let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
-        let is_awaited = ingress.state().awaits(header.itt(), header.word20());
-        let more = !is_awaited || ingress.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
+        let is_awaited = taker.awaits(header.itt(), header.word20());
+        let more = !is_awaited || taker.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
         more
     }
@@ -239,21 +236,21 @@ fn is_busy(coming: &HashMap<u64, Coming>, header: &Bhs) -> bool {
 }
 
 /// What comes to a datamover goes through it to the session.
-struct Through<'a, 'b> {
+struct Through<'a> {
     mover: &'a IserDatamover,
-    ingress: &'a mut Ingress<'b>,
+    taker: &'a mut dyn PduTaker,
 }
 
-impl Taker for Through<'_, '_> {
+impl Taker for Through<'_> {
     fn take(&mut self, came: Came<'_>) -> io::Result<bool> {
         match came {
-            Came::Message(message) => self.mover.message(self.ingress, message),
-            Came::Read(id, buf) => Ok(self.mover.arrived(self.ingress, id, buf)),
+            Came::Message(message) => self.mover.message(self.taker, message),
+            Came::Read(id, buf) => Ok(self.mover.arrived(self.taker, id, buf)),
         }
     }
 
     fn is_full(&self) -> bool {
-        Sink::is_full(&*self.ingress)
+        self.taker.is_full()
     }
 }
 
@@ -309,32 +306,29 @@ impl Datamover for IserDatamover {
         self.inner.borrow().events.len() < EVENTS
     }
 
-    fn flush(&self, state: &mut State<Session>) -> io::Result<bool> {
-        self.read(&mut self.inner.borrow_mut(), state);
+    fn flush(&self, taker: &mut dyn PduTaker) -> io::Result<bool> {
+        self.read(&mut self.inner.borrow_mut(), taker);
         self.endpoint.flush()
     }
 
-    fn receive(&self, ingress: &mut Ingress<'_>) -> Result<Received, Broken> {
-        match self.receiver.receive(&mut Through { mover: self, ingress })? {
-            Taken::More => Ok(Received::More),
-            Taken::Full => Ok(Received::Full),
-            Taken::End => Ok(Received::End),
-        }
+    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken> {
+        Ok(received(self.receiver.receive(&mut Through { mover: self, taker })?))
     }
 
-    fn drain<'a>(&'a self, nexus: &'a Rc<ItNexus<Session>>, connection: &'a Rc<Connection>) -> Wait<'a, ()> {
-        Box::pin(async move {
-            while !self.inner.borrow().held.is_empty() {
-                if self.receiver.comes().await.is_err() {
-                    return;
-                }
-                let mut state = nexus.state();
-                let ingress = &mut Ingress::new(&mut state, connection);
-                if self.receiver.take(&mut Through { mover: self, ingress }).is_err() {
-                    return;
-                }
-            }
-        })
+    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken> {
+        Ok(received(self.receiver.take(&mut Through { mover: self, taker })?))
+    }
+
+    fn has_deferred(&self) -> bool {
+        !self.inner.borrow().held.is_empty()
+    }
+}
+
+fn received(taken: Taken) -> Received {
+    match taken {
+        Taken::More => Received::More,
+        Taken::Full => Received::Full,
+        Taken::End => Received::End,
     }
 }
 

@@ -8,9 +8,9 @@ mod login;
 pub(crate) mod tests;
 
 use crate::entry::Ends;
-use crate::iscsi::connection;
+use crate::iscsi;
 use crate::iscsi::login::login;
-use crate::server::{Counted, Shared};
+use crate::shared::{Counted, Shared};
 use lunar_rdma::{Request, Terms};
 use lunar_runtime::Stream;
 use lunar_wire::iser::{Abilities, LOGIN_LEN};
@@ -46,7 +46,7 @@ pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize
         Ok(endpoint) => {
             let fresh = login::Iser::new(endpoint, ours.invalidate);
             if let Some(session) = login(&shared, fresh, Ends { local, peer }, portal, count).await {
-                connection::run(session).await;
+                iscsi::run(session).await;
             }
         }
         Err(e) => shared.turned_away(peer, &e.to_string()),

@@ -14,7 +14,7 @@ use crate::entry::{self, Entered};
 use crate::fence;
 use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
 use crate::registry::LOGGED_IN_AGAIN;
-use crate::server::Shared;
+use crate::shared::Shared;
 use lunar_rdma::{Endpoint, Events};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, SendPump, SendSide};

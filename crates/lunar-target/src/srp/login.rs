@@ -4,8 +4,8 @@
 use crate::access::Door;
 use crate::entry::{Ends, Entered};
 use crate::registry::{Key, LOGGED_IN_AGAIN};
-use crate::server::{Bound, Counted, Shared};
 use crate::session::{Info, Transport};
+use crate::shared::{Bound, Counted, Shared};
 use lunar_proto::login::Policy;
 use lunar_proto::parameters::Parameters;
 use lunar_wire::iscsi::status::LoginStatus;
@@ -36,6 +36,12 @@ const MAX_BURST: u32 = (1 << 24) - 4096;
 
 /// Tells the channels of a nexus apart.
 static CHANNEL: AtomicU64 = AtomicU64::new(1);
+
+/// The port of a target, which initiators log in to: `id_ext` and `ioc_guid` of a login string.
+pub fn port_id(target: &str) -> PortId {
+    // Never zero, which tells the forms of a login apart.
+    PortId::of_name(target)
+}
 
 /// A login that succeeds.
 pub struct Granted {
@@ -151,7 +157,7 @@ fn check(request: &LoginRequest) -> Result<(), Refusal> {
 /// The name of the target whose port is asked for, if this initiator may use it.
 fn target(door: &Door, initiator: &str, port: PortId) -> Result<String, Refusal> {
     const NOBODY: Refusal = Refusal(Reason::NOT_ASSOCIATED, "there is no such target port");
-    let is_asked_for = |name: &&String| super::port_id(name) == port;
+    let is_asked_for = |name: &&String| port_id(name) == port;
     let count = |name: &str, status| door.setup.refused(door.group, name, status);
     let Some(name) = door.setup.targets.keys().find(is_asked_for) else {
         count("", LoginStatus::NOT_FOUND);

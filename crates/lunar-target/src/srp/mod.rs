@@ -13,12 +13,13 @@ mod slots;
 mod tests;
 
 use crate::entry::{self, Ends};
-use crate::server::{Counted, Shared};
+use crate::shared::{Counted, Shared};
 use connection::Connection;
+pub use login::port_id;
 use login::{Granted, IU_LEN};
 use lunar_rdma::{Request, Terms};
 use lunar_runtime::Stream;
-use lunar_wire::srp::{LoginReject, PortId};
+use lunar_wire::srp::LoginReject;
 use session::Session;
 use std::io;
 use std::sync::Arc;
@@ -27,12 +28,6 @@ use std::sync::Arc;
 const READS: u16 = 64;
 /// Messages that are taken beside those that credits are given for.
 const BESIDE: usize = 4;
-
-/// The port of a target, which initiators log in to: `id_ext` and `ioc_guid` of a login string.
-pub fn port_id(target: &str) -> PortId {
-    // Never zero, which tells the forms of a login apart.
-    PortId::of_name(target)
-}
 
 /// Serves a connection over software iWARP to its end.
 pub(crate) async fn serve_stream(

@@ -2,6 +2,7 @@
 
 use super::*;
 use lunar_block::{Facts, Finished, Future};
+use std::io::{self, ErrorKind};
 
 /// A disk of which every write fails so.
 struct Failing(Arc<dyn Backend>, fn() -> io::Error);

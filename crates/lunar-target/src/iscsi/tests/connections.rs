@@ -6,7 +6,7 @@ use crate::iscsi::connection::{Begun, Connection};
 use crate::iscsi::session::Session;
 use crate::iser::tests::house::{House, play, quiet};
 use crate::registry::Seat;
-use crate::server::Counted;
+use crate::shared::Counted;
 use lunar_wire::iscsi::request::{self, Function};
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::{Status, cdb};

@@ -1,7 +1,8 @@
 //! An initiator over TCP.
 
 use crate::entry::Ends;
-use crate::iscsi::connection::{self, Begun};
+use crate::iscsi;
+use crate::iscsi::connection::Begun;
 use crate::iscsi::login;
 use crate::iscsi::out::Digests;
 use crate::iscsi::receive::encode;
@@ -80,7 +81,7 @@ impl Host {
     pub fn connect_held(house: &House, until: impl Future<Output = ()> + 'static) -> Host {
         Host::connect_and(house, async |session| {
             until.await;
-            connection::run(session).await;
+            iscsi::run(session).await;
         })
     }
 
@@ -125,7 +126,7 @@ impl Host {
     pub async fn session_to_hold(house: &House, isid: u8) -> (Host, Rc<Hold>) {
         let hold = Rc::<Hold>::default();
         let to_hold = hold.clone();
-        let run = async move |session| to_hold.while_let(connection::run(session)).await;
+        let run = async move |session| to_hold.while_let(iscsi::run(session)).await;
         let mut host = Host::connect_and(house, run);
         host.enter("one", isid).await;
         (host, hold)

@@ -2,8 +2,8 @@
 
 use super::host::Host;
 use crate::Unit;
-use crate::server::{Bound, Counted, Shared};
 use crate::setup::*;
+use crate::shared::{Bound, Counted, Shared};
 use lunar_rdma::mem::{Faults, request_with};
 use lunar_rdma::{Request, Terms};
 use lunar_runtime::cores::Place;

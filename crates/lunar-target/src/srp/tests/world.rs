@@ -1,7 +1,7 @@
 //! A target with a disk of memory, and initiators that say what they are told to.
 
-use crate::server::{Bound, Counted, Shared};
 use crate::setup::{self, Digests, Limits, Setup, Target, Transports};
+use crate::shared::{Bound, Counted, Shared};
 use crate::{Passage, Unit, srp};
 use lunar_block::Backend;
 use lunar_rdma::mem::{self, Faults};

@@ -1,0 +1,65 @@
+//! The end of a command, for its front end.
+
+use super::data_in::DataIn;
+
+/// The difference between the bytes that a command moves and those that the initiator expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residual {
+    /// None.
+    None,
+    /// So many bytes are more than expected.
+    Overflow(u32),
+    /// So many bytes were expected and are not moved.
+    Underflow(u32),
+}
+
+impl Residual {
+    /// That of a command that moves `actual` bytes.
+    #[inline]
+    pub fn new(expected: u32, actual: u64) -> Residual {
+        let expected = u64::from(expected);
+        match actual.cmp(&expected) {
+            std::cmp::Ordering::Equal => Residual::None,
+            std::cmp::Ordering::Greater => {
+                Residual::Overflow(u32::try_from(actual - expected).unwrap_or(u32::MAX))
+            }
+            std::cmp::Ordering::Less => Residual::Underflow((expected - actual) as u32),
+        }
+    }
+}
+
+/// How much of a command's Data-In has gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes.
+    pub bytes: usize,
+    /// Parts, as the front end counts them (in iSCSI the next DataSN).
+    pub parts: u32,
+}
+
+/// The end of a command, for its front end.
+pub struct Response {
+    /// Status code.
+    pub status: u8,
+    /// Sense data, if there are any.
+    pub sense: Vec<u8>,
+    /// Residual count.
+    pub residual: Residual,
+    /// The rest of the Data-In, which goes before the status.
+    pub data: DataIn,
+    /// What went before that.
+    pub sent: Sent,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residuals_both_ways() {
+        assert_eq!(Residual::new(512, 512), Residual::None);
+        assert_eq!(Residual::new(512, 4096), Residual::Overflow(3584));
+        assert_eq!(Residual::new(255, 96), Residual::Underflow(159));
+        assert_eq!(Residual::new(0, u64::MAX), Residual::Overflow(u32::MAX));
+    }
+}

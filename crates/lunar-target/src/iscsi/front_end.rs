@@ -1,0 +1,162 @@
+//! The session as a front end of the core.
+
+use super::connection::Connection;
+use super::dispatch;
+use super::session::{Last, Session, data_in_header, set_residual};
+use crate::core::data_in::DataIn;
+use crate::core::{Command, FrontEnd, InFlightData, ItNexus, Response, Sent, State, Transfer};
+use crate::registry::Which;
+use lunar_proto::parameters::TaskReporting;
+use lunar_proto::transfer::DataOutSequencer;
+use lunar_proto::window::precedes;
+use lunar_runtime::SendPump;
+use lunar_wire::iscsi::pdu::{self, STATUS};
+use lunar_wire::scsi::{Sense, Status};
+use std::rc::Rc;
+
+/// Events of asynchronous messages (RFC 7143 section 11.9.1).
+const SCSI_EVENT: u8 = 0;
+const LOGOUT_REQUEST: u8 = 1;
+const SESSION_DROP: u8 = 3;
+const TASK_TERMINATION: u8 = 5;
+
+impl FrontEnd for Session {
+    #[inline]
+    fn immediate_limit(&self) -> u32 {
+        if self.parameters().immediate_data { self.parameters().first_burst_length } else { 0 }
+    }
+
+    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer {
+        DataOutSequencer::new(c.offered(), wanted, immediate, !c.has_unsolicited, self.parameters())
+    }
+
+    fn fetches_data(&self) -> bool {
+        self.connections().iter().any(|connection| connection.datamover().is_some())
+    }
+
+    fn request_data(&mut self, c: &Command, Transfer { tag, part }: Transfer) {
+        self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, part.r2t_sn, part.offset, part.len));
+    }
+
+    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent {
+        self.data_in_pdus(c, data, sent, Last::Open)
+    }
+
+    /// Status goes with the last Data-In where it is GOOD (RFC 7143 section 11.7).
+    #[inline]
+    fn respond(&mut self, c: &Command, response: Response) {
+        let Response { status, sense, residual, data, sent } = response;
+        let len = data.len();
+        if len == 0 {
+            return self.scsi_response(c, status, &sense, residual, sent.parts);
+        }
+        if status != Status::Good as u8 || !sense.is_empty() {
+            let sent = self.data_in_pdus(c, data, sent, Last::Data);
+            return self.scsi_response(c, status, &sense, residual, sent.parts);
+        }
+        let most = self.connection(c.connection).longest_data_in();
+        if sent.bytes == 0 && len <= most && len <= self.parameters().max_burst_length as usize {
+            let mut header = data_in_header(c, sent);
+            set_residual(&mut header, 0x80 | STATUS, residual);
+            return self.reply(c.connection, header, data.whole());
+        }
+        self.data_in_pdus(c, data, sent, Last::Status(residual));
+    }
+
+    #[inline]
+    fn release(&mut self, c: &Command) {
+        if c.immediate {
+            self.immediate -= 1;
+        } else {
+            self.window.finished();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections().iter().any(|connection| connection.is_full())
+    }
+
+    #[inline]
+    fn why_late(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str> {
+        self.connection(connection).why_late(behind)
+    }
+
+    fn look_anew(&self, connection: u16) {
+        self.connection(connection).look_anew();
+    }
+
+    fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
+        dispatch::recall(state, which)
+    }
+
+    fn has_received(&self, sequence: u32) -> bool {
+        !precedes(self.window.exp_cmd_sn(), sequence)
+    }
+
+    fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {
+        let movers = self.connections().iter().filter_map(|connection| connection.datamover());
+        movers.map(|mover| mover as Rc<dyn InFlightData>).collect()
+    }
+
+    /// Unless FastAbort was negotiated (RFC 7143 section 4.2.3.3).
+    fn waits_for_data(&self) -> bool {
+        self.parameters().task_reporting != TaskReporting::FastAbort
+    }
+
+    fn report_termination(&mut self, lun: u64) {
+        self.announce(lun, TASK_TERMINATION, [0; 3], Vec::new());
+    }
+
+    fn report_event(&mut self, lun: u64, event: Sense) -> bool {
+        let has_room = self.connection(0).takes_event();
+        if has_room {
+            let sense = event.encode(false);
+            let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
+            self.announce(lun, SCSI_EVENT, [0; 3], data);
+        }
+        has_room
+    }
+
+    fn report_gone(&mut self) {
+        self.announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
+    }
+
+    fn request_logout(&mut self, time_s: u16) -> bool {
+        self.announce(0, LOGOUT_REQUEST, [0, 0, time_s], Vec::new());
+        true
+    }
+
+    fn flush(nexus: &Rc<ItNexus<Session>>) {
+        each(nexus, SendPump::flush);
+    }
+
+    fn flush_soon(nexus: &Rc<ItNexus<Session>>) {
+        each(nexus, SendPump::flush_soon);
+    }
+
+    async fn flushed(nexus: &Rc<ItNexus<Session>>) {
+        let connections = nexus.state().front().connections().to_vec();
+        for connection in &connections {
+            SendPump::flushed(connection).await;
+        }
+    }
+
+    fn stop_receiving(&self) {
+        self.connections().iter().for_each(|connection| connection.stop_receiving());
+    }
+
+    fn close(&self) {
+        self.connections().iter().for_each(|connection| connection.close());
+    }
+}
+
+/// Does something with every connection, with the state free meanwhile. Most sessions have one.
+fn each(nexus: &ItNexus<Session>, act: impl Fn(&Rc<Connection>)) {
+    let mut place = 0;
+    loop {
+        let connection = nexus.state().front().connections().get(place).cloned();
+        let Some(connection) = connection else { return };
+        act(&connection);
+        place += 1;
+    }
+}

@@ -1,0 +1,200 @@
+//! The full feature phase of a session: its loops, and its end.
+
+use super::connection::{Begun, Connection};
+use super::dispatch::Ingress;
+use super::out::Payload;
+use super::receive::{Broken, Received};
+use super::session::Session;
+use super::transport::Incoming;
+use crate::core::keepalive::{self, Pinged};
+use crate::core::{FrontEnd, ItNexus, Life, Opening, State, messages};
+use crate::registry::LOGGED_IN_AGAIN;
+use crate::{entry, fence};
+use lunar_runtime::{SendPump, SendSide};
+use lunar_wire::iscsi::{NONE, pdu};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long the last answers may take to leave.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Serves a session from the end of its login to its end.
+pub async fn run(begun: Begun) {
+    let session = Session::new(&begun);
+    let Begun { shared, transport, door, info, seat, letters, count, stat_sn, .. } = begun;
+    let opening = Opening { shared: shared.clone(), door, info: info.clone(), tsih: seat.tsih };
+    let nexus = ItNexus::new(opening, session);
+    let conn = Connection::open(&nexus, transport, info.cid, stat_sn);
+    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), letters));
+    lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
+    let received = conn.receive(&nexus).await;
+    let end = nexus.state().end();
+    entry::log_end(&shared, &info, seat.tsih, end, received.err().map(|broken| broken.to_string()));
+    finish(&nexus).await;
+    let waiting = nexus.state().take_waiting_for_end();
+    // In this order: those who wait for the end find the session's place free and its nexuses gone.
+    drop((conn, nexus));
+    drop((seat, count));
+    drop(waiting);
+}
+
+/// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
+async fn finish(nexus: &Rc<ItNexus<Session>>) {
+    nexus.state().front_mut().held.clear();
+    nexus.end_tasks().await;
+    let connections = nexus.state().front().connections().to_vec();
+    for connection in &connections {
+        connection.say_last_word(nexus);
+        let farewell = async {
+            connection.drain(nexus).await;
+            SendPump::flushed(connection).await;
+        };
+        let _ = compio::time::timeout(FAREWELL, farewell).await;
+        connection.close();
+    }
+}
+
+impl Connection {
+    fn say_last_word(&self, nexus: &ItNexus<Session>) {
+        if let Some(header) = self.take_last_word() {
+            nexus.state().front().reply(self.place(), header, Payload::Empty);
+        }
+    }
+
+    /// Waits until its datamover holds nothing back any more.
+    async fn drain(&self, nexus: &ItNexus<Session>) {
+        let Some(mover) = self.datamover() else { return };
+        while mover.has_deferred() {
+            if mover.receiver().comes().await.is_err() {
+                return;
+            }
+            if mover.take(&mut Ingress::new(&mut nexus.state(), self)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Receives until the connection ends.
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), Broken> {
+        let mut next = Received::More;
+        let has_begun = self.incoming().borrow().has_begun();
+        if has_begun {
+            next = self.take(nexus, |incoming, ingress| incoming.resume(ingress))?;
+        }
+        loop {
+            if next == Received::End {
+                return Ok(());
+            }
+            self.flush_session(nexus);
+            self.wait_for_room(nexus).await;
+            next = if next == Received::Full {
+                self.take(nexus, |incoming, ingress| incoming.resume(ingress))?
+            } else {
+                self.handle().readable().await?;
+                lunar_block::next_turn();
+                self.take(nexus, |incoming, ingress| incoming.receive(self.handle(), ingress))?
+            };
+        }
+    }
+
+    /// Sends what waits. What came here may have answered commands of other connections.
+    #[inline]
+    fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) {
+        let is_only_one = nexus.state().front().connections().len() == 1;
+        if is_only_one {
+            SendPump::flush(self);
+        } else {
+            Session::flush(nexus);
+        }
+    }
+
+    /// Takes what has come, unless another core has ended the session meanwhile.
+    #[inline]
+    fn take(
+        self: &Rc<Self>,
+        nexus: &ItNexus<Session>,
+        what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, Broken>,
+    ) -> Result<Received, Broken> {
+        let Some(_under_way) = fence::enter(&**nexus.fence()) else {
+            nexus.state().is_over(LOGGED_IN_AGAIN);
+            return Ok(Received::End);
+        };
+        what(&mut self.incoming().borrow_mut(), &mut Ingress::new(&mut nexus.state(), self))
+    }
+
+    async fn wait_for_room(&self, nexus: &ItNexus<Session>) {
+        let is_full =
+            || self.send_pump().is_blocked() && self.is_full() && nexus.state().life() != Life::Over;
+        while is_full() {
+            let drained = self.send_pump().drained().listen();
+            if is_full() {
+                drained.await;
+            }
+        }
+    }
+}
+
+impl SendSide for Connection {
+    fn pump(&self) -> &SendPump {
+        self.send_pump()
+    }
+
+    #[inline]
+    fn try_flush(&self) -> io::Result<bool> {
+        if let Some(sent) = self.flush_stream() {
+            return sent;
+        }
+        let (Some(nexus), Some(mover)) = (self.nexus(), self.datamover()) else { return Ok(true) };
+        mover.flush(&mut Ingress::new(&mut nexus.state(), self))
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        self.handle().writable().await
+    }
+
+    /// What waits is dropped: it must not keep the receiving loop from its end.
+    fn lost(&self, _: io::Error) {
+        self.give_up();
+        if let Some(nexus) = self.nexus() {
+            nexus.state().is_over("the connection was lost");
+            nexus.notify();
+        }
+        self.close();
+    }
+
+    /// A datamover also begins to read, which does not wait for what goes out.
+    fn flushes_while_blocked(&self) -> bool {
+        self.datamover().is_some()
+    }
+}
+
+/// Pings are NOP-In (RFC 7143 section 11.19).
+impl Pinged<Session> for Connection {
+    fn is_alive(&self, _: &mut State<Session>) -> bool {
+        self.keepalive().borrow_mut().take_heard() | self.has_moved()
+    }
+
+    fn ping(&self, state: &mut State<Session>) -> bool {
+        let tag = self.keepalive().borrow_mut().begin();
+        if let Some(tag) = tag {
+            state.front().notice(self.place(), pdu::nop_in(0, NONE, tag));
+        }
+        true
+    }
+
+    fn ping_sent(&self) {
+        self.has_moved();
+    }
+
+    fn forget_ping(&self) {
+        self.keepalive().borrow_mut().forget();
+    }
+
+    fn close(&self) {
+        Connection::close(self);
+    }
+}
