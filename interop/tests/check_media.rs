@@ -73,6 +73,16 @@ impl Drop for Undo {
     }
 }
 
+/// A size that no file of this folder can have. None: its file system has no such size.
+fn beyond(folder: &Folder) -> Option<&'static str> {
+    let probe = File::create(folder.join("probe")).ok()?;
+    ["17T", "4000P"]
+        .into_iter()
+        .zip([17 << 40, 4000 << 50])
+        .find(|(_, size)| probe.set_len(*size).is_err())
+        .map(|(name, _)| name)
+}
+
 fn loop_device(folder: &Path) -> Option<(String, Undo)> {
     image(folder, "a.img");
     let device = run("losetup", &["--find", "--show", folder.join("a.img").to_str()?])?;
@@ -124,7 +134,7 @@ fn closed_state(folder: &Folder) -> Case {
 type SetUp = fn(&Folder) -> Case;
 
 /// Each with a word of the message: the object.
-const CASES: [(&str, SetUp); 29] = [
+const CASES: [(&str, SetUp); 32] = [
     ("4096 cores are wanted", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
     ("0.0.0.0:3333 and 127.0.0.1:3333 overlap", |_| {
         plain(listening("0.0.0.0:3333", "").replace(" }]", " }, \"127.0.0.1:3333\"]"))
@@ -170,6 +180,19 @@ const CASES: [(&str, SetUp); 29] = [
         served(folder);
         File::create(folder.join("a.img")).ok()?;
         plain(disk("size = \"1M\""))
+    }),
+    ("a.img: cannot be created: File too large", |folder| {
+        plain(disk(&format!("size = \"{}\"", beyond(folder)?)))
+    }),
+    ("a.img: cannot be created: File too large", |folder| {
+        File::create(folder.join("a.img")).ok()?;
+        plain(disk(&format!("size = \"{}\"", beyond(folder)?)))
+    }),
+    ("a.img: has 1048577 bytes, which O_DIRECT in blocks of ", |folder| {
+        image(folder, "b.img");
+        let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+        File::options().write(true).custom_flags(direct).open(folder.join("b.img")).ok()?;
+        plain(disk("size = 1048577\ndirect = true"))
     }),
     ("a.img: is a directory", |folder| {
         fs::create_dir(folder.join("a.img")).ok()?;

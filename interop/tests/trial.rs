@@ -181,3 +181,23 @@ fn a_difference_that_needs_a_restart_stays_until_then() {
     server.restart();
     assert_eq!(diff(&server), "nothing would change\n", "after the restart");
 }
+
+#[test]
+fn configuration_that_replaces_one_on_trial_is_logged() {
+    let server = Server::start(&configuration(TARGET, &(memory(0) + &memory(1))));
+    let without = changed(&server, |text| text.replace(&memory(1), ""));
+    let ended = |by: &str| {
+        let line = format!("{by} replaces the configuration on trial: nothing is rolled back");
+        server.log().lines().filter(|said| said.contains(&line)).count()
+    };
+    server.signal(1);
+    until("read again", || server.log().matches("lunar.toml read again").count() == 1);
+    assert_eq!(ended("lunar.toml"), 0, "nothing was on trial: {}", server.log());
+    apply(&server, &[&without, "--confirm-within", "1h"]);
+    server.signal(1);
+    until("read again", || server.log().matches("lunar.toml read again").count() == 2);
+    assert_eq!(ended("lunar.toml"), 1, "{}", server.log());
+    apply(&server, &[&without, "--confirm-within", "1h"]);
+    apply(&server, &[&without]);
+    assert_eq!(ended("the applied configuration"), 1, "{}", server.log());
+}

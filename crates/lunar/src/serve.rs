@@ -256,7 +256,7 @@ impl<S: Server> Service<S> {
         let file = file.clone();
         match config::load(&file).and_then(|config| self.apply(config)) {
             Ok(_) => {
-                self.end_trial();
+                self.replace_trial(&file.display().to_string());
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {

@@ -5,9 +5,9 @@ use super::journal::Journal;
 use super::lock::{self, Refusal, Use};
 use super::medium::{Fault, claims, direct_align};
 use crate::{Found, Kind, OpenError, Spec, format};
-use rustix::fs::{Access, SeekFrom};
+use rustix::fs::{Access, OFlags, SeekFrom};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -19,11 +19,10 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     let mut needed = Access::READ_OK;
     needed.set(Access::WRITE_OK, !spec.read_only);
     match rustix::fs::access(&spec.path, needed) {
-        Err(e) if io::Error::from(e).kind() == io::ErrorKind::NotFound && spec.creates() => {
-            let folder = spec.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let may =
-                rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
+        Err(e) if io::Error::from(e).kind() == ErrorKind::NotFound && spec.creates() => {
+            let may = rustix::fs::access(folder(&spec.path), Access::WRITE_OK | Access::EXEC_OK);
             may.map_err(|e| fault.open(&e.into()))?;
+            try_size(spec, folder(&spec.path))?;
             return Ok(Found { size: None, in_use: None, block_size: None });
         }
         other => other.map_err(|e| fault.open(&e.into()))?,
@@ -31,7 +30,7 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     let mut found = Found { size: None, in_use: None, block_size: None };
     let file = match open(spec) {
         Ok(file) => file,
-        Err(e) if device && e.kind() == io::ErrorKind::ResourceBusy => {
+        Err(e) if device && e.kind() == ErrorKind::ResourceBusy => {
             found.in_use = Some(fault.busy(&e));
             File::open(&spec.path).map_err(|e| fault.open(&e))?
         }
@@ -43,6 +42,8 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     }
     let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| fault.open(&e.into()))?;
     if size == 0 && spec.creates() {
+        let path = spec.path.canonicalize().map_err(|e| fault.open(&e))?;
+        try_size(spec, folder(&path))?;
         return Ok(found);
     }
     let align =
@@ -60,6 +61,30 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
         found.block_size = Some(rustix::fs::ioctl_blksszget(&file).map_err(|e| fault.open(&e.into()))?);
     }
     Ok(found)
+}
+
+/// The folder that a path is in.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether a file of this folder can have the size that is wanted. The file of the trial has no name, so nobody sees it;
+/// where the file system has no such files, only opening can tell.
+fn try_size(spec: &Spec, folder: &Path) -> Result<(), OpenError> {
+    let (fault, Some(size)) = (Fault { spec }, spec.size) else { return Ok(()) };
+    let flags = claims(spec) | OFlags::TMPFILE;
+    let nameless = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(folder);
+    let file = match nameless {
+        Ok(file) => file,
+        Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            return Err(fault.open(&e));
+        }
+        Err(_) => return Ok(()),
+    };
+    file.set_len(size).map_err(|e| fault.create(&e))?;
+    let align =
+        if spec.direct { Some(direct_align(&file, false).map_err(|e| fault.open(&e))?) } else { None };
+    fault.check_size(size, align)
 }
 
 /// As it would be opened, but for reading alone.

@@ -464,7 +464,7 @@ impl Fault<'_> {
         self.error(what, &format!("make space for it, or remove {path} to keep the blocks as they are"))
     }
 
-    fn create(&self, e: &io::Error) -> OpenError {
+    pub(super) fn create(&self, e: &io::Error) -> OpenError {
         let refused =
             self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system");
         refused.of(e.kind())

@@ -19,6 +19,8 @@ const ADDRESSES: usize = 1024;
 /// What is passed over and told, at most.
 const NOTES: usize = 16;
 
+const NO_NAME: &str = "an address before any TargetName";
+
 /// The longest name of a host, in bytes (RFC 1035 section 2.3.4).
 const HOST_LEN: usize = 253;
 
@@ -114,15 +116,31 @@ fn small(value: &str, least: u32) -> Option<u16> {
 /// # Errors
 /// What is wrong and where, in words for people, when the text breaks the rules, or nothing of it can be used.
 pub fn parse(text: &[u8]) -> Result<Told, String> {
-    let mut reader = Reader::default();
-    for pair in pairs(text) {
-        let (key, value) = pair.map_err(|m| format!("key text, at byte {}: {}", m.at, m.why))?;
-        reader.pair(key, value).map_err(|why| wrong(key, value, &why))?;
+    let (mut reader, mut at) = (Reader::default(), 0);
+    // Pair by pair, for one that is not UTF-8 hides no other.
+    for pair in text.split(|&b| b == 0) {
+        match pairs(pair).next() {
+            None => {}
+            Some(Ok((key, value))) => reader.pair(key, value).map_err(|why| wrong(key, value, &why))?,
+            Some(Err(m)) => {
+                let (key, value) =
+                    binary(pair).ok_or_else(|| format!("key text, at byte {at}: {}", m.why))?;
+                reader.binary(key, &value).map_err(|why| wrong(key, &value, &why))?;
+            }
+        }
+        at += pair.len() + 1;
     }
     match reader.told {
         Told { found, notes } if found.is_empty() && !notes.is_empty() => Err(notes.join("; ")),
         told => Ok(told),
     }
+}
+
+/// A pair whose value alone is not UTF-8: the key, and the value with escapes.
+fn binary(pair: &[u8]) -> Option<(&str, String)> {
+    let end = pair.iter().position(|&b| b == b'=')?;
+    let (key, value) = (pairs(&pair[..=end]).next()?.ok()?.0, &pair[end + 1..]);
+    std::str::from_utf8(value).is_err().then(|| (key, value.escape_ascii().to_string()))
 }
 
 fn wrong(key: &str, value: &str, why: &str) -> String {
@@ -160,6 +178,19 @@ impl Reader {
         Ok(())
     }
 
+    /// Takes a pair whose value is not UTF-8 and is given with escapes.
+    fn binary(&mut self, key: &str, escaped: &str) -> Result<(), String> {
+        match (key, &self.current) {
+            ("TargetName", _) => self.current = Current::Passed,
+            ("TargetAddress", Current::Nobody) => return Err(NO_NAME.into()),
+            ("TargetAddress", Current::At(_)) => {}
+            // An address of a target that is passed over, or what nobody asked for.
+            _ => return Ok(()),
+        }
+        self.note(key, escaped, "not UTF-8, and passed over");
+        Ok(())
+    }
+
     fn name(&mut self, name: &str) {
         if !name::is_usable(name) {
             self.note("TargetName", name, "no iSCSI name, and passed over");
@@ -180,7 +211,7 @@ impl Reader {
 
     fn address(&mut self, text: &str) -> Result<(), String> {
         let place = match self.current {
-            Current::Nobody => return Err("an address before any TargetName".into()),
+            Current::Nobody => return Err(NO_NAME.into()),
             Current::Passed => return Ok(()),
             Current::At(place) => place,
         };

@@ -32,9 +32,17 @@ impl Trial {
 
 impl<S: Server> Service<S> {
     /// What holds now stays.
-    pub(super) fn end_trial(&mut self) {
+    fn end_trial(&mut self) {
         self.trial.is_over();
         self.units.end_trial();
+    }
+
+    /// Another configuration holds for good: what is on trial, if anything, is neither confirmed nor rolled back.
+    pub(super) fn replace_trial(&mut self, by: &str) {
+        if self.trial.before.is_some() {
+            tracing::info!("{by} replaces the configuration on trial: nothing is rolled back");
+        }
+        self.end_trial();
     }
 
     /// Uses a configuration, and logs and returns what it changes. After an error everything stays as it was.
@@ -176,7 +184,7 @@ impl<S: Server> Service<S> {
         let mut text: String = changes.iter().map(|change| format!("{change}\n")).collect();
         match within_s {
             None => {
-                self.end_trial();
+                self.replace_trial("the applied configuration");
                 text += "applied; to keep it over a restart, write it to the file that the server is started with";
             }
             Some(seconds) => {

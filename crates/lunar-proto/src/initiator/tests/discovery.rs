@@ -175,6 +175,24 @@ fn what_is_odd_hides_nothing() {
 }
 
 #[test]
+fn record_that_is_not_utf8_hides_no_other() {
+    let text = b"TargetName=iqn.2026-11.org.example:\xff\x1b\0TargetAddress=192.0.2.9\0TargetAddress=\xff\0\
+        TargetName=iqn.2026-11.org.example:a\0TargetAddress=\xe4b\0TargetAddress=192.0.2.1\0X-own=\xff\0\
+        TargetName=iqn.2026-11.org.example:b\0";
+    let Told { found, notes } = parse(text).unwrap();
+    let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.addresses.len())).collect();
+    assert_eq!(seen, [("iqn.2026-11.org.example:a", 1), ("iqn.2026-11.org.example:b", 0)]);
+    let wanted = [
+        r"TargetName=iqn.2026-11.org.example:\xff\x1b: not UTF-8, and passed over",
+        r"TargetAddress=\xe4b: not UTF-8, and passed over",
+    ];
+    assert_eq!(notes, wanted);
+    for refused in [&b"TargetName=\xff\0"[..], b"TargetAddress=\xff\0TargetName=a\0", b"\xffTargetName=a\0"] {
+        assert!(parse(refused).is_err(), "{refused:?}");
+    }
+}
+
+#[test]
 fn addresses() {
     for (text, want) in [
         ("192.0.2.1", Some(at("192.0.2.1", 3260, None))),
