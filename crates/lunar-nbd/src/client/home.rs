@@ -3,14 +3,13 @@
 use super::machine::{Ask, Ended, Machine, Waiter};
 use super::receive::{Broken, Receiver};
 use event_listener::Event;
-use lunar_runtime::{SendPump, SendSide, Stream, either};
+use lunar_runtime::{CoreHandle, Registration, SendPump, SendSide, Stream, either};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -38,27 +37,11 @@ pub enum Mail {
     Close(flume::Sender<()>),
 }
 
-type Places = Vec<Option<(u64, Rc<Home>)>>;
-
-thread_local! {
-    static HERE: RefCell<Places> = const { RefCell::new(Vec::new()) };
-}
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-
-/// Where a connection is: its name among all, and its place on its core.
-#[derive(Clone, Copy)]
-pub struct Address {
-    id: u64,
-    place: usize,
-}
+/// Where a connection is.
+pub type Handle = CoreHandle<Home, Mail>;
 
 /// Starts the tasks of a connection on this core.
-pub fn settle(
-    machine: Machine,
-    stream: Stream,
-    receiver: Receiver,
-    name: String,
-) -> (Address, flume::Sender<Mail>) {
+pub fn settle(machine: Machine, stream: Stream, receiver: Receiver, name: String) -> Handle {
     let home = Rc::new(Home {
         machine: RefCell::new(machine),
         stream,
@@ -68,24 +51,10 @@ pub fn settle(
         over: Cell::new(false),
         ended: Event::new(),
     });
-    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    let place = HERE.with_borrow_mut(|here| {
-        let place = here.iter().position(Option::is_none).unwrap_or(here.len());
-        here.resize_with(here.len().max(place + 1), || None);
-        here[place] = Some((id, home.clone()));
-        place
-    });
-    let (mail, inbox) = flume::unbounded();
-    lunar_runtime::spawn(live(home.clone(), receiver, place));
+    let (handle, registration, inbox) = Handle::new(home.clone());
+    lunar_runtime::spawn(live(home.clone(), receiver, registration));
     lunar_runtime::spawn(take_mail(home, inbox));
-    (Address { id, place }, mail)
-}
-
-fn here(address: Address) -> Option<Rc<Home>> {
-    HERE.with_borrow(|here| match here.get(address.place) {
-        Some(Some((id, home))) if *id == address.id => Some(home.clone()),
-        _ => None,
-    })
+    handle
 }
 
 /// Takes what comes from elsewhere. When all handles are gone, the connection ends.
@@ -108,7 +77,7 @@ async fn take_mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
 }
 
 /// Receives until the connection ends.
-async fn live(home: Rc<Home>, mut receiver: Receiver, place: usize) {
+async fn live(home: Rc<Home>, mut receiver: Receiver, registration: Registration<Home>) {
     let broken = loop {
         if let Err(e) = home.stream.readable().await {
             break e.into();
@@ -126,7 +95,7 @@ async fn live(home: Rc<Home>, mut receiver: Receiver, place: usize) {
     home.stream.shutdown(Shutdown::Both);
     home.machine.borrow_mut().lost(&format!("the connection to {} is lost: {broken}", home.name));
     home.ended.notify(usize::MAX);
-    HERE.with_borrow_mut(|here| here[place] = None);
+    drop(registration);
 }
 
 impl Home {
@@ -187,19 +156,17 @@ fn gone() -> io::Error {
 }
 
 /// Hands a command to its connection.
-pub fn submit(address: Address, mail: &flume::Sender<Mail>, ask: Ask) -> Pending {
-    if let Some(home) = here(address) {
+pub fn submit(handle: &Handle, ask: Ask) -> Pending {
+    if let Some(home) = handle.local() {
         return Pending(match home.accept(ask, Waiter::Unknown) {
             Ok(cookie) => Way::Here(home, cookie),
             Err(ended) => Way::Refused(ended),
         });
     }
     let (reply, answer) = flume::bounded(1);
-    match mail.send(Mail::Command(ask, reply)) {
+    match handle.send(Mail::Command(ask, reply)) {
         Ok(()) => Pending(Way::There(answer.into_recv_async())),
-        Err(flume::SendError(Mail::Command(ask, _))) => {
-            Pending(Way::Refused(Box::new((Err(gone()), ask.buf))))
-        }
+        Err(Mail::Command(ask, _)) => Pending(Way::Refused(Box::new((Err(gone()), ask.buf)))),
         Err(_) => Pending(Way::Over),
     }
 }

@@ -14,7 +14,7 @@ mod url;
 
 pub use url::{Place, Url, is_url};
 
-use home::{Address, Mail, Pending};
+use home::{Handle, Mail, Pending};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, OpenError, within};
 use lunar_proto::nbd::Command;
 use lunar_proto::nbd::client::Export;
@@ -33,8 +33,7 @@ const ZEROS: u64 = 1 << 20;
 pub struct Disk {
     url: Url,
     export: Export,
-    address: Address,
-    mail: flume::Sender<Mail>,
+    handle: Handle,
 }
 
 /// Connects to a server and chooses an export. To be called inside an event loop, which the connection then
@@ -45,8 +44,8 @@ pub struct Disk {
 pub async fn open(url: &Url) -> Result<Arc<Disk>, OpenError> {
     let connect::Connected { stream, export, begun } = connect::connect(url).await?;
     let (machine, receiver) = (Machine::new(export), Receiver::new(begun));
-    let (address, mail) = home::settle(machine, stream, receiver, url.to_string());
-    Ok(Arc::new(Disk { url: url.clone(), export, address, mail }))
+    let handle = home::settle(machine, stream, receiver, url.to_string());
+    Ok(Arc::new(Disk { url: url.clone(), export, handle }))
 }
 
 impl Disk {
@@ -54,7 +53,7 @@ impl Disk {
     /// follow fail.
     pub async fn close(&self) {
         let (reply, closed) = flume::bounded(1);
-        if self.mail.send(Mail::Close(reply)).is_ok() {
+        if self.handle.send(Mail::Close(reply)).is_ok() {
             // No answer: the event loop is gone, and the connection with it.
             let _ = closed.recv_async().await;
         }
@@ -62,7 +61,7 @@ impl Disk {
 
     /// Hands in a command, whose range has been checked.
     fn submit(&self, command: Command, offset: u64, len: u64, buf: Option<Buf>) -> Pending {
-        home::submit(self.address, &self.mail, Ask { command, offset, len: len as u32, buf })
+        home::submit(&self.handle, Ask { command, offset, len: len as u32, buf })
     }
 
     /// Fails for a range that the export has not got, or that the server does not take.
