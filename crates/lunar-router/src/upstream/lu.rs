@@ -15,13 +15,12 @@ use crate::failover::{IoGate, IoPermit};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_initiator::multipath::{Multipath, Settings, Times, Way};
 use lunar_initiator::{Error, Kind, Lun, Url};
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::Told;
 use lunar_wire::scsi::Sense;
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,7 @@ const CHECK: Duration = Duration::from_secs(5);
 /// A logical unit of an upstream. Operations are of whole blocks: cores do not wait for one another to write parts
 /// of one.
 pub struct UpstreamLu {
-    id: u64,
+    here: CoreLocal<Weak<PerCoreUpstream>>,
     urls: Vec<Url>,
     settings: Settings,
     context: Arc<LuContext>,
@@ -55,12 +54,6 @@ struct PerCoreUpstream {
     was_up: AtomicBool,
     scsi_error: ReportedUpTo,
 }
-
-thread_local! {
-    /// The desks of this core, by remote.
-    static HERE: RefCell<HashMap<u64, Weak<PerCoreUpstream>>> = RefCell::default();
-}
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// One path of one core, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +107,7 @@ impl UpstreamLu {
             operation: longest.unwrap_or_default(),
         };
         Ok(Arc::new(UpstreamLu {
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            here: CoreLocal::new(),
             urls,
             settings,
             context: Arc::new(LuContext::new(upstream, target, lun, found)),
@@ -237,7 +230,7 @@ impl UpstreamLu {
     }
 
     fn here(&self) -> Option<Arc<PerCoreUpstream>> {
-        HERE.with_borrow(|here| here.get(&self.id)?.upgrade())
+        self.here.get()?.upgrade()
     }
 
     /// The paths of this core.
@@ -266,13 +259,9 @@ impl UpstreamLu {
             was_up: AtomicBool::new(false),
             scsi_error: self.deferred.since_now(),
         });
-        HERE.with_borrow_mut(|here| {
-            here.retain(|_, per_core| per_core.strong_count() > 0);
-            here.insert(self.id, Arc::downgrade(&per_core));
-        });
+        let registration = self.here.register(Rc::new(Arc::downgrade(&per_core)));
         lock(&self.all_cores).push(per_core.clone());
-        let watched = (Arc::downgrade(&per_core), Arc::downgrade(&self.all_cores), self.context.clone());
-        lunar_runtime::spawn(attend(watched.0, watched.1, watched.2));
+        lunar_runtime::spawn(attend(registration, Arc::downgrade(&self.all_cores), self.context.clone()));
         Ok(per_core)
     }
 }
@@ -319,10 +308,16 @@ impl PerCoreUpstream {
 }
 
 /// Tells of the health whenever paths of a core change, and when an outage has lasted too long.
-async fn attend(per_core: Weak<PerCoreUpstream>, all_cores: Weak<AllCores>, context: Arc<LuContext>) {
+async fn attend(
+    here: Registration<Weak<PerCoreUpstream>>,
+    all_cores: Weak<AllCores>,
+    context: Arc<LuContext>,
+) {
     loop {
         let (turn, left) = {
-            let (Some(per_core), Some(all_cores)) = (per_core.upgrade(), all_cores.upgrade()) else { return };
+            let (Some(per_core), Some(all_cores)) = (here.value().upgrade(), all_cores.upgrade()) else {
+                return;
+            };
             let turn = per_core.joined.turn();
             update(&all_cores, &context);
             let gone = per_core.joined.outage().map(|since| since.elapsed());
