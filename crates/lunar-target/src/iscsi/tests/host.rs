@@ -301,7 +301,11 @@ impl Host {
     }
 }
 
-/// What the target has seen of the connection is too old to be used after this (`lunar_runtime::Recheck`).
+/// What the target has seen of the connection is too old to be used after this (`lunar_runtime::Recheck`), and the coarse clock
+/// of the kernel has hardly moved on.
 fn grow_old() {
-    std::thread::sleep(std::time::Duration::from_millis(1));
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_micros(150) {
+        std::hint::spin_loop();
+    }
 }
