@@ -1,7 +1,8 @@
 //! A medium that is open while its path leads elsewhere.
 
 use std::fmt;
-use std::fs::Metadata;
+use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -15,11 +16,25 @@ pub enum FileId {
 }
 
 impl FileId {
-    pub(crate) fn of(found: &Metadata) -> FileId {
+    /// What the system has found.
+    pub fn of(found: &Metadata) -> FileId {
         match found.file_type().is_block_device() {
             true => FileId::Device(found.rdev()),
             false => FileId::File(found.dev(), found.ino()),
         }
+    }
+
+    /// What is open.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn of_open(file: &File) -> io::Result<FileId> {
+        Ok(FileId::of(&file.metadata()?))
+    }
+
+    /// The path leads to it.
+    pub fn is_at(&self, path: impl AsRef<Path>) -> bool {
+        fs::metadata(path).is_ok_and(|found| FileId::of(&found) == *self)
     }
 }
 

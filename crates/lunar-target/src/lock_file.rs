@@ -6,11 +6,12 @@
 mod keeper;
 mod mark;
 
+use lunar_block::FileId;
 use mark::Mark;
 use rustix::io::Errno;
-use std::fs::{File, Metadata, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, sleep};
@@ -127,7 +128,7 @@ impl Held {
 
 /// Unlocks a file. Others may have it open too: closing it would not be enough.
 fn release(file: &File, path: &Path, removes: bool) {
-    if removes && is_at(file, path).unwrap_or(false) {
+    if removes && FileId::of_open(file).is_ok_and(|id| id.is_at(path)) {
         // While it is locked, so that nobody removes the file of another.
         _ = std::fs::remove_file(path);
     }
@@ -166,7 +167,7 @@ pub fn try_lock(path: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::Error(e)) => return Err(e),
         Ok(()) => {}
     }
-    Ok(is_at(&file, path)?.then_some(file))
+    Ok(FileId::of_open(&file)?.is_at(path).then_some(file))
 }
 
 /// The locked file, however long another has the lock.
@@ -177,7 +178,7 @@ pub fn wait(path: &Path) -> io::Result<File> {
     loop {
         let file = open(path)?;
         file.lock()?;
-        if is_at(&file, path)? {
+        if FileId::of_open(&file)?.is_at(path) {
             return Ok(file);
         }
     }
@@ -193,16 +194,6 @@ pub fn has_no_locks(e: &io::Error) -> bool {
 pub fn is_held(path: &Path) -> bool {
     let lock = File::open(path).map(|file| file.try_lock_shared());
     matches!(lock, Ok(Err(TryLockError::WouldBlock))) || mark::is_taken(path)
-}
-
-/// The file is at the path.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let (ours, there) = (file.metadata()?, std::fs::metadata(path));
-    Ok(there.is_ok_and(|there| is_same(&ours, &there)))
-}
-
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@
 //! then, neither old nor new, another program has changed it, and the record is put aside.
 
 use super::identity::Identity;
-use super::medium::is_same_file;
-use crate::{MAX_ATOMIC, locked};
+use crate::{FileId, MAX_ATOMIC, locked};
 use lunar_runtime::iscsi::digest::crc32c;
 use rustix::fs::Advice;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -403,8 +402,7 @@ impl Journal {
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
-    let found = file.metadata().and_then(|ours| Ok((ours, std::fs::metadata(path)?)));
-    found.is_ok_and(|(ours, there)| is_same_file(&ours, &there))
+    FileId::of_open(file).is_ok_and(|id| id.is_at(path))
 }
 
 /// Where locks are not offered, the names of paths keep journals apart.

@@ -6,7 +6,7 @@ use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
 use super::users;
 use crate::{FileId, InUse, Kind, OpenError, Spec};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -255,10 +255,6 @@ impl Medium {
     }
 }
 
-pub(super) fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
-    (a.dev(), a.ino()) == (b.dev(), b.ino())
-}
-
 /// Opens it, and tells whether it was made for that.
 fn open(spec: &Spec) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
@@ -433,7 +429,7 @@ impl Fault<'_> {
     fn check_place(&self, file: &File) -> Result<(), OpenError> {
         let is_there = || {
             let (ours, there) = (file.metadata()?, std::fs::metadata(&self.spec.path)?);
-            Ok(is_same_file(&ours, &there))
+            Ok(FileId::of(&ours) == FileId::of(&there))
         };
         match is_there() {
             Ok(true) => Ok(()),

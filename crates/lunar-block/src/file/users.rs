@@ -43,7 +43,7 @@ fn loops() -> impl Iterator<Item = (PathBuf, String)> {
 fn is_over(block: &Path, path: &str, id: &FileId) -> bool {
     match loops::backing(&Path::new("/dev").join(name(block))) {
         Some(backing) => backing.contains(id),
-        None => is_at(id, path),
+        None => id.is_at(path),
     }
 }
 
@@ -67,7 +67,7 @@ fn used_by_loop(block: &Path, write: bool) -> Option<User> {
 fn is_swap(id: &FileId) -> Option<User> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut paths = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped);
-    let path = paths.find(|path| is_at(id, path))?;
+    let path = paths.find(|path| id.is_at(path))?;
     Some(User::of_system("the system, which swaps to it", format!("take it out of use: swapoff {path}")))
 }
 
@@ -208,11 +208,7 @@ fn has_lock(fd: &Path, id: &FileId) -> bool {
     // First what needs no answer of a file system.
     let known = fd.parent().map(|folder| folder.with_file_name("fdinfo").join(name(fd)));
     let known = known.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-    known.lines().any(|line| line.starts_with("lock:")) && is_at(id, fd)
-}
-
-fn is_at(id: &FileId, path: impl AsRef<Path>) -> bool {
-    fs::metadata(path).is_ok_and(|found| FileId::of(&found) == *id)
+    known.lines().any(|line| line.starts_with("lock:")) && id.is_at(fd)
 }
 
 /// Blanks in the names of /proc are octal (proc(5)).

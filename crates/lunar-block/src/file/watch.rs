@@ -1,7 +1,7 @@
 //! What may happen to an open file or device from outside: its path leads elsewhere, or it becomes shorter.
 
 use super::File;
-use super::medium::{Medium, is_same_file};
+use super::medium::Medium;
 use crate::{FileId, Missing};
 use lunar_runtime::Recheck;
 use rustix::fs::{AtFlags, StatxFlags, statx};
@@ -11,7 +11,7 @@ use std::fs::Metadata;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,7 +26,7 @@ impl Medium {
                 Err(e) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
             };
         let there = match (&ours, &there) {
-            (Ok(ours), Ok(there)) if self.is_at(ours, there) => return None,
+            (Ok(ours), Ok(there)) if FileId::of(ours) == FileId::of(there) => return None,
             (_, Ok(there)) => Some(FileId::of(there)),
             (_, Err(e)) if is_unlinked || is_gone(e.kind()) => None,
             (_, Err(_)) => return None,
@@ -34,7 +34,8 @@ impl Medium {
         let served = ours.as_ref().ok().map(FileId::of);
         let is_link = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink());
         let descriptor = self.files.plain.as_raw_fd();
-        let is_ours = |found: &Metadata| ours.as_ref().is_ok_and(|ours| self.is_at(ours, found));
+        let is_ours =
+            |found: &Metadata| ours.as_ref().is_ok_and(|ours| FileId::of(ours) == FileId::of(found));
         let name_now = match self.device || is_unlinked {
             true => None,
             false => std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok(),
@@ -43,14 +44,6 @@ impl Medium {
         let name_now = name_now.filter(|name| std::fs::metadata(name).is_ok_and(|found| is_ours(&found)));
         let (path, is_device) = (self.path.clone(), self.device);
         Some(Missing { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
-    }
-
-    /// Both are one file, or one device, however many nodes that has.
-    pub(super) fn is_at(&self, ours: &Metadata, there: &Metadata) -> bool {
-        match self.device {
-            true => there.file_type().is_block_device() && there.rdev() == ours.rdev(),
-            false => is_same_file(ours, there),
-        }
     }
 
     /// The size of a file as the system knows it without asking anybody: a network file system is not waited for.

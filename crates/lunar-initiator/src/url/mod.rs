@@ -244,7 +244,8 @@ impl Url {
     /// # Errors
     /// [`Kind::Invalid`] when `initiator=` differs from that of the first path.
     pub fn check_beside(&self, first: &Url) -> Result<(), Error> {
-        let named = |url: &Url| url.settings.texts.initiator.as_deref().map(str::to_lowercase);
+        let named =
+            |url: &Url| url.settings.texts.initiator.as_deref().map(|name| name::fold(name).into_owned());
         let (this, other) = (named(self), named(first));
         if this == other {
             return Ok(());

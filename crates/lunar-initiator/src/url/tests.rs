@@ -250,6 +250,9 @@ fn paths_under_different_names_are_refused() {
     let other = path("?initiator=iqn.2026-11.org.example:other");
     assert!(bare.check_beside(&bare).is_ok());
     assert!(one.check_beside(&path("?initiator=IQN.2026-11.org.example:One&commands=3")).is_ok());
+    let [folded, written] =
+        ["strasse", "STRA%C3%9FE"].map(|name| path(&format!("?initiator=iqn.2026-11.org.example:{name}")));
+    assert!(written.check_beside(&folded).is_ok(), "one name in two spellings (RFC 3722)");
     for (this, first) in [(&one, &other), (&one, &bare), (&bare, &one)] {
         let refused = this.check_beside(first).unwrap_err();
         assert!(refused.what.contains("the first one has"), "{refused}");

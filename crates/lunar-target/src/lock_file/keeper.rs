@@ -1,6 +1,7 @@
 //! The thread that looks after the lock files of this process.
 
-use super::{Held, Mark, create_folder, is_same, release, try_lock};
+use super::{Held, Mark, create_folder, release, try_lock};
+use lunar_block::FileId;
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io;
@@ -99,7 +100,7 @@ impl Held {
 fn is_lost(ours: io::Result<Metadata>, there: io::Result<Metadata>) -> bool {
     match (ours, there) {
         (Err(e), _) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
-        (Ok(ours), Ok(there)) => !is_same(&ours, &there),
+        (Ok(ours), Ok(there)) => FileId::of(&ours) != FileId::of(&there),
         (Ok(_), Err(e)) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
     }
 }

@@ -101,7 +101,7 @@ fn a_lock_of_a_file_that_was_removed_does_not_count() {
     drop(first);
     waits.try_lock().expect("its holder is gone");
     let second = try_lock(&folder.lock()).expect("a lock").expect("another file");
-    assert_ne!(second.metadata().expect("open").ino(), waits.metadata().expect("open").ino());
+    assert_ne!(FileId::of_open(&second).expect("open"), FileId::of_open(&waits).expect("open"));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_lock_that_another_took_is_left_to_it() {
     // As from a container with a network of its own, which does not see the mark.
     let other = try_lock(&folder.lock()).expect("a lock").expect("a new file");
     first.0.keep();
-    assert!(is_at(&other, &folder.lock()).expect("there"), "it stays");
+    assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it stays");
     first.remove();
-    assert!(is_at(&other, &folder.lock()).expect("there"), "it is not removed");
+    assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it is not removed");
 }
