@@ -3,8 +3,8 @@
 use clap::Parser;
 use interop::script::{BLOCK, BLOCKS, Link, Script, Target, Turn};
 use interop::{Folder, Pdu, Server, TARGET, op};
-use lunar_bench::faces::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
 use lunar_bench::{Document, Error, Watch};
+use lunar_bench_compat::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};

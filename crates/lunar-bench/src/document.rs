@@ -232,7 +232,7 @@ impl Document {
 const SCHEMES: [&str; 3] = ["iscsi://", "iser://", "srp://"];
 
 /// A word of a command line; what may be a URL with a password is shown as the URL shows itself.
-pub(crate) fn without_secrets(word: &str) -> String {
+pub fn without_secrets(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let Some(scheme) = SCHEMES.into_iter().find(|scheme| lower.contains(scheme)) else { return word.into() };
     let (before, at) = word.split_at(lower.find(scheme).unwrap_or(word.len()));

@@ -46,7 +46,7 @@ impl Host {
 }
 
 /// Cores that this process may use.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

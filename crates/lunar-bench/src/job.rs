@@ -166,7 +166,7 @@ impl Job {
 
     /// The same job again, as round number `round` from 0: other places and other data by chance, and the
     /// same ones each time for the same seed.
-    pub(crate) fn round(&self, round: usize) -> Job {
+    pub fn round(&self, round: usize) -> Job {
         Job { seed: self.seed.wrapping_add(round as u64), ..self.clone() }
     }
 

@@ -1,17 +1,17 @@
 //! Workloads on storage, and what they measure.
 //!
 //! A [`Rig`] has targets open on the cores of this machine; it runs a [`Job`], and what comes of it is an
-//! [`Outcome`]. Faces of tools and whole experiments are jobs, and a [`Document`] is what is kept of them.
+//! [`Outcome`]. A [`Document`] keeps the results. Faces of other tools (`lunar-bench-compat`) and whole experiments
+//! (`lunar-experiments`) are jobs too.
 #![forbid(unsafe_code)]
 
-mod beside;
+pub mod beside;
 pub mod compare;
 mod content;
 mod cpu;
-mod device;
+pub mod device;
 pub mod document;
 mod error;
-pub mod faces;
 mod host;
 pub mod job;
 mod offsets;
@@ -21,7 +21,6 @@ pub mod people;
 pub mod plain;
 mod record;
 pub mod report;
-pub mod reproduce;
 mod rig;
 pub mod rounds;
 mod run;
@@ -30,6 +29,7 @@ mod sample;
 mod scatter;
 mod steps;
 mod terse;
+pub mod testing;
 mod transport;
 mod undo;
 pub mod verify;
@@ -44,5 +44,5 @@ pub use outcome::Outcome;
 pub use rig::{Opening, Rig, Target};
 pub use terse::terse;
 pub use transport::Transport;
-pub use undo::undo_all;
+pub use undo::{Undo, undo_all};
 pub use watch::Watch;

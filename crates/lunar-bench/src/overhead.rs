@@ -16,22 +16,22 @@ const DEPTH: usize = 32;
 const CAPACITY: u64 = 1 << 40;
 
 /// Whether a note of a document is one of these.
-pub(crate) fn is_note(note: &str) -> bool {
+pub fn is_note(note: &str) -> bool {
     note.starts_with(NOTE)
 }
 
 /// The note of a job on targets of this capacity, opened like this.
-pub(crate) fn of_job(job: &Job, opening: Opening, capacity: u64) -> String {
+pub fn of_job(job: &Job, opening: Opening, capacity: u64) -> String {
     told(cost(job, opening, capacity), "the same work on null:")
 }
 
 /// The note of a job that ran on null disks: it was nothing else.
-pub(crate) fn of_itself(outcome: &Outcome) -> String {
+pub fn of_itself(outcome: &Outcome) -> String {
     told(Ok(us(outcome)), "this run, as it is on null:")
 }
 
 /// The note of what has many jobs.
-pub(crate) fn of_many() -> String {
+pub fn of_many() -> String {
     let job = Job { order: Order::Random, depth: DEPTH, ..Job::default() };
     let work = format!("{}, {}", words::of_rw(job.order, job.way), words::of_sizes(&job.sizes));
     let cost = cost(&job, Opening::default(), CAPACITY);

@@ -95,7 +95,7 @@ pub fn count(n: usize, what: &str) -> String {
 }
 
 /// About four digits.
-pub(crate) fn short(figure: f64) -> String {
+pub fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".into(),
         x if x < 0.1 => format!("{figure:.4}"),
@@ -118,7 +118,7 @@ fn tenth(figure: f64) -> String {
 }
 
 /// Nanoseconds in a unit that suits them.
-pub(crate) fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
         ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
@@ -128,7 +128,7 @@ pub(crate) fn time(ns: f64) -> String {
 }
 
 /// Rows of cells below each other: the first to the left, the others to the right.
-pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+pub fn columns(rows: &[Vec<String>]) -> String {
     let many = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..many).map(|at| width(at).unwrap_or(0)).collect();

@@ -171,14 +171,14 @@ impl Rig {
     }
 
     /// Which of the sessions with its target one is, and how many those are.
-    pub(crate) fn at_target(&self, session: usize) -> (usize, usize) {
+    pub fn at_target(&self, session: usize) -> (usize, usize) {
         let is_beside = |place: &&Place| place.target == self.places[session].target;
         let before = self.places[..session].iter().filter(is_beside).count();
         (before, self.places.iter().filter(is_beside).count())
     }
 
     /// All of its targets are disks that do nothing.
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.places.iter().all(|place| place.disk.facts().null)
     }
 
@@ -188,7 +188,7 @@ impl Rig {
     }
 
     /// Bytes of the largest block among its logical units; 1 if there are none.
-    pub(crate) fn block_size(&self) -> u64 {
+    pub fn block_size(&self) -> u64 {
         self.luns.iter().map(|(_, lun)| u64::from(lun.block_size())).max().unwrap_or(1)
     }
 
@@ -211,7 +211,7 @@ impl Rig {
     }
 
     /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
-    pub(crate) fn share(
+    pub fn share(
         &mut self,
         sessions: usize,
         made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,

@@ -15,7 +15,7 @@ fn all_left() -> MutexGuard<'static, BTreeMap<u64, Action>> {
 }
 
 /// Undoes something when it is dropped.
-pub(crate) struct Undo(u64);
+pub struct Undo(u64);
 
 impl Undo {
     /// Makes something that is undone by what comes with it. Nothing is made while all is undone, or after that: it would

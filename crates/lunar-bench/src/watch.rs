@@ -32,7 +32,7 @@ impl Watch {
 
     /// A handle of its own for a part of what this one is about: it ends by itself, and what is done under it counts
     /// here too.
-    pub(crate) fn part(&self) -> Watch {
+    pub fn part(&self) -> Watch {
         Watch(Arc::new(Shared { above: Some(self.clone()), ..Shared::default() }))
     }
 
@@ -49,7 +49,7 @@ impl Watch {
     }
 
     /// The same, and the moment of which it is true where one session runs: none if it has not told anything yet.
-    pub(crate) fn share_then(&self) -> (Option<Instant>, Share) {
+    pub fn share_then(&self) -> (Option<Instant>, Share) {
         // What comes between is in the counts too early, by less than can be measured.
         (*self.0.told.lock().unwrap_or_else(PoisonError::into_inner), self.share())
     }
@@ -70,7 +70,7 @@ impl Watch {
     }
 
     /// When the measured time of the job begins, or began, that was begun last.
-    pub(crate) fn begun(&self) -> Option<Instant> {
+    pub fn begun(&self) -> Option<Instant> {
         *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +78,8 @@ impl Watch {
         *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
-    pub(crate) fn says(&self, what: impl Into<String>) {
+    /// Notes what runs now, for progress reports.
+    pub fn says(&self, what: impl Into<String>) {
         *self.0.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
     }
 

@@ -156,7 +156,7 @@ pub fn fill(text: &str) -> Result<Fill, Error> {
 }
 
 /// 1, 2, 4 or 8 bytes in hexadecimal digits, repeated to eight.
-pub(crate) fn pattern(digits: &str) -> Option<[u8; 8]> {
+pub fn pattern(digits: &str) -> Option<[u8; 8]> {
     let value = u64::from_str_radix(digits, 16).ok()?;
     let len = digits.len() / 2;
     if !matches!(digits.len(), 2 | 4 | 8 | 16) {
@@ -168,7 +168,7 @@ pub(crate) fn pattern(digits: &str) -> Option<[u8; 8]> {
 
 /// Lengths from the smallest to the largest in whole blocks, each as often as any other; where there are very many,
 /// some at equal distances.
-pub(crate) fn lengths(low: u64, high: u64, block: u64) -> Vec<Weighted> {
+pub fn lengths(low: u64, high: u64, block: u64) -> Vec<Weighted> {
     const MOST: u64 = 1024;
     let step = ((high - low) / block).div_ceil(MOST).max(1) * block;
     (low..=high).step_by(step as usize).map(|len| (len as u32, 1)).collect()

@@ -6,7 +6,7 @@ use super::source::code_only;
 use std::collections::BTreeMap;
 
 /// A crate of the product and the crates of the product that it may link, directly or through others.
-const FLOORS: [(&str, &[&str]); 15] = [
+const FLOORS: [(&str, &[&str]); 17] = [
     ("lunar-wire", &[]),
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
@@ -61,6 +61,33 @@ const FLOORS: [(&str, &[&str]); 15] = [
         ],
     ),
     (
+        "lunar-bench-compat",
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-nbd",
+            "lunar-rdma",
+            "lunar-initiator",
+            "lunar-bench",
+        ],
+    ),
+    (
+        "lunar-experiments",
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-nbd",
+            "lunar-rdma",
+            "lunar-initiator",
+            "lunar-bench",
+            "lunar-bench-compat",
+        ],
+    ),
+    (
         "lunar",
         &[
             "lunar-wire",
@@ -77,6 +104,8 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "lunar-host",
             "lunar-server",
             "lunar-bench",
+            "lunar-bench-compat",
+            "lunar-experiments",
         ],
     ),
 ];

@@ -143,7 +143,7 @@ impl Backend for Burst {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faces::testing::{Probe, on_a_core};
+    use crate::testing::{Probe, on_a_core};
 
     fn pattern(len: usize) -> Buf {
         let mut buf = Buf::zeroed(len);

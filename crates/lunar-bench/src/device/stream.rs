@@ -256,7 +256,7 @@ impl Backend for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faces::testing::{Probe, on_a_core};
+    use crate::testing::{Probe, on_a_core};
 
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at / 7) as u8).collect()

@@ -385,7 +385,7 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
 }
 
 /// How targets were opened, as far as it bears on figures, in the words of the command line.
-pub(crate) fn opened(opening: &Opening) -> Vec<(String, String)> {
+pub fn opened(opening: &Opening) -> Vec<(String, String)> {
     let direct = opening.direct.then(|| ("direct".to_owned(), "yes".to_owned()));
     let cores = words::of_cores(&opening.cores).map(|cores| ("cores".to_owned(), cores));
     direct.into_iter().chain(cores).collect()

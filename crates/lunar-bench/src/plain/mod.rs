@@ -96,7 +96,7 @@ pub fn one(rig: &Rig, job: &Job, watch: &Watch) -> Result<Run, Error> {
 }
 
 /// What is kept of a run, labelled by what it does.
-pub(crate) fn told_of(rig: &Rig, job: &Job, outcome: Outcome) -> Run {
+pub fn told_of(rig: &Rig, job: &Job, outcome: Outcome) -> Run {
     let sessions = rig.sessions() / rig.facts().len().max(1);
     let label = title(job, sessions as u32);
     let told = [args::told(job, sessions), args::opened(&rig.opening)].concat();

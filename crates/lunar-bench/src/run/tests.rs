@@ -112,7 +112,7 @@ fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
 
 #[test]
 fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
-    let probe = crate::faces::testing::Probe::new(1 << 20);
+    let probe = crate::testing::Probe::new(1 << 20);
     let mut rig = rig(&["memory:1M"], 1);
     rig.wrap(|_, _| probe.clone());
     let job = Job { way: Way::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };

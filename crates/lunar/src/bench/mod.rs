@@ -6,8 +6,9 @@ use crate::advice;
 use crate::exit::{Exit, Failure};
 use crate::say;
 use clap::{Args, Subcommand};
-use lunar_bench::faces::{self, Stage};
-use lunar_bench::{Document, Watch, compare, overhead, people, plain, reproduce, terse, undo_all};
+use lunar_bench::{Document, Watch, compare, overhead, people, plain, terse, undo_all};
+use lunar_bench_compat::{self as compat, Stage};
+use lunar_experiments as experiments;
 use lunar_server::{Cause, Problem};
 use progress::Progress;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -85,15 +86,15 @@ impl Told {
 #[derive(Debug, Subcommand)]
 enum Face {
     /// Repeat a published experiment, and show its figures beside ours
-    Reproduce(reproduce::Args),
+    Reproduce(experiments::Args),
     /// Compare two results of --json
     Compare(Compared),
-    BlockdevPerftest(faces::blockdev_perftest::Args),
-    Disktest(Box<faces::disktest::Args>),
+    BlockdevPerftest(compat::blockdev_perftest::Args),
+    Disktest(Box<compat::disktest::Args>),
     #[command(name = "sgp_dd")]
-    SgpDd(faces::sgp_dd::Args),
-    Dd(faces::dd::Args),
-    DbMix(faces::db_mix::Args),
+    SgpDd(compat::sgp_dd::Args),
+    Dd(compat::dd::Args),
+    DbMix(compat::db_mix::Args),
 }
 
 // A comparison is not told as measurements are: these options are not in its help, and are refused. They are given to `Told`
@@ -178,7 +179,7 @@ struct Measured {
 fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
     let progress = Progress::start(watch);
     if let Face::Reproduce(seed) = &face {
-        let reproduce::Done { document, text, problem } = reproduce::run(seed, watch)?;
+        let experiments::Done { document, text, problem } = experiments::run(seed, watch)?;
         return Ok(Measured { document, text, printed: Ok(()), problem });
     }
     let mut lines = (!silent).then(|| progress.beside(say::Lines::default()));
@@ -196,11 +197,11 @@ fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
 fn act(face: Face, stage: Stage) -> Result<Document, lunar_bench::Error> {
     match face {
         Face::Reproduce(_) | Face::Compare(_) => unreachable!("it is no tool"),
-        Face::BlockdevPerftest(args) => faces::blockdev_perftest::run(&args, stage),
-        Face::Disktest(args) => faces::disktest::run(&args, stage),
-        Face::SgpDd(args) => faces::sgp_dd::run(&args, stage),
-        Face::Dd(args) => faces::dd::run(&args, stage),
-        Face::DbMix(args) => faces::db_mix::run(&args, stage),
+        Face::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, stage),
+        Face::Disktest(args) => compat::disktest::run(&args, stage),
+        Face::SgpDd(args) => compat::sgp_dd::run(&args, stage),
+        Face::Dd(args) => compat::dd::run(&args, stage),
+        Face::DbMix(args) => compat::db_mix::run(&args, stage),
     }
 }
 

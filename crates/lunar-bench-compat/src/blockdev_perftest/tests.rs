@@ -1,0 +1,181 @@
+use super::*;
+use crate::testing::{Scratch, dropped, is_cached, play, served};
+use clap::Parser;
+use lunar_bench::testing::Probe;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(line: &str) -> Args {
+    let words = std::iter::once("blockdev-perftest").chain(line.split_whitespace());
+    Cli::try_parse_from(words).map(|cli| cli.args).expect("understood")
+}
+
+fn perftest(line: &str) -> Result<(Document, String), Error> {
+    play(|stage| run(&args(line), stage))
+}
+
+fn rows(text: &str) -> Vec<Vec<f64>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#')).skip(2);
+    lines.map(|line| line.split_whitespace().map(|cell| cell.parse().expect("a number")).collect()).collect()
+}
+
+#[test]
+fn every_option_is_understood() {
+    let all = args("-a -f -i 5 -j -m 12 -M 20 -n -r -s 22 --keep-caches disk");
+    assert!(all.buffered && all.force && all.fio && all.no_check && all.read_only && all.keep_caches);
+    assert_eq!((all.iterations, all.min, all.max, all.size), (5, 12, 20, 22));
+    let none = args("disk");
+    assert_eq!((none.iterations, none.min, none.max, none.size), (3, 9, 26, 30));
+    assert_eq!(none.blocks().len(), 18);
+    assert_eq!(args("-f -d -s 30 -m 12 disk").told(), "-f -d -s 30 -m 12");
+    assert_eq!(args("-s 10 disk").blocks(), [1024, 512], "sizes above 2^s are skipped");
+    for wrong in ["-a -d disk", "-r -w disk", "-m 8 disk", "-i 0 disk", ""] {
+        let words = std::iter::once("blockdev-perftest").chain(wrong.split_whitespace());
+        assert!(Cli::try_parse_from(words).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn the_table_has_a_row_for_each_size_and_every_run_is_kept() {
+    let (document, text) = perftest("-i 2 -s 16 -m 12 -M 14 memory:1M").expect("it runs");
+    let rows = rows(&text);
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [16384.0, 8192.0, 4096.0], "{text}");
+    assert!(rows.iter().all(|row| row.len() == 11), "{text}");
+    assert_eq!(document.runs.len(), 3 * 2 * 2);
+    assert_eq!((document.runs[0].label.as_str(), document.runs[0].outcome.write.ios), ("16384 write 1", 4));
+    assert_eq!(
+        (document.runs[3].label.as_str(), document.runs[3].outcome.read.bytes),
+        ("16384 read 2", 65536)
+    );
+    assert_eq!((document.tables[0].rows.len(), document.tables[0].columns.len()), (3, 4));
+    let last = document.tables[0].rows[2].1[2].measured.expect("measured");
+    assert!((last - rows[2][8]).abs() < 0.0006, "{last} {text}");
+}
+
+#[test]
+fn a_direction_that_is_not_wanted_is_zero() {
+    let (document, text) = perftest("-r -s 12 -m 12 null:1M").expect("it runs");
+    let row = &rows(&text)[0];
+    assert!(row[1..7].iter().all(|cell| *cell == 0.0) && row[10] > 0.0, "{text}");
+    assert_eq!(document.runs.len(), 3);
+    let (_, text) = perftest("-w -s 12 -m 12 null:1M").expect("it runs");
+    let row = &rows(&text)[0];
+    assert!(row[7..].iter().all(|cell| *cell == 0.0) && row[4] > 0.0, "{text}");
+}
+
+#[test]
+fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, [0; 1 << 20]).expect("written");
+    for (how, is_there) in [("-a -r", true), ("-d -r", false), ("-a -w -f", true), ("-d -w -f", false)] {
+        if !dropped(&disk) {
+            return;
+        }
+        let line = format!("{how} -i 1 -s 20 -m 18 -M 18 --keep-caches {disk}");
+        let (document, text) = perftest(&line).expect("it runs");
+        assert_eq!((document.ended_early(), rows(&text).len()), (None, 1), "{text}");
+        assert_eq!(is_cached(&disk), is_there, "{how}");
+    }
+}
+
+#[test]
+fn with_j_the_flush_is_inside_the_time() {
+    let probe = Probe::new(1 << 20);
+    probe.flush_in(500);
+    let disk = served(probe.clone());
+    for how in ["-a", "-d"] {
+        let seconds = |more: &str| {
+            let line = format!("-w -f {how} {more} -i 1 -s 16 -m 16 -M 16 {}", disk.url);
+            perftest(&line).expect("it runs").0.runs[0].outcome.elapsed_s
+        };
+        assert!(seconds("") < 0.5 && seconds("-j") >= 0.5, "{how}");
+    }
+    assert!(probe.flushes() >= 4, "outside of it what was written is made stable too");
+}
+
+#[test]
+fn with_j_the_target_leaves_the_page_cache_before_each_run() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, vec![0; 32 << 20]).expect("written");
+    if !dropped(&disk) {
+        return;
+    }
+    let bring = || drop(std::fs::read(&disk).expect("there"));
+    // Only its beginning is read: what lies far behind it stays where it was.
+    let line = format!("-j -a -r -i 1 -s 20 -m 20 -M 20 {disk}");
+    bring();
+    perftest(&format!("{line} --keep-caches")).expect("it runs");
+    assert!(is_cached(&disk));
+    perftest(&line).expect("it runs");
+    assert!(!is_cached(&disk));
+}
+
+#[test]
+fn caches_are_dropped_or_a_warning_tells_once_that_they_are_not() {
+    let scratch = Scratch::folder();
+    let (caches, none) = (scratch.file("drop_caches", 0), scratch.path("none/at/all"));
+    let (document, text) = play(|stage| {
+        let mut paper = Paper::new("caches", stage);
+        drop_all(Path::new(&caches), &mut paper)?;
+        drop_all(Path::new(&none), &mut paper)?;
+        drop_all(Path::new(&none), &mut paper)?;
+        Ok(paper.finish())
+    })
+    .expect("told");
+    assert_eq!(std::fs::read_to_string(&caches).expect("there"), "3");
+    assert_eq!(document.notes.len(), 1);
+    assert!(text.starts_with(&format!("# WARNING: {none} cannot be written (")), "{text}");
+    assert!(text.ends_with("): results will be unreliable\n"), "{text}");
+}
+
+#[test]
+fn each_run_on_a_disk_without_a_kernel_sends_its_commands() {
+    let probe = Probe::new(512 << 10);
+    let disk = served(probe.clone());
+    perftest(&format!("-a -r -i 3 -s 19 -m 12 -M 12 {}", disk.url)).expect("it runs");
+    assert_eq!(probe.reads(), [(0, 512 << 10); 3]);
+}
+
+#[test]
+fn data_is_found_wherever_it_lies_and_f_or_n_overwrite_it() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 4 << 20);
+    let mut bytes = vec![0; 4 << 20];
+    bytes[(2 << 20) + 77] = 1;
+    std::fs::write(&disk, &bytes).expect("written");
+    let line = |how: &str| format!("{how} -a -i 1 -s 22 -m 20 -M 20 --keep-caches {disk}");
+    let error = perftest(&line("")).expect_err("it holds data");
+    assert_eq!(error.kind, Kind::HoldsData);
+    assert!(error.what.contains("byte 2097229") && error.hint.contains("-f"), "{error}");
+    perftest(&line("-r")).expect("reading does no harm");
+    assert_eq!(std::fs::read(&disk).expect("there")[(2 << 20) + 77], 1);
+    perftest(&line("-n")).expect("nobody looks");
+    assert!(std::fs::read(&disk).expect("there").iter().all(|byte| *byte == 0));
+    std::fs::write(&disk, &bytes).expect("written");
+    perftest(&line("-f")).expect("it is wanted");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_hint() {
+    let refused = |line: &str| perftest(line).expect_err("refused");
+    assert!(refused("-t root@host null:1M").hint.contains("drop_caches"));
+    assert!(refused("-s 30 null:1M").what.contains("fewer than 2^30"));
+    assert!(refused("-m 14 -M 12 null:1M").what.contains("no block size"));
+    let error = refused("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0");
+    assert!(matches!(error.kind, Kind::Target(Some(_))), "{error}");
+}
+
+#[test]
+fn whoever_ends_it_keeps_the_rows_until_then() {
+    let (mut out, watch) = (Vec::new(), lunar_bench::Watch::default());
+    watch.end();
+    let stage = Stage { watch: &watch, out: &mut out };
+    let document = run(&args("-s 12 -m 9 null:1M"), stage).expect("it ends");
+    assert_eq!(document.runs.len(), 0);
+}

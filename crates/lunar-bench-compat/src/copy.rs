@@ -1,0 +1,86 @@
+//! From one disk to another, as one operation: what is read is written at once.
+
+use crate::unsupported;
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+
+/// A disk whose reads copy: they read from one and write the same to another.
+pub struct Copy {
+    /// Where it is read.
+    pub from: Arc<dyn Backend>,
+    /// Where it is written.
+    pub to: Arc<dyn Backend>,
+    /// First byte that is read, and the byte that it becomes.
+    pub start: (u64, u64),
+    /// Writes are stable when they are acknowledged.
+    pub stable: bool,
+}
+
+impl Copy {
+    async fn copy(&self, offset: u64, buf: Buf) -> Finished {
+        let (read, buf) = self.from.read(offset, buf).await;
+        if let Err(e) = read {
+            return (Err(io::Error::new(e.kind(), format!("reading: {e}"))), buf);
+        }
+        let (written, buf) = self.to.write(offset - self.start.0 + self.start.1, buf, self.stable).await;
+        (written.map_err(|e| io::Error::new(e.kind(), format!("writing: {e}"))), buf)
+    }
+}
+
+impl Backend for Copy {
+    /// As much as can be read and has room where it is written.
+    fn facts(&self) -> Facts {
+        let (from, to) = (self.from.facts(), self.to.facts());
+        let room = to.capacity.saturating_sub(self.start.1).saturating_add(self.start.0);
+        Facts { capacity: from.capacity.min(room), ..from }
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(self.copy(offset, buf))
+    }
+
+    fn write(&self, _offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move { (Err(io::ErrorKind::Unsupported.into()), buf) })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.to.flush()
+    }
+
+    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+        unsupported()
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+        unsupported()
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.from.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_bench::testing::{Probe, on_a_core};
+
+    #[test]
+    fn bytes_go_where_they_belong_and_errors_say_on_which_side() {
+        let (from, to) = (Probe::new(8192), Probe::new(4096));
+        from.set(&[7; 8192]);
+        let copy = Copy { from: from.clone(), to: to.clone(), start: (1024, 512), stable: false };
+        assert_eq!(copy.facts().capacity, 4096 - 512 + 1024);
+        on_a_core(move || async move {
+            copy.read(2048, Buf::zeroed(1024)).await.0.expect("copied");
+            let why = |end: Finished| end.0.unwrap_err().to_string();
+            assert!(why(copy.read(8192, Buf::zeroed(512)).await).starts_with("reading: "));
+            assert!(why(copy.read(7168, Buf::zeroed(512)).await).starts_with("writing: "));
+        });
+        let mut expected = vec![0; 4096];
+        expected[1536..2560].fill(7);
+        assert!(to.bytes() == expected);
+    }
+}

@@ -1,0 +1,146 @@
+//! The files of a data base as one disk: most operations fall into a window of each file, and every so many writes
+//! are followed by a flush of their file.
+
+use crate::unsupported;
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A file: a stretch of a disk.
+pub struct Part {
+    /// Where it is.
+    pub disk: Arc<dyn Backend>,
+    /// First byte.
+    pub start: u64,
+    /// Writes since the beginning.
+    pub writes: AtomicU64,
+}
+
+/// How operations fall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Habit {
+    /// Bytes of a file.
+    pub size: u64,
+    /// Bytes of its window, which lies at its beginning.
+    pub window: u64,
+    /// Operations of a hundred that fall anywhere in the file.
+    pub outside: u64,
+    /// Writes after which their file is flushed; 0: never.
+    pub fsync_every: u64,
+    /// Places begin at multiples of this.
+    pub granule: u64,
+}
+
+/// All files, one behind the other.
+pub struct Base {
+    parts: Vec<Part>,
+    habit: Habit,
+    /// Operations so far: the lot of each is drawn from its number.
+    count: AtomicU64,
+}
+
+impl Base {
+    /// Of these files.
+    pub fn new(parts: Vec<Part>, habit: Habit) -> Base {
+        Base { parts, habit, count: AtomicU64::new(0) }
+    }
+
+    /// The file in which an operation falls, and the byte of its disk.
+    fn place(&self, offset: u64, len: u64) -> (&Part, u64) {
+        let Habit { size, window, outside, granule, .. } = self.habit;
+        let part = &self.parts[(offset / size) as usize];
+        let within = offset % size;
+        let n = self.count.fetch_add(1, Ordering::Relaxed);
+        // A walk through 0..100 in steps that share no factor with it: exact in every hundred, and no pattern
+        // of places, which are drawn at random.
+        let is_outside = n.wrapping_mul(37) % 100 < outside;
+        let room = if is_outside { size } else { window };
+        let places = room.saturating_sub(len) / granule + 1;
+        (part, part.start + within / granule % places * granule)
+    }
+
+    async fn written(&self, part: &Part) -> io::Result<()> {
+        let n = part.writes.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.habit.fsync_every {
+            0 => Ok(()),
+            every if n.is_multiple_of(every) => part.disk.flush().await,
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Backend for Base {
+    fn facts(&self) -> Facts {
+        let facts = self.parts[0].disk.facts();
+        Facts { capacity: self.habit.size * self.parts.len() as u64, ..facts }
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        let (part, at) = self.place(offset, buf.len() as u64);
+        part.disk.read(at, buf)
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let (part, at) = self.place(offset, buf.len() as u64);
+            let (result, buf) = part.disk.write(at, buf, stable).await;
+            if result.is_err() {
+                return (result, buf);
+            }
+            (self.written(part).await, buf)
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            for part in &self.parts {
+                part.disk.flush().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+        unsupported()
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+        unsupported()
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.parts[0].disk.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_bench::testing::{Probe, on_a_core};
+
+    #[test]
+    fn operations_fall_into_windows_and_writes_are_flushed() {
+        let probe = Probe::new(1 << 20);
+        let part = |start| Part { disk: probe.clone(), start, writes: AtomicU64::new(0) };
+        let habit = Habit { size: 500_000, window: 65536, outside: 10, fsync_every: 10, granule: 512 };
+        let base = Base::new(vec![part(0), part(500_224)], habit);
+        assert_eq!(base.facts().capacity, 1_000_000);
+        on_a_core(move || async move {
+            for n in 0..200u64 {
+                let offset = n * 4999 / 512 * 512;
+                base.write(offset, Buf::zeroed(4096), false).await.0.expect("written");
+            }
+        });
+        let writes = probe.writes();
+        let within =
+            |(at, len): &(u64, usize)| (if *at < 500_000 { *at } else { at - 500_224 }) + *len as u64;
+        assert!(writes.iter().all(|write| within(write) <= 500_000), "{writes:?}");
+        assert!(writes.iter().any(|write| write.0 >= 500_224));
+        let outside = writes.iter().filter(|write| within(write) > 65536).count();
+        assert!((10..=20).contains(&outside), "{outside} of 20 that may fall anywhere");
+        // Each tenth of each file.
+        assert!((19..=20).contains(&probe.flushes()), "{}", probe.flushes());
+    }
+}

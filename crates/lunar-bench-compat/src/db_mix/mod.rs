@@ -1,0 +1,375 @@
+//! db-mix: what a data base does to its disk, after io_trash of the seed of 2009.
+
+mod base;
+
+use super::paper::{self, Paper};
+use super::{Stage, clock, refused};
+use base::{Base, Habit, Part};
+use lunar_bench::Undo;
+use lunar_bench::job::{Fill, Job, Order, Way};
+use lunar_bench::words::lengths;
+use lunar_bench::{Document, Error, Kind, Opening, Outcome, Rig, Target};
+use lunar_block::Backend;
+use lunar_proto::size;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use std::{fs, iter};
+
+const SECTOR: u64 = 512;
+
+/// What the help says besides the options.
+const ABOUT: &str = "\
+Threads read and write at random places of some files, mostly in a window at the beginning of each; the measure is the time \
+until all operations are done. The source of io_trash is lost, so this is no copy of it, and the thirteen arguments of the \
+seed are an interpretation. In its order, with its values:
+
+  2          threads               2 at once
+  2          files
+  ./         where                 a folder, or targets
+  500000000  size of a file        bytes
+  50000000   window of a file      bytes, at its beginning
+  10         outside               operations of a hundred that fall anywhere in the file
+  4096 4096  smallest and largest operation
+  300000     operations            of all threads together
+  10 90      writes and reads      of a hundred
+  0          think                 ms between two operations of a thread
+  10         fsync                 after so many writes to a file
+
+Without options these are the defaults. In a folder the files are written first, which is told apart, and removed at the end; \
+they go through the page cache of this host unless --direct. On targets, each file is a stretch of one. The time of a flush \
+counts for the write before it.";
+
+/// `lunar bench db-mix`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(about = "Mostly random access as by a data base; the time until all is done (io_trash)", after_long_help = ABOUT)]
+pub struct Args {
+    /// Threads, each with one operation at a time
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Files
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub files: u32,
+    /// Bytes of a file
+    #[arg(long, value_name = "SIZE", default_value = "500MB")]
+    pub size: String,
+    /// Bytes at the beginning of a file where most operations fall
+    #[arg(long, value_name = "SIZE", default_value = "50MB")]
+    pub window: String,
+    /// Operations of a hundred that fall anywhere in the file
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub outside: u8,
+    /// The smallest operation
+    #[arg(long, value_name = "SIZE", default_value = "4096")]
+    pub io_min: String,
+    /// The largest operation
+    #[arg(long, value_name = "SIZE", default_value = "4096")]
+    pub io_max: String,
+    /// Operations, all threads together
+    #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub operations: u64,
+    /// Reads of a hundred operations
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// Milliseconds between two operations of a thread
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub think: u32,
+    /// Writes to a file after which it is flushed; 0: never
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub fsync_every: u64,
+    /// Where chance begins
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Past the page cache of this host
+    #[arg(long)]
+    pub direct: bool,
+    /// Leave the files in the folder
+    #[arg(long)]
+    pub keep: bool,
+    /// Overwrite what the targets, or files of the same name, hold
+    #[arg(long)]
+    pub destroy: bool,
+    /// A folder, or targets; or the thirteen arguments of io_trash
+    #[arg(required = true, value_name = "FOLDER|TARGET|NUMBER")]
+    pub places: Vec<String>,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+struct Settings {
+    threads: u32,
+    files: u64,
+    io: (u64, u64),
+    operations: u64,
+    read_percent: u8,
+    think_ms: u64,
+    habit: Habit,
+    places: Vec<String>,
+}
+
+impl Settings {
+    fn of(args: &Args) -> Result<Settings, Error> {
+        let size = |name: &str, text: &str| {
+            size::parse(text).map_err(|e| refused(format!("{name}: {}", e.what), e.hint))
+        };
+        let io = (size("--io-min", &args.io_min)?, size("--io-max", &args.io_max)?);
+        let settings = match io_trash(&args.places) {
+            Some(settings) => settings?,
+            None => Settings {
+                threads: args.threads,
+                files: args.files.into(),
+                io,
+                operations: args.operations,
+                read_percent: args.read_percent,
+                think_ms: args.think.into(),
+                habit: Habit {
+                    size: size("--size", &args.size)?,
+                    window: size("--window", &args.window)?,
+                    outside: args.outside.into(),
+                    fsync_every: args.fsync_every,
+                    granule: SECTOR,
+                },
+                places: args.places.clone(),
+            },
+        };
+        settings.checked()
+    }
+
+    fn checked(mut self) -> Result<Settings, Error> {
+        let (low, high) = self.io;
+        let Habit { size, window, .. } = self.habit;
+        if !low.is_multiple_of(SECTOR)
+            || !high.is_multiple_of(SECTOR)
+            || low == 0
+            || low > high
+            || high > 1 << 30
+        {
+            let what = format!("operations of {low} to {high} bytes make no sense");
+            return Err(refused(what, "use multiples of 512, the smaller one first, up to 1G"));
+        }
+        if high > window || window > size {
+            let what =
+                format!("{high} bytes, a window of {window} and a file of {size} do not fit into each other");
+            return Err(refused(what, "an operation fits into the window, and the window into the file"));
+        }
+        if size.checked_mul(self.files).is_none_or(|sum| sum > i64::MAX as u64) {
+            return Err(refused("so many files are too large", "use fewer, or smaller ones"));
+        }
+        // Places at whole operations, if they are all alike; a file ends with a whole one.
+        self.habit.granule = if low == high { low } else { SECTOR };
+        self.habit.size = size / self.habit.granule * self.habit.granule;
+        Ok(self)
+    }
+
+    fn job(&self, seed: u64) -> Job {
+        Job {
+            order: Order::Random,
+            way: Way::Mix(self.read_percent),
+            commands: Some(self.operations),
+            time: None,
+            think: Duration::from_millis(self.think_ms),
+            sizes: lengths(self.io.0, self.io.1, SECTOR),
+            seed,
+            ..Job::default()
+        }
+    }
+
+    fn words(&self) -> Vec<(&'static str, String)> {
+        let Habit { size, window, outside, fsync_every, .. } = self.habit;
+        let mut words = vec![("tool", "db-mix".to_owned())];
+        let numbers = [
+            ("threads", self.threads.into()),
+            ("files", self.files),
+            ("size", size),
+            ("window", window),
+            ("outside", outside),
+            ("io-min", self.io.0),
+            ("io-max", self.io.1),
+            ("operations", self.operations),
+            ("read-percent", self.read_percent.into()),
+            ("think", self.think_ms),
+            ("fsync-every", fsync_every),
+        ];
+        words.extend(numbers.map(|(name, n): (_, u64)| (name, n.to_string())));
+        words
+    }
+}
+
+/// The thirteen arguments of the seed, if that is what they are: all are numbers but the third.
+fn io_trash(places: &[String]) -> Option<Result<Settings, Error>> {
+    if places.len() != 13 {
+        return None;
+    }
+    let numbers: Option<Vec<u64>> =
+        places.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, text)| text.parse().ok()).collect();
+    let numbers = numbers?;
+    let [threads, files, size, window, outside, low, high, operations, writes, reads, think_ms, fsync_every] =
+        numbers[..]
+    else {
+        return None;
+    };
+    let within = |n: u64, bounds: std::ops::RangeInclusive<u64>| bounds.contains(&n);
+    if writes.checked_add(reads) != Some(100) || !within(outside, 0..=100) {
+        let hint = "the 10th and 11th are percentages of writes and reads, the 6th one of places";
+        return Some(Err(refused(
+            format!("{writes} and {reads} are not 100, or {outside} is above it"),
+            hint,
+        )));
+    }
+    if !within(threads, 1..=1024)
+        || !within(files, 1..=1024)
+        || !within(operations, 1..=u64::MAX)
+        || !within(think_ms, 0..=u32::MAX.into())
+    {
+        return Some(Err(refused(
+            "a number is out of bounds",
+            "1 to 1024 threads and files, at least 1 operation",
+        )));
+    }
+    Some(Ok(Settings {
+        threads: threads as u32,
+        files,
+        io: (low, high),
+        operations,
+        read_percent: reads as u8,
+        think_ms,
+        habit: Habit { size, window, outside, fsync_every, granule: SECTOR },
+        places: vec![places[2].clone()],
+    }))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When a place cannot be used, is too small or holds data, or an option makes no sense.
+pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
+    let settings = Settings::of(args)?;
+    let mut paper = Paper::new(paper::title("db-mix on", &settings.places), stage);
+    match &settings.places[..] {
+        [folder] if Path::new(folder).is_dir() => in_folder(args, &settings, Path::new(folder), &mut paper)?,
+        places => on_targets(args, &settings, places, &mut paper)?,
+    }
+    Ok(paper.finish())
+}
+
+fn opening(args: &Args, settings: &Settings, create: Option<u64>) -> Opening {
+    Opening {
+        direct: args.direct,
+        write: settings.read_percent < 100 || create.is_some(),
+        destroy: args.destroy,
+        create,
+        ..Opening::default()
+    }
+}
+
+fn in_folder(args: &Args, settings: &Settings, folder: &Path, paper: &mut Paper) -> Result<(), Error> {
+    let paths: Vec<PathBuf> = (0..settings.files).map(|n| folder.join(format!("lunar-db-mix-{n}"))).collect();
+    let ours: Vec<PathBuf> = paths.iter().filter(|path| !path.exists()).cloned().collect();
+    let made = removed_at_the_end(if args.keep { Vec::new() } else { ours })?;
+    let targets: Vec<Target> = paths.into_iter().map(Target::Path).collect();
+    let mut rig = Rig::open(&targets, &opening(args, settings, Some(settings.habit.size)))?;
+    let result = fill(settings, &rig, paper).and_then(|is_whole| match is_whole {
+        true => measure(args, settings, &mut rig, paper),
+        false => Ok(()),
+    });
+    rig.close();
+    drop(made);
+    result
+}
+
+/// Files that are to be made for a run alone.
+fn removed_at_the_end(files: Vec<PathBuf>) -> Result<Undo, Error> {
+    // Somebody else may have removed one.
+    let remove = move || files.iter().for_each(|file| _ = fs::remove_file(file));
+    Undo::made(|| Ok(((), remove))).map(|((), undo)| undo)
+}
+
+/// Writes the files, so that what is read is there. False if that was ended early.
+fn fill(settings: &Settings, rig: &Rig, paper: &mut Paper) -> Result<bool, Error> {
+    // Each session has a file and begins somewhere in it: pieces that divide it reach every byte once.
+    let size = settings.habit.size;
+    let piece = 1u32 << size.trailing_zeros().min(20);
+    let job = Job {
+        way: Way::Write,
+        sizes: vec![(piece, 1)],
+        depth: 4,
+        time: None,
+        amount: Some(size.saturating_mul(settings.files)),
+        span: Some(size),
+        fill: Fill::Random,
+        flush: true,
+        ..Job::default()
+    };
+    let outcome = rig.run(&job, &paper.watch)?;
+    let (seconds, why) = (outcome.elapsed_s, outcome.ended_early.clone());
+    paper.line(format!("{} files of {size} bytes written in {}", settings.files, clock::span(seconds)))?;
+    paper.keep(paper::run("files written".into(), &settings.words(), rig.facts(), outcome));
+    if let Some(why) = &why {
+        paper.remark(format!("it ended early: {why}"))?;
+    }
+    Ok(why.is_none() && !paper.watch.is_ended())
+}
+
+fn on_targets(args: &Args, settings: &Settings, places: &[String], paper: &mut Paper) -> Result<(), Error> {
+    let targets = places.iter().map(|text| Target::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut rig = Rig::open(&targets, &opening(args, settings, None))?;
+    let of_each = settings.files.div_ceil(targets.len() as u64);
+    let result = match rig.capacity() / of_each < settings.habit.size {
+        true => {
+            let what = format!(
+                "{of_each} files of {} bytes do not fit into {} bytes",
+                settings.habit.size,
+                rig.capacity()
+            );
+            Err(Error::new(Kind::Invalid, what, "use a smaller --size, or fewer --files"))
+        }
+        false => measure(args, settings, &mut rig, paper),
+    };
+    rig.close();
+    result
+}
+
+fn measure(args: &Args, settings: &Settings, rig: &mut Rig, paper: &mut Paper) -> Result<(), Error> {
+    let facts = rig.facts();
+    rig.share(settings.threads as usize, |disks| Arc::new(base_of(settings, &disks)));
+    let outcome = rig.run(&settings.job(args.seed), &paper.watch)?;
+    for line in lines(&outcome) {
+        paper.line(line)?;
+    }
+    if let Some(why) = &outcome.ended_early {
+        paper.remark(format!("it ended early: {why}"))?;
+    }
+    paper.keep(paper::run("operations".into(), &settings.words(), facts, outcome));
+    Ok(())
+}
+
+/// Files take turns over the disks; those of one disk lie one behind the other.
+fn base_of(settings: &Settings, disks: &[Arc<dyn Backend>]) -> Base {
+    let part = |(n, disk): (u64, &Arc<dyn Backend>)| Part {
+        disk: disk.clone(),
+        start: n / disks.len() as u64 * settings.habit.size,
+        writes: AtomicU64::new(0),
+    };
+    let turns = (0..settings.files).zip(disks.iter().cycle());
+    Base::new(turns.map(part).collect(), settings.habit)
+}
+
+fn lines(outcome: &Outcome) -> Vec<String> {
+    let direction = |name: &str, totals: &lunar_bench::outcome::Totals| {
+        let rate = totals.rate(outcome.elapsed_s);
+        format!(
+            "{name}: {} operations, {:.1}/s, {:.2} MB/s ({:.2} MiB/s)",
+            totals.ios,
+            totals.iops(outcome.elapsed_s),
+            rate / 1e6,
+            rate / (1u64 << 20) as f64
+        )
+    };
+    iter::once(format!("total execution time {}", clock::span(outcome.elapsed_s)))
+        .chain([direction("reads", &outcome.read), direction("writes", &outcome.write)])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

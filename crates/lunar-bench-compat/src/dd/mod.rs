@@ -1,0 +1,333 @@
+//! dd: from here to there, block after block; the seeds' lists of block sizes, and two at once.
+
+mod human;
+
+use super::operands::{self, Operands};
+use super::paper::{self, Paper};
+use super::route::{End, Plan, Route};
+use super::{Stage, one_core, refused};
+use lunar_bench::device::{Before, flush, like_a_block_device};
+use lunar_bench::document::{Run, without_secrets};
+use lunar_bench::job::{Fill, Job, Way};
+use lunar_bench::{Document, Error, Outcome, Watch};
+use std::path::Path;
+use std::thread;
+
+const KEYS: [&str; 10] = ["if", "of", "bs", "count", "skip", "seek", "iflag", "oflag", "conv", "status"];
+const IFLAGS: [&str; 2] = ["direct", "fullblock"];
+const OFLAGS: [&str; 3] = ["direct", "dsync", "sync"];
+const CONV: [&str; 3] = ["fsync", "fdatasync", "notrunc"];
+
+/// What the help says besides the options.
+const ABOUT: &str = "\
+Operands, as of dd:
+  if= of=        a target, or /dev/zero to read from, /dev/null to write to; both a target: a copy.
+                 Several if= (or of=) run at once, with the aggregate below: two simultaneous reads
+  bs=512         bytes of a block; a list such as 64k,128k,256k does all of it once for each
+  count=N        blocks; otherwise, or where the input ends before, as many as there are
+  skip=N seek=N  blocks to pass over in the input and the output; behind the end of a file nothing is copied, and the
+                 status is 0; behind that of a disk it is an error
+  iflag=direct oflag=direct   past the page cache
+  oflag=dsync    each write is stable when it is over
+  conv=fsync     what was written is made stable at the end, inside the time (fdatasync: the same)
+  conv=notrunc   always: nothing is ever cut off
+  status=none|noxfer   no lines at all | without the last one
+
+k is 1024, kB is 1000. MB/s in the lines is 10^6 bytes a second, as coreutils has it; the times of dd end before what it \
+wrote is stable, unless conv=fsync. The page cache is that of this host for files and block devices; before iscsi:// and \
+NBD there is none, and without direct what one does to a stream is done instead: requests of 512 KiB, four in flight.";
+
+/// `lunar bench dd`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(about = "Copies block after block, with dd's operands and lines", after_long_help = ABOUT)]
+pub struct Args {
+    /// Overwrite what the output holds
+    #[arg(long)]
+    pub destroy: bool,
+    /// key=value, as of dd: if= of= bs= count= skip= seek= iflag= oflag= conv= status=
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub operands: Vec<String>,
+}
+
+/// What the operands say.
+struct Settings {
+    given: Operands,
+    sizes: Vec<u64>,
+    direct: [bool; 2],
+    stable: bool,
+    flush: bool,
+    /// Lines: records, and the one with the rate.
+    status: (bool, bool),
+    destroy: bool,
+}
+
+impl Settings {
+    fn read(args: &Args) -> Result<Settings, Error> {
+        let given = Operands::parse("dd", &args.operands, &KEYS)?;
+        let list = given.text("bs").unwrap_or("512").split(',');
+        let sizes = list.map(|text| operands::read("bs", text)).collect::<Result<Vec<_>, _>>()?;
+        if sizes.iter().any(|bs| !(1..=1 << 30).contains(bs)) {
+            return Err(refused("a block size is out of bounds", "bs may be 1 to 1G"));
+        }
+        let (input, output) = (given.flags("iflag", &IFLAGS)?, given.flags("oflag", &OFLAGS)?);
+        let conv = given.flags("conv", &CONV)?;
+        let status = match given.text("status") {
+            None | Some("progress") => (true, true),
+            Some("noxfer") => (true, false),
+            Some("none") => (false, false),
+            Some(_) => {
+                return Err(refused("there is no such status", "status may be none, noxfer or progress"));
+            }
+        };
+        let direct = [input.contains(&"direct"), output.contains(&"direct")];
+        let stable = output.contains(&"dsync") || output.contains(&"sync");
+        let flush = conv.contains(&"fsync") || conv.contains(&"fdatasync");
+        Ok(Settings { sizes, direct, stable, flush, status, destroy: args.destroy, given })
+    }
+
+    /// Inputs and outputs that run at once: one of the two may be there several times.
+    fn pairs(&self) -> Result<Vec<(&str, &str)>, Error> {
+        let (inputs, outputs): (Vec<_>, Vec<_>) =
+            (self.given.all("if").collect(), self.given.all("of").collect());
+        match (&inputs[..], &outputs[..]) {
+            ([], _) | (_, []) => Err(refused(
+                "if= and of= must both be named: there is no standard input or output",
+                "use /dev/zero to read from, /dev/null to write to",
+            )),
+            ([input], outputs) => Ok(outputs.iter().map(|output| (*input, *output)).collect()),
+            (inputs, [output]) => Ok(inputs.iter().map(|input| (*input, *output)).collect()),
+            (inputs, outputs) if inputs.len() == outputs.len() => {
+                Ok(inputs.iter().copied().zip(outputs.iter().copied()).collect())
+            }
+            _ => Err(refused("there are not as many if= as of=", "name one of them once, or both as often")),
+        }
+    }
+
+    fn plan(&self, (input, output): (&str, &str), bs: u64, index: usize) -> Result<Plan, Error> {
+        let bytes = |key: &str| -> Result<Option<u64>, Error> {
+            let many = || refused(format!("{key} is too large"), "use a smaller one");
+            self.given.number(key)?.map(|blocks| blocks.checked_mul(bs).ok_or_else(many)).transpose()
+        };
+        Ok(Plan {
+            input: End::named("if", Some(input), bytes("skip")?.unwrap_or(0), self.direct[0])?,
+            output: End::named("of", Some(output), bytes("seek")?.unwrap_or(0), self.direct[1])?,
+            bytes: bytes("count")?,
+            until_end: true,
+            stable: self.stable,
+            destroy: self.destroy,
+            cores: one_core(index)?,
+        })
+    }
+
+    fn open(&self, plan: &Plan) -> Result<Route, Error> {
+        let cutting = if plan.is_copy() { Before::Cutting } else { Before::CuttingZeros };
+        Route::open(plan, &|rig, target, is_output| {
+            let before = if self.direct[usize::from(is_output)] { cutting } else { Before::PageCache };
+            like_a_block_device(rig, target, before);
+            Ok(())
+        })
+    }
+
+    /// The operands, for the document: without secrets.
+    fn words(&self, (input, output): &(String, String), bs: u64) -> Vec<(&str, String)> {
+        let others = self.given.words().into_iter().filter(|(key, _)| !["if", "of", "bs"].contains(key));
+        let ends = [("if", without_secrets(input)), ("of", without_secrets(output)), ("bs", bs.to_string())];
+        [("tool", "dd".to_owned())].into_iter().chain(ends).chain(others).collect()
+    }
+
+    fn job(&self, route: &Route, bs: u64) -> Job {
+        Job {
+            way: route.way,
+            sizes: vec![(bs.min(route.bytes) as u32, 1)],
+            time: None,
+            amount: Some(route.bytes),
+            offset: route.offset,
+            span: Some(route.bytes),
+            fill: Fill::Zeros,
+            stable: self.stable,
+            flush: self.flush,
+            ..Job::default()
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When an end cannot be opened or holds data, or an operand makes no sense here.
+pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
+    let mut settings = Settings::read(args)?;
+    let pairs: Vec<(String, String)> =
+        settings.pairs()?.into_iter().map(|(input, output)| (input.to_owned(), output.to_owned())).collect();
+    let mut paper = Paper::new(paper::title("dd", &args.operands), stage);
+    for bs in settings.sizes.clone() {
+        let done = one_size(&settings, &pairs, bs, &mut paper);
+        match done {
+            // What was measured with other sizes stands.
+            Err(e) if !paper.document.runs.is_empty() => not_begun(&settings, &pairs[0], bs, e, &mut paper)?,
+            done => done?,
+        }
+        if paper.watch.is_ended() || paper.document.ended_early().is_some() {
+            break;
+        }
+        // Zeros of the last size are no data, but a copy is: it was looked for before the first.
+        settings.destroy = true;
+    }
+    Ok(paper.finish())
+}
+
+/// Why there is nothing of a size, after others: a run that ended before it began.
+fn not_begun(
+    settings: &Settings,
+    pair: &(String, String),
+    bs: u64,
+    error: Error,
+    paper: &mut Paper,
+) -> Result<(), Error> {
+    paper.remark(format!("bs={}: it ended early: {}", shorten(bs), error.what))?;
+    let outcome = Outcome { ended_early: Some(error.what), ..Outcome::default() };
+    let words = settings.words(pair, bs);
+    paper.keep(paper::run(format!("bs={}", shorten(bs)), &words, Vec::new(), outcome));
+    Ok(())
+}
+
+/// All pairs at once, with one block size.
+fn one_size(
+    settings: &Settings,
+    pairs: &[(String, String)],
+    bs: u64,
+    paper: &mut Paper,
+) -> Result<(), Error> {
+    let opened = |(index, (input, output)): (usize, &(String, String))| {
+        settings.open(&settings.plan((input, output), bs, index)?)
+    };
+    // The second one must not be refused when the first is already writing.
+    let routes = pairs.iter().enumerate().map(opened).collect::<Result<Vec<_>, _>>()?;
+    let result = check_skips(pairs, &routes).and_then(|()| measure(settings, pairs, &routes, bs, paper));
+    routes.into_iter().for_each(Route::close);
+    result
+}
+
+/// As dd has it: who passes over more than a file has copies nothing, and is told; more than a disk has is an error.
+fn check_skips(pairs: &[(String, String)], routes: &[Route]) -> Result<(), Error> {
+    let is_beyond =
+        |(pair, route): &(&(String, String), &Route)| route.past_end > 0 && !Path::new(&pair.0).is_file();
+    match pairs.iter().zip(routes).find(is_beyond) {
+        None => Ok(()),
+        Some((pair, route)) => Err(refused(
+            format!(
+                "{}: cannot skip: it ends {} bytes before that",
+                without_secrets(&pair.0),
+                route.past_end
+            ),
+            "use a smaller skip=",
+        )),
+    }
+}
+
+fn measure(
+    settings: &Settings,
+    pairs: &[(String, String)],
+    routes: &[Route],
+    bs: u64,
+    paper: &mut Paper,
+) -> Result<(), Error> {
+    let is_list = settings.sizes.len() > 1 || pairs.len() > 1;
+    let outcomes = at_once(settings, routes, bs, &paper.watch)?;
+    for ((pair, route), outcome) in pairs.iter().zip(routes).zip(&outcomes) {
+        if is_list && settings.status.0 {
+            let ends = [format!("if={}", pair.0), format!("of={}", pair.1), format!("bs={}", shorten(bs))];
+            paper.line(paper::title("+ dd", &ends))?;
+        }
+        if route.past_end > 0 {
+            paper.remark(format!("{}: cannot skip to specified offset", pair.0))?;
+        }
+        if let Some(why) = &outcome.ended_early {
+            paper.remark(format!("it ended early: {why}"))?;
+        }
+        for line in lines(outcome, bs, settings.status) {
+            paper.line(line)?;
+        }
+        paper.keep(kept(settings, route, pair, bs, outcome));
+    }
+    if pairs.len() > 1 && settings.status.1 {
+        paper.line(aggregate(&outcomes))?;
+    }
+    Ok(())
+}
+
+fn at_once(settings: &Settings, routes: &[Route], bs: u64, watch: &Watch) -> Result<Vec<Outcome>, Error> {
+    thread::scope(|scope| {
+        let start = |route| scope.spawn(move || one(settings, route, bs, watch));
+        let running: Vec<_> = routes.iter().map(start).collect();
+        let died = || refused("a run died", "this is a fault of Lunar: report it");
+        running.into_iter().map(|run| run.join().map_err(|_| died())?).collect()
+    })
+}
+
+fn one(settings: &Settings, route: &Route, bs: u64, watch: &Watch) -> Result<Outcome, Error> {
+    let no_room =
+        (route.cut > 0).then(|| format!("no space left: {} bytes of the input do not fit", route.cut));
+    if route.bytes == 0 {
+        return Ok(Outcome { ended_early: no_room, ..Outcome::default() });
+    }
+    let mut outcome = route.rig.run(&settings.job(route, bs), watch)?;
+    // What is still on its way has to arrive, as it does with dd: after its time.
+    if !settings.flush && outcome.ended_early.is_none() {
+        outcome.ended_early = flush(&route.rig).err();
+    }
+    outcome.ended_early = outcome.ended_early.or(no_room);
+    Ok(outcome)
+}
+
+fn kept(settings: &Settings, route: &Route, pair: &(String, String), bs: u64, outcome: &Outcome) -> Run {
+    let name = match (route.way, pair.1.as_str()) {
+        (Way::Write, _) => "write",
+        (_, "/dev/null" | ".") => "read",
+        _ => "copy",
+    };
+    let label = format!("{name} bs={}", shorten(bs));
+    paper::run(label, &settings.words(pair, bs), route.facts(), outcome.clone())
+}
+
+/// `64k` instead of 65536.
+fn shorten(bs: u64) -> String {
+    if bs.is_multiple_of(1024) { format!("{}k", bs / 1024) } else { bs.to_string() }
+}
+
+/// What dd of coreutils 9.1 says at its end.
+fn lines(outcome: &Outcome, bs: u64, (records, rate): (bool, bool)) -> Vec<String> {
+    let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
+    let (full, rest) = (moved / bs, u8::from(!moved.is_multiple_of(bs)));
+    let mut lines = Vec::new();
+    if records {
+        lines.extend(["in", "out"].map(|way| format!("{full}+{rest} records {way}")));
+    }
+    if rate {
+        lines.push(format!(
+            "{} copied, {} s, {}",
+            human::bytes(moved),
+            human::seconds(seconds),
+            human::rate(outcome.rate())
+        ));
+    }
+    lines
+}
+
+/// The sum of the rates, as the seed of 2002 adds them, and all bytes by the longest time.
+fn aggregate(outcomes: &[Outcome]) -> String {
+    let sum: f64 = outcomes.iter().map(Outcome::rate).sum();
+    let moved: u64 = outcomes.iter().map(Outcome::bytes).sum();
+    let longest = outcomes.iter().map(|outcome| outcome.elapsed_s).fold(0.0, f64::max);
+    let whole = if longest > 0.0 { moved as f64 / longest } else { 0.0 };
+    format!(
+        "aggregate: {} copied, {} s, {}; sum of the rates {}",
+        human::bytes(moved),
+        human::seconds(longest),
+        human::rate(whole),
+        human::rate(sum)
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+use super::*;
+use crate::testing::{Scratch, dropped, is_cached, play, served, without_figures};
+use clap::Parser;
+use interop::tool::{Tool, have};
+use lunar_bench::Kind;
+use lunar_bench::outcome::Totals;
+use lunar_bench::testing::Probe;
+use std::process::Command;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(line: &str) -> Args {
+    let words = std::iter::once("dd").chain(line.split_whitespace());
+    Cli::try_parse_from(words).map(|cli| cli.args).expect("understood")
+}
+
+fn dd(line: &str) -> Result<(Document, String), Error> {
+    play(|stage| run(&args(line), stage))
+}
+
+#[test]
+fn lines_of_known_times_are_those_of_the_tool() {
+    let read = Totals { ios: 41, bytes: 4_194_304, ..Totals::default() };
+    let outcome = Outcome { elapsed_s: 0.007_983_06, read, ..Outcome::default() };
+    let expected = [
+        "40+1 records in",
+        "40+1 records out",
+        "4194304 bytes (4.2 MB, 4.0 MiB) copied, 0.00798306 s, 525 MB/s",
+    ];
+    assert_eq!(lines(&outcome, 102_400, (true, true)), expected);
+    assert_eq!(lines(&outcome, 102_400, (true, false)), expected[..2]);
+    // The seed of 2002: 16.74 + 16.54 = 33.28 MB/s, for 500 MB each.
+    let run = |rate: f64| {
+        let read = Totals { bytes: 500_000_000, ..Totals::default() };
+        Outcome { elapsed_s: 500.0 / rate, read, ..Outcome::default() }
+    };
+    let text = aggregate(&[run(16.74), run(16.54)]);
+    assert!(text.ends_with("s, 33.1 MB/s; sum of the rates 33.3 MB/s"), "{text}");
+    assert!(text.starts_with("aggregate: 1000000000 bytes (1.0 GB, 954 MiB) copied, 30.2297 s"), "{text}");
+}
+
+#[test]
+fn every_operand_is_understood() {
+    let line = "if=null:8M of=memory:8M bs=4k count=10 skip=1 seek=2 iflag=direct,fullblock oflag=direct,dsync \
+                conv=fsync,fdatasync,notrunc status=noxfer --destroy";
+    let settings = Settings::read(&args(line)).expect("understood");
+    let plan = settings.plan(("null:8M", "memory:8M"), 4096, 0).expect("a plan");
+    assert_eq!((plan.bytes, plan.input.start, plan.output.start), (Some(40960), 4096, 8192));
+    assert!(plan.input.direct && plan.output.direct && plan.stable && plan.destroy && settings.flush);
+    assert_eq!(settings.status, (true, false));
+    let (document, text) = dd(line).expect("it copies");
+    assert_eq!(text, "10+0 records in\n10+0 records out\n");
+    assert_eq!(document.runs[0].label, "copy bs=4k");
+    assert_eq!(dd("if=null:1M of=/dev/null status=none").expect("it reads").1, "");
+    let (_, text) = dd("if=null:1M of=/dev/null bs=600k count=5 status=noxfer").expect("it reads to the end");
+    assert_eq!(text, "1+1 records in\n1+1 records out\n");
+}
+
+#[test]
+fn a_list_of_block_sizes_is_gone_through() {
+    let (document, text) = dd("if=null:4M of=/dev/null bs=64k,128k,2048k").expect("it reads");
+    let expected = "+ dd if=null:4M of=/dev/null bs=64k\n64+0 records in\n64+0 records out\n\
+                    4194304 bytes (# MB, # MiB) copied, # s, # GB/s\n";
+    let shown = without_figures(&text).replace("MB/s", "GB/s");
+    assert!(shown.starts_with(expected) || shown.contains(" GB/s\n"), "{shown}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("+ dd")).count(), 3);
+    assert!(text.contains("bs=2048k\n2+0 records in\n"), "{text}");
+    let labels: Vec<&str> = document.runs.iter().map(|run| run.label.as_str()).collect();
+    assert_eq!(labels, ["read bs=64k", "read bs=128k", "read bs=2048k"]);
+}
+
+#[test]
+fn two_at_once_are_added_up() {
+    let (document, text) = dd("if=null:1M if=null:2M of=/dev/null bs=256k").expect("it reads");
+    assert_eq!(document.runs.len(), 2);
+    assert_eq!(document.runs[1].outcome.read.bytes, 2 << 20);
+    let last = text.lines().last().expect("a line");
+    assert!(last.starts_with("aggregate: 3145728 bytes (3.1 MB, 3.0 MiB) copied, "), "{text}");
+    let (document, _) = dd("if=/dev/zero of=null:1M of=null:1M bs=256k count=2").expect("it writes");
+    assert!(document.runs.iter().all(|run| run.outcome.write.bytes == 512 << 10));
+}
+
+#[test]
+fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 0), scratch.path("b"));
+    let bytes: Vec<u8> = (0..100_352u32).map(|n| (n % 251) as u8).collect();
+    std::fs::write(&a, &bytes).expect("written");
+    let line = format!("if={a} of={b} bs=4096 conv=fsync");
+    let (_, text) = dd(&line).expect("it copies");
+    assert!(
+        text.starts_with("24+1 records in\n24+1 records out\n100352 bytes (100 kB, 98 KiB) copied, "),
+        "{text}"
+    );
+    assert!(std::fs::read(&b).expect("made") == bytes);
+    assert_eq!(dd(&line).expect_err("it holds data").kind, Kind::HoldsData);
+    dd(&format!("{line} --destroy")).expect("it is wanted");
+    // A list looks for data once, before the first.
+    let c = scratch.path("c");
+    dd(&format!("if={a} of={c} bs=4k,8k")).expect("it copies twice");
+}
+
+#[test]
+fn to_skip_more_than_there_is_is_told_and_an_error_of_a_disk() {
+    let scratch = Scratch::folder();
+    let file = scratch.file("a", 1536);
+    let told = |skip: u32| dd(&format!("if={file} of=/dev/null skip={skip}")).expect("no error").1;
+    let nothing = "0+0 records in\n0+0 records out\n0 bytes copied, 0 s, 0.0 kB/s\n";
+    assert_eq!(told(4), format!("# {file}: cannot skip to specified offset\n{nothing}"));
+    assert_eq!(told(3), nothing, "that is its end");
+    let e = dd("if=null:1024 of=/dev/null skip=4 count=1").expect_err("it is a disk");
+    assert_eq!(
+        (e.kind, e.what.as_str()),
+        (Kind::Invalid, "null:1024: cannot skip: it ends 1024 bytes before that")
+    );
+}
+
+#[test]
+fn of_a_file_that_is_not_there_the_hint_is_an_operand() {
+    let scratch = Scratch::folder();
+    let (none, empty) = (scratch.path("none"), scratch.file("empty", 0));
+    for (line, what, hint) in [
+        (format!("if={none} of=/dev/null"), "none: there is no such file", "after if="),
+        (format!("if={empty} of=/dev/null"), "empty: it is empty", "after if="),
+        (format!("if=/dev/zero of={none}"), "none: there is no such file", "count="),
+        (format!("if=/dev/zero of={empty}"), "empty: it is empty", "count="),
+    ] {
+        let e = dd(&line).expect_err(&line);
+        assert!(e.what.ends_with(what) && e.hint.contains(hint) && !e.hint.contains("give a size"), "{e}");
+    }
+    dd(&format!("if=/dev/zero of={none} count=2")).expect("it is made");
+    assert_eq!(std::fs::metadata(&none).expect("made").len(), 1024);
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..=250).cycle().take(len).collect()
+}
+
+#[test]
+fn copies_from_and_to_a_disk_without_a_kernel_keep_every_byte_whatever_the_flags() {
+    let scratch = Scratch::folder();
+    let bytes = pattern((3 << 20) + 4096);
+    let (from, to) = (Probe::new(bytes.len()), Probe::new(4 << 20));
+    from.set(&bytes);
+    let (a, b) = (scratch.file("a", 0), scratch.path("b"));
+    std::fs::write(&a, &bytes).expect("written");
+    let (there, here) = (served(from), served(to.clone()));
+    let is_there = |line: &str| assert!(to.bytes()[..bytes.len()] == bytes, "{line}");
+    for bs in ["1M", "64k"] {
+        for flags in ["", "iflag=direct", "oflag=direct", "iflag=direct oflag=direct"] {
+            let line = format!("if={} of={b} bs={bs} {flags} --destroy", there.url);
+            dd(&line).expect(&line);
+            assert!(std::fs::read(&b).expect("made") == bytes, "{line}");
+            for input in [&a, &there.url] {
+                to.set(&vec![0xee; 4 << 20]);
+                let line = format!("if={input} of={} bs={bs} {flags} --destroy", here.url);
+                dd(&line).expect(&line);
+                is_there(&line);
+                assert!(to.bytes()[bytes.len()..].iter().all(|byte| *byte == 0xee), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn direct_requests_arrive_as_they_are_and_others_as_those_of_a_cache() {
+    let probe = Probe::new(2 << 20);
+    let disk = served(probe.clone());
+    let lens = |line: String| {
+        let before = (probe.reads().len(), probe.writes().len());
+        dd(&line).expect(&line);
+        let (reads, writes) = (probe.reads(), probe.writes());
+        let lens: Vec<usize> = reads[before.0..].iter().chain(&writes[before.1..]).map(|io| io.1).collect();
+        (lens.iter().all(|len| *len == 64 << 10), lens.iter().all(|len| *len == 512 << 10))
+    };
+    let url = &disk.url;
+    assert_eq!(lens(format!("if={url} of=/dev/null bs=64k iflag=direct")), (true, false));
+    assert_eq!(lens(format!("if={url} of=/dev/null bs=64k")), (false, true));
+    let write = format!("if=/dev/zero of={url} bs=64k count=32 --destroy");
+    assert_eq!(lens(format!("{write} oflag=direct")), (true, false));
+    assert_eq!(lens(write), (false, true));
+}
+
+#[test]
+fn direct_passes_the_page_cache_of_files_by() {
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 0), scratch.path("b"));
+    std::fs::write(&a, pattern(1 << 20)).expect("written");
+    if !dropped(&a) {
+        return;
+    }
+    let line = format!("if={a} of={b} bs=64k --destroy");
+    dd(&format!("{line} iflag=direct oflag=direct")).expect("it copies");
+    assert_eq!((is_cached(&a), is_cached(&b)), (false, false));
+    assert!(dropped(&a) && dropped(&b));
+    dd(&line).expect("it copies");
+    assert_eq!((is_cached(&a), is_cached(&b)), (true, true));
+}
+
+#[test]
+fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
+    let probe = Probe::new(1 << 20);
+    probe.flush_in(500);
+    let disk = served(probe.clone());
+    let elapsed_s = |more: &str| {
+        let line = format!("if=/dev/zero of={} bs=64k count=8 --destroy {more}", disk.url);
+        dd(&line).expect(&line).0.runs[0].outcome.elapsed_s
+    };
+    // The flush after the time is always there.
+    assert!(elapsed_s("") < 0.5 && elapsed_s("oflag=direct") < 0.5);
+    assert_eq!((probe.flushes(), probe.stable_writes()), (2, 0));
+    assert!(elapsed_s("conv=fsync") >= 0.5 && elapsed_s("conv=fdatasync oflag=direct") >= 0.5);
+    assert_eq!((probe.flushes(), probe.stable_writes()), (4, 0));
+    elapsed_s("oflag=dsync,direct");
+    assert_eq!(probe.stable_writes(), 8);
+}
+
+/// Keeps what is written, and removes a file at the first rate.
+struct Remover<'a>(Vec<u8>, &'a str);
+
+impl std::io::Write for Remover<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        if String::from_utf8_lossy(bytes).contains("copied") {
+            _ = std::fs::remove_file(self.1);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_was_measured_before_a_target_vanished_is_kept() {
+    let scratch = Scratch::folder();
+    let a = scratch.file("a", 1 << 20);
+    let (watch, mut out) = (Watch::default(), Remover(Vec::new(), &a));
+    let line = format!("if={a} of=/dev/null bs=64k,128k,256k");
+    let document = run(&args(&line), Stage { watch: &watch, out: &mut out }).expect("the first size stands");
+    let text = String::from_utf8(out.0).expect("text");
+    assert_eq!((document.runs.len(), document.runs[0].outcome.read.bytes), (2, 1 << 20));
+    let why = document.ended_early().expect("it is gone");
+    assert!(why.contains(&a) && text.contains(&format!("bs=128k: it ended early: {why}")), "{text}");
+    assert!(!text.contains("256k: "), "nothing is tried after that: {text}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_hint() {
+    let refused = |line: &str| dd(line).expect_err(line).to_string();
+    assert!(refused("if=null:1M").contains("/dev/null"));
+    assert!(refused("if=/dev/zero of=/dev/null count=1").contains("neither"));
+    assert!(refused("if=null:1M of=/dev/null ibs=1k").contains("ibs=1k"));
+    assert!(refused("if=null:1M of=/dev/null bs=64k,foo").contains("foo"));
+    assert!(refused("if=null:1M of=/dev/null bs=0").contains("bounds"));
+    assert!(refused("if=null:1M of=/dev/null conv=swab").contains("conv=swab"));
+    assert!(refused("if=null:1M of=/dev/null status=all").contains("noxfer"));
+    assert!(refused("if=/dev/zero of=null:1M bs=1M count=2").contains("smaller count"));
+    assert!(refused("if=a if=b of=c of=d of=e").contains("as often"));
+    assert!(refused("if=/nowhere/at/all of=/dev/null").contains("/nowhere/at/all"));
+}
+
+#[test]
+fn the_lines_are_those_of_dd() {
+    if !have(&[Tool { program: "dd", package: "coreutils" }]) {
+        return;
+    }
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 1_000_000), scratch.file("b", 0));
+    for more in ["bs=64k", "bs=3000 count=7", "bs=4096 count=1", "bs=1 count=3", "bs=64k status=noxfer"] {
+        let line = format!("if={a} of=/dev/null {more}");
+        let theirs = Command::new("dd").env("LC_ALL", "C").args(line.split_whitespace()).output();
+        let theirs = String::from_utf8(theirs.expect("it runs").stderr).expect("text");
+        let (_, ours) = dd(&line).expect("it reads");
+        assert_eq!(shape(&ours), shape(&theirs), "{ours}\n{theirs}");
+    }
+    drop(b);
+}
+
+/// Lines without the two figures that were measured: what stands behind "copied, ".
+fn shape(text: &str) -> String {
+    let cut = |line: &str| line.split_once("copied, ").map_or(line, |(before, _)| before).to_owned();
+    text.lines().map(cut).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_file_grows_to_what_is_copied_and_a_disk_without_room_is_told() {
+    let dir = std::env::temp_dir().join(format!("lunar-dd-grows-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let path = |name: &str| dir.join(name).display().to_string();
+    let bytes: Vec<u8> = (0..1_000_001u32).map(|n| (n / 7) as u8).collect();
+    std::fs::write(path("from"), &bytes).expect("written");
+    std::fs::write(path("to"), [1; 5000]).expect("written");
+    let (document, _) =
+        dd(&format!("if={} of={} bs=64k seek=2 --destroy", path("from"), path("to"))).expect("it copies");
+    assert_eq!(document.ended_early(), None);
+    let copied = std::fs::read(path("to")).expect("the copy");
+    assert!(copied.len() == bytes.len() + (128 << 10) && copied[128 << 10..] == bytes[..]);
+    assert!(copied[..5000] == [1; 5000], "what lies before stays");
+    let (document, _) = dd(&format!("if={} of=memory:512k bs=64k --destroy", path("from"))).expect("a part");
+    assert_eq!(document.runs[0].outcome.read.bytes, 512 << 10);
+    assert_eq!(document.ended_early(), Some("no space left: 475713 bytes of the input do not fit"));
+    std::fs::remove_dir_all(&dir).expect("removed");
+}

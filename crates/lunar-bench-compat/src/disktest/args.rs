@@ -1,0 +1,515 @@
+//! The options of disktest v1.1.12, and what is to be done because of them.
+
+use super::lines::Wanted;
+use super::numbers::{SECTOR, fixed, number, sizes};
+use crate::refused;
+use lunar_bench::job::{Fill, Job, Order, Way, Weighted};
+use lunar_bench::{Error, Target};
+use std::time::Duration;
+
+/// Threads where their number is not told.
+pub const THREADS: u32 = 4;
+
+/// What the help says besides the options.
+const ABOUT: &str = "\
+Numbers take k, m, g (powers of 1024) and, but for -B, K, M, G (powers of 1000); times are seconds, or take ms, s, m, h, d. \
+Several targets are tested at once, each as by a process of its own, and summed up at the end.
+
+MB/s in the lines is 2^20 bytes a second, as disktest has it. A heartbeat value is the average since the start of the \
+pass, not of the last interval: that is what disktest printed, and hides how rates change (--json has a time series). \
+Rates are divided by the time that passed, to the microsecond: disktest took whole seconds, and in mixed passes divided \
+each direction by its share of the time, which told 50:50 runs twice the rate that they had. Times of day are UTC.
+
+-p: R random (default); L linear, all writes and then all reads; l linear, a write and a read by turns. \
+-L counts both directions: with -p L half of them write. Without it there are as many as of the longest fit, and twice \
+as many in linear passes that read and write. \
+Not there: sweeps up and down (d), -m, -d, -t, -o.";
+
+/// `lunar bench disktest`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(about = "Sector I/O with options and lines of LTP's disktest v1.1.12", after_long_help = ABOUT)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub struct Args {
+    /// Where chance begins
+    #[arg(short = 'a', value_name = "SEED")]
+    pub seed: Option<u64>,
+    /// Go on after an error, to the end of the pass; each is told, and the test has failed
+    #[arg(short = 'A')]
+    pub go_on: bool,
+    /// Transfer size, or a range of them; a number up to 256 is sectors, above that bytes [default: 1]
+    #[arg(short = 'B', value_name = "LO[:HI]")]
+    pub blocks: Option<String>,
+    /// Write 0, 1, 2 ... 255 (the default)
+    #[arg(short = 'c', conflicts_with_all = ["fixed", "numbers", "random"])]
+    pub counting: bool,
+    /// Passes; 0: endless
+    #[arg(short = 'C', value_name = "N")]
+    pub cycles: Option<u64>,
+    /// Share of reads and writes in random passes, such as 70:30
+    #[arg(short = 'D', value_name = "R:W")]
+    pub duty: Option<String>,
+    /// Compare what is read with what would have been written: always the whole transfer, as with 0
+    #[arg(short = 'E', value_name = "LEN")]
+    pub compare: Option<String>,
+    /// Write these bytes again and again: 1, 2, 4 or 8 of them, hexadecimal
+    #[arg(short = 'f', value_name = "BYTES", conflicts_with_all = ["numbers", "random"])]
+    pub fixed: Option<String>,
+    /// Heartbeat: tell how it goes every so often
+    #[arg(short = 'h', value_name = "TIME", value_parser = lunar_proto::duration::positive)]
+    pub heartbeat: Option<Duration>,
+    /// r raw, b block, f file; with d (or r) past the page cache [default: b]
+    #[arg(short = 'I', value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// Threads, each with one command at a time: the depth of the queue [default: 4]
+    #[arg(short = 'K', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub threads: Option<u32>,
+    /// Seeks (transfers) of a pass, reads and writes together
+    #[arg(short = 'L', value_name = "N")]
+    pub seeks: Option<String>,
+    /// Not supported: marks
+    #[arg(short = 'm', value_name = "l,f,a", hide = true)]
+    pub mark: Option<String>,
+    /// Write block numbers
+    #[arg(short = 'n', conflicts_with = "random")]
+    pub numbers: bool,
+    /// Sectors that are used
+    #[arg(short = 'N', value_name = "SECTORS")]
+    pub sectors: Option<String>,
+    /// Order of places: R random, L linear, l linear and interleaved [default: R]
+    #[arg(short = 'p', value_name = "ORDER")]
+    pub order: Option<String>,
+    /// What is told: T throughput, X transfers, R run time, A all, P for programs
+    #[arg(short = 'P', value_name = "TXRAP")]
+    pub tell: Option<String>,
+    /// No INFO lines
+    #[arg(short = 'q')]
+    pub quiet: bool,
+    /// Lines without their head
+    #[arg(short = 'Q')]
+    pub bare: bool,
+    /// Read (the default)
+    #[arg(short = 'r')]
+    pub read: bool,
+    /// First and last sector that are used
+    #[arg(short = 's', value_name = "A[:B]")]
+    pub lba: Option<String>,
+    /// The same in transfers, which are of one size
+    #[arg(short = 'S', value_name = "A[:B]", conflicts_with = "lba")]
+    pub block_range: Option<String>,
+    /// Run time: passes repeat until it is over
+    #[arg(short = 'T', value_name = "TIME", value_parser = lunar_proto::duration::positive)]
+    pub time: Option<Duration>,
+    /// Print the version
+    #[arg(short = 'v')]
+    pub version: bool,
+    /// Write
+    #[arg(short = 'w')]
+    pub write: bool,
+    /// Write random bytes
+    #[arg(short = 'z')]
+    pub random: bool,
+    /// Overwrite what the targets hold
+    #[arg(long)]
+    pub destroy: bool,
+    /// Print help
+    #[arg(short = '?', long = "help", action = clap::ArgAction::HelpLong)]
+    pub help: Option<bool>,
+    /// iscsi://..., files, block devices, null:SIZE or memory:SIZE
+    #[arg(required_unless_present = "version")]
+    pub targets: Vec<String>,
+}
+
+/// One part of a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Phase {
+    /// `write` or `read` where a pass has both one after the other.
+    pub name: Option<&'static str>,
+    /// What is done, without an end.
+    pub job: Job,
+}
+
+/// What is to be done on each target.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The targets.
+    pub targets: Vec<Target>,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Something is written.
+    pub writes: bool,
+    /// The parts of a pass; spans are those of the smallest target.
+    pub phases: Vec<Phase>,
+    /// Passes; None: endless.
+    pub cycles: Option<u64>,
+    /// A pass ends after its seeks, also when there is a run time.
+    pub seeks_rule: bool,
+    /// Transfers of a pass, both directions together.
+    pub seeks: Option<u64>,
+    /// Sectors, or transfers, that are used: first, last, bytes of one.
+    range: Option<(u64, Option<u64>, u64)>,
+    /// Bytes of the volume, if not all.
+    volume: Option<u64>,
+    /// Run time.
+    pub time: Option<Duration>,
+    /// Heartbeat.
+    pub heartbeat: Option<Duration>,
+    /// What is told.
+    pub wanted: Wanted,
+}
+
+impl Plan {
+    /// Understands the options.
+    ///
+    /// # Errors
+    /// When one makes no sense, or two do not go together.
+    pub fn of(args: &Args) -> Result<Plan, Error> {
+        if args.mark.is_some() {
+            return Err(refused("-m: sectors are not marked", "-n writes the number of each block into it"));
+        }
+        let (reads, writes) = (args.read || !args.write, args.write);
+        let sizes = sizes(args.blocks.as_deref().unwrap_or("1"))?;
+        let (time, heartbeat) = (args.time, args.heartbeat);
+        let wanted = wanted(args.tell.as_deref().unwrap_or(""))?;
+        check_heartbeat(heartbeat, time, wanted)?;
+        let job = Job {
+            sizes: sizes.clone(),
+            depth: args.threads.unwrap_or(THREADS) as usize,
+            time: None,
+            fill: fill(args)?,
+            compare: compare(args, reads, writes)?,
+            go_on: args.go_on,
+            seed: args.seed.unwrap_or_else(|| std::process::id().into()),
+            ..Job::default()
+        };
+        Ok(Plan {
+            targets: args.targets.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?,
+            direct: is_direct(args.kind.as_deref().unwrap_or("b"))?,
+            phases: phases(args, job, reads, writes)?,
+            cycles: match args.cycles {
+                Some(0) => None,
+                None if time.is_some() => None,
+                n => Some(n.unwrap_or(1)),
+            },
+            seeks_rule: args.cycles.is_some() || args.seeks.is_some() || time.is_none(),
+            seeks: args.seeks.as_deref().map(|text| number("-L", text)).transpose()?,
+            range: range(args, &sizes)?,
+            volume: args.sectors.as_deref().map(volume).transpose()?,
+            writes,
+            time,
+            heartbeat,
+            wanted,
+        })
+    }
+
+    /// Transfers of one part of a pass over an area of so many bytes.
+    pub fn seeks_of(&self, phase: &Phase, area: u64) -> u64 {
+        let ways = if phase.job.way == Way::Turns { 2 } else { 1 };
+        let all = (area / u64::from(phase.job.longest())).max(1) * ways;
+        self.seeks.map_or(all, |seeks| seeks / self.phases.len() as u64)
+    }
+
+    /// First byte and bytes that are used of a target of this capacity.
+    ///
+    /// # Errors
+    /// When it has not so many.
+    pub fn area(&self, capacity: u64) -> Result<(u64, u64), Error> {
+        let small =
+            |end: u64| refused(format!("byte {end} lies behind the end, {capacity}"), "use less of it");
+        let volume = self.volume.unwrap_or(capacity);
+        if volume > capacity {
+            return Err(small(volume));
+        }
+        let (first, last, unit) = self.range.unwrap_or((0, None, 1));
+        let start = first.saturating_mul(unit);
+        let end = last.map_or(volume, |last| (last.saturating_add(1)).saturating_mul(unit));
+        if end > volume || start >= end {
+            return Err(small(end.max(start)));
+        }
+        let longest = self.phases.iter().map(|phase| phase.job.longest()).max().unwrap_or(0);
+        if u64::from(longest) > end - start {
+            let what = format!("transfers of {longest} bytes do not fit into {}", end - start);
+            return Err(refused(what, "a smaller -B, or a larger target"));
+        }
+        Ok((start, end - start))
+    }
+}
+
+fn wanted(letters: &str) -> Result<Wanted, Error> {
+    let mut wanted = Wanted::default();
+    for letter in letters.chars() {
+        match letter {
+            'T' => wanted.throughput = true,
+            'X' => wanted.transfers = true,
+            'R' => wanted.times = true,
+            'P' => wanted.performance = true,
+            'A' => wanted = Wanted { throughput: true, transfers: true, times: true, ..wanted },
+            _ => return Err(refused(format!("-P {letters} is not known"), "it takes T, X, R, A and P")),
+        }
+    }
+    let Wanted { throughput, transfers, times, performance } = wanted;
+    if performance && !(throughput || transfers || times) {
+        return Err(refused("-P P says how, not what", "add T, X, R or A: -P AP"));
+    }
+    Ok(wanted)
+}
+
+fn check_heartbeat(heartbeat: Option<Duration>, time: Option<Duration>, wanted: Wanted) -> Result<(), Error> {
+    if heartbeat.is_some() && wanted == Wanted::default() {
+        return Err(refused("-h has nothing to tell", "say what with -P, such as -P T"));
+    }
+    if heartbeat.zip(time).is_some_and(|(beat, time)| beat > time) {
+        return Err(refused("the heartbeat is longer than the run time", "a smaller -h, or a larger -T"));
+    }
+    Ok(())
+}
+
+fn is_direct(kind: &str) -> Result<bool, Error> {
+    match kind {
+        "r" | "rd" | "bd" | "fd" => Ok(true),
+        "b" | "f" => Ok(false),
+        _ => {
+            let what = format!("-I {} is not known", kind.escape_debug());
+            Err(refused(what, "use r, b or f, and d for direct: -I bd"))
+        }
+    }
+}
+
+fn fill(args: &Args) -> Result<Fill, Error> {
+    Ok(match &args.fixed {
+        Some(text) => Fill::Bytes(fixed(text)?),
+        None if args.numbers => Fill::Lba,
+        None if args.random => Fill::Random,
+        None => Fill::Counting,
+    })
+}
+
+fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
+    // How much of it is asked for makes no difference: all of it is compared.
+    if args.compare.as_deref().map(|text| number("-E", text)).transpose()?.is_none() {
+        return Ok(false);
+    }
+    if args.random {
+        return Err(refused("-E cannot compare random bytes (-z)", "use -c, -f or -n"));
+    }
+    if reads && writes && order(args) != "L" {
+        let hint = "use -p L: all writes come before all reads";
+        return Err(refused("-E needs data that was written before it is read", hint));
+    }
+    Ok(reads)
+}
+
+/// Reads of a hundred.
+fn duty(text: &str) -> Option<u8> {
+    let (reads, writes) = text.split_once(':')?;
+    let part = |text: &str| text.trim_end_matches('%').parse::<u8>().ok();
+    let (reads, writes) = (part(reads)?, part(writes)?);
+    (reads.checked_add(writes) == Some(100)).then_some(reads)
+}
+
+/// The order of places (R, L, l); sweeps go up and up, whether that is told or not.
+pub fn order(args: &Args) -> &str {
+    let order = args.order.as_deref().unwrap_or("R");
+    order.strip_suffix('u').unwrap_or(order)
+}
+
+/// Bytes of so many sectors.
+fn volume(text: &str) -> Result<u64, Error> {
+    let many = || refused(format!("-N {text} is too large"), "use fewer sectors");
+    number("-N", text)?.checked_mul(SECTOR).ok_or_else(many)
+}
+
+fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>, Error> {
+    let order = order(args);
+    if order.ends_with('d') {
+        return Err(refused("sweeps up and down are not there", "leave the d away: sweeps go up and up"));
+    }
+    let way = match (reads, writes) {
+        (true, false) => Way::Read,
+        (false, _) => Way::Write,
+        (true, true) => Way::Mix(50),
+    };
+    let phase = |name, way, order| Phase { name, job: Job { way, order, ..job.clone() } };
+    match (order, &args.duty) {
+        ("R" | "r", None) => Ok(vec![phase(None, way, Order::Random)]),
+        ("R" | "r", Some(text)) => {
+            let wrong =
+                || refused(format!("-D {} is no duty", text.escape_debug()), "write R:W of 100: 70:30");
+            let share = duty(text).ok_or_else(wrong)?;
+            if Way::Mix(share).writes() && !writes {
+                return Err(refused("-D wants writes, and -w is not there", "add -w"));
+            }
+            Ok(vec![phase(None, Way::Mix(share), Order::Random)])
+        }
+        ("L" | "l", Some(_)) => Err(refused("-D is for random passes", "use -p R, or leave -D away")),
+        ("L", None) if reads && writes => Ok(vec![
+            phase(Some("write"), Way::Write, Order::Sequential),
+            phase(Some("read"), Way::Read, Order::Sequential),
+        ]),
+        ("l", None) if reads && writes => Ok(vec![phase(None, Way::Turns, Order::Sequential)]),
+        ("L" | "l", None) => Ok(vec![phase(None, way, Order::Sequential)]),
+        _ => Err(refused(format!("-p {} is not known", order.escape_debug()), "use R, L or l")),
+    }
+}
+
+fn range(args: &Args, sizes: &[Weighted]) -> Result<Option<(u64, Option<u64>, u64)>, Error> {
+    let (key, text, unit) = match (&args.lba, &args.block_range) {
+        (Some(text), _) => ("-s", text, SECTOR),
+        (None, Some(_)) if sizes.len() > 1 => {
+            let what = "-S counts transfers, and those of a range of sizes (-B) are not alike";
+            return Err(refused(what, "use -s, which counts sectors, or one size"));
+        }
+        (None, Some(text)) => ("-S", text, u64::from(sizes[0].0)),
+        (None, None) => return Ok(None),
+    };
+    let (first, last) = match text.split_once(':') {
+        Some((first, last)) => (first, Some(number(key, last)?)),
+        None => (text.as_str(), None),
+    };
+    Ok(Some((number(key, first)?, last, unit)))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    #[command(name = "bench")]
+    struct Cli {
+        #[command(subcommand)]
+        face: Face,
+    }
+
+    /// As on the command line: a subcommand beside others.
+    #[derive(clap::Subcommand)]
+    enum Face {
+        Disktest(Box<Args>),
+    }
+
+    pub fn args(line: &str) -> Args {
+        let words = ["bench", "disktest"].into_iter().chain(line.split_whitespace());
+        let Face::Disktest(args) = Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{e}")).face;
+        *args
+    }
+
+    fn plan(line: &str) -> Plan {
+        Plan::of(&args(&format!("{line} null:1M"))).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn the_class_of_commands_of_the_seed_is_understood() {
+        let plan = plan("-B 256k -K 16 -p L -P T -h 1 -T 5m -I bd -w");
+        let job = &plan.phases[0].job;
+        assert_eq!((&job.sizes[..], job.depth, job.way), (&[(262_144, 1)][..], 16, Way::Write));
+        assert_eq!(
+            (plan.time, plan.heartbeat),
+            (Some(Duration::from_secs(300)), Some(Duration::from_secs(1)))
+        );
+        assert!(
+            plan.direct && plan.writes && plan.wanted.throughput && !plan.wanted.times && !plan.seeks_rule
+        );
+        assert_eq!((job.order, plan.phases.len(), plan.cycles), (Order::Sequential, 1, None));
+    }
+
+    #[test]
+    fn every_option_does_what_it_is_for() {
+        let job = |line: &str| plan(line).phases[0].job.clone();
+        assert_eq!(
+            (job("").way, job("").order, job("").depth, job("").fill),
+            (Way::Read, Order::Random, 4, Fill::Counting)
+        );
+        assert_eq!((job("-B 1k").sizes, job("-B 1:4m").sizes.len()), (vec![(1024, 1)], 1024));
+        assert_eq!((job("-a 7").seed, job("-A").go_on), (7, true));
+        assert_eq!((job("-r -w").way, job("-r -w -D 70:30").way), (Way::Mix(50), Way::Mix(70)));
+        assert_eq!(job("-r -w -D 70%:30%").way, Way::Mix(70));
+        assert_eq!(
+            (job("-w -n").fill, job("-w -z").fill, job("-w -c").fill),
+            (Fill::Lba, Fill::Random, Fill::Counting)
+        );
+        assert_eq!(job("-w -f a5").fill, Fill::Bytes([0xa5; 8]));
+        assert_eq!(job("-w -f 0x1234").fill, Fill::Bytes([0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34]));
+        assert!(job("-r -E 512").compare && !job("-r").compare && job("-r -w -p L -E 512").compare);
+        assert!(job("-r -E 0").compare, "0 is the whole transfer");
+        let both = plan("-r -w -p L -C 3 -L 1k");
+        assert_eq!(both.phases.iter().map(|p| p.name).collect::<Vec<_>>(), [Some("write"), Some("read")]);
+        assert_eq!((both.cycles, both.seeks, both.seeks_rule), (Some(3), Some(1024), true));
+        assert_eq!((job("-r -w -p l -K 5").way, job("-r -w -p l -K 5").depth), (Way::Turns, 5));
+        assert_eq!(plan("-p Lu").phases[0].job.order, Order::Sequential);
+        assert_eq!((plan("").cycles, plan("-C 0").cycles, plan("-T 2").cycles), (Some(1), None, None));
+        assert_eq!(plan("-P A").wanted, Wanted { performance: false, ..plan("-P AP").wanted });
+        assert!(!plan("-I f").direct && plan("-I r").direct);
+        let all = args("-q -Q -v --destroy null:1M");
+        assert!(all.quiet && all.bare && all.version && all.destroy);
+    }
+
+    #[test]
+    fn seeks_are_those_of_both_directions_and_of_the_longest_transfers() {
+        let seeks = |line: &str| {
+            let plan = plan(line);
+            plan.phases.iter().map(|phase| plan.seeks_of(phase, 1 << 20)).collect::<Vec<_>>()
+        };
+        assert_eq!((seeks("-B 4k -r"), seeks("-B 1:16 -r -w")), (vec![256], vec![128]));
+        assert_eq!((seeks("-B 4k -p L -r -w"), seeks("-B 4k -p l -r -w")), (vec![256, 256], vec![512]));
+        assert_eq!((seeks("-L 2K -p L -r -w"), seeks("-L 2k -p l -r -w")), (vec![1000, 1000], vec![2048]));
+        assert_eq!((seeks("-L 35 -p L -r -w"), seeks("-L 3m -w")), (vec![17, 17], vec![3 << 20]));
+    }
+
+    #[test]
+    fn areas_are_inclusive() {
+        let area = |line: &str| plan(line).area(1 << 20);
+        assert_eq!((area(""), area("-N 16")), (Ok((0, 1 << 20)), Ok((0, 8192))));
+        assert_eq!((area("-s 2:3"), area("-s 2")), (Ok((1024, 1024)), Ok((1024, (1 << 20) - 1024))));
+        assert_eq!(area("-B 8k -S 1:2"), Ok((8192, 16384)));
+        assert_eq!((area("-N 1K"), area("-s 1K:1k")), (Ok((0, 512_000)), Ok((512_000, 25 * 512))));
+        assert_eq!(plan("-B 512 -S 1k:2K").area(2 << 20), Ok((1 << 19, 977 * 512)));
+        for wrong in ["-N 2049", "-s 2048", "-s 0:2048", "-s 4:2", "-S 99999999999999999"] {
+            assert!(area(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_hint() {
+        let refusals = [
+            "-m a",
+            "-p Rd",
+            "-p X",
+            "-p L -D 50:50",
+            "-D 60:60",
+            "-D 50:50",
+            "-P Z",
+            "-P P",
+            "-h 1",
+            "-P T -h 5 -T 4",
+            "-B 0",
+            "-B 3:1",
+            "-B x",
+            "-I x",
+            "-w -f abc",
+            "-r -E 1 -z",
+            "-r -w -E 1",
+            "-L x",
+            "-B 1K",
+            "-B 1:8 -S 1:2",
+            "-N y",
+        ];
+        for line in refusals {
+            let error = Plan::of(&args(&format!("{line} null:1M"))).expect_err(line);
+            assert!(!error.hint.is_empty(), "{line}");
+        }
+        for line in [
+            "",
+            "-T 0 null:1M",
+            "-T 3y null:1M",
+            "-K 0 null:1M",
+            "-K 65537 null:1M",
+            "-n -z null:1M",
+            "-s 1 -S 1 null:1M",
+        ] {
+            let words = ["bench", "disktest"].into_iter().chain(line.split_whitespace());
+            assert!(Cli::try_parse_from(words).is_err(), "{line}");
+        }
+        let help = Cli::try_parse_from(["bench", "disktest", "-?"]).err().expect("help");
+        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp);
+        assert!(help.to_string().contains("2^20 bytes a second"), "{help}");
+    }
+}

@@ -1,0 +1,401 @@
+//! disktest: threads that seek and transfer, and a line about it at every heartbeat.
+
+mod args;
+mod lines;
+mod numbers;
+
+use super::failures::{Failure, Failures};
+use super::paper::{self, Paper};
+use super::{Stage, one_core};
+pub use args::Args;
+use args::{Phase, Plan, THREADS, order};
+use flume::{Receiver as Failed, unbounded};
+pub use lines::stat;
+use lines::{Done, Head, VERSION};
+use lunar_bench::device::is_remote;
+use lunar_bench::document::Run;
+use lunar_bench::outcome::Share;
+use lunar_bench::{Document, Error, Opening, Outcome, Rig, Target, Watch, people};
+use lunar_runtime::CoreSelection;
+use numbers::SECTOR;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a device looks whether it is to end.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What a device tells while it is tested.
+enum News {
+    Line(String),
+    Run(Box<Run>),
+    /// All that it did.
+    Total(Done),
+}
+
+/// A device under test.
+struct Device<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    rig: &'a Rig,
+    head: Head,
+    /// First byte and bytes that are used.
+    area: (u64, u64),
+    /// Commands that fail while it goes on.
+    failed: Failed<Failure>,
+    news: Sender<News>,
+    /// Ends this device; told by that of all.
+    watch: Watch,
+    all: Watch,
+    begun: Instant,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When a target cannot be opened, is too small or holds data, or an option makes no sense here.
+pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
+    let mut paper = Paper::new(format!("disktest {}", told(args).join(" ")), stage);
+    if args.version {
+        paper.line(VERSION)?;
+        return Ok(paper.finish());
+    }
+    let plan = Plan::of(args)?;
+    let (mut rigs, mut failed) = (Vec::new(), Vec::new());
+    for (index, target) in plan.targets.iter().enumerate() {
+        let mut rig = open(args, &plan, target, index)?;
+        failed.push(told_of_failures(&mut rig, args.go_on));
+        rigs.push(rig);
+    }
+    let areas = rigs.iter().map(|rig| plan.area(rig.capacity())).collect::<Result<Vec<_>, _>>()?;
+    if !plan.direct && plan.targets.iter().any(is_remote) {
+        paper.remark("no page cache of this host stands before remote targets: as with -I bd")?;
+    }
+    let (news, told) = channel();
+    let result = thread::scope(|scope| {
+        for (index, rig) in rigs.iter().enumerate() {
+            let (args, plan, news, all) = (args, &plan, news.clone(), paper.watch.clone());
+            let (area, failed, is_one) = (areas[index], failed[index].clone(), rigs.len() == 1);
+            scope.spawn(move || {
+                let head = head(args, &plan.targets[index], is_one);
+                let (watch, begun) = (all.part(), Instant::now());
+                Device { args, plan, rig, head, area, failed, news, watch, all, begun }.test()
+            });
+        }
+        drop(news);
+        let result = tell(&mut paper, &told);
+        if result.is_err() {
+            paper.watch.end();
+        }
+        result
+    });
+    rigs.into_iter().for_each(Rig::close);
+    sum(&plan, &result?, &mut paper)?;
+    Ok(paper.finish())
+}
+
+fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<Rig, Error> {
+    let cores = if plan.targets.len() == 1 { CoreSelection::All } else { one_core(index)? };
+    let opening = Opening {
+        direct: plan.direct,
+        write: plan.writes,
+        destroy: args.destroy,
+        cores,
+        ..Opening::default()
+    };
+    Rig::open(std::slice::from_ref(target), &opening)
+}
+
+/// Commands of it that will fail, where it goes on nevertheless; otherwise the first one ends it and is told anyway.
+fn told_of_failures(rig: &mut Rig, go_on: bool) -> Failed<Failure> {
+    let (tell, failed) = unbounded();
+    if go_on {
+        rig.wrap(|_, disk| Arc::new(Failures::told(disk, tell.clone())));
+    }
+    failed
+}
+
+fn head(args: &Args, target: &Target, is_one: bool) -> Head {
+    let thread = || rustix::thread::gettid().as_raw_pid() as u32;
+    let pid = if is_one { std::process::id() } else { thread() };
+    Head { pid, device: target.to_string(), is_bare: args.bare, is_quiet: args.quiet }
+}
+
+/// Prints and keeps what devices tell, until all of them are done; what each did.
+fn tell(paper: &mut Paper, told: &Receiver<News>) -> Result<Vec<Done>, Error> {
+    let mut dones = Vec::new();
+    for news in told.iter() {
+        match news {
+            News::Line(line) => paper.line(line)?,
+            News::Run(run) => paper.keep(*run),
+            News::Total(done) => dones.push(done),
+        }
+    }
+    Ok(dones)
+}
+
+/// The options as they were given, for the START line and the document.
+fn told(args: &Args) -> Vec<String> {
+    let flags = [
+        ("-A", args.go_on),
+        ("-c", args.counting),
+        ("-n", args.numbers),
+        ("-q", args.quiet),
+        ("-Q", args.bare),
+        ("-r", args.read),
+        ("-w", args.write),
+        ("-z", args.random),
+    ];
+    let valued = [
+        ("-B", args.blocks.clone()),
+        ("-K", args.threads.map(|threads| threads.to_string())),
+        ("-p", args.order.clone()),
+        ("-I", args.kind.clone()),
+        ("-a", args.seed.map(|seed| seed.to_string())),
+        ("-C", args.cycles.map(|cycles| cycles.to_string())),
+        ("-D", args.duty.clone()),
+        ("-E", args.compare.clone()),
+        ("-f", args.fixed.clone()),
+        ("-h", args.heartbeat.map(written)),
+        ("-L", args.seeks.clone()),
+        ("-N", args.sectors.clone()),
+        ("-P", args.tell.clone()),
+        ("-s", args.lba.clone()),
+        ("-S", args.block_range.clone()),
+        ("-T", args.time.map(written)),
+    ];
+    let flags = flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned());
+    let valued = valued.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    flags.chain(valued).collect()
+}
+
+/// A time as disktest has it: whole seconds without a unit.
+fn written(time: Duration) -> String {
+    match time.subsec_nanos() {
+        0 => time.as_secs().to_string(),
+        _ => lunar_proto::duration::show(time),
+    }
+}
+
+/// What was not said, each in parentheses, in the order of the tool.
+fn assumed(args: &Args, plan: &Plan, area: u64) -> Vec<String> {
+    let has_pattern = args.counting || args.numbers || args.random || args.fixed.is_some();
+    let (is_random, reads) = (matches!(order(args), "R" | "r"), plan.phases[0].job.way.reads_of(100));
+    let is_up = args.order.as_ref().is_some_and(|order| order.ends_with('u'));
+    let seeks: u64 = plan.phases.iter().map(|phase| plan.seeks_of(phase, area)).sum();
+    let options = [
+        (args.kind.is_none(), "-I b".to_owned()),
+        (args.blocks.is_none(), format!("-B {SECTOR}")),
+        (args.sectors.is_none(), format!("-N {}", area / SECTOR)),
+        (args.threads.is_none(), format!("-K {THREADS}")),
+        (!args.read && !args.write, "-r".to_owned()),
+        (!has_pattern, "-c".to_owned()),
+        (args.order.is_none(), "-p R".to_owned()),
+        (args.seeks.is_none(), format!("-L {seeks}")),
+        (!is_random && !is_up, "-p u".to_owned()),
+        (is_random && args.duty.is_none(), format!("-D {reads}:{}", 100 - reads)),
+    ];
+    options.into_iter().filter(|option| option.0).map(|option| format!("({})", option.1)).collect()
+}
+
+impl Device<'_> {
+    fn say(&self, level: &str, message: &str) {
+        // Who reads may have gone: then all of it ends.
+        _ = self.head.line(level, message).map(|line| self.news.send(News::Line(line)));
+    }
+
+    fn test(self) {
+        let options = [told(self.args), assumed(self.args, self.plan, self.area.1)].concat();
+        self.say("START", &format!("Start args: {}", options.join(" ")));
+        let mut spent = (0.0, 0.0);
+        let why = self.passes(&mut spent);
+        let (share, ways) = (self.watch.share(), ways(&self.plan.phases));
+        let overall_s = self.begun.elapsed().as_secs_f64();
+        let total = Done { share, read_s: spent.0, write_s: spent.1, overall_s, ways, is_total: true };
+        self.stat(total);
+        _ = self.news.send(News::Total(total));
+        if let Err(why) = &why {
+            self.say("ERROR", why);
+        }
+        let verdict = if why.is_ok() { "Passed" } else { "Failed" };
+        self.say("END", &format!("Test Done ({verdict})"));
+    }
+
+    /// Pass after pass; why not all of them took place, if something failed. `spent` are the seconds of those that
+    /// read and of those that wrote.
+    fn passes(&self, spent: &mut (f64, f64)) -> Result<(), String> {
+        let cycles = self.plan.cycles;
+        for pass in 1..=cycles.unwrap_or(u64::MAX) {
+            for phase in &self.plan.phases {
+                let left = self.plan.time.map(|time| time.saturating_sub(self.begun.elapsed()));
+                if left == Some(Duration::ZERO) || self.all.is_ended() {
+                    return Ok(());
+                }
+                self.say(
+                    "INFO",
+                    &match phase.name {
+                        Some(name) => format!("Starting {name} pass {pass} of {}", cycles.unwrap_or(0)),
+                        None => "Starting pass".into(),
+                    },
+                );
+                let (elapsed_s, why) = self.pass(phase, left, pass)?;
+                spent.0 += if phase.job.way.reads() { elapsed_s } else { 0.0 };
+                spent.1 += if phase.job.way.writes() { elapsed_s } else { 0.0 };
+                why.map_or(Ok(()), Err)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One pass: its seconds, and why it ended early, if it did.
+    fn pass(
+        &self,
+        phase: &Phase,
+        left: Option<Duration>,
+        pass: u64,
+    ) -> Result<(f64, Option<String>), String> {
+        let mut job = phase.job.clone();
+        // Parts of a pass come one after the other, so each of them must end.
+        let is_bounded = self.plan.seeks_rule || self.plan.phases.len() > 1;
+        job.commands = is_bounded.then(|| self.plan.seeks_of(phase, self.area.1));
+        job.time = left;
+        (job.offset, job.span) = (self.area.0, Some(self.area.1));
+        job.seed = job.seed.wrapping_add(pass);
+        let (before, start) = (self.watch.share(), Instant::now());
+        let run = || self.rig.run(&job, &self.watch);
+        let mut outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
+        self.tell_failures();
+        if outcome.errors > 0 && self.args.go_on {
+            // The pass is whole, and it is the last one: what is left of the test does not take place.
+            let failed = people::count(outcome.errors as usize, "command");
+            outcome.ended_early.get_or_insert_with(|| format!("{failed} failed"));
+        }
+        if self.plan.heartbeat.is_some() {
+            // To its last command, or to the end of its time.
+            self.stat_of_pass(since(self.watch.share(), before), outcome.elapsed_s, phase);
+        }
+        let ended = (outcome.elapsed_s, outcome.ended_early.clone());
+        let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
+        let words = [("tool", "disktest".to_owned()), ("options", told(self.args).join(" "))];
+        let run = paper::run(label, &words, self.rig.facts(), outcome);
+        _ = self.news.send(News::Run(Box::new(run)));
+        Ok(ended)
+    }
+
+    /// Heartbeats, until it is over.
+    fn while_it_runs(
+        &self,
+        run: impl FnOnce() -> Result<Outcome, Error> + Send,
+        before: Share,
+        start: Instant,
+        phase: &Phase,
+    ) -> Result<Outcome, Error> {
+        thread::scope(|scope| {
+            let (over, ended) = channel::<()>();
+            let running = scope.spawn(move || {
+                let outcome = run();
+                drop(over);
+                outcome
+            });
+            let mut told = 0;
+            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                if self.all.is_ended() {
+                    self.watch.end();
+                }
+                self.tell_failures();
+                // It begins when its buffers are there.
+                let begun = self.watch.begun().filter(|begun| *begun >= start);
+                let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
+                if let Some(beat) = self.plan.heartbeat.and_then(|every| beat(passed, every, told)) {
+                    self.heartbeat(before, begun, phase);
+                    told = beat;
+                }
+            }
+            running
+                .join()
+                .unwrap_or_else(|_| Err(super::refused("a pass died", "this is a fault of Lunar: report it")))
+        })
+    }
+
+    /// Each as the tool has it, and why.
+    fn tell_failures(&self) {
+        for Failure { read, offset, len, why } in self.failed.try_iter() {
+            let (way, lba) = (if read { "Read" } else { "Write" }, offset / SECTOR);
+            self.say("ERROR", &format!("{way} failed: lba {lba} (0x{lba:X}), asked for = {len}: {why}"));
+        }
+    }
+
+    /// Counts come a few times a second: they are divided by the time of which they are true.
+    fn heartbeat(&self, before: Share, begun: Option<Instant>, phase: &Phase) {
+        let (told, share) = self.watch.share_then();
+        let passed = told.zip(begun).map(|(told, begun)| told.saturating_duration_since(begun));
+        self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
+    }
+
+    /// What was done in a pass so far, in so many seconds.
+    fn stat_of_pass(&self, share: Share, seconds: f64, phase: &Phase) {
+        let ways = ways(std::slice::from_ref(phase));
+        let [read_s, write_s, overall_s] = [seconds; 3];
+        self.stat(Done { share, read_s, write_s, overall_s, ways, is_total: false });
+    }
+
+    fn stat(&self, done: Done) {
+        let wanted = self.plan.wanted;
+        if wanted.performance {
+            _ = self.news.send(News::Line(done.performance(&self.head.device, wanted)));
+            return;
+        }
+        done.messages(wanted).iter().for_each(|message| self.say("STAT", message));
+    }
+}
+
+/// The number of the heartbeat that is due, if one is that was not told. Those that were missed are not made up
+/// for: what is told is true of the moment at which it is told.
+fn beat(passed: Duration, every: Duration, told: u128) -> Option<u128> {
+    let beat = passed.as_nanos() / every.as_nanos().max(1);
+    (beat > told).then_some(beat)
+}
+
+/// Whether parts of a pass read, and whether they write.
+fn ways(phases: &[Phase]) -> (bool, bool) {
+    (phases.iter().any(|p| p.job.way.reads()), phases.iter().any(|p| p.job.way.writes()))
+}
+
+fn since(now: Share, before: Share) -> Share {
+    Share {
+        read_ios: now.read_ios - before.read_ios,
+        read_bytes: now.read_bytes - before.read_bytes,
+        write_ios: now.write_ios - before.write_ios,
+        write_bytes: now.write_bytes - before.write_bytes,
+    }
+}
+
+/// All devices together, as the seed added them by hand: the rate of each over its own time, added up.
+fn sum(plan: &Plan, dones: &[Done], paper: &mut Paper) -> Result<(), Error> {
+    if plan.targets.len() < 2 || !plan.wanted.throughput || plan.wanted.performance {
+        return Ok(());
+    }
+    let of = |count: fn(&Done) -> (u64, f64)| -> u64 {
+        let rate = |(n, seconds): (u64, f64)| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        dones.iter().map(|done| rate(count(done))).sum::<f64>().round() as u64
+    };
+    let share = Share {
+        read_ios: of(|done| (done.share.read_ios, done.read_s)),
+        read_bytes: of(|done| (done.share.read_bytes, done.read_s)),
+        write_ios: of(|done| (done.share.write_ios, done.write_s)),
+        write_bytes: of(|done| (done.share.write_bytes, done.write_s)),
+    };
+    let Some(ways) = dones.first().map(|done| done.ways) else { return Ok(()) };
+    let all = Done { share, read_s: 1.0, write_s: 1.0, overall_s: 1.0, ways, is_total: true };
+    let device = format!("{} devices", dones.len());
+    let head = Head { pid: std::process::id(), device, is_bare: false, is_quiet: false };
+    let wanted = lines::Wanted { throughput: true, ..lines::Wanted::default() };
+    all.messages(wanted)
+        .iter()
+        .filter_map(|message| head.line("STAT", message))
+        .try_for_each(|line| paper.line(line))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Commands that fail, told one by one while a job runs.
+
+use flume::{Receiver, Sender};
+use lunar_bench::{Error, Outcome};
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How often it is looked whether a job has ended.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A command that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// It read; otherwise it wrote.
+    pub read: bool,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Why.
+    pub why: String,
+}
+
+/// A disk that tells of commands that fail.
+pub struct Failures {
+    disk: Arc<dyn Backend>,
+    tell: Sender<Failure>,
+    is_forgiving: bool,
+}
+
+impl Failures {
+    /// Tells, and lets them fail.
+    pub fn told(disk: Arc<dyn Backend>, tell: Sender<Failure>) -> Failures {
+        Failures { disk, tell, is_forgiving: false }
+    }
+
+    /// Tells, and goes on as if nothing had happened: what cannot be read is zeros, what cannot be written is not.
+    pub fn replaced_by_zeros(disk: Arc<dyn Backend>, tell: Sender<Failure>) -> Failures {
+        Failures { disk, tell, is_forgiving: true }
+    }
+
+    fn ended(&self, read: bool, offset: u64, (result, mut buf): Finished) -> Finished {
+        let Err(e) = result else { return (Ok(()), buf) };
+        // Who listens may have gone: then all of it ends.
+        _ = self.tell.send(Failure { read, offset, len: buf.len(), why: e.to_string() });
+        if !self.is_forgiving {
+            return (Err(e), buf);
+        }
+        if read {
+            buf.fill(0);
+        }
+        (Ok(()), buf)
+    }
+}
+
+impl Backend for Failures {
+    fn facts(&self) -> Facts {
+        self.disk.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move { self.ended(true, offset, self.disk.read(offset, buf).await) })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move { self.ended(false, offset, self.disk.write(offset, buf, stable).await) })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.disk.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.disk.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.disk.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.disk.describe()
+    }
+}
+
+/// Lets a job run and hears of its failures as they come; `end` ends it where one cannot be told.
+///
+/// # Errors
+/// Those of the job, and of whoever hears of a failure.
+pub fn heard(
+    failures: &Receiver<Failure>,
+    mut each: impl FnMut(Failure) -> Result<(), Error>,
+    end: impl Fn(),
+    run: impl FnOnce() -> Result<Outcome, Error> + Send,
+) -> Result<Outcome, Error> {
+    thread::scope(|scope| {
+        let running = scope.spawn(run);
+        let mut heard = Ok(());
+        while !running.is_finished() && heard.is_ok() {
+            heard = failures.recv_timeout(TICK).map_or(Ok(()), &mut each);
+        }
+        if heard.is_err() {
+            end();
+        }
+        let died = || crate::refused("a run died", "this is a fault of Lunar: report it");
+        let outcome = running.join().map_err(|_| died())?;
+        heard?;
+        failures.try_iter().try_for_each(each)?;
+        outcome
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_bench::testing::{Probe, on_a_core};
+
+    #[test]
+    fn what_fails_is_told_and_fails_or_is_replaced_by_zeros() {
+        let probe = Probe::new(4096);
+        let (tell, told) = flume::unbounded();
+        let strict = Failures::told(probe.clone(), tell.clone());
+        let forgiving = Failures::replaced_by_zeros(probe, tell);
+        let full = || {
+            let mut buf = Buf::zeroed(512);
+            buf.fill(7);
+            buf
+        };
+        on_a_core(move || async move {
+            strict.read(4096, full()).await.0.unwrap_err();
+            strict.write(0, full(), false).await.0.expect("there is room");
+            let (result, buf) = forgiving.read(8192, full()).await;
+            assert!(result.is_ok() && buf.iter().all(|byte| *byte == 0));
+            assert!(forgiving.write(4096, full(), false).await.0.is_ok());
+        });
+        let failure = |read, offset| Failure { read, offset, len: 512, why: "behind the end".into() };
+        let all: Vec<Failure> = told.try_iter().collect();
+        assert_eq!(all, [failure(true, 4096), failure(true, 8192), failure(false, 4096)]);
+    }
+}

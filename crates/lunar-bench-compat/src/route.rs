@@ -1,0 +1,221 @@
+//! From an input to an output, as dd and its kin know them: a disk that is read, one that is written, or both.
+
+use crate::{copy::Copy, refused};
+use lunar_bench::document::TargetFacts;
+use lunar_bench::job::Way;
+use lunar_bench::{Error, Kind, Opening, Rig, Target};
+use lunar_block::Backend;
+use lunar_runtime::CoreSelection;
+use std::fs::{self, File};
+use std::io;
+use std::sync::Arc;
+
+/// What stands for nothing at the end of a copy.
+const NOTHING: [&str; 3] = ["/dev/null", ".", "/dev/zero"];
+
+/// One end.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// The disk; none where zeros come from or bytes vanish.
+    pub target: Option<Target>,
+    /// First byte.
+    pub start: u64,
+    /// Pass the page cache of this host by.
+    pub direct: bool,
+}
+
+impl End {
+    /// The end of this name.
+    ///
+    /// # Errors
+    /// When it cannot be understood; standard input and output are not there.
+    pub fn named(key: &str, name: Option<&str>, start: u64, direct: bool) -> Result<End, Error> {
+        let target = match name {
+            None | Some("-") => {
+                let hint = "name a disk, or /dev/zero to read from, or /dev/null to write to";
+                return Err(refused(
+                    format!("{key}= must be named: there is no standard input or output"),
+                    hint,
+                ));
+            }
+            Some(name) if NOTHING.contains(&name) => None,
+            Some(name) => Some(Target::parse(name)?),
+        };
+        Ok(End { target, start, direct })
+    }
+}
+
+/// How a route is opened.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What is read.
+    pub input: End,
+    /// What is written.
+    pub output: End,
+    /// Bytes, if they are known; otherwise as many as there are.
+    pub bytes: Option<u64>,
+    /// Where the input has fewer, those are enough.
+    pub until_end: bool,
+    /// Writes are stable when they are acknowledged.
+    pub stable: bool,
+    /// Data that is there may be overwritten.
+    pub destroy: bool,
+    /// Where it runs.
+    pub cores: CoreSelection,
+}
+
+impl Plan {
+    /// Bytes go from a disk to a disk: neither are they zeros, nor do they vanish.
+    pub fn is_copy(&self) -> bool {
+        self.input.target.is_some() && self.output.target.is_some()
+    }
+}
+
+/// Both ends, open.
+pub struct Route {
+    /// What a job runs on.
+    pub rig: Rig,
+    /// The output of a copy.
+    to: Option<Rig>,
+    /// The way of the job.
+    pub way: Way,
+    /// First byte of the job.
+    pub offset: u64,
+    /// Bytes that it moves.
+    pub bytes: u64,
+    /// Bytes of the input, behind those, for which the output has no room.
+    pub cut: u64,
+    /// Bytes between the end of the input and where it was to begin, behind that.
+    pub past_end: u64,
+}
+
+impl Route {
+    /// Opens both ends; `filter` puts something before each, told whether it is the output.
+    ///
+    /// # Errors
+    /// When an end cannot be opened, there are none, or it has not so many bytes.
+    pub fn open(
+        plan: &Plan,
+        filter: &dyn Fn(&mut Rig, &Target, bool) -> Result<(), Error>,
+    ) -> Result<Route, Error> {
+        let from = plan.input.target.as_ref().map(|target| open_end(plan, target, None)).transpose()?;
+        let wanted = plan.bytes.or(from.as_ref().map(|rig| rig.capacity().saturating_sub(plan.input.start)));
+        let size = wanted.map(|bytes| bytes.saturating_add(plan.output.start));
+        let open = |target| open_end(plan, target, Some(size)).and_then(|to| grown(plan, target, to, size));
+        let to = match plan.output.target.as_ref().map(open).transpose() {
+            Ok(to) => to,
+            Err(e) => {
+                from.into_iter().for_each(Rig::close);
+                return Err(e);
+            }
+        };
+        join(plan, filter, from, to)
+    }
+
+    /// What both ends are.
+    pub fn facts(&self) -> Vec<TargetFacts> {
+        let to = self.to.as_ref().map(Rig::facts).unwrap_or_default();
+        self.rig.facts().into_iter().chain(to).collect()
+    }
+
+    /// Logs out.
+    pub fn close(self) {
+        self.rig.close();
+        self.to.into_iter().for_each(Rig::close);
+    }
+}
+
+/// `output`: it is written, and made with this many bytes if there is no such file.
+fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result<Rig, Error> {
+    check_file(target, output)?;
+    let end = if output.is_some() { &plan.output } else { &plan.input };
+    let opening = Opening {
+        direct: end.direct,
+        write: output.is_some(),
+        destroy: plan.destroy,
+        create: output.flatten(),
+        cores: plan.cores.clone(),
+        ..Opening::default()
+    };
+    Rig::open(std::slice::from_ref(target), &opening)
+}
+
+/// A file that is not there, or in which nothing is, is no disk. What helps are the operands of a face.
+fn check_file(target: &Target, output: Option<Option<u64>>) -> Result<(), Error> {
+    let Target::Path(path) = target else { return Ok(()) };
+    let (kind, what) = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (io::ErrorKind::NotFound, "there is no such file"),
+        Ok(found) if found.is_file() && found.len() == 0 => (io::ErrorKind::InvalidInput, "it is empty"),
+        _ => return Ok(()),
+    };
+    let hint = match output {
+        // It is made.
+        Some(Some(_)) => return Ok(()),
+        Some(None) => "say how large it becomes with count=, or make it before (truncate -s SIZE FILE)",
+        None => "check the path after if=",
+    };
+    Err(Error::new(Kind::Medium(kind), format!("{}: {what}", path.display()), hint))
+}
+
+/// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.
+fn grown(plan: &Plan, target: &Target, to: Rig, size: Option<u64>) -> Result<Rig, Error> {
+    let (Target::Path(path), Some(size)) = (target, size.filter(|size| *size > to.capacity())) else {
+        return Ok(to);
+    };
+    if !path.is_file() {
+        return Ok(to);
+    }
+    to.close();
+    let file = File::options().write(true).open(path).and_then(|file| file.set_len(size));
+    file.map_err(|e| {
+        refused(format!("{}: it cannot grow: {e}", path.display()), "make room, or use a smaller count")
+    })?;
+    open_end(&Plan { destroy: true, ..plan.clone() }, target, Some(None))
+}
+
+fn join(
+    plan: &Plan,
+    filter: &dyn Fn(&mut Rig, &Target, bool) -> Result<(), Error>,
+    mut from: Option<Rig>,
+    mut to: Option<Rig>,
+) -> Result<Route, Error> {
+    for (rig, end, is_output) in [(&mut from, &plan.input, false), (&mut to, &plan.output, true)] {
+        if let (Some(rig), Some(target)) = (rig, &end.target) {
+            filter(rig, target, is_output)?;
+        }
+    }
+    let room =
+        |rig: &Option<Rig>, end: &End| rig.as_ref().map(|rig| rig.capacity().saturating_sub(end.start));
+    let (left, right) = (room(&from, &plan.input), room(&to, &plan.output));
+    let past_end = from.as_ref().map_or(0, |rig| plan.input.start.saturating_sub(rig.capacity()));
+    let cut = left
+        .zip(right)
+        .filter(|_| plan.bytes.is_none())
+        .map_or(0, |(left, right)| left.saturating_sub(right));
+    let wanted =
+        plan.bytes.map(|bytes| if plan.until_end { bytes.min(left.unwrap_or(bytes)) } else { bytes });
+    let bytes = match (wanted, left.into_iter().chain(right).min()) {
+        (Some(bytes), Some(room)) if bytes > room => {
+            let what = format!("{bytes} bytes are wanted, and there is room for {room} behind skip or seek");
+            return Err(refused(what, "use a smaller count"));
+        }
+        (bytes, room) => bytes.or(room).unwrap_or(0),
+    };
+    let (start, seek) = (plan.input.start, plan.output.start);
+    let (rig, to, way, offset) = match (from, to) {
+        (None, None) => {
+            return Err(refused("neither if= nor of= is a disk", "name one, such as iscsi://..."));
+        }
+        (None, Some(to)) => (to, None, Way::Write, seek),
+        (Some(from), None) => (from, None, Way::Read, start),
+        (Some(mut from), Some(to)) => {
+            let stable = plan.stable;
+            let disk = to.disk(0).ok_or_else(|| refused("the output is gone", "open it again"))?;
+            from.wrap(|_, from| -> Arc<dyn Backend> {
+                Arc::new(Copy { from, to: disk.clone(), start: (start, seek), stable })
+            });
+            (from, Some(to), Way::Read, start)
+        }
+    };
+    Ok(Route { rig, to, way, offset, bytes, cut, past_end })
+}

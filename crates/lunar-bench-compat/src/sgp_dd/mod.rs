@@ -1,0 +1,311 @@
+//! sgp_dd: blocks from here to there, several commands at once, each of `bpt` blocks.
+
+mod cdbs;
+
+use super::failures::{Failure, Failures, heard};
+use super::operands::Operands;
+use super::paper::{self, Paper};
+use super::route::{End, Plan, Route};
+use super::{Stage, refused};
+use cdbs::{Cdbs, Shape};
+use flume::{Receiver, Sender};
+use lunar_bench::device::flush;
+use lunar_bench::job::{Fill, Job, Way};
+use lunar_bench::{Document, Error, Outcome, Rig, Target};
+use lunar_block::Backend;
+use lunar_runtime::CoreSelection;
+use std::sync::Arc;
+
+const KEYS: [&str; 21] = [
+    "bs", "ibs", "obs", "bpt", "thr", "dio", "count", "skip", "seek", "if", "of", "time", "fua", "cdbsz",
+    "sync", "coe", "iflag", "oflag", "deb", "verbose", "odir",
+];
+const FLAGS: [&str; 8] = ["coe", "dio", "direct", "dpo", "dsync", "excl", "fua", "null"];
+
+/// What the help says besides the options.
+const ABOUT: &str = "\
+Operands, as of sgp_dd:
+  if= of=        a target, or /dev/zero to read from, /dev/null or . to write to; both a target: a copy
+  bs=512         bytes of a block: must be the logical block size
+  bpt=128        blocks of a command (32 when bs is 2048 or more); bs * bpt is the transfer size
+  thr=4          commands at once, 1 to 1024, all in one session
+  count=N        blocks; otherwise as many as there are
+  skip=N seek=N  blocks to pass over in the input and the output
+  cdbsz=10       CDBs of READ and WRITE: 6, 10, 12 or 16 bytes (16 by default where 10 do not reach)
+  fua=0          force unit access: 1 writes, 2 reads, 3 both
+  dio=0          1: past the page cache for files and block devices; over iSCSI there is none
+  coe=0          1: go on after errors, each of which is told; what cannot be read is taken as zeros
+  sync=0         1: SYNCHRONIZE CACHE at the end, outside the time, as sgp_dd has it
+  time=0         1: print the time and the rate
+  iflag= oflag=  coe, dio, direct, dpo, dsync, excl, fua, null
+
+MB/sec is 10^6 bytes a second. cdbsz, fua and dpo reach the wire on iscsi://. Lines are those of sg3_utils 1.46, \
+which counts a record out for each record in, also where they vanish; later ones have another time line. \
+CPU time and latencies, which sgp_dd does not have, are in the result (--json).";
+
+/// `lunar bench sgp_dd`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(about = "Copies between disks and nowhere, with sgp_dd's operands and lines", after_long_help = ABOUT)]
+pub struct Args {
+    /// Prepare everything, and copy nothing
+    #[arg(short = 'd', long)]
+    pub dry_run: bool,
+    /// Say what is done
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// Overwrite what the output holds
+    #[arg(long)]
+    pub destroy: bool,
+    /// key=value, as of sgp_dd: if= of= bs= bpt= thr= count= skip= seek= cdbsz= fua= dio= coe= sync= time=
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub operands: Vec<String>,
+}
+
+/// What the operands say.
+#[derive(Debug)]
+struct Settings {
+    plan: Plan,
+    bs: u64,
+    bpt: u64,
+    threads: u64,
+    time: bool,
+    sync: bool,
+    verbose: bool,
+    /// CDBs of the input and of the output; 0: the size that reaches.
+    shapes: [Shape; 2],
+    words: Vec<(String, String)>,
+    /// A CDB size was asked for.
+    sized: bool,
+    /// Go on after what cannot be read, and after what cannot be written.
+    go_on: [bool; 2],
+}
+
+impl Settings {
+    fn read(args: &Args) -> Result<Settings, Error> {
+        let given = Operands::parse("sgp_dd", &args.operands, &KEYS)?;
+        let bs = block_size(&given)?;
+        let bpt = given.bounded("bpt", 1..=(1 << 30) / bs, if bs < 2048 { 128 } else { 32 })?;
+        let (input, output) = (given.flags("iflag", &FLAGS)?, given.flags("oflag", &FLAGS)?);
+        let coe = given.is_set("coe")?;
+        let (fua, dio) = (given.bounded("fua", 0..=3, 0)?, given.is_set("dio")?);
+        let size = given.bounded("cdbsz", 0..=16, 0)? as u8;
+        if !matches!(size, 0 | 6 | 10 | 12 | 16) {
+            return Err(refused(
+                format!("there are no CDBs of {size} bytes"),
+                "cdbsz may be 6, 10, 12 or 16",
+            ));
+        }
+        let shape = |flags: &[&str], bit: u64| Shape {
+            size,
+            fua: fua & bit != 0 || flags.contains(&"fua"),
+            dpo: flags.contains(&"dpo"),
+        };
+        let is_direct = |flags: &[&str]| dio || flags.contains(&"dio") || flags.contains(&"direct");
+        let end = |key: &str, start: &str, flags: &[&str]| {
+            let start = bytes(given.number(start)?.unwrap_or(0), bs)?;
+            End::named(key, given.text(key), start, is_direct(flags))
+        };
+        Ok(Settings {
+            plan: Plan {
+                input: end("if", "skip", &input)?,
+                output: end("of", "seek", &output)?,
+                bytes: given.number("count")?.map(|count| bytes(count, bs)).transpose()?,
+                until_end: false,
+                stable: output.contains(&"dsync") || shape(&output, 1).fua,
+                destroy: args.destroy,
+                cores: CoreSelection::All,
+            },
+            shapes: [shape(&input, 2), shape(&output, 1)],
+            threads: given.bounded("thr", 1..=1024, 4)?,
+            time: given.is_set("time")?,
+            sync: given.is_set("sync")?,
+            verbose: args.verbose
+                || given.bounded("deb", 0..=9, 0)? + given.bounded("verbose", 0..=9, 0)? > 0,
+            words: given.words().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            sized: size != 0,
+            go_on: [&input, &output].map(|flags| coe || flags.contains(&"coe")),
+            bs,
+            bpt,
+        })
+    }
+
+    /// Puts before an end what is to be told of it, and how it is asked.
+    fn prepare(
+        &self,
+        rig: &mut Rig,
+        target: &Target,
+        is_output: bool,
+        tell: &Sender<Failure>,
+    ) -> Result<(), Error> {
+        self.shape(rig, target, is_output)?;
+        if self.go_on[usize::from(is_output)] {
+            rig.wrap(|_, disk| Arc::new(Failures::replaced_by_zeros(disk, tell.clone())));
+        }
+        Ok(())
+    }
+
+    /// Puts CDBs of the wanted shape before a logical unit.
+    fn shape(&self, rig: &mut Rig, target: &Target, is_output: bool) -> Result<(), Error> {
+        let mut shape = self.shapes[usize::from(is_output)];
+        let Some(lun) = rig.lun(0).cloned() else {
+            let what = || format!("bs={} is no logical block size of {target}", self.bs);
+            return if self.bs.is_multiple_of(512) { Ok(()) } else { Err(refused(what(), "use bs=512")) };
+        };
+        let size = u64::from(lun.block_size());
+        if self.bs != size {
+            let what = format!("bs={} is not the logical block size of {target}", self.bs);
+            return Err(refused(what, format!("use bs={size}; bpt= sets how much one command moves")));
+        }
+        let end = rig.capacity() / size;
+        if shape.size == 0 {
+            shape.size = if end > 1 << 32 || self.bpt > u64::from(u16::MAX) { 16 } else { 10 };
+        }
+        let start = if is_output { self.plan.output.start } else { self.plan.input.start };
+        let last = self.plan.bytes.map_or(end, |bytes| start.saturating_add(bytes) / size);
+        shape
+            .check(last.min(end), self.bpt)
+            .map_err(|why| refused(why, "use a larger cdbsz, or less of the disk"))?;
+        rig.wrap(|_, _| -> Arc<dyn Backend> { Arc::new(Cdbs::new(lun.clone(), shape)) });
+        Ok(())
+    }
+
+    fn job(&self, route: &Route) -> Job {
+        Job {
+            way: route.way,
+            sizes: vec![((self.bs * self.bpt).min(route.bytes) as u32, 1)],
+            depth: self.threads as usize,
+            time: None,
+            amount: Some(route.bytes),
+            offset: route.offset,
+            span: Some(route.bytes),
+            fill: Fill::Zeros,
+            stable: self.plan.stable,
+            ..Job::default()
+        }
+    }
+}
+
+fn block_size(given: &Operands) -> Result<u64, Error> {
+    let bs = given.bounded("bs", 1..=1 << 20, 512)?;
+    for key in ["ibs", "obs"] {
+        if given.number(key)?.is_some_and(|other| other != bs) {
+            return Err(refused(format!("{key} is not bs"), "all three are the logical block size"));
+        }
+    }
+    if given.text("odir").is_some() {
+        return Err(refused("odir= is no operand of sgp_dd", "use oflag=direct"));
+    }
+    Ok(bs)
+}
+
+fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
+    blocks.checked_mul(bs).ok_or_else(|| refused(format!("{blocks} blocks are too many"), "use fewer"))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When an end cannot be opened or holds data, or an operand makes no sense here.
+pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
+    let settings = Settings::read(args)?;
+    let (tell, failures) = flume::unbounded();
+    let route = Route::open(&settings.plan, &|rig, target, is_output| {
+        settings.prepare(rig, target, is_output, &tell)
+    })?;
+    let result = copy(args, &settings, (&route, &failures), stage);
+    route.close();
+    result
+}
+
+fn copy(
+    args: &Args,
+    settings: &Settings,
+    (route, failures): (&Route, &Receiver<Failure>),
+    stage: Stage,
+) -> Result<Document, Error> {
+    if route.bytes == 0 && settings.plan.bytes != Some(0) {
+        return Err(refused("there is nothing behind skip= or seek=", "name blocks that are there"));
+    }
+    let mut paper = Paper::new(paper::title("sgp_dd", &args.operands), stage);
+    let ends = [&settings.plan.input, &settings.plan.output];
+    let plain = ends.iter().filter_map(|end| end.target.as_ref()).find(|t| !matches!(t, Target::Lun(_)));
+    if let Some(target) = plain.filter(|_| settings.sized) {
+        paper.remark(format!("cdbsz is ignored: {target} is not asked with CDBs"))?;
+    }
+    if settings.verbose {
+        let (blocks, size) = (route.bytes / settings.bs, settings.bs * settings.bpt);
+        paper.line(format!("# {blocks} blocks, {size} bytes a command, {} at once", settings.threads))?;
+    }
+    if args.dry_run {
+        return Ok(paper.finish());
+    }
+    let mut outcome = perform(settings, (route, failures), &mut paper)?;
+    if settings.sync && outcome.ended_early.is_none() && settings.plan.output.target.is_some() {
+        outcome.ended_early = flush(&route.rig).err();
+    }
+    if let Some(why) = &outcome.ended_early {
+        paper.remark(format!("it ended early: {why}"))?;
+    }
+    for line in lines(&outcome, route.bytes, settings.bs, settings.time) {
+        paper.line(line)?;
+    }
+    let told: Vec<(&str, String)> = settings.words.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+    let label = match (route.way, &settings.plan.output.target) {
+        (Way::Write, _) => "write",
+        (_, None) => "read",
+        (_, Some(_)) => "copy",
+    };
+    paper.keep(paper::run(label.into(), &told, route.facts(), outcome));
+    Ok(paper.finish())
+}
+
+/// Runs the job, if there is anything to do, and tells at once what was replaced or left out.
+fn perform(
+    settings: &Settings,
+    (route, failures): (&Route, &Receiver<Failure>),
+    paper: &mut Paper,
+) -> Result<Outcome, Error> {
+    if route.bytes == 0 {
+        return Ok(Outcome::default());
+    }
+    let (watch, mut errors) = (paper.watch.clone(), 0);
+    let told = |failure: Failure| {
+        errors += 1;
+        paper.line(replaced(&failure, settings.bs))
+    };
+    let mut outcome = heard(failures, told, || watch.end(), || route.rig.run(&settings.job(route), &watch))?;
+    outcome.errors += errors;
+    Ok(outcome)
+}
+
+/// The line of sgp_dd about an error after which it goes on.
+fn replaced(failure: &Failure, bs: u64) -> String {
+    let (block, Failure { len, why, .. }) = (failure.offset / bs, failure);
+    match failure.read {
+        true => format!(">> substituted zeros for in blk={block} for {len} bytes, {why}"),
+        false => format!(">> ignored error for out blk={block} for {len} bytes, {why}"),
+    }
+}
+
+/// What sgp_dd of sg3_utils 1.46 says at its end. It counts a record out for each record in, also where they vanish.
+fn lines(outcome: &Outcome, wanted: u64, bs: u64, time: bool) -> Vec<String> {
+    let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
+    let mut lines = Vec::new();
+    if time {
+        let us = (seconds * 1e6).round() as u64;
+        let timed = format!("time to transfer data was {}.{:06} secs", us / 1_000_000, us % 1_000_000);
+        let has_rate = us > 10 && moved > 511;
+        let rate = if has_rate { format!(", {:.2} MB/sec", outcome.rate() / 1e6) } else { String::new() };
+        lines.push(timed + &rate);
+    }
+    if moved < wanted {
+        lines.push(format!("  remaining block count={}", (wanted - moved).div_ceil(bs)));
+    }
+    let (full, rest) = (moved / bs, u8::from(!moved.is_multiple_of(bs)));
+    lines.push(format!("{full}+{rest} records in"));
+    lines.push(format!("{full}+{rest} records out"));
+    lines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+use super::*;
+use crate::testing::{Scratch, dropped, is_cached, play, served, without_figures};
+use clap::Parser;
+use interop::tool::{Tool, have};
+use lunar_bench::Kind;
+use lunar_bench::outcome::Totals;
+use lunar_bench::testing::Probe;
+use std::process::Command;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(line: &str) -> Args {
+    let words = std::iter::once("sgp_dd").chain(line.split_whitespace());
+    Cli::try_parse_from(words).map(|cli| cli.args).expect("understood")
+}
+
+fn sgp_dd(line: &str) -> Result<(Document, String), Error> {
+    play(|stage| run(&args(line), stage))
+}
+
+#[test]
+fn the_line_of_a_known_time_is_that_of_the_tool() {
+    let read = Totals { ios: 64, bytes: 8192 * 512, ..Totals::default() };
+    let outcome = Outcome { elapsed_s: 0.015_171, read, ..Outcome::default() };
+    assert_eq!(
+        lines(&outcome, 8192 * 512, 512, true),
+        ["time to transfer data was 0.015171 secs, 276.47 MB/sec", "8192+0 records in", "8192+0 records out"]
+    );
+    assert_eq!(
+        lines(&outcome, 8193 * 512, 512, false),
+        ["  remaining block count=1", "8192+0 records in", "8192+0 records out"]
+    );
+    // The tool has no rate of what is too short, or of nothing.
+    let short = Outcome { elapsed_s: 0.000_010, ..outcome };
+    assert_eq!(lines(&short, 8192 * 512, 512, true)[0], "time to transfer data was 0.000010 secs");
+    let nothing = Outcome { elapsed_s: 1.5, ..Outcome::default() };
+    assert_eq!(lines(&nothing, 0, 512, true)[0], "time to transfer data was 1.500000 secs");
+}
+
+#[test]
+fn every_operand_is_understood() {
+    let line = "if=memory:1M of=. bs=512 ibs=512 obs=512 bpt=8 thr=16 dio=1 count=0x10 skip=2 seek=0 time=1 fua=3 \
+                cdbsz=16 sync=1 coe=1 iflag=dpo,excl,null oflag=dsync deb=1 verbose=1 -v --destroy";
+    let settings = Settings::read(&args(line)).expect("understood");
+    assert_eq!((settings.bs, settings.bpt, settings.threads), (512, 8, 16));
+    assert_eq!((settings.plan.bytes, settings.plan.input.start), (Some(8192), 1024));
+    assert_eq!(settings.shapes[0], Shape { size: 16, fua: true, dpo: true });
+    assert_eq!(settings.shapes[1], Shape { size: 16, fua: true, dpo: false });
+    let Plan { stable, destroy, .. } = settings.plan;
+    assert!(settings.time && settings.sync && settings.verbose && stable && destroy);
+    assert_eq!(settings.go_on, [true; 2]);
+    assert!(settings.plan.input.direct);
+    let coe =
+        |flag: &str| Settings::read(&args(&format!("if=null:1M of=. {flag}"))).expect("understood").go_on;
+    assert_eq!(
+        (coe("iflag=coe"), coe("oflag=coe"), coe("coe=0")),
+        ([true, false], [false, true], [false; 2])
+    );
+    let none = Settings::read(&args("if=memory:1M of=/dev/null")).expect("understood");
+    assert_eq!((none.bs, none.bpt, none.threads, none.time), (512, 128, 4, false));
+    let large = Settings::read(&args("if=memory:1M of=/dev/null bs=4096")).expect("understood");
+    assert_eq!(large.bpt, 32);
+    let fua =
+        |text: &str| Settings::read(&args(&format!("if=. of=null:1M fua={text}"))).expect("good").shapes;
+    assert_eq!([fua("1"), fua("2")].map(|s| (s[0].fua, s[1].fua)), [(false, true), (true, false)]);
+}
+
+#[test]
+fn reads_writes_and_copies_move_what_was_asked_for() {
+    let (document, text) = sgp_dd("if=null:1M of=/dev/null bs=512 bpt=16 thr=10 time=1").expect("it reads");
+    assert_eq!(
+        without_figures(&text),
+        "time to transfer data was # secs, # MB/sec\n2048+0 records in\n2048+0 records out\n"
+    );
+    assert_eq!((document.runs[0].label.as_str(), document.runs[0].outcome.read.ios), ("read", 128));
+    let (document, text) =
+        sgp_dd("if=/dev/zero of=memory:1M bpt=3 count=100 seek=1948 sync=1").expect("it writes");
+    assert_eq!(text, "100+0 records in\n100+0 records out\n");
+    assert_eq!((document.runs[0].label.as_str(), document.runs[0].outcome.write.bytes), ("write", 51200));
+}
+
+#[test]
+fn a_copy_of_files_is_exact_and_looks_before_it_overwrites() {
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 1 << 20), scratch.file("b", 1 << 20));
+    let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 512) as u8 | 1).collect();
+    std::fs::write(&a, &bytes).expect("written");
+    let line = format!("if={a} of={b} bs=512 bpt=7 skip=10 seek=20 count=1000 coe=1");
+    let (document, text) = sgp_dd(&line).expect("it copies");
+    assert_eq!(text, "1000+0 records in\n1000+0 records out\n");
+    assert_eq!((document.runs[0].label.as_str(), document.runs[0].targets.len()), ("copy", 2));
+    let copied = std::fs::read(&b).expect("there");
+    assert!(copied[20 * 512..1020 * 512] == bytes[10 * 512..1010 * 512]);
+    assert!(copied[..20 * 512].iter().chain(&copied[1020 * 512..]).all(|byte| *byte == 0));
+    assert_eq!(sgp_dd(&line).expect_err("it holds data").kind, Kind::HoldsData);
+    sgp_dd(&format!("{line} --destroy")).expect("it is wanted");
+}
+
+#[test]
+fn a_dry_run_moves_nothing() {
+    let (document, text) = sgp_dd("if=null:1M of=. --dry-run -v cdbsz=6").expect("prepared");
+    assert!(document.runs.is_empty());
+    assert!(
+        text.contains("cdbsz is ignored: null:1048576") && text.contains("65536 bytes a command"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_hint() {
+    let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
+    assert!(refused("of=.").contains("if= must be named"));
+    assert!(refused("if=- of=.").contains("standard input"));
+    assert!(refused("if=/dev/zero of=/dev/null").contains("neither"));
+    assert!(refused("if=null:1M of=. cdbsz=7").contains("6, 10, 12 or 16"));
+    assert!(refused("if=null:1M of=. thr=1025").contains("1 to 1024"));
+    assert!(refused("if=null:1M of=. oflag=append").contains("oflag=append"));
+    assert!(refused("if=null:1M of=. ibs=4096").contains("ibs"));
+    assert!(refused("if=null:1M of=. bs=1000").contains("bs=512"));
+    assert!(refused("if=null:1M of=. count=2049").contains("smaller count"));
+    assert!(refused("if=null:1M of=. foo=1").contains("foo=1"));
+}
+
+#[test]
+fn threads_are_commands_at_once() {
+    let probe = Probe::new(1 << 20);
+    let disk = served(probe.clone());
+    for threads in [1, 6] {
+        sgp_dd(&format!("if={} of=. bpt=8 thr={threads}", disk.url)).expect("it reads");
+        assert_eq!(probe.most_at_once(), threads);
+    }
+}
+
+#[test]
+fn dio_passes_the_page_cache_by() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, [7; 1 << 20]).expect("written");
+    for how in ["dio=1", "iflag=direct", "iflag=dio"] {
+        if !dropped(&disk) {
+            return;
+        }
+        sgp_dd(&format!("if={disk} of=. {how}")).expect("it reads");
+        assert!(!is_cached(&disk), "{how}");
+    }
+    sgp_dd(&format!("if={disk} of=. dio=0")).expect("it reads");
+    assert!(is_cached(&disk));
+}
+
+#[test]
+fn what_cannot_be_read_is_zeros_with_coe_and_that_is_told_and_counted() {
+    let probe = Probe::new(1 << 20);
+    probe.set(&[7; 1 << 20]);
+    probe.spoil(70_000..70_001);
+    let (disk, scratch) = (served(probe), Scratch::folder());
+    let to = scratch.file("to", 1 << 20);
+    let copy = format!("if={} of={to} bpt=16 --destroy", disk.url);
+    let (document, text) = sgp_dd(&format!("{copy} coe=1")).expect("it copies");
+    assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
+    assert!(text.ends_with("2048+0 records in\n2048+0 records out\n"), "{text}");
+    assert_eq!((document.runs[0].outcome.errors, document.ended_early()), (1, None));
+    let copied = std::fs::read(&to).expect("there");
+    let is_zero = |at: usize| (65_536..73_728).contains(&at);
+    assert!(copied.iter().enumerate().all(|(at, byte)| *byte == if is_zero(at) { 0 } else { 7 }));
+    // Without, and where only errors of the output may be passed over, it ends there.
+    for how in ["", "oflag=coe"] {
+        let (document, text) = sgp_dd(&format!("{copy} thr=1 {how}")).expect("it begins");
+        assert!(document.ended_early().is_some_and(|why| why.contains("reading: ")), "{text}");
+        assert!(text.contains("  remaining block count=1920\n128+0 records in\n"), "{text}");
+    }
+    // What is only read is replaced too, as the tool has it.
+    let (document, text) = sgp_dd(&format!("if={} of=. bpt=16 iflag=coe", disk.url)).expect("it reads");
+    assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
+    assert_eq!((document.runs[0].outcome.errors, document.runs[0].outcome.read.bytes), (1, 1 << 20));
+}
+
+#[test]
+fn nothing_behind_skip_is_told_and_no_blocks_are_none() {
+    let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
+    assert!(refused("if=null:1M of=. skip=2048").contains("nothing behind skip="));
+    assert!(refused("if=null:1M of=. skip=5000").contains("nothing behind skip="));
+    assert!(refused("if=null:1M of=. skip=5000 count=10").contains("room for 0"));
+    let (_, text) = sgp_dd("if=null:1M of=. count=0").expect("nothing to do");
+    assert_eq!(text, "0+0 records in\n0+0 records out\n");
+}
+
+/// The shape of lines, to be compared with those of the tool itself.
+#[test]
+fn the_lines_are_those_of_sgp_dd() {
+    let scratch = Scratch::folder();
+    let a = scratch.file("a", 1 << 20);
+    let line = format!("if={a} of=/dev/null bs=512 count=2000 bpt=16 time=1");
+    if !have(&[Tool { program: "sgp_dd", package: "sg3-utils" }]) {
+        return;
+    }
+    let theirs = Command::new("sgp_dd").args(line.split_whitespace()).output().expect("it runs");
+    let theirs = String::from_utf8(theirs.stderr).expect("text");
+    let (_, ours) = sgp_dd(&line).expect("it reads");
+    assert_eq!(without_figures(&ours), without_figures(&theirs), "{ours}\n{theirs}");
+}

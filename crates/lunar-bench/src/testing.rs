@@ -1,0 +1,156 @@
+//! A disk for tests of this crate and of those above it.
+
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::{Buf, Cores};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Runs a future on a core to its end.
+pub fn on_a_core<W: Future_ + 'static>(work: impl FnOnce() -> W + Send + 'static) {
+    Cores::one().expect("a core").wait(0, work).expect("it ends");
+}
+
+/// A future without a value.
+pub trait Future_: std::future::Future<Output = ()> {}
+impl<F: std::future::Future<Output = ()>> Future_ for F {}
+
+/// A disk in memory that writes down what it is asked for.
+pub struct Probe {
+    bytes: Mutex<Vec<u8>>,
+    reads: Mutex<Vec<(u64, usize)>>,
+    writes: Mutex<Vec<(u64, usize)>>,
+    /// Writes that were to be stable at once.
+    stable: AtomicUsize,
+    flushes: AtomicUsize,
+    /// Flushes take this many milliseconds.
+    flush_ms: AtomicU64,
+    /// What lies here cannot be read.
+    bad: Mutex<Range<u64>>,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Probe {
+    pub fn new(capacity: usize) -> Arc<Probe> {
+        Arc::new(Probe {
+            bytes: Mutex::new(vec![0; capacity]),
+            reads: Mutex::default(),
+            writes: Mutex::default(),
+            stable: AtomicUsize::new(0),
+            flushes: AtomicUsize::new(0),
+            flush_ms: AtomicU64::new(0),
+            bad: Mutex::default(),
+            now: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().expect("whole").clone()
+    }
+
+    pub fn set(&self, bytes: &[u8]) {
+        self.bytes.lock().expect("whole")[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub fn reads(&self) -> Vec<(u64, usize)> {
+        self.reads.lock().expect("whole").clone()
+    }
+
+    pub fn writes(&self) -> Vec<(u64, usize)> {
+        self.writes.lock().expect("whole").clone()
+    }
+
+    pub fn stable_writes(&self) -> usize {
+        self.stable.load(Ordering::Relaxed)
+    }
+
+    pub fn flush_in(&self, ms: u64) {
+        self.flush_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub fn spoil(&self, bytes: Range<u64>) {
+        *self.bad.lock().expect("whole") = bytes;
+    }
+
+    fn is_bad(&self, offset: u64, len: usize) -> bool {
+        let bad = self.bad.lock().expect("whole");
+        bad.start < offset + len as u64 && offset < bad.end
+    }
+
+    pub fn flushes(&self) -> usize {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    pub fn most_at_once(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    async fn take_a_moment(&self) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        compio::time::sleep(Duration::from_millis(2)).await;
+        self.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Backend for Probe {
+    fn facts(&self) -> Facts {
+        let capacity = self.bytes.lock().expect("whole").len() as u64;
+        Facts { capacity, read_only: false, unmap: false, null: false, stable: false }
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            self.reads.lock().expect("whole").push((offset, buf.len()));
+            self.take_a_moment().await;
+            if self.is_bad(offset, buf.len()) {
+                return (Err(io::Error::other("a scratch")), buf);
+            }
+            let bytes = self.bytes.lock().expect("whole");
+            let Some(there) = bytes.get(offset as usize..offset as usize + buf.len()) else {
+                return (Err(io::Error::other("behind the end")), buf);
+            };
+            buf.copy_from_slice(there);
+            (Ok(()), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            self.stable.fetch_add(usize::from(stable), Ordering::Relaxed);
+            self.writes.lock().expect("whole").push((offset, buf.len()));
+            self.take_a_moment().await;
+            let mut bytes = self.bytes.lock().expect("whole");
+            let Some(there) = bytes.get_mut(offset as usize..offset as usize + buf.len()) else {
+                return (Err(io::Error::other("behind the end")), buf);
+            };
+            there.copy_from_slice(&buf);
+            (Ok(()), buf)
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        let pause = Duration::from_millis(self.flush_ms.load(Ordering::Relaxed));
+        Box::pin(async move {
+            compio::time::sleep(pause).await;
+            Ok(())
+        })
+    }
+
+    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,233 @@
+//! stgt-iser-null-2008: sgp_dd on null storage by block size and threads, with the CPU of both sides.
+
+use crate::lab::{Lab, Open};
+use crate::media::{Disk, Medium};
+use crate::peers::{Server, Who};
+use crate::published::{Published, put};
+use lunar_bench::Error;
+use lunar_bench::document::Table;
+use lunar_bench::job::{Job, Way};
+use lunar_bench::outcome::Outcome;
+use std::time::Duration;
+
+/// Bytes of each null disk.
+const SIZE: u64 = 64 << 30;
+const QUICK_MS: u64 = 550;
+const MB: f64 = 1e6;
+/// Way and threads of each column.
+const COLUMNS: [(&str, Way, usize); 4] = [
+    ("READ 10 threads", Way::Read, 10),
+    ("READ 2 threads", Way::Read, 2),
+    ("WRITE 10 threads", Way::Write, 10),
+    ("WRITE 2 threads", Way::Write, 2),
+];
+/// Where reads, and where writes, were at their best.
+const BEST: [(&str, Way, usize); 2] = [COLUMNS[0], COLUMNS[3]];
+/// The tables of one server.
+const MEASURED: [&str; 9] = [
+    "bandwidth-b-a",
+    "cpu-b-a",
+    "kiops",
+    "two-initiators",
+    "two-initiators-cpu",
+    "two-instances",
+    "two-instances-cpu",
+    "bidirectional",
+    "chain",
+];
+
+/// The tables of a server while they are filled.
+struct Tables(Vec<(&'static str, Table)>);
+
+impl Tables {
+    fn put(&mut self, id: &str, row: &str, column: &str, measured: Option<f64>) {
+        let (_, table) = self.0.iter_mut().find(|table| table.0 == id).expect("a table of this seed");
+        put(table, row, column, measured);
+    }
+
+    fn cpu(&mut self, id: &str, row: &str, column: &str, outcome: &Outcome) {
+        self.put(id, row, &format!("{column} Ini"), Some(percent(outcome.cpu.client_s, outcome)));
+        self.target_cpu(id, row, column, outcome);
+    }
+
+    /// Only the target's.
+    fn target_cpu(&mut self, id: &str, row: &str, column: &str, outcome: &Outcome) {
+        let measured = outcome.cpu.target_s.map(|seconds| percent(seconds, outcome));
+        self.put(id, row, &format!("{column} Tgt"), measured);
+    }
+}
+
+/// CPU time as a share of all cores.
+fn percent(seconds: f64, outcome: &Outcome) -> f64 {
+    seconds / outcome.elapsed_s / outcome.cpu.cores as f64 * 100.0
+}
+
+/// Repeats it.
+///
+/// # Errors
+/// None: what cannot be measured is noted.
+pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
+    lab.note(lab.carrier().stands_in("iSER over InfiniBand"));
+    lab.note("there is one machine: its figures stand beside those of two fast ones (B -> A)");
+    lab.note("CPU is a share of all cores of this machine, and initiator and target have to share them");
+    lab.note(
+        "two initiators at once: one process is both, so the CPU of each alone cannot be measured: its cells \
+         stay empty",
+    );
+    lab.note(
+        "two initiators, and two instances on 1 dev, are one and the same run here: two sessions of one process \
+         with one disk",
+    );
+    lab.note(
+        "A -> B -> C: B is Lunar's router (block path), C the target whose table it is, all on this machine",
+    );
+    for id in ["bandwidth-c-b", "cpu-c-b", "bandwidth-b-c", "cpu-b-c"] {
+        lab.table(published.table(id));
+    }
+    for who in lab.all() {
+        if !who.has_null() && matches!(who, Who::Istgt) {
+            lab.note("istgt has no null storage: it is left out");
+            continue;
+        }
+        let mut tables = Tables(MEASURED.map(|id| (id, published.table(id))).into());
+        measure(lab, &who, &mut tables);
+        for (_, mut table) in tables.0 {
+            table.title += &format!(", {}", who.name());
+            lab.table(table);
+        }
+    }
+    Ok(())
+}
+
+fn job(lab: &Lab, way: Way, kib: u32, threads: usize) -> Job {
+    let time = lab.cap(QUICK_MS).unwrap_or(Duration::from_secs(10));
+    Job { way, sizes: vec![(kib << 10, 1)], depth: threads, time: Some(time), ..Job::default() }
+}
+
+fn measure(lab: &mut Lab, who: &Who, tables: &mut Tables) {
+    let disks = [Disk::new(Medium::Null, SIZE), Disk::new(Medium::Null, SIZE)];
+    let Some(server) = lab.serve(who, &disks, 1) else { return };
+    let name = who.name();
+    if let Some(open) = open(lab, &server, &[0], 1) {
+        by_size(lab, &name, &open, tables);
+        open.rig.close();
+    }
+    for (devices, sessions, row) in [(&[0][..], 2, "1 dev"), (&[0, 1], 1, "2 devs")] {
+        let Some(open) = open(lab, &server, devices, sessions) else { continue };
+        two_instances(lab, &name, &open, row, tables);
+        open.rig.close();
+    }
+    bidirectional(lab, &name, &server, tables);
+    chain(lab, &name, &server, tables);
+}
+
+fn open(lab: &mut Lab, server: &Server, disks: &[usize], sessions: usize) -> Option<Open> {
+    let targets: Option<Vec<_>> = disks.iter().map(|disk| server.target(*disk, "")).collect();
+    lab.open(&targets?, sessions, Some(server))
+}
+
+fn by_size(lab: &mut Lab, name: &str, open: &Open, tables: &mut Tables) {
+    for kib in (0..9).map(|n| 1u32 << n) {
+        for (column, way, threads) in COLUMNS {
+            let job = job(lab, way, kib, threads);
+            let label = format!("{name} {kib} KiB {column}");
+            let Some(outcome) = lab.measure(&label, open, &job) else { continue };
+            let row = kib.to_string();
+            tables.put("bandwidth-b-a", &row, column, Some(outcome.rate() / MB));
+            tables.cpu("cpu-b-a", &row, column, &outcome);
+            if kib == 1 {
+                tables.put("kiops", "fast -> fast", column, Some(outcome.iops() / 1e3));
+            }
+        }
+    }
+}
+
+/// Through a router, with the threads that were best: the publication does not say how many they were.
+fn chain(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables) {
+    let Some(router) = lab.route(server) else { return };
+    let Some(open) = open(lab, &router, &[0], 1) else { return };
+    for kib in (0..10).map(|n| 1u32 << n) {
+        for ((_, way, threads), column) in BEST.into_iter().zip(["READ", "WRITE"]) {
+            let job = job(lab, way, kib, threads);
+            let outcome = lab.measure(&format!("{name} through a router {kib} KiB {column}"), &open, &job);
+            let rate = outcome.map(|outcome| outcome.rate() / MB);
+            tables.put("chain", &kib.to_string(), column, rate);
+        }
+    }
+    open.rig.close();
+}
+
+/// Two at once: the sessions of one process are both two initiators and two instances on one.
+fn two_instances(lab: &mut Lab, name: &str, open: &Open, row: &str, tables: &mut Tables) {
+    for (column, way, threads) in BEST {
+        let job = job(lab, way, 1, threads);
+        let label = format!("{name} two at once, {row}, {column}");
+        let Some(outcome) = lab.measure(&label, open, &job) else { continue };
+        tables.put("two-instances", row, &format!("{column}, first"), kiops(&outcome, 0));
+        tables.put("two-instances", row, &format!("{column}, second"), kiops(&outcome, 1));
+        tables.cpu("two-instances-cpu", row, column, &outcome);
+        if row == "1 dev" {
+            two_initiators(tables, column, &outcome);
+        }
+    }
+}
+
+/// What one of the sessions did.
+fn kiops(outcome: &Outcome, at: usize) -> Option<f64> {
+    outcome.session_iops(at).map(|iops| iops / 1e3)
+}
+
+/// The CPU of this process is that of both, and belongs to neither.
+fn two_initiators(tables: &mut Tables, column: &str, outcome: &Outcome) {
+    for (at, initiator) in ["slow", "fast"].into_iter().enumerate() {
+        tables.put("two-initiators", initiator, column, kiops(outcome, at));
+        tables.target_cpu("two-initiators-cpu", initiator, column, outcome);
+    }
+}
+
+/// Reads and writes of 256 KiB, one after the other, at once in one session, and at once in two.
+fn bidirectional(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables) {
+    let (Some(one), Some(two)) = (open(lab, server, &[0], 1), open(lab, server, &[0], 1)) else { return };
+    let [read, write] = BEST.map(|(_, way, threads)| job(lab, way, 256, threads));
+    let both = job(lab, Way::Both, 256, 10);
+    let read_rate = |outcome: &Outcome| Some(outcome.read.rate(outcome.elapsed_s) / MB);
+    let write_rate = |outcome: &Outcome| Some(outcome.write.rate(outcome.elapsed_s) / MB);
+    let mut row = |head: &str, read: Option<f64>, write: Option<f64>| {
+        tables.put("bidirectional", head, "READ", read);
+        tables.put("bidirectional", head, "WRITE", write);
+    };
+    let reads = lab.measure(&format!("{name} single dir READ"), &one, &read);
+    let writes = lab.measure(&format!("{name} single dir WRITE"), &one, &write);
+    row("single dir", reads.as_ref().and_then(read_rate), writes.as_ref().and_then(write_rate));
+    let mixed = lab.measure(&format!("{name} bi-dir 1 ini"), &one, &both);
+    row("bi-dir 1 ini", mixed.as_ref().and_then(read_rate), mixed.as_ref().and_then(write_rate));
+    let [reads, writes] = lab.measure_both(&format!("{name} bi-dir 2 ini"), (&one, &read), (&two, &write));
+    row("bi-dir 2 ini", reads.as_ref().and_then(read_rate), writes.as_ref().and_then(write_rate));
+    one.rig.close();
+    two.rig.close();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Seed;
+    use lunar_bench::outcome::{Cpu, Share};
+
+    #[test]
+    fn the_cpu_of_one_process_is_not_told_as_that_of_each_of_two_initiators() {
+        let published = Published::of(Seed::Iser);
+        let mut tables = Tables(MEASURED.map(|id| (id, published.table(id))).into());
+        let share = |read_ios| Share { read_ios, ..Share::default() };
+        let sessions = vec![share(1000), share(2000)];
+        let cpu = Cpu { client_s: 1.0, target_s: Some(0.5), cores: 2 };
+        let outcome = Outcome { elapsed_s: 1.0, sessions, cpu, ..Outcome::default() };
+        two_initiators(&mut tables, "READ 10 threads", &outcome);
+        let measured = |id: &str| {
+            let (_, table) = tables.0.iter().find(|table| table.0 == id).expect("a table");
+            let cells = table.rows.iter().map(|row| [row.1[0].measured, row.1[1].measured]);
+            cells.collect::<Vec<_>>()
+        };
+        assert_eq!(measured("two-initiators"), [[Some(1.0), None], [Some(2.0), None]]);
+        assert_eq!(measured("two-initiators-cpu"), [[None, Some(25.0)]; 2]);
+    }
+}

@@ -1,0 +1,168 @@
+//! The experiments that Lunar starts from, repeated on this machine: each figure beside the published one.
+#![forbid(unsafe_code)]
+
+mod carrier;
+mod iser;
+mod lab;
+mod media;
+mod mounted;
+mod netem;
+mod open_iscsi;
+mod peers;
+mod process;
+mod published;
+mod relay;
+mod results;
+mod scst;
+mod sn5420;
+mod srpt;
+
+pub use carrier::Provider;
+
+use lab::Lab;
+use lunar_bench::{Document, Error, Transport, Watch, beside, overhead};
+use published::Published;
+use std::path::PathBuf;
+
+/// A publication whose experiment can be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Seed {
+    /// ISCSI-SCST, IET and STGT with null, file and block storage
+    #[value(name = "scst-iet-stgt-2009")]
+    Scst,
+    /// disktest over two sessions: 256K write, 256K read, 1K read
+    #[value(name = "open-iscsi-2005")]
+    OpenIscsi,
+    /// dd by block size, directly and through a storage router, near and far
+    #[value(name = "sn5420-2002")]
+    Sn5420,
+    /// sgp_dd by block size on null storage, with the CPU of both sides
+    #[value(name = "stgt-iser-null-2008")]
+    Iser,
+    /// blockdev-perftest, direct and buffered
+    #[value(name = "scst-srpt-2010")]
+    Srpt,
+}
+
+impl Seed {
+    /// Its name, as on the command line and in names of files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Seed::Scst => "scst-iet-stgt-2009",
+            Seed::OpenIscsi => "open-iscsi-2005",
+            Seed::Sn5420 => "sn5420-2002",
+            Seed::Iser => "stgt-iser-null-2008",
+            Seed::Srpt => "scst-srpt-2010",
+        }
+    }
+}
+
+/// Arguments of `lunar bench reproduce`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The publication whose experiment is repeated
+    #[arg(value_name = "SEED")]
+    pub seed: Seed,
+
+    /// A target to measure besides Lunar's; can be given several times; none is Lunar's alone [default: stgt and
+    /// istgt, where they are installed]
+    #[arg(long, value_name = "stgt|istgt|none|URL")]
+    pub against: Vec<String>,
+
+    /// Shorter runs of the same shape: about a minute instead of as much data as the original moved
+    #[arg(long)]
+    pub quick: bool,
+
+    /// The folder for SEED-HOST-DATE.json
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub out: PathBuf,
+
+    /// What carries the commands: all but tcp is RDMA, and of Lunar alone
+    #[arg(long, value_name = "NAME", default_value = "tcp")]
+    pub transport: Transport,
+
+    /// What carries RDMA [default: verbs where this host has a device that is up, iwarp otherwise]
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<Provider>,
+
+    /// The folder for files that are measured on; some gigabytes [default: the system's temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// Overwrite what the disks of --against URL hold
+    #[arg(long)]
+    pub destroy: bool,
+
+    /// No run takes longer than this many milliseconds
+    #[arg(long, hide = true, value_name = "MS")]
+    pub brief: Option<u64>,
+
+    /// The program that serves Lunar's disks, if it is not this one
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub lunar: Option<PathBuf>,
+}
+
+/// What came of an experiment.
+#[derive(Debug)]
+pub struct Done {
+    /// All that was measured; it is kept in a file.
+    pub document: Document,
+    /// Its tables and notes, for people.
+    pub text: String,
+    /// Why it could not go on, or could not be kept.
+    pub problem: Option<Error>,
+}
+
+/// Repeats an experiment and keeps its figures in a file. When `watch` asks for the end, what was measured
+/// until then is told and kept.
+///
+/// # Errors
+/// Before anything runs: when an argument makes no sense, or nothing could be written.
+pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
+    results::check(&args.out)?;
+    let published = Published::of(args.seed);
+    let title =
+        format!("{}: {} ({}, {})", args.seed.name(), published.title, published.author, published.year);
+    let mut lab = Lab::new(args, watch, &title)?;
+    let carrier = format!("carried by {}", lab.carrier().name());
+    lab.note(carrier);
+    let ran = match args.seed {
+        Seed::Scst => scst::run(&mut lab, &published),
+        Seed::OpenIscsi => open_iscsi::run(&mut lab, &published),
+        Seed::Sn5420 => sn5420::run(&mut lab, &published),
+        Seed::Iser => iser::run(&mut lab, &published),
+        Seed::Srpt => srpt::run(&mut lab, &published),
+    };
+    if lab.is_ended() {
+        lab.note("it was asked to end: what was measured until then stands");
+    }
+    if !lab.is_full() {
+        lab.note("shorter runs than the original's: times of whole runs are worked out from rates");
+    }
+    if !lab.is_ended() {
+        lab.note(overhead::of_many());
+    }
+    let mut text = text(&lab);
+    let kept = results::write(&args.out, &lab.document);
+    if let Ok(file) = &kept {
+        text += &format!("\nkept in {}\n", file.display());
+    }
+    Ok(Done { document: lab.document, text, problem: ran.and(kept.map(drop)).err() })
+}
+
+/// All of it as people read it.
+fn text(lab: &Lab) -> String {
+    let mut text = format!("{}\n", lab.document.title);
+    for table in &lab.document.tables {
+        text += &format!("\n{}", beside::table(table));
+    }
+    if !lab.lines.is_empty() {
+        text += &format!("\n{}\n", lab.lines.join("\n"));
+    }
+    text += "\n";
+    lab.document.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests;

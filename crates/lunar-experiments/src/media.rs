@@ -1,0 +1,251 @@
+//! What the experiments measure on: files and loop devices of our own, and the I/O schedulers below them.
+
+use lunar_bench::Undo;
+use lunar_bench::{Error, Kind};
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+use rustix::fs::{Advice, fadvise, fstatfs, major, minor};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder of our own, removed on drop.
+pub struct Folder {
+    path: PathBuf,
+    _undo: Undo,
+}
+
+impl Folder {
+    /// Makes it below a folder that exists.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn below(parent: &Path) -> Result<Folder, Error> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("lunar-reproduce-{}-{count}", std::process::id()));
+        let remove = |path: PathBuf| move || _ = fs::remove_dir_all(path);
+        let made = Undo::made(|| fs::create_dir(&path).map(|()| ((), remove(path.clone()))));
+        let ((), undo) = made.map_err(|e| cannot("make", &path, &e))?;
+        Ok(Folder { path, _undo: undo })
+    }
+
+    /// Makes a file of this size with bytes that do not compress, all of it on the disk.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn file(&self, name: &str, size: u64) -> Result<PathBuf, Error> {
+        let path = self.path.join(name);
+        write_file(&path, size).map_err(|e| cannot("write", &path, &e))?;
+        Ok(path)
+    }
+}
+
+/// Writes a file of this size with bytes that do not compress, and makes it stable.
+///
+/// # Errors
+/// When there is no room.
+pub fn write_file(path: &Path, size: u64) -> io::Result<()> {
+    const CHUNK: u64 = 1 << 20;
+    let mut chunk = vec![0; CHUNK as usize];
+    SmallRng::seed_from_u64(size).fill_bytes(&mut chunk);
+    let mut file = File::create(path)?;
+    let mut left = size;
+    while left > 0 {
+        let len = left.min(CHUNK);
+        file.write_all(&chunk[..len as usize])?;
+        left -= len;
+    }
+    file.sync_all()
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn cannot(what: &str, path: &Path, e: &io::Error) -> Error {
+    let hint = "--dir names a folder with room for the files of the experiment";
+    Error::new(Kind::System, format!("cannot {what} {}: {e}", path.display()), hint)
+}
+
+/// The folder for files that are to be in memory.
+pub fn memory_folder() -> PathBuf {
+    let shm = PathBuf::from("/dev/shm");
+    if shm.is_dir() { shm } else { std::env::temp_dir() }
+}
+
+/// What is told where files of an experiment cannot be taken out of the page cache.
+pub const WARM: &str = "reads come from memory: what is read cannot be taken out of the page cache, or lies \
+                        in a file system in memory (--dir names another folder)";
+
+/// Takes a file or a block device out of the page cache; false where it stays in memory. The notes of an
+/// experiment say which it is: reads from memory are faster.
+pub fn make_cold(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    // What is not stable stays in the cache.
+    let is_dropped = file.sync_all().is_ok() && fadvise(&file, 0, None, Advice::DontNeed).is_ok();
+    is_dropped && !is_in_memory(&file)
+}
+
+/// Whether a file is nowhere but in memory. The folder of a block device is, and the device is not.
+fn is_in_memory(file: &File) -> bool {
+    /// tmpfs and ramfs, as statfs(2) tells them.
+    const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+    let is_file = file.metadata().is_ok_and(|found| found.is_file());
+    is_file && fstatfs(file).is_ok_and(|system| IN_MEMORY.contains(&(system.f_type as u32)))
+}
+
+/// What a LUN is made of.
+#[derive(Clone, Debug)]
+pub enum Medium {
+    /// Reads are zeros, writes go nowhere.
+    Null,
+    /// Through the page cache.
+    Cached(PathBuf),
+    /// Past the page cache.
+    Direct(PathBuf),
+}
+
+/// A disk to be served.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// What it is made of.
+    pub medium: Medium,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes a second at most; 0 is no limit. Lunar alone can do it.
+    pub bytes_per_s: u64,
+}
+
+impl Disk {
+    /// Without a limit.
+    pub fn new(medium: Medium, size: u64) -> Disk {
+        Disk { medium, size, bytes_per_s: 0 }
+    }
+
+    /// Where it is, if anywhere.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.medium {
+            Medium::Null => None,
+            Medium::Cached(path) | Medium::Direct(path) => Some(path),
+        }
+    }
+}
+
+/// A block device over a file, until it is dropped.
+pub struct Loop {
+    device: PathBuf,
+    _undo: Undo,
+}
+
+impl Loop {
+    /// Makes one; None where this user or this host cannot.
+    pub fn over(file: &Path) -> Option<Loop> {
+        let made = Undo::made(|| {
+            let device = attached(file).ok_or(())?;
+            let detached = device.clone();
+            Ok::<_, ()>((device, move || detach(&detached)))
+        });
+        made.ok().map(|(device, undo)| Loop { device, _undo: undo })
+    }
+
+    /// Its device.
+    pub fn path(&self) -> &Path {
+        &self.device
+    }
+}
+
+fn attached(file: &Path) -> Option<PathBuf> {
+    let made = losetup().args(["--find", "--show"]).arg(file).output();
+    let made = made.ok().filter(|made| made.status.success())?;
+    Some(String::from_utf8(made.stdout).ok()?.trim().into())
+}
+
+fn detach(device: &Path) {
+    // Who has it open keeps it until then.
+    _ = losetup().arg("--detach").arg(device).status();
+}
+
+/// ^C is not for it.
+fn losetup() -> Command {
+    let mut command = Command::new("losetup");
+    command.process_group(0).stdin(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// An I/O scheduler that was set; the one before comes back on drop.
+pub struct Scheduler {
+    _undo: Undo,
+}
+
+impl Scheduler {
+    /// Sets it for the disk below a file, or for a block device; None where that cannot be done.
+    pub fn set(path: &Path, name: &str) -> Option<Scheduler> {
+        let file = queue(path)?.join("scheduler");
+        let before = chosen(&fs::read_to_string(&file).ok()?)?;
+        let set = Undo::made(|| fs::write(&file, name).map(|()| ((), move || _ = fs::write(file, before))));
+        set.ok().map(|((), undo)| Scheduler { _undo: undo })
+    }
+}
+
+/// The one in brackets.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+/// The folder of the queue of a disk.
+fn queue(path: &Path) -> Option<PathBuf> {
+    let found = fs::metadata(path).ok()?;
+    let id = if found.file_type().is_block_device() { found.rdev() } else { found.dev() };
+    let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(id), minor(id))).ok()?;
+    let is_partition = device.join("partition").exists();
+    let disk = if is_partition { device.parent()? } else { &device };
+    Some(disk.join("queue"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_holds_files_and_goes_away() {
+        let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
+        let file = folder.file("disk", (1 << 20) + 7).expect("a file");
+        assert_eq!(fs::metadata(&file).expect("it").len(), (1 << 20) + 7);
+        let gone = folder.to_path_buf();
+        drop(folder);
+        assert!(!gone.exists());
+        assert_eq!(Folder::below(&gone).err().map(|e| e.kind), Some(Kind::System));
+    }
+
+    #[test]
+    fn a_file_in_memory_cannot_be_made_cold_and_one_on_a_disk_can() {
+        let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
+        let is = |kind: &str, at: &str| mounts.lines().any(|line| line.contains(&format!(" {at} {kind} ")));
+        let is_cold = |parent: &Path| {
+            let folder = Folder::below(parent).expect("a folder");
+            make_cold(&folder.file("disk", 4096).expect("a file"))
+        };
+        if is("tmpfs", "/dev/shm") {
+            assert!(!is_cold(Path::new("/dev/shm")));
+        }
+        if is("ext4", "/") && !is("tmpfs", "/tmp") {
+            assert!(is_cold(Path::new("/tmp")));
+        }
+        assert!(!make_cold(Path::new("/nonexistent")));
+    }
+
+    #[test]
+    fn the_scheduler_in_use_stands_in_brackets() {
+        assert_eq!(chosen("none [mq-deadline] kyber bfq\n").as_deref(), Some("mq-deadline"));
+        assert_eq!(chosen("none\n"), None);
+    }
+}

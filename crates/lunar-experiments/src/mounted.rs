@@ -1,0 +1,168 @@
+//! A file system on a logical unit: the kernel of this host uses it through `lunar attach`.
+
+use crate::media::{Folder, Loop, write_file};
+use crate::process::Process;
+use lunar_bench::Target;
+use lunar_bench::Undo;
+use rustix::process::geteuid;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const START: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(20);
+/// How long those who were asked to end may have files open.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// The file for dd.
+const FILE: &str = "q";
+
+/// What carries a logical unit to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As a block device.
+    Ublk,
+    /// As a file, with a loop device over it.
+    Fuse,
+}
+
+/// ext3 on a logical unit, mounted. All of it is taken down on drop, in this order.
+pub struct Mounted {
+    mount: Option<Undo>,
+    device: PathBuf,
+    looped: Option<Loop>,
+    attach: Process,
+    dir: Folder,
+}
+
+impl Mounted {
+    /// Attaches a logical unit, makes the file system and mounts it.
+    ///
+    /// # Errors
+    /// Why that cannot be, for people.
+    pub fn on(lunar: &Path, target: &Target, dir: Folder) -> Result<Mounted, String> {
+        let way = way()?;
+        for folder in ["fuse", "mnt"] {
+            fs::create_dir(dir.join(folder)).map_err(|e| e.to_string())?;
+        }
+        let attach = attach(lunar, target, way, &dir)?;
+        let device = PathBuf::new();
+        let mut mounted = Mounted { mount: None, device, looped: None, attach, dir };
+        let file = mounted.told()?;
+        mounted.device = match way {
+            Way::Ublk => file,
+            Way::Fuse => {
+                let looped = Loop::over(&file).ok_or("no loop device can be made")?;
+                mounted.looped.insert(looped).path().to_owned()
+            }
+        };
+        run(Command::new("mkfs.ext3").args(["-q", "-F", "-E", "nodiscard"]).arg(&mounted.device))?;
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    /// A file on it, of this size.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn file(&self, size: u64) -> Result<PathBuf, String> {
+        let path = self.folder().join(FILE);
+        let made = File::create(&path).and_then(|file| file.set_len(size));
+        made.map(|()| path).map_err(|e| format!("a file on it: {e}"))
+    }
+
+    /// Puts so many files in the place of the one there is, of this size and with something in them.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn files(&self, many: usize, size: u64) -> Result<Vec<PathBuf>, String> {
+        let cannot = |e: std::io::Error| format!("files on it: {e}");
+        fs::remove_file(self.folder().join(FILE)).map_err(cannot)?;
+        let paths: Vec<PathBuf> = (0..many).map(|n| self.folder().join(format!("mix{n}"))).collect();
+        paths.iter().try_for_each(|path| write_file(path, size)).map_err(cannot)?;
+        Ok(paths)
+    }
+
+    /// Takes all of it out of the page cache of this host.
+    ///
+    /// # Errors
+    /// When it cannot be mounted again.
+    pub fn make_cold(&mut self) -> Result<(), String> {
+        run(Command::new("umount").arg(self.folder()))?;
+        self.mount.take().into_iter().for_each(Undo::forget);
+        crate::media::make_cold(&self.device);
+        self.mount()
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    fn mount(&mut self) -> Result<(), String> {
+        let folder = self.folder();
+        let ((), undo) = Undo::made(|| {
+            run(Command::new("mount").arg(&self.device).arg(&folder))?;
+            Ok::<_, String>(((), move || unmount(&folder)))
+        })?;
+        self.mount = Some(undo);
+        Ok(())
+    }
+
+    /// The device or file that `lunar attach` names when it is there.
+    fn told(&self) -> Result<PathBuf, String> {
+        let stdout = self.attach.stdout().ok_or("it has no output")?;
+        let (send, lines) = mpsc::channel();
+        thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)))
+        });
+        lines.recv_timeout(START).map(PathBuf::from).map_err(|_| {
+            let said = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            let said = said.replace(&self.dir.display().to_string(), "");
+            format!("lunar attach: {}", said.lines().next().unwrap_or("it does not answer"))
+        })
+    }
+}
+
+fn way() -> Result<Way, String> {
+    let there = |device: &str| Path::new(device).exists();
+    match (geteuid().is_root(), there("/dev/ublk-control"), there("/dev/fuse")) {
+        (false, ..) => Err("that needs root".into()),
+        (_, true, _) => Ok(Way::Ublk),
+        (_, _, true) => Ok(Way::Fuse),
+        _ => Err("the kernel has neither ublk nor FUSE".into()),
+    }
+}
+
+fn attach(lunar: &Path, target: &Target, way: Way, dir: &Folder) -> Result<Process, String> {
+    let log = File::create(dir.join("log")).map_err(|e| e.to_string())?;
+    let mut command = Command::new(lunar);
+    command.args(["attach", &target.to_string(), "--foreground", "--name", "reproduce"]);
+    command.args(["--recovery-timeout", "10"]);
+    match way {
+        Way::Ublk => command.arg("--ublk"),
+        Way::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
+    };
+    command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    Process::start(&mut command, STOP).map_err(|e| format!("lunar attach: {e}"))
+}
+
+fn unmount(folder: &Path) {
+    let last = Instant::now() + CLOSING;
+    while run(Command::new("umount").arg(folder)).is_err() && Instant::now() < last {
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs a program to its end. ^C is not for it.
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let ran = command.process_group(0).stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
+    let said = || format!("{name}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+    if ran.status.success() { Ok(()) } else { Err(said()) }
+}

@@ -1,0 +1,99 @@
+//! A far line as the kernel makes it: a network namespace behind a pair of devices, each of which holds back what it sends
+//! and limits its rate (tc-netem(8)). It needs root, iproute2 and the kernel's sch_netem.
+
+use crate::relay::Line;
+use lunar_bench::Undo;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, id};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+/// Addresses for measurements (RFC 2544 appendix C.2.2): each line has four of 2^17.
+const ADDRESSES: u32 = 0xc612_0000;
+const LINES: u32 = 1 << 15;
+
+/// The far end of a line. All of it goes with this.
+pub struct Far {
+    /// The namespace, and how the names of the devices begin.
+    name: String,
+    /// Of this end; the other one has the next.
+    address: u32,
+    _undo: Undo,
+}
+
+impl Far {
+    /// Lays a line.
+    ///
+    /// # Errors
+    /// When the kernel or its tools cannot make one, or we may not.
+    pub fn start(line: &Line) -> io::Result<Far> {
+        static LAID: AtomicU32 = AtomicU32::new(0);
+        let number = LAID.fetch_add(1, Ordering::Relaxed);
+        let address = ADDRESSES + 4 * (id().wrapping_mul(16).wrapping_add(number) % LINES) + 1;
+        let name = format!("lf{}n{number}", id());
+        let ((), undo) = Undo::made(|| {
+            lay(&name, address, line).inspect_err(|_| take_away(&name))?;
+            let name = name.clone();
+            Ok::<_, io::Error>(((), move || take_away(&name)))
+        })?;
+        Ok(Far { name, address, _undo: undo })
+    }
+
+    /// Listens at the far end.
+    ///
+    /// # Errors
+    /// When that cannot be entered.
+    pub fn listen(&self) -> io::Result<TcpListener> {
+        let (place, address) = (format!("/run/netns/{}", self.name), Ipv4Addr::from(self.address + 1));
+        // A thread of its own: it does not come back from there.
+        let listening = thread::spawn(move || {
+            let there = File::open(place)?;
+            move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
+            TcpListener::bind((address, 0))
+        });
+        listening.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
+    }
+}
+
+fn lay(name: &str, address: u32, line: &Line) -> io::Result<()> {
+    let [near, far] = [0, 1].map(|end| Ipv4Addr::from(address + end));
+    let held = format!(
+        "root netem limit 100000 delay {}us rate {:.0}bit",
+        line.delay.as_micros(),
+        8.0 * line.bytes_per_s
+    );
+    tool(&format!("ip netns add {name}"))?;
+    tool(&format!("ip link add {name}a type veth peer name {name}b netns {name}"))?;
+    tool(&format!("ip addr add {near}/30 dev {name}a"))?;
+    tool(&format!("ip -n {name} addr add {far}/30 dev {name}b"))?;
+    tool(&format!("tc qdisc add dev {name}a {held}"))?;
+    tool(&format!("tc -n {name} qdisc add dev {name}b {held}"))?;
+    tool(&format!("ip link set {name}a up"))?;
+    tool(&format!("ip -n {name} link set {name}b up"))
+}
+
+/// The devices first: a connection that is not over keeps the namespace for a while.
+fn take_away(name: &str) {
+    _ = tool(&format!("ip link del {name}a"));
+    _ = tool(&format!("ip netns del {name}"));
+}
+
+/// Runs a tool of iproute2, which ^C is not for. What it says is the error.
+fn tool(line: &str) -> io::Result<()> {
+    let mut words = line.split(' ');
+    let program = words.next().unwrap_or_default();
+    let told = Command::new(program).args(words).process_group(0).output();
+    let output = told.map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(io::Error::other(format!("{program}: {}", said.trim().lines().last().unwrap_or_default())))
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Targets that run for the time of an experiment: Lunar's, and those of others. On loopback, on free ports,
+//! with control sockets in a folder of their own.
+
+use crate::carrier::{Carrier, free_ports};
+use crate::media::{Disk, Folder, Medium};
+use crate::process::Process;
+use lunar_bench::{Opening, Rig, Target};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const START: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(5);
+const TARGET: &str = "iqn.2026-11.org.example:reproduce";
+
+/// Whose target is measured.
+#[derive(Clone, Debug)]
+pub enum Who {
+    /// Lunar's.
+    Lunar,
+    /// STGT.
+    Stgt,
+    /// istgt.
+    Istgt,
+    /// One that runs already; all experiments use its one logical unit.
+    Running(Target),
+}
+
+impl Who {
+    /// Its name in tables.
+    pub fn name(&self) -> String {
+        match self {
+            Who::Lunar => "Lunar".into(),
+            Who::Stgt => "STGT".into(),
+            Who::Istgt => "istgt".into(),
+            Who::Running(target) => target.to_string(),
+        }
+    }
+
+    /// What has to be installed for it, and is not.
+    pub fn missing(&self) -> Option<&'static str> {
+        self.missing_from(&folders())
+    }
+
+    fn missing_from(&self, folders: &[PathBuf]) -> Option<&'static str> {
+        let (program, what) = match self {
+            Who::Stgt => ("tgtd", "stgt is not installed: apt install tgt"),
+            Who::Istgt => ("istgt", "istgt is not installed: apt install istgt"),
+            Who::Lunar | Who::Running(_) => return None,
+        };
+        find(program, folders).is_none().then_some(what)
+    }
+
+    /// What it says of its version, as `tgtd 1.0.85`; None where that is told with each logical unit, or not at all.
+    pub fn version(&self) -> Option<String> {
+        let (program, package) = match self {
+            Who::Stgt => ("tgtd", "tgt"),
+            Who::Istgt => ("istgt", "istgt"),
+            Who::Lunar | Who::Running(_) => return None,
+        };
+        let said = command(program).ok().and_then(|mut command| first_line(command.arg("-V")));
+        let ask = ["--show", "--showformat", "${Version}", package];
+        let version = said.or_else(|| first_line(Command::new("dpkg-query").args(ask)))?;
+        Some(if version.starts_with(program) { version } else { format!("{program} {version}") })
+    }
+
+    /// It has something that reads zeros and forgets.
+    pub fn has_null(&self) -> bool {
+        matches!(self, Who::Lunar | Who::Stgt)
+    }
+}
+
+/// Where programs are. Those of the administrator are not in everybody's PATH.
+fn folders() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]).collect()
+}
+
+fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+    folders.iter().map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The command that runs a program of a peer.
+fn command(program: &str) -> Result<Command, String> {
+    find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is missing"))
+}
+
+/// The first line that a program says, if it ends well.
+fn first_line(command: &mut Command) -> Option<String> {
+    let ran = command.stdin(Stdio::null()).output().ok().filter(|ran| ran.status.success())?;
+    let line = String::from_utf8(ran.stdout).ok()?.lines().next()?.trim().to_owned();
+    (!line.is_empty()).then_some(line)
+}
+
+/// A target that runs. One that was started here is stopped on drop.
+pub struct Server {
+    who: Who,
+    process: Option<Process>,
+    portals: Vec<SocketAddr>,
+    carrier: Carrier,
+    /// The number of the logical unit of each disk.
+    luns: Vec<Option<u16>>,
+    dir: Folder,
+}
+
+impl Server {
+    /// Starts one with these disks. `lunar` is the program for Lunar's.
+    ///
+    /// # Errors
+    /// Why it did not start, for people.
+    pub fn start(
+        who: &Who,
+        lunar: &Path,
+        disks: &[Disk],
+        (portals, carrier): (usize, &Carrier),
+        dir: Folder,
+    ) -> Result<Server, String> {
+        let (luns, carrier) = (numbers(who, disks), carrier.clone());
+        let mut server = Server { who: who.clone(), process: None, portals: Vec::new(), carrier, luns, dir };
+        match who {
+            Who::Lunar => server.lunar(lunar, disks, portals)?,
+            Who::Stgt => server.stgt(disks, portals)?,
+            Who::Istgt => server.istgt(disks, portals)?,
+            Who::Running(_) => {}
+        }
+        Ok(server)
+    }
+
+    /// Starts Lunar as a router before another server that was started here, with the same numbers of logical
+    /// units, and waits until they are there.
+    ///
+    /// # Errors
+    /// Why it did not start, or does not reach the other, for people.
+    pub fn start_router(
+        lunar: &Path,
+        upstream: &Server,
+        carrier: &Carrier,
+        dir: Folder,
+    ) -> Result<Server, String> {
+        let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
+        let (luns, carrier) = (upstream.luns.clone(), carrier.clone());
+        let mut server = Server { who: Who::Lunar, process: None, portals: Vec::new(), carrier, luns, dir };
+        let config = lunar_head(&server.dir, &server.carrier, 1)?
+            + &router_config((portal, &upstream.carrier), &server.luns);
+        server.serve(lunar, &config)?;
+        let targets: Vec<Target> =
+            (0..server.luns.len()).filter_map(|disk| server.target(disk, "")).collect();
+        let are_there = |_: &Server| Rig::open(&targets, &Opening::default()).map(Rig::close).is_ok();
+        server.until(are_there)?;
+        Ok(server)
+    }
+
+    /// The process, if it was started here.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
+    /// Its portals, if it was started here.
+    pub fn portals(&self) -> &[SocketAddr] {
+        &self.portals
+    }
+
+    /// A disk at its first portal, with settings of a URL; None if it cannot serve such a disk.
+    pub fn target(&self, disk: usize, settings: &str) -> Option<Target> {
+        match &self.who {
+            Who::Running(target) => Some(target.clone()),
+            _ => self.at(*self.portals.first()?, disk, settings),
+        }
+    }
+
+    /// The same at another address.
+    pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<Target> {
+        let lun = (*self.luns.get(disk)?)?;
+        Target::parse(&self.carrier.url(address, TARGET, Some(lun), settings)).ok()
+    }
+
+    fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
+        let config =
+            lunar_head(&self.dir, &self.carrier, portals)? + &lunar_target(served(disks, &self.luns));
+        self.serve(program, &config)
+    }
+
+    /// Lunar with a configuration.
+    fn serve(&mut self, program: &Path, config: &str) -> Result<(), String> {
+        let file = self.dir.join("lunar.toml");
+        fs::write(&file, config).map_err(|e| e.to_string())?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
+        let stdout = self.spawn(&mut command)?.stdout().ok_or("it has no output")?;
+        let (send, lines) = mpsc::channel();
+        // To its end, so that the server never waits for us.
+        thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
+        });
+        let end = Instant::now() + START;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = lines.recv_timeout(left).map_err(|_| self.said("it is not ready"))?;
+            if line == "ready" {
+                return Ok(());
+            }
+            if let Some(rest) = line.strip_prefix("listening on ") {
+                let address = rest.split(',').next().unwrap_or(rest);
+                self.portals.push(address.parse().map_err(|e| format!("{line}: {e}"))?);
+            }
+        }
+    }
+
+    fn stgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
+        self.portals = free_ports(Ipv4Addr::LOCALHOST.into(), portals)?;
+        let listen: Vec<String> = self.portals.iter().map(|portal| format!("portal={portal}")).collect();
+        let mut command = command("tgtd")?;
+        command.args(["-f", "-C", "1", "--iscsi", &listen.join(",")]).stdout(Stdio::null());
+        command.env("TGT_IPC_SOCKET", self.dir.join("tgt"));
+        self.spawn(&mut command)?;
+        self.until(|server| server.tgtadm("--op show --mode target").is_ok())?;
+        self.tgtadm(&format!("--op new --mode target --tid 1 -T {TARGET}"))?;
+        for (disk, lun) in served(disks, &self.luns) {
+            let (path, kind) = match &disk.medium {
+                Medium::Null => (Path::new("/dev/null"), "--bstype null"),
+                Medium::Cached(path) => (path.as_path(), "--bstype rdwr"),
+                Medium::Direct(path) => (path.as_path(), "--bstype rdwr --bsoflags direct"),
+            };
+            let unit = format!("--op new --mode logicalunit --tid 1 --lun {lun} {kind} -b");
+            self.tgtadm_of(&unit, Some(path))?;
+        }
+        // Last: until then nobody is let in.
+        self.tgtadm("--op bind --mode target --tid 1 -I ALL")
+    }
+
+    fn tgtadm(&self, words: &str) -> Result<(), String> {
+        self.tgtadm_of(words, None)
+    }
+
+    fn tgtadm_of(&self, words: &str, path: Option<&Path>) -> Result<(), String> {
+        let mut command = command("tgtadm")?;
+        command.args(["-C", "1", "--lld", "iscsi"]).args(words.split_whitespace()).args(path);
+        command.env("TGT_IPC_SOCKET", self.dir.join("tgt")).stdin(Stdio::null());
+        let ran = command.output().map_err(|e| format!("tgtadm: {e}"))?;
+        let said = || format!("tgtadm {words}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+        if ran.status.success() { Ok(()) } else { Err(said()) }
+    }
+
+    fn istgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
+        self.portals = free_ports(Ipv4Addr::LOCALHOST.into(), portals)?;
+        let (file, auth) = (self.dir.join("istgt.conf"), self.dir.join("auth.conf"));
+        fs::write(&auth, "").map_err(|e| e.to_string())?;
+        fs::write(&file, istgt_config(&self.dir, &self.portals, served(disks, &self.luns)))
+            .map_err(|e| e.to_string())?;
+        let mut command = command("istgt")?;
+        command.args(["-D", "-q", "-c"]).arg(&file).stdout(Stdio::null());
+        self.spawn(&mut command)?;
+        let last = *self.portals.last().ok_or("it has no portal")?;
+        self.until(|_| TcpStream::connect(last).is_ok())
+    }
+
+    fn spawn(&mut self, command: &mut Command) -> Result<&Process, String> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let log = fs::File::create(self.dir.join("log")).map_err(|e| e.to_string())?;
+        // The others do not listen to a polite word while they have sessions.
+        let patience = if matches!(self.who, Who::Lunar) { STOP } else { Duration::ZERO };
+        let process = Process::start(command.stdin(Stdio::null()).stderr(log), patience);
+        Ok(self.process.insert(process.map_err(|e| format!("cannot run {program}: {e}"))?))
+    }
+
+    fn until(&self, is_so: impl Fn(&Server) -> bool) -> Result<(), String> {
+        let end = Instant::now() + START;
+        while !is_so(self) {
+            let is_gone = self.process.as_ref().is_some_and(Process::is_gone);
+            if is_gone || Instant::now() > end {
+                return Err(self.said("it is not ready"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// What went wrong, with the last words of the server.
+    fn said(&self, what: &str) -> String {
+        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        log.trim().lines().next_back().map_or(what.to_owned(), |line| format!("{what}: {line}"))
+    }
+}
+
+/// The number of the logical unit of each disk, in turn; none for what it cannot serve.
+fn numbers(who: &Who, disks: &[Disk]) -> Vec<Option<u16>> {
+    let can = |disk: &Disk| {
+        let is_null = matches!(disk.medium, Medium::Null);
+        (!is_null || who.has_null()) && (disk.bytes_per_s == 0 || matches!(who, Who::Lunar))
+    };
+    // STGT keeps 0 for a controller.
+    let mut next = u16::from(matches!(who, Who::Stgt))..;
+    disks.iter().map(|disk| if can(disk) { next.next() } else { None }).collect()
+}
+
+/// The disks that are served, and their numbers.
+fn served<'a>(disks: &'a [Disk], luns: &'a [Option<u16>]) -> impl Iterator<Item = (&'a Disk, u16)> {
+    disks.iter().zip(luns).filter_map(|(disk, lun)| Some((disk, (*lun)?)))
+}
+
+/// A string of TOML.
+fn quoted(path: &Path) -> String {
+    toml::Value::String(path.display().to_string()).to_string()
+}
+
+fn lunar_head(dir: &Path, carrier: &Carrier, portals: usize) -> Result<String, String> {
+    let listen: Vec<String> = carrier.addresses(portals)?.into_iter().map(|at| carrier.portal(at)).collect();
+    Ok(format!(
+        "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{}]\n",
+        quoted(dir),
+        quoted(&dir.join("admin.sock")),
+        listen.join(", ")
+    ))
+}
+
+fn router_config((portal, carrier): (SocketAddr, &Carrier), luns: &[Option<u16>]) -> String {
+    let upstream = carrier.url(portal, TARGET, None, "");
+    let lun = |lun: &u16| format!("{{ lun = {lun}, upstream = \"disks\", from = {lun} }}");
+    let luns: Vec<String> = luns.iter().flatten().map(lun).collect();
+    format!(
+        "[router.reproduce]\n[router.reproduce.upstream.disks]\nurls = [\"{upstream}\"]\n\
+         [[router.reproduce.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\nlun = [{}]\n",
+        luns.join(", ")
+    )
+}
+
+fn lunar_target<'a>(disks: impl Iterator<Item = (&'a Disk, u16)>) -> String {
+    let mut text = format!("[[target]]\nname = \"{TARGET}\"\n");
+    for (disk, lun) in disks {
+        text += &format!("[[target.lun]]\nlun = {lun}\n");
+        text += &match &disk.medium {
+            Medium::Null => format!("backend = \"null\"\nsize = \"{}\"\n", disk.size),
+            Medium::Cached(path) => format!("{}direct = false\n", backend(path)),
+            Medium::Direct(path) => format!("{}direct = true\n", backend(path)),
+        };
+        if disk.bytes_per_s > 0 {
+            text += &format!("filters = [{{ kind = \"rate\", bytes_per_s = {} }}]\n", disk.bytes_per_s);
+        }
+    }
+    text
+}
+
+fn backend(path: &Path) -> String {
+    let kind = if path.starts_with("/dev/loop") || is_device(path) { "device" } else { "file" };
+    format!("backend = \"{kind}\"\npath = {}\n", quoted(path))
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+fn istgt_config<'a>(
+    dir: &Path,
+    portals: &[SocketAddr],
+    disks: impl Iterator<Item = (&'a Disk, u16)>,
+) -> String {
+    let mut text = format!(
+        "[Global]\n  NodeBase \"iqn.2026-11.org.example\"\n  PidFile {0}/istgt.pid\n  AuthFile {0}/auth.conf\n  \
+         MediaDirectory {0}\n  Timeout 30\n  NopInInterval 20\n  DiscoveryAuthMethod Auto\n  MaxSessions 16\n  \
+         MaxConnections 4\n  MaxR2T 32\n  MaxOutstandingR2T 16\n  DefaultTime2Wait 2\n  DefaultTime2Retain 60\n  \
+         FirstBurstLength 262144\n  MaxBurstLength 1048576\n  MaxRecvDataSegmentLength 262144\n  InitialR2T Yes\n  \
+         ImmediateData Yes\n  DataPDUInOrder Yes\n  DataSequenceInOrder Yes\n  ErrorRecoveryLevel 0\n\
+         [UnitControl]\n  AuthMethod Auto\n  AuthGroup None\n[PortalGroup1]\n",
+        dir.display()
+    );
+    for (at, portal) in portals.iter().enumerate() {
+        text += &format!("  Portal P{at} {portal}\n");
+    }
+    text += &format!(
+        "[InitiatorGroup1]\n  InitiatorName \"ALL\"\n  Netmask 127.0.0.1\n[LogicalUnit1]\n  TargetName {TARGET}\n  \
+         Mapping PortalGroup1 InitiatorGroup1\n  AuthMethod None\n  UseDigest Auto\n  UnitType Disk\n"
+    );
+    for (disk, lun) in disks {
+        if let Some(path) = disk.path() {
+            text += &format!("  LUN{lun} Storage {} Auto\n", path.display());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carrier::Provider;
+    use lunar_bench::Transport;
+
+    #[test]
+    fn a_path_cannot_break_out_of_the_configuration() {
+        let path = PathBuf::from("/tmp/a \"b\"\nc");
+        let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
+        let text =
+            lunar_head(&path, &Carrier::tcp(), 2).expect("a head") + &lunar_target([(&disk, 0)].into_iter());
+        let table: toml::Table = text.parse().expect("TOML");
+        assert_eq!(table["server"]["state_dir"].as_str(), Some(path.display().to_string().as_str()));
+        let lun = &table["target"][0]["lun"][0];
+        assert_eq!(lun["path"].as_str(), Some(path.display().to_string().as_str()));
+        assert_eq!(lun["filters"][0]["bytes_per_s"].as_integer(), Some(5));
+    }
+
+    #[test]
+    fn a_router_has_the_units_that_the_target_before_it_serves() {
+        let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
+        for transport in [Transport::Tcp, Transport::Iser, Transport::Srp] {
+            let provider = (transport != Transport::Tcp).then_some(Provider::Iwarp);
+            let carrier = Carrier::of(transport, provider).expect("a carrier");
+            let text = lunar_head(Path::new("/tmp"), &carrier, 1).expect("a head")
+                + &router_config((portal, &carrier), &[Some(1), None, Some(2)]);
+            let table: toml::Table = text.parse().expect("TOML");
+            let router = &table["router"]["reproduce"];
+            let url = carrier.url(portal, TARGET, None, "");
+            assert_eq!(router["upstream"]["disks"]["urls"][0].as_str(), Some(url.as_str()));
+            let luns = router["target"][0]["lun"].as_array().expect("logical units");
+            let numbers = luns.iter().map(|lun| (lun["lun"].as_integer(), lun["from"].as_integer()));
+            assert_eq!(numbers.collect::<Vec<_>>(), [(Some(1), Some(1)), (Some(2), Some(2))]);
+        }
+    }
+
+    #[test]
+    fn a_router_needs_a_target_that_was_started_here() {
+        let folder = || Folder::below(&std::env::temp_dir()).expect("a folder");
+        let target = Target::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
+        let running =
+            Server::start(&Who::Running(target), Path::new("lunar"), &[], (1, &Carrier::tcp()), folder());
+        let refused =
+            Server::start_router(Path::new("lunar"), &running.expect("it runs"), &Carrier::tcp(), folder());
+        assert!(refused.is_err_and(|why| why.contains("started here")));
+    }
+
+    #[test]
+    fn what_is_not_installed_is_told() {
+        assert_eq!(Who::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
+        assert_eq!(Who::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
+        assert_eq!(Who::Lunar.missing_from(&[]), None);
+    }
+
+    #[test]
+    fn what_is_installed_tells_its_version() {
+        assert_eq!(first_line(Command::new("sh").args(["-c", "echo; exit 0"])), None);
+        assert_eq!(first_line(Command::new("sh").args(["-c", "echo 1.0; exit 1"])), None);
+        assert_eq!(Who::Lunar.version(), None);
+        for (who, name) in [(Who::Stgt, "tgtd "), (Who::Istgt, "istgt ")] {
+            let is_told =
+                |version: String| version.starts_with(name) && version.contains(|c: char| c.is_ascii_digit());
+            assert_eq!(who.version().map(is_told), who.missing().is_none().then_some(true), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_has_its_numbers_and_what_it_cannot_serve() {
+        let null = Disk::new(Medium::Null, 1);
+        let file = Disk::new(Medium::Cached("x".into()), 1);
+        let slow = Disk { bytes_per_s: 1, ..file.clone() };
+        let disks = [null, slow, file];
+        assert_eq!(numbers(&Who::Lunar, &disks), [Some(0), Some(1), Some(2)]);
+        assert_eq!(numbers(&Who::Stgt, &disks), [Some(1), None, Some(2)]);
+        assert_eq!(numbers(&Who::Istgt, &disks), [None, None, Some(0)]);
+    }
+}

@@ -1,0 +1,89 @@
+//! Programs that run for the time of an experiment.
+
+use lunar_bench::Undo;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether one has ended.
+const TICK: Duration = Duration::from_millis(5);
+
+/// A program that runs, until this is dropped or all is undone.
+pub struct Process {
+    child: Arc<Mutex<Child>>,
+    _undo: Undo,
+}
+
+impl Process {
+    /// Starts it in a process group of its own: ^C ends the experiment, and that ends the program. At its end it is asked to
+    /// go, and has this time to do so.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command, patience: Duration) -> io::Result<Process> {
+        let (child, undo) = Undo::made(|| {
+            let child = Arc::new(Mutex::new(command.process_group(0).spawn()?));
+            let ended = child.clone();
+            Ok::<_, io::Error>((child, move || end(&mut locked(&ended), patience)))
+        })?;
+        Ok(Process { child, _undo: undo })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        locked(&self.child).id()
+    }
+
+    /// What it says; once.
+    pub fn stdout(&self) -> Option<ChildStdout> {
+        locked(&self.child).stdout.take()
+    }
+
+    /// It has ended by itself.
+    pub fn is_gone(&self) -> bool {
+        !matches!(locked(&self.child).try_wait(), Ok(None))
+    }
+}
+
+fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn end(child: &mut Child, patience: Duration) {
+    if !patience.is_zero() {
+        // It may have ended by itself.
+        _ = kill_process(Pid::from_child(child), Signal::TERM);
+        let last = Instant::now() + patience;
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < last {
+            thread::sleep(TICK);
+        }
+    }
+    _ = child.kill();
+    _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_program_ends_with_its_owner_whether_it_listens_or_not() {
+        for (script, patience) in [("trap '' TERM; echo; read x", 50), ("echo; read x", 10_000)] {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let process = Process::start(&mut command, Duration::from_millis(patience)).expect("it runs");
+            let mut said = [0];
+            io::Read::read_exact(&mut process.stdout().expect("its output"), &mut said).expect("it speaks");
+            assert!(!process.is_gone());
+            let (id, begun) = (process.id(), Instant::now());
+            drop(process);
+            assert!(begun.elapsed() < Duration::from_secs(5), "{script}");
+            assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "{script}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What was published of each experiment, as data.
+
+use crate::Seed;
+use lunar_bench::document::{Cell, Table};
+use serde::Deserialize;
+
+/// The figures of a publication.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// What it is called.
+    pub title: String,
+    /// Who measured.
+    pub author: String,
+    /// When.
+    pub year: u16,
+    #[serde(rename = "table")]
+    tables: Vec<Figures>,
+}
+
+/// One table of it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Figures {
+    id: String,
+    title: String,
+    unit: String,
+    larger_is_better: bool,
+    columns: Vec<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    head: String,
+    /// NaN where nothing was published.
+    cells: Vec<f64>,
+}
+
+impl Published {
+    /// The figures of a seed.
+    pub fn of(seed: Seed) -> Published {
+        let text = match seed {
+            Seed::Scst => include_str!("../seeds/scst-iet-stgt-2009.toml"),
+            Seed::OpenIscsi => include_str!("../seeds/open-iscsi-2005.toml"),
+            Seed::Sn5420 => include_str!("../seeds/sn5420-2002.toml"),
+            Seed::Iser => include_str!("../seeds/stgt-iser-null-2008.toml"),
+            Seed::Srpt => include_str!("../seeds/scst-srpt-2010.toml"),
+        };
+        toml::from_str(text).expect("the figures of a seed are well-formed")
+    }
+
+    /// A table with what was published, and nothing measured yet.
+    ///
+    /// # Panics
+    /// When there is no such table: its name is a constant.
+    pub fn table(&self, id: &str) -> Table {
+        let found = self.tables.iter().find(|table| table.id == id);
+        let figures = found.unwrap_or_else(|| panic!("{} has no table {id}", self.title));
+        let cell = |figure: &f64| Cell::new(Some(*figure).filter(|figure| !figure.is_nan()), None);
+        Table {
+            title: figures.title.clone(),
+            unit: figures.unit.clone(),
+            larger_is_better: figures.larger_is_better,
+            columns: figures.columns.clone(),
+            rows: figures
+                .rows
+                .iter()
+                .map(|row| (row.head.clone(), row.cells.iter().map(cell).collect()))
+                .collect(),
+        }
+    }
+}
+
+/// What was published in a cell.
+pub fn figure(table: &Table, row: &str, column: &str) -> Option<f64> {
+    let at = table.columns.iter().position(|head| head == column)?;
+    let (_, cells) = table.rows.iter().find(|(head, _)| head == row)?;
+    cells.get(at)?.published
+}
+
+/// Puts what was measured into a cell.
+///
+/// # Panics
+/// When there is no such cell: rows and columns are constants.
+pub fn put(table: &mut Table, row: &str, column: &str, measured: Option<f64>) {
+    let at = table.columns.iter().position(|head| head == column);
+    let is_spread = table.is_spread(column);
+    let cells = table.rows.iter_mut().find(|(head, _)| head == row);
+    let place = at.zip(cells).and_then(|(at, (_, cells))| cells.get_mut(at));
+    let cell = place.unwrap_or_else(|| panic!("{} has no cell {row}, {column}", table.title));
+    *cell = Cell::new(cell.published, measured);
+    if is_spread {
+        // How often it is another one says nothing.
+        cell.ratio = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(seed: Seed) -> Vec<String> {
+        Published::of(seed).tables.iter().map(|table| table.id.clone()).collect()
+    }
+
+    fn cell(seed: Seed, id: &str, row: &str, column: &str) -> Option<f64> {
+        figure(&Published::of(seed).table(id), row, column)
+    }
+
+    #[test]
+    fn all_tables_of_the_seeds_are_there_and_rectangular() {
+        let all = [
+            (Seed::Scst, "direct-read direct-write fs-read fs-write db-mix two-path session-parameters"),
+            (Seed::OpenIscsi, "throughput iops"),
+            (Seed::Sn5420, "read write two-reads window"),
+            (
+                Seed::Iser,
+                "bandwidth-c-b cpu-c-b bandwidth-b-c cpu-b-c bandwidth-b-a cpu-b-a kiops two-initiators \
+                 two-initiators-cpu two-instances two-instances-cpu bidirectional chain",
+            ),
+            (
+                Seed::Srpt,
+                "rates-d iops-d seconds-d rates-a iops-a seconds-a rates-jd iops-jd seconds-jd rates-ja \
+                 iops-ja seconds-ja",
+            ),
+        ];
+        for (seed, ids) in all {
+            assert_eq!(tables(seed), ids.split_whitespace().collect::<Vec<_>>(), "{seed:?}");
+            let published = Published::of(seed);
+            assert!(published.year > 2000 && !published.author.is_empty());
+            for table in &published.tables {
+                assert!(!table.rows.is_empty(), "{}", table.id);
+                for row in &table.rows {
+                    assert_eq!(row.cells.len(), table.columns.len(), "{} {}", table.id, row.head);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn figures_are_those_of_the_seeds() {
+        let told = [
+            (Seed::Scst, "direct-read", "FILEIO/CFQ", "IET", Some(57.0)),
+            (Seed::Scst, "direct-read", "BLOCKIO/CFQ", "STGT", None),
+            (Seed::Scst, "fs-write", "BLOCKIO/deadline", "ISCSI-SCST", Some(112.0)),
+            (Seed::Scst, "db-mix", "FILEIO/CFQ", "ISCSI-SCST", Some(285.0)),
+            (Seed::Scst, "db-mix", "BLOCKIO/deadline", "IET", Some(1405.0)),
+            (Seed::Scst, "two-path", "BLOCKIO/deadline", "ISCSI-SCST", Some(17.0)),
+            (Seed::Scst, "session-parameters", "DefaultTime2Retain", "IET", Some(20.0)),
+            (Seed::Scst, "session-parameters", "MaxRecvDataSegmentLength", "STGT", Some(2097152.0)),
+            (Seed::OpenIscsi, "throughput", "256K read", "Session #1", Some(281.18)),
+            (Seed::OpenIscsi, "iops", "1K read", "Total", Some(76000.0)),
+            (Seed::Sn5420, "read", "Remote Linux/with iSCSI", "2048k", Some(3.2)),
+            (Seed::Sn5420, "write", "Linux/with Fibre", "64k", Some(94.47)),
+            (Seed::Sn5420, "two-reads", "Sun/with Fibre", "aggregate", Some(66.15)),
+            (Seed::Sn5420, "window", "8 MB, 4 runs", "last run", Some(10.94)),
+            (Seed::Iser, "bandwidth-c-b", "16", "READ 10 threads", Some(578.87)),
+            (Seed::Iser, "bandwidth-b-c", "1", "WRITE 2 threads", Some(30.48)),
+            (Seed::Iser, "cpu-b-a", "256", "WRITE 2 threads Tgt", Some(4.0)),
+            (Seed::Iser, "two-instances", "2 devs", "READ 10 threads, second", Some(52.89)),
+            (Seed::Iser, "bidirectional", "bi-dir 1 ini", "WRITE", Some(795.0)),
+            (Seed::Iser, "chain", "512", "READ", Some(800.0)),
+            (Seed::Srpt, "rates-d", "67108864", "W(avg", Some(1031.838)),
+            (Seed::Srpt, "seconds-a", "4096", "R 3", Some(1.095)),
+            (Seed::Srpt, "iops-jd", "512", "W", None),
+            (Seed::Srpt, "iops-ja", "4096", "R", Some(221843.583)),
+        ];
+        for (seed, id, row, column, figure) in told {
+            assert_eq!(cell(seed, id, row, column), figure, "{id} {row} {column}");
+        }
+    }
+
+    #[test]
+    fn what_is_measured_stands_beside_it() {
+        let mut table = Published::of(Seed::Scst).table("direct-write");
+        put(&mut table, "NULLIO", "STGT", Some(228.0));
+        assert_eq!(table.rows[0].1[2], Cell::new(Some(114.0), Some(228.0)));
+        assert_eq!(table.rows[0].1[2].ratio, Some(2.0));
+    }
+
+    #[test]
+    fn a_deviation_has_no_ratio() {
+        let mut table = Published::of(Seed::Srpt).table("rates-d");
+        for column in ["W(avg", "W(std", "R(std"] {
+            put(&mut table, "67108864", column, Some(10.0));
+        }
+        let at = |head: &str| table.columns.iter().position(|column| column == head).expect("a column");
+        let cell = |column: &str| table.rows[0].1[at(column)];
+        assert!(cell("W(avg").ratio.is_some());
+        for column in ["W(std", "R(std"] {
+            let Cell { published, measured, ratio } = cell(column);
+            assert!(published.is_some() && measured == Some(10.0) && ratio.is_none(), "{column}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! A link that is slower and longer than loopback: a relay in this process, which holds back what it carries, or has its
+//! ears at the far end of a line of the kernel's.
+
+use crate::netem::Far;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Bytes that are carried at once.
+const CHUNK: usize = 16 << 10;
+/// Chunks that a direction of a connection holds at most: what waits in the queue of a router.
+const QUEUE: usize = 64;
+/// The longest that a line takes to carry the first word.
+const SOON: Duration = Duration::from_secs(5);
+
+/// How a link is.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// From one end to the other.
+    pub delay: Duration,
+    /// Bytes a second in each direction, over all of its connections.
+    pub bytes_per_s: f64,
+    /// Bytes of a connection that are under way in each direction at most, until word of their arrival is back: the
+    /// window of TCP.
+    pub window: usize,
+}
+
+/// No window at all: what the queue holds is under way.
+pub const WIDE: usize = usize::MAX;
+
+/// A link to an address. Its connections end with it.
+pub struct Link {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+    /// The kernel's line, if it is one.
+    far: Option<Far>,
+}
+
+struct Shared {
+    line: Line,
+    target: SocketAddr,
+    ended: AtomicBool,
+    /// When each direction is free again.
+    free: [Mutex<Instant>; 2],
+    open: Mutex<VecDeque<TcpStream>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Link {
+    /// Begins to carry connections to an address.
+    ///
+    /// # Errors
+    /// When no port of loopback is free.
+    pub fn start(target: SocketAddr, line: Line) -> io::Result<Link> {
+        Link::carry_from(TcpListener::bind("127.0.0.1:0")?, target, line, None)
+    }
+
+    /// The same over a line of the kernel's. The window is that of its TCP.
+    ///
+    /// # Errors
+    /// When there cannot be such a line; see [`Far::start`].
+    pub fn far(target: SocketAddr, line: Line) -> io::Result<Link> {
+        let far = Far::start(&line)?;
+        let at_once = Line { delay: Duration::ZERO, bytes_per_s: f64::INFINITY, window: WIDE };
+        let listener = far.listen()?;
+        // A firewall may be in its way.
+        TcpStream::connect_timeout(&listener.local_addr()?, SOON)?;
+        drop(listener.accept()?);
+        Link::carry_from(listener, target, at_once, Some(far))
+    }
+
+    fn carry_from(
+        listener: TcpListener,
+        target: SocketAddr,
+        line: Line,
+        far: Option<Far>,
+    ) -> io::Result<Link> {
+        let address = listener.local_addr()?;
+        let now = Instant::now();
+        let shared = Arc::new(Shared {
+            line,
+            target,
+            ended: AtomicBool::new(false),
+            free: [Mutex::new(now), Mutex::new(now)],
+            open: Mutex::default(),
+            threads: Mutex::default(),
+        });
+        let accepting = Some(thread::spawn({
+            let shared = shared.clone();
+            move || shared.accept(&listener)
+        }));
+        Ok(Link { address, shared, accepting, far })
+    }
+
+    /// The kernel's line, not one of this process.
+    pub fn is_of_the_kernel(&self) -> bool {
+        self.far.is_some()
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        let threads = || std::mem::take(&mut *locked(&self.shared.threads));
+        // Wakes the one who accepts, unless the line does not carry any more.
+        if TcpStream::connect_timeout(&self.address, SOON).is_ok() {
+            self.accepting.take().map(JoinHandle::join);
+        }
+        locked(&self.shared.open).iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        threads().into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for near in listener.incoming() {
+            if self.ended.load(Ordering::SeqCst) {
+                return;
+            }
+            // A target that is not there is told by a connection that ends.
+            if let Ok((near, far)) = near.and_then(|near| Ok((near, TcpStream::connect(self.target)?))) {
+                drop(self.carry(&near, &far));
+            }
+        }
+    }
+
+    fn carry(self: &Arc<Self>, near: &TcpStream, far: &TcpStream) -> io::Result<()> {
+        for (way, (from, to)) in [(near, far), (far, near)].into_iter().enumerate() {
+            to.set_nodelay(true)?;
+            let (send, receive) = sync_channel(QUEUE);
+            let (shared, from, to) = (self.clone(), from.try_clone()?, to.try_clone()?);
+            locked(&self.open).push_back(from.try_clone()?);
+            let taking = thread::spawn(move || shared.take(way, from, &send));
+            let giving = thread::spawn(move || give(to, &receive));
+            locked(&self.threads).extend([taking, giving]);
+        }
+        Ok(())
+    }
+
+    /// Takes what comes, and tells when it is to arrive.
+    fn take(&self, way: usize, mut from: TcpStream, queue: &SyncSender<(Instant, Vec<u8>)>) {
+        let mut chunk = vec![0; CHUNK];
+        let mut window = Window::new(self.line.window);
+        while let Ok(len) = from.read(&mut chunk[..window.room()])
+            && len > 0
+        {
+            let arrival = self.arrival(way, len);
+            window.take(len, arrival + self.line.delay);
+            if queue.send((arrival, chunk[..len].to_vec())).is_err() {
+                break;
+            }
+        }
+    }
+
+    /// When so many bytes arrive that begin their way now, or when those before them have left.
+    fn arrival(&self, way: usize, len: usize) -> Instant {
+        let mut free = locked(&self.free[way]);
+        *free = (*free).max(Instant::now()) + Duration::from_secs_f64(len as f64 / self.line.bytes_per_s);
+        *free + self.line.delay
+    }
+}
+
+/// What of a direction of a connection is under way, and when word of its arrival is back.
+struct Window {
+    whole: usize,
+    free: usize,
+    under_way: VecDeque<(Instant, usize)>,
+}
+
+impl Window {
+    fn new(whole: usize) -> Window {
+        let whole = whole.max(1);
+        Window { whole, free: whole, under_way: VecDeque::new() }
+    }
+
+    /// Bytes that may be taken next. Waits until a chunk, or the whole window, is free: no byte goes alone.
+    fn room(&mut self) -> usize {
+        let enough = CHUNK.min(self.whole);
+        while let Some((back, len)) = self.under_way.front().copied() {
+            let wait = back.saturating_duration_since(Instant::now());
+            if self.free >= enough && !wait.is_zero() {
+                break;
+            }
+            thread::sleep(wait);
+            self.under_way.pop_front();
+            self.free += len;
+        }
+        enough
+    }
+
+    fn take(&mut self, len: usize, back: Instant) {
+        self.free -= len;
+        self.under_way.push_back((back, len));
+    }
+}
+
+fn give(mut to: TcpStream, queue: &Receiver<(Instant, Vec<u8>)>) {
+    for (due, chunk) in queue {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    // The other direction ends by itself.
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// The lock, also after a panic elsewhere: no holder leaves what it guards half changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends back what comes, on one connection.
+    fn echo() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut copy = stream.try_clone().expect("a copy");
+            let _ = io::copy(&mut stream, &mut copy);
+        });
+        address
+    }
+
+    #[test]
+    fn bytes_arrive_whole_in_order_and_late() {
+        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 10e6, window: WIDE };
+        let link = Link::start(echo(), line).expect("a link");
+        let mut stream = TcpStream::connect(link.address()).expect("connected");
+        let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
+        let begun = Instant::now();
+        let mut copy = stream.try_clone().expect("a copy");
+        let bytes = sent.clone();
+        let sending = thread::spawn(move || copy.write_all(&bytes).expect("sent"));
+        let mut came = vec![0; sent.len()];
+        stream.read_exact(&mut came).expect("all of it");
+        sending.join().expect("sent");
+        assert!(came == sent, "other bytes");
+        // Twice the delay, and one hundred thousand bytes at ten million a second.
+        assert!(begun.elapsed() >= Duration::from_millis(50), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_window_holds_back_what_the_line_could_carry() {
+        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 1e9, window: CHUNK };
+        let link = Link::start(echo(), line).expect("a link");
+        let mut stream = TcpStream::connect(link.address()).expect("connected");
+        let begun = Instant::now();
+        let sent = vec![7; 4 * CHUNK];
+        stream.write_all(&sent).expect("sent");
+        let mut came = vec![0; sent.len()];
+        stream.read_exact(&mut came).expect("all of it");
+        assert!(came == sent, "other bytes");
+        // Word of three windows comes back before the fourth goes out, and that goes there and back.
+        assert!(begun.elapsed() >= Duration::from_millis(3 * 40 + 40), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn connections_end_with_the_link() {
+        let line = Line { delay: Duration::ZERO, bytes_per_s: 1e9, window: WIDE };
+        let link = Link::start(echo(), line).expect("a link");
+        let mut stream = TcpStream::connect(link.address()).expect("connected");
+        stream.write_all(b"x").expect("sent");
+        stream.read_exact(&mut [0]).expect("back");
+        let address = link.address();
+        drop(link);
+        assert!(!matches!(stream.read(&mut [0]), Ok(1..)), "it still carries");
+        assert!(TcpStream::connect(address).is_err(), "it still listens");
+    }
+}

@@ -1,0 +1,434 @@
+//! scst-iet-stgt-2009: null, file and block storage under sequential access, access like a database's, and two
+//! lines.
+
+use crate::lab::{Lab, Open};
+use crate::media::{Disk, Loop, Medium, Scheduler, WARM, make_cold};
+use crate::mounted::Mounted;
+use crate::peers::{Server, Who};
+use crate::published::{Published, figure};
+use crate::relay::{Line, WIDE};
+use lunar_bench::document::{Cell, Table};
+use lunar_bench::job::{Job, Way};
+use lunar_bench::{Error, Target};
+use lunar_bench_compat::db_mix;
+use std::time::Duration;
+
+/// dd bs=512K count=2000.
+const BLOCK: u32 = 512 << 10;
+const AMOUNT: u64 = 2000 * BLOCK as u64;
+/// What io_trash did: operations, and bytes of each of its two files and of the window in it.
+const OPERATIONS: u64 = 300_000;
+const MIX_FILE: u64 = 500_000_000;
+const MIX_WINDOW: u64 = 50_000_000;
+/// 100 Mbit/s.
+const LINE: Line = Line { delay: Duration::from_micros(50), bytes_per_s: 12.5e6, window: WIDE };
+/// What the disk behind two lines gave.
+const OLD_DISK: u64 = 35_000_000;
+const MB: f64 = 1e6;
+const QUICK_MS: u64 = 900;
+
+/// A kind of storage as the publication names it, the disk it is, and today's name of its scheduler.
+struct Storage {
+    head: &'static str,
+    disk: usize,
+    scheduler: Option<&'static str>,
+}
+
+const NULL: usize = 0;
+/// Bytes of null storage.
+const NULL_SIZE: u64 = 64 << 30;
+const STORAGES: [Storage; 5] = [
+    Storage { head: "NULLIO", disk: NULL, scheduler: None },
+    Storage { head: "FILEIO/CFQ", disk: 1, scheduler: Some("bfq") },
+    Storage { head: "FILEIO/deadline", disk: 1, scheduler: Some("mq-deadline") },
+    Storage { head: "BLOCKIO/CFQ", disk: 2, scheduler: Some("bfq") },
+    Storage { head: "BLOCKIO/deadline", disk: 2, scheduler: Some("mq-deadline") },
+];
+
+/// The tables of all servers: name, whether it has a row for null storage, whether for the others.
+const WORKS: [(&str, bool, bool); 5] = [
+    ("direct-read", true, true),
+    ("direct-write", true, false),
+    ("fs-read", false, true),
+    ("fs-write", false, true),
+    ("db-mix", false, true),
+];
+
+/// Those of them that are of files of a file system.
+const ON_FILES: [&str; 3] = ["fs-write", "fs-read", "db-mix"];
+
+/// What was measured: table, server, row, figure.
+type Measured = Vec<(&'static str, String, String, f64)>;
+
+/// The disks, and what has to live as long as they.
+struct Disks {
+    all: [Disk; 3],
+    size: u64,
+    _device: Option<Loop>,
+}
+
+/// Repeats it.
+///
+/// # Errors
+/// When the disks cannot be made.
+pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
+    explain(lab);
+    let disks = disks(lab)?;
+    let mut measured = Measured::new();
+    for who in lab.all() {
+        let Some(server) = lab.serve(&who, &disks.all, 1) else { continue };
+        for storage in &STORAGES {
+            storage_of(lab, &who, &server, &disks, storage, &mut measured);
+        }
+    }
+    two_paths(lab, &disks, &mut measured);
+    for (id, ..) in WORKS {
+        let table = beside(lab, published.table(id), id, &disks, &measured);
+        lab.table(table);
+    }
+    for id in ["two-path", "session-parameters"] {
+        let table = beside(lab, published.table(id), id, &disks, &measured);
+        lab.table(table);
+    }
+    Ok(())
+}
+
+fn explain(lab: &mut Lab) {
+    lab.note("Lunar, istgt and running targets stand beside the figures of ISCSI-SCST, STGT beside its own");
+    lab.note(
+        "db-mix is the interpretation of io_trash's thirteen numbers that lunar bench db-mix --help tells",
+    );
+    lab.note("memory is not limited to 256 MB");
+    lab.note(
+        "two lines: two relays in this process of 100 Mbit/s each, and disks of 35 MB/s, as in the model",
+    );
+    if lab.is_full() {
+        lab.note("all was measured three times, and the average is shown");
+    }
+}
+
+fn disks(lab: &mut Lab) -> Result<Disks, Error> {
+    let size = lab.scaled(1280 << 20, 256 << 20);
+    let (file, under) = (lab.work.file("file", size)?, lab.work.file("block", size)?);
+    lab.note(match make_cold(&file) {
+        true => "before each read the disk is taken out of the page cache",
+        false => WARM,
+    });
+    let device = Loop::over(&under);
+    if device.is_none() {
+        lab.note("BLOCKIO is a file past the page cache: no loop device can be made (that needs root)");
+    }
+    if mix_size(size) < MIX_FILE {
+        lab.note(format!("db-mix: two files of {} bytes instead of {MIX_FILE}", mix_size(size)));
+    }
+    let block = device.as_ref().map_or(under.clone(), |device| device.path().to_owned());
+    let all = [
+        Disk::new(Medium::Null, NULL_SIZE),
+        Disk::new(Medium::Cached(file), size),
+        Disk::new(Medium::Direct(block), size),
+    ];
+    Ok(Disks { all, size, _device: device })
+}
+
+/// All that one server does with one kind of storage.
+fn storage_of(
+    lab: &mut Lab,
+    who: &Who,
+    server: &Server,
+    disks: &Disks,
+    storage: &Storage,
+    measured: &mut Measured,
+) {
+    let is_null = storage.disk == NULL;
+    if is_null && matches!(who, Who::Istgt) {
+        lab.note("istgt has no null storage");
+    }
+    let Some(target) = server.target(storage.disk, "") else { return };
+    let Some(open) = lab.open_device(std::slice::from_ref(&target), 1, Some(server), false) else { return };
+    let disk = &disks.all[storage.disk];
+    let _scheduler = scheduler(storage, disk);
+    parameters(lab, who, &open, measured);
+    let name = format!("{} {}", who.name(), storage.head);
+    for (id, on_null, on_others) in WORKS {
+        if (is_null && !on_null) || (!is_null && !on_others) || ON_FILES.contains(&id) {
+            continue;
+        }
+        let job = job(lab, id, disk.size);
+        let label = format!("{name} {id}");
+        let figures: Vec<f64> =
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk)).collect();
+        measured.extend(mean(&figures).map(|figure| (id, who.name(), storage.head.into(), figure)));
+    }
+    if !is_null {
+        let figures = match on_file_system(lab, &name, server, storage, disks) {
+            Ok(figures) => figures,
+            Err(why) => {
+                let [write, read] = like_file_system(lab, &name, &open, disk, &why);
+                [write, read, mix_on_disk(lab, &name, (&target, server), disk, &why)]
+            }
+        };
+        for (id, figure) in ON_FILES.into_iter().zip(figures) {
+            measured.extend(figure.map(|figure| (id, who.name(), storage.head.into(), figure)));
+        }
+    }
+    open.rig.close();
+}
+
+/// dd to a file and from it in MB/s, and then io_trash on two files in seconds, on ext3 that this host has on the
+/// logical unit.
+fn on_file_system(
+    lab: &mut Lab,
+    name: &str,
+    server: &Server,
+    storage: &Storage,
+    disks: &Disks,
+) -> Result<[Option<f64>; 3], String> {
+    if lab.is_ended() {
+        return Ok([None; 3]);
+    }
+    let target = server.target(storage.disk, "").ok_or("it is not served")?;
+    let mut mounted = lab.mount(&target, server)?;
+    let whole = |bytes: u64| bytes / u64::from(BLOCK) * u64::from(BLOCK);
+    // The file system needs some of the disk for itself.
+    let file = mounted.file(whole(disks.size / 5 * 4).min(AMOUNT))?;
+    let write = Job { sizes: vec![(BLOCK, 1)], ..job(lab, "fs-write", disks.size) };
+    let (mut writes, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..repeats(lab) {
+        let Some(outcome) = in_file(lab, &format!("{name} fs-write"), &file, &write) else { break };
+        writes.push(outcome.rate() / MB);
+        mounted.make_cold()?;
+        if let Some(path) = disks.all[storage.disk].path() {
+            make_cold(path);
+        }
+        // What was not written reads without the disk.
+        let span = Some(whole(outcome.bytes()).clamp(BLOCK.into(), write.amount.unwrap_or(AMOUNT)));
+        let room = std::fs::metadata(&file).map_err(|e| e.to_string())?.len();
+        let span = span.map(|span| span.min(room));
+        let read = Job { span, amount: span, ..job(lab, "fs-read", disks.size) };
+        let Some(outcome) = in_file(lab, &format!("{name} fs-read"), &file, &read) else { break };
+        reads.push(outcome.rate() / MB);
+    }
+    let mix = mix_in_files(lab, &format!("{name} db-mix"), &mut mounted, &disks.all[storage.disk])?;
+    lab.note(
+        "rows on a file system: ext3 of this host on the disk that lunar attach gives it, one access at a time, \
+         and the time to make it stable counts, for this host's memory would hold it all",
+    );
+    lab.note("db-mix: two files on that file system; before it, they are taken out of the page caches");
+    Ok([mean(&writes), mean(&reads), mix])
+}
+
+fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Option<lunar_bench::Outcome> {
+    let open = lab.open(&[Target::Path(file.to_owned())], 1, None)?;
+    let outcome = lab.measure(label, &open, job);
+    open.rig.close();
+    outcome
+}
+
+/// The access pattern of a file system, where there can be none; MB/s.
+fn like_file_system(lab: &mut Lab, name: &str, open: &Open, disk: &Disk, why: &str) -> [Option<f64>; 2] {
+    lab.note(format!(
+        "rows on a file system are its access pattern, not a file system ({why}): writes \
+         have a journal's 4 KiB among them and are made stable at the end"
+    ));
+    ["fs-write", "fs-read"].map(|id| {
+        let job = job(lab, id, disk.size);
+        let label = format!("{name} {id}");
+        let figures: Vec<f64> =
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, open, &job, disk)).collect();
+        mean(&figures)
+    })
+}
+
+fn repeats(lab: &Lab) -> usize {
+    if lab.is_full() { 3 } else { 1 }
+}
+
+fn mean(figures: &[f64]) -> Option<f64> {
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
+}
+
+fn scheduler(storage: &Storage, disk: &Disk) -> Option<Scheduler> {
+    Scheduler::set(disk.path()?, storage.scheduler?)
+}
+
+/// dd once: MB/s.
+fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Option<f64> {
+    if job.way == Way::Read
+        && let Some(path) = disk.path()
+    {
+        make_cold(path);
+    }
+    Some(lab.measure(label, open, job)?.rate() / MB)
+}
+
+/// io_trash on two files of the file system.
+fn mix_in_files(
+    lab: &mut Lab,
+    label: &str,
+    mounted: &mut Mounted,
+    disk: &Disk,
+) -> Result<Option<f64>, String> {
+    let files = mounted.files(2, mix_size(disk.size))?;
+    let places: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let mut figures = Vec::new();
+    for _ in 0..repeats(lab) {
+        mounted.make_cold()?;
+        figures.extend(db_mix(lab, label, &places, true, disk));
+    }
+    Ok(mean(&figures))
+}
+
+/// io_trash where there can be no file system: two stretches of the disk stand for its files.
+fn mix_on_disk(
+    lab: &mut Lab,
+    name: &str,
+    (target, server): (&Target, &Server),
+    disk: &Disk,
+    why: &str,
+) -> Option<f64> {
+    lab.note(format!("db-mix: two stretches of the disk itself, not files of a file system ({why})"));
+    let (label, places) = (format!("{name} db-mix"), [target.to_string()]);
+    let may_destroy = lab.may_destroy(Some(server));
+    let figures: Vec<f64> =
+        (0..repeats(lab)).filter_map(|_| db_mix(lab, &label, &places, may_destroy, disk)).collect();
+    mean(&figures)
+}
+
+/// Bytes of each of its two files: a file system needs some of the disk for itself.
+fn mix_size(disk: u64) -> u64 {
+    (disk / 5 * 2).min(MIX_FILE)
+}
+
+/// io_trash once: seconds for all of its operations.
+fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &Disk) -> Option<f64> {
+    if let Some(path) = disk.path() {
+        make_cold(path);
+    }
+    let operations = lab.scaled(OPERATIONS, 6000);
+    let size = mix_size(disk.size);
+    let args = db_mix::Args {
+        threads: 2,
+        files: 2,
+        size: size.to_string(),
+        window: MIX_WINDOW.min(size).to_string(),
+        outside: 10,
+        io_min: "4096".into(),
+        io_max: "4096".into(),
+        operations,
+        read_percent: 90,
+        think: 0,
+        fsync_every: 10,
+        seed: 1,
+        direct: false,
+        keep: false,
+        destroy,
+        places: places.to_vec(),
+    };
+    let outcome = lab.face(label, |stage| db_mix::run(&args, stage))?;
+    Some(outcome.elapsed_s * OPERATIONS as f64 / operations as f64)
+}
+
+fn job(lab: &Lab, id: &str, size: u64) -> Job {
+    let dd = Job {
+        way: if id.ends_with("write") { Way::Write } else { Way::Read },
+        sizes: vec![(BLOCK, 1)],
+        time: lab.cap(QUICK_MS),
+        // What is read again comes from memory.
+        amount: Some(AMOUNT.min(size)),
+        ..Job::default()
+    };
+    match id {
+        "fs-write" => Job { sizes: vec![(BLOCK, 16), (4096, 1)], flush: true, ..dd },
+        _ => dd,
+    }
+}
+
+/// What was negotiated, as figures and as the listing that an administrator's tool prints.
+fn parameters(lab: &mut Lab, who: &Who, open: &Open, measured: &mut Measured) {
+    let id = "session-parameters";
+    if measured.iter().any(|row| row.0 == id && row.1 == who.name()) {
+        return;
+    }
+    let facts = open.rig.facts();
+    let Some(facts) = facts.first() else { return };
+    lab.lines.push(format!("# session parameters: {}", who.name()));
+    // They begin behind what the logical unit tells of itself.
+    let keys = facts.facts.iter().skip_while(|fact| fact.0 != "InitialR2T");
+    for (key, value) in keys {
+        lab.lines.push(format!("{key}={value}"));
+        let figure = match value.as_str() {
+            "Yes" => Some(1.0),
+            "No" | "None" => Some(0.0),
+            number => number.parse().ok(),
+        };
+        measured.extend(figure.map(|figure| (id, who.name(), key.clone(), figure)));
+    }
+}
+
+/// Lunar alone, as ISCSI-SCST alone was: one session through each of two slow lines.
+fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
+    let mut slow = disks.all.clone();
+    slow.iter_mut().skip(1).for_each(|disk| disk.bytes_per_s = OLD_DISK);
+    let Some(server) = lab.serve(&Who::Lunar, &slow, 2) else { return };
+    let Some(links) = lab.links(&server, LINE) else { return };
+    let one_line = Storage { head: "NULLIO, one line", disk: NULL, scheduler: None };
+    for (storage, lines) in STORAGES.iter().map(|storage| (storage, 2)).chain([(&one_line, 1)]) {
+        let targets: Option<Vec<Target>> =
+            links.iter().take(lines).map(|link| server.at(link.address(), storage.disk, "")).collect();
+        let Some(open) = targets.and_then(|targets| lab.open_device(&targets, 1, Some(&server), false))
+        else {
+            continue;
+        };
+        let disk = &disks.all[storage.disk];
+        let _scheduler = scheduler(storage, disk);
+        // Commands take a while on such a line.
+        let time = lab.cap(2 * QUICK_MS).map(|cap| cap.max(Duration::from_millis(600)));
+        let job = Job { time, ..job(lab, "direct-read", disk.size) };
+        let label = format!("Lunar {} two-path", storage.head);
+        let figures: Vec<f64> =
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk)).collect();
+        if let Some(figure) = mean(&figures) {
+            measured.push(("two-path", "Lunar".into(), storage.head.into(), figure));
+        }
+        open.rig.close();
+    }
+}
+
+/// The published table with a column for each server, and a word to the rows whose scheduler is another.
+fn beside(lab: &mut Lab, published: Table, id: &str, disks: &Disks, measured: &Measured) -> Table {
+    let all = lab.all();
+    let name = |who: &Who| who.name();
+    // Table two-path has ISCSI-SCST alone.
+    let mut columns: Vec<(String, &str, Option<String>)> = all
+        .iter()
+        .filter(|who| id != "two-path" || matches!(who, Who::Lunar))
+        .map(|who| match who {
+            Who::Stgt => ("STGT".into(), "STGT", Some(name(who))),
+            _ => (format!("{} (ISCSI-SCST)", name(who)), "ISCSI-SCST", Some(name(who))),
+        })
+        .collect();
+    for other in ["IET", "STGT"] {
+        if published.columns.iter().any(|column| column == other) && !columns.iter().any(|c| c.1 == other) {
+            columns.push((other.into(), other, None));
+        }
+    }
+    let cell = |row: &str, (_, theirs, ours): &(String, &str, Option<String>)| {
+        let found = measured.iter().find(|m| m.0 == id && Some(&m.1) == ours.as_ref() && m.2 == row);
+        Cell::new(figure(&published, row, theirs), found.map(|m| m.3))
+    };
+    let row = |(head, _): &(String, Vec<Cell>)| {
+        (said(head, disks), columns.iter().map(|column| cell(head, column)).collect())
+    };
+    let rows = published.rows.iter().map(row).collect();
+    Table { columns: columns.iter().map(|column| column.0.clone()).collect(), rows, ..published.clone() }
+}
+
+/// The head of a row, which says so where its scheduler cannot be set.
+fn said(head: &str, disks: &Disks) -> String {
+    let Some(storage) = STORAGES.iter().find(|storage| storage.head == head) else { return head.into() };
+    match (storage.scheduler, scheduler(storage, &disks.all[storage.disk])) {
+        (Some(name), Some(_)) => format!("{head} ({name})"),
+        (Some(name), None) => format!("{head} ({name} cannot be set)"),
+        (None, _) => head.into(),
+    }
+}

@@ -1,0 +1,270 @@
+//! sn5420-2002: dd of a file by block size, from a disk of this host and through iSCSI, near and far.
+
+use crate::lab::{Lab, Open};
+use crate::media::{Disk, Medium, WARM, make_cold};
+use crate::peers::{Server, Who};
+use crate::published::{Published, put};
+use crate::relay::{Line, Link, WIDE};
+use lunar_bench::document::{Cell, Table};
+use lunar_bench::job::{Job, Way};
+use lunar_bench::outcome::Outcome;
+use lunar_bench::{Error, Target};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The file of the publication.
+const FILE: u64 = 500_000_000;
+const BLOCKS: [(&str, u32); 6] = [
+    ("64k", 64 << 10),
+    ("128k", 128 << 10),
+    ("256k", 256 << 10),
+    ("512k", 512 << 10),
+    ("1024k", 1 << 20),
+    ("2048k", 2 << 20),
+];
+/// OC-12, 622 Mbit/s, and a few milliseconds between two towns.
+const FAR: Line = Line { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0, window: WIDE };
+/// Rows of the window table: head, window in bytes, runs. The last one is not of the publication: it is smaller than
+/// what the line holds on its way there and back.
+const WINDOWS: [(&str, u32, usize); 4] = [
+    ("1 MB, 5 runs", 1 << 20, 5),
+    ("8 MB, 4 runs", 8 << 20, 4),
+    ("32 MB, 7 runs", 32 << 20, 7),
+    (SMALL_ROW, 64 << 10, 2),
+];
+const SMALL_ROW: &str = "64 KB, 2 runs";
+const NEAR_ROW: &str = "Linux/with iSCSI";
+const LOCAL_ROW: &str = "Linux/with Fibre";
+const FAR_ROW: &str = "Remote Linux/with iSCSI";
+const MB: f64 = 1e6;
+const QUICK_MS: u64 = 350;
+
+/// The tables of a server while they are filled.
+struct Tables {
+    read: Table,
+    write: Table,
+    two: Table,
+    window: Table,
+}
+
+/// Repeats it.
+///
+/// # Errors
+/// When the file cannot be made.
+pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
+    lab.note("there is one host, and it runs Linux: the rows of the Sun are published figures only");
+    lab.note("with Fibre: the same file on this host, without iSCSI");
+    lab.note("two reads at once: each of a file, and over iSCSI of a logical unit, of its own");
+    lab.note("behind its router: the file is at Lunar's target, and the host at Lunar's router before it");
+    let size = size(lab);
+    let files = [lab.work.file("500mb", size)?, lab.work.file("500mb-too", size)?];
+    lab.note(match make_cold(&files[0]) {
+        true => {
+            "the file is taken out of the page cache before each read, instead of rotating among five copies"
+        }
+        false => WARM,
+    });
+    let local = local(lab, published, &files);
+    for who in lab.all() {
+        let disks = files.clone().map(|file| Disk::new(Medium::Cached(file), size));
+        let server = lab.serve(&who, &disks, 1);
+        if matches!(who, Who::Running(_)) {
+            lab.note(format!("{}: both reads are of its one logical unit", who.name()));
+        }
+        tables(lab, published, &local, &who.name(), server.as_ref(), &files);
+        if let (Who::Lunar, Some(server)) = (&who, &server) {
+            let router = lab.route(server);
+            tables(lab, published, &local, "Lunar behind its router", router.as_ref(), &files);
+        }
+    }
+    Ok(())
+}
+
+/// All tables of a server, with what was measured without one.
+fn tables(
+    lab: &mut Lab,
+    published: &Published,
+    local: &(Table, Table, Table),
+    name: &str,
+    server: Option<&Server>,
+    files: &[PathBuf; 2],
+) {
+    let (read, write, two) = local.clone();
+    let mut window = published.table("window");
+    window.rows.push((SMALL_ROW.into(), vec![Cell::default(); window.columns.len()]));
+    let mut tables = Tables { read, write, two, window };
+    if let Some(server) = server {
+        fill(lab, name, server, files, &mut tables);
+    }
+    for mut table in [tables.read, tables.write, tables.two, tables.window] {
+        table.title += &format!(", {name}");
+        lab.table(table);
+    }
+}
+
+/// Bytes of the file. Nothing is read twice in one run: it would come from memory.
+fn size(lab: &Lab) -> u64 {
+    lab.scaled(FILE, 256 << 20)
+}
+
+fn job(lab: &Lab, way: Way, block: u32) -> Job {
+    let (time, amount) = (lab.cap(QUICK_MS), Some(size(lab)));
+    Job { way, sizes: vec![(block, 1)], time, amount, ..Job::default() }
+}
+
+/// dd once: MB/s.
+fn dd(lab: &mut Lab, label: &str, open: &Open, path: &Path, job: &Job) -> Option<Outcome> {
+    if job.way == Way::Read {
+        make_cold(path);
+    }
+    lab.measure(label, open, job)
+}
+
+fn by_size(
+    lab: &mut Lab,
+    name: &str,
+    row: &str,
+    open: &Open,
+    path: &Path,
+    read: &mut Table,
+    write: &mut Table,
+) {
+    for (table, way, word) in [(read, Way::Read, "read"), (write, Way::Write, "write")] {
+        for (column, block) in BLOCKS {
+            let job = job(lab, way, block);
+            let outcome = dd(lab, &format!("{name} {row} {word} bs={column}"), open, path, &job);
+            put(table, row, column, outcome.map(|outcome| outcome.rate() / MB));
+        }
+    }
+}
+
+/// Each reads a whole file of its own.
+fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, files: &[PathBuf; 2], table: &mut Table) {
+    make_cold(&files[1]);
+    let job = Job { amount: Some(2 * size(lab)), ..job(lab, Way::Read, 256 << 10) };
+    let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, &files[0], &job) else { return };
+    shares(table, row, &outcome);
+}
+
+/// The rate of each over its own time, and their sum, as the publication has it.
+fn shares(table: &mut Table, row: &str, outcome: &Outcome) {
+    let rates = [0, 1].map(|at| outcome.session_rate(at).map(|rate| rate / MB));
+    put(table, row, "first", rates[0]);
+    put(table, row, "second", rates[1]);
+    put(table, row, "aggregate", rates[0].zip(rates[1]).map(|(first, second)| first + second));
+}
+
+/// Without iSCSI, once for all servers.
+fn local(lab: &mut Lab, published: &Published, files: &[PathBuf; 2]) -> (Table, Table, Table) {
+    let [mut read, mut write, mut two] = ["read", "write", "two-reads"].map(|id| published.table(id));
+    let targets = files.clone().map(Target::Path);
+    if let Some(open) = lab.open(&targets[..1], 1, None) {
+        by_size(lab, "this host", LOCAL_ROW, &open, &files[0], &mut read, &mut write);
+        open.rig.close();
+    }
+    if let Some(open) = lab.open(&targets, 1, None) {
+        two_reads(lab, "this host", LOCAL_ROW, &open, files, &mut two);
+        open.rig.close();
+    }
+    (read, write, two)
+}
+
+fn fill(lab: &mut Lab, name: &str, server: &Server, files: &[PathBuf; 2], tables: &mut Tables) {
+    let near = [0, 1].map(|disk| server.target(disk, ""));
+    let links = lab.links(server, FAR).unwrap_or_default();
+    links.iter().for_each(|link| lab.note(remote(link)));
+    let far = [0, 1].map(|disk| server.at(links.first()?.address(), disk, ""));
+    for (row, targets) in [(NEAR_ROW, near), (FAR_ROW, far)] {
+        let [Some(one), Some(two)] = targets else { continue };
+        let targets = [one, two];
+        if let Some(open) = lab.open_device(&targets[..1], 1, Some(server), false) {
+            by_size(lab, name, row, &open, &files[0], &mut tables.read, &mut tables.write);
+            open.rig.close();
+        }
+        if let Some(open) = lab.open_device(&targets, 1, Some(server), false) {
+            two_reads(lab, name, row, &open, files, &mut tables.two);
+            open.rig.close();
+        }
+    }
+    match lab.carrier().is_relayed() {
+        true => windows(lab, name, server, &files[0], &mut tables.window),
+        false => lab.note("TCP windows are nothing to an RDMA device: their table is left out"),
+    }
+}
+
+/// What the far line is.
+fn remote(link: &Link) -> String {
+    let how = match link.is_of_the_kernel() {
+        true => "a network namespace behind devices of the kernel's (tc-netem)",
+        false => {
+            "a relay in this process, which has no more than a window of a connection under way until word of it is \
+             back, and at most 1 MiB"
+        }
+    };
+    format!(
+        "Remote: {how}; {} ms each way and {:.0} Mbit/s. The windows are tried over it: {:.0} kB fill the line, so larger \
+         ones than that make no difference, and a smaller one is tried besides",
+        FAR.delay.as_millis(),
+        FAR.bytes_per_s * 8.0 / 1e6,
+        2.0 * FAR.delay.as_secs_f64() * FAR.bytes_per_s / 1e3
+    )
+}
+
+/// The same read again and again over the far line, as HiWater was tried.
+fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut Table) {
+    for (row, bytes, runs) in WINDOWS {
+        let links = lab.links(server, Line { window: bytes as usize, ..FAR }).unwrap_or_default();
+        let target = |link: &Link| server.at(link.address(), 0, &format!("window={bytes}"));
+        let Some(target) = links.first().and_then(target) else {
+            return lab.note(format!("{name}: no line to it could be made, and its windows are left out"));
+        };
+        let Some(open) = lab.open_device(&[target], 1, Some(server), false) else { continue };
+        let job = job(lab, Way::Read, 256 << 10);
+        let label = format!("{name} window {row}");
+        let rates: Vec<f64> = (0..runs)
+            .filter_map(|_| dd(lab, &label, &open, path, &job))
+            .map(|outcome| outcome.rate() / MB)
+            .collect();
+        open.rig.close();
+        let mean = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
+        put(table, row, "first run", rates.first().copied());
+        put(table, row, "last run", rates.last().copied());
+        put(table, row, "initial run", rates.first().copied());
+        put(table, row, "average", mean);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Seed;
+    use crate::published::figure;
+    use lunar_bench::testing::Probe;
+    use lunar_bench::{Opening, Rig, Watch};
+    use lunar_block::Backend;
+    use std::sync::Arc;
+
+    const SIZE: u64 = 1 << 20;
+
+    #[test]
+    fn of_two_reads_each_begins_at_the_start_of_its_file_and_has_its_own_time() {
+        let two = [Target::Memory(SIZE), Target::Memory(SIZE)];
+        let mut rig = Rig::open(&two, &Opening::default()).expect("a rig");
+        // The second file is slow: a probe takes its time for each read.
+        let probe = Probe::new(SIZE as usize);
+        rig.wrap(|session, disk| -> Arc<dyn Backend> {
+            if session == 1 { probe.clone() } else { disk }
+        });
+        let job = Job { sizes: vec![(64 << 10, 1)], time: None, amount: Some(2 * SIZE), ..Job::default() };
+        let outcome = rig.run(&job, &Watch::default()).expect("a run");
+        rig.close();
+        assert_eq!(probe.reads().first(), Some(&(0, 64 << 10)), "{:?}", probe.reads());
+        let mut table = Published::of(Seed::Sn5420).table("two-reads");
+        shares(&mut table, NEAR_ROW, &outcome);
+        let row = table.rows.iter().find(|row| row.0 == NEAR_ROW).expect("the row");
+        let [first, second, aggregate] = [0, 1, 2].map(|at| row.1[at].measured.expect("measured"));
+        assert!(first > 2.0 * second, "{first} and {second} MB/s");
+        assert!((first + second - aggregate).abs() < 1e-6, "{first} + {second}, {aggregate} MB/s");
+        assert_eq!(figure(&table, NEAR_ROW, "aggregate"), Some(22.6));
+    }
+}

@@ -1,0 +1,87 @@
+//! What can be seen without a server; tests of the command have whole experiments, and those of interop have them with
+//! targets of others.
+
+use super::*;
+use lunar_bench::Kind;
+
+fn args(seed: Seed) -> Args {
+    Args {
+        seed,
+        against: Vec::new(),
+        quick: true,
+        out: std::env::temp_dir().join(format!("lunar-results-{}", std::process::id())),
+        transport: Transport::Tcp,
+        provider: None,
+        dir: None,
+        destroy: false,
+        brief: Some(20),
+        lunar: Some("/nonexistent/lunar".into()),
+    }
+}
+
+fn refused(args: Args) -> Error {
+    run(&args, &Watch::default()).expect_err("it must be refused")
+}
+
+#[test]
+fn what_makes_no_sense_is_told_before_anything_runs() {
+    let stgt = vec!["stgt".into()];
+    let e = refused(Args { transport: Transport::Iser, against: stgt, ..args(Seed::Iser) });
+    assert!(e.kind == Kind::Invalid && e.what.contains("for tcp alone"), "{e}");
+    let provider = Some(Provider::Verbs);
+    let e = refused(Args { provider, ..args(Seed::Iser) });
+    assert!(e.kind == Kind::Invalid && e.what.contains("TCP needs none"), "{e}");
+    let e = refused(Args { against: vec!["lio".into()], ..args(Seed::Iser) });
+    assert!(e.kind == Kind::Invalid && e.what.contains("--against lio"), "{e}");
+    let e = refused(Args { out: "/proc/lunar".into(), ..args(Seed::Iser) });
+    assert!(e.kind == Kind::System && e.what.contains("cannot write /proc/lunar"), "{e}");
+    let e = refused(Args { dir: Some("/nonexistent".into()), ..args(Seed::Sn5420) });
+    assert!(e.kind == Kind::System && e.hint.contains("--dir"), "{e}");
+}
+
+#[test]
+fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
+    let args = Args {
+        against: vec!["iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0".into()],
+        ..args(Seed::Sn5420)
+    };
+    let Done { document, text, problem } = run(&args, &Watch::default()).expect("it goes on");
+    assert_eq!(problem, None);
+    std::fs::remove_dir_all(&args.out).expect("the results");
+    assert!(
+        document.notes.iter().any(|note| note.starts_with("Lunar does not run: ")),
+        "{:?}",
+        document.notes
+    );
+    assert!(
+        document.notes.iter().any(|note| note.starts_with("iscsi://127.0.0.1:9/")),
+        "{:?}",
+        document.notes
+    );
+    let local = published::figure(&document.tables[0], "Linux/with Fibre", "64k");
+    assert_eq!(local, Some(24.15));
+    let (_, cells) = document.tables[0].rows.iter().find(|row| row.0 == "Linux/with Fibre").expect("the row");
+    assert!(cells.iter().all(|cell| cell.ratio.is_some_and(|ratio| ratio > 0.0)), "{cells:?}");
+    for run in &document.runs {
+        let (read, write) = (&run.outcome.read, &run.outcome.write);
+        assert!(read.total.count() + write.total.count() >= run.outcome.ios(), "{} lost them", run.label);
+    }
+    let two = document.runs.iter().find(|run| run.label.ends_with("two reads")).expect("two reads");
+    let names: Vec<&str> = two.targets.iter().map(|target| target.name.as_str()).collect();
+    assert!(names.len() == 2 && names[0] != names[1], "{names:?}");
+    assert!(text.contains("measured") && text.contains("kept in "), "{text}");
+}
+
+#[test]
+fn an_end_that_is_asked_for_keeps_what_there_is() {
+    let watch = Watch::default();
+    watch.end();
+    let args = Args {
+        out: std::env::temp_dir().join(format!("lunar-ended-{}", std::process::id())),
+        ..args(Seed::Scst)
+    };
+    let document = run(&args, &watch).expect("a document").document;
+    std::fs::remove_dir_all(&args.out).expect("the results");
+    assert!(document.runs.is_empty() && document.tables.len() == 7);
+    assert!(document.notes.iter().any(|note| note.contains("asked to end")));
+}
