@@ -1,9 +1,9 @@
 //! The data mover over RDMA (RFC 7145 section 7), as the initiator plays it: each command lends its memory to the target,
 //! and has it back with the answer.
 
-use crate::session::by_tag::ByTag;
-use crate::session::carrier::{self, MoverEvents};
+use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
+use crate::session::transport::{self, MoverEvents};
 use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, Exposed, Remote, Wait};
@@ -22,7 +22,7 @@ const UNDERFLOW: u8 = 0x02;
 #[derive(Default)]
 struct State {
     /// The steering tags of commands, by Initiator Task Tag.
-    lent: ByTag<u32>,
+    lent: TagMap<u32>,
     /// What has come and was not taken yet.
     events: Events,
 }
@@ -40,7 +40,7 @@ impl Mover {
     }
 
     fn lend(&self, itt: u32, memory: Exposed) -> Result<Remote, Error> {
-        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
+        let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
         self.state.borrow_mut().lent.insert(itt, place.stag);
         Ok(place)
     }
@@ -86,12 +86,12 @@ impl Mover {
             };
             // Behind its length.
             let sense = data.get(2..).unwrap_or_default();
-            session.filled(response.itt(), buf, carrier::unfilled(residual, response.0[3], sense));
+            session.filled(response.itt(), buf, transport::unfilled(residual, response.0[3], sense));
         }
     }
 }
 
-impl carrier::Mover for Mover {
+impl transport::Mover for Mover {
     fn push(&self, header: Bhs, payload: Payload) {
         let (head, payload) = message(Header::PLAIN, header, &[], payload);
         self.endpoint.send(&head, payload, None);
@@ -151,7 +151,7 @@ impl carrier::Mover for Mover {
             events.clear();
             self.endpoint.poll(&mut events);
         }
-        let result = carrier::messages(&*self.endpoint, &mut events, LOGIN_LEN, |message| {
+        let result = transport::messages(&*self.endpoint, &mut events, LOGIN_LEN, |message| {
             Ok(self.message(session, message))
         });
         self.state.borrow_mut().events = events;

@@ -2,10 +2,10 @@
 
 use super::Mover;
 use crate::nexus::TargetPort;
-use crate::session::carrier::{Line, Mover as _, Out};
-use crate::session::machine::{Machine, Online};
-use crate::session::numbers::Numbers;
+use crate::session::command_window::CommandWindow;
+use crate::session::session_state::{Online, SessionState};
 use crate::session::task::Waiter;
+use crate::session::transport::{Line, Mover as _, Out};
 use crate::{Command, Completion, Direction, Error, Finished, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::mem::{self, Faults};
@@ -43,7 +43,7 @@ struct Got {
 
 /// A machine that is logged in, with a target that is us.
 struct Peer {
-    machine: Machine,
+    state: SessionState,
     mover: Rc<Mover>,
     end: Rc<dyn Endpoint>,
     /// What is to go wrong at our end.
@@ -53,10 +53,10 @@ struct Peer {
 
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
-        let mut machine = Machine::new(32, Instant::now);
-        machine.port = Some(TargetPort::Group(1));
+        let mut state = SessionState::new(32, Instant::now);
+        state.port = Some(TargetPort::Group(1));
         let (mover, end, faults) = connection();
-        let mut peer = Peer { machine, mover, end, faults, stat_sn: 7 };
+        let mut peer = Peer { state, mover, end, faults, stat_sn: 7 };
         peer.begin(parameters);
         peer
     }
@@ -68,14 +68,14 @@ impl Peer {
     }
 
     fn begin(&mut self, parameters: Parameters) {
-        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
-        self.machine.connect(parameters, numbers, self.stat_sn, Out::Moved(self.mover.clone()));
-        self.machine.online = Online::Yes;
-        self.machine.pump();
+        let command_window = CommandWindow { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
+        self.state.connect(parameters, command_window, self.stat_sn, Out::Moved(self.mover.clone()));
+        self.state.online = Online::Yes;
+        self.state.pump();
     }
 
     fn submit(&mut self, cdb: cdb::Cdb, data: Direction) -> u32 {
-        self.machine.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
+        self.state.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
     }
 
     fn read(&mut self, len: usize) -> u32 {
@@ -91,7 +91,7 @@ impl Peer {
     /// What the machine has sent since.
     fn sent(&mut self) -> Vec<Got> {
         self.mover.flush().expect("a connection");
-        self.machine.settle();
+        self.state.settle();
         let mut events = Events::default();
         self.end.poll(&mut events);
         self.end.receives(events.list.len(), LOGIN_LEN);
@@ -112,7 +112,7 @@ impl Peer {
     /// Sends a PDU and lets the machine take it.
     fn say(&mut self, mut bhs: Bhs, data: &[u8], invalidate: Option<u32>) -> Received {
         let has_status = !matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T);
-        let next = self.machine.numbers.cmd_sn;
+        let next = self.state.command_window.cmd_sn;
         pdu::stamp(&mut bhs, self.stat_sn, next, next + 63);
         self.stat_sn += u32::from(has_status);
         bhs.set_data_len(data.len());
@@ -122,7 +122,7 @@ impl Peer {
     fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> Received {
         self.end.send(message, Payload::Empty, invalidate);
         self.end.flush().expect("a connection");
-        self.mover.receive(&mut self.machine).unwrap_or_else(|_| panic!("a connection"))
+        self.mover.receive(&mut self.state).unwrap_or_else(|_| panic!("a connection"))
     }
 
     /// Answers a command.
@@ -150,7 +150,7 @@ impl Peer {
     }
 
     fn end(&mut self, tag: u32) -> Option<Finished> {
-        self.machine.poll(tag, Waker::noop())
+        self.state.poll(tag, Waker::noop())
     }
 
     fn done(&mut self, tag: u32) -> (Completion, Vec<u8>) {
@@ -246,7 +246,7 @@ fn data_of_any_length_makes_a_message_that_is_a_pdu() {
     let mut peer = Peer::new(parameters());
     for len in 3..20 {
         let question = [b"X-a=", &vec![b'a'; len][..], b"\0"].concat();
-        drop(peer.machine.talk(question.clone()));
+        drop(peer.state.start_text(question.clone()));
         let asked = peer.sent();
         if let [got] = &asked[..] {
             assert_eq!(got.data, question);
@@ -265,7 +265,7 @@ fn a_long_cdb_travels_in_front_of_immediate_data() {
     let mut buf = Buf::zeroed(600);
     buf.copy_from_slice(&pattern(600));
     let command = Command::long(0, &cdb, Direction::Out(buf)).expect("a command");
-    peer.machine.submit(command, Waiter::Unknown).expect("room");
+    peer.state.submit(command, Waiter::Unknown).expect("room");
     let got = peer.one();
     assert_eq!((got.ahs, got.data), (request::extended_cdb(&cdb[16..]), pattern(600)));
 }
@@ -289,7 +289,7 @@ fn what_was_not_filled_is_told_as_residual() {
     let tag = peer.read(512);
     peer.one();
     assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), Received::End);
-    assert_eq!(peer.machine.connection.fault().expect("it cannot go on").kind, Kind::Protocol);
+    assert_eq!(peer.state.connection.fault().expect("it cannot go on").kind, Kind::Protocol);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
         bhs.set_word(16, tag);
         let data = if reads { vec![0; 512] } else { vec![] };
         assert_eq!(peer.say(bhs, &data, None), Received::End);
-        let error = peer.machine.connection.take_fault().expect("it cannot go on");
+        let error = peer.state.connection.take_fault().expect("it cannot go on");
         assert_eq!(error.kind, Kind::Protocol, "{error}");
         assert!(peer.sent().is_empty() && peer.end(tag).is_none());
     }
@@ -371,7 +371,7 @@ fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
     ] {
         let mut peer = Peer::new(parameters());
         assert_eq!(peer.bytes(&message, None), Received::End, "{message:?}");
-        assert_eq!(peer.machine.connection.take_fault().expect("it cannot go on").kind, Kind::Protocol);
+        assert_eq!(peer.state.connection.take_fault().expect("it cannot go on").kind, Kind::Protocol);
     }
 }
 
@@ -391,12 +391,12 @@ fn a_session_takes_more_messages_than_it_has_receives() {
 #[test]
 fn pings_and_logout_are_answered_as_over_tcp() {
     let mut peer = Peer::new(parameters());
-    peer.machine.ping();
+    peer.state.ping();
     let got = peer.one();
     assert_eq!((got.bhs.opcode(), got.data.len()), (opcode::NOP_OUT, 0), "LIO takes no data with it");
     peer.say(pdu::nop_in(0, got.bhs.itt(), NONE), &[], None);
-    assert!(peer.machine.oldest_ping().is_none());
-    let answer = peer.machine.log_out();
+    assert!(peer.state.oldest_ping().is_none());
+    let answer = peer.state.log_out();
     let got = peer.one();
     peer.say(pdu::logout_response(got.bhs.itt(), 0, 2, 0), &[], None);
     assert_eq!(answer.try_recv(), Ok(Ok(0)));
@@ -416,9 +416,9 @@ fn no_data_out_is_ever_sent() {
 fn the_end_of_the_connection_is_seen() {
     let mut peer = Peer::new(parameters());
     peer.end.close();
-    assert!(matches!(peer.mover.receive(&mut peer.machine), Ok(Received::End)));
+    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(Received::End)));
     let (mover, end, _) = connection();
     end.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(1));
     assert!(end.flush().is_err());
-    assert!(matches!(mover.receive(&mut peer.machine), Err(Broken::Io(_))));
+    assert!(matches!(mover.receive(&mut peer.state), Err(Broken::Io(_))));
 }

@@ -70,7 +70,7 @@ impl Way for Lun {
         Box::pin(async move {
             let mut ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             if ready.as_ref().is_err_and(|e| e.kind == Kind::Identity) {
-                self.session().look_again(self.address()).await;
+                self.session().verify_again(self.address()).await;
                 ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             }
             match ready.err().and_then(|e| state_after(&e)) {

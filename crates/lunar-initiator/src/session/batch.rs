@@ -1,7 +1,7 @@
 //! Many commands of one owner on the session's own core. A future for each would cost more than the command itself.
 
 use super::completions::Completions;
-use super::home::Home;
+use super::local_session::LocalSession;
 use super::task::Waiter;
 use crate::{Command, Finished};
 use std::rc::Rc;
@@ -10,20 +10,20 @@ use std::time::Instant;
 
 /// Commands whose ends are taken one after the other. Dropping it gives the answers up, not the commands.
 pub struct Batch {
-    home: Rc<Home>,
+    local: Rc<LocalSession>,
     ends: Rc<Completions>,
     /// Tags of those that are under way, at the names that their owner has for them.
     under_way: Vec<Option<u32>>,
 }
 
 impl Batch {
-    pub(super) fn new(home: Rc<Home>) -> Batch {
-        Batch { home, ends: Rc::default(), under_way: Vec::new() }
+    pub(super) fn new(local: Rc<LocalSession>) -> Batch {
+        Batch { local, ends: Rc::default(), under_way: Vec::new() }
     }
 
     /// About now: the kernel is not asked.
     pub(crate) fn about_now(&self) -> Instant {
-        self.home.machine.borrow().now
+        self.local.state.borrow().now
     }
 
     /// Sends a command that its owner knows by a small number, which no other has that is under way.
@@ -37,7 +37,7 @@ impl Batch {
             self.under_way.resize(place + 1, None);
         }
         debug_assert_eq!(self.under_way[place], None, "one command at a time has the name {name}");
-        self.under_way[place] = Some(self.home.accept(command, Waiter::Among(self.ends.clone(), name))?);
+        self.under_way[place] = Some(self.local.accept(command, Waiter::Among(self.ends.clone(), name))?);
         Ok(())
     }
 
@@ -47,7 +47,7 @@ impl Batch {
         loop {
             let Poll::Ready((name, tag)) = self.ends.poll(cx) else { return Poll::Pending };
             self.under_way[name as usize] = None;
-            if let Some(finished) = self.home.machine.borrow_mut().tasks.take(tag) {
+            if let Some(finished) = self.local.state.borrow_mut().tasks.take(tag) {
                 return Poll::Ready((name, finished));
             }
         }
@@ -56,7 +56,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        let mut machine = self.home.machine.borrow_mut();
-        self.under_way.iter().flatten().for_each(|tag| machine.tasks.abandon(*tag));
+        let mut state = self.local.state.borrow_mut();
+        self.under_way.iter().flatten().for_each(|tag| state.tasks.abandon(*tag));
     }
 }

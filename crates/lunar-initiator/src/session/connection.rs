@@ -1,11 +1,11 @@
 //! The loop of a connection: receive all that is there, let those go on whose commands have ended, send all that
 //! they want to send, at once.
 
-use super::carrier::{Incoming, Line};
-use super::home::Home;
-use super::patience::Patience;
-use super::task::{State, Task};
-use super::{checks, leave};
+use super::local_session::LocalSession;
+use super::task::{Task, TaskState};
+use super::transport::{Incoming, Line};
+use super::yield_heuristic::YieldHeuristic;
+use super::{identity_checks, logout};
 use crate::{Error, Kind};
 use lunar_runtime::iscsi::receive::Received;
 use lunar_runtime::{SendPump, SendSide};
@@ -15,48 +15,48 @@ use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 /// Runs one connection to its end, and says why it ended.
-pub async fn run(home: &Rc<Home>, mut receiver: Incoming) -> Error {
+pub async fn run(local: &Rc<LocalSession>, mut receiver: Incoming) -> Error {
     let mut started = receiver.has_begun();
-    let mut patience = Patience::default();
+    let mut patience = YieldHeuristic::default();
     loop {
-        let Some(stream) = home.stream.borrow().clone() else {
+        let Some(stream) = local.stream.borrow().clone() else {
             return Error::new(Kind::Lost, "the connection was given up");
         };
         // What more has come ends more commands, whose owners send others: they leave together.
-        let goes_on = stream.is_readable() && home.machine.borrow().keeps_target_busy();
+        let goes_on = stream.is_readable() && local.state.borrow().keeps_target_busy();
         if !goes_on {
-            home.flush();
+            local.flush();
         }
         let received = if std::mem::take(&mut started) {
-            receiver.resume(&mut *home.machine.borrow_mut())
+            receiver.resume(&mut *local.state.borrow_mut())
         } else {
             let ready = if goes_on { Ok(()) } else { stream.readable().await };
             match ready {
                 Ok(()) => {
-                    let mut machine = home.machine.borrow_mut();
-                    patience.exercise(machine.under_way());
-                    machine.now = Instant::now();
-                    let now = machine.now;
-                    machine.connection.hear(now);
-                    let before = machine.connection.exp_stat_sn();
-                    let received = receiver.receive(&stream, &mut *machine);
-                    patience.learn(machine.connection.exp_stat_sn().wrapping_sub(before));
+                    let mut state = local.state.borrow_mut();
+                    patience.before_receive(state.under_way());
+                    state.now = Instant::now();
+                    let now = state.now;
+                    state.connection.hear(now);
+                    let before = state.connection.exp_stat_sn();
+                    let received = receiver.receive(&stream, &mut *state);
+                    patience.after_receive(state.connection.exp_stat_sn().wrapping_sub(before));
                     received
                 }
                 Err(e) => Err(e.into()),
             }
         };
-        home.tell();
+        local.tell();
         match received {
             Ok(Received::More | Received::Full) => {}
-            Ok(Received::End) => return home.why_it_ended(),
-            Err(e) => return home.why_it_ended_by(&e),
+            Ok(Received::End) => return local.why_it_ended(),
+            Err(e) => return local.why_it_ended_by(&e),
         }
-        home.pump.gather().await;
+        local.pump.gather().await;
     }
 }
 
-impl Home {
+impl LocalSession {
     /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
     pub fn line(&self) -> Option<Weak<Line>> {
         self.stream.borrow().as_ref().map(Rc::downgrade)
@@ -81,7 +81,7 @@ impl Home {
     /// Ends the connection from our side: the receiving loop finds it closed. What the kernel has not delivered
     /// yet never is: it would come behind what is written later on another connection.
     pub fn give_up_connection(&self, why: Error) {
-        self.machine.borrow_mut().connection.fail(why);
+        self.state.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
             stream.reset();
         }
@@ -90,12 +90,12 @@ impl Home {
     /// Ends a connection on which the logout was answered: nothing is left to be thrown away. `in_order`: the target has
     /// ended all tasks.
     pub fn part_in_order(&self, in_order: bool, why: Error) {
-        self.machine.borrow_mut().connection.fail(why);
+        self.state.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
             // Should it fail, the target sees a reset after its answer.
             _ = stream.reset_on_close(false);
             self.parted.set(true);
-            self.machine.borrow_mut().connection.end_logout(in_order);
+            self.state.borrow_mut().connection.end_logout(in_order);
             stream.close();
         }
     }
@@ -103,8 +103,8 @@ impl Home {
     /// Gives the connection up if the target has commands whose owners wait no longer: it must not carry them
     /// out after what their owners do next.
     pub fn give_up_strays(&self) {
-        let stray = |t: &mut Task| t.state == State::Sent && t.is_abandoned();
-        let are_there = self.machine.borrow_mut().tasks.iter().any(stray);
+        let stray = |t: &mut Task| t.state == TaskState::Sent && t.is_abandoned();
+        let are_there = self.state.borrow_mut().tasks.iter().any(stray);
         if are_there {
             self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
         }
@@ -112,44 +112,44 @@ impl Home {
 
     /// The reason for which we gave up, or else what the kernel says.
     fn why_it_ended_by(&self, e: &impl Display) -> Error {
-        let broken = self.machine.borrow_mut().connection.take_fault();
+        let broken = self.state.borrow_mut().connection.take_fault();
         broken.unwrap_or_else(|| Error::new(Kind::Lost, e.to_string()))
     }
 
     fn why_it_ended(&self) -> Error {
-        let broken = self.machine.borrow_mut().connection.take_fault();
+        let broken = self.state.borrow_mut().connection.take_fault();
         broken.unwrap_or_else(|| Error::new(Kind::Lost, "the target closed the connection"))
     }
 
     /// Tells listeners what the machine has heard.
     pub fn tell(self: &Rc<Self>) {
-        let mut machine = self.machine.borrow_mut();
-        if machine.connection.is_logout_asked()
+        let mut state = self.state.borrow_mut();
+        if state.connection.is_logout_asked()
             && let Some(line) = self.line()
             && !self.leaving.replace(true)
         {
-            lunar_runtime::spawn(leave::take_leave(self.clone(), line));
+            lunar_runtime::spawn(logout::log_out_as_asked(self.clone(), line));
         }
-        let to_check = std::mem::take(&mut machine.to_check);
-        let events = std::mem::take(&mut machine.events);
-        drop(machine);
+        let to_check = std::mem::take(&mut state.to_check);
+        let events = std::mem::take(&mut state.events);
+        drop(state);
         if to_check {
-            checks::admit(self);
+            identity_checks::admit(self);
         }
         events.iter().for_each(|event| self.listeners.notify(event));
     }
 }
 
-impl SendSide for Home {
+impl SendSide for LocalSession {
     fn pump(&self) -> &SendPump {
         &self.pump
     }
 
     fn try_flush(&self) -> io::Result<bool> {
         let Some(stream) = self.stream.borrow().clone() else { return Ok(true) };
-        let mut machine = self.machine.borrow_mut();
-        let sent = machine.connection.out().flush(&stream);
-        machine.settle();
+        let mut state = self.state.borrow_mut();
+        let sent = state.connection.out().flush(&stream);
+        state.settle();
         sent
     }
 

@@ -1,6 +1,6 @@
 //! The state of one connection of a session: what was negotiated on it, StatSN, its send queue, and its logout.
 
-use super::carrier::Out;
+use super::transport::Out;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::iscsi::out::{Digests, Payload};

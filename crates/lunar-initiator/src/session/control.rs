@@ -1,41 +1,90 @@
-//! Requests that are no commands: pings, task management, logout.
+//! Sends requests that are no commands, and takes their answers.
 
-use crate::Error;
+use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
+use super::session_state::SessionState;
+use crate::{Error, Kind};
+use lunar_runtime::iscsi::out::Payload;
+use lunar_wire::iscsi::request::{self, Function};
+use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::time::Instant;
 
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// Are you there?
-    Ping,
-    /// A task management function.
-    Manage,
-    /// The end of the session.
-    Logout,
-}
+impl SessionState {
+    fn control(&mut self, asked: ControlKind, header: impl FnOnce(u32) -> Bhs) -> ControlAnswer {
+        let (reply, answer) = flume::bounded(1);
+        let tag = self.control_tag();
+        self.say(header(tag), Payload::Empty);
+        self.await_answer(tag, asked, reply);
+        answer
+    }
 
-/// A request that waits for its answer.
-#[derive(Debug)]
-pub struct Control {
-    /// Its tag.
-    pub tag: u32,
-    /// What it asks for.
-    pub asked: Asked,
-    /// When it was sent, or seen to leave behind other bytes.
-    pub since: Instant,
-    /// What has left, in bytes, when it has.
-    pub end: u64,
-    /// Who waits for the response code; the error is that of a lost connection, or of a rejected request.
-    pub reply: flume::Sender<Result<u8, Error>>,
-}
+    /// What was queued last waits for its answer.
+    fn await_answer(&mut self, tag: u32, asked: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
+        let (since, (_, end)) = (self.now, self.connection.progress());
+        self.controls.push(ControlRequest { tag, asked, since, end, reply });
+    }
 
-/// What waits for the answer of a request.
-pub type Answer = flume::Receiver<Result<u8, Error>>;
+    /// Asks the target whether it lives; its answer counts as having heard of it.
+    pub fn ping(&mut self) {
+        drop(self.control(ControlKind::Ping, |tag| request::nop_out(0, tag, NONE)));
+    }
 
-impl Control {
-    /// Hands the answer over.
-    pub fn tell(self, answer: Result<u8, Error>) {
-        // Who has stopped to wait does not want it.
-        let _ = self.reply.send(answer);
+    /// A ping in the place of a command that the target did not take.
+    pub fn fill(&mut self, cmd_sn: u32) {
+        if self.connection.is_logging_out() {
+            return;
+        }
+        let (reply, _) = flume::bounded(1);
+        let tag = self.control_tag();
+        let mut header = request::nop_out(0, tag, NONE);
+        header.0[0] = opcode::NOP_OUT;
+        request::stamp(&mut header, cmd_sn, self.connection.exp_stat_sn());
+        self.connection.push(header, Payload::Empty);
+        self.await_answer(tag, ControlKind::Ping, reply);
+    }
+
+    /// Asks for a task management function; the answer is the response code of RFC 7143 section 11.6.1.
+    pub fn manage(&mut self, function: Function, lun: u64, task: Option<(u32, u32)>) -> ControlAnswer {
+        let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+        // A function for the whole target names no logical unit (section 11.5.3).
+        let lun = if whole { 0 } else { lun };
+        self.control(ControlKind::TaskManagement, |tag| request::task_management(lun, tag, function, task))
+    }
+
+    /// Asks for the end of the session: nothing is sent after that.
+    pub fn log_out(&mut self) -> ControlAnswer {
+        let answer = self.control(ControlKind::Logout, request::logout);
+        self.connection.send_logout();
+        answer
+    }
+
+    /// When the oldest ping that is not answered was sent.
+    pub fn oldest_ping(&self) -> Option<Instant> {
+        self.controls.iter().find(|c| c.asked == ControlKind::Ping).map(|c| c.since)
+    }
+
+    /// An answer with this code has come.
+    pub(super) fn answered(&mut self, tag: u32, asked: ControlKind, code: u8) -> Result<(), Error> {
+        match self.controls.iter().position(|c| c.tag == tag && c.asked == asked) {
+            Some(at) => {
+                self.controls.swap_remove(at).tell(Ok(code));
+                Ok(())
+            }
+            None => {
+                let what = format!("an answer with the tag {tag:08x}, which names no request");
+                Err(Error::new(Kind::Protocol, what))
+            }
+        }
+    }
+
+    /// A request was rejected; false if there is none of this tag.
+    pub(super) fn refused(&mut self, tag: u32, error: Error) -> bool {
+        let Some(at) = self.controls.iter().position(|c| c.tag == tag) else { return false };
+        self.controls.swap_remove(at).tell(Err(error));
+        true
+    }
+
+    /// No answer will come any more.
+    pub(super) fn drop_controls(&mut self, why: &Error) {
+        self.controls.drain(..).for_each(|c| c.tell(Err(why.clone())));
     }
 }

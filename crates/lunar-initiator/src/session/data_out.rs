@@ -1,7 +1,7 @@
 //! Commands and their Data-Out PDUs (RFC 7143 sections 11.3 and 11.7).
 
-use super::carrier::Out;
 use super::task::{Data, Task};
+use super::transport::Out;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;

@@ -1,6 +1,6 @@
 //! Callbacks of a session: its logins and its end.
 
-use super::facts::Facts;
+use super::info::Facts;
 use crate::Error;
 use std::fmt::Debug;
 

@@ -1,13 +1,13 @@
 //! What the target says in full feature phase: one function per PDU. What breaks a rule ends the connection;
 //! commands that may be repeated are sent again on the next one.
 
-use super::carrier::MoverEvents;
-use super::control::Asked;
+use super::control_request::ControlKind;
 use super::errors::broke;
 use super::event::Event;
-use super::machine::{Machine, Online};
+use super::session_state::{Online, SessionState};
 use super::task::{Data as TaskData, Task};
 use super::transfer::Segment;
+use super::transport::MoverEvents;
 use crate::{Completion, Error, Kind};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
@@ -30,7 +30,7 @@ const WAITING_FOR_LOGOUT: u8 = 0x0c;
 const TARGET_FAILURE: u8 = 0x01;
 const NEGOTIATION_RESET: u8 = 0x0b;
 
-impl Sink for Machine {
+impl Sink for SessionState {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         if header.opcode() == opcode::DATA_IN { self.landing_place(header) } else { None }
     }
@@ -63,7 +63,7 @@ impl Sink for Machine {
     }
 }
 
-impl MoverEvents for Machine {
+impl MoverEvents for SessionState {
     fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool {
         self.take(pdu)
     }
@@ -77,7 +77,7 @@ impl MoverEvents for Machine {
     }
 }
 
-impl Machine {
+impl SessionState {
     #[inline]
     fn arrived(&mut self, pdu: Arrived<'_>) -> Result<(), Error> {
         let header = &pdu.header;
@@ -93,9 +93,9 @@ impl Machine {
             opcode::SCSI_RESPONSE => self.scsi_response(header, pdu.data.bytes()),
             opcode::R2T => self.take_r2t(header),
             opcode::NOP_IN => self.nop_in(header),
-            opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, Asked::Manage),
+            opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, ControlKind::TaskManagement),
             opcode::TEXT_RESPONSE => self.text_response(header, pdu.data.bytes()),
-            opcode::LOGOUT_RESPONSE => self.control_response(header, Asked::Logout),
+            opcode::LOGOUT_RESPONSE => self.control_response(header, ControlKind::Logout),
             opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
             opcode::REJECT => self.reject(header, pdu.data.bytes()),
             other => {
@@ -118,7 +118,7 @@ impl Machine {
 
     #[inline]
     fn window(&mut self, header: &Bhs) {
-        self.numbers.update_window(header);
+        self.command_window.update_window(header);
     }
 
     #[inline]
@@ -217,7 +217,7 @@ impl Machine {
         if itt != NONE {
             self.status(header)?;
             self.pump();
-            return self.answered(itt, Asked::Ping, 0);
+            return self.answered(itt, ControlKind::Ping, 0);
         }
         self.window(header);
         if ttt != NONE {
@@ -230,7 +230,7 @@ impl Machine {
         Ok(())
     }
 
-    fn control_response(&mut self, header: &Bhs, asked: Asked) -> Result<(), Error> {
+    fn control_response(&mut self, header: &Bhs, asked: ControlKind) -> Result<(), Error> {
         self.status(header)?;
         self.answered(header.itt(), asked, header.0[2])?;
         self.pump();
@@ -280,7 +280,7 @@ impl Machine {
         let name = opcode::name(rejected.opcode());
         let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
         let tag = rejected.itt();
-        if rejected.opcode() == opcode::TEXT && self.talk_tag() == Some(tag) {
+        if rejected.opcode() == opcode::TEXT && self.text_tag() == Some(tag) {
             self.rejected_text(reason);
             return Ok(());
         }
@@ -300,7 +300,7 @@ impl Machine {
     }
 }
 
-impl Machine {
+impl SessionState {
     /// Sends nothing more until it is known which logical units are to be looked at first.
     fn doubt(&mut self) {
         self.doubts += 1;

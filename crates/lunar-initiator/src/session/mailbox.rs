@@ -1,78 +1,80 @@
 //! The tasks of a session: its mailbox, its clock, and its connections.
 
-use super::home::Home;
-use super::request::Mail;
+use super::local_session::LocalSession;
+use super::request::SessionRequest;
 use super::task::Waiter;
-use super::{checks, demand, escalate, leave, recover};
+use super::{error_handler, identity_checks, logout, owner_requests, recovery};
 use crate::connect::Connected;
 use std::rc::Rc;
 
 /// Starts the tasks of a session.
-pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>) {
-    lunar_runtime::spawn(mail(home.clone(), inbox));
-    lunar_runtime::spawn(escalate::watch(home.clone()));
-    lunar_runtime::spawn(recover::live(home, connected));
+pub fn start(local: Rc<LocalSession>, connected: Connected, inbox: flume::Receiver<SessionRequest>) {
+    lunar_runtime::spawn(mail(local.clone(), inbox));
+    lunar_runtime::spawn(error_handler::watch(local.clone()));
+    lunar_runtime::spawn(recovery::live(local, connected));
 }
 
 /// Takes what comes from other cores. When all handles are gone, the session ends.
-async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
+async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
             // Its owner has gone before it came.
-            Mail::Command(_, reply, _) if reply.is_disconnected() => {}
-            Mail::Command(command, reply, number) => {
-                if let Err(finished) = home.accept(command, Waiter::There(reply.clone(), number)) {
+            SessionRequest::Command(_, reply, _) if reply.is_disconnected() => {}
+            SessionRequest::Command(command, reply, number) => {
+                if let Err(finished) = local.accept(command, Waiter::There(reply.clone(), number)) {
                     // Who has stopped to wait does not want it.
                     let _ = reply.send(*finished);
                 }
             }
-            Mail::Manage(function, lun, reply) => {
-                lunar_runtime::spawn(escalate::manage(home.clone(), function, lun, reply));
+            SessionRequest::Manage(function, lun, reply) => {
+                lunar_runtime::spawn(error_handler::manage(local.clone(), function, lun, reply));
             }
-            Mail::Abort(command, reply) => {
-                lunar_runtime::spawn(demand::abort(home.clone(), command, reply));
+            SessionRequest::Abort(command, reply) => {
+                lunar_runtime::spawn(owner_requests::abort(local.clone(), command, reply));
             }
-            Mail::Text(question, reply) => {
-                lunar_runtime::spawn(demand::text(home.clone(), question, reply));
+            SessionRequest::Text(question, reply) => {
+                lunar_runtime::spawn(owner_requests::text(local.clone(), question, reply));
             }
-            Mail::GiveUpStrays(reply) => {
-                home.give_up_strays();
+            SessionRequest::GiveUpStrays(reply) => {
+                local.give_up_strays();
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(());
             }
-            Mail::GiveUp => {
-                home.gives_up.set(true);
-                home.bell.notify(usize::MAX);
+            SessionRequest::GiveUp => {
+                local.gives_up.set(true);
+                local.bell.notify(usize::MAX);
             }
-            Mail::Changed(lun, now) => home.mark(lun, checks::Seen::Changed(now)),
-            Mail::LookAgain(lun, reply) => {
-                lunar_runtime::spawn(checks::look_again(home.clone(), lun, reply));
+            SessionRequest::Changed(lun, now) => {
+                local.mark(lun, identity_checks::IdentityCheck::Changed(now))
             }
-            Mail::Orphans(lun, reply) => {
-                let orphans = home.machine.borrow_mut().orphans(lun);
+            SessionRequest::VerifyAgain(lun, reply) => {
+                lunar_runtime::spawn(identity_checks::verify_again(local.clone(), lun, reply));
+            }
+            SessionRequest::Orphans(lun, reply) => {
+                let orphans = local.state.borrow_mut().orphans(lun);
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
             }
-            Mail::Prove(proof, reply) => {
-                home.prove(proof);
+            SessionRequest::Prove(proof, reply) => {
+                local.prove(proof);
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(());
             }
-            Mail::Pin(lun, identity) => home.pin(lun, identity),
-            Mail::Hold(held, identity, reply) => {
+            SessionRequest::Pin(lun, identity) => local.pin(lun, identity),
+            SessionRequest::Hold(held, identity, reply) => {
                 // Who has stopped to wait drops it with the answer.
-                let _ = reply.send(home.hold(held, identity));
+                let _ = reply.send(local.hold(held, identity));
             }
-            Mail::LetGo(lun) => home.let_go(lun),
-            Mail::Close(reply) => {
-                let home = home.clone();
+            SessionRequest::ReleaseHold(lun) => local.release_hold(lun),
+            SessionRequest::Close(reply) => {
+                let local = local.clone();
                 // Who has stopped to wait does not want it.
-                let close = async move { drop(reply.send(leave::close(&home).await)) };
+                let close = async move { drop(reply.send(logout::close(&local).await)) };
                 // What comes meanwhile is to hear at once that it is too late.
                 lunar_runtime::spawn(close);
             }
         }
     }
     // Nobody waits for this one.
-    let _ = leave::close(&home).await;
+    let _ = logout::close(&local).await;
 }

@@ -1,53 +1,53 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
 mod batch;
-pub(crate) mod by_tag;
-pub(crate) mod carrier;
-mod checks;
+pub(crate) mod command_window;
 mod completions;
 mod connection;
 mod connection_state;
-pub(crate) mod control;
-mod control_requests;
+mod control;
+pub(crate) mod control_request;
 mod data_out;
-mod demand;
+mod deferred_errors;
+mod error_handler;
 mod errors;
-mod escalate;
 mod event;
-pub(crate) mod facts;
 mod held_back;
-mod home;
 mod hooks;
+mod identity_checks;
 mod incoming;
-mod leave;
-mod losses;
-pub(crate) mod machine;
+pub(crate) mod info;
+mod local_session;
+mod logout;
 mod mailbox;
-pub(crate) mod numbers;
-mod order;
 mod orphans;
-mod patience;
+mod owner_requests;
 mod pending;
-mod pins;
+mod pinned_luns;
 mod proof;
-mod recover;
+mod recovery;
 mod request;
-mod talk;
+mod send_order;
+pub(crate) mod session_state;
+pub(crate) mod tag_map;
 pub(crate) mod task;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod text_exchange;
 mod text_requests;
 mod transfer;
-mod unseen;
+pub(crate) mod transport;
+mod unverified_luns;
 mod violations;
+mod yield_heuristic;
 
 pub use batch::Batch;
-pub use checks::IDENTITY_LEN;
-pub(crate) use escalate::is_done;
+pub(crate) use error_handler::is_done;
 pub use event::Event;
-pub use facts::Facts;
 pub use hooks::{SessionHooks, SessionLogin};
+pub use identity_checks::IDENTITY_LEN;
+pub use info::Facts;
 pub use pending::Pending;
 pub use request::CommandId;
 pub(crate) use request::Held;
@@ -57,15 +57,15 @@ use crate::made::Make;
 use crate::nexus::{self, Goal};
 use crate::options::Transport;
 use crate::{Command, Error, Kind, Options, Portal, text};
+use deferred_errors::DeferredErrors;
 use event::{Listeners, lock};
-use home::Home;
-use losses::Losses;
+use local_session::LocalSession;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::PortId;
 use pending::Address;
 use proof::Proof;
-use request::{Mail, Requests};
+use request::{RequestSender, SessionRequest};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ struct Shared {
     address: Address,
     facts: Arc<Mutex<Facts>>,
     listeners: Arc<Listeners>,
-    losses: Losses,
+    deferred_errors: DeferredErrors,
     options: Options,
 }
 
@@ -137,12 +137,12 @@ impl Session {
         }
         let facts = Arc::new(Mutex::new(facts));
         let listeners = Arc::new(Listeners::default());
-        let (requests, inbox) = Requests::new();
-        let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
-        let address = Address::new(home::settle(home.clone()), requests);
-        mailbox::start(home, connected, inbox);
-        let losses = Losses::default();
-        Ok(Session(Arc::new(Shared { address, facts, listeners, losses, options })))
+        let (requests, inbox) = RequestSender::new();
+        let local = LocalSession::new(goal, options.clone(), facts.clone(), listeners.clone());
+        let address = Address::new(local_session::settle(local.clone()), requests);
+        mailbox::start(local, connected, inbox);
+        let deferred_errors = DeferredErrors::default();
+        Ok(Session(Arc::new(Shared { address, facts, listeners, deferred_errors, options })))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
@@ -155,7 +155,7 @@ impl Session {
     /// For many commands of one owner, whose ends are taken one after the other: without a future for each. None on
     /// another core than that of the session.
     pub fn batch(&self) -> Option<Batch> {
-        self.0.address.here.home().map(Batch::new)
+        self.0.address.here.local().map(Batch::new)
     }
 
     /// Asks for a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
@@ -165,7 +165,7 @@ impl Session {
     /// # Errors
     /// When the connection is lost meanwhile, or the target does not answer in time.
     pub async fn manage(&self, function: Function, lun: u64) -> Result<u8, Error> {
-        self.request(|reply| Mail::Manage(function, lun, reply)).await?
+        self.request(|reply| SessionRequest::Manage(function, lun, reply)).await?
     }
 
     /// Ends one command that was submitted: at the target by ABORT TASK, or before it is sent. What waits for it
@@ -177,7 +177,7 @@ impl Session {
     /// When the target refuses or does not answer in time, or the session ends before that: the target may still carry the
     /// command out.
     pub async fn abort(&self, command: CommandId) -> Result<(), Error> {
-        self.request(|reply| Mail::Abort(command, reply)).await?
+        self.request(|reply| SessionRequest::Abort(command, reply)).await?
     }
 
     /// Asks in key text and waits for the answer, as long as a login may take; others that ask at the same time wait
@@ -189,7 +189,7 @@ impl Session {
     /// by the login.
     pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         let question = text::question(asked)?;
-        text::answer(&self.request(|reply| Mail::Text(question, reply)).await??)
+        text::answer(&self.request(|reply| SessionRequest::Text(question, reply)).await??)
     }
 
     /// The name of its target, and the portal.
@@ -246,14 +246,14 @@ impl Session {
     /// error is kept for [`Session::take_loss`].
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
         match sense.deferred {
-            true => self.0.losses.note(lun, sense),
+            true => self.0.deferred_errors.note(lun, sense),
             false => self.0.listeners.notify(&Event::Attention { lun, sense }),
         }
     }
 
     /// The deferred error that a logical unit has told since this was asked last: what was acknowledged is lost.
     pub(crate) fn take_loss(&self, lun: u64) -> Option<Error> {
-        let sense = self.0.losses.take(lun)?;
+        let sense = self.0.deferred_errors.take(lun)?;
         let error = Error::new(Kind::Scsi, format!("data that were acknowledged are lost: {sense}"));
         // To who asks now it is an error of what was asked: what is deferred is tried again by hosts.
         let sense = Sense { deferred: false, ..sense };
@@ -264,38 +264,39 @@ impl Session {
     /// tells. Its commands fail when it is not. What it had to be before counts no more.
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
         // The session is over: nothing will be sent any more.
-        let _ = self.mail(Mail::Pin(lun, identity));
+        let _ = self.mail(SessionRequest::Pin(lun, identity));
     }
 
     /// The same for as long as somebody uses it as storage and keeps what comes back.
     pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<Held, Error> {
-        self.request(|reply| Mail::Hold(Held::new(&self.0.address.requests, lun), identity, reply)).await?
+        self.request(|reply| SessionRequest::Hold(Held::new(&self.0.address.requests, lun), identity, reply))
+            .await?
     }
 
     /// A logical unit was seen to be another one: it takes no commands until a new connection finds it back.
     pub(crate) fn expel(&self, lun: u64, identity: Vec<u8>) -> Error {
         // The session is over: nothing will be sent any more.
-        let _ = self.mail(Mail::Changed(lun, identity));
+        let _ = self.mail(SessionRequest::Changed(lun, identity));
         errors::changed()
     }
 
     /// Looks whether a logical unit that was another one is back, and lets its commands through if it is.
-    pub(crate) async fn look_again(&self, lun: u64) {
+    pub(crate) async fn verify_again(&self, lun: u64) {
         // The session is over: there is nothing to be seen.
-        let _ = self.request(|reply| Mail::LookAgain(lun, reply)).await;
+        let _ = self.request(|reply| SessionRequest::VerifyAgain(lun, reply)).await;
     }
 
     /// How long the oldest command has waited that changes this logical unit (any, with None), and that the target may still
     /// carry out though its connection is lost.
     pub async fn oldest_orphan(&self, lun: Option<u64>) -> Option<Duration> {
-        self.request(|reply| Mail::Orphans(lun, reply)).await.ok()?
+        self.request(|reply| SessionRequest::Orphans(lun, reply)).await.ok()?
     }
 
     /// The logical unit was reset through another session, by a function that was sent at this time: the target carries out
     /// nothing any more that it had of a connection that was lost before.
     pub async fn was_reset(&self, lun: u64, at: Instant) {
         // The session is over: nothing waits any more.
-        let _ = self.request(|reply| Mail::Prove(Proof::Reset(Some(lun), at), reply)).await;
+        let _ = self.request(|reply| SessionRequest::Prove(Proof::Reset(Some(lun), at), reply)).await;
     }
 
     /// Another session, with the same name and ISID, has logged in: that has ended what the target had of this one at the
@@ -305,20 +306,20 @@ impl Session {
             return;
         };
         // The session is over: nothing waits any more.
-        let _ = self.request(|reply| Mail::Prove(Proof::Login(port), reply)).await;
+        let _ = self.request(|reply| SessionRequest::Prove(Proof::Login(port), reply)).await;
     }
 
     /// Resets the connection if the target still has commands whose owners were told that their time is over: one
     /// of them may be done elsewhere by now, and must not be carried out once more after that.
     pub async fn give_up_strays(&self) {
         // The session is over: it has no connection any more.
-        let _ = self.request(Mail::GiveUpStrays).await;
+        let _ = self.request(SessionRequest::GiveUpStrays).await;
     }
 
     /// Makes no other connection. A session that has one ends with it; one that has lost it ends now, and what waits fails.
     pub fn give_up(&self) {
         // The session is over: nothing waits.
-        _ = self.mail(Mail::GiveUp);
+        _ = self.mail(SessionRequest::GiveUp);
     }
 
     /// Logs out, after the commands in flight have ended; whatever is sent later fails.
@@ -327,14 +328,14 @@ impl Session {
     /// When the target does not answer in time; the session is over all the same. [`Kind::Lost`] when the target may still
     /// carry out writes.
     pub async fn close(&self) -> Result<(), Error> {
-        self.request(Mail::Close).await?
+        self.request(SessionRequest::Close).await?
     }
 
-    async fn request<T>(&self, request: impl FnOnce(flume::Sender<T>) -> Mail) -> Result<T, Error> {
+    async fn request<T>(&self, request: impl FnOnce(flume::Sender<T>) -> SessionRequest) -> Result<T, Error> {
         self.0.address.requests.ask(request).await
     }
 
-    fn mail(&self, mail: Mail) -> Result<(), Error> {
+    fn mail(&self, mail: SessionRequest) -> Result<(), Error> {
         self.0.address.requests.send(mail)
     }
 }

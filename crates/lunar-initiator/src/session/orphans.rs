@@ -1,12 +1,12 @@
 //! Commands that change the medium, of a connection that is lost: orphans. The target may carry one out until it has
 //! ended it, also after newer commands. Until that is certain, an orphan is neither sent again nor reported as ended.
 
-use super::escalate::{carry_out, is_done};
+use super::error_handler::{carry_out, is_done};
 use super::event::lock;
-use super::home::Home;
-use super::machine::{Machine, Online};
+use super::local_session::LocalSession;
 use super::proof::Proof;
-use super::task::{State, Task};
+use super::session_state::{Online, SessionState};
+use super::task::{Task, TaskState};
 use crate::options::LateWrites;
 use crate::{Error, Kind};
 use lunar_wire::iscsi::lun::shown;
@@ -17,12 +17,14 @@ use std::time::{Duration, Instant};
 /// So often who waits for the end of an orphan looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-impl Machine {
+impl SessionState {
     /// The time of a command is over. One that the target may carry out ends when that is over, and others now.
     pub(super) fn expire(&mut self, tag: u32, error: Error) {
         let waits = self.late_writes == LateWrites::Wait;
         match self.tasks.get(tag) {
-            Some(task) if waits && task.changes && matches!(task.state, State::Sent | State::Orphaned) => {
+            Some(task)
+                if waits && task.changes && matches!(task.state, TaskState::Sent | TaskState::Orphaned) =>
+            {
                 task.overdue = Some(error);
             }
             _ => self.tasks.expire(tag, error),
@@ -36,7 +38,7 @@ impl Machine {
         for tag in tags {
             let Some(task) = self.tasks.get(*tag) else { continue };
             (task.state, task.port, task.sent, task.waited) =
-                (State::Orphaned, port.map(Box::new), now, true);
+                (TaskState::Orphaned, port.map(Box::new), now, true);
             if let Some(hold) = &task.hold {
                 hold.bar();
             }
@@ -45,14 +47,14 @@ impl Machine {
 
     /// Orphans that this proof covers are sent again where they may be, or end.
     pub fn prove(&mut self, proof: Proof) {
-        let covered = |t: &&mut Task| t.state == State::Orphaned && proof.covers(t);
+        let covered = |t: &&mut Task| t.state == TaskState::Orphaned && proof.covers(t);
         let tags: Vec<u32> = self.tasks.iter().filter(covered).map(|t| t.tag).collect();
         let mut back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_orphan(tag)).collect();
         if back.is_empty() {
             return;
         }
         // Those that were sent before and wait already have their place among them, by CmdSN.
-        let waits = |t: &&mut Task| t.state == State::Queued && t.tries > 0 && !t.urgent;
+        let waits = |t: &&mut Task| t.state == TaskState::Queued && t.tries > 0 && !t.urgent;
         let others = self.tasks.iter().filter(waits).map(|t| (t.cmd_sn, t.tag));
         back.extend(others);
         back.sort_unstable();
@@ -78,7 +80,7 @@ impl Machine {
 
     /// Orphans of this logical unit, or of all: how many, and since when the oldest is one.
     pub fn orphans(&mut self, lun: Option<u64>) -> Option<(usize, Instant)> {
-        let is_one = |t: &&mut Task| t.state == State::Orphaned && lun.is_none_or(|lun| t.lun == lun);
+        let is_one = |t: &&mut Task| t.state == TaskState::Orphaned && lun.is_none_or(|lun| t.lun == lun);
         let all = self.tasks.iter().filter(is_one).map(|t| (1, t.sent));
         all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
     }
@@ -93,29 +95,29 @@ impl Machine {
         if self.online != Online::Yes || self.connection.is_logging_out() {
             return Vec::new();
         }
-        let late = |t: &&mut Task| t.state == State::Orphaned && is_late(t.sent);
+        let late = |t: &&mut Task| t.state == TaskState::Orphaned && is_late(t.sent);
         let mut luns: Vec<u64> = self.tasks.iter().filter(late).map(|t| t.lun).collect();
         luns.sort_unstable();
         luns.dedup();
-        luns.retain(|lun| !self.unseen.has(*lun));
+        luns.retain(|lun| !self.unverified.has(*lun));
         luns
     }
 
     /// The session ends, and no proof has come: its owner hears so.
     pub(super) fn leave_orphans(&mut self, error: &Error) {
         let tags: Vec<u32> =
-            self.tasks.iter().filter(|t| t.state == State::Orphaned).map(|t| t.tag).collect();
+            self.tasks.iter().filter(|t| t.state == TaskState::Orphaned).map(|t| t.tag).collect();
         tags.into_iter().for_each(|tag| self.finish(tag, Err(error.clone())));
     }
 }
 
-impl Home {
+impl LocalSession {
     /// Orphans that this proof covers end, or are sent again.
     pub(super) fn prove(self: &Rc<Self>, proof: Proof) {
-        let mut machine = self.machine.borrow_mut();
-        machine.prove(proof);
-        machine.pump();
-        drop(machine);
+        let mut state = self.state.borrow_mut();
+        state.prove(proof);
+        state.pump();
+        drop(state);
         self.flush_soon();
         self.bell.notify(usize::MAX);
     }
@@ -123,11 +125,11 @@ impl Home {
     /// The target may carry this command out later, and that is not to be risked.
     pub(super) fn may_come_late(&self, tag: u32) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
-        waits && self.machine.borrow_mut().tasks.get(tag).is_some_and(|t| t.changes)
+        waits && self.state.borrow_mut().tasks.get(tag).is_some_and(|t| t.changes)
     }
 
     pub(super) fn has_orphans(&self) -> bool {
-        self.machine.borrow_mut().orphans(None).is_some()
+        self.state.borrow_mut().orphans(None).is_some()
     }
 
     /// No other connection is to be made.
@@ -140,8 +142,8 @@ impl Home {
     /// # Errors
     /// When the session has ended before that, and has left commands behind.
     pub(super) async fn no_orphan(&self, tag: u32) -> Result<(), Error> {
-        let is_open = |t: &mut Task| matches!(t.state, State::Sent | State::Orphaned);
-        while !self.over.get() && self.machine.borrow_mut().tasks.get(tag).is_some_and(is_open) {
+        let is_open = |t: &mut Task| matches!(t.state, TaskState::Sent | TaskState::Orphaned);
+        while !self.over.get() && self.state.borrow_mut().tasks.get(tag).is_some_and(is_open) {
             compio::time::sleep(LOOK).await;
         }
         self.left_behind().map_or(Ok(()), Err)
@@ -154,7 +156,7 @@ impl Home {
         if self.reset.get().is_some_and(|at| !is_late(at)) {
             return;
         }
-        let mut luns = self.machine.borrow_mut().luns_of_orphans(is_late);
+        let mut luns = self.state.borrow_mut().luns_of_orphans(is_late);
         luns.retain(|lun| !self.changed.borrow().contains(lun));
         if !luns.is_empty() {
             self.reset.set(Some(now));
@@ -164,7 +166,7 @@ impl Home {
 
     /// Logs once that writes wait for their end, and once how they have ended.
     pub(super) fn say_what_waits(&self, now: Instant) {
-        let orphans = self.machine.borrow_mut().orphans(None);
+        let orphans = self.state.borrow_mut().orphans(None);
         let late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
         match orphans {
             Some((count, since)) if late(since) && !self.said_waits.replace(true) => tracing::warn!(
@@ -180,12 +182,12 @@ impl Home {
 
     /// Of a wait that was too short to be logged nothing is logged.
     fn say_how_they_ended(&self) {
-        let mut machine = self.machine.borrow_mut();
-        if machine.has_waiting() {
+        let mut state = self.state.borrow_mut();
+        if state.has_waiting() {
             return;
         }
-        let [succeeded, repeated, failed] = machine.tasks.count_waited();
-        drop(machine);
+        let [succeeded, repeated, failed] = state.tasks.count_waited();
+        drop(state);
         let target = self.name();
         match self.said_waits.replace(false) {
             false => {}
@@ -207,7 +209,7 @@ impl Home {
 
     /// Commands that wait for a connection end with this error.
     pub(super) fn fail_waiting(&self, error: &Error) {
-        let failed = self.machine.borrow_mut().fail_queued(error, |_| true);
+        let failed = self.state.borrow_mut().fail_queued(error, |_| true);
         // Where nothing is waited out, their owner has another path.
         if failed > 0 && !self.options.timeouts.recovery.is_zero() {
             tracing::error!(target = %self.name(), failed, "writes that waited have failed: {error}");
@@ -216,14 +218,14 @@ impl Home {
 
     /// The session is over: orphans end with it.
     pub(super) fn leave_orphans(&self) {
-        let mut machine = self.machine.borrow_mut();
-        let Some((count, _)) = machine.orphans(None) else { return };
+        let mut state = self.state.borrow_mut();
+        let Some((count, _)) = state.orphans(None) else { return };
         self.left_behind.set(count);
         lock(&self.facts).left_behind = count;
         // Not one of the path: their owner must not send them on another one.
         if let Some(error) = self.left_behind_as(Kind::Aborted) {
             tracing::error!(target = %self.name(), failed = count, "{error}");
-            machine.leave_orphans(&error);
+            state.leave_orphans(&error);
         }
     }
 
@@ -241,10 +243,10 @@ impl Home {
 }
 
 /// Resets logical units on the present connection.
-async fn end_orphans(home: Rc<Home>, luns: Vec<u64>) {
+async fn end_orphans(local: Rc<LocalSession>, luns: Vec<u64>) {
     for lun in luns {
-        let (target, number) = (home.name(), shown(lun));
+        let (target, number) = (local.name(), shown(lun));
         tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
-        is_done(carry_out(&home, Function::LunReset, lun).await, &format!("{target}/{number}"));
+        is_done(carry_out(&local, Function::LunReset, lun).await, &format!("{target}/{number}"));
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// Names a command of a session: [`crate::Session::abort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CommandId(pub(super) Name);
+pub struct CommandId(pub(super) CommandKey);
 
 /// How a session finds a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Name {
+pub(super) enum CommandKey {
     /// By its tag: it came from the core of the session.
     Tag(u32),
     /// By its number among those that came from other cores.
@@ -22,16 +22,16 @@ pub(super) enum Name {
 }
 
 /// What is sent to a session from outside.
-pub enum Mail {
+pub enum SessionRequest {
     Command(Command, flume::Sender<Finished>, u64),
     Abort(CommandId, flume::Sender<Result<(), Error>>),
     Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
     Manage(Function, u64, flume::Sender<Result<u8, Error>>),
     Pin(u64, Vec<u8>),
     Hold(Held, Vec<u8>, flume::Sender<Result<Held, Error>>),
-    LetGo(u64),
+    ReleaseHold(u64),
     Changed(u64, Vec<u8>),
-    LookAgain(u64, flume::Sender<()>),
+    VerifyAgain(u64, flume::Sender<()>),
     Orphans(Option<u64>, flume::Sender<Option<Duration>>),
     Prove(Proof, flume::Sender<()>),
     GiveUpStrays(flume::Sender<()>),
@@ -41,27 +41,27 @@ pub enum Mail {
 
 /// Where requests are sent.
 #[derive(Clone)]
-pub struct Requests(flume::Sender<Mail>);
+pub struct RequestSender(flume::Sender<SessionRequest>);
 
-impl Requests {
+impl RequestSender {
     /// Requests, and the end at which they arrive.
-    pub fn new() -> (Requests, flume::Receiver<Mail>) {
+    pub fn new() -> (RequestSender, flume::Receiver<SessionRequest>) {
         let (sender, inbox) = flume::unbounded();
-        (Requests(sender), inbox)
+        (RequestSender(sender), inbox)
     }
 
     /// Sends a request; None when the session is over.
-    pub fn send(&self, request: Mail) -> Result<(), Error> {
+    pub fn send(&self, request: SessionRequest) -> Result<(), Error> {
         self.0.send(request).map_err(|_| closed())
     }
 
     /// Sends a request, or gives it back when the session is over.
-    pub fn try_send(&self, request: Mail) -> Result<(), Box<Mail>> {
+    pub fn try_send(&self, request: SessionRequest) -> Result<(), Box<SessionRequest>> {
         self.0.send(request).map_err(|flume::SendError(request)| Box::new(request))
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn ask<T>(&self, request: impl FnOnce(flume::Sender<T>) -> Mail) -> Result<T, Error> {
+    pub async fn ask<T>(&self, request: impl FnOnce(flume::Sender<T>) -> SessionRequest) -> Result<T, Error> {
         let (reply, answer) = flume::bounded(1);
         self.send(request(reply))?;
         answer.recv_async().await.map_err(|_| closed())
@@ -70,7 +70,7 @@ impl Requests {
 
 /// A user of a logical unit as storage.
 pub struct Held {
-    requests: Requests,
+    requests: RequestSender,
     lun: u64,
     /// It was counted.
     counts: bool,
@@ -78,7 +78,7 @@ pub struct Held {
 
 impl Held {
     /// One that is not counted yet.
-    pub fn new(requests: &Requests, lun: u64) -> Held {
+    pub fn new(requests: &RequestSender, lun: u64) -> Held {
         Held { requests: requests.clone(), lun, counts: false }
     }
 
@@ -99,7 +99,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.counts {
             // The session is over: nothing will be sent any more.
-            let _ = self.requests.send(Mail::LetGo(self.lun));
+            let _ = self.requests.send(SessionRequest::ReleaseHold(self.lun));
         }
     }
 }

@@ -25,7 +25,7 @@ pub const CONTROL: u32 = 1 << 31;
 
 /// How far a command has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TaskState {
     /// It waits for its place in the command window.
     Queued,
     /// The target has it.
@@ -94,7 +94,7 @@ pub struct Task {
     /// Its place before all others: identity checks of a new session.
     pub urgent: bool,
     /// How far it has come.
-    pub state: State,
+    pub state: TaskState,
     /// Its data.
     pub data: Data,
     /// Expected Data Transfer Length.
@@ -190,7 +190,7 @@ impl Task {
     /// Back to where it was before it was sent.
     pub fn rewind(&mut self, now: Instant) {
         self.leave_behind();
-        self.state = State::Queued;
+        self.state = TaskState::Queued;
         self.sent = now;
         self.data_sn = 0;
         self.pieces.clear();
@@ -292,7 +292,7 @@ impl Tasks {
             repeatable: command.repeatable,
             changes: command.changes,
             urgent: false,
-            state: State::Queued,
+            state: TaskState::Queued,
             data,
             expected,
             pieces: Vec::new(),
@@ -327,7 +327,7 @@ impl Tasks {
     /// The task of a tag, if the target has it.
     #[inline]
     pub fn sent(&mut self, tag: u32) -> Option<&mut Task> {
-        self.get(tag).filter(|task| task.state == State::Sent)
+        self.get(tag).filter(|task| task.state == TaskState::Sent)
     }
 
     /// Ends a task whose owner has taken its answer, or does not want it.
@@ -350,7 +350,7 @@ impl Tasks {
         let was_orphan = task.waited && task.answer.is_none();
         let end = if was_orphan { End::of(&answer) } else { End::Failed };
         task.answer.get_or_insert(answer);
-        task.state = State::Answered;
+        task.state = TaskState::Answered;
         if !task.is_leaving() {
             self.hand_over(tag);
         }
@@ -405,7 +405,7 @@ impl Tasks {
     /// its buffer with it.
     pub fn expire(&mut self, tag: u32, error: Error) {
         let Some(task) = self.get(tag).filter(|t| t.answer.is_none()) else { return };
-        if task.state == State::Queued {
+        if task.state == TaskState::Queued {
             return self.finish(tag, Err(error));
         }
         match std::mem::replace(&mut task.waiter, Waiter::Gone) {
@@ -428,14 +428,14 @@ impl Tasks {
             hold.bar();
         }
         let over = task.answer.is_some() && !task.is_leaving();
-        if over || task.state == State::Queued {
+        if over || task.state == TaskState::Queued {
             self.forget(tag);
         }
     }
 
     /// Forgets those that wait to be sent and whose owners on other cores have gone: what they hold is free.
     pub fn forget_abandoned(&mut self) {
-        let gone = |t: &&mut Task| t.state == State::Queued && t.is_abandoned();
+        let gone = |t: &&mut Task| t.state == TaskState::Queued && t.is_abandoned();
         let gone: Vec<u32> = self.iter().filter(gone).map(|t| t.tag).collect();
         gone.into_iter().for_each(|tag| self.forget(tag));
     }

@@ -1,10 +1,10 @@
 //! The session's machine without its socket, for fuzzers.
 
-use super::carrier::Out;
-use super::machine::{Machine, Online};
-use super::numbers::Numbers;
-use super::talk::Told;
+use super::command_window::CommandWindow;
+use super::session_state::{Online, SessionState};
 use super::task::Waiter;
+use super::text_exchange::TextAnswer;
+use super::transport::Out;
 use crate::nexus::TargetPort;
 use crate::{Command, Direction, Error, Kind};
 use lunar_proto::parameters::Parameters;
@@ -25,11 +25,11 @@ const LUN: u64 = 1 << 48;
 
 /// A session that is logged in, and a target of which every byte is chosen.
 pub struct Session {
-    machine: Machine,
+    state: SessionState,
     receiver: Receiver,
     digests: Digests,
     commands: Vec<(u32, usize)>,
-    told: Vec<Told>,
+    told: Vec<TextAnswer>,
 }
 
 impl Session {
@@ -37,13 +37,13 @@ impl Session {
     pub fn new(data_digest: bool) -> Session {
         let digests = Digests { header: false, data: data_digest };
         let mut session = Session {
-            machine: Machine::new(COMMANDS as u16, Instant::now),
+            state: SessionState::new(COMMANDS as u16, Instant::now),
             receiver: Receiver::new(digests, SEGMENT as usize, Vec::new()),
             digests,
             commands: Vec::new(),
             told: Vec::new(),
         };
-        session.machine.port = Some(TargetPort::Group(1));
+        session.state.port = Some(TargetPort::Group(1));
         session.log_in();
         session
     }
@@ -58,11 +58,11 @@ impl Session {
             max_recv_data_segment_length: SEGMENT,
             ..Parameters::default()
         };
-        let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
+        let command_window = CommandWindow { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
         self.receiver = Receiver::new(self.digests, SEGMENT as usize, Vec::new());
-        self.machine.connect(parameters, numbers, 1, Out::default());
-        self.machine.online = Online::Yes;
-        self.machine.pump();
+        self.state.connect(parameters, command_window, 1, Out::default());
+        self.state.online = Online::Yes;
+        self.state.pump();
     }
 
     /// Sends a command that reads or writes so many bytes, if there is room for one.
@@ -75,7 +75,7 @@ impl Session {
             (true, _) => (cdb::read_10(0, 1), Direction::In(Buf::zeroed(len))),
             (false, _) => (cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(len))),
         };
-        if let Ok(tag) = self.machine.submit(Command::new(LUN, cdb, data), Waiter::Unknown) {
+        if let Ok(tag) = self.state.submit(Command::new(LUN, cdb, data), Waiter::Unknown) {
             self.commands.push((tag, len));
         }
     }
@@ -84,20 +84,20 @@ impl Session {
     pub fn ask(&mut self, text: &[u8]) {
         // A few at a time are enough.
         if self.told.len() < COMMANDS {
-            self.told.push(self.machine.talk(text.to_vec()));
+            self.told.push(self.state.start_text(text.to_vec()));
         }
     }
 
     /// The tag of a text exchange that is under way.
     pub fn text_tag(&self) -> Option<u32> {
-        self.machine.talk_tag()
+        self.state.text_tag()
     }
 
     /// The owner of a command wants its end, and the target has carried out ABORT TASK.
     pub fn abort(&mut self, which: usize) {
         let Some(tag) = self.tag(which) else { return };
-        self.machine.abort(tag, &Error::new(Kind::Aborted, "aborted"));
-        self.machine.ended_by_abort([tag], "aborted");
+        self.state.abort(tag, &Error::new(Kind::Aborted, "aborted"));
+        self.state.ended_by_abort([tag], "aborted");
         self.receive(&[]);
     }
 
@@ -108,31 +108,31 @@ impl Session {
 
     /// A PDU with the numbers that are due, as it travels.
     pub fn encode(&self, mut header: Bhs, data: &[u8]) -> Vec<u8> {
-        let n = &self.machine.numbers;
-        pdu::stamp(&mut header, self.machine.connection.exp_stat_sn(), n.cmd_sn, n.cmd_sn.wrapping_add(32));
+        let n = &self.state.command_window;
+        pdu::stamp(&mut header, self.state.connection.exp_stat_sn(), n.cmd_sn, n.cmd_sn.wrapping_add(32));
         encode(self.digests, header, &[], data)
     }
 
     /// Bytes of the target arrive. A connection that cannot go on is followed by the next one. Commands that
     /// ended are checked and taken; what is sent is thrown away.
     pub fn receive(&mut self, bytes: &[u8]) {
-        let broken = self.receiver.feed(bytes, &mut self.machine).is_err()
-            || self.machine.connection.fault().is_some();
-        self.machine.events.clear();
-        if std::mem::take(&mut self.machine.to_check) {
+        let broken =
+            self.receiver.feed(bytes, &mut self.state).is_err() || self.state.connection.fault().is_some();
+        self.state.events.clear();
+        if std::mem::take(&mut self.state.to_check) {
             // The check found all as it was.
-            self.machine.online = Online::Yes;
-            self.machine.pump();
+            self.state.online = Online::Yes;
+            self.state.pump();
         }
         if broken {
             self.reconnect();
         }
-        let sent = self.machine.connection.out().take_bytes();
+        let sent = self.state.connection.out().take_bytes();
         assert!(sent.len() < 32 << 20, "{} bytes were sent for {}", sent.len(), bytes.len());
-        self.machine.settle();
+        self.state.settle();
         self.told.retain(|told| told.is_empty());
-        let machine = &mut self.machine;
-        self.commands.retain(|(tag, len)| match machine.poll(*tag, Waker::noop()) {
+        let state = &mut self.state;
+        self.commands.retain(|(tag, len)| match state.poll(*tag, Waker::noop()) {
             None => true,
             Some((result, buf)) => {
                 assert_eq!(buf.map_or(0, |buf| buf.len()), *len, "the buffer comes back");
@@ -140,12 +140,12 @@ impl Session {
                 false
             }
         });
-        assert_eq!(self.machine.tasks.count(), self.commands.len(), "no task is forgotten");
+        assert_eq!(self.state.tasks.count(), self.commands.len(), "no task is forgotten");
     }
 
     /// The connection is lost, and there is another one.
     pub fn reconnect(&mut self) {
-        self.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        self.state.disconnect(&Error::new(Kind::Lost, "cut"));
         self.log_in();
     }
 }

@@ -1,9 +1,9 @@
 //! The machine against a target that is played here, PDU by PDU.
 
-use super::carrier::Out;
-use super::machine::{Machine, Online};
-use super::numbers::Numbers;
+use super::command_window::CommandWindow;
+use super::session_state::{Online, SessionState};
 use super::task::Waiter;
+use super::transport::Out;
 use crate::nexus::TargetPort;
 use crate::{Command, Completion, Direction, Error, Finished, Kind};
 use lunar_proto::parameters::Parameters;
@@ -24,11 +24,11 @@ mod late_writes;
 mod orphans;
 mod parting;
 mod rows;
-mod unseen;
+mod unverified_luns;
 
 /// A machine that is logged in, with a target that is us.
 struct Peer {
-    machine: Machine,
+    state: SessionState,
     receiver: Receiver,
     stat_sn: u32,
     exp_cmd_sn: u32,
@@ -48,16 +48,16 @@ fn parameters() -> Parameters {
 
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
-        let mut machine = Machine::new(128, Instant::now);
-        machine.port = Some(TargetPort::Group(1));
+        let mut state = SessionState::new(128, Instant::now);
+        state.port = Some(TargetPort::Group(1));
         let mut peer = Peer {
             receiver: Receiver::new(Digests::default(), 65536, Vec::new()),
             stat_sn: 7,
             exp_cmd_sn: 1,
             max_cmd_sn: 32,
-            machine: {
-                machine.now += Duration::from_secs(1);
-                machine
+            state: {
+                state.now += Duration::from_secs(1);
+                state
             },
         };
         peer.log_in(parameters);
@@ -65,12 +65,15 @@ impl Peer {
     }
 
     fn log_in(&mut self, parameters: Parameters) {
-        let numbers =
-            Numbers { cmd_sn: self.exp_cmd_sn, exp_cmd_sn: self.exp_cmd_sn, max_cmd_sn: self.max_cmd_sn };
+        let command_window = CommandWindow {
+            cmd_sn: self.exp_cmd_sn,
+            exp_cmd_sn: self.exp_cmd_sn,
+            max_cmd_sn: self.max_cmd_sn,
+        };
         self.receiver = Receiver::new(Digests::default(), 65536, Vec::new());
-        self.machine.connect(parameters, numbers, self.stat_sn, Out::default());
-        self.machine.online = Online::Yes;
-        self.machine.pump();
+        self.state.connect(parameters, command_window, self.stat_sn, Out::default());
+        self.state.online = Online::Yes;
+        self.state.pump();
     }
 
     fn read(&mut self, len: usize) -> u32 {
@@ -84,13 +87,13 @@ impl Peer {
     }
 
     fn submit(&mut self, cdb: cdb::Cdb, data: Direction) -> u32 {
-        self.machine.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
+        self.state.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
     }
 
     /// What the machine has sent since.
     fn sent(&mut self) -> Vec<(Bhs, Vec<u8>)> {
-        let all = self.machine.connection.out().take_bytes();
-        self.machine.settle();
+        let all = self.state.connection.out().take_bytes();
+        self.state.settle();
         let (mut rest, mut pdus) = (&all[..], Vec::new());
         while !rest.is_empty() {
             let header = Bhs(rest[..BHS_LEN].try_into().expect("a header"));
@@ -108,7 +111,7 @@ impl Peer {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        let end = self.receiver.feed(bytes, &mut self.machine);
+        let end = self.receiver.feed(bytes, &mut self.state);
         assert!(end.is_ok(), "framing");
     }
 
@@ -131,7 +134,7 @@ impl Peer {
     }
 
     fn end(&mut self, tag: u32) -> Option<Finished> {
-        self.machine.poll(tag, Waker::noop())
+        self.state.poll(tag, Waker::noop())
     }
 
     fn done(&mut self, tag: u32) -> (Completion, Option<Buf>) {
@@ -140,7 +143,7 @@ impl Peer {
     }
 
     fn broken(&self) -> &Error {
-        self.machine.connection.fault().expect("the connection cannot go on")
+        self.state.connection.fault().expect("the connection cannot go on")
     }
 }
 
@@ -162,12 +165,12 @@ fn what_may_be_another_disk_is_looked_at_before_more_is_sent() {
         peer.respond(tag, 0, 2, 0, &attention(asc, ascq));
         let again = peer.write(512);
         assert_eq!(peer.sent().is_empty(), holds, "{asc:02x}/{ascq:02x}");
-        assert_eq!((peer.machine.to_check, peer.machine.doubts), (holds, u64::from(holds)));
+        assert_eq!((peer.state.to_check, peer.state.doubts), (holds, u64::from(holds)));
         let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
-        peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+        peer.state.submit_urgently(command, Waiter::Unknown).expect("room");
         assert_eq!(peer.sent().len(), 1, "the check passes");
-        peer.machine.online = Online::Yes;
-        peer.machine.pump();
+        peer.state.online = Online::Yes;
+        peer.state.pump();
         assert_eq!(peer.sent().len(), usize::from(holds), "{again:08x}");
     }
 }
@@ -176,16 +179,16 @@ fn what_may_be_another_disk_is_looked_at_before_more_is_sent() {
 #[test]
 fn a_check_that_was_aborted_goes_first_again() {
     let mut peer = Peer::new(parameters());
-    peer.machine.online = Online::Checking;
+    peer.state.online = Online::Checking;
     let write = peer.write(512);
     let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
-    let check = peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+    let check = peer.state.submit_urgently(command, Waiter::Unknown).expect("room");
     assert_eq!(peer.sent().len(), 1);
-    peer.machine.ended_by_abort([check], "late");
+    peer.state.ended_by_abort([check], "late");
     let sent = peer.sent();
     assert_eq!(sent.iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [check]);
     // It is that of its connection: the next one has its own.
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     assert!(matches!(peer.end(check), Some((Err(_), _))) && peer.end(write).is_none());
 }
 
@@ -195,12 +198,12 @@ fn what_is_late_is_not_sent_again_on_the_next_connection() {
     let mut peer = Peer::new(parameters());
     let late = peer.write(512);
     peer.sent();
-    peer.machine.tasks.expire(late, Error::new(Kind::TimedOut, "late"));
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.tasks.expire(late, Error::new(Kind::TimedOut, "late"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     peer.log_in(parameters());
     assert!(peer.sent().is_empty());
     assert_eq!(peer.end(late).expect("it has ended").0.expect_err("late").kind, Kind::TimedOut);
-    assert_eq!(peer.machine.tasks.count(), 0);
+    assert_eq!(peer.state.tasks.count(), 0);
 }
 
 /// FRM-005: however the bytes are cut.
@@ -244,9 +247,9 @@ fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
     assert_eq!((sent[1].0.lun(), sent[1].0.word20()), (0, NONE), "no tag, and so no LUN");
     peer.say(pdu::r2t(1 << 48, tag, 77, 0, 1024, 2048), &[], false);
     let sent = peer.sent();
-    let numbers: Vec<_> =
+    let command_window: Vec<_> =
         sent.iter().map(|(h, _)| (h.word(36), h.word(40), h.word20(), h.lun() >> 48)).collect();
-    assert_eq!(numbers, [(0, 1024, 77, 1), (1, 1536, 77, 1), (2, 2048, 77, 1), (3, 2560, 77, 1)]);
+    assert_eq!(command_window, [(0, 1024, 77, 1), (1, 1536, 77, 1), (2, 2048, 77, 1), (3, 2560, 77, 1)]);
     assert_eq!(sent.iter().map(|(h, _)| h.is_final()).collect::<Vec<_>>(), [false, false, false, true]);
     assert!(
         sent.iter().all(|(h, d)| d.iter().enumerate().all(|(i, b)| *b == (h.word(40) as usize + i) as u8))
@@ -330,8 +333,8 @@ fn what_breaks_a_rule_ends_the_connection_and_touches_nothing() {
             p.say(header, &[], true);
         }),
         ("a NOP-In with both tags", |p, _, _| {
-            p.machine.ping();
-            let tag = p.machine.controls[0].tag;
+            p.state.ping();
+            let tag = p.state.controls[0].tag;
             p.say(pdu::nop_in(0, tag, 5), &[], true);
         }),
         ("a negotiation that is reset", |p, r, _| {
@@ -389,7 +392,7 @@ fn a_lost_connection_repeats_what_may_be_repeated_in_its_order() {
     let (a, b) = (peer.read(512), peer.write(512));
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     peer.sent();
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     assert!([a, b, once].into_iter().all(|tag| peer.end(tag).is_none()), "the target may have them");
     (peer.exp_cmd_sn, peer.max_cmd_sn, peer.stat_sn) = (1, 32, 100);
     peer.log_in(parameters());
@@ -411,7 +414,7 @@ fn a_segment_that_was_landing_when_the_connection_went_is_read_again() {
     header.set_word(16, tag);
     let bytes = encode(Digests::default(), header, &[], &vec![9; 60_000]);
     peer.bytes(&bytes[..30_000]);
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
     peer.data_in(tag, 0, &vec![3; 60_000], true, Some(0));
@@ -424,7 +427,7 @@ fn a_command_that_kills_every_connection_ends() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     for _ in 0..10 {
-        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
         peer.log_in(parameters());
     }
@@ -436,13 +439,13 @@ fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     assert!(peer.end(tag).is_none());
-    peer.machine.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
+    peer.state.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("told");
     assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(512)));
-    assert_eq!(peer.machine.tasks.count(), 1, "the target still has it");
+    assert_eq!(peer.state.tasks.count(), 1, "the target still has it");
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
-    assert!(peer.machine.connection.fault().is_none());
-    assert_eq!(peer.machine.tasks.count(), 0);
+    assert!(peer.state.connection.fault().is_none());
+    assert_eq!(peer.state.tasks.count(), 0);
 }
 
 /// Its owner may write it by another way.
@@ -451,7 +454,7 @@ fn a_write_that_is_late_comes_back_with_its_data() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(512);
     peer.sent();
-    peer.machine.tasks.expire(tag, Error::new(crate::Kind::TimedOut, "late"));
+    peer.state.tasks.expire(tag, Error::new(crate::Kind::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("its owner hears of it");
     let expected: Vec<u8> = (0..512).map(|i| i as u8).collect();
     assert!(result.is_err() && buf.expect("a buffer")[..] == expected);
@@ -465,11 +468,11 @@ fn pings_are_answered_and_asked() {
     let sent = peer.sent();
     assert_eq!((sent[0].0.opcode(), sent[0].0.itt(), sent[0].0.word20()), (opcode::NOP_OUT, NONE, 0x55));
     assert_eq!((sent[0].0.immediate(), sent[0].0.lun(), sent[0].1.len()), (true, 3 << 48, 0));
-    peer.machine.ping();
+    peer.state.ping();
     let tag = peer.sent()[0].0.itt();
-    assert!(peer.machine.oldest_ping().is_some());
+    assert!(peer.state.oldest_ping().is_some());
     peer.say(pdu::nop_in(0, tag, NONE), &[], true);
-    assert!(peer.machine.oldest_ping().is_none() && peer.machine.connection.fault().is_none());
+    assert!(peer.state.oldest_ping().is_none() && peer.state.connection.fault().is_none());
 }
 
 #[test]
@@ -477,12 +480,12 @@ fn task_management_is_answered_to_who_asked() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.sent();
-    let answer = peer.machine.manage(Function::AbortTask, 1 << 48, Some((tag, 1)));
+    let answer = peer.state.manage(Function::AbortTask, 1 << 48, Some((tag, 1)));
     let (header, _) = peer.sent().remove(0);
     assert_eq!((header.word20(), header.word(32), header.immediate()), (tag, 1, true));
     peer.say(pdu::task_management_response(header.itt(), 0), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(0)));
-    peer.machine.ended_by_abort([tag], "aborted");
+    peer.state.ended_by_abort([tag], "aborted");
     assert_eq!(peer.sent()[0].0.itt(), tag, "what may be repeated is sent again");
 }
 
@@ -493,7 +496,7 @@ fn a_reject_ends_the_command_that_it_names() {
     let (header, _) = peer.sent().remove(0);
     peer.say(pdu::reject(0x09), &header.0, true);
     assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").kind, Kind::Protocol);
-    assert!(peer.machine.connection.fault().is_none());
+    assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::reject(0x04), &[1, 2, 3], true);
     assert_eq!(peer.broken().kind, Kind::Protocol, "one that names nothing");
 }
@@ -503,7 +506,7 @@ fn a_reject_ends_the_command_that_it_names() {
 fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
-    assert!(peer.machine.connection.is_logout_asked());
+    assert!(peer.state.connection.is_logout_asked());
     peer.read(512);
     assert!(peer.sent().is_empty());
 }
@@ -516,13 +519,13 @@ fn what_a_target_rejects_because_it_waits_for_our_logout_is_sent_again() {
     let (header, _) = peer.sent().remove(0);
     peer.say(pdu::reject(0x0c), &header.0, true);
     assert!(
-        peer.machine.connection.is_logout_asked()
-            && peer.machine.connection.fault().is_none()
+        peer.state.connection.is_logout_asked()
+            && peer.state.connection.fault().is_none()
             && peer.end(once).is_none()
     );
     let sent = peer.sent();
     assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "not on this one");
-    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
     peer.log_in(parameters());
     assert_eq!(peer.sent()[0].0.itt(), once);
 }
@@ -534,5 +537,5 @@ fn unit_attentions_that_come_by_themselves_are_told() {
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(1 << 48, 0, [0; 3]), &data, true);
     let told = super::Event::Attention { lun: 1 << 48, sense: Sense::LUNS_CHANGED };
-    assert_eq!(peer.machine.events, [told]);
+    assert_eq!(peer.state.events, [told]);
 }

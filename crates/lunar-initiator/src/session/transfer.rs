@@ -1,10 +1,10 @@
 //! The data that a target asks for and sends: R2T and Data-In (RFC 7143 sections 11.7 and 11.8).
 
-use super::carrier::Out;
 use super::data_out::{Stretch, data_out};
 use super::errors::broke;
-use super::machine::Machine;
+use super::session_state::SessionState;
 use super::task::{Data, Task};
+use super::transport::Out;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
@@ -19,7 +19,7 @@ const PIECES: usize = 256;
 /// R2Ts beyond those that were agreed on whose data may wait to be sent.
 const SPARE_R2TS: usize = 64;
 
-impl Machine {
+impl SessionState {
     /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
     pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         let (ttt, r2t_sn, offset, len) = (header.word20(), header.word(36), header.word(40), header.word(44));

@@ -1,6 +1,6 @@
 //! What a target answers, as the PDUs that a session knows.
 
-use crate::session::carrier;
+use crate::session::transport;
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::srp::{Aer, Residual, Response, task_status};
 
@@ -38,7 +38,7 @@ pub fn unfilled(way: Way, response: &Response<'_>) -> u32 {
         Residual::Over(_) => Some(0),
         Residual::Under(bytes) => Some(bytes),
     };
-    carrier::unfilled(told, response.status, response.sense)
+    transport::unfilled(told, response.status, response.sense)
 }
 
 /// The SCSI Response to a command, and its data segment.

@@ -4,8 +4,8 @@
 use super::answers::NOT_SUPPORTED;
 use super::mover::Mover;
 use crate::Error;
-use crate::session::carrier::{self, MoverEvents};
 use crate::session::task::Task;
+use crate::session::transport::{self, MoverEvents};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::Wait;
 use lunar_runtime::iscsi::receive::{Broken, Received};
@@ -63,7 +63,7 @@ impl Channels {
     }
 }
 
-impl carrier::Mover for Channels {
+impl transport::Mover for Channels {
     fn push(&self, header: Bhs, payload: Payload) {
         let first = &*self.list[0].mover;
         let mover = match (header.opcode(), header.itt()) {

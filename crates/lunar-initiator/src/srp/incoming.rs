@@ -1,8 +1,8 @@
 //! What a target says, handed to the session as the PDUs that it knows.
 
 use super::answers;
-use super::mover::{Asked, Mover};
-use crate::session::carrier::MoverEvents;
+use super::mover::{ControlKind, Mover};
+use crate::session::transport::MoverEvents;
 use lunar_rdma::Exposed;
 use lunar_runtime::iscsi::receive::{Arrived, Broken, Data};
 use lunar_runtime::out::Payload;
@@ -49,12 +49,12 @@ impl Mover {
             return self.news(session);
         };
         let (header, data) = match open.asked {
-            Asked::Command(way) => {
+            ControlKind::Command(way) => {
                 self.give_back(session, itt, open.lent, answers::unfilled(way, response));
                 answers::scsi_response(itt, way, response)
             }
-            Asked::Manage => (answers::managed(itt, response), Vec::new()),
-            Asked::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
+            ControlKind::Manage => (answers::managed(itt, response), Vec::new()),
+            ControlKind::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
         };
         self.tell(session, header, &data, true)
     }

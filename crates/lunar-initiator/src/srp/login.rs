@@ -8,7 +8,7 @@ use super::requests::SHORT_IU_LEN;
 use crate::io_error::io_text;
 use crate::made::{Make, no_device};
 use crate::nexus::Goal;
-use crate::session::carrier;
+use crate::session::transport;
 use crate::speaks::{self, instead, no_rdma};
 use crate::{Error, Kind, Options};
 use lunar_proto::initiator::login::LoggedIn;
@@ -101,7 +101,7 @@ impl Wire {
     }
 
     /// The connection of the session, or all of them.
-    pub fn into_mover(self) -> Rc<dyn carrier::Mover> {
+    pub fn into_mover(self) -> Rc<dyn transport::Mover> {
         match self.more.is_empty() {
             true => self.mover,
             false => Rc::new(Channels::new(std::iter::once(self.mover).chain(self.more).collect())),

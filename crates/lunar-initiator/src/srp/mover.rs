@@ -4,9 +4,9 @@ use super::answers::{NOT_SUPPORTED, Way};
 use super::credits::Credits;
 use super::requests::{self, Place};
 use crate::Error;
-use crate::session::by_tag::ByTag;
-use crate::session::carrier::{self, MoverEvents};
+use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
+use crate::session::transport::{self, MoverEvents};
 use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, Exposed, Wait};
@@ -47,7 +47,7 @@ impl Agreed {
 
 /// What a request asks for.
 #[derive(Clone, Copy)]
-pub(super) enum Asked {
+pub(super) enum ControlKind {
     Command(Way),
     Manage,
     Ping,
@@ -57,7 +57,7 @@ pub(super) enum Asked {
 pub(super) struct Open {
     /// As the target knows it.
     pub tag: u64,
-    pub asked: Asked,
+    pub asked: ControlKind,
     /// The steering tag of its memory.
     pub lent: Option<u32>,
     /// The target has it.
@@ -67,7 +67,7 @@ pub(super) struct Open {
 pub(super) struct State {
     pub credits: Credits,
     /// By Initiator Task Tag.
-    open: ByTag<Open>,
+    open: TagMap<Open>,
     /// Those of them that wait for a credit, in order.
     pub waiting: VecDeque<(u32, Vec<u8>, Payload)>,
     /// Answers of our own, with their data.
@@ -92,7 +92,7 @@ impl Mover {
     pub fn new(endpoint: Rc<dyn Endpoint>, agreed: Agreed, credits: Credits) -> Mover {
         let state = State {
             credits,
-            open: ByTag::default(),
+            open: TagMap::default(),
             waiting: VecDeque::new(),
             ours: VecDeque::new(),
             replies: 0,
@@ -171,7 +171,7 @@ impl Mover {
             Memory::Out(buf) if len > 0 => (Way::Out, Exposed::Source(buf.clone())),
             _ => return Ok(Place::None),
         };
-        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
+        let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
         Ok(Place::Lent(way, place, len))
     }
 
@@ -186,7 +186,8 @@ impl Mover {
         let itt = header.itt();
         match requests::task_management(header) {
             Some(unit) => {
-                let open = Open { tag: requests::tag(itt, 0), asked: Asked::Manage, lent: None, sent: false };
+                let open =
+                    Open { tag: requests::tag(itt, 0), asked: ControlKind::Manage, lent: None, sent: false };
                 self.request(itt, open, unit, Payload::Empty);
             }
             None => self.answer(pdu::task_management_response(itt, NOT_SUPPORTED), Vec::new()),
@@ -198,7 +199,8 @@ impl Mover {
         let spare = self.with_state(|state| state.waiting.is_empty() && state.credits.is_spare());
         match requests::ping(itt) {
             Ok(unit) if spare => {
-                let open = Open { tag: requests::tag(itt, 0), asked: Asked::Ping, lent: None, sent: false };
+                let open =
+                    Open { tag: requests::tag(itt, 0), asked: ControlKind::Ping, lent: None, sent: false };
                 self.request(itt, open, unit, Payload::Empty);
             }
             _ => self.answer(pdu::nop_in(0, itt, NONE), Vec::new()),
@@ -219,7 +221,7 @@ impl State {
     }
 }
 
-impl carrier::Mover for Mover {
+impl transport::Mover for Mover {
     fn push(&self, header: Bhs, _: Payload) {
         match (header.opcode(), header.itt()) {
             (opcode::TASK_MANAGEMENT, _) => self.manage(&header),
@@ -241,7 +243,7 @@ impl carrier::Mover for Mover {
             self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
             return Ok(());
         };
-        let asked = Asked::Command(memory.way());
+        let asked = ControlKind::Command(memory.way());
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
         let payload = match memory {
             Place::Here(buf) => {
@@ -286,7 +288,7 @@ impl carrier::Mover for Mover {
         let mut events = self.with_state(|state| std::mem::take(&mut state.events));
         self.endpoint.poll(&mut events);
         let result =
-            carrier::messages(&*self.endpoint, &mut events, RECEIVE_LEN, |unit| self.unit(session, unit));
+            transport::messages(&*self.endpoint, &mut events, RECEIVE_LEN, |unit| self.unit(session, unit));
         self.with_state(|state| state.events = events);
         result
     }

@@ -9,7 +9,7 @@ fn memory_is_revoked_when_an_abort_is_answered() {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         let got = peer.one();
-        assert!(peer.machine.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_some());
+        assert!(peer.state.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_some());
         let place = remote(got.read.or(got.write));
         // The target has it until then.
         if reads {
@@ -17,7 +17,7 @@ fn memory_is_revoked_when_an_abort_is_answered() {
         } else {
             assert!(peer.fetch(place, 512).is_some());
         }
-        peer.machine.ended_by_abort([tag], "aborted");
+        peer.state.ended_by_abort([tag], "aborted");
         let (result, buf) = peer.end(tag).expect("it has ended");
         assert_eq!(result.expect_err("aborted").kind, Kind::Aborted);
         assert_eq!(buf.expect("a buffer comes back").len(), 65536);
@@ -31,7 +31,7 @@ fn what_was_aborted_because_it_took_too_long_is_sent_again_with_memory_of_its_ow
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         let first = peer.one();
-        peer.machine.ended_by_abort([tag], "late");
+        peer.state.ended_by_abort([tag], "late");
         assert!(peer.end(tag).is_none(), "it goes on");
         let again = peer.one();
         assert_eq!((again.bhs.itt(), again.bhs.cmd_sn()), (tag, first.bhs.cmd_sn() + 1));
@@ -55,12 +55,12 @@ fn what_is_late_keeps_its_memory_until_the_target_is_done_with_it() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(4096);
     let place = remote(peer.one().read);
-    peer.machine.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
+    peer.state.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("its owner hears of it");
     assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(4096)));
     assert!(peer.fill(place, &pattern(4096)), "the connection goes on");
     peer.respond(tag, 0, 0, 0, &[]);
-    assert!(peer.machine.connection.fault().is_none() && peer.machine.tasks.count() == 0);
+    assert!(peer.state.connection.fault().is_none() && peer.state.tasks.count() == 0);
     assert!(!peer.fill(place, &[1]));
 }
 
@@ -74,7 +74,7 @@ fn buffers_come_back_when_the_connection_is_lost_whoever_still_holds_it() {
         let tag = peer.submit(cdb, if reads { Direction::In(buf) } else { Direction::Out(buf) });
         peer.one();
         let held = peer.mover.clone();
-        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
         assert!(peer.end(tag).is_none(), "the target may still carry it out");
         peer.reconnect();
         let (result, buf) = peer.end(tag).expect("it has ended");
@@ -89,7 +89,7 @@ fn what_may_be_repeated_goes_again_on_the_next_connection() {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         peer.one();
-        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
         peer.reconnect();
         let got = peer.one();
         let place = remote(got.read.or(got.write));
@@ -149,9 +149,7 @@ fn a_command_whose_memory_cannot_be_lent_ends_and_the_next_one_has_its_number() 
         let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
         assert_eq!(error.kind, Kind::Invalid);
         assert!(error.what.contains("no room for memory"), "{error}");
-        assert!(
-            peer.sent().is_empty() && peer.machine.connection.fault().is_none() && peer.machine.is_idle()
-        );
+        assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none() && peer.state.is_idle());
         let next = peer.read(65536);
         let got = peer.one();
         assert_eq!(got.bhs.cmd_sn(), 1);

@@ -156,14 +156,14 @@ fn a_login_at_lio_succeeds_and_ends_in_a_session() {
     // What comes behind the login finds its receive.
     target.say(pdu::nop_in(0, NONE, 9), &[]);
     let (line, begun) = wire.into_line();
-    let mut machine = Machine::new(32, Instant::now);
-    let numbers =
-        Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
-    machine.connect(login.parameters.clone(), numbers, login.exp_stat_sn, line.out());
-    let mut incoming = line.incoming(machine.connection.digests(), 8192, begun);
+    let mut state = SessionState::new(32, Instant::now);
+    let command_window =
+        CommandWindow { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
+    state.connect(login.parameters.clone(), command_window, login.exp_stat_sn, line.out());
+    let mut incoming = line.incoming(state.connection.digests(), 8192, begun);
     assert!(incoming.has_begun());
-    assert!(matches!(incoming.resume(&mut machine), Ok(Received::More)));
-    machine.connection.out().flush(&line).expect("a connection");
+    assert!(matches!(incoming.resume(&mut state), Ok(Received::More)));
+    state.connection.out().flush(&line).expect("a connection");
     let mut events = Events::default();
     target.end.poll(&mut events);
     let [Event::Message(range, None)] = &events.list[..] else { panic!("{events:?}") };

@@ -5,8 +5,8 @@ use super::*;
 /// A machine that sends so few commands at a time.
 fn narrow(limit: u16) -> Peer {
     let mut peer = Peer::new(parameters());
-    peer.machine = Machine::new(limit, Instant::now);
-    peer.machine.port = Some(TargetPort::Group(1));
+    peer.state = SessionState::new(limit, Instant::now);
+    peer.state.port = Some(TargetPort::Group(1));
     peer.log_in(parameters());
     peer
 }
@@ -21,7 +21,7 @@ fn what_waited_for_a_command_that_was_aborted_is_sent() {
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     let read = peer.read(512);
     assert_eq!(tags(&mut peer)[0], once);
-    peer.machine.ended_by_abort([once], "late");
+    peer.state.ended_by_abort([once], "late");
     assert_eq!(peer.end(once).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
     assert_eq!(tags(&mut peer), [read]);
 }
@@ -31,7 +31,7 @@ fn a_new_command_wakes_those_that_wait() {
     let mut peer = narrow(2);
     let reads: Vec<u32> = (0..3).map(|_| peer.read(512)).collect();
     assert_eq!(tags(&mut peer), reads[..2]);
-    peer.machine.finish(reads[0], Err(Error::new(Kind::Aborted, "on demand")));
+    peer.state.finish(reads[0], Err(Error::new(Kind::Aborted, "on demand")));
     peer.read(512);
     assert_eq!(tags(&mut peer), [reads[2]]);
 }
@@ -39,21 +39,21 @@ fn a_new_command_wakes_those_that_wait() {
 #[test]
 fn what_a_reset_ended_is_sent_again_in_its_order_before_what_was_never_sent() {
     let mut peer = narrow(4);
-    peer.machine.numbers.cmd_sn = u32::MAX;
-    (peer.machine.numbers.exp_cmd_sn, peer.machine.numbers.max_cmd_sn) = (u32::MAX, 32);
+    peer.state.command_window.cmd_sn = u32::MAX;
+    (peer.state.command_window.exp_cmd_sn, peer.state.command_window.max_cmd_sn) = (u32::MAX, 32);
     let first = peer.read(512);
     let reads: Vec<u32> = (0..5).map(|_| peer.read(512)).collect();
     assert_eq!(tags(&mut peer), [&[first], &reads[..3]].concat());
     // Its slot is free for a younger command.
-    peer.machine.finish(first, Err(Error::new(Kind::Aborted, "on demand")));
+    peer.state.finish(first, Err(Error::new(Kind::Aborted, "on demand")));
     _ = peer.end(first);
-    peer.machine.pump();
+    peer.state.pump();
     assert_eq!(tags(&mut peer), [reads[3]]);
     let young = peer.read(512);
     assert!(young & 0xffff == first & 0xffff && tags(&mut peer).is_empty());
-    peer.machine.ended_by_abort([reads[3], reads[1], reads[0], reads[2]], "a reset");
+    peer.state.ended_by_abort([reads[3], reads[1], reads[0], reads[2]], "a reset");
     assert_eq!(tags(&mut peer), reads[..4]);
-    peer.machine.ended_by_abort([reads[0]], "a reset");
+    peer.state.ended_by_abort([reads[0]], "a reset");
     assert_eq!(tags(&mut peer), [reads[0]], "two still wait behind it");
 }
 
@@ -63,11 +63,11 @@ fn what_is_sent_again_does_not_pass_the_check_of_an_identity() {
     let mut peer = narrow(1);
     let write = peer.write(512);
     assert_eq!(tags(&mut peer), [write]);
-    peer.machine.online = Online::Checking;
+    peer.state.online = Online::Checking;
     let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
-    let check = peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+    let check = peer.state.submit_urgently(command, Waiter::Unknown).expect("room");
     assert!(tags(&mut peer).is_empty());
-    peer.machine.ended_by_abort([write], "a reset");
+    peer.state.ended_by_abort([write], "a reset");
     assert_eq!(tags(&mut peer), [check]);
 }
 
@@ -91,7 +91,7 @@ fn an_answer_to_what_was_not_sent_is_none() {
         answer(&mut peer, waits);
         assert_eq!(peer.broken().kind, Kind::Protocol, "{name}");
         assert!(peer.end(waits).is_none(), "{name}: nothing was acknowledged");
-        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
         peer.log_in(parameters());
         assert_eq!(peer.sent().len(), 1, "{name}");
     }
@@ -122,16 +122,16 @@ fn who_asks_again_and_again_for_data_and_reads_none_is_left() {
     for n in 0..32 {
         peer.say(r2t(n, n * 2048), &[], false);
     }
-    assert!(peer.machine.connection.fault().is_none(), "each of them once");
+    assert!(peer.state.connection.fault().is_none(), "each of them once");
     peer.sent();
     for n in 32..320 {
         peer.say(r2t(n, 0), &[], false);
         peer.sent();
     }
-    assert!(peer.machine.connection.fault().is_none(), "what is read may be asked for again");
+    assert!(peer.state.connection.fault().is_none(), "what is read may be asked for again");
     let unread = (320..10_000).position(|n| {
         peer.say(r2t(n, 0), &[], false);
-        peer.machine.connection.fault().is_some()
+        peer.state.connection.fault().is_some()
     });
     assert!(unread.is_some_and(|n| n < 200) && peer.broken().kind == Kind::Protocol, "{unread:?}");
 }
@@ -143,25 +143,25 @@ fn what_nobody_on_another_core_waits_for_is_neither_sent_nor_sent_again() {
     let mut write = || {
         let (reply, answer) = flume::bounded(1);
         let command = Command::new(1 << 48, cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(512)));
-        (peer.machine.submit(command, Waiter::There(reply, 0)).expect("room"), answer)
+        (peer.state.submit(command, Waiter::There(reply, 0)).expect("room"), answer)
     };
     let [(sent, one), (_, other), (wanted, third)] = [write(), write(), write()];
     assert_eq!(tags(&mut peer), [sent]);
     drop((one, other));
     assert!(
-        peer.machine.tasks.get(sent).is_some_and(|task| task.is_abandoned()),
+        peer.state.tasks.get(sent).is_some_and(|task| task.is_abandoned()),
         "it may still be carried out"
     );
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     peer.log_in(parameters());
     assert_eq!(tags(&mut peer), [wanted]);
-    assert_eq!((peer.machine.tasks.count(), third.is_disconnected()), (1, false));
+    assert_eq!((peer.state.tasks.count(), third.is_disconnected()), (1, false));
     let (reply, _) = flume::bounded(1);
-    if let Some(task) = peer.machine.tasks.get(wanted) {
+    if let Some(task) = peer.state.tasks.get(wanted) {
         task.waiter = Waiter::There(reply, 0);
     }
-    peer.machine.ended_by_abort([wanted], "a reset");
-    assert!(tags(&mut peer).is_empty() && peer.machine.tasks.count() == 0);
+    peer.state.ended_by_abort([wanted], "a reset");
+    assert!(tags(&mut peer).is_empty() && peer.state.tasks.count() == 0);
 }
 
 /// A reset that another command needed: this one is young.
@@ -169,12 +169,12 @@ fn what_nobody_on_another_core_waits_for_is_neither_sent_nor_sent_again() {
 fn a_write_whose_data_still_leave_when_a_reset_ends_it_is_sent_again() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(1024);
-    let Some(super::super::task::Data::Out(buf)) = peer.machine.tasks.get(tag).map(|task| &task.data) else {
+    let Some(super::super::task::Data::Out(buf)) = peer.state.tasks.get(tag).map(|task| &task.data) else {
         panic!("a write");
     };
     let leaves = buf.clone();
     assert_eq!(tags(&mut peer)[0], tag);
-    peer.machine.ended_by_abort([tag], "a reset");
+    peer.state.ended_by_abort([tag], "a reset");
     let again = peer.sent();
     assert_eq!((again[0].0.itt(), &again[0].1[..]), (tag, &leaves[..512]));
     peer.respond(tag, 0, 0, 0, &[]);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::command::MAX_CDB_LEN;
-use crate::session::demand::Sent;
+use crate::session::owner_requests::Sent;
 use proptest::prelude::*;
 
 fn text_response(itt: u32, flags: u8, ttt: u32) -> Bhs {
@@ -15,7 +15,7 @@ fn text_response(itt: u32, flags: u8, ttt: u32) -> Bhs {
 #[test]
 fn questions_are_asked_one_after_the_other() {
     let mut peer = Peer::new(parameters());
-    let (a, b) = (peer.machine.talk(b"X-a=1\0".to_vec()), peer.machine.talk(b"X-b=1\0".to_vec()));
+    let (a, b) = (peer.state.start_text(b"X-a=1\0".to_vec()), peer.state.start_text(b"X-b=1\0".to_vec()));
     let sent = peer.sent();
     let [(header, data)] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((header.opcode(), header.immediate(), &data[..]), (opcode::TEXT, true, &b"X-a=1\0"[..]));
@@ -31,7 +31,7 @@ fn questions_are_asked_one_after_the_other() {
     assert_ne!(next.itt(), header.itt());
     peer.say(text_response(next.itt(), 0x80, NONE), b"", true);
     assert_eq!(b.try_recv(), Ok(Ok(vec![])));
-    assert!(peer.machine.connection.fault().is_none());
+    assert!(peer.state.connection.fault().is_none());
 }
 
 /// TXT-002: a question that is longer than the target takes in a PDU.
@@ -39,7 +39,7 @@ fn questions_are_asked_one_after_the_other() {
 fn a_long_question_goes_in_pieces() {
     let mut peer = Peer::new(parameters());
     let question = [b"X-a=", &[b'a'; 600][..], b"\0"].concat();
-    let told = peer.machine.talk(question.clone());
+    let told = peer.state.start_text(question.clone());
     let (first, begun) = peer.sent().remove(0);
     assert!(first.continues() && !first.is_final() && begun.len() == 512);
     peer.say(text_response(first.itt(), 0, 9), b"", true);
@@ -53,18 +53,18 @@ fn a_long_question_goes_in_pieces() {
 fn a_refusal_is_told_from_a_loss_and_from_a_broken_rule() {
     for reason in [0x04, 0x05, 0x0b] {
         let mut peer = Peer::new(parameters());
-        let (a, b) = (peer.machine.talk(b"X-a=1\0".to_vec()), peer.machine.talk(b"X-b=1\0".to_vec()));
+        let (a, b) = (peer.state.start_text(b"X-a=1\0".to_vec()), peer.state.start_text(b"X-b=1\0".to_vec()));
         let (header, _) = peer.sent().remove(0);
         peer.say(pdu::reject(reason), &header.0, true);
         assert_eq!(a.try_recv().unwrap().unwrap_err().kind, Kind::Refused);
-        assert!(peer.machine.connection.fault().is_none());
+        assert!(peer.state.connection.fault().is_none());
         assert_eq!(peer.sent().len(), 1, "the next is asked");
-        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
         assert_eq!(b.try_recv().unwrap().unwrap_err().kind, Kind::Lost);
     }
     for (itt, flags) in [(0x7777, 0x80), (0, 0xc0), (0, 0)] {
         let mut peer = Peer::new(parameters());
-        let _told = peer.machine.talk(b"X-a=1\0".to_vec());
+        let _told = peer.state.start_text(b"X-a=1\0".to_vec());
         let (header, _) = peer.sent().remove(0);
         let itt = if itt == 0 { header.itt() } else { itt };
         peer.say(text_response(itt, flags, NONE), b"", true);
@@ -76,9 +76,9 @@ fn a_refusal_is_told_from_a_loss_and_from_a_broken_rule() {
 #[test]
 fn a_question_that_nobody_waits_for_holds_nobody_up_for_long() {
     let mut peer = Peer::new(parameters());
-    drop(peer.machine.talk(b"X-a=1\0".to_vec()));
-    drop(peer.machine.talk(b"X-b=1\0".to_vec()));
-    let told = peer.machine.talk(b"X-c=1\0".to_vec());
+    drop(peer.state.start_text(b"X-a=1\0".to_vec()));
+    drop(peer.state.start_text(b"X-b=1\0".to_vec()));
+    let told = peer.state.start_text(b"X-c=1\0".to_vec());
     let (header, _) = peer.sent().remove(0);
     peer.say(text_response(header.itt(), 0x80, NONE), b"X-a=2\0", true);
     let (header, data) = peer.sent().remove(0);
@@ -94,8 +94,8 @@ fn what_a_cdb_has_behind_16_bytes_travels_in_an_additional_header() {
         let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
         let cdb: Vec<u8> = (0..len).map(|i| 0x7f ^ i as u8).collect();
         let command = Command::long(1 << 48, &cdb, Direction::Out(Buf::zeroed(600))).expect("a command");
-        peer.machine.submit(command, Waiter::Unknown).expect("room");
-        let bytes = peer.machine.connection.out().take_bytes();
+        peer.state.submit(command, Waiter::Unknown).expect("room");
+        let bytes = peer.state.connection.out().take_bytes();
         assert_eq!(bytes[4], words, "{len} bytes");
         let ahs = &bytes[48..48 + 4 * usize::from(words)];
         let rest = cdb.get(16..).unwrap_or_default();
@@ -121,12 +121,12 @@ fn a_long_cdb_is_whole_on_the_next_connection_too() {
     let mut command = Command::long(1 << 48, &[0x7f; 32], Direction::None).expect("a command");
     assert!(!command.repeatable, "what it does is not known");
     command.repeatable = true;
-    peer.machine.submit(command, Waiter::Unknown).expect("room");
-    let first = peer.machine.connection.out().take_bytes();
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.submit(command, Waiter::Unknown).expect("room");
+    let first = peer.state.connection.out().take_bytes();
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
-    assert_eq!((peer.machine.connection.out().take_bytes(), first.len()), (first, 48 + 20));
+    assert_eq!((peer.state.connection.out().take_bytes(), first.len()), (first, 48 + 20));
 }
 
 fn aborted() -> Error {
@@ -138,7 +138,7 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
     let mut peer = Peer::new(parameters());
     let tags: Vec<u32> = (0..34).map(|_| peer.write(512)).collect();
     assert_eq!(peer.sent().len(), 32);
-    assert_eq!(peer.machine.abort(tags[32], &aborted()), None);
+    assert_eq!(peer.state.abort(tags[32], &aborted()), None);
     let (result, buf) = peer.end(tags[32]).expect("it is over");
     assert_eq!((result.expect_err("aborted").kind, buf.map(|b| b.len())), (Kind::Aborted, Some(512)));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 35);
@@ -151,24 +151,24 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
 fn what_is_being_aborted_is_not_sent_again() {
     for ends in [
         (|p, tag| {
-            p.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+            p.state.disconnect(&Error::new(Kind::Lost, "cut"));
             assert!(p.end(tag).is_none(), "the target may still have it");
             p.log_in(parameters());
         }) as fn(&mut Peer, u32),
-        |p, tag| p.machine.ended_by_abort([tag], "a reset"),
+        |p, tag| p.state.ended_by_abort([tag], "a reset"),
     ] {
         let mut peer = Peer::new(parameters());
         let tag = peer.write(512);
         peer.sent();
-        assert_eq!(peer.machine.abort(tag, &aborted()), Some(Sent { lun: 1 << 48, cmd_sn: 1 }));
+        assert_eq!(peer.state.abort(tag, &aborted()), Some(Sent { lun: 1 << 48, cmd_sn: 1 }));
         assert!(peer.end(tag).is_none(), "the target has it");
         ends(&mut peer, tag);
         let (result, buf) = peer.end(tag).expect("it is over");
         assert_eq!((result.expect_err("aborted").kind, buf.map(|b| b.len())), (Kind::Aborted, Some(512)));
         peer.log_in(parameters());
         assert!(peer.sent().is_empty());
-        assert_eq!(peer.machine.tasks.count(), 0);
-        assert_eq!(peer.machine.abort(tag, &aborted()), None, "what is over is left alone");
+        assert_eq!(peer.state.tasks.count(), 0);
+        assert_eq!(peer.state.abort(tag, &aborted()), None, "what is over is left alone");
     }
 }
 
@@ -186,7 +186,7 @@ fn clock() -> Instant {
 fn an_answer_tells_how_long_its_command_waited_to_be_sent() {
     let ms = Duration::from_millis;
     let mut peer = Peer::new(parameters());
-    peer.machine.clock = clock;
+    peer.state.clock = clock;
     let tags: Vec<u32> = (0..33).map(|_| peer.read(512)).collect();
     LATER_MS.set(300);
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 64);
@@ -195,7 +195,7 @@ fn an_answer_tells_how_long_its_command_waited_to_be_sent() {
     LATER_MS.set(1000);
     peer.data_in(tags[1], 0, &[0; 512], true, Some(0));
     assert_eq!(peer.done(tags[1]).0.queued, Duration::ZERO, "the target took its time");
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     LATER_MS.set(1500);
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 64);
     peer.log_in(parameters());

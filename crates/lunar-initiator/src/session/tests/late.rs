@@ -5,23 +5,23 @@ use super::*;
 #[test]
 fn the_time_of_what_waits_behind_other_bytes_runs_only_while_none_leave() {
     let mut peer = Peer::new(parameters());
-    let start = peer.machine.now;
+    let start = peer.state.now;
     let at = |s| start + Duration::from_secs(s);
-    let since = |peer: &mut Peer, tag| peer.machine.tasks.get(tag).expect("it is there").sent;
+    let since = |peer: &mut Peer, tag| peer.state.tasks.get(tag).expect("it is there").sent;
     let first = peer.write(512);
-    peer.machine.ping();
-    peer.machine.look_at_line(at(1));
-    assert_eq!((since(&mut peer, first), peer.machine.oldest_ping()), (start, Some(start)), "nothing leaves");
+    peer.state.ping();
+    peer.state.look_at_line(at(1));
+    assert_eq!((since(&mut peer, first), peer.state.oldest_ping()), (start, Some(start)), "nothing leaves");
     peer.sent();
-    peer.machine.look_at_line(at(2));
-    assert_eq!((since(&mut peer, first), peer.machine.oldest_ping()), (at(2), Some(at(2))), "they have left");
+    peer.state.look_at_line(at(2));
+    assert_eq!((since(&mut peer, first), peer.state.oldest_ping()), (at(2), Some(at(2))), "they have left");
     let second = peer.write(4096);
     peer.sent();
-    peer.machine.look_at_line(at(3));
-    assert_eq!((since(&mut peer, first), peer.machine.oldest_ping()), (at(2), Some(at(2))), "others leave");
+    peer.state.look_at_line(at(3));
+    assert_eq!((since(&mut peer, first), peer.state.oldest_ping()), (at(2), Some(at(2))), "others leave");
     assert_eq!(since(&mut peer, second), at(3));
     peer.say(pdu::r2t(1 << 48, second, 77, 0, 1024, 2048), &[], false);
     peer.sent();
-    peer.machine.look_at_line(at(4));
+    peer.state.look_at_line(at(4));
     assert_eq!((since(&mut peer, first), since(&mut peer, second)), (at(2), at(4)), "its data leave");
 }

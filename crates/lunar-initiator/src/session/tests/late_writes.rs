@@ -73,7 +73,7 @@ impl World {
     fn new(seed: u64, late_writes: LateWrites) -> World {
         let path = |_| {
             let mut peer = Peer::new(parameters());
-            peer.machine.late_writes = late_writes;
+            peer.state.late_writes = late_writes;
             let mut path = Path { peer, up: false, stalls: false, connections: Vec::new() };
             path.log_in(1);
             path
@@ -135,7 +135,7 @@ impl World {
             let mut command =
                 Command::new(LUN, cdb::write_10(write.block as u32, 1, false), Direction::Out(buf));
             command.hold = Some(hold);
-            let tag = self.paths[at].peer.machine.submit(command, Waiter::Unknown).expect("room");
+            let tag = self.paths[at].peer.state.submit(command, Waiter::Unknown).expect("room");
             write.on = Some((at, tag));
         }
     }
@@ -169,8 +169,8 @@ impl World {
         path.arrive();
         let own: Vec<u32> = path.connections.iter().flat_map(|c| &c.has).map(|c| c.tag).collect();
         self.paths.iter_mut().flat_map(|path| &mut path.connections).for_each(|c| c.has.clear());
-        self.paths[at].peer.machine.ended_by_abort(own, "a reset");
-        self.paths.iter_mut().for_each(|path| path.peer.machine.prove(Proof::Reset(Some(LUN), sent)));
+        self.paths[at].peer.state.ended_by_abort(own, "a reset");
+        self.paths.iter_mut().for_each(|path| path.peer.state.prove(Proof::Reset(Some(LUN), sent)));
     }
 
     /// The owner waits for one of its writes no longer, and takes it for over.
@@ -180,7 +180,7 @@ impl World {
         }
         let write = self.writes.swap_remove(self.random.below(self.writes.len()));
         if let Some((at, tag)) = write.on {
-            self.paths[at].peer.machine.tasks.abandon(tag);
+            self.paths[at].peer.state.tasks.abandon(tag);
         }
     }
 
@@ -188,7 +188,7 @@ impl World {
     fn expire_one(&mut self) {
         let on: Vec<(usize, u32)> = self.writes.iter().filter_map(|w| w.on).collect();
         if let Some((at, tag)) = on.get(self.random.below(on.len().max(1))) {
-            self.paths[*at].peer.machine.expire(*tag, Error::new(Kind::TimedOut, "late"));
+            self.paths[*at].peer.state.expire(*tag, Error::new(Kind::TimedOut, "late"));
             self.paths[*at].lose();
         }
     }
@@ -236,9 +236,9 @@ impl Path {
             return;
         }
         self.arrive();
-        self.peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
-        self.peer.machine.gave_up = true;
-        self.peer.machine.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+        self.peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        self.peer.state.gave_up = true;
+        self.peer.state.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
     }
 
     /// A login: the target ends what it has of the same nexus.
@@ -249,9 +249,9 @@ impl Path {
         self.connections.retain(|connection| connection.group != group);
         self.connections.push(Connection { group, has: VecDeque::new() });
         (self.peer.exp_cmd_sn, self.peer.max_cmd_sn) = (1, 10_000);
-        self.peer.machine.port = Some(TargetPort::Group(group));
+        self.peer.state.port = Some(TargetPort::Group(group));
         self.peer.log_in(parameters());
-        self.peer.machine.gave_up = false;
+        self.peer.state.gave_up = false;
     }
 }
 

@@ -10,13 +10,13 @@ const LUN: u64 = 1 << 48;
 
 fn lost(peer: &mut Peer) {
     peer.sent();
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
 }
 
 /// Logs in at a portal group.
 fn log_in_at(peer: &mut Peer, group: u16) {
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
-    peer.machine.port = Some(TargetPort::Group(group));
+    peer.state.port = Some(TargetPort::Group(group));
     peer.log_in(parameters());
 }
 
@@ -49,9 +49,9 @@ fn writes_that_waited_are_counted_by_their_end() {
     let mut peer = at_group(1);
     let (write, once) = (peer.write(512), once(&mut peer));
     lost(&mut peer);
-    assert!(peer.machine.has_waiting());
+    assert!(peer.state.has_waiting());
     log_in_at(&mut peer, 1);
-    assert!(peer.end(once).is_some() && peer.machine.has_waiting(), "the other is sent again");
+    assert!(peer.end(once).is_some() && peer.state.has_waiting(), "the other is sent again");
     peer.sent();
     let good = Completion {
         status: 0,
@@ -60,10 +60,10 @@ fn writes_that_waited_are_counted_by_their_end() {
         overflow: 0,
         queued: Duration::ZERO,
     };
-    peer.machine.finish(write, Ok(good));
-    assert!(!peer.machine.has_waiting());
-    assert_eq!(peer.machine.tasks.count_waited(), [1, 0, 1]);
-    assert_eq!(peer.machine.tasks.count_waited(), [0; 3], "it is told once");
+    peer.state.finish(write, Ok(good));
+    assert!(!peer.state.has_waiting());
+    assert_eq!(peer.state.tasks.count_waited(), [1, 0, 1]);
+    assert_eq!(peer.state.tasks.count_waited(), [0; 3], "it is told once");
 }
 
 #[test]
@@ -71,8 +71,8 @@ fn after_the_time_for_recovery_a_write_ends_with_the_login() {
     let mut peer = at_group(1);
     let write = peer.write(512);
     lost(&mut peer);
-    peer.machine.gave_up = true;
-    peer.machine.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    peer.state.gave_up = true;
+    peer.state.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
     assert!(peer.end(write).is_none());
     log_in_at(&mut peer, 1);
     assert!(peer.sent().is_empty(), "its owner decides");
@@ -83,39 +83,39 @@ fn after_the_time_for_recovery_a_write_ends_with_the_login() {
 fn a_reset_ends_what_was_lost_before_it_was_sent() {
     let mut peer = at_group(1);
     let (write, other) = (once(&mut peer), once(&mut peer));
-    peer.machine.tasks.get(other).expect("it is there").lun = 2 << 48;
+    peer.state.tasks.get(other).expect("it is there").lun = 2 << 48;
     lost(&mut peer);
-    let (_, since) = peer.machine.orphans(Some(LUN)).expect("one waits");
-    peer.machine.prove(Proof::Reset(Some(LUN), since - Duration::from_millis(1)));
+    let (_, since) = peer.state.orphans(Some(LUN)).expect("one waits");
+    peer.state.prove(Proof::Reset(Some(LUN), since - Duration::from_millis(1)));
     assert!(peer.end(write).is_none(), "it may have arrived after the reset");
-    peer.machine.prove(Proof::Reset(Some(LUN), since));
+    peer.state.prove(Proof::Reset(Some(LUN), since));
     assert!(peer.end(write).expect("it ended").0.is_err());
     assert!(peer.end(other).is_none(), "another logical unit");
-    peer.machine.prove(Proof::Reset(None, Instant::now()));
-    assert!(peer.end(other).is_some() && peer.machine.orphans(None).is_none());
+    peer.state.prove(Proof::Reset(None, Instant::now()));
+    assert!(peer.end(other).is_some() && peer.state.orphans(None).is_none());
 }
 
 #[test]
 fn what_is_late_or_unwanted_holds_its_range_until_then() {
     let ranges = Arc::new(Ranges::default());
     for unwanted in [
-        (|p, tag| p.machine.expire(tag, Error::new(Kind::TimedOut, "late"))) as fn(&mut Peer, u32),
-        |p, tag| p.machine.tasks.abandon(tag),
-        |p, tag| assert!(p.machine.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_none()),
+        (|p, tag| p.state.expire(tag, Error::new(Kind::TimedOut, "late"))) as fn(&mut Peer, u32),
+        |p, tag| p.state.tasks.abandon(tag),
+        |p, tag| assert!(p.state.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_none()),
     ] {
         let mut peer = at_group(1);
         let mut command = Command::new(LUN, cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(512)));
         command.hold = ranges.try_hold(&(0..512), Share::Blocks);
-        let tag = peer.machine.submit(command, Waiter::Unknown).expect("room");
+        let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
         lost(&mut peer);
         unwanted(&mut peer, tag);
         assert!(ranges.try_hold(&(0..512), Share::Blocks).is_none(), "newer writes wait");
-        peer.machine.tasks.forget_abandoned();
-        assert_eq!(peer.machine.tasks.count(), 1);
+        peer.state.tasks.forget_abandoned();
+        assert_eq!(peer.state.tasks.count(), 1);
         log_in_at(&mut peer, 1);
         assert!(peer.sent().is_empty() && peer.end(tag).is_none_or(|(result, _)| result.is_err()));
         assert!(ranges.try_hold(&(0..512), Share::Blocks).is_some());
-        assert_eq!(peer.machine.tasks.count(), 0);
+        assert_eq!(peer.state.tasks.count(), 0);
     }
 }
 
@@ -125,11 +125,11 @@ fn a_write_that_is_late_on_its_connection_waits_for_its_end() {
     let (write, read) = (peer.write(512), peer.read(512));
     peer.sent();
     for tag in [write, read] {
-        peer.machine.expire(tag, Error::new(Kind::TimedOut, "late"));
+        peer.state.expire(tag, Error::new(Kind::TimedOut, "late"));
     }
     assert!(peer.end(write).is_none());
     assert_eq!(peer.end(read).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
-    peer.machine.ended_by_abort([write], "aborted");
+    peer.state.ended_by_abort([write], "aborted");
     assert_eq!(peer.end(write).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
 }
 
@@ -137,15 +137,15 @@ fn a_write_that_is_late_on_its_connection_waits_for_its_end() {
 fn reads_and_what_takes_the_risk_do_not_wait() {
     let mut peer = at_group(1);
     let read = peer.submit(cdb::read_10(0, 1), Direction::In(Buf::zeroed(512)));
-    peer.machine.tasks.get(read).expect("it is there").repeatable = false;
+    peer.state.tasks.get(read).expect("it is there").repeatable = false;
     lost(&mut peer);
     assert!(peer.end(read).is_some());
     let mut peer = at_group(1);
-    peer.machine.late_writes = LateWrites::Risk;
+    peer.state.late_writes = LateWrites::Risk;
     let (write, once) = (peer.write(512), once(&mut peer));
     lost(&mut peer);
     assert!(peer.end(once).is_some() && peer.end(write).is_none());
-    peer.machine.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    peer.state.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
     assert!(peer.end(write).is_some());
 }
 
@@ -153,11 +153,11 @@ fn reads_and_what_takes_the_risk_do_not_wait() {
 fn after_a_logout_in_order_nothing_waits() {
     let mut peer = at_group(1);
     let once = once(&mut peer);
-    peer.machine.connection.end_logout(true);
+    peer.state.connection.end_logout(true);
     lost(&mut peer);
-    assert!(peer.end(once).is_some() && peer.machine.orphans(None).is_none());
+    assert!(peer.end(once).is_some() && peer.state.orphans(None).is_none());
     log_in_at(&mut peer, 1);
-    assert!(!peer.machine.connection.is_logged_out(), "the next connection is another one");
+    assert!(!peer.state.connection.is_logged_out(), "the next connection is another one");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_portal_of_no_group_proves_nothing_for_another_one() {
     let mut peer = Peer::new(parameters());
     let log_in = |peer: &mut Peer, port: Option<TargetPort>| {
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
-        peer.machine.port = port;
+        peer.state.port = port;
         peer.log_in(parameters());
     };
     for (lost_at, proofs) in [(None, vec![]), (portal(1), vec![portal(1)])] {

@@ -11,22 +11,22 @@ fn inquiry() -> Command {
 fn nothing_follows_our_logout() {
     let mut peer = Peer::new(parameters());
     let (read, write) = (peer.read(512), peer.write(4096));
-    let logout = peer.machine.log_out();
+    let logout = peer.state.log_out();
     let sent = peer.sent();
     let last = sent.last().expect("requests").0;
     assert_eq!(last.opcode(), opcode::LOGOUT);
     peer.say(pdu::nop_in(0, NONE, 5), &[], false);
     peer.say(pdu::r2t(1 << 48, write, 77, 0, 1024, 512), &[], false);
     peer.say(pdu::reject(0x09), &sent[0].0.0, true);
-    peer.machine.ping();
-    peer.machine.talk(b"X-org.lunar.route=?\0".to_vec());
-    peer.machine.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
+    peer.state.ping();
+    peer.state.start_text(b"X-org.lunar.route=?\0".to_vec());
+    peer.state.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
     peer.read(512);
-    assert!(peer.sent().is_empty() && peer.machine.connection.fault().is_none());
+    assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none());
     assert!(peer.end(read).is_some(), "it was rejected");
     peer.say(pdu::logout_response(last.itt(), 0, 0, 0), &[], true);
     assert_eq!(logout.try_recv(), Ok(Ok(0)));
-    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
     peer.log_in(parameters());
     let codes: Vec<u8> = peer.sent().iter().map(|(h, _)| h.opcode()).collect();
     assert_eq!(codes[..2], [opcode::SCSI_COMMAND, opcode::DATA_OUT], "the next connection is another one");
@@ -36,11 +36,11 @@ fn nothing_follows_our_logout() {
 #[test]
 fn a_target_that_wants_us_to_leave_is_not_looked_at() {
     let mut peer = Peer::new(parameters());
-    peer.machine.online = Online::Checking;
+    peer.state.online = Online::Checking;
     peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
-    let check = peer.machine.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
+    let check = peer.state.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
     assert!(peer.sent().is_empty());
-    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
     peer.log_in(parameters());
     assert!(peer.sent().is_empty() && matches!(peer.end(check), Some((Err(_), _))));
 }
@@ -49,16 +49,16 @@ fn a_target_that_wants_us_to_leave_is_not_looked_at() {
 #[test]
 fn the_shortest_time_that_the_target_gives_counts() {
     let mut peer = Peer::new(parameters());
-    let now = peer.machine.now;
+    let now = peer.state.now;
     let mut by = |within_s| {
         peer.say(pdu::async_message(0, 1, [0, 0, within_s]), &[], true);
-        peer.machine.connection.logout_by().expect("it asked") - now
+        peer.state.connection.logout_by().expect("it asked") - now
     };
     assert_eq!([100, 2, 30].map(&mut by), [99_000, 1500, 1500].map(Duration::from_millis));
-    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
     peer.log_in(parameters());
     assert!(
-        peer.machine.connection.logout_by().is_none() && !peer.machine.connection.is_logout_asked(),
+        peer.state.connection.logout_by().is_none() && !peer.state.connection.is_logout_asked(),
         "it is that of its connection"
     );
 }

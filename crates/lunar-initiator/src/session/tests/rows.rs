@@ -42,7 +42,7 @@ fn reserved_fields_of_answers_are_ignored() {
     ping.0[1..4].fill(0xff);
     ping.0[36..48].fill(0xff);
     peer.say(ping, &[], false);
-    assert!(peer.machine.connection.fault().is_none());
+    assert!(peer.state.connection.fault().is_none());
     peer.sent();
     assert_eq!((peer.done(read).0.status, peer.done(write).0.status), (0, 0));
 }
@@ -56,11 +56,11 @@ fn reserved_codes_are_errors() {
     response.set_word(36, 0);
     peer.say(response, &[], true);
     assert_eq!(peer.end(tag).expect("it ended").0.expect_err("no success").kind, Kind::Scsi);
-    let answer = peer.machine.manage(AbortTaskSet, 0, None);
+    let answer = peer.state.manage(AbortTaskSet, 0, None);
     let tag = peer.sent().pop().expect("a request").0.itt();
     peer.say(pdu::task_management_response(tag, 100), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(100)));
-    assert!(peer.machine.connection.fault().is_none());
+    assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::async_message(0, 6, [0; 3]), &[], true);
     assert_eq!(peer.broken().kind, Kind::Protocol);
 }
@@ -74,7 +74,7 @@ fn additional_headers_and_too_long_segments_end_the_connection() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(100_000);
     let bytes = encode(Digests::default(), piece(tag, 0, 0, 0), &[], &vec![0; 65_537]);
-    assert!(peer.receiver.feed(&bytes, &mut peer.machine).is_err(), "65536 were declared");
+    assert!(peer.receiver.feed(&bytes, &mut peer.state).is_err(), "65536 were declared");
 }
 
 /// FRM-021, FRM-022, FRM-023: what is damaged has no effect; at level 0 it ends the session, and the command
@@ -100,13 +100,13 @@ fn damaged_data_have_no_effect() {
         peer.bytes(&bytes);
         assert_eq!(peer.broken().kind, Kind::Protocol);
         assert_eq!(
-            (peer.machine.connection.exp_stat_sn(), peer.machine.connection.is_logout_asked()),
+            (peer.state.connection.exp_stat_sn(), peer.state.connection.is_logout_asked()),
             (7, false)
         );
         assert!(peer.end(tag).is_none());
-        peer.machine.disconnect(&Error::new(Kind::Lost, "damaged"));
+        peer.state.disconnect(&Error::new(Kind::Lost, "damaged"));
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
-        peer.machine.connection.out().take_bytes();
+        peer.state.connection.out().take_bytes();
         peer.log_in(parameters());
         assert_eq!(peer.sent()[0].0.itt(), tag);
     }
@@ -125,12 +125,12 @@ fn no_tag_serves_twice() {
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (peer.exp_cmd_sn + 1, peer.max_cmd_sn + 1);
         peer.data_in(tag, 0, &[0; 512], true, Some(0));
         peer.done(tag);
-        peer.machine.connection.out().take_bytes();
+        peer.state.connection.out().take_bytes();
     }
-    let _answer = peer.machine.manage(LunReset, 0, None);
-    let first = peer.machine.controls[0].tag;
+    let _answer = peer.state.manage(LunReset, 0, None);
+    let first = peer.state.controls[0].tag;
     for _ in 0..70_000 {
-        let tag = peer.machine.control_tag();
+        let tag = peer.state.control_tag();
         assert!(tag != first && tag != NONE);
     }
 }
@@ -140,11 +140,12 @@ fn no_tag_serves_twice() {
 fn immediate_requests_use_up_no_number() {
     let mut peer = Peer::new(parameters());
     peer.read(512);
-    peer.machine.ping();
-    let _answer = peer.machine.manage(LunReset, 0, None);
+    peer.state.ping();
+    let _answer = peer.state.manage(LunReset, 0, None);
     peer.write(512);
-    let numbers: Vec<_> = peer.sent().iter().map(|(h, _)| (h.opcode(), h.immediate(), h.cmd_sn())).collect();
-    assert_eq!(numbers, [(1, false, 1), (0, true, 2), (2, true, 2), (1, false, 2)]);
+    let command_window: Vec<_> =
+        peer.sent().iter().map(|(h, _)| (h.opcode(), h.immediate(), h.cmd_sn())).collect();
+    assert_eq!(command_window, [(1, false, 1), (0, true, 2), (2, true, 2), (1, false, 2)]);
 }
 
 /// CMD-019: where the target still waits for a rejected command, a ping takes its number; a damaged one is
@@ -162,7 +163,7 @@ fn a_rejected_command_leaves_no_gap() {
         assert_eq!(fills, filled, "reason {reason}, ExpCmdSN {exp_cmd_sn}");
         let again = sent.iter().any(|(h, _)| h.itt() == tag && h.cmd_sn() == 2);
         assert_eq!((again, peer.end(tag).is_some()), (reason == 2, reason != 2));
-        assert!(peer.machine.connection.fault().is_none());
+        assert!(peer.state.connection.fault().is_none());
     }
 }
 
@@ -243,7 +244,7 @@ fn data_that_come_twice_are_no_other_data() {
         let tag = peer.read(1024);
         peer.say(piece(tag, 0, 0, 0), &[2; 512], false);
         let end = encode(Digests::default(), piece(tag, 1, second, 0x81), &[], &[1; 512]);
-        _ = peer.receiver.feed(&end, &mut peer.machine);
+        _ = peer.receiver.feed(&end, &mut peer.state);
         assert!(peer.broken().what.contains("came before"), "{second}: {}", peer.broken());
     }
 }
@@ -269,7 +270,7 @@ fn a_status_in_data_in_ends_the_command() {
     header.set_word(44, 412);
     peer.say(header, &[1; 100], true);
     let done = peer.done(tag).0;
-    assert_eq!((done.status, done.transferred, peer.machine.connection.exp_stat_sn()), (0, 100, 8));
+    assert_eq!((done.status, done.transferred, peer.state.connection.exp_stat_sn()), (0, 100, 8));
 }
 
 /// DAT-033, REC-015: at level 0 nothing answers an A bit.
@@ -296,7 +297,7 @@ fn a_response_code_is_a_failure() {
     assert_eq!(peer.sent()[0].0.itt(), read, "what may be repeated is sent again");
     (0..5).for_each(|_| peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true));
     assert_eq!(peer.end(read).expect("not for ever").0.expect_err("a failure").kind, Kind::Lost);
-    assert!(peer.machine.connection.fault().is_none());
+    assert!(peer.state.connection.fault().is_none());
 }
 
 /// RSP-011: every status is passed on as it is.
@@ -322,7 +323,7 @@ fn functions_name_what_they_are_about() {
         (TargetColdReset, 3 << 48, None, (0, NONE, 0)),
     ] {
         let mut peer = Peer::new(parameters());
-        let _answer = peer.machine.manage(function, lun, task);
+        let _answer = peer.state.manage(function, lun, task);
         let (header, _) = peer.sent().remove(0);
         assert_eq!((header.lun(), header.word20(), header.word(32)), told, "{function:?}");
         assert_eq!((header.0[1] & 0x7f, header.immediate()), (function as u8, true));
@@ -334,7 +335,7 @@ fn functions_name_what_they_are_about() {
 fn r2ts_of_tasks_that_are_being_aborted_are_answered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(4096);
-    let _answer = peer.machine.manage(AbortTask, 1 << 48, Some((tag, 1)));
+    let _answer = peer.state.manage(AbortTask, 1 << 48, Some((tag, 1)));
     peer.sent();
     peer.say(pdu::r2t(1 << 48, tag, 5, 0, 1024, 512), &[], false);
     let sent = peer.sent();
@@ -347,14 +348,14 @@ fn r2ts_of_tasks_that_are_being_aborted_are_answered() {
 fn an_answer_before_that_of_its_abort_counts() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
-    let answer = peer.machine.manage(AbortTask, 1 << 48, Some((tag, 1)));
+    let answer = peer.state.manage(AbortTask, 1 << 48, Some((tag, 1)));
     let function = peer.sent()[1].0.itt();
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
     peer.say(pdu::task_management_response(function, 1), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(1)));
-    peer.machine.ended_by_abort([tag], "aborted");
+    peer.state.ended_by_abort([tag], "aborted");
     assert_eq!(peer.done(tag).0.transferred, 512);
-    assert!(peer.machine.connection.fault().is_none() && peer.sent().is_empty());
+    assert!(peer.state.connection.fault().is_none() && peer.sent().is_empty());
 }
 
 /// TMF-021: a TARGET COLD RESET that takes the connection with it has no answer, and commands go on after it.
@@ -362,8 +363,8 @@ fn an_answer_before_that_of_its_abort_counts() {
 fn a_cold_reset_may_stay_unanswered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
-    let answer = peer.machine.manage(TargetColdReset, 0, None);
-    peer.machine.disconnect(&Error::new(Kind::Lost, "reset"));
+    let answer = peer.state.manage(TargetColdReset, 0, None);
+    peer.state.disconnect(&Error::new(Kind::Lost, "reset"));
     assert!(matches!(answer.try_recv(), Ok(Err(e)) if e.kind == Kind::Lost));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
@@ -375,7 +376,7 @@ fn a_cold_reset_may_stay_unanswered() {
 fn response_codes_of_functions_are_told() {
     for code in [0, 1, 2, 3, 4, 5, 6, 255] {
         let mut peer = Peer::new(parameters());
-        let answer = peer.machine.manage(LunReset, 1 << 48, None);
+        let answer = peer.state.manage(LunReset, 1 << 48, None);
         let tag = peer.sent()[0].0.itt();
         peer.say(pdu::task_management_response(tag, code), &[], true);
         assert_eq!(answer.try_recv(), Ok(Ok(code)));
@@ -387,7 +388,7 @@ fn response_codes_of_functions_are_told() {
 fn a_nop_in_without_tags_is_not_answered() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::nop_in(0, NONE, NONE), &[], false);
-    assert!(peer.sent().is_empty() && peer.machine.connection.fault().is_none());
+    assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none());
 }
 
 /// NOP-007: a ping acknowledges what came.
@@ -397,7 +398,7 @@ fn a_ping_acknowledges() {
     let tag = peer.read(512);
     peer.sent();
     peer.data_in(tag, 0, &[0; 512], true, Some(0));
-    peer.machine.ping();
+    peer.state.ping();
     assert_eq!(peer.sent()[0].0.exp_stat_sn(), 8);
 }
 
@@ -406,12 +407,12 @@ fn a_ping_acknowledges() {
 fn a_dropped_connection_says_when_to_come_back() {
     for code in [2, 3] {
         let mut peer = Peer::new(parameters());
-        let wait_s = peer.machine.connection.time2wait_s();
+        let wait_s = peer.state.connection.time2wait_s();
         assert_eq!(wait_s, parameters().default_time2wait, "SES-015");
         peer.say(pdu::async_message(0, code, [1, 17, 30]), &[], true);
-        assert_eq!((peer.broken().kind, peer.machine.connection.time2wait_s()), (Kind::Lost, 17));
+        assert_eq!((peer.broken().kind, peer.state.connection.time2wait_s()), (Kind::Lost, 17));
         peer.log_in(parameters());
-        assert_eq!(peer.machine.connection.time2wait_s(), wait_s, "for that connection only");
+        assert_eq!(peer.state.connection.time2wait_s(), wait_s, "for that connection only");
     }
 }
 
@@ -423,10 +424,10 @@ fn asynchronous_messages() {
     for code in [248, 250, 255] {
         peer.say(pdu::async_message(0, code, [1, 2, 3]), &[7; 33], true);
     }
-    assert!(peer.machine.connection.fault().is_none() && !peer.machine.connection.is_logout_asked());
-    assert_eq!((peer.machine.connection.exp_stat_sn(), peer.machine.events.len()), (10, 0));
+    assert!(peer.state.connection.fault().is_none() && !peer.state.connection.is_logout_asked());
+    assert_eq!((peer.state.connection.exp_stat_sn(), peer.state.events.len()), (10, 0));
     peer.say(pdu::async_message(0, 4, [0, 0, 3]), &[], true);
-    assert!(peer.machine.connection.is_logout_asked() && peer.machine.connection.fault().is_none());
+    assert!(peer.state.connection.is_logout_asked() && peer.state.connection.fault().is_none());
 }
 
 /// REJ-015: after the Reject of a Data-Out its command waits for its own answer.
@@ -436,7 +437,7 @@ fn a_rejected_data_out_ends_nothing() {
     let tag = peer.write(1024);
     let (header, _) = peer.sent().pop().expect("a Data-Out");
     peer.say(pdu::reject(0x02), &header.0, true);
-    assert!(peer.end(tag).is_none() && peer.machine.connection.fault().is_none());
+    assert!(peer.end(tag).is_none() && peer.state.connection.fault().is_none());
     let sense = Sense { key: 0xb, asc: 0x47, ascq: 5, ..Sense::READ_ERROR };
     peer.respond(tag, 0, 2, 0, &sense.encode(false));
     assert_eq!(peer.done(tag).0.sense().map(|s| s.asc), Some(0x47));
@@ -446,11 +447,11 @@ fn a_rejected_data_out_ends_nothing() {
 #[test]
 fn parameters_are_those_of_the_session() {
     let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
-    assert!(peer.machine.connection.digests().header);
-    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    assert!(peer.state.connection.digests().header);
+    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
     peer.log_in(Parameters::default());
-    assert_eq!(*peer.machine.connection.parameters(), Parameters::default());
-    assert!(!peer.machine.connection.digests().header);
+    assert_eq!(*peer.state.connection.parameters(), Parameters::default());
+    assert!(!peer.state.connection.digests().header);
 }
 
 /// A flood of messages that carry nothing: nothing grows but what leaves.
@@ -461,18 +462,18 @@ fn floods_leave_nothing_behind() {
         peer.say(pdu::nop_in(0, NONE, NONE), &[], false);
         peer.say(pdu::nop_in(0, NONE, n), &[], false);
         peer.say(pdu::async_message(0, 255, [0; 3]), &[], true);
-        peer.machine.connection.out().take_bytes();
+        peer.state.connection.out().take_bytes();
     }
-    assert!(peer.machine.connection.fault().is_none() && peer.machine.controls.is_empty());
+    assert!(peer.state.connection.fault().is_none() && peer.state.controls.is_empty());
     // Nobody reads the answers.
     let unread = (0..200_000).position(|n| {
         peer.say(pdu::nop_in(0, NONE, n), &[7; 8], false);
-        peer.machine.connection.fault().is_some()
+        peer.state.connection.fault().is_some()
     });
     assert!(unread.is_some());
     let mut peer = Peer::new(parameters());
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(0, 0, [0; 3]), &data, true);
-    assert!(matches!(peer.machine.events[..], [Event::Attention { .. }]));
+    assert!(matches!(peer.state.events[..], [Event::Attention { .. }]));
 }

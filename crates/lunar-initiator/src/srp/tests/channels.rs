@@ -2,14 +2,14 @@
 
 use super::manage::managed;
 use super::*;
-use crate::session::carrier;
+use crate::session::transport;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::srp::task_status;
 
 /// A session, and the target's ends of its channels.
 struct Two {
-    machine: Machine,
-    mover: Rc<dyn carrier::Mover>,
+    state: SessionState,
+    mover: Rc<dyn transport::Mover>,
     targets: [Rc<dyn Endpoint>; 2],
 }
 
@@ -28,24 +28,27 @@ impl Two {
         let [mut first, second] = wires.try_into().unwrap_or_else(|_| panic!("two"));
         first.join(second);
         let login = first.login().clone();
-        let numbers =
-            Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
-        let (mover, mut machine) = (first.into_mover(), Machine::new(options.commands, Instant::now));
-        machine.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
-        machine.connect(login.parameters, numbers, login.exp_stat_sn, Out::Moved(mover.clone()));
-        machine.online = Online::Yes;
-        Two { machine, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
+        let command_window = CommandWindow {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+        };
+        let (mover, mut state) = (first.into_mover(), SessionState::new(options.commands, Instant::now));
+        state.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
+        state.connect(login.parameters, command_window, login.exp_stat_sn, Out::Moved(mover.clone()));
+        state.online = Online::Yes;
+        Two { state, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
     }
 
     fn test(&mut self) -> u32 {
         let command = Command::new(LUN, cdb::test_unit_ready(), Direction::None);
-        self.machine.submit(command, Waiter::Unknown).expect("room")
+        self.state.submit(command, Waiter::Unknown).expect("room")
     }
 
     /// What has come on each channel since.
     fn sent(&mut self) -> [Vec<Vec<u8>>; 2] {
         self.mover.flush().expect("connections");
-        self.machine.settle();
+        self.state.settle();
         self.targets.each_ref().map(|target| {
             let mut events = Events::default();
             target.poll(&mut events);
@@ -62,7 +65,7 @@ impl Two {
         Response { credits: 1, ..response }.encode(&mut unit);
         self.targets[channel].send(&unit, Payload::Empty, None);
         self.targets[channel].flush().expect("a connection");
-        assert!(matches!(self.mover.receive(&mut self.machine), Ok(Received::More)));
+        assert!(matches!(self.mover.receive(&mut self.state), Ok(Received::More)));
     }
 }
 
@@ -77,12 +80,12 @@ fn commands_are_dealt_out_and_answered_where_they_went() {
         two.answer(1, Response { tag: command(unit).tag, ..Response::default() });
     }
     assert_eq!(two.sent().each_ref().map(Vec::len), [0, 2]);
-    tags.retain(|tag| two.machine.poll(*tag, Waker::noop()).is_none());
+    tags.retain(|tag| two.state.poll(*tag, Waker::noop()).is_none());
     assert_eq!(tags.len(), 5);
     for unit in &sent[0] {
         two.answer(0, Response { tag: command(unit).tag, ..Response::default() });
     }
-    tags.retain(|tag| two.machine.poll(*tag, Waker::noop()).is_none());
+    tags.retain(|tag| two.state.poll(*tag, Waker::noop()).is_none());
     assert_eq!(tags.len(), 2);
 }
 
@@ -94,7 +97,7 @@ fn one_command_after_the_other_goes_on_the_first_channel() {
         let sent = two.sent();
         assert_eq!(sent.each_ref().map(Vec::len), [1, 0]);
         two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
-        assert!(two.machine.poll(tag, Waker::noop()).is_some());
+        assert!(two.state.poll(tag, Waker::noop()).is_some());
     }
 }
 
@@ -107,8 +110,8 @@ fn an_abort_goes_to_the_channel_of_its_command() {
     for channel in [1, 0] {
         let wanted = command(&sent[channel][0]).tag;
         let tag = *tags.iter().find(|tag| **tag == wanted as u32).expect("one of them");
-        let aborted = two.machine.abort(tag, &Error::new(crate::Kind::Aborted, "late")).expect("it is there");
-        let answer = two.machine.manage(Function::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
+        let aborted = two.state.abort(tag, &Error::new(crate::Kind::Aborted, "late")).expect("it is there");
+        let answer = two.state.manage(Function::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
         let asked = two.sent();
         assert_eq!((asked[channel].len(), asked[1 - channel].len()), (1, 0));
         let asked = managed(&asked[channel][0]);
@@ -129,13 +132,13 @@ fn what_ends_all_commands_of_a_unit_is_refused_while_several_channels_have_some(
         let tags = [two.test(), two.test()];
         let sent = two.sent();
         assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
-        let answer = two.machine.manage(function, LUN, None);
+        let answer = two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0], "{function:?}");
-        assert!(matches!(two.mover.receive(&mut two.machine), Ok(Received::More)));
+        assert!(matches!(two.mover.receive(&mut two.state), Ok(Received::More)));
         assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
-        assert!(tags.iter().all(|tag| two.machine.poll(*tag, Waker::noop()).is_none()), "they go on");
+        assert!(tags.iter().all(|tag| two.state.poll(*tag, Waker::noop()).is_none()), "they go on");
         two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
-        two.machine.manage(function, LUN, None);
+        two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
     }
 }
@@ -144,14 +147,14 @@ fn what_ends_all_commands_of_a_unit_is_refused_while_several_channels_have_some(
 fn what_ends_all_commands_of_a_unit_goes_where_they_are() {
     for function in OF_A_UNIT {
         let mut two = Two::new(4);
-        two.machine.manage(function, LUN, None);
+        two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0], "there are none");
         let mut two = Two::new(4);
         two.test();
         two.test();
         let sent = two.sent();
         two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
-        two.machine.manage(function, LUN, None);
+        two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
     }
 }
@@ -161,7 +164,7 @@ fn the_end_of_any_channel_is_that_of_the_session() {
     for channel in [0, 1] {
         let mut two = Two::new(4);
         two.targets[channel].close();
-        assert!(!matches!(two.mover.receive(&mut two.machine), Ok(Received::More)), "{channel}");
+        assert!(!matches!(two.mover.receive(&mut two.state), Ok(Received::More)), "{channel}");
     }
 }
 

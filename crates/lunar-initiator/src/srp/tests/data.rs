@@ -111,16 +111,16 @@ fn attributes_and_long_cdbs_are_as_srp_has_them() {
     for (ours, code) in [(Attribute::Simple, 0), (Attribute::HeadOfQueue, 1), (Attribute::Ordered, 2)] {
         let command =
             Command { attribute: ours, ..Command::new(LUN, cdb::test_unit_ready(), Direction::None) };
-        peer.machine.submit(command, Waiter::Unknown).expect("room");
+        peer.state.submit(command, Waiter::Unknown).expect("room");
         assert_eq!(peer.one()[29], code);
     }
     let long = |len: usize, data| Command::long(LUN, &vec![0x7f; len], data).expect("a CDB");
-    peer.machine.submit(long(18, Direction::None), Waiter::Unknown).expect("room");
+    peer.state.submit(long(18, Direction::None), Waiter::Unknown).expect("room");
     let unit = peer.one();
     assert_eq!((unit[31], command(&unit).additional_cdb), (4, &[0x7f, 0x7f, 0, 0][..]));
-    peer.machine.submit(long(32, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
+    peer.state.submit(long(32, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
     assert!(matches!(command(&peer.one()).data_out, Data::Immediate(_)), "it ends where the data begin");
-    peer.machine.submit(long(260, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
+    peer.state.submit(long(260, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
     let unit = peer.one();
     assert_eq!((command(&unit).additional_cdb.len(), direct(command(&unit).data_out).len), (244, 8));
 }
@@ -130,9 +130,9 @@ fn attributes_and_long_cdbs_are_as_srp_has_them() {
 fn a_command_longer_than_the_target_takes_fails_here() {
     let mut peer = Peer::of(&options(), &LoginResponse { it_iu_len: 64, ..granted(8, true) });
     let command = Command::long(LUN, &[0x7f; 32], Direction::In(Buf::zeroed(8))).expect("a CDB");
-    let tag = peer.machine.submit(command, Waiter::Unknown).expect("room");
+    let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
     assert!(peer.sent().is_empty());
-    assert!(matches!(peer.mover.receive(&mut peer.machine), Ok(Received::More)));
+    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(Received::More)));
     assert_eq!(peer.failed(tag).kind, Kind::Scsi);
     peer.read(8);
     assert_eq!(peer.one().len(), 64, "others go on");
@@ -179,7 +179,7 @@ fn a_residual_that_cannot_be_ends_the_session() {
     let mut answer = Vec::new();
     Response { tag: command(&unit).tag, residual_in, ..Response::default() }.encode(&mut answer);
     assert!(matches!(peer.say(&answer), Ok(Received::End)));
-    assert_eq!(peer.machine.connection.fault().map(|e| e.kind), Some(Kind::Protocol));
+    assert_eq!(peer.state.connection.fault().map(|e| e.kind), Some(Kind::Protocol));
 }
 
 #[test]

@@ -54,13 +54,13 @@ fn an_event_is_answered_and_told() {
     Aer { solicited: false, credits: 0, tag: 5, lun: LUN, sense: &sense }.encode(&mut unit);
     assert!(matches!(peer.say(&unit), Ok(Received::More)));
     assert_eq!(peer.one(), [0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
-    let events = std::mem::take(&mut peer.machine.events);
+    let events = std::mem::take(&mut peer.state.events);
     let [Told::Attention { lun: LUN, sense }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x2a, 9), "the capacity has changed");
     unit.clear();
     Aer { solicited: false, credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);
     assert!(matches!(peer.say(&unit), Ok(Received::More)));
-    assert!(peer.one()[15] == 6 && peer.machine.events.is_empty(), "answered, and nothing to tell");
+    assert!(peer.one()[15] == 6 && peer.state.events.is_empty(), "answered, and nothing to tell");
 }
 
 #[test]
@@ -91,8 +91,7 @@ fn there_is_a_receive_for_each_answer() {
     let mut options = options();
     options.commands = 4;
     let mut peer = Peer::of(&options, &granted(4096, true));
-    (0..20)
-        .for_each(|_| drop(peer.machine.manage(lunar_wire::iscsi::request::Function::LunReset, LUN, None)));
+    (0..20).for_each(|_| drop(peer.state.manage(lunar_wire::iscsi::request::Function::LunReset, LUN, None)));
     let sent = peer.sent();
     assert_eq!(sent.len(), 4 + 8);
     peer.good(super::manage::managed(&sent[0]).tag);
@@ -117,9 +116,7 @@ fn a_command_whose_memory_cannot_be_lent_ends_and_takes_no_credit() {
         let tag = if reads { peer.read(4096) } else { peer.write(&pattern(4096)) };
         let error = peer.failed(tag);
         assert!(error.what.contains("no room for memory"), "{error}");
-        assert!(
-            peer.sent().is_empty() && peer.machine.connection.fault().is_none() && peer.machine.is_idle()
-        );
+        assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none() && peer.state.is_idle());
         let next = peer.test();
         let unit = peer.one();
         peer.good(command(&unit).tag);

@@ -30,18 +30,18 @@ proptest! {
         let tags = [peer.read(512), peer.write(&pattern(9000)), peer.test(), peer.write(&[1; 64])];
         for unit in units {
             drop(peer.sent());
-            if peer.say(&unit).is_err() || peer.machine.connection.fault().is_some() {
+            if peer.say(&unit).is_err() || peer.state.connection.fault().is_some() {
                 break;
             }
-            peer.machine.ping();
+            peer.state.ping();
         }
-        let Peer { mut machine, mover, target, .. } = peer;
+        let Peer { mut state, mover, target, .. } = peer;
         drop((mover, target));
-        machine.late_writes = crate::LateWrites::Risk;
-        machine.disconnect(&Error::new(crate::Kind::Lost, "cut"));
-        machine.fail_queued(&Error::new(crate::Kind::Lost, "over"), |_| true);
+        state.late_writes = crate::LateWrites::Risk;
+        state.disconnect(&Error::new(crate::Kind::Lost, "cut"));
+        state.fail_queued(&Error::new(crate::Kind::Lost, "over"), |_| true);
         for (tag, len) in tags.into_iter().zip([512, 9000, 0, 64]) {
-            let (result, buf) = machine.poll(tag, Waker::noop()).expect("it has ended");
+            let (result, buf) = state.poll(tag, Waker::noop()).expect("it has ended");
             prop_assert_eq!(buf.map_or(0, |buf| buf.len()), len);
             prop_assert!(result.is_err() || result.is_ok_and(|done| done.transferred <= len));
         }

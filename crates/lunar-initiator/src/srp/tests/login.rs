@@ -37,12 +37,12 @@ fn without_immediate_data_units_are_short() {
 #[test]
 fn the_window_after_a_login_is_its_credits_but_one() {
     for (credits, window) in [(0, 0), (1, 1), (2, 1), (64, 63)] {
-        assert_eq!(Peer::new(credits, true).machine.numbers.window(), window, "{credits}");
+        assert_eq!(Peer::new(credits, true).state.command_window.window(), window, "{credits}");
     }
     let peer = Peer::new(8, true);
-    assert!(peer.machine.connection.parameters().immediate_data);
-    assert_eq!(peer.machine.connection.parameters().first_burst_length, 8192);
-    assert!(!Peer::new(8, false).machine.connection.parameters().immediate_data);
+    assert!(peer.state.connection.parameters().immediate_data);
+    assert_eq!(peer.state.connection.parameters().first_burst_length, 8192);
+    assert!(!Peer::new(8, false).state.connection.parameters().immediate_data);
 }
 
 /// Over InfiniBand private data come with zeros behind them.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Kind;
-use crate::session::control::Answer;
+use crate::session::control_request::ControlAnswer;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::srp::{TaskManagement, task_status};
 
@@ -15,14 +15,14 @@ pub fn managed(unit: &[u8]) -> TaskManagement {
 }
 
 impl Peer {
-    fn told(&mut self, answer: &Answer) -> Option<Result<u8, Error>> {
-        assert!(matches!(self.mover.receive(&mut self.machine), Ok(Received::More)));
+    fn told(&mut self, answer: &ControlAnswer) -> Option<Result<u8, Error>> {
+        assert!(matches!(self.mover.receive(&mut self.state), Ok(Received::More)));
         answer.try_recv().ok()
     }
 
-    fn abort(&mut self, tag: u32) -> Answer {
-        let sent = self.machine.abort(tag, &Error::new(Kind::Aborted, "on demand")).expect("it is there");
-        self.machine.manage(Function::AbortTask, LUN, Some((tag, sent.cmd_sn)))
+    fn abort(&mut self, tag: u32) -> ControlAnswer {
+        let sent = self.state.abort(tag, &Error::new(Kind::Aborted, "on demand")).expect("it is there");
+        self.state.manage(Function::AbortTask, LUN, Some((tag, sent.cmd_sn)))
     }
 
     fn answer_managed(&mut self, tag: u64, status: u8) {
@@ -43,11 +43,11 @@ fn an_abort_names_the_command_and_takes_its_memory_back() {
     assert_eq!((unit.len(), asked.tag >> 31), (48, 1), "the last credit, under a tag of its own kind");
     peer.answer_managed(asked.tag, task_status::COMPLETE);
     assert_eq!(peer.told(&answer), Some(Ok(0)));
-    peer.machine.ended_by_abort([tag], "aborted");
+    peer.state.ended_by_abort([tag], "aborted");
     assert_eq!(peer.failed(tag).kind, Kind::Aborted);
     peer.target.write(remote(at), Payload::Bytes(vec![1]));
     let flushed = peer.target.flush();
-    assert!(flushed.is_err() || peer.mover.receive(&mut peer.machine).is_err(), "its memory is ours");
+    assert!(flushed.is_err() || peer.mover.receive(&mut peer.state).is_err(), "its memory is ours");
 }
 
 /// The tag of a command that is sent again is another one: the first may still be answered.
@@ -56,7 +56,7 @@ fn a_command_that_is_sent_again_has_another_tag() {
     let mut peer = Peer::new(8, true);
     let tag = peer.read(512);
     let first = command(&peer.one()).tag;
-    peer.machine.ended_by_abort([tag], "late");
+    peer.state.ended_by_abort([tag], "late");
     let unit = peer.one();
     let second = command(&unit).tag;
     assert!(first != second && first as u32 == second as u32);
@@ -74,7 +74,7 @@ fn functions_and_their_answers_are_translated() {
     {
         for (status, response) in [(0, 0), (2, 255), (4, 5), (5, 255)] {
             let mut peer = Peer::new(8, true);
-            let answer = peer.machine.manage(function, LUN, None);
+            let answer = peer.state.manage(function, LUN, None);
             let asked = managed(&peer.one());
             assert_eq!((asked.function, asked.task_tag), (code, 0));
             peer.answer_managed(asked.tag, status);
@@ -82,7 +82,7 @@ fn functions_and_their_answers_are_translated() {
         }
     }
     let mut peer = Peer::new(8, true);
-    let answer = peer.machine.manage(Function::LunReset, LUN, None);
+    let answer = peer.state.manage(Function::LunReset, LUN, None);
     let tag = managed(&peer.one()).tag;
     peer.good(tag);
     assert_eq!(peer.told(&answer), Some(Ok(255)), "an answer that does not say is none");
@@ -92,7 +92,7 @@ fn functions_and_their_answers_are_translated() {
 fn resets_of_a_target_are_not_there() {
     for function in [Function::TargetWarmReset, Function::TargetColdReset] {
         let mut peer = Peer::new(8, true);
-        let answer = peer.machine.manage(function, LUN, None);
+        let answer = peer.state.manage(function, LUN, None);
         assert!(peer.sent().is_empty());
         now(peer.mover.readable()).expect("there is an answer");
         assert_eq!(peer.told(&answer), Some(Ok(5)));
@@ -104,7 +104,7 @@ fn resets_of_a_target_are_not_there() {
 fn task_management_that_waits_for_a_credit_keeps_its_place() {
     let mut peer = Peer::new(2, true);
     let tag = peer.test();
-    let answers = [(); 2].map(|()| peer.machine.manage(Function::LunReset, LUN, None));
+    let answers = [(); 2].map(|()| peer.state.manage(Function::LunReset, LUN, None));
     let units = peer.sent();
     assert_eq!(units.len(), 2, "a command, and a function with the credit that is kept");
     peer.answer_managed(managed(&units[1]).tag, 0);
@@ -120,10 +120,10 @@ fn task_management_that_waits_for_a_credit_keeps_its_place() {
 #[test]
 fn what_waits_and_is_given_up_is_not_sent() {
     let mut peer = Peer::new(3, true);
-    let functions = [(); 3].map(|()| peer.machine.manage(Function::LunReset, LUN, None));
+    let functions = [(); 3].map(|()| peer.state.manage(Function::LunReset, LUN, None));
     let tag = peer.read(512);
     assert_eq!(peer.sent().len(), 3, "three functions; the command waits");
-    peer.machine.finish(tag, Err(Error::new(Kind::Aborted, "on demand")));
+    peer.state.finish(tag, Err(Error::new(Kind::Aborted, "on demand")));
     assert!(peer.say(&srp::CreditRequest { solicited: false, credits: 5, tag: 1 }.encode()).is_ok());
     assert_eq!(peer.sent().len(), 1, "the answer, and no command");
     drop(functions);
@@ -132,30 +132,30 @@ fn what_waits_and_is_given_up_is_not_sent() {
 #[test]
 fn a_ping_is_an_inquiry_for_nothing() {
     let mut peer = Peer::new(2, true);
-    peer.machine.ping();
+    peer.state.ping();
     let unit = peer.one();
     let asked = command(&unit);
     assert_eq!((unit.len(), asked.lun, asked.cdb[0], asked.cdb[1..] == [0; 15]), (48, 0, 0x12, true));
-    assert!(peer.machine.oldest_ping().is_some());
+    assert!(peer.state.oldest_ping().is_some());
     // Whatever the logical unit says: it lives.
     peer.answer(Response { tag: asked.tag, credits: 1, status: 8, ..Response::default() });
-    assert!(peer.machine.oldest_ping().is_none());
+    assert!(peer.state.oldest_ping().is_none());
     // The credit that is kept is not for pings.
     peer.test();
-    peer.machine.ping();
+    peer.state.ping();
     assert_eq!(peer.sent().len(), 1);
-    assert!(peer.mover.receive(&mut peer.machine).is_ok() && peer.machine.oldest_ping().is_none());
+    assert!(peer.mover.receive(&mut peer.state).is_ok() && peer.state.oldest_ping().is_none());
 }
 
 #[test]
 fn text_is_refused_and_a_logout_granted_here() {
     let mut peer = Peer::new(8, true);
-    let told = [(); 2].map(|()| peer.machine.talk(b"SendTargets=\0".to_vec()));
-    assert!(peer.mover.receive(&mut peer.machine).is_ok());
+    let told = [(); 2].map(|()| peer.state.start_text(b"SendTargets=\0".to_vec()));
+    assert!(peer.mover.receive(&mut peer.state).is_ok());
     for told in told {
         assert_eq!(told.try_recv().expect("an answer").expect_err("no text").kind, Kind::Refused);
     }
-    let answer = peer.machine.log_out();
+    let answer = peer.state.log_out();
     assert_eq!(peer.told(&answer), Some(Ok(0)));
-    assert!(peer.sent().is_empty() && peer.machine.connection.fault().is_none());
+    assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none());
 }

@@ -13,10 +13,10 @@ use super::mover::Mover;
 use crate::nexus::{Goal, TargetPort};
 use crate::options::{Options, Transport};
 use crate::portal::Portal;
-use crate::session::carrier::{Mover as _, Out};
-use crate::session::machine::{Machine, Online};
-use crate::session::numbers::Numbers;
+use crate::session::command_window::CommandWindow;
+use crate::session::session_state::{Online, SessionState};
 use crate::session::task::Waiter;
+use crate::session::transport::{Mover as _, Out};
 use crate::{Command, Completion, Direction, Error, Finished};
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Remote, Request, Terms};
@@ -82,7 +82,7 @@ fn ask(
 
 /// A session that is logged in, and a target that is us.
 struct Peer {
-    machine: Machine,
+    state: SessionState,
     mover: Rc<Mover>,
     target: Rc<dyn Endpoint>,
     /// What is to go wrong at our end.
@@ -106,18 +106,21 @@ impl Peer {
         let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("a login: {e}"));
         let login = wire.login().clone();
         let mover = wire.first();
-        let numbers =
-            Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
-        let mut machine = Machine::new(options.commands, Instant::now);
-        machine.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
-        machine.connect(login.parameters, numbers, login.exp_stat_sn, Out::Moved(mover.clone()));
-        machine.online = Online::Yes;
+        let command_window = CommandWindow {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+        };
+        let mut state = SessionState::new(options.commands, Instant::now);
+        state.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
+        state.connect(login.parameters, command_window, login.exp_stat_sn, Out::Moved(mover.clone()));
+        state.online = Online::Yes;
         let [faults, _] = faults;
-        Peer { machine, mover, target: target.expect("accepted"), faults, read: Vec::new() }
+        Peer { state, mover, target: target.expect("accepted"), faults, read: Vec::new() }
     }
 
     fn submit(&mut self, cdb: Cdb, data: Direction) -> u32 {
-        self.machine.submit(Command::new(LUN, cdb, data), Waiter::Unknown).expect("room")
+        self.state.submit(Command::new(LUN, cdb, data), Waiter::Unknown).expect("room")
     }
 
     fn read(&mut self, len: usize) -> u32 {
@@ -149,7 +152,7 @@ impl Peer {
                 Event::End(why) => panic!("the connection has ended: {why:?}"),
             }
         }
-        self.machine.settle();
+        self.state.settle();
         units
     }
 
@@ -164,13 +167,13 @@ impl Peer {
     fn say(&mut self, unit: &[u8]) -> Result<Received, Broken> {
         self.target.send(unit, Payload::Empty, None);
         self.target.flush().expect("a connection");
-        self.mover.receive(&mut self.machine)
+        self.mover.receive(&mut self.state)
     }
 
     fn answer(&mut self, response: Response<'_>) {
         let mut unit = Vec::new();
         response.encode(&mut unit);
-        assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.machine.connection.fault());
+        assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.state.connection.fault());
     }
 
     /// The good end of a request, and its credit.
@@ -179,7 +182,7 @@ impl Peer {
     }
 
     fn end(&mut self, tag: u32) -> Option<Finished> {
-        self.machine.poll(tag, Waker::noop())
+        self.state.poll(tag, Waker::noop())
     }
 
     fn done(&mut self, tag: u32) -> (Completion, Option<Buf>) {

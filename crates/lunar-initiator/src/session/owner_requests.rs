@@ -1,62 +1,63 @@
 //! What owners ask for beside the course of commands: the end of one of them, and questions in key text.
 
+use super::error_handler::{COMPLETE, NO_SUCH_TASK};
 use super::errors::closed;
-use super::escalate::{COMPLETE, NO_SUCH_TASK};
-use super::home::Home;
-use super::machine::Machine;
+use super::local_session::LocalSession;
 use super::proof::Proof;
-use super::request::{CommandId, Name};
-use super::task::{State, Task, Waiter};
+use super::request::{CommandId, CommandKey};
+use super::session_state::SessionState;
+use super::task::{Task, TaskState, Waiter};
 use crate::{Error, Kind};
 use lunar_wire::iscsi::request::Function;
 use std::rc::Rc;
 
 /// A question in key text.
-pub async fn text(home: Rc<Home>, question: Vec<u8>, reply: flume::Sender<Result<Vec<u8>, Error>>) {
-    let limit = home.options.timeouts.login;
-    let told = match home.closing.get() {
+pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Sender<Result<Vec<u8>, Error>>) {
+    let limit = local.options.timeouts.login;
+    let told = match local.closing.get() {
         true => Err(closed()),
-        false => home.ask(limit, |m| m.talk(question)).await,
+        false => local.ask(limit, |m| m.start_text(question)).await,
     };
     // Who has stopped to wait does not want it.
     let _ = reply.send(told);
 }
 
 /// The end of one command that its owner asks for.
-pub async fn abort(home: Rc<Home>, command: CommandId, reply: flume::Sender<Result<(), Error>>) {
-    let ended = match home.find(command) {
-        Some(tag) => home.abort(tag).await,
+pub async fn abort(local: Rc<LocalSession>, command: CommandId, reply: flume::Sender<Result<(), Error>>) {
+    let ended = match local.find(command) {
+        Some(tag) => local.abort(tag).await,
         None => Ok(()),
     };
-    home.flush_soon();
+    local.flush_soon();
     // Who has stopped to wait does not want it.
     let _ = reply.send(ended);
 }
 
-impl Home {
+impl LocalSession {
     /// The tag of a command that is not over.
     fn find(&self, command: CommandId) -> Option<u32> {
-        let mut machine = self.machine.borrow_mut();
-        let is_it = |t: &&mut Task| matches!(t.waiter, Waiter::There(_, n) if Name::Number(n) == command.0);
+        let mut state = self.state.borrow_mut();
+        let is_it =
+            |t: &&mut Task| matches!(t.waiter, Waiter::There(_, n) if CommandKey::Number(n) == command.0);
         match command.0 {
-            Name::Tag(tag) => Some(tag),
-            Name::Number(_) => machine.tasks.iter().find(is_it).map(|t| t.tag),
-            Name::Over => None,
+            CommandKey::Tag(tag) => Some(tag),
+            CommandKey::Number(_) => state.tasks.iter().find(is_it).map(|t| t.tag),
+            CommandKey::Over => None,
         }
     }
 
     async fn abort(self: &Rc<Self>, tag: u32) -> Result<(), Error> {
         let aborted = || Error::new(Kind::Aborted, "the command was aborted on demand");
-        let Some(task) = self.machine.borrow_mut().abort(tag, &aborted()) else {
+        let Some(task) = self.state.borrow_mut().abort(tag, &aborted()) else {
             return self.no_orphan(tag).await;
         };
         let limit = self.options.timeouts.abort;
         let answer =
             self.ask(limit, |m| m.manage(Function::AbortTask, task.lun, Some((tag, task.cmd_sn)))).await;
-        let state = self.machine.borrow_mut().tasks.get(tag).map(|t| t.state);
+        let state = self.state.borrow_mut().tasks.get(tag).map(|t| t.state);
         let refused = match answer {
             // Its own answer may have come first: it is over.
-            _ if !matches!(state, Some(State::Sent | State::Orphaned)) => return Ok(()),
+            _ if !matches!(state, Some(TaskState::Sent | TaskState::Orphaned)) => return Ok(()),
             Ok(COMPLETE | NO_SUCH_TASK) => {
                 self.was_aborted(tag, aborted());
                 return Ok(());
@@ -68,17 +69,17 @@ impl Home {
             self.give_up_connection(Error::new(Kind::Lost, "a command could not be aborted"));
             return self.no_orphan(tag).await;
         }
-        self.machine.borrow_mut().tasks.expire(tag, aborted());
+        self.state.borrow_mut().tasks.expire(tag, aborted());
         Err(refused.during("ABORT TASK"))
     }
 
     /// The target has ended it.
     fn was_aborted(self: &Rc<Self>, tag: u32, error: Error) {
-        let mut machine = self.machine.borrow_mut();
-        if machine.tasks.sent(tag).is_some() {
-            machine.finish(tag, Err(error));
+        let mut state = self.state.borrow_mut();
+        if state.tasks.sent(tag).is_some() {
+            state.finish(tag, Err(error));
         }
-        drop(machine);
+        drop(state);
         self.prove(Proof::Aborted(tag));
     }
 }
@@ -92,25 +93,25 @@ pub struct Sent {
     pub cmd_sn: u32,
 }
 
-impl Machine {
+impl SessionState {
     /// The owner of a command wants its end: one that has not been sent ends, one that the target has is not sent
     /// again. LUN and CmdSN of what is to be aborted there.
     pub fn abort(&mut self, tag: u32, error: &Error) -> Option<Sent> {
         let task = self.tasks.get(tag)?;
         match task.state {
-            State::Queued => {
+            TaskState::Queued => {
                 self.tasks.finish(tag, Err(error.clone()));
                 None
             }
-            State::Sent => {
+            TaskState::Sent => {
                 task.aborting = true;
                 Some(Sent { lun: task.lun, cmd_sn: task.cmd_sn })
             }
-            State::Orphaned => {
+            TaskState::Orphaned => {
                 task.aborting = true;
                 None
             }
-            State::Answered => None,
+            TaskState::Answered => None,
         }
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Mutex;
 /// The last deferred error of each LUN, until somebody asks for what is stable. It comes with any command; its
 /// owner hears of it by the next flush, as of a file by fsync.
 #[derive(Default)]
-pub struct Losses(Mutex<HashMap<u64, Sense>>);
+pub struct DeferredErrors(Mutex<HashMap<u64, Sense>>);
 
-impl Losses {
+impl DeferredErrors {
     pub fn note(&self, lun: u64, sense: Sense) {
         lock(&self.0).insert(lun, sense);
     }

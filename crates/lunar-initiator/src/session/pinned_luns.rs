@@ -15,9 +15,9 @@ struct Pinned {
 
 /// All of a session, each once.
 #[derive(Debug, Default)]
-pub struct PinnedUnits(Vec<Pinned>);
+pub struct PinnedLuns(Vec<Pinned>);
 
-/// What came of [`PinnedUnits::hold`].
+/// What came of [`PinnedLuns::hold`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Hold {
     /// It was not pinned before.
@@ -28,7 +28,7 @@ pub enum Hold {
     Mismatch(Vec<u8>),
 }
 
-impl PinnedUnits {
+impl PinnedLuns {
     fn get(&mut self, lun: u64) -> Option<&mut Pinned> {
         self.0.iter_mut().find(|pinned| pinned.lun == lun)
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn pinned_unit_stays_until_its_last_user_has_gone() {
-        let mut units = PinnedUnits::default();
+        let mut units = PinnedLuns::default();
         assert_eq!((units.hold(1, vec![7]), units.hold(1, vec![7])), (Hold::First, Hold::Again));
         assert_eq!(units.hold(1, vec![8]), Hold::Mismatch(vec![8]));
         assert!(!units.release(1) && units.release(1) && units.luns().is_empty());
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn unit_pinned_for_the_session_stays_without_users() {
-        let mut units = PinnedUnits::default();
+        let mut units = PinnedLuns::default();
         assert!(units.pin(1, vec![7]) && !units.pin(1, vec![7]) && units.pin(1, vec![9]));
         assert_eq!(units.hold(1, vec![9]), Hold::Again);
         assert!(!units.release(1));

@@ -5,7 +5,7 @@ use lunar_wire::iscsi::Bhs;
 
 /// The numbers of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
+pub struct CommandWindow {
     /// CmdSN of the next command.
     pub cmd_sn: u32,
     /// ExpCmdSN, as the target told it last.
@@ -14,7 +14,7 @@ pub struct Numbers {
     pub max_cmd_sn: u32,
 }
 
-impl Numbers {
+impl CommandWindow {
     /// The target takes one more command.
     #[inline]
     pub fn window_is_open(&self) -> bool {
@@ -66,7 +66,7 @@ mod tests {
     /// CMD-010: what is older, or cannot be, changes nothing.
     #[test]
     fn the_window_opens_and_never_closes_backwards() {
-        let mut n = Numbers { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4 };
+        let mut n = CommandWindow { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4 };
         assert!(!n.window_is_open());
         assert_eq!(n.window(), 0);
         n.update_window(&told(0, 5, 6));
@@ -82,7 +82,7 @@ mod tests {
     /// CMD-003: in serial number arithmetic.
     #[test]
     fn numbers_run_on_through_the_wrap() {
-        let mut n = Numbers { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX };
+        let mut n = CommandWindow { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX };
         assert_eq!(n.next_cmd_sn(), u32::MAX);
         assert!(!n.window_is_open());
         n.update_window(&told(0, 0, 3));

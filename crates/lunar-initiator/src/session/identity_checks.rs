@@ -2,11 +2,11 @@
 
 use super::errors::changed;
 use super::event::Event;
-use super::home::Home;
-use super::machine::Online;
+use super::local_session::LocalSession;
 use super::pending::Pending;
-use super::pins::Hold;
+use super::pinned_luns::Hold;
 use super::request::Held;
+use super::session_state::Online;
 use super::task::Waiter;
 use crate::designators;
 use crate::{Command, Direction, Error, Finished, Kind};
@@ -16,36 +16,36 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// A logical unit that was not seen is looked at again after this.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const VERIFY_PAUSE: Duration = Duration::from_millis(500);
 /// Bytes of VPD page 83h that are read.
 pub const IDENTITY_LEN: u16 = 1024;
 
 /// Lets commands through: those of a logical unit that has to stay what it is once it is seen to be that, all others now.
-pub fn admit(home: &Rc<Home>) {
-    let luns = home.pinned.borrow().luns();
-    luns.into_iter().for_each(|lun| home.hold_back(lun));
-    let mut machine = home.machine.borrow_mut();
-    machine.online = Online::Yes;
-    machine.pump();
-    drop(machine);
-    home.flush_soon();
+pub fn admit(local: &Rc<LocalSession>) {
+    let luns = local.pinned.borrow().luns();
+    luns.into_iter().for_each(|lun| local.verify_first(lun));
+    let mut state = local.state.borrow_mut();
+    state.online = Online::Yes;
+    state.pump();
+    drop(state);
+    local.flush_soon();
 }
 
 /// What a logical unit is, seen anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum IdentityCheck {
     /// What it was.
     Unchanged,
     /// Another one, of this identity.
     Changed(Vec<u8>),
 }
 
-impl Home {
+impl LocalSession {
     /// From now on it has to be this one, in place of what it had to be before.
     pub fn pin(self: &Rc<Self>, lun: u64, identity: Vec<u8>) {
         let is_new = self.pinned.borrow_mut().pin(lun, identity);
         if is_new {
-            self.look_with_others(lun);
+            self.verify_with_others(lun);
         }
     }
 
@@ -58,9 +58,9 @@ impl Home {
         let holds = self.pinned.borrow_mut().hold(lun, identity);
         match holds {
             Hold::Again => {}
-            Hold::First => self.look_with_others(lun),
+            Hold::First => self.verify_with_others(lun),
             Hold::Mismatch(identity) => {
-                self.mark(lun, Seen::Changed(identity));
+                self.mark(lun, IdentityCheck::Changed(identity));
                 return Err(changed());
             }
         }
@@ -68,12 +68,12 @@ impl Home {
     }
 
     /// While others are looked at, what is new may have been seen on the connection before.
-    fn look_with_others(self: &Rc<Self>, lun: u64) {
-        let machine = self.machine.borrow();
-        let are_looked_at = machine.online == Online::Yes && !machine.unseen.is_empty();
-        drop(machine);
+    fn verify_with_others(self: &Rc<Self>, lun: u64) {
+        let state = self.state.borrow();
+        let are_looked_at = state.online == Online::Yes && !state.unverified.is_empty();
+        drop(state);
         if are_looked_at {
-            self.hold_back(lun);
+            self.verify_first(lun);
         }
     }
 
@@ -83,40 +83,40 @@ impl Home {
     }
 
     /// One less does. What nobody uses may become another one.
-    pub fn let_go(self: &Rc<Self>, lun: u64) {
+    pub fn release_hold(self: &Rc<Self>, lun: u64) {
         let is_free = self.pinned.borrow_mut().release(lun);
         if is_free {
             self.changed.borrow_mut().retain(|changed| *changed != lun);
-            self.machine.borrow_mut().release(lun);
+            self.state.borrow_mut().release(lun);
             self.flush_soon();
         }
     }
 
     /// Keeps what was seen of a logical unit: what is another one takes no commands until it is seen to be back.
-    pub fn mark(&self, lun: u64, seen: Seen) {
+    pub fn mark(&self, lun: u64, seen: IdentityCheck) {
         let was = self.changed.borrow().contains(&lun);
         match seen {
-            Seen::Changed(identity) => {
+            IdentityCheck::Changed(identity) => {
                 if !was {
                     tracing::error!(lun, "{}", changed());
                     self.changed.borrow_mut().push(lun);
                     self.listeners.notify(&Event::Changed { lun, identity });
                 }
-                self.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
+                self.state.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
             }
-            Seen::Unchanged if was => {
+            IdentityCheck::Unchanged if was => {
                 tracing::info!(lun, "the logical unit is again the one that it was");
                 self.changed.borrow_mut().retain(|l| *l != lun);
             }
-            Seen::Unchanged => {}
+            IdentityCheck::Unchanged => {}
         }
     }
 
     /// Sends a logical unit nothing until it was looked at.
-    pub(super) fn hold_back(self: &Rc<Self>, lun: u64) {
-        let look = self.machine.borrow_mut().unseen.add(lun, Instant::now());
+    pub(super) fn verify_first(self: &Rc<Self>, lun: u64) {
+        let look = self.state.borrow_mut().unverified.add(lun, Instant::now());
         if let Some(look) = look {
-            lunar_runtime::spawn(look_at(self.clone(), lun, look));
+            lunar_runtime::spawn(verify(self.clone(), lun, look));
         }
     }
 
@@ -124,41 +124,45 @@ impl Home {
     fn inquire(self: &Rc<Self>, lun: u64, page: Option<u8>) -> Result<Pending, Error> {
         let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
-        let tag = self.machine.borrow_mut().submit_urgently(command, Waiter::Unknown);
+        let tag = self.state.borrow_mut().submit_urgently(command, Waiter::Unknown);
         let tag = tag.map_err(|_| Error::new(Kind::Invalid, "too many commands"))?;
         self.flush_soon();
         Ok(self.pending(tag))
     }
 
     /// What a logical unit is; None of one that is not there (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2) or does not tell.
-    async fn see(self: &Rc<Self>, lun: u64, identity: &[u8]) -> Result<Option<Seen>, Error> {
+    async fn read_identity(
+        self: &Rc<Self>,
+        lun: u64,
+        identity: &[u8],
+    ) -> Result<Option<IdentityCheck>, Error> {
         let (standard, page) = (self.inquire(lun, None)?, self.inquire(lun, Some(0x83))?);
         let (standard, page) = (data_of(standard.await)?, data_of(page.await)?);
         let is_there = standard.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0));
         let compare = |page: Vec<u8>| match designators::identity(&page) {
-            now if now == identity => Seen::Unchanged,
-            now => Seen::Changed(now),
+            now if now == identity => IdentityCheck::Unchanged,
+            now => IdentityCheck::Changed(now),
         };
         Ok(page.filter(|_| is_there).map(compare))
     }
 
     /// A look at a logical unit that is still wanted. True: it was seen.
-    async fn saw(self: &Rc<Self>, lun: u64, look: u32) -> bool {
+    async fn verify_once(self: &Rc<Self>, lun: u64, look: u32) -> bool {
         let Some(identity) = self.identity(lun) else { return true };
-        let doubts = self.machine.borrow().doubts;
-        let seen = self.see(lun, &identity).await;
-        if !self.machine.borrow().unseen.wants(lun, look) {
+        let doubts = self.state.borrow().doubts;
+        let seen = self.read_identity(lun, &identity).await;
+        if !self.state.borrow().unverified.wants(lun, look) {
             return true;
         }
         self.is_back();
         // A unit attention that came meanwhile may tell of a change after the answer.
-        if self.machine.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
+        if self.state.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
             return false;
         }
         let found = match seen {
             Ok(Some(seen)) => {
                 self.mark(lun, seen);
-                if self.machine.borrow_mut().release(lun) {
+                if self.state.borrow_mut().release(lun) {
                     self.listeners.notify(&Event::Seen { lun });
                 }
                 self.flush_soon();
@@ -167,8 +171,8 @@ impl Home {
             Ok(None) => "it is not there".into(),
             Err(e) => e.to_string(),
         };
-        let is_over = self.machine.borrow_mut().unseen.missed(lun, found);
-        let pause = if is_over { LOOK_AGAIN.max(self.options.timeouts.pause) } else { LOOK_AGAIN };
+        let is_over = self.state.borrow_mut().unverified.missed(lun, found);
+        let pause = if is_over { VERIFY_PAUSE.max(self.options.timeouts.pause) } else { VERIFY_PAUSE };
         compio::time::sleep(pause).await;
         false
     }
@@ -182,24 +186,24 @@ fn data_of((result, buf): Finished) -> Result<Option<Vec<u8>>, Error> {
 
 /// Looks at a logical unit until it is seen, on this connection: a target that starts may add it later. Its own commands
 /// wait meanwhile, and no others.
-async fn look_at(home: Rc<Home>, lun: u64, look: u32) {
-    while home.machine.borrow().unseen.wants(lun, look) && !home.saw(lun, look).await {}
+async fn verify(local: Rc<LocalSession>, lun: u64, look: u32) {
+    while local.state.borrow().unverified.wants(lun, look) && !local.verify_once(lun, look).await {}
 }
 
 /// Looks once more at a logical unit that was another one. One that is not there is not back.
-pub async fn look_again(home: Rc<Home>, lun: u64, reply: flume::Sender<()>) {
-    let is_seen = |home: &Home| {
-        let machine = home.machine.borrow();
-        machine.online == Online::Yes && !machine.unseen.has(lun)
+pub async fn verify_again(local: Rc<LocalSession>, lun: u64, reply: flume::Sender<()>) {
+    let is_seen = |local: &LocalSession| {
+        let state = local.state.borrow();
+        state.online == Online::Yes && !state.unverified.has(lun)
     };
-    if let Some(identity) = home.identity(lun)
-        && home.changed.borrow().contains(&lun)
-        && is_seen(&home)
-        && let Ok(page) = home.inquire(lun, Some(0x83))
+    if let Some(identity) = local.identity(lun)
+        && local.changed.borrow().contains(&lun)
+        && is_seen(&local)
+        && let Ok(page) = local.inquire(lun, Some(0x83))
         && let Ok(Some(page)) = data_of(page.await)
         && designators::identity(&page) == identity
     {
-        home.mark(lun, Seen::Unchanged);
+        local.mark(lun, IdentityCheck::Unchanged);
     }
     // Who has stopped to wait does not want it.
     let _ = reply.send(());

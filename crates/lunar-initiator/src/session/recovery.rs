@@ -1,14 +1,14 @@
 //! The life of a session: its connection, the next one when it is lost, and its end.
 
-use super::carrier::Incoming;
+use super::command_window::CommandWindow;
 use super::errors::closed;
 use super::event::{Event, lock};
-use super::home::{self, Home};
 use super::hooks::SessionLogin;
-use super::machine::Online;
-use super::numbers::Numbers;
+use super::local_session::{self, LocalSession};
+use super::session_state::Online;
+use super::transport::Incoming;
 use super::violations::Violations;
-use super::{checks, connection};
+use super::{connection, identity_checks};
 use crate::connect::{self, Connected};
 use crate::{Error, LateWrites};
 use lunar_runtime::either;
@@ -25,59 +25,59 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 const LONGEST_WAIT_S: u16 = 3600;
 
 /// Runs a session from its first connection to its end.
-pub async fn live(home: Rc<Home>, connected: Connected) {
+pub async fn live(local: Rc<LocalSession>, connected: Connected) {
     let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
         let begun = Instant::now();
-        let why = match accepted(&home, &connected).await {
+        let why = match accepted(&local, &connected).await {
             Err(why) => why,
-            Ok(()) => run(&home, connected).await,
+            Ok(()) => run(&local, connected).await,
         };
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-        next = reconnect(&home, why, short_lives).await;
+        next = reconnect(&local, why, short_lives).await;
     }
     // What comes later is not taken in.
-    home.closing.set(true);
-    home.fail_waiting(&closed());
-    home.leave_orphans();
-    if let Some(hooks) = &home.options.hooks {
-        hooks.ended(home.is_settled());
+    local.closing.set(true);
+    local.fail_waiting(&closed());
+    local.leave_orphans();
+    if let Some(hooks) = &local.options.hooks {
+        hooks.ended(local.is_settled());
     }
-    home.over.set(true);
-    home.bell.notify(usize::MAX);
-    *home.stream.borrow_mut() = None;
-    home::leave(&home);
+    local.over.set(true);
+    local.bell.notify(usize::MAX);
+    *local.stream.borrow_mut() = None;
+    local_session::leave(&local);
 }
 
 /// Runs the hook after a login. The first one was accepted when the session was opened.
-async fn accepted(home: &Rc<Home>, connected: &Connected) -> Result<(), Error> {
-    if home.lost.get().is_none() {
+async fn accepted(local: &Rc<LocalSession>, connected: &Connected) -> Result<(), Error> {
+    if local.lost.get().is_none() {
         return Ok(());
     }
     // A session that is to end logs out over the new connection.
-    or_closing(home, home.accept_login(connected)).await.unwrap_or(Ok(()))
+    or_closing(local, local.accept_login(connected)).await.unwrap_or(Ok(()))
 }
 
 /// Runs a connection, and says why it ended.
-async fn run(home: &Rc<Home>, connected: Connected) -> Error {
-    let receiver = home.install(connected);
-    if home.is_to_end() {
+async fn run(local: &Rc<LocalSession>, connected: Connected) -> Error {
+    let receiver = local.install(connected);
+    if local.is_to_end() {
         // That was asked for before there was this connection to end.
-        home.give_up_connection(closed());
+        local.give_up_connection(closed());
     }
-    checks::admit(home);
-    home.may_be_back();
-    let why = connection::run(home, receiver).await;
-    home.remove_connection(&why);
+    identity_checks::admit(local);
+    local.may_be_back();
+    let why = connection::run(local, receiver).await;
+    local.remove_connection(&why);
     why
 }
 
-impl Home {
+impl LocalSession {
     /// The target carries out nothing of it any more, now that it has ended.
     fn is_settled(&self) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
         // Without the wait, what was under way on a connection that was lost has no owner any more.
-        let is_first = lock(&self.facts).recoveries == 0 && self.machine.borrow().connection.is_logged_out();
+        let is_first = lock(&self.facts).recoveries == 0 && self.state.borrow().connection.is_logged_out();
         self.left_behind.get() == 0 && (waits || is_first)
     }
 
@@ -94,23 +94,26 @@ impl Home {
         let Connected { wire, portal, login } = connected;
         let carrier = wire.carrier();
         let (line, begun) = wire.into_line();
-        let numbers =
-            Numbers { cmd_sn: login.cmd_sn, exp_cmd_sn: login.exp_cmd_sn, max_cmd_sn: login.max_cmd_sn };
+        let command_window = CommandWindow {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+        };
         let mut facts = lock(&self.facts);
         (facts.portal, facts.tsih) = (portal, login.tsih);
         (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
         (facts.port, facts.user) = (port, user);
         (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
-        let mut machine = self.machine.borrow_mut();
-        machine.now = Instant::now();
-        machine.port = port;
-        machine.connect(login.parameters, numbers, login.exp_stat_sn, line.out());
+        let mut state = self.state.borrow_mut();
+        state.now = Instant::now();
+        state.port = port;
+        state.connect(login.parameters, command_window, login.exp_stat_sn, line.out());
         // Should it fail, a reset is asked for again at the end.
         _ = line.reset_on_close(true);
         self.parted.set(false);
         self.leaving.set(false);
-        let max = machine.connection.parameters().max_recv_data_segment_length as usize;
-        let incoming = line.incoming(machine.connection.digests(), max, begun);
+        let max = state.connection.parameters().max_recv_data_segment_length as usize;
+        let incoming = line.incoming(state.connection.digests(), max, begun);
         *self.stream.borrow_mut() = Some(Rc::new(line));
         incoming
     }
@@ -121,23 +124,23 @@ impl Home {
         {
             stream.reset();
         }
-        let mut machine = self.machine.borrow_mut();
-        machine.now = Instant::now();
-        self.asked.set(machine.only_talks());
-        machine.disconnect(why);
+        let mut state = self.state.borrow_mut();
+        state.now = Instant::now();
+        self.asked.set(state.is_text_only());
+        state.disconnect(why);
         lock(&self.facts).connected = false;
-        self.lost.set(self.lost.get().or(Some(machine.now)));
+        self.lost.set(self.lost.get().or(Some(state.now)));
         *self.last_error.borrow_mut() = Some(why.clone());
-        drop(machine);
+        drop(state);
         self.note_violation(why);
         self.end_recovery(Instant::now());
     }
 
     /// With nothing to look at first, a connection is enough.
     pub(super) fn may_be_back(&self) {
-        let machine = self.machine.borrow();
-        let is_enough = machine.online == Online::Yes && machine.unseen.is_empty();
-        drop(machine);
+        let state = self.state.borrow();
+        let is_enough = state.online == Online::Yes && state.unverified.is_empty();
+        drop(state);
         if is_enough {
             self.is_back();
         }
@@ -151,7 +154,7 @@ impl Home {
         }
         let again = self.lost.take().is_some();
         *self.gave_up.borrow_mut() = None;
-        self.machine.borrow_mut().gave_up = false;
+        self.state.borrow_mut().gave_up = false;
         let mut facts = lock(&self.facts);
         facts.connected = true;
         facts.recoveries += u32::from(again);
@@ -164,11 +167,11 @@ impl Home {
     }
 }
 
-impl Home {
+impl LocalSession {
     /// Takes note of why there is no connection. Where the target repeats a violation, commands that wait fail now. Those
     /// that the target may still carry out wait for their proof as ever.
     pub(super) fn note_violation(&self, why: &Error) {
-        if self.asked.get() || std::mem::take(&mut self.machine.borrow_mut().has_answered) {
+        if self.asked.get() || std::mem::take(&mut self.state.borrow_mut().has_answered) {
             *self.violations.borrow_mut() = Violations::default();
         }
         let repeats = self.violations.borrow_mut().note(why);
@@ -181,31 +184,31 @@ impl Home {
 }
 
 /// The next connection, however long it takes; None when the session is to end.
-async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Connected> {
-    if home.is_to_end() {
+async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Option<Connected> {
+    if local.is_to_end() {
         return None;
     }
-    match home.asked.get() {
-        true => tracing::debug!(target = %home.name(), "the session was lost over a text request: {why}"),
-        false => tracing::warn!(target = %home.name(), "the session was lost: {why}"),
+    match local.asked.get() {
+        true => tracing::debug!(target = %local.name(), "the session was lost over a text request: {why}"),
+        false => tracing::warn!(target = %local.name(), "the session was lost: {why}"),
     }
-    home.listeners.notify(&Event::Lost(why.to_string()));
-    let wait_s = home.machine.borrow().connection.time2wait_s().min(LONGEST_WAIT_S);
-    let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, home.options.timeouts.pause));
-    or_closing(home, compio::time::sleep(wait)).await?;
+    local.listeners.notify(&Event::Lost(why.to_string()));
+    let wait_s = local.state.borrow().connection.time2wait_s().min(LONGEST_WAIT_S);
+    let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, local.options.timeouts.pause));
+    or_closing(local, compio::time::sleep(wait)).await?;
     let mut pause = FIRST_PAUSE;
     loop {
-        let (goal, options) = (home.goal.borrow().clone(), &home.options);
-        let tried = or_closing(home, connect::once(&goal, options)).await?;
+        let (goal, options) = (local.goal.borrow().clone(), &local.options);
+        let tried = or_closing(local, connect::once(&goal, options)).await?;
         match tried {
             Ok(connected) => return Some(connected),
             Err(e) => {
-                tracing::debug!(target = %home.name(), "no connection yet: {e}");
-                home.note_violation(&e);
-                *home.last_error.borrow_mut() = Some(e);
+                tracing::debug!(target = %local.name(), "no connection yet: {e}");
+                local.note_violation(&e);
+                *local.last_error.borrow_mut() = Some(e);
             }
         }
-        or_closing(home, compio::time::sleep(pause + jitter(pause))).await?;
+        or_closing(local, compio::time::sleep(pause + jitter(pause))).await?;
         pause = (pause * 2).min(options.timeouts.pause);
     }
 }
@@ -230,12 +233,12 @@ fn jitter(pause: Duration) -> Duration {
 }
 
 /// Does something, unless the session is to end first.
-async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option<T> {
+async fn or_closing<T>(local: &Rc<LocalSession>, work: impl Future<Output = T>) -> Option<T> {
     let work = async { Some(work.await) };
     let closing = async {
         loop {
-            let rung = home.bell.listen();
-            if home.is_to_end() {
+            let rung = local.bell.listen();
+            if local.is_to_end() {
                 return None;
             }
             rung.await;

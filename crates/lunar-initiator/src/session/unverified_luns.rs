@@ -9,7 +9,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// All of a session.
 #[derive(Debug, Default)]
-pub struct Unseen {
+pub struct UnverifiedLuns {
     units: Vec<Unit>,
     /// The commands that wait for them, in their order.
     apart: Vec<u32>,
@@ -31,7 +31,7 @@ struct Unit {
     over: Option<Error>,
 }
 
-impl Unseen {
+impl UnverifiedLuns {
     /// There is none.
     #[inline]
     pub fn is_empty(&self) -> bool {

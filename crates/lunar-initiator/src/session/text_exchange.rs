@@ -4,20 +4,20 @@ use crate::Error;
 use lunar_proto::initiator::Text;
 
 /// A question in key text.
-pub struct Talk {
+pub struct TextExchange {
     /// How far it has come.
-    pub asks: Asks,
+    pub asks: ExchangeState,
     /// Who waits for the text of the answer.
     pub reply: flume::Sender<Result<Vec<u8>, Error>>,
 }
 
 /// How far it has come.
-pub enum Asks {
+pub enum ExchangeState {
     /// Others are before it; its text.
-    Later(Vec<u8>),
+    Waiting(Vec<u8>),
     /// It is under way under this Initiator Task Tag.
-    Now(u32, Box<Text>),
+    Active(u32, Box<Text>),
 }
 
 /// What waits for the answer to a question.
-pub type Told = flume::Receiver<Result<Vec<u8>, Error>>;
+pub type TextAnswer = flume::Receiver<Result<Vec<u8>, Error>>;

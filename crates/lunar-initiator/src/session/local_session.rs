@@ -1,12 +1,12 @@
 //! Where a session lives, and how commands get there: at once on its own core, by mail from others.
 
-use super::carrier::Line;
 use super::errors::{changed, closed};
 use super::event::Listeners;
-use super::facts::Facts;
-use super::machine::Machine;
-use super::pins::PinnedUnits;
+use super::info::Facts;
+use super::pinned_luns::PinnedLuns;
+use super::session_state::SessionState;
 use super::task::Waiter;
+use super::transport::Line;
 use super::violations::Violations;
 use crate::nexus::Goal;
 use crate::{Command, Error, Finished, Kind, Options};
@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A session on its core.
-pub struct Home {
+pub struct LocalSession {
     /// Its protocol.
-    pub machine: RefCell<Machine>,
+    pub state: RefCell<SessionState>,
     /// Its connection, while there is one.
     pub stream: RefCell<Option<Rc<Line>>>,
     /// Where it leads, and under which name.
@@ -33,7 +33,7 @@ pub struct Home {
     /// Who hears of events.
     pub listeners: Arc<Listeners>,
     /// Logical units that have to stay what they are.
-    pub pinned: RefCell<PinnedUnits>,
+    pub pinned: RefCell<PinnedLuns>,
     /// Those that did not: they take no commands.
     pub changed: RefCell<Vec<u64>>,
     /// Since when there is no connection, and whether the time for recovery is over.
@@ -71,25 +71,25 @@ pub struct Home {
     pub escalating: Cell<bool>,
 }
 
-type Places = Vec<Option<(u64, Rc<Home>)>>;
+type Places = Vec<Option<(u64, Rc<LocalSession>)>>;
 
 thread_local! {
     static HERE: RefCell<Places> = const { RefCell::new(Vec::new()) };
 }
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-impl Home {
+impl LocalSession {
     /// A session that has no connection yet.
     pub fn new(
         goal: Goal,
         options: Options,
         facts: Arc<Mutex<Facts>>,
         listeners: Arc<Listeners>,
-    ) -> Rc<Home> {
-        let mut machine = Machine::new(options.commands, Instant::now);
-        machine.late_writes = options.late_writes;
-        Rc::new(Home {
-            machine: RefCell::new(machine),
+    ) -> Rc<LocalSession> {
+        let mut state = SessionState::new(options.commands, Instant::now);
+        state.late_writes = options.late_writes;
+        Rc::new(LocalSession {
+            state: RefCell::new(state),
             stream: RefCell::default(),
             goal: RefCell::new(goal),
             options,
@@ -124,7 +124,7 @@ impl Home {
         if let Some(error) = self.obstacle(&command) {
             return Err(ended(error, command));
         }
-        let taken = self.machine.borrow_mut().submit(command, waiter);
+        let taken = self.state.borrow_mut().submit(command, waiter);
         let many = "too many commands, or too much data in one";
         let tag = taken.map_err(|command| ended(Error::new(Kind::Invalid, many), *command))?;
         self.flush_soon();
@@ -150,64 +150,65 @@ impl Home {
         if !others.is_empty() && others.contains(&command.lun) {
             return Some(changed());
         }
-        self.machine.borrow().unseen.obstacle(command.lun)
+        self.state.borrow().unverified.obstacle(command.lun)
     }
 }
 
 /// Where a session lives on its core.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct CoreSlot {
     id: u64,
     at: usize,
 }
 
 /// Gives a session its place on this core.
-pub fn settle(home: Rc<Home>) -> Place {
+pub fn settle(local: Rc<LocalSession>) -> CoreSlot {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     HERE.with_borrow_mut(|here| {
         let free = here.iter().position(Option::is_none);
         let at = free.unwrap_or(here.len());
         match free {
-            Some(_) => here[at] = Some((id, home)),
-            None => here.push(Some((id, home))),
+            Some(_) => here[at] = Some((id, local)),
+            None => here.push(Some((id, local))),
         }
-        Place { id, at }
+        CoreSlot { id, at }
     })
 }
 
 /// Takes its place back.
-pub fn leave(home: &Rc<Home>) {
+pub fn leave(local: &Rc<LocalSession>) {
     HERE.with_borrow_mut(|here| {
-        let mine = |h: &Option<(u64, Rc<Home>)>| h.as_ref().is_some_and(|(_, h)| Rc::ptr_eq(h, home));
+        let mine =
+            |h: &Option<(u64, Rc<LocalSession>)>| h.as_ref().is_some_and(|(_, h)| Rc::ptr_eq(h, local));
         if let Some(place) = here.iter_mut().find(|h| mine(h)) {
             *place = None;
         }
     });
 }
 
-impl Place {
+impl CoreSlot {
     #[inline]
-    fn ask<T>(&self, question: impl FnOnce(&Rc<Home>) -> T) -> Option<T> {
+    fn ask<T>(&self, question: impl FnOnce(&Rc<LocalSession>) -> T) -> Option<T> {
         HERE.with_borrow(|here| match here.get(self.at) {
-            Some(Some((id, home))) if *id == self.id => Some(question(home)),
+            Some(Some((id, local))) if *id == self.id => Some(question(local)),
             _ => None,
         })
     }
 
     /// The session; None on another core.
     #[inline]
-    pub fn home(&self) -> Option<Rc<Home>> {
+    pub fn local(&self) -> Option<Rc<LocalSession>> {
         self.ask(Rc::clone)
     }
 
     /// See [`crate::Session::window`].
     pub fn window(&self) -> Option<u32> {
-        self.ask(|home| home.machine.borrow().numbers.window())
+        self.ask(|local| local.state.borrow().command_window.window())
     }
 
     /// About now, as its machine has it; None on another core.
     #[inline]
     pub fn about_now(&self) -> Option<Instant> {
-        self.ask(|home| home.machine.borrow().now)
+        self.ask(|local| local.state.borrow().now)
     }
 }

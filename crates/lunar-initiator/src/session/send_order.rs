@@ -13,9 +13,9 @@ const SPARE: usize = 64;
 
 /// Tags in the order in which their commands were sent, and perhaps some of commands that are over.
 #[derive(Debug, Default)]
-pub struct Order(VecDeque<u32>);
+pub struct SendOrder(VecDeque<u32>);
 
-impl Order {
+impl SendOrder {
     /// A command was sent; it is among `sent` that have no answer.
     #[inline]
     pub fn push(&mut self, tag: u32, tasks: &mut Tasks, sent: usize) {

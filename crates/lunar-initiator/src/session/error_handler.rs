@@ -1,12 +1,12 @@
 //! What takes too long: pings, ever stronger means against commands that do not end, and the deadlines after
 //! which their owners are told.
 
-use super::control::Asked;
+use super::control_request::ControlKind;
 use super::event::Event;
-use super::home::Home;
-use super::machine::{Machine, Online};
+use super::local_session::LocalSession;
 use super::proof::Proof;
-use super::task::{Data, State, Task};
+use super::session_state::{Online, SessionState};
+use super::task::{Data, Task, TaskState};
 use crate::{Error, Kind};
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::lun::shown;
@@ -23,30 +23,30 @@ pub const COMPLETE: u8 = 0;
 pub const NO_SUCH_TASK: u8 = 1;
 
 /// The clock of a session.
-pub async fn watch(home: Rc<Home>) {
-    while !home.over.get() {
-        let busy = home.machine.borrow().tasks.count() > 0;
+pub async fn watch(local: Rc<LocalSession>) {
+    while !local.over.get() {
+        let busy = local.state.borrow().tasks.count() > 0;
         compio::time::sleep(if busy { TICK } else { IDLE_TICK }).await;
         let now = Instant::now();
-        home.machine.borrow_mut().look_at_line(now);
-        home.end_recovery(now);
-        home.end_looks(now);
-        home.may_be_back();
-        home.machine.borrow_mut().tasks.forget_abandoned();
-        home.end_operations(now);
-        home.say_what_waits(now);
-        home.may_end_orphans(now);
-        home.keep_alive(now);
-        if let Some(tag) = home.overdue(now)
-            && !home.escalating.replace(true)
+        local.state.borrow_mut().look_at_line(now);
+        local.end_recovery(now);
+        local.end_looks(now);
+        local.may_be_back();
+        local.state.borrow_mut().tasks.forget_abandoned();
+        local.end_operations(now);
+        local.say_what_waits(now);
+        local.may_end_orphans(now);
+        local.keep_alive(now);
+        if let Some(tag) = local.overdue(now)
+            && !local.escalating.replace(true)
         {
-            lunar_runtime::spawn(escalate(home.clone(), tag));
+            lunar_runtime::spawn(escalate(local.clone(), tag));
         }
-        home.flush_soon();
+        local.flush_soon();
     }
 }
 
-impl Home {
+impl LocalSession {
     /// Without a connection for too long: commands that wait for one fail, and new ones at once.
     pub fn end_recovery(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
@@ -69,7 +69,7 @@ impl Home {
             false => tracing::warn!("{what}"),
         }
         self.fail_waiting(&error);
-        self.machine.borrow_mut().gave_up = true;
+        self.state.borrow_mut().gave_up = true;
         *self.gave_up.borrow_mut() = Some(error);
         self.listeners.notify(&Event::GaveUp(what));
     }
@@ -77,14 +77,14 @@ impl Home {
     /// Logical units that were looked for too long: their commands fail, and new ones at once, until they are seen.
     fn end_looks(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
-        let mut machine = self.machine.borrow_mut();
-        for (lun, found) in machine.unseen.late(now, limit) {
+        let mut state = self.state.borrow_mut();
+        for (lun, found) in state.unverified.late(now, limit) {
             let (number, limit_s) = (shown(lun), limit.as_secs());
             let what = format!("LUN {number} of {} was not seen for {limit_s} s: {found}", self.name());
             tracing::warn!("{what}");
             let error = Error::new(Kind::TimedOut, what);
-            machine.fail_queued(&error, |t| t.lun == lun && !t.urgent);
-            machine.unseen.give_up(lun, error);
+            state.fail_queued(&error, |t| t.lun == lun && !t.urgent);
+            state.unverified.give_up(lun, error);
         }
     }
 
@@ -92,19 +92,19 @@ impl Home {
     /// what their owners do next: that goes on another connection.
     fn end_operations(&self, now: Instant) {
         let limit = self.options.timeouts.operation;
-        let mut machine = self.machine.borrow_mut();
+        let mut state = self.state.borrow_mut();
         let late = |since: Instant| now.duration_since(since) >= limit;
         let overdue: Vec<u32> =
-            machine.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
+            state.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
         // Answered, while what was to be written still waits to be sent: the target does not take it.
         let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
-        let mut is_stray = machine.tasks.iter().any(is_stuck);
+        let mut is_stray = state.tasks.iter().any(is_stuck);
         for tag in overdue {
-            is_stray |= machine.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
+            is_stray |= state.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
             let what = format!("the command did not end within {} s", limit.as_secs());
-            machine.expire(tag, Error::new(Kind::TimedOut, what));
+            state.expire(tag, Error::new(Kind::TimedOut, what));
         }
-        drop(machine);
+        drop(state);
         if is_stray {
             self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
         }
@@ -113,18 +113,18 @@ impl Home {
     /// A silent target is asked whether it lives, and given up if it does not answer.
     fn keep_alive(&self, now: Instant) {
         let t = &self.options.timeouts;
-        let mut machine = self.machine.borrow_mut();
-        if machine.online == Online::No || machine.connection.is_logging_out() || t.noop_interval.is_zero() {
+        let mut state = self.state.borrow_mut();
+        if state.online == Online::No || state.connection.is_logging_out() || t.noop_interval.is_zero() {
             return;
         }
-        match machine.oldest_ping() {
-            Some(since) if now.duration_since(since.max(machine.connection.heard())) >= t.noop => {
-                drop(machine);
+        match state.oldest_ping() {
+            Some(since) if now.duration_since(since.max(state.connection.heard())) >= t.noop => {
+                drop(state);
                 let what = format!("no answer to a ping within {} s", t.noop.as_secs_f32());
                 self.give_up_connection(Error::new(Kind::Lost, what));
             }
             Some(_) => {}
-            None if now.duration_since(machine.connection.heard()) >= t.noop_interval => machine.ping(),
+            None if now.duration_since(state.connection.heard()) >= t.noop_interval => state.ping(),
             None => {}
         }
     }
@@ -132,25 +132,25 @@ impl Home {
     /// A command that the target has had for too long.
     fn overdue(&self, now: Instant) -> Option<u32> {
         let limit = self.options.timeouts.command;
-        let mut machine = self.machine.borrow_mut();
-        if machine.connection.is_logging_out() {
+        let mut state = self.state.borrow_mut();
+        if state.connection.is_logging_out() {
             // The logout ends it.
             return None;
         }
         let late = |sent: Instant| now.duration_since(sent) >= limit;
-        machine.tasks.iter().find(|t| t.state == State::Sent && late(t.sent)).map(|t| t.tag)
+        state.tasks.iter().find(|t| t.state == TaskState::Sent && late(t.sent)).map(|t| t.tag)
     }
 
     /// Asks for something on the present connection and waits for the answer.
     pub(super) async fn ask<T>(
         self: &Rc<Self>,
         limit: Duration,
-        say: impl FnOnce(&mut Machine) -> flume::Receiver<Result<T, Error>>,
+        say: impl FnOnce(&mut SessionState) -> flume::Receiver<Result<T, Error>>,
     ) -> Result<T, Error> {
-        if self.machine.borrow().online == Online::No {
+        if self.state.borrow().online == Online::No {
             return Err(Error::new(Kind::Lost, "there is no connection"));
         }
-        if self.machine.borrow().connection.is_logging_out() {
+        if self.state.borrow().connection.is_logging_out() {
             return Err(Error::new(Kind::Lost, "the connection is being logged out of"));
         }
         self.answer(limit, say).await
@@ -161,22 +161,22 @@ impl Home {
     pub(super) async fn answer<T>(
         self: &Rc<Self>,
         limit: Duration,
-        say: impl FnOnce(&mut Machine) -> flume::Receiver<Result<T, Error>>,
+        say: impl FnOnce(&mut SessionState) -> flume::Receiver<Result<T, Error>>,
     ) -> Result<T, Error> {
         let (answer, end) = {
-            let mut machine = self.machine.borrow_mut();
-            (say(&mut machine), machine.connection.progress().1)
+            let mut state = self.state.borrow_mut();
+            (say(&mut state), state.connection.progress().1)
         };
         self.flush_soon();
         let last = Instant::now() + self.options.timeouts.operation;
         loop {
-            let (before, _) = self.machine.borrow().connection.progress();
+            let (before, _) = self.state.borrow().connection.progress();
             match compio::time::timeout(limit, answer.recv_async()).await {
                 Ok(Ok(answer)) => return answer,
                 Ok(Err(_)) => return Err(Error::new(Kind::Lost, "the connection was lost")),
                 Err(_)
                     if before < end
-                        && self.machine.borrow().connection.progress().0 > before
+                        && self.state.borrow().connection.progress().0 > before
                         && Instant::now() < last => {}
                 Err(_) => {
                     let what = format!("no answer within {} s", limit.as_secs());
@@ -188,11 +188,11 @@ impl Home {
 
     /// Commands that a function has ended: the target will not answer them.
     fn ended(&self, what: &str, before: u32, which: impl Fn(u64, u32) -> bool) {
-        let mut machine = self.machine.borrow_mut();
-        let sent = |t: &&mut Task| t.state == State::Sent && precedes(t.cmd_sn, before);
+        let mut state = self.state.borrow_mut();
+        let sent = |t: &&mut Task| t.state == TaskState::Sent && precedes(t.cmd_sn, before);
         let tags: Vec<u32> =
-            machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
-        machine.ended_by_abort(tags, what);
+            state.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
+        state.ended_by_abort(tags, what);
     }
 
     /// A reset ends orphans, too.
@@ -205,7 +205,7 @@ impl Home {
     }
 }
 
-impl Machine {
+impl SessionState {
     /// A command that only we can end: it was not answered, nor is it sent again on another connection, and no logout
     /// ends it.
     fn unended(&mut self, tag: u32) -> Option<&mut Task> {
@@ -218,11 +218,11 @@ impl Machine {
         self.now = now;
         let moved = self.connection.out().has_moved();
         let (before, left) = self.connection.look();
-        let pings = self.controls.iter_mut().filter(|c| moved && c.asked == Asked::Ping);
+        let pings = self.controls.iter_mut().filter(|c| moved && c.asked == ControlKind::Ping);
         pings.for_each(|c| c.since = now);
         if left > before {
             self.controls.iter_mut().filter(|c| c.end > before).for_each(|c| c.since = now);
-            let behind = |t: &&mut Task| t.state == State::Sent && t.end > before;
+            let behind = |t: &&mut Task| t.state == TaskState::Sent && t.end > before;
             self.tasks.iter().filter(behind).for_each(|t| t.sent = now);
         }
     }
@@ -245,36 +245,41 @@ pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
 }
 
 /// A function that somebody asked for.
-pub async fn manage(home: Rc<Home>, function: Function, lun: u64, reply: flume::Sender<Result<u8, Error>>) {
+pub async fn manage(
+    local: Rc<LocalSession>,
+    function: Function,
+    lun: u64,
+    reply: flume::Sender<Result<u8, Error>>,
+) {
     // Who has stopped to wait does not want it.
-    let _ = reply.send(carry_out(&home, function, lun).await);
+    let _ = reply.send(carry_out(&local, function, lun).await);
 }
 
 /// Asks for a function. Where the target has carried it out, what it ends is over.
-pub(super) async fn carry_out(home: &Rc<Home>, function: Function, lun: u64) -> Result<u8, Error> {
-    let t = &home.options.timeouts;
+pub(super) async fn carry_out(local: &Rc<LocalSession>, function: Function, lun: u64) -> Result<u8, Error> {
+    let t = &local.options.timeouts;
     let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
     let limit = if whole { t.target_reset } else { t.lun_reset };
-    let (before, at) = (home.machine.borrow().numbers.cmd_sn, Instant::now());
-    let answer = home.ask(limit, |m| m.manage(function, lun, None)).await;
+    let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
+    let answer = local.ask(limit, |m| m.manage(function, lun, None)).await;
     if answer == Ok(COMPLETE) {
-        home.ended("the command was aborted on demand", before, reaches(function, lun));
-        home.was_reset(function, lun, at);
-        home.flush_soon();
+        local.ended("the command was aborted on demand", before, reaches(function, lun));
+        local.was_reset(function, lun, at);
+        local.flush_soon();
     }
     answer
 }
 
 /// Ends a command by ever stronger means: abort it, reset its logical unit, reset the target, give the
 /// connection up.
-async fn escalate(home: Rc<Home>, tag: u32) {
-    climb(&home, tag).await;
-    home.escalating.set(false);
-    home.flush_soon();
+async fn escalate(local: Rc<LocalSession>, tag: u32) {
+    recover_task(&local, tag).await;
+    local.escalating.set(false);
+    local.flush_soon();
 }
 
-async fn climb(home: &Rc<Home>, tag: u32) {
-    let t = &home.options.timeouts;
+async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
+    let t = &local.options.timeouts;
     let what = format!("the command did not end within {} s and was aborted", t.command.as_secs_f32());
     let steps = [
         (Function::AbortTask, t.abort),
@@ -283,25 +288,25 @@ async fn climb(home: &Rc<Home>, tag: u32) {
     ];
     for (function, limit) in steps {
         let (lun, cmd_sn, before) = {
-            let mut machine = home.machine.borrow_mut();
-            let before = machine.numbers.cmd_sn;
-            let Some(task) = machine.unended(tag) else { return };
+            let mut state = local.state.borrow_mut();
+            let before = state.command_window.cmd_sn;
+            let Some(task) = state.unended(tag) else { return };
             (task.lun, task.cmd_sn, before)
         };
-        tracing::warn!(target = %home.name(), lun = %shown(lun), ?function, "a command takes too long");
+        tracing::warn!(target = %local.name(), lun = %shown(lun), ?function, "a command takes too long");
         let (aborts, at) = (function == Function::AbortTask, Instant::now());
         let task = aborts.then_some((tag, cmd_sn));
-        match home.ask(limit, |m| m.manage(function, lun, task)).await {
-            Ok(COMPLETE | NO_SUCH_TASK) if aborts => return home.ended(&what, before, |_, t| t == tag),
+        match local.ask(limit, |m| m.manage(function, lun, task)).await {
+            Ok(COMPLETE | NO_SUCH_TASK) if aborts => return local.ended(&what, before, |_, t| t == tag),
             Ok(COMPLETE) => {
-                home.ended(&what, before, reaches(function, lun));
-                return home.was_reset(function, lun, at);
+                local.ended(&what, before, reaches(function, lun));
+                return local.was_reset(function, lun, at);
             }
             Ok(_) | Err(_) => {}
         }
     }
-    let still_there = home.machine.borrow_mut().unended(tag).is_some();
+    let still_there = local.state.borrow_mut().unended(tag).is_some();
     if still_there {
-        home.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
+        local.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
     }
 }

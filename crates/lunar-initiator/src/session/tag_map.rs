@@ -4,19 +4,19 @@
 use super::task;
 
 /// Values by tag.
-pub struct ByTag<T> {
+pub struct TagMap<T> {
     commands: Vec<Option<(u32, T)>>,
     others: Vec<(u32, T)>,
     count: usize,
 }
 
-impl<T> Default for ByTag<T> {
+impl<T> Default for TagMap<T> {
     fn default() -> Self {
-        ByTag { commands: Vec::new(), others: Vec::new(), count: 0 }
+        TagMap { commands: Vec::new(), others: Vec::new(), count: 0 }
     }
 }
 
-impl<T> ByTag<T> {
+impl<T> TagMap<T> {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.count
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn each_tag_has_its_own_value_once() {
-        let mut all = ByTag::default();
+        let mut all = TagMap::default();
         let tags = [3, 0, CONTROL | 3, 7 << 16 | 9, CONTROL];
         for (value, tag) in tags.into_iter().enumerate() {
             assert!(all.get(tag).is_none() && all.get_mut(tag).is_none() && all.remove(tag).is_none());
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_later_command_takes_the_place_of_the_one_before() {
-        let mut all = ByTag::default();
+        let mut all = TagMap::default();
         all.insert(1 << 16 | 4, 'a');
         all.insert(2 << 16 | 4, 'b');
         assert_eq!((all.len(), all.get(1 << 16 | 4), all.get(2 << 16 | 4)), (1, None, Some(&'b')));

@@ -1,16 +1,16 @@
 //! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
 //! to be sent waits in an [`Out`], and time is told by whoever runs it.
 
-use super::carrier::Out;
+use super::command_window::CommandWindow;
 use super::connection_state::ConnectionState;
-use super::control::Control;
+use super::control_request::ControlRequest;
 use super::event::Event;
-use super::numbers::Numbers;
-use super::order::Order;
 use super::proof::Proof;
-use super::talk::Talk;
-use super::task::{CONTROL, State, TRIES, Task, Tasks, Waiter};
-use super::unseen::Unseen;
+use super::send_order::SendOrder;
+use super::task::{CONTROL, TRIES, Task, TaskState, Tasks, Waiter};
+use super::text_exchange::TextExchange;
+use super::transport::Out;
+use super::unverified_luns::UnverifiedLuns;
 use crate::nexus::TargetPort;
 use crate::options::LateWrites;
 use crate::{Command, Completion, Error, Kind};
@@ -22,11 +22,11 @@ use std::task::Waker;
 use std::time::Instant;
 
 /// A session's memory: its commands, its numbers, and what waits to be sent.
-pub struct Machine {
+pub struct SessionState {
     /// Its connection, or the last one that it had.
     pub connection: ConnectionState,
     /// CmdSN and its window.
-    pub numbers: Numbers,
+    pub command_window: CommandWindow,
     /// The commands.
     pub tasks: Tasks,
     /// Those that wait for their place in the window.
@@ -34,25 +34,25 @@ pub struct Machine {
     /// Those that are answered while parts of them are being sent.
     leaving: Vec<u32>,
     /// Requests that are no commands.
-    pub controls: Vec<Control>,
+    pub controls: Vec<ControlRequest>,
     last_control: u32,
     /// Questions in key text; the first is under way.
-    pub(super) talks: VecDeque<Talk>,
+    pub(super) text_exchanges: VecDeque<TextExchange>,
     /// The latest question on this connection was refused.
-    pub(super) talk_refused: bool,
+    pub(super) text_rejected: bool,
     /// Commands that the target has, or will when what waits has left.
     sent: usize,
     /// Those of them that were queued since the latest flush.
     unflushed: usize,
     /// The target waits for something that waits to be sent.
     pub(super) is_urgent: bool,
-    pub(super) order: Order,
+    pub(super) order: SendOrder,
     /// The most of them.
     limit: usize,
     /// There is a connection, and commands may be sent on it.
     pub online: Online,
     /// Logical units that are to be looked at before commands go to them.
-    pub unseen: Unseen,
+    pub unverified: UnverifiedLuns,
     /// What happens to commands that change the medium when their connection is lost.
     pub late_writes: LateWrites,
     /// The target port of the present connection, or of the last one; None where it cannot be known.
@@ -84,27 +84,27 @@ pub enum Online {
     Yes,
 }
 
-impl Machine {
+impl SessionState {
     /// A session without a connection that sends at most so many commands at a time.
-    pub fn new(limit: u16, clock: fn() -> Instant) -> Machine {
+    pub fn new(limit: u16, clock: fn() -> Instant) -> SessionState {
         let now = clock();
-        Machine {
+        SessionState {
             connection: ConnectionState::none(now),
-            numbers: Numbers::default(),
+            command_window: CommandWindow::default(),
             tasks: Tasks::default(),
             queue: VecDeque::new(),
             leaving: Vec::new(),
             controls: Vec::new(),
             last_control: 0,
-            talks: VecDeque::new(),
-            talk_refused: false,
+            text_exchanges: VecDeque::new(),
+            text_rejected: false,
             sent: 0,
             unflushed: 0,
             is_urgent: false,
-            order: Order::default(),
+            order: SendOrder::default(),
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
-            unseen: Unseen::default(),
+            unverified: UnverifiedLuns::default(),
             late_writes: LateWrites::default(),
             port: None,
             gave_up: false,
@@ -118,13 +118,19 @@ impl Machine {
     }
 
     /// A login has succeeded, at the target port that was set.
-    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, exp_stat_sn: u32, out: Out) {
+    pub fn connect(
+        &mut self,
+        parameters: Parameters,
+        command_window: CommandWindow,
+        exp_stat_sn: u32,
+        out: Out,
+    ) {
         if let Some(port) = self.port {
             self.prove(Proof::Login(port));
         }
         self.connection = ConnectionState::new(parameters, exp_stat_sn, out, self.now);
-        self.numbers = numbers;
-        self.talk_refused = false;
+        self.command_window = command_window;
+        self.text_rejected = false;
         self.online = Online::Checking;
     }
 
@@ -133,22 +139,22 @@ impl Machine {
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
         self.to_check = false;
-        self.unseen.end_looks();
+        self.unverified.end_looks();
         // The check of an identity is that of one connection.
         self.fail_queued(why, |t| t.urgent);
-        let sent = self.tasks.iter().filter(|t| t.state == State::Sent).map(|t| t.tag);
+        let sent = self.tasks.iter().filter(|t| t.state == TaskState::Sent).map(|t| t.tag);
         sent.for_each(|tag| self.connection.out().ended(tag));
         self.connection.end();
         self.sent = 0;
         self.order.clear();
         self.drop_controls(why);
-        self.drop_talks(why);
+        self.fail_texts(why);
         let now = (self.clock)();
         self.settle();
         let mut back: Vec<(u32, u32)> = Vec::new();
         let (mut over, mut orphans) = (Vec::new(), Vec::new());
         let waits = !self.connection.is_logged_out() && self.late_writes == LateWrites::Wait;
-        for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
+        for task in self.tasks.iter().filter(|t| t.state == TaskState::Sent) {
             if waits && task.changes && !task.urgent {
                 orphans.push(task.tag);
             } else if task.may_be_sent_again() {
@@ -175,7 +181,7 @@ impl Machine {
     /// sending: CmdSN runs on modulo 2^32.
     pub(super) fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
         self.bring_back(|_| true);
-        let next = self.numbers.cmd_sn;
+        let next = self.command_window.cmd_sn;
         self.queue.retain(|waits| back.iter().all(|(_, tag)| tag != waits));
         back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
         back.into_iter().rev().for_each(|(_, tag)| self.queue_first(tag));
@@ -196,7 +202,7 @@ impl Machine {
             return Err(Box::new(command));
         }
         let tag = self.tasks.insert(command, waiter, self.now);
-        if self.queue.is_empty() && self.unseen.is_empty() && self.may_send(tag) {
+        if self.queue.is_empty() && self.unverified.is_empty() && self.may_send(tag) {
             self.send(tag);
         } else {
             self.enqueue(tag);
@@ -236,14 +242,14 @@ impl Machine {
         };
         let connection = &self.connection;
         let takes_commands = !connection.is_logout_asked() && !connection.is_logging_out();
-        allowed && takes_commands && self.sent < self.limit && self.numbers.window_is_open()
+        allowed && takes_commands && self.sent < self.limit && self.command_window.window_is_open()
     }
 
     /// Sends what waits, as far as window and limit allow.
     #[inline]
     pub fn pump(&mut self) {
         while let Some(&tag) = self.queue.front() {
-            let waits = self.tasks.get(tag).filter(|t| t.state == State::Queued);
+            let waits = self.tasks.get(tag).filter(|t| t.state == TaskState::Queued);
             let Some(is_abandoned) = waits.map(|t| t.is_abandoned()) else {
                 // It ended while it waited.
                 self.queue.pop_front();
@@ -274,9 +280,9 @@ impl Machine {
     }
 
     fn send(&mut self, tag: u32) {
-        let (cmd_sn, exp_stat_sn) = (self.numbers.next_cmd_sn(), self.connection.exp_stat_sn());
+        let (cmd_sn, exp_stat_sn) = (self.command_window.next_cmd_sn(), self.connection.exp_stat_sn());
         let Some(task) = self.tasks.get(tag) else { return };
-        task.state = State::Sent;
+        task.state = TaskState::Sent;
         task.tries += 1;
         task.cmd_sn = cmd_sn;
         task.sent = self.now;
@@ -289,7 +295,7 @@ impl Machine {
         task.end = out.end();
         if let Err(e) = begun {
             // The target waits for this CmdSN: the next command has it.
-            self.numbers.cmd_sn = cmd_sn;
+            self.command_window.cmd_sn = cmd_sn;
             self.finish(tag, Err(e));
             return;
         }
@@ -300,7 +306,7 @@ impl Machine {
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.tasks.get(tag) else { return };
-        if task.state == State::Sent {
+        if task.state == TaskState::Sent {
             self.sent -= 1;
             self.connection.out().ended(tag);
         }
@@ -361,7 +367,7 @@ impl Machine {
 
     /// Ends commands of which the target knows nothing; how many of them were to change the medium.
     pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) -> usize {
-        let chosen = self.tasks.iter().filter(|t| t.state == State::Queued && which(t));
+        let chosen = self.tasks.iter().filter(|t| t.state == TaskState::Queued && which(t));
         let chosen: Vec<(u32, bool)> = chosen.map(|t| (t.tag, t.changes)).collect();
         let writes = chosen.iter().filter(|(_, changes)| *changes).count();
         chosen.into_iter().for_each(|(tag, _)| self.tasks.finish(tag, Err(error.clone())));
@@ -388,7 +394,7 @@ impl Machine {
         loop {
             self.last_control = (self.last_control + 1) & 0xffff;
             let tag = CONTROL | self.last_control;
-            if self.controls.iter().all(|c| c.tag != tag) && self.talk_tag() != Some(tag) {
+            if self.controls.iter().all(|c| c.tag != tag) && self.text_tag() != Some(tag) {
                 return tag;
             }
         }
@@ -399,7 +405,7 @@ impl Machine {
         if self.connection.is_logging_out() {
             return;
         }
-        request::stamp(&mut header, self.numbers.cmd_sn, self.connection.exp_stat_sn());
+        request::stamp(&mut header, self.command_window.cmd_sn, self.connection.exp_stat_sn());
         self.connection.push(header, payload);
         self.is_urgent = true;
     }

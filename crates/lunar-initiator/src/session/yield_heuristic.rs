@@ -16,7 +16,7 @@ const STREAK: u32 = 32;
 
 /// What the latest receives have brought.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct YieldHeuristic {
     /// Answers of the latest receive without yielding.
     came: u32,
     /// How long the core was away before this one.
@@ -27,9 +27,9 @@ pub struct Patience {
     streak: u32,
 }
 
-impl Patience {
+impl YieldHeuristic {
     /// Before a receive: yields the core if more answers may come by that.
-    pub fn exercise(&mut self, under_way: u32) {
+    pub fn before_receive(&mut self, under_way: u32) {
         self.away = None;
         if self.pause > 0 {
             self.pause -= 1;
@@ -43,7 +43,7 @@ impl Patience {
     }
 
     /// After it: so many answers came.
-    pub fn learn(&mut self, came: u32) {
+    pub fn after_receive(&mut self, came: u32) {
         match self.away {
             None => self.came = came,
             Some(away) if away > LONG => self.pause = LONG_PAUSE,
@@ -58,17 +58,17 @@ mod tests {
     use super::*;
 
     /// One receive; whether it yielded, which took no time.
-    fn receive(patience: &mut Patience, under_way: u32, came: u32) -> bool {
-        patience.exercise(under_way);
+    fn receive(patience: &mut YieldHeuristic, under_way: u32, came: u32) -> bool {
+        patience.before_receive(under_way);
         let yielded = patience.away.is_some();
         patience.away = patience.away.map(|_| Duration::ZERO);
-        patience.learn(came);
+        patience.after_receive(came);
         yielded
     }
 
     #[test]
     fn single_answers_of_many_are_waited_for_until_that_brings_nothing() {
-        let mut patience = Patience { came: 8, ..Patience::default() };
+        let mut patience = YieldHeuristic { came: 8, ..YieldHeuristic::default() };
         assert!(!receive(&mut patience, 16, 1), "the latest receive brought half of them");
         assert!(!receive(&mut patience, FEW - 1, 1), "there are too few");
         assert!(receive(&mut patience, 32, 20), "one of many came");
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_core_that_others_keep_is_not_given_away_again_soon() {
-        let mut patience = Patience { away: Some(2 * LONG), ..Patience::default() };
-        patience.learn(32);
+        let mut patience = YieldHeuristic { away: Some(2 * LONG), ..YieldHeuristic::default() };
+        patience.after_receive(32);
         assert!((0..LONG_PAUSE).all(|_| !receive(&mut patience, 32, 1)));
     }
 }

@@ -1,0 +1,108 @@
+//! The end of a connection or a session in good order: by a logout, after what is under way has ended.
+
+use super::errors::closed;
+use super::local_session::LocalSession;
+use super::session_state::SessionState;
+use super::task::TaskState;
+use super::transport::Line;
+use crate::{Error, Kind};
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+/// Of a Logout Response: the connection or session was closed (RFC 7143 section 11.15.1).
+const CLOSED: u8 = 0;
+
+/// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
+/// target ends it by itself meanwhile, the next one is not meant.
+pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<Line>) {
+    let last = Instant::now() + local.options.timeouts.logout;
+    let is_over =
+        |m: &mut SessionState| m.is_idle() || m.connection.logout_by().is_some_and(|by| Instant::now() >= by);
+    drain(&local, last, || local.is_on(&line), is_over).await;
+    if !local.is_on(&line) || local.state.borrow().connection.is_logging_out() {
+        return;
+    }
+    let heard = local.answer(local.options.timeouts.logout, SessionState::log_out).await;
+    let why = Error::new(Kind::Lost, "the target asked for a logout");
+    if !local.is_on(&line) {
+        return;
+    }
+    if let Ok(code) = heard {
+        // The end was in good order: there is nothing to wait for (section 11.15.3).
+        local.state.borrow_mut().connection.set_time2wait_s(0);
+        local.part_in_order(code == CLOSED, why);
+    } else {
+        local.give_up_connection(why);
+    }
+}
+
+/// Waits until what is under way is over, at most until then, and while the connection is there. What is still under way
+/// then is ended by the logout.
+async fn drain(
+    local: &LocalSession,
+    last: Instant,
+    is_there: impl Fn() -> bool,
+    is_over: impl Fn(&mut SessionState) -> bool,
+) {
+    while is_there() && Instant::now() < last && !is_over(&mut local.state.borrow_mut()) {
+        compio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Ends a session in good order. Nothing new is taken in from now on; what was taken in before ends first, as far as the
+/// time for a logout allows.
+pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
+    if !local.closing.replace(true) {
+        local.bell.notify(usize::MAX);
+        end(local).await;
+    }
+    while !local.over.get() {
+        let rung = local.bell.listen();
+        if !local.over.get() {
+            rung.await;
+        }
+    }
+    if let Some(error) = local.left_behind() {
+        return Err(error);
+    }
+    if local.state.borrow().connection.is_logging_out() && !local.parted.get() {
+        return Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
+    }
+    Ok(())
+}
+
+/// Ends what is under way, and then the connection.
+async fn end(local: &Rc<LocalSession>) {
+    let limit = local.options.timeouts.logout;
+    let is_there = || local.stream.borrow().is_some();
+    let lives = || is_there() || local.has_orphans();
+    drain(local, Instant::now() + limit, lives, SessionState::has_nothing_to_do).await;
+    local.leaves_now.set(true);
+    local.bell.notify(usize::MAX);
+    local.state.borrow_mut().fail_queued(&closed(), |_| true);
+    if local.state.borrow().connection.is_logging_out() && is_there() {
+        // The logout that the target asked for is the end of the session, too.
+        return;
+    }
+    let heard = if is_there() { local.answer(limit, SessionState::log_out).await.ok() } else { None };
+    match heard {
+        Some(code) => local.part_in_order(code == CLOSED, closed()),
+        None => local.give_up_connection(closed()),
+    }
+}
+
+impl SessionState {
+    /// The target asks for a logout within so many seconds: the latest of such messages counts no more than an earlier one
+    /// that leaves less time.
+    pub(super) fn asked_to_leave(&mut self, within_s: u16) {
+        self.connection.ask_logout_within(Duration::from_secs(within_s.into()), self.now);
+    }
+
+    /// Nothing is in flight, and nothing that was taken in can still be sent.
+    fn has_nothing_to_do(&mut self) -> bool {
+        let is_idle = self.is_idle() && self.orphans(None).is_none();
+        is_idle
+            && (self.connection.is_logout_asked()
+                || !self.tasks.iter().any(|t| t.state == TaskState::Queued && !t.urgent))
+    }
+}
