@@ -111,7 +111,7 @@ impl Rest {
 }
 
 /// The end of a command: how, and its buffer.
-pub type Finished = (Result<Completion, Error>, Option<Buf>);
+pub type CommandResult = (Result<Completion, Error>, Option<Buf>);
 
 /// How a command ended: the answer of the logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,12 +2,12 @@
 
 pub use crate::addresses::resolve;
 use crate::io_error::{lost, no_connection};
-use crate::made::Make;
-use crate::nexus::{Goal, TargetPort};
+use crate::nexus::{LoginTarget, TargetPort};
 use crate::options::Transport;
 use crate::portal::Portal;
-use crate::session::info::Facts;
-use crate::session::transport::Line;
+use crate::rdma_connector::RdmaConnector;
+use crate::session::info::SessionInfo;
+use crate::session::transport::TransportHandle;
 use crate::{Error, Kind, Options, iser, srp, waits};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
@@ -28,7 +28,7 @@ const FIRST_CMD_SN: u32 = 1;
 /// A connection that is logged in.
 pub struct Connected {
     /// The connection.
-    pub wire: Wire,
+    pub wire: LoginConnection,
     /// Where it leads, after redirections.
     pub portal: Portal,
     /// What came of the login.
@@ -37,14 +37,14 @@ pub struct Connected {
 
 impl Connected {
     /// The session that it is the connection of.
-    pub fn facts(&self, goal: &Goal, options: &Options) -> Facts {
-        Facts {
+    pub fn facts(&self, login_target: &LoginTarget, options: &Options) -> SessionInfo {
+        SessionInfo {
             portal: self.portal.clone(),
-            target: goal.target.clone().unwrap_or_default(),
+            target: login_target.target.clone().unwrap_or_default(),
             alias: self.login.target_alias.clone(),
             portal_group_tag: self.login.portal_group_tag,
-            port: self.target_port(goal),
-            isid: goal.isid,
+            port: self.target_port(login_target),
+            isid: login_target.isid,
             tsih: self.login.tsih,
             user: self.user(options),
             carrier: self.wire.carrier(),
@@ -62,22 +62,24 @@ impl Connected {
     }
 
     /// The target port of its nexus, where that can be known.
-    pub fn target_port(&self, goal: &Goal) -> Option<TargetPort> {
+    pub fn target_port(&self, login_target: &LoginTarget) -> Option<TargetPort> {
         match (&self.wire, self.login.portal_group_tag) {
-            (Wire::Srp(_), _) => goal.target.as_deref().and_then(srp::target_port).map(TargetPort::Srp),
+            (LoginConnection::Srp(_), _) => {
+                login_target.target.as_deref().and_then(srp::target_port).map(TargetPort::Srp)
+            }
             (_, Some(tag)) => Some(TargetPort::Group(tag)),
-            (Wire::Tcp(wire), None) => wire.stream.peer().ok().map(TargetPort::Portal),
-            (Wire::Iser(wire), None) => Some(TargetPort::Portal(wire.peer())),
+            (LoginConnection::Tcp(wire), None) => wire.stream.peer().ok().map(TargetPort::Portal),
+            (LoginConnection::Iser(wire), None) => Some(TargetPort::Portal(wire.peer())),
         }
     }
 }
 
 /// Connects and logs in. While the target cannot be reached it is tried again, as often as the options say;
 /// a refusal ends it at once.
-pub async fn patiently(goal: &Goal, options: &Options) -> Result<Connected, Error> {
+pub async fn connect_with_retry(login_target: &LoginTarget, options: &Options) -> Result<Connected, Error> {
     let mut pause = Duration::from_millis(500);
     for _ in 1..options.timeouts.login_tries.max(1) {
-        match once(goal, options).await {
+        match connect_once(login_target, options).await {
             Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
                 tracing::warn!("{e}; trying again");
                 compio::time::sleep(pause).await;
@@ -86,89 +88,103 @@ pub async fn patiently(goal: &Goal, options: &Options) -> Result<Connected, Erro
             end => return end,
         }
     }
-    once(goal, options).await
+    connect_once(login_target, options).await
 }
 
 /// Connects and logs in, and follows redirections.
-pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
-    let mut portal = goal.portal.clone();
+pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Result<Connected, Error> {
+    let mut portal = login_target.portal.clone();
     for _ in 0..=REDIRECTIONS {
         let limit = options.timeouts.login;
         let _wait = waits::on(format!("the login to {portal}"));
         // Boxed: whoever waits for a login would hold its ten kilobytes, once for each call that it is passed through.
-        let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, goal, options))).await;
+        let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, login_target, options))).await;
         let late = || Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32()));
         match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
-            Attempt::In(connected) => return Ok(*connected),
-            Attempt::Moved(there) => {
+            LoginOutcome::LoggedIn(connected) => return Ok(*connected),
+            LoginOutcome::Redirected(there) => {
                 tracing::info!("the target sends us from {portal} to {there}");
                 portal = there;
             }
         }
     }
-    let what = format!("{} sends us on and on (more than {REDIRECTIONS} redirections)", goal.portal);
+    let what = format!("{} sends us on and on (more than {REDIRECTIONS} redirections)", login_target.portal);
     Err(Error::new(Kind::Protocol, what))
 }
 
 /// Logs in on an RDMA connection that somebody else makes, once.
-pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Connected, Error> {
+pub async fn connect_with(
+    login_target: &LoginTarget,
+    options: &Options,
+    make: impl RdmaConnector,
+) -> Result<Connected, Error> {
     let wire = match options.transport {
         Transport::Tcp => return Err(Error::new(Kind::Invalid, "TCP is no RDMA")),
-        Transport::Iser => Wire::Iser(iser::Wire::made(options, make).await?),
-        Transport::Srp => Wire::Srp(srp::Wire::made(goal, options, make).await?),
+        Transport::Iser => LoginConnection::Iser(iser::LoginConnection::connect_with(options, make).await?),
+        Transport::Srp => {
+            LoginConnection::Srp(srp::LoginConnection::connect_with(login_target, options, make).await?)
+        }
     };
-    match log_in(wire, &goal.portal, goal, options, &mut ()).await? {
-        Attempt::In(connected) => Ok(*connected),
-        Attempt::Moved(there) => {
+    match log_in(wire, &login_target.portal, login_target, options, &mut ()).await? {
+        LoginOutcome::LoggedIn(connected) => Ok(*connected),
+        LoginOutcome::Redirected(there) => {
             Err(Error::new(Kind::Protocol, format!("the target sends us to {there}, where nobody connects")))
         }
     }
 }
 
 /// What came of one login.
-pub enum Attempt {
+pub enum LoginOutcome {
     /// A connection.
-    In(Box<Connected>),
+    LoggedIn(Box<Connected>),
     /// It is to be tried there.
-    Moved(Portal),
+    Redirected(Portal),
 }
 
 /// Sees the PDUs of a login, both ways.
-pub trait Watch {
+pub trait LoginTrace {
     /// A PDU that was sent, or has come.
-    fn see(&mut self, header: &Bhs, data: &[u8]);
+    fn record(&mut self, header: &Bhs, data: &[u8]);
 }
 
 /// Nobody watches.
-impl Watch for () {
-    fn see(&mut self, _: &Bhs, _: &[u8]) {}
+impl LoginTrace for () {
+    fn record(&mut self, _: &Bhs, _: &[u8]) {}
 }
 
-async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let mut wire = Wire::connect(portal, goal, options).await?;
-    wire.add_channels(portal, goal, options).await;
-    log_in(wire, portal, goal, options, &mut ()).await
+async fn attempt(
+    portal: &Portal,
+    login_target: &LoginTarget,
+    options: &Options,
+) -> Result<LoginOutcome, Error> {
+    let mut wire = LoginConnection::connect(portal, login_target, options).await?;
+    wire.add_channels(portal, login_target, options).await;
+    log_in(wire, portal, login_target, options, &mut ()).await
 }
 
 /// Logs in on a connection.
 pub async fn log_in(
-    mut wire: Wire,
+    mut wire: LoginConnection,
     portal: &Portal,
-    goal: &Goal,
+    login_target: &LoginTarget,
     options: &Options,
-    watch: &mut impl Watch,
-) -> Result<Attempt, Error> {
-    if let Wire::Srp(srp) = &wire {
+    trace: &mut impl LoginTrace,
+) -> Result<LoginOutcome, Error> {
+    if let LoginConnection::Srp(srp) = &wire {
         // It came with the connection.
         let login = Box::new(srp.login().clone());
-        return Ok(Attempt::In(Box::new(Connected { wire, portal: portal.clone(), login })));
+        return Ok(LoginOutcome::LoggedIn(Box::new(Connected { wire, portal: portal.clone(), login })));
     }
     let wish = Wish {
         initiator: options.initiator.clone(),
         initiator_alias: None,
-        target: goal.target.clone(),
-        session_type: if goal.target.is_some() { SessionType::Normal } else { SessionType::Discovery },
-        isid: goal.isid,
+        target: login_target.target.clone(),
+        session_type: if login_target.target.is_some() {
+            SessionType::Normal
+        } else {
+            SessionType::Discovery
+        },
+        isid: login_target.isid,
         tsih: 0,
         cid: 1,
         cmd_sn: FIRST_CMD_SN,
@@ -178,22 +194,26 @@ pub async fn log_in(
         credentials: options.credentials.clone(),
     };
     wish.check().map_err(|what| Error::new(Kind::Invalid, what))?;
-    let is_tcp = matches!(wire, Wire::Tcp(_));
-    let mut silence = Silence { anonymous: wish.credentials.is_none(), may_be_other: is_tcp };
+    let is_tcp = matches!(wire, LoginConnection::Tcp(_));
+    let mut silence = ClosedDuringLogin { anonymous: wish.credentials.is_none(), may_be_other: is_tcp };
     let (mut login, mut request) = Login::new(wish);
     loop {
-        watch.see(&request.header, &request.data);
+        trace.record(&request.header, &request.data);
         wire.send(request).await?;
         let received = wire.receive(lunar_proto::login::SEGMENT_LEN).await;
         let (header, data) = received.map_err(|e| silence.explain(e))?;
         silence.may_be_other = false;
-        watch.see(&header, &data);
+        trace.record(&header, &data);
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
             Step::Done(login) => {
-                return Ok(Attempt::In(Box::new(Connected { wire, portal: portal.clone(), login })));
+                return Ok(LoginOutcome::LoggedIn(Box::new(Connected {
+                    wire,
+                    portal: portal.clone(),
+                    login,
+                })));
             }
-            Step::Moved { address, .. } => return told(&address).map(Attempt::Moved),
+            Step::Moved { address, .. } => return redirected(&address).map(LoginOutcome::Redirected),
             Step::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
         }
     }
@@ -211,14 +231,14 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
 }
 
 /// What a target may mean that closes without an answer.
-struct Silence {
+struct ClosedDuringLogin {
     /// It was offered no user.
     anonymous: bool,
     /// It has not said a word of iSCSI yet, over TCP.
     may_be_other: bool,
 }
 
-impl Silence {
+impl ClosedDuringLogin {
     /// LIO closes without an answer when it wants CHAP and is offered none; over iSER also whenever it refuses a login.
     fn explain(&self, e: Error) -> Error {
         if e.kind != Kind::Lost {
@@ -240,7 +260,7 @@ impl Silence {
 pub async fn log_out(connected: Connected) -> Result<(), Error> {
     let Connected { mut wire, login, .. } = connected;
     let has_digests = login.parameters.header_digest || login.parameters.data_digest;
-    if has_digests || matches!(wire, Wire::Srp(_)) {
+    if has_digests || matches!(wire, LoginConnection::Srp(_)) {
         return Ok(());
     }
     let mut header = request::logout(2);
@@ -279,42 +299,46 @@ fn failed(failure: Failure) -> Error {
 }
 
 /// An address as targets tell it (RFC 7143 section 13.8).
-fn told(address: &str) -> Result<Portal, Error> {
+fn redirected(address: &str) -> Result<Portal, Error> {
     address
         .parse()
         .map_err(|e: Error| Error::new(Kind::Protocol, format!("the target sends us elsewhere: {e}")))
 }
 
 /// A connection on which one PDU goes out and one comes back.
-pub enum Wire {
+pub enum LoginConnection {
     /// A stream of bytes.
-    Tcp(TcpWire),
+    Tcp(TcpLoginConnection),
     /// Messages over RDMA.
-    Iser(iser::Wire),
+    Iser(iser::LoginConnection),
     /// SRP, logged in: no PDUs.
-    Srp(srp::Wire),
+    Srp(srp::LoginConnection),
 }
 
-impl Wire {
+impl LoginConnection {
     /// Connects to the first address of a portal that answers, in time for a login.
-    pub async fn connect(portal: &Portal, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+    pub async fn connect(
+        portal: &Portal,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
         if options.by_device() {
-            return Wire::by_device(&resolve(portal).await?, goal, options).await;
+            return LoginConnection::by_device(&resolve(portal).await?, login_target, options).await;
         }
-        let tcp = TcpWire::connect(portal, options.timeouts.login).await?;
+        let tcp = TcpLoginConnection::connect(portal, options.timeouts.login).await?;
         if let Some(bytes) = options.window {
             tcp.stream.set_window(bytes as usize).map_err(lost)?;
         }
-        Wire::over(tcp.stream, goal, options).await
+        LoginConnection::over(tcp.stream, login_target, options).await
     }
 
     /// As many channels more as the options want, over SRP. What the target does not give is done without, as Linux does.
-    async fn add_channels(&mut self, portal: &Portal, goal: &Goal, options: &Options) {
-        let Wire::Srp(session) = self else { return };
-        let beside = Goal { beside: true, ..goal.clone() };
+    async fn add_channels(&mut self, portal: &Portal, login_target: &LoginTarget, options: &Options) {
+        let LoginConnection::Srp(session) = self else { return };
+        let is_extra_channel = LoginTarget { is_extra_channel: true, ..login_target.clone() };
         for number in 2..=options.channels {
-            match Wire::connect(portal, &beside, options).await {
-                Ok(Wire::Srp(channel)) => session.join(channel),
+            match LoginConnection::connect(portal, &is_extra_channel, options).await {
+                Ok(LoginConnection::Srp(channel)) => session.join(channel),
                 Ok(_) => return,
                 Err(e) => {
                     tracing::warn!("{portal}: channel {number} of {}: {e}", options.channels);
@@ -325,13 +349,19 @@ impl Wire {
     }
 
     /// To the first of these addresses that answers.
-    pub async fn by_device(addresses: &[SocketAddr], goal: &Goal, options: &Options) -> Result<Wire, Error> {
+    pub async fn by_device(
+        addresses: &[SocketAddr],
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
         let mut last = Error::new(Kind::Unreachable, "its name has no address");
         for address in addresses {
             let wire = match options.transport {
-                Transport::Srp => srp::Wire::by_device(*address, goal, options).await.map(Wire::Srp),
+                Transport::Srp => srp::LoginConnection::by_device(*address, login_target, options)
+                    .await
+                    .map(LoginConnection::Srp),
                 Transport::Tcp | Transport::Iser => {
-                    iser::Wire::by_device(*address, options).await.map(Wire::Iser)
+                    iser::LoginConnection::by_device(*address, options).await.map(LoginConnection::Iser)
                 }
             };
             match wire {
@@ -343,11 +373,17 @@ impl Wire {
     }
 
     /// A connection over a stream of bytes that nothing was said on yet.
-    pub async fn over(stream: Stream, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+    pub async fn over(
+        stream: Stream,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
         match options.transport {
-            Transport::Tcp => Ok(Wire::Tcp(TcpWire { stream, begun: Vec::new() })),
-            Transport::Iser => iser::Wire::over(stream, options).await.map(Wire::Iser),
-            Transport::Srp => srp::Wire::over(stream, goal, options).await.map(Wire::Srp),
+            Transport::Tcp => Ok(LoginConnection::Tcp(TcpLoginConnection { stream, begun: Vec::new() })),
+            Transport::Iser => iser::LoginConnection::over(stream, options).await.map(LoginConnection::Iser),
+            Transport::Srp => {
+                srp::LoginConnection::over(stream, login_target, options).await.map(LoginConnection::Srp)
+            }
         }
     }
 
@@ -358,36 +394,38 @@ impl Wire {
             format!("{}/{}", transport.name(), provider.replace(' ', ":"))
         };
         match self {
-            Wire::Tcp(_) => Transport::Tcp.name().into(),
-            Wire::Iser(wire) => over(Transport::Iser, wire.provider()),
-            Wire::Srp(wire) => over(Transport::Srp, wire.provider()),
+            LoginConnection::Tcp(_) => Transport::Tcp.name().into(),
+            LoginConnection::Iser(wire) => over(Transport::Iser, wire.provider()),
+            LoginConnection::Srp(wire) => over(Transport::Srp, wire.provider()),
         }
     }
 
     /// Sends a PDU.
     pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
         match self {
-            Wire::Tcp(wire) => wire.send(pdu).await,
-            Wire::Iser(wire) => wire.send(pdu).await,
-            Wire::Srp(_) => Err(no_pdus()),
+            LoginConnection::Tcp(wire) => wire.send(pdu).await,
+            LoginConnection::Iser(wire) => wire.send(pdu).await,
+            LoginConnection::Srp(_) => Err(no_pdus()),
         }
     }
 
     /// Receives a PDU with at most so many bytes of data.
     pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
         match self {
-            Wire::Tcp(wire) => wire.receive(limit).await,
-            Wire::Iser(wire) => wire.receive(limit).await,
-            Wire::Srp(_) => Err(no_pdus()),
+            LoginConnection::Tcp(wire) => wire.receive(limit).await,
+            LoginConnection::Iser(wire) => wire.receive(limit).await,
+            LoginConnection::Srp(_) => Err(no_pdus()),
         }
     }
 
     /// What carries a session that has logged in, and bytes that came behind the login.
-    pub fn into_line(self) -> (Line, Vec<u8>) {
+    pub fn into_line(self) -> (TransportHandle, Vec<u8>) {
         match self {
-            Wire::Tcp(wire) => (Line::Tcp(wire.stream), wire.begun),
-            Wire::Iser(wire) => (Line::Moved(Rc::new(wire.into_mover())), Vec::new()),
-            Wire::Srp(wire) => (Line::Moved(wire.into_mover()), Vec::new()),
+            LoginConnection::Tcp(wire) => (TransportHandle::Tcp(wire.stream), wire.begun),
+            LoginConnection::Iser(wire) => {
+                (TransportHandle::Datamover(Rc::new(wire.into_mover())), Vec::new())
+            }
+            LoginConnection::Srp(wire) => (TransportHandle::Datamover(wire.into_mover()), Vec::new()),
         }
     }
 }
@@ -397,26 +435,26 @@ fn no_pdus() -> Error {
 }
 
 /// The same over a stream of bytes.
-pub struct TcpWire {
+pub struct TcpLoginConnection {
     stream: Stream,
     begun: Vec<u8>,
 }
 
-impl TcpWire {
+impl TcpLoginConnection {
     /// Connects to the first address of a portal that answers, within `limit`.
-    pub async fn connect(portal: &Portal, limit: Duration) -> Result<TcpWire, Error> {
-        TcpWire::to_one_of(&resolve(portal).await?, limit).await
+    pub async fn connect(portal: &Portal, limit: Duration) -> Result<TcpLoginConnection, Error> {
+        TcpLoginConnection::to_one_of(&resolve(portal).await?, limit).await
     }
 
     /// Each address has its share of the time, so that one that is silent leaves some for the next.
-    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpWire, Error> {
+    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
         let mut last = Error::new(Kind::Unreachable, "its name has no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
             // The last one has all that is left: who called watches over that.
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
-                Ok(Ok(stream)) => return Ok(TcpWire { stream, begun: Vec::new() }),
+                Ok(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
                 Ok(Err(e)) => last = no_connection(&e),
                 Err(_) => last = Error::new(Kind::TimedOut, "it does not answer"),
             }
@@ -477,7 +515,8 @@ mod tests {
     fn who_closes_before_the_first_word_may_speak_something_else() {
         for (anonymous, login) in [(true, "may want CHAP"), (false, "look at user, password")] {
             for may_be_other in [true, false] {
-                let told = Silence { anonymous, may_be_other }.explain(Error::new(Kind::Lost, "closed"));
+                let told =
+                    ClosedDuringLogin { anonymous, may_be_other }.explain(Error::new(Kind::Lost, "closed"));
                 let hint = told.hint.clone().unwrap_or_default();
                 assert!(hint.contains(login), "{hint}");
                 assert_eq!(hint.contains("use iser:// or srp:// there"), may_be_other, "{hint}");
@@ -498,7 +537,7 @@ mod tests {
             assert!(held.len() < 4, "it still answers");
             let limit = Duration::from_secs(3);
             let addresses = [silent, silent, answers];
-            let tried = compio::time::timeout(limit, TcpWire::to_one_of(&addresses, limit));
+            let tried = compio::time::timeout(limit, TcpLoginConnection::to_one_of(&addresses, limit));
             let wire = tried.await.expect("in time").expect("the last address answers");
             assert_eq!(wire.stream.route().local.map(|a| a.ip()), Some(answers.ip()));
         });

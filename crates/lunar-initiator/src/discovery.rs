@@ -1,7 +1,7 @@
 //! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal tells.
 
-use crate::connect::{self, Connected, Wire};
-use crate::nexus::{self, Goal};
+use crate::connect::{self, Connected, LoginConnection};
+use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
 use crate::srp::no_discovery;
 use crate::text;
@@ -68,8 +68,9 @@ impl Discovery {
             ..options.offer.clone()
         };
         let options = Options { offer, ..options.clone() };
-        let goal = Goal { portal, target: None, isid: nexus::new_isid(), beside: false };
-        let connected = connect::patiently(&goal, &options).await?;
+        let login_target =
+            LoginTarget { portal, target: None, isid: nexus::new_isid(), is_extra_channel: false };
+        let connected = connect::connect_with_retry(&login_target, &options).await?;
         let (answer, logout) = (options.timeouts.login, options.timeouts.logout);
         Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })
     }
@@ -113,7 +114,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
 
 /// The connection of a discovery session: one request, one answer.
 struct Exchange {
-    wire: Wire,
+    wire: LoginConnection,
     cmd_sn: u32,
     exp_stat_sn: u32,
     max_xmit: u32,

@@ -14,9 +14,7 @@ mod discovery;
 mod error;
 mod io_error;
 mod iser;
-pub mod late;
 mod lun;
-mod made;
 pub mod multipath;
 mod nexus;
 mod offload;
@@ -24,31 +22,33 @@ mod open;
 pub mod options;
 mod portal;
 mod probe;
-mod report;
+mod protocol_mismatch;
+mod rdma_connector;
+pub mod reinstatement;
+mod report_luns;
 mod session;
-mod slow;
-mod speaks;
+mod slow_path;
 mod srp;
 mod text;
 mod url;
 pub mod waits;
 
-pub use command::{Command, Completion, Direction, Finished, MAX_CDB_LEN};
+pub use command::{Command, CommandResult, Completion, Direction, MAX_CDB_LEN};
 pub use designators::{identity, is_named, naa, name_of};
 pub use discovery::{Discovery, discover};
 pub use error::{Details, Error, Kind};
 pub use lun::{Lun, Properties, inspect, properties};
 pub use lunar_proto::initiator::targets::{FoundTarget, PortalAddress};
-pub use made::Make;
 pub use nexus::{new_isid, parse_isid};
 pub use offload::ExtendedCopy;
-pub use open::{connect, connect_with, log_in, lun_of, open, open_with, resolve, ways};
+pub use open::{connect, connect_with, log_in, lun_of, open, open_with, portal_urls, resolve};
 pub use options::{LateWrites, Options, Timeouts};
 pub use portal::Portal;
 pub use probe::{Exchange, Probe};
-pub use report::luns;
+pub use rdma_connector::RdmaConnector;
+pub use report_luns::luns;
 pub use session::{
-    Batch, CommandId, Event, Facts, IDENTITY_LEN, Pending, Session, SessionHooks, SessionLogin, WeakSession,
-    testing,
+    Batch, CommandId, Event, IDENTITY_LEN, Pending, Session, SessionHooks, SessionInfo, SessionLogin,
+    WeakSession, testing,
 };
 pub use url::{Url, is_url, without_scheme};

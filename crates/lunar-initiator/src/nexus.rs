@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 /// What a connection is made for.
 #[derive(Clone, Debug)]
-pub struct Goal {
+pub struct LoginTarget {
     /// Where to.
     pub portal: Portal,
     /// The target; None is discovery.
@@ -15,7 +15,7 @@ pub struct Goal {
     /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
     pub isid: [u8; 6],
     /// What our port has at the target already stays: it is one more channel of a session over SRP.
-    pub beside: bool,
+    pub is_extra_channel: bool,
 }
 
 /// The target's end of an I_T nexus. Of iSCSI it is a portal group (RFC 7143 section 4.4.3).

@@ -34,7 +34,7 @@ pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
         return Ok(vec![url.clone()]);
     }
     let found = discover(url.portal.clone(), options).await?;
-    Ok(ways(url, only_target(url, found)?))
+    Ok(portal_urls(url, only_target(url, found)?))
 }
 
 /// Logs in at the first of these URLs that can be reached; the errors of those before it go to `report`. No other error
@@ -43,12 +43,12 @@ pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
 /// # Errors
 /// That of the last URL, if none can be reached; those of [`Session::open`]. [`Kind::Invalid`] without a URL.
 pub async fn log_in(
-    ways: &[Url],
+    urls: &[Url],
     options: &Options,
     mut report: impl FnMut(Error),
 ) -> Result<(Url, Session), Error> {
     let mut last = Error::new(Kind::Invalid, "no URL to log in at");
-    for (n, url) in ways.iter().enumerate() {
+    for (n, url) in urls.iter().enumerate() {
         if n > 0 {
             report(last);
         }
@@ -84,7 +84,7 @@ pub async fn open_with(url: &Url, options: &Options) -> Result<Arc<Lun>, Error> 
 
 /// The URLs of a target that the portal of this URL named, in the order in which they are tried: one for each portal of the
 /// target, and at least one. The portal of this URL is first, if it is one of the target's.
-pub fn ways(url: &Url, found: FoundTarget) -> Vec<Url> {
+pub fn portal_urls(url: &Url, found: FoundTarget) -> Vec<Url> {
     let there = url.at(found.name, url.lun);
     let mut portals: Vec<Portal> = found.addresses.into_iter().map(Portal::from).collect();
     match portals.iter().position(|portal| *portal == url.portal) {
@@ -172,14 +172,14 @@ mod tests {
         let url = Url::parse("iscsi://127.0.0.1").unwrap();
         let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
         let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
-        let there = ways(&url, found.clone()).swap_remove(0);
+        let there = portal_urls(&url, found.clone()).swap_remove(0);
         let error = there.explain(Error::new(Kind::Unreachable, "connection refused"));
         assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
         assert!(error.hint.as_ref().unwrap().contains("127.0.0.1:3260"), "{:?}", error.hint);
         let kept = [
             there.explain(Error::new(Kind::Refused, "x")),
             there.through(url.portal.clone()).explain(Error::new(Kind::Unreachable, "x")),
-            ways(&url, FoundTarget { addresses: Vec::new(), ..found })[0]
+            portal_urls(&url, FoundTarget { addresses: Vec::new(), ..found })[0]
                 .explain(Error::new(Kind::Unreachable, "x")),
         ];
         assert!(kept.iter().all(|error| error.what == "x"), "{kept:?}");
@@ -191,7 +191,7 @@ mod tests {
         let of = |hosts: &[&str]| {
             let told = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
             let found = FoundTarget { name: "iqn.x".into(), addresses: hosts.iter().map(told).collect() };
-            ways(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
+            portal_urls(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of(&[]), "a");
         assert_eq!(of(&["b", "c", "a", "d"]), "a b c d");

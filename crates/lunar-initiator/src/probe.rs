@@ -1,8 +1,8 @@
 //! One way to a target, step by step, for people who want to know what is wrong.
 
-use crate::connect::{self, Attempt, Watch, Wire};
+use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
-use crate::nexus::{self, Goal};
+use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
 use crate::{Error, Kind, Options, Portal, srp};
 use lunar_proto::initiator::login::LoggedIn;
@@ -71,10 +71,15 @@ impl Probe {
     /// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`]; what
     /// has happened so far stands here at any time.
     pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
-        let goal = Goal { portal: self.portals[0].clone(), target, isid: nexus::new_isid(), beside: false };
+        let login_target = LoginTarget {
+            portal: self.portals[0].clone(),
+            target,
+            isid: nexus::new_isid(),
+            is_extra_channel: false,
+        };
         let limit = options.timeouts.login;
         for _ in 0..=REDIRECTIONS {
-            let step = compio::time::timeout(limit, Box::pin(self.step(&goal, options))).await;
+            let step = compio::time::timeout(limit, Box::pin(self.step(&login_target, options))).await;
             let late =
                 || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
             match step.unwrap_or_else(|_| late()) {
@@ -90,7 +95,7 @@ impl Probe {
     }
 
     /// One portal: a redirection tells of the next.
-    async fn step(&mut self, goal: &Goal, options: &Options) -> Result<Option<Portal>, Error> {
+    async fn step(&mut self, login_target: &LoginTarget, options: &Options) -> Result<Option<Portal>, Error> {
         let portal = self.portals.last().expect("the first one").clone();
         let since = Instant::now();
         self.addresses = connect::resolve(&portal).await?;
@@ -98,14 +103,14 @@ impl Probe {
         self.connections.clear();
         self.exchanges.clear();
         let wire = match options.transport {
-            Transport::Srp => self.by_srp(goal, options).await?,
-            Transport::Tcp | Transport::Iser => self.connect(goal, options).await?,
+            Transport::Srp => self.by_srp(login_target, options).await?,
+            Transport::Tcp | Transport::Iser => self.connect(login_target, options).await?,
         };
         self.carrier = Some(wire.carrier());
         let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
-        match connect::log_in(wire, &portal, goal, options, &mut notes).await? {
-            Attempt::Moved(there) => Ok(Some(there)),
-            Attempt::In(connected) => {
+        match connect::log_in(wire, &portal, login_target, options, &mut notes).await? {
+            LoginOutcome::Redirected(there) => Ok(Some(there)),
+            LoginOutcome::LoggedIn(connected) => {
                 self.login = Ok(connected.login.clone());
                 // A target that does not answer the logout changes nothing.
                 let _ = connect::log_out(*connected).await;
@@ -115,8 +120,12 @@ impl Probe {
     }
 
     /// Over SRP the login goes with the connection.
-    async fn by_srp(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
-        let sent = srp::asked(&srp::request(goal, options)?);
+    async fn by_srp(
+        &mut self,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
+        let sent = srp::asked(&srp::request(login_target, options)?);
         let since = Instant::now();
         self.exchanges.push(Exchange {
             stage: "single",
@@ -125,10 +134,10 @@ impl Probe {
             status: None,
             took: None,
         });
-        let made = self.connect(goal, options).await;
+        let made = self.connect(login_target, options).await;
         let exchange = self.exchanges.last_mut().expect("it was begun");
         match &made {
-            Ok(Wire::Srp(wire)) => exchange.received = srp::granted(wire.response()),
+            Ok(LoginConnection::Srp(wire)) => exchange.received = srp::granted(wire.response()),
             Err(e) if !is_answer(e.kind) => return made,
             _ => {}
         }
@@ -136,21 +145,29 @@ impl Probe {
         made
     }
 
-    async fn connect(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+    async fn connect(
+        &mut self,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
         if options.by_device() {
-            return self.by_device(goal, options).await;
+            return self.by_device(login_target, options).await;
         }
         let stream = self.by_tcp().await?;
         self.route = stream.route();
-        Wire::over(stream, goal, options).await
+        LoginConnection::over(stream, login_target, options).await
     }
 
     /// Each address by the RDMA device that leads there.
-    async fn by_device(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+    async fn by_device(
+        &mut self,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
         let mut last = nowhere();
         for address in self.addresses.clone() {
             let since = Instant::now();
-            match Wire::by_device(&[address], goal, options).await {
+            match LoginConnection::by_device(&[address], login_target, options).await {
                 Ok(wire) => {
                     self.connections.push((address, Ok(since.elapsed())));
                     return Ok(wire);
@@ -198,8 +215,8 @@ struct Notes<'a> {
     since: Instant,
 }
 
-impl Watch for Notes<'_> {
-    fn see(&mut self, header: &Bhs, data: &[u8]) {
+impl LoginTrace for Notes<'_> {
+    fn record(&mut self, header: &Bhs, data: &[u8]) {
         match header.opcode() {
             opcode::LOGIN => {
                 self.since = Instant::now();

@@ -7,7 +7,7 @@ use common::{READ_10, WRITE_10, is, with_disk};
 use interop::script::{Script, Target, Turn};
 use interop::{NONE, Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{Multipath, Policy, Settings, Way};
+use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
 use lunar_initiator::{Direction, Kind, Lun, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::scsi::cdb;
@@ -68,7 +68,7 @@ fn a_block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
     common::run(LIMIT, move || async move {
         let (first, second) = (lunar_initiator::open(&url).await, lunar_initiator::open(&url).await);
         let (first, second) = (first.expect("a LUN"), second.expect("a LUN"));
-        let ways: Vec<Arc<dyn Way>> = vec![first.clone(), second];
+        let ways: Vec<Arc<dyn Path>> = vec![first.clone(), second];
         let settings = Settings { policy: Policy::RoundRobin, check: LIMIT, ..Settings::default() };
         let joined = Multipath::join(ways, settings).await.expect("one unit");
         write_around(&kept, joined, &first).await;

@@ -8,7 +8,7 @@ use common::{READ_10, is, run, with_disk};
 use interop::script::{Link, Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::{Backend, Queue};
-use lunar_initiator::multipath::{Multipath, Policy, Settings, State, Way};
+use lunar_initiator::multipath::{Multipath, Path, Policy, Settings, State};
 use lunar_initiator::{Lun, Url};
 use lunar_runtime::Buf;
 use std::future::poll_fn;
@@ -106,7 +106,7 @@ fn with_both<W: Future<Output = ()> + 'static>(
 ) {
     let (urls, states) = ([ports[0].url(), ports[1].url()], [ports[0].state.clone(), ports[1].state.clone()]);
     run(LIMIT, move || async move {
-        let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+        let mut ways: Vec<Arc<dyn Path>> = Vec::new();
         for url in &urls {
             ways.push(lunar_initiator::open(url).await.expect("a path"));
         }

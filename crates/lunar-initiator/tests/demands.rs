@@ -7,7 +7,7 @@ mod common;
 use common::{READ_10, run};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
-use lunar_initiator::{Command, Completion, Direction, Discovery, Error, Finished, Kind, Session, Url};
+use lunar_initiator::{Command, CommandResult, Completion, Direction, Discovery, Error, Kind, Session, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::scsi::cdb;
 use std::sync::Mutex;
@@ -52,7 +52,7 @@ fn aborts(target: &Target) -> Vec<Pdu> {
 }
 
 /// A command that was aborted, with its buffer.
-fn is_aborted((result, buf): Finished) -> bool {
+fn is_aborted((result, buf): CommandResult) -> bool {
     result.is_err_and(|e| e.kind == Kind::Aborted) && buf.is_some_and(|b| b.len() == 512)
 }
 

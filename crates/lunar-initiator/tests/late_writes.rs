@@ -7,7 +7,7 @@ use common::{WRITE_10, is, run, with_disk};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{Multipath, Policy, Settings, Way};
+use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
 use lunar_initiator::{Command, Direction, Kind, Url};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
@@ -54,7 +54,7 @@ fn written(target: &Target) -> Vec<u8> {
 
 /// Paths, of which the first takes the first write.
 async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
-    let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+    let mut ways: Vec<Arc<dyn Path>> = Vec::new();
     for url in urls {
         ways.push(lunar_initiator::open(&url).await.expect("a LUN"));
     }
@@ -205,7 +205,7 @@ fn a_write_that_is_left_behind_goes_on_no_other_path() {
     run(LIMIT, move || async move {
         let luns = [lunar_initiator::open(&urls[0]).await, lunar_initiator::open(&urls[1]).await];
         let luns = luns.map(|lun| lun.expect("a LUN"));
-        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn Way>).collect();
+        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn Path>).collect();
         let settings = Settings { policy: Policy::Failover, ..Settings::default() };
         let disk = Multipath::join(ways, settings).await.expect("one unit");
         let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });

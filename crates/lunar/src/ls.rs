@@ -111,7 +111,7 @@ async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failur
     }
     let (mut targets, mut first) = (Vec::new(), None);
     for one in found {
-        let ways = lunar_initiator::ways(url, one);
+        let ways = lunar_initiator::portal_urls(url, one);
         let mut unreachable = Vec::new();
         let entered = enter(&ways, options, &mut unreachable).await;
         let target = entered.unwrap_or_else(|error| {

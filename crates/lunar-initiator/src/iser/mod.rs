@@ -1,10 +1,10 @@
 //! iSER: the same sessions over RDMA (RFC 7145). PDUs travel in messages, and the target reads and writes the memory of
 //! commands itself.
 
-mod mover;
+mod datamover;
+mod login;
 #[cfg(test)]
 mod tests;
-mod wire;
 
-pub use mover::Mover;
-pub use wire::Wire;
+pub use datamover::IserDatamover;
+pub use login::LoginConnection;

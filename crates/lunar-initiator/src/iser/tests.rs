@@ -1,12 +1,12 @@
 //! The session over RDMA, against a target that is played here.
 
-use super::Mover;
+use super::IserDatamover;
 use crate::nexus::TargetPort;
 use crate::session::command_window::CommandWindow;
 use crate::session::session_state::{Online, SessionState};
 use crate::session::task::Waiter;
-use crate::session::transport::{Line, Mover as _, Out};
-use crate::{Command, Completion, Direction, Error, Finished, Kind};
+use crate::session::transport::{Datamover as _, TransportHandle, TransportSender};
+use crate::{Command, CommandResult, Completion, Direction, Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{Endpoint, Event, Events, Remote, Terms};
@@ -44,7 +44,7 @@ struct Got {
 /// A machine that is logged in, with a target that is us.
 struct Peer {
     state: SessionState,
-    mover: Rc<Mover>,
+    mover: Rc<IserDatamover>,
     end: Rc<dyn Endpoint>,
     /// What is to go wrong at our end.
     faults: Rc<Faults>,
@@ -69,7 +69,12 @@ impl Peer {
 
     fn begin(&mut self, parameters: Parameters) {
         let command_window = CommandWindow { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
-        self.state.connect(parameters, command_window, self.stat_sn, Out::Moved(self.mover.clone()));
+        self.state.connect(
+            parameters,
+            command_window,
+            self.stat_sn,
+            TransportSender::Datamover(self.mover.clone()),
+        );
         self.state.online = Online::Yes;
         self.state.pump();
     }
@@ -149,7 +154,7 @@ impl Peer {
         }
     }
 
-    fn end(&mut self, tag: u32) -> Option<Finished> {
+    fn end(&mut self, tag: u32) -> Option<CommandResult> {
         self.state.poll(tag, Waker::noop())
     }
 
@@ -159,10 +164,10 @@ impl Peer {
     }
 }
 
-fn connection() -> (Rc<Mover>, Rc<dyn Endpoint>, Rc<Faults>) {
+fn connection() -> (Rc<IserDatamover>, Rc<dyn Endpoint>, Rc<Faults>) {
     let faults = Rc::<Faults>::default();
     let (ours, end) = mem::pair(TERMS, TERMS, [faults.clone(), Rc::default()]);
-    (Rc::new(Mover::new(ours, Events::default())), end, faults)
+    (Rc::new(IserDatamover::new(ours, Events::default())), end, faults)
 }
 
 fn got(message: &[u8]) -> Got {

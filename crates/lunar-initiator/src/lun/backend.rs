@@ -1,10 +1,10 @@
 //! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
 //! written back.
 
-use super::perform::perform;
-use super::queue::Lanes;
-use super::transferred::{Ended, was_read, was_written};
-use super::{Lun, status};
+use super::queue::LunQueue;
+use super::retry::perform;
+use super::transferred::{Transfer, read_result, write_result};
+use super::{Lun, lba_status};
 use crate::{Direction, Error};
 use lunar_block::range::{Hold, Ranges, Share};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
@@ -61,12 +61,12 @@ impl Lun {
         }
     }
 
-    fn read_blocks(&self, offset: u64, buf: Buf) -> impl std::future::Future<Output = Ended> {
+    fn read_blocks(&self, offset: u64, buf: Buf) -> impl std::future::Future<Output = Transfer> {
         let len = buf.len();
         let answer = perform(&self.session, self.lun, self.read_cdb(offset, len), Direction::In(buf));
         async move {
             let (result, buf) = answer.await;
-            was_read(result, buf, len)
+            read_result(result, buf, len)
         }
     }
 
@@ -76,13 +76,13 @@ impl Lun {
         buf: Buf,
         stable: bool,
         hold: &'a Hold,
-    ) -> impl std::future::Future<Output = Ended> + use<'a> {
+    ) -> impl std::future::Future<Output = Transfer> + use<'a> {
         let len = buf.len();
         let (fua, flush) = self.how_to_be_stable(stable);
         let answer = self.perform_holding(self.write_cdb(offset, len, fua), Direction::Out(buf), hold);
         async move {
             let (result, buf) = answer.await;
-            let (mut result, buf) = was_written(result, buf, len);
+            let (mut result, buf) = write_result(result, buf, len);
             if flush && result.is_ok() {
                 result = self.synchronize().await;
             }
@@ -105,7 +105,7 @@ impl Lun {
             Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => {}
             other => drop(other?),
         }
-        self.session.take_loss(self.lun).map_or(Ok(()), Err)
+        self.session.take_deferred_error(self.lun).map_or(Ok(()), Err)
     }
 
     /// The whole blocks around some bytes: offset and length.
@@ -270,7 +270,7 @@ impl Lun {
             return Ok(mapped);
         }
         let size = u64::from(self.block_size);
-        let room = status::room(most);
+        let room = lba_status::room(most);
         let cdb = cdb::get_lba_status(offset / size, room as u32);
         let (result, buf) = perform(&self.session, self.lun, cdb, Direction::In(Buf::zeroed(room))).await;
         let (got, buf) = match (result, buf) {
@@ -279,7 +279,7 @@ impl Lun {
             (Err(e), _) => return Err(e),
             (Ok(_), None) => return Ok(mapped),
         };
-        let told = status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
+        let told = lba_status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
         Ok(if told.is_empty() { mapped } else { told.into_iter().take(most.max(1)).collect() })
     }
 }
@@ -324,7 +324,7 @@ impl Backend for Lun {
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
         let batch = self.session.batch()?;
-        Some(Box::new(Lanes::new(self, batch)))
+        Some(Box::new(LunQueue::new(self, batch)))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

@@ -1,7 +1,7 @@
 //! COMPARE AND WRITE.
 
 use super::Lun;
-use super::transferred::given_back;
+use super::transferred::with_buffer;
 use crate::{Direction, Error, Kind};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{Sense, cdb};
@@ -34,6 +34,6 @@ impl Lun {
             Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
             Err(e) => Err(e),
         };
-        given_back(equal, data, len)
+        with_buffer(equal, data, len)
     }
 }

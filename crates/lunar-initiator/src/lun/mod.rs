@@ -2,26 +2,26 @@
 
 mod backend;
 mod compare_and_write;
-mod open;
-mod perform;
+mod disposition;
+mod inspect;
+mod lba_status;
 mod properties;
 mod queue;
+mod retry;
 mod session;
-mod status;
 #[cfg(test)]
 mod tests;
 mod transferred;
-mod verdict;
 
 use crate::session::Held;
-use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
+use crate::{Command, CommandResult, Direction, Error, Event, Kind, Session};
 use lunar_block::range::{Hold, Ranges};
 use lunar_runtime::either;
 use lunar_wire::iscsi::lun::encode;
 use lunar_wire::scsi::cdb::Cdb;
-use perform::perform;
-pub(crate) use perform::{List, Patience, perform_within};
 pub use properties::Properties;
+use retry::perform;
+pub(crate) use retry::{BusyRetry, List, perform_within};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -96,7 +96,7 @@ impl Lun {
         loop {
             let before = session.facts().recoveries;
             let properties =
-                open::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
+                inspect::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
             if !properties.is_block_device() || properties.block_size == 0 {
                 let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
                 return Err(Error::new(Kind::Invalid, what));
@@ -148,7 +148,7 @@ impl Lun {
 
     /// Sends a CDB as it is, once; unit attentions and errors come back as the logical unit tells them. Nor is it sent again
     /// after a lost connection.
-    pub async fn scsi(&self, cdb: Cdb, data: Direction) -> Finished {
+    pub async fn scsi(&self, cdb: Cdb, data: Direction) -> CommandResult {
         let command = Command { repeatable: false, ..Command::new(self.lun, cdb, data) };
         self.session.submit(command).await
     }
@@ -158,7 +158,7 @@ impl Lun {
     ///
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
-    pub async fn perform(&self, cdb: Cdb, data: Direction) -> Finished {
+    pub async fn perform(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform(&self.session, self.lun, cdb, data).await
     }
 
@@ -168,8 +168,8 @@ impl Lun {
         cdb: Cdb,
         data: Direction,
         hold: &'a Hold,
-    ) -> impl Future<Output = Finished> + use<'a> {
-        perform::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
+    ) -> impl Future<Output = CommandResult> + use<'a> {
+        retry::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
     }
 
     /// Reads its properties again.
@@ -177,7 +177,7 @@ impl Lun {
     /// # Errors
     /// Those of the commands.
     pub async fn reload(&self) -> Result<(), Error> {
-        self.take(open::properties(&self.session, self.lun).await?)
+        self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
     /// Reads what it is once more, as after a unit attention that something of it changed: not all targets tell. One that is
@@ -186,7 +186,7 @@ impl Lun {
     /// # Errors
     /// [`Kind::Identity`] when it is another one; those of its commands.
     pub async fn read_again(&self) -> Result<(), Error> {
-        self.take(open::properties(&self.session, self.lun).await?)
+        self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
     /// It is like this now, as far as it may be.
@@ -215,7 +215,7 @@ impl Lun {
 /// # Errors
 /// When there is no such logical unit, or it is not ready in time.
 pub async fn properties(session: &Session, number: u16) -> Result<Properties, Error> {
-    let read = open::properties(session, encode(number)).await;
+    let read = inspect::properties(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
@@ -224,7 +224,7 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
 /// # Errors
 /// When there is no such logical unit, or it does not answer.
 pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error> {
-    let read = open::whatever_state(session, encode(number)).await;
+    let read = inspect::properties_if_ready(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
@@ -243,7 +243,7 @@ async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
         if !is_change(&event, address) {
             continue;
         }
-        let read = open::properties(&session, address).await;
+        let read = inspect::properties(&session, address).await;
         let Some(lun) = lun.upgrade() else { return };
         if let Err(e) = read.and_then(|properties| lun.take(properties)) {
             tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");

@@ -2,9 +2,9 @@
 //! more than one command, or another try, has one.
 
 use super::Lun;
-use super::perform::{What, perform_again};
-use super::transferred::{Ended, was_read, was_written};
-use crate::slow::Slow;
+use super::retry::{Repeatable, perform_again};
+use super::transferred::{Transfer, read_result, write_result};
+use crate::slow_path::SlowPath;
 use crate::{Batch, Command, Completion, Direction, Error};
 use lunar_block::{Backend, Finished, Queue};
 use lunar_runtime::Buf;
@@ -16,13 +16,13 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// The reads and writes of one owner.
-pub struct Lanes {
+pub struct LunQueue {
     lun: Arc<Lun>,
     batch: Batch,
     /// What was sent and has not ended, at its lane.
     sent: Vec<Option<Sent>>,
     /// What takes longer.
-    slow: Slow,
+    slow: SlowPath,
 }
 
 /// A command that was sent.
@@ -37,17 +37,17 @@ struct Sent {
 impl Sent {
     #[inline(always)]
     fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> Finished {
-        let (result, buf): Ended = match self.is_write {
-            false => was_read(result, buf, self.len),
-            true => was_written(result, buf, self.len),
+        let (result, buf): Transfer = match self.is_write {
+            false => read_result(result, buf, self.len),
+            true => write_result(result, buf, self.len),
         };
         (result.map_err(io::Error::from), buf)
     }
 }
 
-impl Lanes {
-    pub fn new(lun: Arc<Lun>, batch: Batch) -> Lanes {
-        Lanes { lun, batch, sent: Vec::new(), slow: Slow::default() }
+impl LunQueue {
+    pub fn new(lun: Arc<Lun>, batch: Batch) -> LunQueue {
+        LunQueue { lun, batch, sent: Vec::new(), slow: SlowPath::default() }
     }
 
     #[inline]
@@ -80,7 +80,7 @@ impl Lanes {
             let Sent { cdb, since, offset, len, is_write } = sent;
             // That of the first try went with it.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
-            let what = What {
+            let what = Repeatable {
                 lun: lun.lun,
                 cdb,
                 rest: None,
@@ -95,7 +95,7 @@ impl Lanes {
     }
 }
 
-impl Queue for Lanes {
+impl Queue for LunQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         if self.lun.is_one_command(offset, buf.len()) {
             let cdb = self.lun.read_cdb(offset, buf.len());

@@ -1,8 +1,8 @@
 //! Commands of a session as a host sends them.
 
-use super::perform::{Patience, perform_within, settle};
+use super::retry::{BusyRetry, perform_within, send_until_settled};
 use crate::waits::{self, Wait};
-use crate::{Command, Direction, Finished, Session};
+use crate::{Command, CommandResult, Direction, Session};
 use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::op;
 
@@ -12,18 +12,18 @@ impl Session {
     ///
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
-    pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+    pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
         let _wait = self.waits_for(cdb[0]);
-        perform_within(Patience::of(self), self, lun, cdb, data).await
+        perform_within(BusyRetry::of(self), self, lun, cdb, data).await
     }
 
     /// The same of any command, for who wants to see the answer that stays: it is no error, whatever its status.
     ///
     /// # Errors
     /// That there was no answer; with the buffer.
-    pub async fn ask(&self, command: Command) -> Finished {
+    pub async fn ask(&self, command: Command) -> CommandResult {
         let _wait = self.waits_for(command.cdb[0]);
-        let (result, buf) = settle(Patience::of(self), self, command).await;
+        let (result, buf) = send_until_settled(BusyRetry::of(self), self, command).await;
         (result.map(|(completion, _)| completion), buf)
     }
 

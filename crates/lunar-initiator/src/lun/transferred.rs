@@ -4,11 +4,11 @@ use crate::{Completion, Error, Kind};
 use lunar_runtime::Buf;
 
 /// The end of a transfer of blocks, and its buffer.
-pub(super) type Ended = (Result<(), Error>, Buf);
+pub(super) type Transfer = (Result<(), Error>, Buf);
 
 /// The end of a write with its data. Where these are gone with the session nobody may write on another path what stands
 /// in their place.
-pub(super) fn given_back<T>(
+pub(super) fn with_buffer<T>(
     result: Result<T, Error>,
     data: Option<Buf>,
     len: usize,
@@ -22,14 +22,14 @@ pub(super) fn given_back<T>(
 
 /// The end of a read of `len` bytes.
 #[inline]
-pub(super) fn was_read(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Ended {
+pub(super) fn read_result(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Transfer {
     (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
 }
 
 /// The end of a write of `len` bytes.
 #[inline]
-pub(super) fn was_written(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Ended {
-    given_back(result.and_then(|c| whole(&c, len)), data, len)
+pub(super) fn write_result(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Transfer {
+    with_buffer(result.and_then(|c| whole(&c, len)), data, len)
 }
 
 /// All bytes of a transfer have to come.
@@ -47,9 +47,9 @@ mod tests {
     #[test]
     fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
         let lost = || Err::<(), _>(Error::new(Kind::Closed, "the session is closed"));
-        let kind = |data| given_back(lost(), data, 512).0.map_err(|e| e.kind);
+        let kind = |data| with_buffer(lost(), data, 512).0.map_err(|e| e.kind);
         assert_eq!(kind(Some(Buf::zeroed(512))), Err(Kind::Closed));
         assert_eq!(kind(None), Err(Kind::Invalid));
-        assert!(given_back(Ok(()), None, 512).0.is_ok());
+        assert!(with_buffer(Ok(()), None, 512).0.is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! Asymmetric logical unit access, as a host reads it (SPC-5 section 5.18).
 
-use super::choice::State;
+use super::path_selector::State;
 use lunar_wire::scsi::report;
 
 /// The state of a group in the answer of REPORT TARGET PORT GROUPS (SPC-5 section 6.36); None if it is not

@@ -1,7 +1,7 @@
 //! Several paths as a [`Backend`].
 
 use super::Multipath;
-use super::queue::{Job, Lanes};
+use super::queue::{BlockIo, PathQueue};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_runtime::Buf;
 use std::io;
@@ -18,22 +18,22 @@ impl Backend for Multipath {
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
-        Box::pin(self.run(buf, move |way, buf| Job::Read { offset }.on(way, buf)))
+        Box::pin(self.run(buf, move |way, buf| BlockIo::Read { offset }.on(way, buf)))
     }
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
-        Box::pin(self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)))
+        Box::pin(self.run(buf, move |way, buf| BlockIo::Write { offset, stable }.on(way, buf)))
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
-        Some(Box::new(Lanes::new(self)))
+        Some(Box::new(PathQueue::new(self)))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
             self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
             // One path flushes for all; what is lost may have been told on another.
-            self.ways.iter().find_map(|way| way.take_loss()).map_or(Ok(()), |e| Err(e.into()))
+            self.ways.iter().find_map(|way| way.take_deferred_error()).map_or(Ok(()), |e| Err(e.into()))
         })
     }
 

@@ -1,8 +1,8 @@
 //! Joins paths to one logical unit.
 
-use super::choice::Paths;
-use super::look::look_after;
-use super::{Multipath, Settings, Way};
+use super::path_checker::check_path;
+use super::path_selector::PathSelector;
+use super::{Multipath, Path, Settings};
 use crate::{Error, Kind};
 use event_listener::Event as Bell;
 use lunar_runtime::tally::Tally;
@@ -17,15 +17,15 @@ impl Multipath {
     /// # Errors
     /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or cannot be told
     /// apart.
-    pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
+    pub async fn join(ways: Vec<Arc<dyn Path>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
         same_unit(&ways)?;
-        let paths = Paths::new(ways.len(), settings.policy);
+        let paths = PathSelector::new(ways.len(), settings.policy);
         let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
         let joined = Arc::new(Multipath {
             ways,
             paths,
             settings,
-            turned: Bell::new(),
+            state_changed: Bell::new(),
             doubts,
             outage: Mutex::new(Some(Instant::now())),
             gives_up: false.into(),
@@ -35,14 +35,14 @@ impl Multipath {
         });
         for (at, doubts) in doubted.into_iter().enumerate() {
             joined.set(at, joined.ways[at].check().await);
-            lunar_runtime::spawn(look_after(Arc::downgrade(&joined), at, doubts));
+            lunar_runtime::spawn(check_path(Arc::downgrade(&joined), at, doubts));
         }
         Ok(joined)
     }
 }
 
 /// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
-fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
+fn same_unit(ways: &[Arc<dyn Path>]) -> Result<(), Error> {
     let wrong = |what: String| Err(Error::new(Kind::Identity, what));
     let Some((first, others)) = ways.split_first() else {
         return Err(Error::new(Kind::Invalid, "a logical unit needs at least one path"));

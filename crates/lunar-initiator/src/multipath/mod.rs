@@ -2,32 +2,32 @@
 
 mod alua;
 mod backend;
-mod certain;
-mod choice;
 mod join;
-mod look;
+mod orphan_recovery;
+mod path;
+mod path_checker;
+mod path_selector;
 mod queue;
 #[cfg(test)]
 mod tests;
 mod times;
-mod way;
 
 #[cfg(doc)]
 use crate::Lun;
 use crate::{Error, Kind, Timeouts};
-use choice::Paths;
-pub use choice::{Policy, State};
 use event_listener::{Event as Bell, EventListener};
 use lunar_block::Future;
 use lunar_block::range::Ranges;
 use lunar_runtime::Buf;
 use lunar_runtime::tally::Tally;
+pub use path::Path;
+use path_selector::PathSelector;
+pub use path_selector::{Policy, State};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
-pub use way::Way;
 
 /// How the paths are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +56,11 @@ impl Default for Settings {
 
 /// A logical unit that is reached over several paths.
 pub struct Multipath {
-    ways: Vec<Arc<dyn Way>>,
-    paths: Paths,
+    ways: Vec<Arc<dyn Path>>,
+    paths: PathSelector,
     settings: Settings,
     /// Rings when a path is in another state.
-    turned: Bell,
+    state_changed: Bell,
     /// Of each path: asks who looks after it to do so now.
     doubts: Vec<flume::Sender<()>>,
     /// Since when there is no path.
@@ -86,7 +86,7 @@ impl Multipath {
     /// Operations that wait for a path fail now, and later ones at once, while there is none.
     pub fn give_up(&self) {
         self.gives_up.store(true, SeqCst);
-        self.turned.notify(usize::MAX);
+        self.state_changed.notify(usize::MAX);
     }
 
     /// Since when there is no path that takes I/O; None while there is one.
@@ -100,8 +100,8 @@ impl Multipath {
     }
 
     /// Ends when a path gets into another state after this call, or when the paths are gone.
-    pub fn turn(&self) -> EventListener {
-        self.turned.listen()
+    pub fn state_change(&self) -> EventListener {
+        self.state_changed.listen()
     }
 
     /// Where the time of operations has gone.
@@ -136,7 +136,7 @@ impl Multipath {
             return;
         }
         self.take_time();
-        self.turned.notify(usize::MAX);
+        self.state_changed.notify(usize::MAX);
         if before.is_usable() == state.is_usable() {
             return;
         }
@@ -164,7 +164,7 @@ impl Multipath {
     async fn run<T, R>(
         &self,
         what: T,
-        does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
+        does: impl for<'a> Fn(&'a dyn Path, T) -> Future<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
         self.run_since(Instant::now(), what, does).await
     }
@@ -174,7 +174,7 @@ impl Multipath {
         &self,
         begun: Instant,
         mut what: T,
-        does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
+        does: impl for<'a> Fn(&'a dyn Path, T) -> Future<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
         let mut sent = begun;
         loop {
@@ -189,7 +189,7 @@ impl Multipath {
             let (result, back) = does(&*self.ways[turn.at], what).await;
             what = back;
             match result {
-                Err(e) if let Some(state) = way::fault(&e) => {
+                Err(e) if let Some(state) = path::fault(&e) => {
                     if let Err(e) = self.leave(turn.at, state, e, begun).await {
                         return (Err(e), what);
                     }
@@ -210,7 +210,7 @@ impl Multipath {
     async fn leave(&self, at: usize, state: State, e: io::Error, begun: Instant) -> io::Result<()> {
         tracing::debug!(path = self.ways[at].name(), "{e}");
         self.fail(at, state);
-        self.ways[at].give_up_strays().await;
+        self.ways[at].reset_abandoned().await;
         if begun.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
     }
 
@@ -233,9 +233,9 @@ impl Multipath {
                 Ok(equal) => return Ok(equal),
                 Err(e) => e,
             };
-            let Some(state) = way::state_after(&e) else { return Err(e) };
+            let Some(state) = path::state_after(&e) else { return Err(e) };
             self.fail(turn.at, state);
-            if !way::is_undone(&e) || begun.elapsed() >= self.settings.operation {
+            if !path::is_undone(&e) || begun.elapsed() >= self.settings.operation {
                 return Err(e);
             }
         }
@@ -243,7 +243,7 @@ impl Multipath {
 
     /// Waits until a path is in another state than it was.
     async fn wait(&self) -> Result<(), Error> {
-        let turn = self.turned.listen();
+        let turn = self.state_changed.listen();
         if self.paths.has_usable() {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl Multipath {
     }
 
     /// The first path that works, or the first.
-    fn any(&self) -> &dyn Way {
+    fn any(&self) -> &dyn Path {
         let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
         &*self.ways[at]
     }
@@ -272,6 +272,6 @@ fn none_left(queue: Duration) -> Error {
 
 impl Drop for Multipath {
     fn drop(&mut self) {
-        self.turned.notify(usize::MAX);
+        self.state_changed.notify(usize::MAX);
     }
 }

@@ -1,8 +1,8 @@
 //! Many reads and writes at once over several paths. What its first path carries out goes without a future of its own;
 //! what finds no path, or is left by it, has one.
 
-use super::{Multipath, State, Way, way};
-use crate::slow::Slow;
+use super::{Multipath, Path, State, path};
+use crate::slow_path::SlowPath;
 use lunar_block::{Finished, Future, Queue};
 use lunar_runtime::Buf;
 use lunar_runtime::tally::Total;
@@ -13,42 +13,42 @@ use std::time::Instant;
 
 /// A read or a write, on whichever path.
 #[derive(Clone, Copy)]
-pub enum Job {
+pub enum BlockIo {
     Read { offset: u64 },
     Write { offset: u64, stable: bool },
 }
 
-impl Job {
-    pub fn on(self, way: &dyn Way, buf: Buf) -> Future<'_, Finished> {
+impl BlockIo {
+    pub fn on(self, way: &dyn Path, buf: Buf) -> Future<'_, Finished> {
         match self {
-            Job::Read { offset } => way.read(offset, buf),
-            Job::Write { offset, stable } => way.write(offset, buf, stable),
+            BlockIo::Read { offset } => way.read(offset, buf),
+            BlockIo::Write { offset, stable } => way.write(offset, buf, stable),
         }
     }
 
     fn begin(self, queue: &mut dyn Queue, lane: usize, buf: Buf) {
         match self {
-            Job::Read { offset } => queue.read(lane, offset, buf),
-            Job::Write { offset, stable } => queue.write(lane, offset, buf, stable),
+            BlockIo::Read { offset } => queue.read(lane, offset, buf),
+            BlockIo::Write { offset, stable } => queue.write(lane, offset, buf, stable),
         }
     }
 }
 
 /// The reads and writes of one owner.
-pub struct Lanes {
+pub struct PathQueue {
     joined: Arc<Multipath>,
     /// Those of each path, from its first use on.
     ways: Vec<Option<Box<dyn Queue>>>,
     /// What is on a path, at its lane.
     sent: Vec<Option<Sent>>,
-    slow: Slow,
+    slow: SlowPath,
     clock: Clock,
     /// Times of what has ended, until they are told.
     served: Total,
 }
 
 struct Sent {
-    job: Job,
+    job: BlockIo,
     /// The path.
     at: usize,
     since: Instant,
@@ -75,20 +75,20 @@ impl Clock {
     }
 }
 
-impl Lanes {
-    pub fn new(joined: Arc<Multipath>) -> Lanes {
+impl PathQueue {
+    pub fn new(joined: Arc<Multipath>) -> PathQueue {
         let ways = joined.ways.iter().map(|_| None).collect();
-        Lanes {
+        PathQueue {
             joined,
             ways,
             sent: Vec::new(),
-            slow: Slow::default(),
+            slow: SlowPath::default(),
             clock: Clock(None),
             served: Total::default(),
         }
     }
 
-    fn begin(&mut self, lane: usize, job: Job, buf: Buf) {
+    fn begin(&mut self, lane: usize, job: BlockIo, buf: Buf) {
         let Some(at) = self.joined.paths.take() else { return self.search(lane, job, buf) };
         if self.ways[at].is_none() {
             self.ways[at] = self.joined.ways[at].clone().queue();
@@ -105,7 +105,7 @@ impl Lanes {
     }
 
     /// Waits for a path.
-    fn search(&mut self, lane: usize, job: Job, buf: Buf) {
+    fn search(&mut self, lane: usize, job: BlockIo, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move { joined.run(buf, move |way, buf| job.on(way, buf)).await });
     }
@@ -135,7 +135,7 @@ impl Lanes {
     fn end(&mut self, lane: usize, (result, buf): Finished) -> Option<Finished> {
         let sent = self.sent[lane].take().expect("what has ended was sent");
         self.joined.paths.give_back(sent.at);
-        let fault = result.as_ref().err().and_then(way::fault);
+        let fault = result.as_ref().err().and_then(path::fault);
         match (result, fault) {
             (Err(e), Some(state)) => {
                 self.leave(lane, sent, state, e, buf);
@@ -149,13 +149,13 @@ impl Lanes {
     }
 }
 
-impl Queue for Lanes {
+impl Queue for PathQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
-        self.begin(lane, Job::Read { offset }, buf);
+        self.begin(lane, BlockIo::Read { offset }, buf);
     }
 
     fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
-        self.begin(lane, Job::Write { offset, stable }, buf);
+        self.begin(lane, BlockIo::Write { offset, stable }, buf);
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
@@ -174,7 +174,7 @@ impl Queue for Lanes {
     }
 }
 
-impl Drop for Lanes {
+impl Drop for PathQueue {
     fn drop(&mut self) {
         self.tell_times();
         self.sent.iter().flatten().for_each(|sent| self.joined.paths.give_back(sent.at));

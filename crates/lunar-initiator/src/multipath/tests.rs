@@ -3,7 +3,7 @@
 mod looks;
 
 use super::*;
-use crate::slow::Slow;
+use crate::slow_path::SlowPath;
 use crate::{Event, Timeouts};
 use lunar_block::range::Share;
 use lunar_block::{Backend, Facts, Finished, Queue};
@@ -59,7 +59,7 @@ impl Wire {
     }
 }
 
-impl Way for Wire {
+impl Path for Wire {
     fn name(&self) -> String {
         "wire".into()
     }
@@ -77,11 +77,11 @@ impl Way for Wire {
         let silent = self.silent.load(Relaxed);
         Box::pin(async move { if silent { pending().await } else { state } })
     }
-    fn give_up_strays(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> Future<'_, ()> {
         self.given_up.store(true, Relaxed);
         Box::pin(async {})
     }
-    fn take_loss(&self) -> Option<Error> {
+    fn take_deferred_error(&self) -> Option<Error> {
         self.lost.swap(false, Relaxed).then(|| Error::new(Kind::Scsi, "lost"))
     }
     fn news(&self) -> flume::Receiver<Event> {
@@ -135,7 +135,7 @@ impl Backend for Wire {
     fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
         self.up
             .load(Relaxed)
-            .then(|| Box::new(Current { wire: self, slow: Slow::default() }) as Box<dyn Queue>)
+            .then(|| Box::new(Current { wire: self, slow: SlowPath::default() }) as Box<dyn Queue>)
     }
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(async move { self.state() })
@@ -160,7 +160,7 @@ impl Backend for Wire {
 /// What flows on a wire: it may be cut after something was begun.
 struct Current {
     wire: Arc<Wire>,
-    slow: Slow,
+    slow: SlowPath,
 }
 
 impl Queue for Current {
@@ -191,7 +191,7 @@ fn two() -> [Arc<Wire>; 2] {
 }
 
 async fn join(wires: &[Arc<Wire>; 2], queue: Duration) -> Arc<Multipath> {
-    let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+    let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
     let settings = Settings { queue, check: Duration::from_millis(10), ..Settings::default() };
     Multipath::join(ways, settings).await.expect("two paths to one unit")
 }
@@ -276,18 +276,18 @@ fn a_path_that_was_missing_is_heard_once_it_is_there() {
     inside(async {
         let wires = two();
         wires[1].up.store(false, Relaxed);
-        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
         let settings = Settings { check: Duration::from_secs(3), ..Settings::default() };
         let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
         // Who looks after it has begun while it was missing.
         compio::time::sleep(Duration::from_millis(10)).await;
         wires[1].up.store(true, Relaxed);
         while !joined.paths()[1].1.is_usable() {
-            joined.turn().await;
+            joined.state_change().await;
         }
         // Who looks after it takes its turn.
         compio::time::sleep(Duration::from_millis(10)).await;
-        let turn = joined.turn();
+        let turn = joined.state_change();
         wires[1].set(false);
         compio::time::timeout(Duration::from_secs(1), turn).await.expect("the news are heard");
         assert!(!joined.paths()[1].1.is_usable());
@@ -298,7 +298,7 @@ fn a_path_that_was_missing_is_heard_once_it_is_there() {
 fn a_comparison_goes_on_another_path_only_where_it_was_not_carried_out() {
     inside(async {
         let wires = two();
-        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
         let settings =
             Settings { policy: Policy::Failover, check: Duration::from_secs(60), ..Settings::default() };
         let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
@@ -338,7 +338,7 @@ fn paths_to_different_units_are_refused() {
     inside(async {
         let medium = medium();
         for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
-            let ways: Vec<Arc<dyn Way>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
+            let ways: Vec<Arc<dyn Path>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
             let error = Multipath::join(ways, Settings::default()).await.err().expect("refused");
             assert_eq!(error.kind, Kind::Identity);
         }
@@ -365,7 +365,7 @@ fn when_its_time_is_over_an_outage_fails_operations_at_once_until_a_path_is_back
         });
         ended.await.expect("it waits once more").expect_err("nobody came back");
         assert!(joined.times().queue.max_ns >= 50_000_000);
-        let turn = joined.turn();
+        let turn = joined.state_change();
         wires[0].set(true);
         turn.await;
         write(&joined, 2).await.expect("it is back");
@@ -384,7 +384,7 @@ fn paths_that_all_lead_elsewhere_are_not_waited_for() {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         // The next look finds them back.
         while joined.is_changed() || joined.outage().is_some() {
-            joined.turn().await;
+            joined.state_change().await;
         }
         write(&joined, 1).await.expect("they lead back");
     });
@@ -396,7 +396,7 @@ fn an_operation_that_fails_on_every_path_again_and_again_ends() {
     assert_eq!(Settings::default().operation, Timeouts::default().operation, "as on one path");
     inside(async {
         let wires = two();
-        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
         let operation = Duration::from_millis(50);
         let joined = Multipath::join(ways, Settings { operation, ..Settings::default() });
         let joined = joined.await.expect("two paths to one unit");

@@ -3,7 +3,7 @@
 use super::completions::Completions;
 use super::local_session::LocalSession;
 use super::task::Waiter;
-use crate::{Command, Finished};
+use crate::{Command, CommandResult};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -31,7 +31,7 @@ impl Batch {
     /// # Errors
     /// Its end, when it cannot be sent.
     #[inline]
-    pub fn submit(&mut self, name: u32, command: Command) -> Result<(), Box<Finished>> {
+    pub fn submit(&mut self, name: u32, command: Command) -> Result<(), Box<CommandResult>> {
         let place = name as usize;
         if place >= self.under_way.len() {
             self.under_way.resize(place + 1, None);
@@ -43,7 +43,7 @@ impl Batch {
 
     /// The next one that is over: its name, and its end as that of [`super::Session::submit`].
     #[inline(always)]
-    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(u32, Finished)> {
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(u32, CommandResult)> {
         loop {
             let Poll::Ready((name, tag)) = self.ends.poll(cx) else { return Poll::Pending };
             self.under_way[name as usize] = None;

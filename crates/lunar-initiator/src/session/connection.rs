@@ -3,7 +3,7 @@
 
 use super::local_session::LocalSession;
 use super::task::{Task, TaskState};
-use super::transport::{Incoming, Line};
+use super::transport::{TransportHandle, TransportReceiver};
 use super::yield_heuristic::YieldHeuristic;
 use super::{identity_checks, logout};
 use crate::{Error, Kind};
@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 /// Runs one connection to its end, and says why it ended.
-pub async fn run(local: &Rc<LocalSession>, mut receiver: Incoming) -> Error {
+pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> Error {
     let mut started = receiver.has_begun();
     let mut patience = YieldHeuristic::default();
     loop {
@@ -58,12 +58,12 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: Incoming) -> Error {
 
 impl LocalSession {
     /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
-    pub fn line(&self) -> Option<Weak<Line>> {
+    pub fn line(&self) -> Option<Weak<TransportHandle>> {
         self.stream.borrow().as_ref().map(Rc::downgrade)
     }
 
     /// This connection is the present one.
-    pub(super) fn is_on(&self, line: &Weak<Line>) -> bool {
+    pub(super) fn is_on(&self, line: &Weak<TransportHandle>) -> bool {
         self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
     }
 
@@ -102,7 +102,7 @@ impl LocalSession {
 
     /// Gives the connection up if the target has commands whose owners wait no longer: it must not carry them
     /// out after what their owners do next.
-    pub fn give_up_strays(&self) {
+    pub fn reset_abandoned(&self) {
         let stray = |t: &mut Task| t.state == TaskState::Sent && t.is_abandoned();
         let are_there = self.state.borrow_mut().tasks.iter().any(stray);
         if are_there {

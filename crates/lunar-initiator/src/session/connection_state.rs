@@ -1,6 +1,6 @@
 //! The state of one connection of a session: what was negotiated on it, StatSN, its send queue, and its logout.
 
-use super::transport::Out;
+use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::iscsi::out::{Digests, Payload};
@@ -15,7 +15,7 @@ pub struct ConnectionState {
     parameters: Parameters,
     digests: Digests,
     exp_stat_sn: u32,
-    out: Out,
+    out: TransportSender,
     /// Why it cannot go on.
     fault: Option<Error>,
     /// When the target was heard last.
@@ -45,11 +45,16 @@ struct Logout {
 impl ConnectionState {
     /// None yet.
     pub fn none(now: Instant) -> ConnectionState {
-        ConnectionState::new(Parameters::default(), 0, Out::default(), now)
+        ConnectionState::new(Parameters::default(), 0, TransportSender::default(), now)
     }
 
     /// A connection that has logged in.
-    pub fn new(parameters: Parameters, exp_stat_sn: u32, out: Out, now: Instant) -> ConnectionState {
+    pub fn new(
+        parameters: Parameters,
+        exp_stat_sn: u32,
+        out: TransportSender,
+        now: Instant,
+    ) -> ConnectionState {
         ConnectionState {
             digests: Digests { header: parameters.header_digest, data: parameters.data_digest },
             time2wait_s: parameters.default_time2wait,
@@ -92,13 +97,13 @@ impl ConnectionState {
 
     /// The send queue.
     #[inline]
-    pub fn out(&mut self) -> &mut Out {
+    pub fn out(&mut self) -> &mut TransportSender {
         &mut self.out
     }
 
     /// The send queue, with what was negotiated.
     #[inline]
-    pub fn out_with_parameters(&mut self) -> (&mut Out, &Parameters, Digests) {
+    pub fn out_with_parameters(&mut self) -> (&mut TransportSender, &Parameters, Digests) {
         (&mut self.out, &self.parameters, self.digests)
     }
 
@@ -115,7 +120,7 @@ impl ConnectionState {
 
     /// It is over: nothing is sent any more.
     pub fn end(&mut self) {
-        self.out = Out::default();
+        self.out = TransportSender::default();
     }
 
     /// It cannot go on. The first reason stays.
@@ -220,7 +225,7 @@ mod tests {
     #[test]
     fn stat_sn_runs_on_through_the_wrap() {
         let mut connection =
-            ConnectionState::new(Parameters::default(), u32::MAX, Out::default(), Instant::now());
+            ConnectionState::new(Parameters::default(), u32::MAX, TransportSender::default(), Instant::now());
         let mut take = |stat_sn| {
             let mut header = Bhs::new(opcode::NOP_IN);
             pdu::stamp(&mut header, stat_sn, 0, 3);

@@ -1,7 +1,7 @@
 //! Commands and their Data-Out PDUs (RFC 7143 sections 11.3 and 11.7).
 
 use super::task::{Data, Task};
-use super::transport::Out;
+use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
@@ -16,18 +16,18 @@ use std::rc::Rc;
 /// When its memory cannot be lent to the target. Then nothing is queued.
 #[inline]
 pub fn begin(
-    out: &mut Out,
+    out: &mut TransportSender,
     header: Bhs,
     task: &mut Task,
     p: &Parameters,
     digests: Digests,
 ) -> Result<(), Error> {
     match out {
-        Out::Tcp(out) => {
+        TransportSender::Tcp(out) => {
             begin_stream(out, header, task, p, digests);
             Ok(())
         }
-        Out::Moved(mover) => mover.command(header, task, p),
+        TransportSender::Datamover(mover) => mover.command(header, task, p),
     }
 }
 

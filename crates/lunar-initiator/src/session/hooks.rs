@@ -1,6 +1,6 @@
 //! Callbacks of a session: its logins and its end.
 
-use super::info::Facts;
+use super::info::SessionInfo;
 use crate::Error;
 use std::fmt::Debug;
 
@@ -25,7 +25,7 @@ pub trait SessionHooks: Debug + Send + Sync {
 #[non_exhaustive]
 pub struct SessionLogin<'a> {
     /// The session, on its new connection.
-    pub facts: &'a Facts,
+    pub facts: &'a SessionInfo,
     /// The login opened the session. Otherwise it replaces a connection that was lost.
     pub is_first: bool,
     /// Commands wait that the target may still carry out: it received them on an earlier connection.
@@ -34,12 +34,12 @@ pub struct SessionLogin<'a> {
 
 impl<'a> SessionLogin<'a> {
     /// The first login of a session.
-    pub fn first(facts: &'a Facts) -> SessionLogin<'a> {
+    pub fn first(facts: &'a SessionInfo) -> SessionLogin<'a> {
         SessionLogin { facts, is_first: true, has_orphans: false }
     }
 
     /// A login after a lost connection.
-    pub fn again(facts: &'a Facts, has_orphans: bool) -> SessionLogin<'a> {
+    pub fn again(facts: &'a SessionInfo, has_orphans: bool) -> SessionLogin<'a> {
         SessionLogin { facts, is_first: false, has_orphans }
     }
 }

@@ -9,7 +9,7 @@ use super::request::Held;
 use super::session_state::Online;
 use super::task::Waiter;
 use crate::designators;
-use crate::{Command, Direction, Error, Finished, Kind};
+use crate::{Command, CommandResult, Direction, Error, Kind};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
 use std::rc::Rc;
@@ -179,7 +179,7 @@ impl LocalSession {
 }
 
 /// The data of an INQUIRY, None if it was refused.
-fn data_of((result, buf): Finished) -> Result<Option<Vec<u8>>, Error> {
+fn data_of((result, buf): CommandResult) -> Result<Option<Vec<u8>>, Error> {
     let done = result?;
     Ok(buf.filter(|_| done.status == 0).map(|buf| buf[..done.transferred.min(buf.len())].to_vec()))
 }

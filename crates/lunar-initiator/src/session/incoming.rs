@@ -7,7 +7,7 @@ use super::event::Event;
 use super::session_state::{Online, SessionState};
 use super::task::{Data as TaskData, Task};
 use super::transfer::Segment;
-use super::transport::MoverEvents;
+use super::transport::DatamoverEvents;
 use crate::{Completion, Error, Kind};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
@@ -63,7 +63,7 @@ impl Sink for SessionState {
     }
 }
 
-impl MoverEvents for SessionState {
+impl DatamoverEvents for SessionState {
     fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool {
         self.take(pdu)
     }

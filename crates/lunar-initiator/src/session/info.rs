@@ -6,7 +6,7 @@ use lunar_proto::parameters::Parameters;
 
 /// What a session is, for people and programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct SessionInfo {
     /// Where it leads.
     pub portal: Portal,
     /// The name of the target.
@@ -35,7 +35,7 @@ pub struct Facts {
     pub left_behind: usize,
 }
 
-impl Facts {
+impl SessionInfo {
     /// The port of the target in its nexus, by a name that no other port has; None where that cannot be known. It has no spaces.
     pub fn target_port(&self) -> Option<String> {
         port_name(self.port, &self.target)

@@ -2,14 +2,14 @@
 
 use super::errors::{changed, closed};
 use super::event::Listeners;
-use super::info::Facts;
+use super::info::SessionInfo;
 use super::pinned_luns::PinnedLuns;
 use super::session_state::SessionState;
 use super::task::Waiter;
-use super::transport::Line;
+use super::transport::TransportHandle;
 use super::violations::Violations;
-use crate::nexus::Goal;
-use crate::{Command, Error, Finished, Kind, Options};
+use crate::nexus::LoginTarget;
+use crate::{Command, CommandResult, Error, Kind, Options};
 use event_listener::Event as Bell;
 use lunar_runtime::SendPump;
 use std::cell::{Cell, RefCell};
@@ -23,13 +23,13 @@ pub struct LocalSession {
     /// Its protocol.
     pub state: RefCell<SessionState>,
     /// Its connection, while there is one.
-    pub stream: RefCell<Option<Rc<Line>>>,
+    pub stream: RefCell<Option<Rc<TransportHandle>>>,
     /// Where it leads, and under which name.
-    pub goal: RefCell<Goal>,
+    pub login_target: RefCell<LoginTarget>,
     /// How it was opened.
     pub options: Options,
     /// What it is, for those outside.
-    pub facts: Arc<Mutex<Facts>>,
+    pub facts: Arc<Mutex<SessionInfo>>,
     /// Who hears of events.
     pub listeners: Arc<Listeners>,
     /// Logical units that have to stay what they are.
@@ -81,9 +81,9 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl LocalSession {
     /// A session that has no connection yet.
     pub fn new(
-        goal: Goal,
+        login_target: LoginTarget,
         options: Options,
-        facts: Arc<Mutex<Facts>>,
+        facts: Arc<Mutex<SessionInfo>>,
         listeners: Arc<Listeners>,
     ) -> Rc<LocalSession> {
         let mut state = SessionState::new(options.commands, Instant::now);
@@ -91,7 +91,7 @@ impl LocalSession {
         Rc::new(LocalSession {
             state: RefCell::new(state),
             stream: RefCell::default(),
-            goal: RefCell::new(goal),
+            login_target: RefCell::new(login_target),
             options,
             facts,
             listeners,
@@ -119,7 +119,7 @@ impl LocalSession {
 
     /// Takes a command in; one that cannot be sent ends at once.
     #[inline]
-    pub fn accept(self: &Rc<Self>, command: Command, waiter: Waiter) -> Result<u32, Box<Finished>> {
+    pub fn accept(self: &Rc<Self>, command: Command, waiter: Waiter) -> Result<u32, Box<CommandResult>> {
         let ended = |error, command: Command| Box::new((Err(error), command.data.into_buf()));
         if let Some(error) = self.obstacle(&command) {
             return Err(ended(error, command));
@@ -133,7 +133,7 @@ impl LocalSession {
 
     /// The name of its target, for logs.
     pub fn name(&self) -> String {
-        self.goal.borrow().target.clone().unwrap_or_default()
+        self.login_target.borrow().target.clone().unwrap_or_default()
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use super::errors::closed;
 use super::local_session::LocalSession;
 use super::session_state::SessionState;
 use super::task::TaskState;
-use super::transport::Line;
+use super::transport::TransportHandle;
 use crate::{Error, Kind};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const CLOSED: u8 = 0;
 
 /// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
 /// target ends it by itself meanwhile, the next one is not meant.
-pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<Line>) {
+pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandle>) {
     let last = Instant::now() + local.options.timeouts.logout;
     let is_over =
         |m: &mut SessionState| m.is_idle() || m.connection.logout_by().is_some_and(|by| Instant::now() >= by);

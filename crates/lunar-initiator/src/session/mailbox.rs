@@ -35,8 +35,8 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             SessionRequest::Text(question, reply) => {
                 lunar_runtime::spawn(owner_requests::text(local.clone(), question, reply));
             }
-            SessionRequest::GiveUpStrays(reply) => {
-                local.give_up_strays();
+            SessionRequest::ResetAbandoned(reply) => {
+                local.reset_abandoned();
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(());
             }

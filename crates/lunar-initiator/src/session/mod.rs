@@ -47,15 +47,15 @@ pub(crate) use error_handler::is_done;
 pub use event::Event;
 pub use hooks::{SessionHooks, SessionLogin};
 pub use identity_checks::IDENTITY_LEN;
-pub use info::Facts;
+pub use info::SessionInfo;
 pub use pending::Pending;
 pub use request::CommandId;
 pub(crate) use request::Held;
 
 use crate::connect;
-use crate::made::Make;
-use crate::nexus::{self, Goal};
+use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
+use crate::rdma_connector::RdmaConnector;
 use crate::{Command, Error, Kind, Options, Portal, text};
 use deferred_errors::DeferredErrors;
 use event::{Listeners, lock};
@@ -72,7 +72,7 @@ use std::time::{Duration, Instant};
 /// What all handles of a session share.
 struct Shared {
     address: Address,
-    facts: Arc<Mutex<Facts>>,
+    facts: Arc<Mutex<SessionInfo>>,
     listeners: Arc<Listeners>,
     deferred_errors: DeferredErrors,
     options: Options,
@@ -112,9 +112,10 @@ impl Session {
     /// [`SessionHooks::logged_in`].
     pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
-        let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
-        let connected = connect::patiently(&goal, &options).await?;
-        Session::begin(goal, options, connected).await
+        let login_target =
+            LoginTarget { portal, target: Some(target.to_owned()), isid, is_extra_channel: false };
+        let connected = connect::connect_with_retry(&login_target, &options).await?;
+        Session::begin(login_target, options, connected).await
     }
 
     /// The same over RDMA, on a connection that somebody else makes: of our private data and terms. For tests and
@@ -122,23 +123,28 @@ impl Session {
     ///
     /// # Errors
     /// What is wrong with the connection or the login; [`Kind::Invalid`] when the options are those of TCP.
-    pub async fn open_on(target: &str, options: Options, make: impl Make) -> Result<Session, Error> {
+    pub async fn open_on(target: &str, options: Options, make: impl RdmaConnector) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
         let portal = Portal { host: "in memory".into(), port: 0 };
-        let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
-        let connected = connect::made(&goal, &options, make).await?;
-        Session::begin(goal, options, connected).await
+        let login_target =
+            LoginTarget { portal, target: Some(target.to_owned()), isid, is_extra_channel: false };
+        let connected = connect::connect_with(&login_target, &options, make).await?;
+        Session::begin(login_target, options, connected).await
     }
 
-    async fn begin(goal: Goal, options: Options, connected: connect::Connected) -> Result<Session, Error> {
-        let facts = connected.facts(&goal, &options);
+    async fn begin(
+        login_target: LoginTarget,
+        options: Options,
+        connected: connect::Connected,
+    ) -> Result<Session, Error> {
+        let facts = connected.facts(&login_target, &options);
         if let Some(hooks) = &options.hooks {
             hooks.logged_in(SessionLogin::first(&facts)).await?;
         }
         let facts = Arc::new(Mutex::new(facts));
         let listeners = Arc::new(Listeners::default());
         let (requests, inbox) = RequestSender::new();
-        let local = LocalSession::new(goal, options.clone(), facts.clone(), listeners.clone());
+        let local = LocalSession::new(login_target, options.clone(), facts.clone(), listeners.clone());
         let address = Address::new(local_session::settle(local.clone()), requests);
         mailbox::start(local, connected, inbox);
         let deferred_errors = DeferredErrors::default();
@@ -209,7 +215,7 @@ impl Session {
     }
 
     /// What it is now.
-    pub fn facts(&self) -> Facts {
+    pub fn facts(&self) -> SessionInfo {
         lock(&self.0.facts).clone()
     }
 
@@ -227,7 +233,7 @@ impl Session {
 
     /// The initiator's end of its nexus, and the target.
     fn initiator_port(&self) -> (String, [u8; 6], String, Option<PortId>) {
-        let (Facts { isid, target, .. }, options) = (self.facts(), self.options());
+        let (SessionInfo { isid, target, .. }, options) = (self.facts(), self.options());
         let srp = (options.transport == Transport::Srp).then(|| options.srp_port(isid));
         (options.initiator.to_ascii_lowercase(), isid, target, srp)
     }
@@ -243,7 +249,7 @@ impl Session {
     }
 
     /// What came as the status of a command and is not about it: listeners are told of a unit attention, a deferred
-    /// error is kept for [`Session::take_loss`].
+    /// error is kept for [`Session::take_deferred_error`].
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
         match sense.deferred {
             true => self.0.deferred_errors.note(lun, sense),
@@ -252,7 +258,7 @@ impl Session {
     }
 
     /// The deferred error that a logical unit has told since this was asked last: what was acknowledged is lost.
-    pub(crate) fn take_loss(&self, lun: u64) -> Option<Error> {
+    pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
         let error = Error::new(Kind::Scsi, format!("data that were acknowledged are lost: {sense}"));
         // To who asks now it is an error of what was asked: what is deferred is tried again by hosts.
@@ -311,9 +317,9 @@ impl Session {
 
     /// Resets the connection if the target still has commands whose owners were told that their time is over: one
     /// of them may be done elsewhere by now, and must not be carried out once more after that.
-    pub async fn give_up_strays(&self) {
+    pub async fn reset_abandoned(&self) {
         // The session is over: it has no connection any more.
-        let _ = self.request(SessionRequest::GiveUpStrays).await;
+        let _ = self.request(SessionRequest::ResetAbandoned).await;
     }
 
     /// Makes no other connection. A session that has one ends with it; one that has lost it ends now, and what waits fails.

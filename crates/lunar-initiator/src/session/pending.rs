@@ -4,7 +4,7 @@ use super::errors::closed;
 use super::local_session::{CoreSlot, LocalSession};
 use super::request::{CommandId, CommandKey, RequestSender, SessionRequest};
 use super::task::Waiter;
-use crate::{Command, Finished};
+use crate::{Command, CommandResult};
 use lunar_block::range::Hold;
 use std::future::Future;
 use std::pin::Pin;
@@ -53,8 +53,8 @@ impl Pending {
 enum PendingState {
     Local(Rc<LocalSession>, u32),
     /// On another core. Of a write also what it holds: its owner bars that at once when it gives the answer up.
-    Remote(flume::r#async::RecvFut<'static, Finished>, u64, Option<Hold>),
-    Rejected(Box<Finished>),
+    Remote(flume::r#async::RecvFut<'static, CommandResult>, u64, Option<Hold>),
+    Rejected(Box<CommandResult>),
     Done,
 }
 
@@ -82,10 +82,10 @@ pub fn submit(address: &Address, command: Command) -> Pending {
 }
 
 impl Future for Pending {
-    type Output = Finished;
+    type Output = CommandResult;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CommandResult> {
         let me = &mut self.get_mut().0;
         let finished = match me {
             PendingState::Local(local, tag) => match local.state.borrow_mut().poll(*tag, cx.waker()) {

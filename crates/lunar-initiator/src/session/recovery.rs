@@ -6,7 +6,7 @@ use super::event::{Event, lock};
 use super::hooks::SessionLogin;
 use super::local_session::{self, LocalSession};
 use super::session_state::Online;
-use super::transport::Incoming;
+use super::transport::TransportReceiver;
 use super::violations::Violations;
 use super::{connection, identity_checks};
 use crate::connect::{self, Connected};
@@ -84,12 +84,12 @@ impl LocalSession {
     /// Runs the hook after a login that replaces a lost connection.
     async fn accept_login(self: &Rc<Self>, connected: &Connected) -> Result<(), Error> {
         let Some(hooks) = &self.options.hooks else { return Ok(()) };
-        let facts = connected.facts(&self.goal.borrow(), &self.options);
+        let facts = connected.facts(&self.login_target.borrow(), &self.options);
         hooks.logged_in(SessionLogin::again(&facts, self.has_orphans())).await
     }
 
-    fn install(&self, connected: Connected) -> Incoming {
-        let port = connected.target_port(&self.goal.borrow());
+    fn install(&self, connected: Connected) -> TransportReceiver {
+        let port = connected.target_port(&self.login_target.borrow());
         let user = connected.user(&self.options);
         let Connected { wire, portal, login } = connected;
         let carrier = wire.carrier();
@@ -198,8 +198,8 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
     or_closing(local, compio::time::sleep(wait)).await?;
     let mut pause = FIRST_PAUSE;
     loop {
-        let (goal, options) = (local.goal.borrow().clone(), &local.options);
-        let tried = or_closing(local, connect::once(&goal, options)).await?;
+        let (login_target, options) = (local.login_target.borrow().clone(), &local.options);
+        let tried = or_closing(local, connect::connect_once(&login_target, options)).await?;
         match tried {
             Ok(connected) => return Some(connected),
             Err(e) => {

@@ -2,7 +2,7 @@
 
 use super::errors::closed;
 use super::proof::Proof;
-use crate::{Command, Error, Finished};
+use crate::{Command, CommandResult, Error};
 use lunar_wire::iscsi::request::Function;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) enum CommandKey {
 
 /// What is sent to a session from outside.
 pub enum SessionRequest {
-    Command(Command, flume::Sender<Finished>, u64),
+    Command(Command, flume::Sender<CommandResult>, u64),
     Abort(CommandId, flume::Sender<Result<(), Error>>),
     Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
     Manage(Function, u64, flume::Sender<Result<u8, Error>>),
@@ -34,7 +34,7 @@ pub enum SessionRequest {
     VerifyAgain(u64, flume::Sender<()>),
     Orphans(Option<u64>, flume::Sender<Option<Duration>>),
     Prove(Proof, flume::Sender<()>),
-    GiveUpStrays(flume::Sender<()>),
+    ResetAbandoned(flume::Sender<()>),
     GiveUp,
     Close(flume::Sender<Result<(), Error>>),
 }

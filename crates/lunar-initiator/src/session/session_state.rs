@@ -1,5 +1,5 @@
 //! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
-//! to be sent waits in an [`Out`], and time is told by whoever runs it.
+//! to be sent waits in an [`TransportSender`], and time is told by whoever runs it.
 
 use super::command_window::CommandWindow;
 use super::connection_state::ConnectionState;
@@ -9,7 +9,7 @@ use super::proof::Proof;
 use super::send_order::SendOrder;
 use super::task::{CONTROL, TRIES, Task, TaskState, Tasks, Waiter};
 use super::text_exchange::TextExchange;
-use super::transport::Out;
+use super::transport::TransportSender;
 use super::unverified_luns::UnverifiedLuns;
 use crate::nexus::TargetPort;
 use crate::options::LateWrites;
@@ -123,7 +123,7 @@ impl SessionState {
         parameters: Parameters,
         command_window: CommandWindow,
         exp_stat_sn: u32,
-        out: Out,
+        out: TransportSender,
     ) {
         if let Some(port) = self.port {
             self.prove(Proof::Login(port));
@@ -376,7 +376,7 @@ impl SessionState {
 
     /// Looks whether a command has ended; if not, who is to be woken.
     #[inline]
-    pub fn poll(&mut self, tag: u32, waker: &Waker) -> Option<crate::Finished> {
+    pub fn poll(&mut self, tag: u32, waker: &Waker) -> Option<crate::CommandResult> {
         let finished = self.tasks.take(tag);
         if finished.is_none()
             && let Some(task) = self.tasks.get(tag)

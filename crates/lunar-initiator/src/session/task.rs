@@ -3,7 +3,7 @@
 use super::completions::Completions;
 use crate::command::Rest;
 use crate::nexus::TargetPort;
-use crate::{Command, Completion, Error, Finished};
+use crate::{Command, CommandResult, Completion, Error};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::Attribute;
@@ -46,7 +46,7 @@ pub enum Waiter {
     /// Somebody on this core who waits for many, and what this one is to them.
     Among(Rc<Completions>, u32),
     /// Somebody on another core, and what names the command there.
-    There(flume::Sender<Finished>, u64),
+    There(flume::Sender<CommandResult>, u64),
     /// Nobody any more.
     Gone,
 }
@@ -382,7 +382,7 @@ impl Tasks {
 
     /// The end of a task for its owner, if there is one.
     #[inline(always)]
-    pub fn take(&mut self, tag: u32) -> Option<Finished> {
+    pub fn take(&mut self, tag: u32) -> Option<CommandResult> {
         let task = self.get(tag)?;
         if let Some(error) = task.expired.take() {
             task.waiter = Waiter::Gone;

@@ -4,7 +4,7 @@ use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};
 use super::task::Waiter;
 use super::text_exchange::TextAnswer;
-use super::transport::Out;
+use super::transport::TransportSender;
 use crate::nexus::TargetPort;
 use crate::{Command, Direction, Error, Kind};
 use lunar_proto::parameters::Parameters;
@@ -60,7 +60,7 @@ impl Session {
         };
         let command_window = CommandWindow { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
         self.receiver = Receiver::new(self.digests, SEGMENT as usize, Vec::new());
-        self.state.connect(parameters, command_window, 1, Out::default());
+        self.state.connect(parameters, command_window, 1, TransportSender::default());
         self.state.online = Online::Yes;
         self.state.pump();
     }

@@ -3,9 +3,9 @@
 use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};
 use super::task::Waiter;
-use super::transport::Out;
+use super::transport::TransportSender;
 use crate::nexus::TargetPort;
-use crate::{Command, Completion, Direction, Error, Finished, Kind};
+use crate::{Command, CommandResult, Completion, Direction, Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Digests;
@@ -71,7 +71,7 @@ impl Peer {
             max_cmd_sn: self.max_cmd_sn,
         };
         self.receiver = Receiver::new(Digests::default(), 65536, Vec::new());
-        self.state.connect(parameters, command_window, self.stat_sn, Out::default());
+        self.state.connect(parameters, command_window, self.stat_sn, TransportSender::default());
         self.state.online = Online::Yes;
         self.state.pump();
     }
@@ -133,7 +133,7 @@ impl Peer {
         self.say(header, &data, true);
     }
 
-    fn end(&mut self, tag: u32) -> Option<Finished> {
+    fn end(&mut self, tag: u32) -> Option<CommandResult> {
         self.state.poll(tag, Waker::noop())
     }
 

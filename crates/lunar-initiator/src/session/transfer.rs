@@ -4,7 +4,7 @@ use super::data_out::{Stretch, data_out};
 use super::errors::broke;
 use super::session_state::SessionState;
 use super::task::{Data, Task};
-use super::transport::Out;
+use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
@@ -54,7 +54,9 @@ impl SessionState {
         }
         task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
-        let Out::Tcp(out) = out else { return Err(broke("an R2T where the target reads itself")) };
+        let TransportSender::Tcp(out) = out else {
+            return Err(broke("an R2T where the target reads itself"));
+        };
         data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         task.end = out.end();
         self.is_urgent = true;

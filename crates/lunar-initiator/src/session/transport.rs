@@ -15,7 +15,7 @@ use std::net::Shutdown;
 use std::rc::Rc;
 
 /// What a data mover hands over to its session.
-pub trait MoverEvents {
+pub trait DatamoverEvents {
     /// Takes a PDU; false: nothing more is taken.
     fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool;
 
@@ -27,7 +27,7 @@ pub trait MoverEvents {
 }
 
 /// A data mover that is no stream of bytes.
-pub trait Mover {
+pub trait Datamover {
     /// Takes a PDU that is to go, with the length of its data not filled in.
     fn push(&self, header: Bhs, payload: Payload);
 
@@ -46,11 +46,11 @@ pub trait Mover {
     /// Whether anything has left since the last call.
     fn has_moved(&self) -> bool;
 
-    /// Sends what waits. False: some of it waits until [`Mover::writable`].
+    /// Sends what waits. False: some of it waits until [`Datamover::writable`].
     fn flush(&self) -> io::Result<bool>;
 
     /// Takes what is there, and hands every PDU over.
-    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken>;
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken>;
 
     /// Waits until there may be something to take.
     fn readable(&self) -> Wait<'_, io::Result<()>>;
@@ -84,97 +84,97 @@ pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
 }
 
 /// The connection itself.
-pub enum Line {
+pub enum TransportHandle {
     /// A stream of bytes.
     Tcp(Stream),
     /// Another data mover.
-    Moved(Rc<dyn Mover>),
+    Datamover(Rc<dyn Datamover>),
 }
 
 /// Its sending side.
-pub enum Out {
+pub enum TransportSender {
     /// PDUs one behind the other.
     Tcp(out::Out),
     /// Another data mover.
-    Moved(Rc<dyn Mover>),
+    Datamover(Rc<dyn Datamover>),
 }
 
-impl Default for Out {
-    fn default() -> Out {
-        Out::Tcp(out::Out::default())
+impl Default for TransportSender {
+    fn default() -> TransportSender {
+        TransportSender::Tcp(out::Out::default())
     }
 }
 
 /// Its receiving side.
-pub enum Incoming {
+pub enum TransportReceiver {
     /// PDUs one behind the other.
     Tcp(Receiver),
     /// Another data mover.
-    Moved(Rc<dyn Mover>),
+    Datamover(Rc<dyn Datamover>),
 }
 
-impl Line {
+impl TransportHandle {
     /// Its sending side, for a connection that begins.
-    pub fn out(&self) -> Out {
+    pub fn out(&self) -> TransportSender {
         match self {
-            Line::Tcp(_) => Out::default(),
-            Line::Moved(mover) => Out::Moved(mover.clone()),
+            TransportHandle::Tcp(_) => TransportSender::default(),
+            TransportHandle::Datamover(mover) => TransportSender::Datamover(mover.clone()),
         }
     }
 
     /// Its receiving side; `begun` are bytes that came with the login.
-    pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> Incoming {
+    pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> TransportReceiver {
         match self {
-            Line::Tcp(_) => Incoming::Tcp(Receiver::new(digests, max_data, begun)),
-            Line::Moved(mover) => Incoming::Moved(mover.clone()),
+            TransportHandle::Tcp(_) => TransportReceiver::Tcp(Receiver::new(digests, max_data, begun)),
+            TransportHandle::Datamover(mover) => TransportReceiver::Datamover(mover.clone()),
         }
     }
 
     /// Waits until there may be something to take, or the target is gone.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
-            Line::Tcp(stream) => stream.readable().await,
-            Line::Moved(mover) => mover.readable().await,
+            TransportHandle::Tcp(stream) => stream.readable().await,
+            TransportHandle::Datamover(mover) => mover.readable().await,
         }
     }
 
     /// It is known without asking that there is something to take.
     pub fn is_readable(&self) -> bool {
         match self {
-            Line::Tcp(stream) => stream.is_readable(),
-            Line::Moved(_) => false,
+            TransportHandle::Tcp(stream) => stream.is_readable(),
+            TransportHandle::Datamover(_) => false,
         }
     }
 
     /// Waits until more can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         match self {
-            Line::Tcp(stream) => stream.writable().await,
-            Line::Moved(mover) => mover.writable().await,
+            TransportHandle::Tcp(stream) => stream.writable().await,
+            TransportHandle::Datamover(mover) => mover.writable().await,
         }
     }
 
     /// Whether what was sent and not delivered is thrown away when it ends.
     pub fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         match self {
-            Line::Tcp(stream) => stream.reset_on_close(reset),
-            Line::Moved(mover) => mover.reset_on_close(reset),
+            TransportHandle::Tcp(stream) => stream.reset_on_close(reset),
+            TransportHandle::Datamover(mover) => mover.reset_on_close(reset),
         }
     }
 
     /// Ends it, and throws away what was not delivered.
     pub fn reset(&self) {
         match self {
-            Line::Tcp(stream) => stream.reset(),
-            Line::Moved(mover) => mover.reset(),
+            TransportHandle::Tcp(stream) => stream.reset(),
+            TransportHandle::Datamover(mover) => mover.reset(),
         }
     }
 
     /// Ends it.
     pub fn close(&self) {
         match self {
-            Line::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Line::Moved(mover) => mover.close(),
+            TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            TransportHandle::Datamover(mover) => mover.close(),
         }
     }
 }
@@ -212,62 +212,62 @@ pub fn messages(
     result
 }
 
-impl Out {
+impl TransportSender {
     /// Queues a PDU.
     #[inline]
     pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
         match self {
-            Out::Tcp(out) => out.push(header, payload, digests),
-            Out::Moved(mover) => mover.push(header, payload),
+            TransportSender::Tcp(out) => out.push(header, payload, digests),
+            TransportSender::Datamover(mover) => mover.push(header, payload),
         }
     }
 
     /// Bytes that wait, and what holds them.
     pub fn waiting(&self) -> usize {
         match self {
-            Out::Tcp(out) => out.waiting(),
-            Out::Moved(mover) => mover.waiting(),
+            TransportSender::Tcp(out) => out.waiting(),
+            TransportSender::Datamover(mover) => mover.waiting(),
         }
     }
 
     /// Sends until all has left (true) or no more is taken (false).
-    pub fn flush(&mut self, line: &Line) -> io::Result<bool> {
+    pub fn flush(&mut self, line: &TransportHandle) -> io::Result<bool> {
         match (self, line) {
-            (Out::Tcp(out), Line::Tcp(stream)) => out.flush(stream),
-            (Out::Moved(mover), _) => mover.flush(),
+            (TransportSender::Tcp(out), TransportHandle::Tcp(stream)) => out.flush(stream),
+            (TransportSender::Datamover(mover), _) => mover.flush(),
             // The one of a connection that is over.
-            (Out::Tcp(_), Line::Moved(_)) => Ok(true),
+            (TransportSender::Tcp(_), TransportHandle::Datamover(_)) => Ok(true),
         }
     }
 
     /// Bytes that have left. A data mover does not count them.
     pub fn left(&self) -> u64 {
         match self {
-            Out::Tcp(out) => out.left(),
-            Out::Moved(_) => 0,
+            TransportSender::Tcp(out) => out.left(),
+            TransportSender::Datamover(_) => 0,
         }
     }
 
-    /// What [`Out::left`] will be when all that waits now has left.
+    /// What [`TransportSender::left`] will be when all that waits now has left.
     #[inline]
     pub fn end(&self) -> u64 {
         match self {
-            Out::Tcp(out) => out.end(),
-            Out::Moved(_) => 0,
+            TransportSender::Tcp(out) => out.end(),
+            TransportSender::Datamover(_) => 0,
         }
     }
 
     /// Whether a data mover has moved anything since the last call. A stream counts.
     pub fn has_moved(&self) -> bool {
         match self {
-            Out::Tcp(_) => false,
-            Out::Moved(mover) => mover.has_moved(),
+            TransportSender::Tcp(_) => false,
+            TransportSender::Datamover(mover) => mover.has_moved(),
         }
     }
 
     /// A command is over without an answer of its own.
     pub fn ended(&self, itt: u32) {
-        if let Out::Moved(mover) = self {
+        if let TransportSender::Datamover(mover) = self {
             mover.ended(itt);
         }
     }
@@ -275,39 +275,41 @@ impl Out {
     /// Takes all that waits, as it would have been sent. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         match self {
-            Out::Tcp(out) => out.take_bytes(),
-            Out::Moved(_) => Vec::new(),
+            TransportSender::Tcp(out) => out.take_bytes(),
+            TransportSender::Datamover(_) => Vec::new(),
         }
     }
 }
 
-impl Incoming {
+impl TransportReceiver {
     /// PDUs that came with the login may be there already.
     pub fn has_begun(&self) -> bool {
         match self {
-            Incoming::Tcp(receiver) => receiver.has_begun(),
-            Incoming::Moved(_) => true,
+            TransportReceiver::Tcp(receiver) => receiver.has_begun(),
+            TransportReceiver::Datamover(_) => true,
         }
     }
 
     /// Takes what is there, and hands every whole PDU over.
-    pub fn receive<S: Sink + MoverEvents>(
+    pub fn receive<S: Sink + DatamoverEvents>(
         &mut self,
-        line: &Line,
+        line: &TransportHandle,
         session: &mut S,
     ) -> Result<Received, Broken> {
         match (self, line) {
-            (Incoming::Tcp(receiver), Line::Tcp(stream)) => receiver.receive(stream, session),
-            (Incoming::Moved(mover), _) => mover.receive(session),
-            (Incoming::Tcp(_), Line::Moved(_)) => Ok(Received::End),
+            (TransportReceiver::Tcp(receiver), TransportHandle::Tcp(stream)) => {
+                receiver.receive(stream, session)
+            }
+            (TransportReceiver::Datamover(mover), _) => mover.receive(session),
+            (TransportReceiver::Tcp(_), TransportHandle::Datamover(_)) => Ok(Received::End),
         }
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume<S: Sink + MoverEvents>(&mut self, session: &mut S) -> Result<Received, Broken> {
+    pub fn resume<S: Sink + DatamoverEvents>(&mut self, session: &mut S) -> Result<Received, Broken> {
         match self {
-            Incoming::Tcp(receiver) => receiver.resume(session),
-            Incoming::Moved(mover) => mover.receive(session),
+            TransportReceiver::Tcp(receiver) => receiver.resume(session),
+            TransportReceiver::Datamover(mover) => mover.receive(session),
         }
     }
 }

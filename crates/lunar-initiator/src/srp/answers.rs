@@ -14,7 +14,7 @@ const REJECTED: u8 = 255;
 
 /// Which way the data of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DataDirection {
     /// There is none.
     None,
     /// From the target.
@@ -24,15 +24,15 @@ pub enum Way {
 }
 
 /// What was left of the data of a command.
-fn residual(way: Way, response: &Response<'_>) -> Residual {
+fn residual(way: DataDirection, response: &Response<'_>) -> Residual {
     match (way, response.residual_in) {
-        (Way::Out, _) | (Way::None, Residual::None) => response.residual_out,
+        (DataDirection::Out, _) | (DataDirection::None, Residual::None) => response.residual_out,
         (_, residual_in) => residual_in,
     }
 }
 
 /// Bytes of its memory that the target has not filled.
-pub fn unfilled(way: Way, response: &Response<'_>) -> u32 {
+pub fn unfilled(way: DataDirection, response: &Response<'_>) -> u32 {
     let told = match residual(way, response) {
         Residual::None => None,
         Residual::Over(_) => Some(0),
@@ -42,7 +42,7 @@ pub fn unfilled(way: Way, response: &Response<'_>) -> u32 {
 }
 
 /// The SCSI Response to a command, and its data segment.
-pub fn scsi_response(itt: u32, way: Way, response: &Response<'_>) -> (Bhs, Vec<u8>) {
+pub fn scsi_response(itt: u32, way: DataDirection, response: &Response<'_>) -> (Bhs, Vec<u8>) {
     let (flags, bytes) = match residual(way, response) {
         Residual::None => (0, 0),
         Residual::Over(bytes) => (OVERFLOW, bytes),

@@ -2,10 +2,10 @@
 //! about commands goes where they are. One that is lost takes the session with it, which is made anew as a whole.
 
 use super::answers::NOT_SUPPORTED;
-use super::mover::Mover;
+use super::datamover::SrpDatamover;
 use crate::Error;
 use crate::session::task::Task;
-use crate::session::transport::{self, MoverEvents};
+use crate::session::transport::{self, DatamoverEvents};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::Wait;
 use lunar_runtime::iscsi::receive::{Broken, Received};
@@ -20,7 +20,7 @@ use std::task::Poll;
 
 /// A channel.
 struct Channel {
-    mover: Rc<Mover>,
+    mover: Rc<SrpDatamover>,
     /// Not all that waits on it could be sent.
     is_blocked: Cell<bool>,
 }
@@ -34,17 +34,17 @@ pub struct Channels {
 
 impl Channels {
     /// Those that were joined; at least one.
-    pub fn new(movers: Vec<Rc<Mover>>) -> Channels {
+    pub fn new(movers: Vec<Rc<SrpDatamover>>) -> Channels {
         let channel = |mover| Channel { mover, is_blocked: Cell::new(false) };
         Channels { list: movers.into_iter().map(channel).collect(), pinged: Cell::new(0) }
     }
 
     /// The channel that has a request.
-    fn with(&self, itt: u32) -> Option<&Mover> {
+    fn with(&self, itt: u32) -> Option<&SrpDatamover> {
         self.list.iter().map(|channel| &*channel.mover).find(|mover| mover.has(itt))
     }
 
-    fn next_to_ping(&self) -> &Mover {
+    fn next_to_ping(&self) -> &SrpDatamover {
         let next = (self.pinged.get() + 1) % self.list.len();
         self.pinged.set(next);
         &self.list[next].mover
@@ -52,7 +52,7 @@ impl Channels {
 
     /// Where a task management function goes. One about all commands of a logical unit goes where they are; None: they are
     /// on several channels, and the target may take some of them behind what is said on another.
-    fn to_manage(&self, header: &Bhs) -> Option<&Mover> {
+    fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
         let first = &*self.list[0].mover;
         if header.flags() & 0x7f == Function::AbortTask as u8 {
             return Some(self.with(header.word20()).unwrap_or(first));
@@ -63,7 +63,7 @@ impl Channels {
     }
 }
 
-impl transport::Mover for Channels {
+impl transport::Datamover for Channels {
     fn push(&self, header: Bhs, payload: Payload) {
         let first = &*self.list[0].mover;
         let mover = match (header.opcode(), header.itt()) {
@@ -110,7 +110,7 @@ impl transport::Mover for Channels {
         Ok(all)
     }
 
-    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken> {
         for channel in &self.list {
             match channel.mover.receive(session)? {
                 Received::More => {}

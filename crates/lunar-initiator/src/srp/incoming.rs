@@ -1,8 +1,8 @@
 //! What a target says, handed to the session as the PDUs that it knows.
 
 use super::answers;
-use super::mover::{ControlKind, Mover};
-use crate::session::transport::MoverEvents;
+use super::datamover::{ControlKind, SrpDatamover};
+use crate::session::transport::DatamoverEvents;
 use lunar_rdma::Exposed;
 use lunar_runtime::iscsi::receive::{Arrived, Broken, Data};
 use lunar_runtime::out::Payload;
@@ -13,9 +13,9 @@ use std::io;
 /// Answers to requests of the target that may wait to be sent.
 const MOST_REPLIES: u32 = 4096;
 
-impl Mover {
+impl SrpDatamover {
     /// Takes a unit. False: the session is over.
-    pub(super) fn unit(&self, session: &mut dyn MoverEvents, unit: &[u8]) -> Result<bool, Broken> {
+    pub(super) fn unit(&self, session: &mut dyn DatamoverEvents, unit: &[u8]) -> Result<bool, Broken> {
         match FromTarget::decode(unit).map_err(|e| broken(io::ErrorKind::InvalidData, e.to_string()))? {
             FromTarget::Response(response) => Ok(self.response(session, &response)),
             FromTarget::Credit(request) => {
@@ -37,7 +37,7 @@ impl Mover {
         }
     }
 
-    fn response(&self, session: &mut dyn MoverEvents, response: &Response<'_>) -> bool {
+    fn response(&self, session: &mut dyn DatamoverEvents, response: &Response<'_>) -> bool {
         let Some((itt, open)) = self.with_state(|state| {
             state.credits.give(response.credits);
             let closed = state.close(response.tag);
@@ -60,7 +60,7 @@ impl Mover {
     }
 
     /// The memory of a command that is answered.
-    fn give_back(&self, session: &mut dyn MoverEvents, itt: u32, lent: Option<u32>, short: u32) {
+    fn give_back(&self, session: &mut dyn DatamoverEvents, itt: u32, lent: Option<u32>, short: u32) {
         if let Some(Exposed::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
             session.filled(itt, buf, short);
         }
@@ -82,18 +82,18 @@ impl Mover {
     }
 
     /// Tells the session of the window, and nothing else.
-    fn news(&self, session: &mut dyn MoverEvents) -> bool {
+    fn news(&self, session: &mut dyn DatamoverEvents) -> bool {
         self.tell(session, pdu::nop_in(0, NONE, NONE), &[], false)
     }
 
-    fn tell(&self, session: &mut dyn MoverEvents, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
+    fn tell(&self, session: &mut dyn DatamoverEvents, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
         header.set_data_len(data.len());
         self.with_state(|state| state.credits.stamp(&mut header, is_answer, state.waiting.len()));
         session.take_pdu(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] })
     }
 
     /// Hands over the answers of our own. False: the session is over.
-    pub(super) fn tell_ours(&self, session: &mut dyn MoverEvents) -> bool {
+    pub(super) fn tell_ours(&self, session: &mut dyn DatamoverEvents) -> bool {
         while let Some((header, data)) = self.with_state(|state| state.ours.pop_front()) {
             if !self.tell(session, header, &data, true) {
                 return false;

@@ -2,14 +2,14 @@
 
 use super::channels::Channels;
 use super::credits::{Credits, FIRST};
-use super::mover::{Agreed, Mover, RECEIVE_LEN};
+use super::datamover::{NegotiatedLimits, RECEIVE_LEN, SrpDatamover};
 use super::ports::{no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
 use crate::io_error::io_text;
-use crate::made::{Make, no_device};
-use crate::nexus::Goal;
+use crate::nexus::LoginTarget;
+use crate::protocol_mismatch::{self, mismatch, no_rdma};
+use crate::rdma_connector::{RdmaConnector, no_device};
 use crate::session::transport;
-use crate::speaks::{self, instead, no_rdma};
 use crate::{Error, Kind, Options};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_proto::parameters::Parameters;
@@ -30,21 +30,25 @@ const BESIDE: usize = 16;
 const ANY: u32 = 0xff_ffff;
 
 /// A connection that is logged in.
-pub struct Wire {
-    mover: Rc<Mover>,
+pub struct LoginConnection {
+    mover: Rc<SrpDatamover>,
     /// Its further channels.
-    more: Vec<Rc<Mover>>,
+    more: Vec<Rc<SrpDatamover>>,
     login: Box<LoggedIn>,
     response: LoginResponse,
 }
 
-impl Wire {
+impl LoginConnection {
     /// Logs in over software iWARP, on a stream of bytes.
     ///
     /// # Errors
     /// When the other side does not speak it, or turns it down.
-    pub async fn over(stream: Stream, goal: &Goal, options: &Options) -> Result<Wire, Error> {
-        let request = request(goal, options)?;
+    pub async fn over(
+        stream: Stream,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
+        let request = request(login_target, options)?;
         let private = request.encode(Form::RdmaCm);
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let window = options.window.map(|bytes| bytes as usize);
@@ -58,8 +62,12 @@ impl Wire {
     ///
     /// # Errors
     /// When none does, or the other side turns it down.
-    pub async fn by_device(address: SocketAddr, goal: &Goal, options: &Options) -> Result<Wire, Error> {
-        let request = request(goal, options)?;
+    pub async fn by_device(
+        address: SocketAddr,
+        login_target: &LoginTarget,
+        options: &Options,
+    ) -> Result<LoginConnection, Error> {
+        let request = request(login_target, options)?;
         let private = request.encode(Form::RdmaCm);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         if let Err(Refused::Io(e)) = &connected {
@@ -72,8 +80,12 @@ impl Wire {
     ///
     /// # Errors
     /// When it cannot be made, or the other side turns it down.
-    pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Wire, Error> {
-        let request = request(goal, options)?;
+    pub async fn connect_with(
+        login_target: &LoginTarget,
+        options: &Options,
+        make: impl RdmaConnector,
+    ) -> Result<LoginConnection, Error> {
+        let request = request(login_target, options)?;
         let connected = make(&request.encode(Form::RdmaCm), terms(options)).await;
         finish(connected, &request, options)
     }
@@ -94,14 +106,14 @@ impl Wire {
     }
 
     /// One more channel.
-    pub fn join(&mut self, channel: Wire) {
+    pub fn join(&mut self, channel: LoginConnection) {
         channel.mover.join(&self.mover);
         self.more.push(channel.mover);
         self.login.max_cmd_sn = self.mover.max_cmd_sn();
     }
 
     /// The connection of the session, or all of them.
-    pub fn into_mover(self) -> Rc<dyn transport::Mover> {
+    pub fn into_mover(self) -> Rc<dyn transport::Datamover> {
         match self.more.is_empty() {
             true => self.mover,
             false => Rc::new(Channels::new(std::iter::once(self.mover).chain(self.more).collect())),
@@ -110,7 +122,7 @@ impl Wire {
 
     /// Its first channel.
     #[cfg(test)]
-    pub fn first(&self) -> Rc<Mover> {
+    pub fn first(&self) -> Rc<SrpDatamover> {
         self.mover.clone()
     }
 }
@@ -128,8 +140,8 @@ fn receives(options: &Options) -> usize {
 ///
 /// # Errors
 /// When there is no target of this name.
-pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
-    let name = goal.target.as_deref().ok_or_else(no_discovery)?;
+pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginRequest, Error> {
+    let name = login_target.target.as_deref().ok_or_else(no_discovery)?;
     let wrong = || Error::new(Kind::Invalid, format!("\"{}\" is no target port of SRP", name.escape_debug()));
     let target = target_port(name).ok_or_else(|| {
         wrong().with_hint("it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows them")
@@ -139,10 +151,10 @@ pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
         tag: 0,
         it_iu_len: if immediate { LINUX_IU_LEN } else { SHORT_IU_LEN } as u32,
         formats: format::DIRECT,
-        keep_channels: goal.beside,
+        keep_channels: login_target.is_extra_channel,
         notifications: 0,
         immediate_offset: immediate.then_some(IMMEDIATE_OFFSET),
-        initiator: options.srp_port(goal.isid),
+        initiator: options.srp_port(login_target.isid),
         target,
     })
 }
@@ -155,11 +167,11 @@ pub fn finish(
     connected: Result<Connected, Refused>,
     request: &LoginRequest,
     options: &Options,
-) -> Result<Wire, Error> {
+) -> Result<LoginConnection, Error> {
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
     let response = LoginResponse::decode(&private);
     if is_of_iser(&private) {
-        return Err(instead("the answer to the login is none of SRP", speaks::ISER));
+        return Err(mismatch("the answer to the login is none of SRP", protocol_mismatch::ISER));
     }
     let response = response.map_err(|e| {
         Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))
@@ -171,7 +183,7 @@ pub fn finish(
     }
     tracing::debug!(?response, "logged in");
     let immediate = response.immediate && request.immediate_offset.is_some();
-    let agreed = Agreed {
+    let agreed = NegotiatedLimits {
         it_iu_len: response.it_iu_len.min(request.it_iu_len) as usize,
         immediate,
         // What the target asks for itself needs a place, too.
@@ -179,12 +191,12 @@ pub fn finish(
     };
     let credits = Credits::new(response.credits);
     let login = Box::new(logged_in(&agreed, &credits));
-    let mover = Rc::new(Mover::new(endpoint, agreed, credits));
-    Ok(Wire { mover, more: Vec::new(), login, response })
+    let mover = Rc::new(SrpDatamover::new(endpoint, agreed, credits));
+    Ok(LoginConnection { mover, more: Vec::new(), login, response })
 }
 
 /// What a login with PDUs would have come to. The target takes and brings data when and as it likes.
-fn logged_in(agreed: &Agreed, credits: &Credits) -> LoggedIn {
+fn logged_in(agreed: &NegotiatedLimits, credits: &Credits) -> LoggedIn {
     let parameters = Parameters {
         initial_r2t: false,
         immediate_data: agreed.immediate,

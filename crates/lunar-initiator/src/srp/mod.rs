@@ -6,15 +6,15 @@
 mod answers;
 mod channels;
 mod credits;
+mod datamover;
+mod description;
 mod incoming;
 mod login;
-mod mover;
 mod ports;
 mod requests;
 #[cfg(test)]
 mod tests;
-mod words;
 
-pub use login::{Wire, request};
+pub use description::{asked, granted};
+pub use login::{LoginConnection, request};
 pub use ports::{DIGITS, are_digits, half, initiator_port, no_discovery, target_name, target_port};
-pub use words::{asked, granted};

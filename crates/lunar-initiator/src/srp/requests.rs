@@ -1,6 +1,6 @@
 //! What a session wants, as the units of SRP.
 
-use super::answers::Way;
+use super::answers::DataDirection;
 use crate::session::task::Task;
 use lunar_rdma::Remote;
 use lunar_runtime::Buf;
@@ -24,42 +24,42 @@ pub fn tag(itt: u32, cmd_sn: u32) -> u64 {
 }
 
 /// Where the data of a command is.
-pub enum Place {
+pub enum BufferPlace {
     /// There is none.
     None,
     /// In memory that is lent, so many bytes, for one of the directions.
-    Lent(Way, Remote, u32),
+    Lent(DataDirection, Remote, u32),
     /// It goes with the command.
     Here(Rc<Buf>),
 }
 
-impl Place {
+impl BufferPlace {
     /// Which way it goes.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> DataDirection {
         match self {
-            Place::None => Way::None,
-            Place::Lent(way, ..) => *way,
-            Place::Here(_) => Way::Out,
+            BufferPlace::None => DataDirection::None,
+            BufferPlace::Lent(way, ..) => *way,
+            BufferPlace::Here(_) => DataDirection::Out,
         }
     }
 
     /// The steering tag of what is lent.
     pub fn lent(&self) -> Option<u32> {
-        if let Place::Lent(_, at, _) = self { Some(at.stag) } else { None }
+        if let BufferPlace::Lent(_, at, _) = self { Some(at.stag) } else { None }
     }
 
     /// Bytes that go with the command.
     pub fn immediate_len(&self) -> usize {
-        if let Place::Here(buf) = self { buf.len() } else { 0 }
+        if let BufferPlace::Here(buf) = self { buf.len() } else { 0 }
     }
 
     /// Data-out and data-in.
     fn data(&self) -> (Data<'_>, Data<'_>) {
         match self {
-            Place::None | Place::Lent(Way::None, ..) => (Data::None, Data::None),
-            Place::Lent(Way::In, at, len) => (Data::None, direct(*at, *len)),
-            Place::Lent(Way::Out, at, len) => (direct(*at, *len), Data::None),
-            Place::Here(buf) => (Data::Immediate(buf), Data::None),
+            BufferPlace::None | BufferPlace::Lent(DataDirection::None, ..) => (Data::None, Data::None),
+            BufferPlace::Lent(DataDirection::In, at, len) => (Data::None, direct(*at, *len)),
+            BufferPlace::Lent(DataDirection::Out, at, len) => (direct(*at, *len), Data::None),
+            BufferPlace::Here(buf) => (Data::Immediate(buf), Data::None),
         }
     }
 }
@@ -68,7 +68,12 @@ impl Place {
 ///
 /// # Errors
 /// When no unit says this.
-pub fn command(header: &Bhs, task: &Task, place: &Place, immediate_offset: u16) -> Result<Vec<u8>, Error> {
+pub fn command(
+    header: &Bhs,
+    task: &Task,
+    place: &BufferPlace,
+    immediate_offset: u16,
+) -> Result<Vec<u8>, Error> {
     let (data_out, data_in) = place.data();
     let command = Command {
         notifications: 0,

@@ -1,9 +1,9 @@
 //! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` and `srp://` over RDMA.
 
+mod credentials;
 mod error;
 mod settings;
 mod srp;
-mod who;
 
 use crate::Error;
 use crate::options::{Options, Portal, Provider, Timeouts, Transport};
@@ -157,7 +157,7 @@ impl Url {
     /// # Errors
     /// [`Kind::Invalid`] when a secret cannot be read or is missing, or a name is wrong.
     pub fn options(&self) -> Result<Options, Error> {
-        who::options(self, &who::variable)
+        credentials::options(self, &credentials::variable)
     }
 
     /// Our iSCSI name, as in [`Url::options`].
@@ -165,7 +165,7 @@ impl Url {
     /// # Errors
     /// [`Kind::Invalid`] when it is wrong.
     pub fn initiator(&self) -> Result<String, Error> {
-        who::name(self, &who::variable)
+        credentials::name(self, &credentials::variable)
     }
 
     /// Sessions have this name and ISID, also where the URL names others.

@@ -2,7 +2,7 @@
 
 use super::*;
 use interop::Relay;
-use lunar_initiator::multipath::{Multipath, Policy, Settings, State, Way};
+use lunar_initiator::multipath::{Multipath, Path, Policy, Settings, State};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LEN: usize = 65536;
@@ -18,7 +18,7 @@ fn usable(disk: &Multipath) -> usize {
 
 /// Writes and reads, while one path and then the other is cut and restored.
 async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) {
-    let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+    let mut ways: Vec<Arc<dyn Path>> = Vec::new();
     for url in urls {
         ways.push(open(&url).await.expect("a path"));
     }

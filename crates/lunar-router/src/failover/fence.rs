@@ -329,6 +329,6 @@ async fn open(url: &Url, target: &str, port: &Port, path_loss_timeout: Duration)
     let found = lunar_initiator::discover(portal.clone(), &options).await?;
     let here = found.into_iter().find(|found| found.name == target);
     let missing = || Error::new(Kind::NotFound, format!("{portal} does not show us {target}"));
-    let portals = lunar_initiator::ways(url, here.ok_or_else(missing)?);
+    let portals = lunar_initiator::portal_urls(url, here.ok_or_else(missing)?);
     lunar_initiator::log_in(&portals, &options, |e| tracing::warn!("{e}")).await.map(|(_, session)| session)
 }

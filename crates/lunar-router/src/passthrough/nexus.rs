@@ -469,7 +469,7 @@ impl LuNexus {
         let Err(e) = session.abort(id).await else { return Fate::Over };
         // A login as the same nexus ends whatever is left of this one, but is not waited for.
         tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
-        session.give_up_strays().await;
+        session.reset_abandoned().await;
         if changes { Fate::Indeterminate } else { Fate::Over }
     }
 }

@@ -4,7 +4,7 @@
 use super::Shared;
 use super::nexus::UpstreamNexus;
 use crate::isids::{self, OldSession, PathKey, Reinstatement, RouterIsids};
-use lunar_initiator::late::{self, OldPort};
+use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, Kind, LateWrites, Session, Url};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ impl StaleSessions {
             return Err(what);
         }
         let why = "a router before this one may have left writes at another portal group";
-        if late::reset(session, self.lun, why).await.is_some() {
+        if reinstatement::reset(session, self.lun, why).await.is_some() {
             turn.has_ended().await;
             return Ok(());
         }
@@ -158,8 +158,8 @@ impl StaleSessions {
             return Err(NotEnded::at(old));
         };
         let log_in = async |isid| {
-            let port = OldPort { initiator: old.initiator.as_deref(), isid };
-            late::replace(url, port).await
+            let port = OldInitiatorPort { initiator: old.initiator.as_deref(), isid };
+            reinstatement::replace(url, port).await
         };
         let is_asked = leads.contains_key(&number);
         let now = if is_asked { None } else { Some(log_in(lunar_initiator::new_isid()).await?) };

@@ -13,7 +13,7 @@ use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
-use lunar_initiator::multipath::{Multipath, Settings, Times, Way};
+use lunar_initiator::multipath::{self, Multipath, Path as _, Settings, Times};
 use lunar_initiator::{Error, Kind, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::Told;
@@ -210,7 +210,10 @@ impl UpstreamLu {
         let flushed = per_core.joined.flush().await;
         flushed.inspect_err(|e| self.deferred.add_failed(e, &per_core.scsi_error))?;
         let all_cores = lock(&self.all_cores);
-        let heard = all_cores.iter().flat_map(|per_core| &per_core.paths).filter_map(|path| path.take_loss());
+        let heard = all_cores
+            .iter()
+            .flat_map(|per_core| &per_core.paths)
+            .filter_map(|path| path.take_deferred_error());
         heard.for_each(|loss| self.deferred.add(loss));
         self.deferred.untold(&per_core.scsi_error).map_or(Ok(()), |e| Err(e.into()))
     }
@@ -245,7 +248,7 @@ impl UpstreamLu {
     async fn settle(&self) -> Result<Arc<PerCoreUpstream>, Error> {
         let begin = |url: &Url| UpstreamPath::begin(self.context.clone(), url.clone());
         let paths: Vec<Arc<UpstreamPath>> = self.urls.iter().map(begin).collect();
-        let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::Path>).collect();
         let joined = Multipath::join(ways, self.settings).await?;
         // Another operation may have been first, had it waited.
         if let Some(per_core) = self.here() {
@@ -318,7 +321,7 @@ async fn attend(
             let (Some(per_core), Some(all_cores)) = (here.value().upgrade(), all_cores.upgrade()) else {
                 return;
             };
-            let turn = per_core.joined.turn();
+            let turn = per_core.joined.state_change();
             update(&all_cores, &context);
             let gone = per_core.joined.outage().map(|since| since.elapsed());
             (

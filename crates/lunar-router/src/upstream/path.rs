@@ -5,8 +5,8 @@ use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
-use lunar_initiator::late::{self, OldPort};
-use lunar_initiator::multipath::{State, Way};
+use lunar_initiator::multipath::{self, State};
+use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, Event, Kind, LateWrites, Lun, Options, Session, Url};
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::lun::encode;
@@ -195,8 +195,8 @@ impl UpstreamPath {
             return isids.forget(way).await.map(|()| false);
         }
         let log_in = async |old: &isids::OldSession| {
-            let port = OldPort { initiator: old.initiator.as_deref(), isid: old.isid };
-            late::replace(url, port).await
+            let port = OldInitiatorPort { initiator: old.initiator.as_deref(), isid: old.isid };
+            reinstatement::replace(url, port).await
         };
         isids.settle(way, options.timeouts.fast_io_fail, log_in).await
     }
@@ -216,7 +216,7 @@ impl UpstreamPath {
         let names = self.names();
         let Some(turn) = isids.turn(names.way()).await else { return Ok(()) };
         let why = "a router before this one may have left writes at another portal group";
-        if late::reset(lun.session(), lun.address(), why).await.is_some() {
+        if reinstatement::reset(lun.session(), lun.address(), why).await.is_some() {
             turn.has_ended().await;
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl UpstreamPath {
         let target = &self.context.target;
         let here = found.into_iter().find(|f| f.name == *target);
         let missing = || Error::new(Kind::NotFound, format!("{} does not show us {target}", self.url.portal));
-        Ok(lunar_initiator::ways(&self.url, here.ok_or_else(missing)?))
+        Ok(lunar_initiator::portal_urls(&self.url, here.ok_or_else(missing)?))
     }
 
     /// Takes note of a try that failed.
@@ -359,7 +359,7 @@ async fn keep(path: Weak<UpstreamPath>) {
     }
 }
 
-impl Way for UpstreamPath {
+impl multipath::Path for UpstreamPath {
     fn name(&self) -> String {
         self.place()
     }
@@ -370,7 +370,7 @@ impl Way for UpstreamPath {
 
     fn share(&self, ranges: &Arc<Ranges>) {
         if let Some(lun) = self.lun.get() {
-            Way::share(&**lun, ranges);
+            multipath::Path::share(&**lun, ranges);
         }
     }
 
@@ -380,7 +380,7 @@ impl Way for UpstreamPath {
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
         match self.lun.get() {
-            Some(lun) => Way::compare_and_write(&**lun, offset, data),
+            Some(lun) => multipath::Path::compare_and_write(&**lun, offset, data),
             None => Box::pin(async move { (Err(self.not_open()), data) }),
         }
     }
@@ -393,15 +393,15 @@ impl Way for UpstreamPath {
         }
     }
 
-    fn give_up_strays(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> Future<'_, ()> {
         match self.lun.get() {
-            Some(lun) => lun.give_up_strays(),
+            Some(lun) => lun.reset_abandoned(),
             None => Box::pin(async {}),
         }
     }
 
-    fn take_loss(&self) -> Option<Error> {
-        self.lun.get().and_then(|lun| lun.take_loss())
+    fn take_deferred_error(&self) -> Option<Error> {
+        self.lun.get().and_then(|lun| lun.take_deferred_error())
     }
 
     fn news(&self) -> flume::Receiver<Event> {

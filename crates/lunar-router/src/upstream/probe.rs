@@ -61,7 +61,7 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
     }
     let mut all = Vec::new();
     for found in lunar_initiator::discover(url.portal.clone(), &options).await? {
-        match at_first(&lunar_initiator::ways(url, found), &options, check).await {
+        match at_first(&lunar_initiator::portal_urls(url, found), &options, check).await {
             Ok(found) => all.push(found),
             // It is shown to us, but not for us; the others are.
             Err(e)

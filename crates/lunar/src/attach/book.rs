@@ -3,7 +3,7 @@
 
 use super::disk::session_of;
 use lunar_block::Future;
-use lunar_initiator::{Error, Facts, Kind, Options, Session, SessionHooks, SessionLogin, Url};
+use lunar_initiator::{Error, Kind, Options, Session, SessionHooks, SessionInfo, SessionLogin, Url};
 use lunar_server::Problem;
 use lunar_server::attached::{Attached, Record};
 use std::fmt;
@@ -129,7 +129,7 @@ impl Recorder {
         }
     }
 
-    async fn enter(&self, facts: &Facts, has_orphans: bool) -> Result<(), Error> {
+    async fn enter(&self, facts: &SessionInfo, has_orphans: bool) -> Result<(), Error> {
         let session = session_of(&self.row.url, &self.options, facts);
         let (book, at) = (self.row.book.clone(), self.row.at);
         // The lock of the folder may have to be waited for.

@@ -4,8 +4,8 @@ use super::book::{Book, Row};
 use super::path::Path;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{Multipath, Settings, Way};
-use lunar_initiator::{Error, Facts, Kind, Lun, Options, Url};
+use lunar_initiator::multipath::{self, Multipath, Settings};
+use lunar_initiator::{Error, Kind, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, Policy};
 use std::sync::{Arc, Weak};
@@ -66,7 +66,7 @@ pub async fn open(
     let block_size = lun.block_size();
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
         paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
-        let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::Path>).collect();
         let joined = Multipath::join(ways, settings).await?;
         (joined.clone(), Some(joined))
     } else {
@@ -155,7 +155,7 @@ impl Reached {
 }
 
 /// A session, as a record keeps it.
-pub fn session_of(url: &Url, options: &Options, facts: &Facts) -> LeftSession {
+pub fn session_of(url: &Url, options: &Options, facts: &SessionInfo) -> LeftSession {
     LeftSession {
         url: without_isid(&url.to_string()),
         isid: crate::hex::digits(&facts.isid),

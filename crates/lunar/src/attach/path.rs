@@ -3,7 +3,7 @@
 use super::book::Row;
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Extent, Facts, Finished, Future};
-use lunar_initiator::multipath::{State, Way};
+use lunar_initiator::multipath::{self, State};
 use lunar_initiator::{Error, Event, Kind, Lun, SessionHooks, Url};
 use lunar_runtime::Buf;
 use lunar_server::attached::PathState;
@@ -129,7 +129,7 @@ impl Path {
     }
 }
 
-impl Way for Path {
+impl multipath::Path for Path {
     fn name(&self) -> String {
         self.lun().map_or_else(|| self.url.to_string(), |lun| lun.name())
     }
@@ -144,7 +144,7 @@ impl Way for Path {
 
     fn share(&self, ranges: &Arc<Ranges>) {
         if let Some(lun) = self.lun() {
-            Way::share(&**lun, ranges);
+            multipath::Path::share(&**lun, ranges);
         }
     }
 
@@ -154,7 +154,7 @@ impl Way for Path {
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
         match self.lun() {
-            Some(lun) => Way::compare_and_write(&**lun, offset, data),
+            Some(lun) => multipath::Path::compare_and_write(&**lun, offset, data),
             None => Box::pin(async { (Err(is_missing()), data) }),
         }
     }
@@ -174,15 +174,15 @@ impl Way for Path {
         })
     }
 
-    fn give_up_strays(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> Future<'_, ()> {
         match self.lun() {
-            Some(lun) => lun.give_up_strays(),
+            Some(lun) => lun.reset_abandoned(),
             None => Box::pin(async {}),
         }
     }
 
-    fn take_loss(&self) -> Option<Error> {
-        self.lun().and_then(|lun| lun.take_loss())
+    fn take_deferred_error(&self) -> Option<Error> {
+        self.lun().and_then(|lun| lun.take_deferred_error())
     }
 
     fn news(&self) -> flume::Receiver<Event> {

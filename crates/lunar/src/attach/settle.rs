@@ -4,7 +4,7 @@
 use super::claim::{plain, same_disk};
 use super::disk::{Disk, Reached};
 use crate::exit::Failure;
-use lunar_initiator::late::{self, OldPort};
+use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, Kind, Lun, Url};
 use lunar_runtime::Cores;
 use lunar_server::Problem;
@@ -62,7 +62,7 @@ fn retain_others(left: &mut Vec<Owed>, reached: &[Reached]) {
 async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
     for path in paths {
         let (session, lun) = (path.lun.session(), path.lun.address());
-        if late::reset(session, lun, "writes were left behind on another path").await.is_some() {
+        if reinstatement::reset(session, lun, "writes were left behind on another path").await.is_some() {
             return true;
         }
     }
@@ -247,9 +247,9 @@ async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
     let bad =
         || Error::new(Kind::Invalid, format!("the record has the ISID \"{}\"", session.isid.escape_debug()));
     let isid = lunar_initiator::parse_isid(&session.isid).ok_or_else(bad)?;
-    let port = OldPort { initiator: session.initiator.as_deref(), isid };
+    let port = OldInitiatorPort { initiator: session.initiator.as_deref(), isid };
     let opened = async {
-        let session = late::log_in(&url, port).await?;
+        let session = reinstatement::log_in(&url, port).await?;
         Lun::open(&session, lunar_initiator::lun_of(&url, &session).await?).await
     };
     let late = |_| {

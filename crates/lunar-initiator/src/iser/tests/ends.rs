@@ -128,7 +128,7 @@ fn what_was_given_up_is_not_delivered_later() {
         let sink = target.expose(lunar_rdma::Exposed::Sink(Buf::zeroed(LEN))).expect("room");
         ours.write(sink, Payload::Buf(Buf::zeroed(LEN), LEN));
         assert!(!ours.flush().expect("a connection"), "the sockets hold all of it");
-        Line::Moved(Rc::new(Mover::new(ours, Events::default()))).reset();
+        TransportHandle::Datamover(Rc::new(IserDatamover::new(ours, Events::default()))).reset();
         let mut events = Events::default();
         while events.list.is_empty() {
             target.readable().await.expect("something");

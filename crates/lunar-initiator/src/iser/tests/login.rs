@@ -1,9 +1,9 @@
 //! Logins, as LIO's isert and others answer them.
 
 use super::*;
-use crate::connect::{self, Attempt, Connected};
-use crate::iser::Wire;
-use crate::nexus::Goal;
+use crate::connect::{self, Connected, LoginOutcome};
+use crate::iser::LoginConnection;
+use crate::nexus::LoginTarget;
 use crate::options::Transport;
 use crate::{Options, Portal};
 use lunar_wire::iscsi::status::LoginStatus;
@@ -91,11 +91,11 @@ fn log_in(
     let (ours, end) = mem::pair(TERMS, Terms { receives: (1, LOGIN_LEN), ..TERMS }, Default::default());
     let mut target = Target { end, stat_sn: 3 };
     let portal = Portal { host: "127.0.0.1".into(), port: 1 };
-    let goal = Goal {
+    let login_target = LoginTarget {
         portal: portal.clone(),
         target: target_name.map(str::to_owned),
         isid: [0x80, 0, 0, 0, 0, 1],
-        beside: false,
+        is_extra_channel: false,
     };
     compio::runtime::Runtime::new().expect("an event loop").block_on(async {
         let served = compio::runtime::spawn(async move {
@@ -116,13 +116,13 @@ fn log_in(
             }
             (target, asked)
         });
-        let wire = connect::Wire::Iser(Wire::with((ours, Vec::new())));
+        let wire = connect::LoginConnection::Iser(LoginConnection::with((ours, Vec::new())));
         let mut nobody = ();
-        let came = connect::log_in(wire, &portal, &goal, &options, &mut nobody);
+        let came = connect::log_in(wire, &portal, &login_target, &options, &mut nobody);
         let came = compio::time::timeout(LIMIT, came).await.expect("in time");
         let came = came.map(|attempt| match attempt {
-            Attempt::In(connected) => *connected,
-            Attempt::Moved(there) => panic!("{there}"),
+            LoginOutcome::LoggedIn(connected) => *connected,
+            LoginOutcome::Redirected(there) => panic!("{there}"),
         });
         let (target, asked) = served.await.expect("a target");
         (came, target, asked)

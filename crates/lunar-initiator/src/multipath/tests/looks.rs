@@ -4,7 +4,7 @@ use super::*;
 
 /// One that nobody looks at but for news, and when there is doubt.
 async fn join_unhurried(wires: &[Arc<Wire>; 2]) -> Arc<Multipath> {
-    let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+    let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
     let settings = Settings { check: Duration::from_secs(3600), ..Settings::default() };
     Multipath::join(ways, settings).await.expect("two paths to one unit")
 }

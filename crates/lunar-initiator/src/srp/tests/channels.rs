@@ -9,7 +9,7 @@ use lunar_wire::srp::task_status;
 /// A session, and the target's ends of its channels.
 struct Two {
     state: SessionState,
-    mover: Rc<dyn transport::Mover>,
+    mover: Rc<dyn transport::Datamover>,
     targets: [Rc<dyn Endpoint>; 2],
 }
 
@@ -35,7 +35,12 @@ impl Two {
         };
         let (mover, mut state) = (first.into_mover(), SessionState::new(options.commands, Instant::now));
         state.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
-        state.connect(login.parameters, command_window, login.exp_stat_sn, Out::Moved(mover.clone()));
+        state.connect(
+            login.parameters,
+            command_window,
+            login.exp_stat_sn,
+            TransportSender::Datamover(mover.clone()),
+        );
         state.online = Online::Yes;
         Two { state, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
     }
@@ -171,7 +176,10 @@ fn the_end_of_any_channel_is_that_of_the_session() {
 #[test]
 fn a_further_channel_leaves_those_before_it() {
     let options = options();
-    let keeps =
-        |beside| request(&Goal { beside, ..goal(Some(TARGET)) }, &options).expect("a request").keep_channels;
+    let keeps = |is_extra_channel| {
+        request(&LoginTarget { is_extra_channel, ..login_target(Some(TARGET)) }, &options)
+            .expect("a request")
+            .keep_channels
+    };
     assert_eq!([keeps(false), keeps(true)], [false, true]);
 }

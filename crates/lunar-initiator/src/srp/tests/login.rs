@@ -124,8 +124,9 @@ fn what_portals_of_iser_answer_is_known() {
 
 #[test]
 fn what_cannot_be_asked_for_is_told_before_anybody_is_asked() {
-    let e = request(&goal(None), &options()).expect_err("no target");
+    let e = request(&login_target(None), &options()).expect_err("no target");
     assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("srp://")), "{e}");
-    let e = request(&goal(Some("iqn.2026-11.org.example:a")), &options()).expect_err("no target port");
+    let e =
+        request(&login_target(Some("iqn.2026-11.org.example:a")), &options()).expect_err("no target port");
     assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("ID_EXT")), "{e}");
 }

@@ -8,16 +8,16 @@ mod login;
 mod manage;
 mod sessions;
 
+use super::datamover::SrpDatamover;
 use super::login::{finish, request, terms};
-use super::mover::Mover;
-use crate::nexus::{Goal, TargetPort};
+use crate::nexus::{LoginTarget, TargetPort};
 use crate::options::{Options, Transport};
 use crate::portal::Portal;
 use crate::session::command_window::CommandWindow;
 use crate::session::session_state::{Online, SessionState};
 use crate::session::task::Waiter;
-use crate::session::transport::{Mover as _, Out};
-use crate::{Command, Completion, Direction, Error, Finished};
+use crate::session::transport::{Datamover as _, TransportSender};
+use crate::{Command, CommandResult, Completion, Direction, Error};
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Remote, Request, Terms};
 use lunar_runtime::Buf;
@@ -50,9 +50,9 @@ fn options() -> Options {
     options
 }
 
-fn goal(target: Option<&str>) -> Goal {
+fn login_target(target: Option<&str>) -> LoginTarget {
     let portal = Portal { host: "192.0.2.1".into(), port: 5555 };
-    Goal { portal, target: target.map(Into::into), isid: ISID, beside: false }
+    LoginTarget { portal, target: target.map(Into::into), isid: ISID, is_extra_channel: false }
 }
 
 fn granted(credits: u32, immediate: bool) -> LoginResponse {
@@ -73,7 +73,7 @@ fn ask(
     faults: &[Rc<Faults>; 2],
     answer: impl FnOnce(Box<dyn Request>),
 ) -> (LoginRequest, Result<Connected, Refused>) {
-    let request = request(&goal(Some(TARGET)), options).expect("a request");
+    let request = request(&login_target(Some(TARGET)), options).expect("a request");
     let private = request.encode(Form::RdmaCm);
     let (asked, connecting) = mem::request_with(&private, terms(options), faults.clone());
     answer(asked);
@@ -83,7 +83,7 @@ fn ask(
 /// A session that is logged in, and a target that is us.
 struct Peer {
     state: SessionState,
-    mover: Rc<Mover>,
+    mover: Rc<SrpDatamover>,
     target: Rc<dyn Endpoint>,
     /// What is to go wrong at our end.
     faults: Rc<Faults>,
@@ -113,7 +113,12 @@ impl Peer {
         };
         let mut state = SessionState::new(options.commands, Instant::now);
         state.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
-        state.connect(login.parameters, command_window, login.exp_stat_sn, Out::Moved(mover.clone()));
+        state.connect(
+            login.parameters,
+            command_window,
+            login.exp_stat_sn,
+            TransportSender::Datamover(mover.clone()),
+        );
         state.online = Online::Yes;
         let [faults, _] = faults;
         Peer { state, mover, target: target.expect("accepted"), faults, read: Vec::new() }
@@ -181,7 +186,7 @@ impl Peer {
         self.answer(Response { tag, credits: 1, ..Response::default() });
     }
 
-    fn end(&mut self, tag: u32) -> Option<Finished> {
+    fn end(&mut self, tag: u32) -> Option<CommandResult> {
         self.state.poll(tag, Waker::noop())
     }
 

@@ -1,12 +1,12 @@
 //! The data mover over SRP: each command lends its memory to the target, and has it back with the answer.
 
-use super::answers::{NOT_SUPPORTED, Way};
+use super::answers::{DataDirection, NOT_SUPPORTED};
 use super::credits::Credits;
-use super::requests::{self, Place};
+use super::requests::{self, BufferPlace};
 use crate::Error;
 use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
-use crate::session::transport::{self, MoverEvents};
+use crate::session::transport::{self, DatamoverEvents};
 use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, Exposed, Wait};
@@ -28,7 +28,7 @@ const COMMAND_NOT_SUPPORTED: u8 = 0x05;
 const NOT_SENT: u8 = 0x80;
 /// What a login agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct NegotiatedLimits {
     /// Bytes of the longest unit that may be sent.
     pub it_iu_len: usize,
     /// Data may go with a command.
@@ -37,7 +37,7 @@ pub struct Agreed {
     pub under_way: usize,
 }
 
-impl Agreed {
+impl NegotiatedLimits {
     /// Bytes of data that may go with a command.
     pub fn immediate_len(&self) -> usize {
         let room = self.it_iu_len.saturating_sub(IMMEDIATE_OFFSET.into());
@@ -48,7 +48,7 @@ impl Agreed {
 /// What a request asks for.
 #[derive(Clone, Copy)]
 pub(super) enum ControlKind {
-    Command(Way),
+    Command(DataDirection),
     Manage,
     Ping,
 }
@@ -79,17 +79,17 @@ pub(super) struct State {
 }
 
 /// The data mover of one connection.
-pub struct Mover {
+pub struct SrpDatamover {
     pub(super) endpoint: Rc<dyn Endpoint>,
-    agreed: Agreed,
+    agreed: NegotiatedLimits,
     state: RefCell<State>,
     /// Rings when there is an answer of our own.
     bell: Bell,
 }
 
-impl Mover {
+impl SrpDatamover {
     /// A connection that has logged in.
-    pub fn new(endpoint: Rc<dyn Endpoint>, agreed: Agreed, credits: Credits) -> Mover {
+    pub fn new(endpoint: Rc<dyn Endpoint>, agreed: NegotiatedLimits, credits: Credits) -> SrpDatamover {
         let state = State {
             credits,
             open: TagMap::default(),
@@ -98,11 +98,11 @@ impl Mover {
             replies: 0,
             events: Events::default(),
         };
-        Mover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
+        SrpDatamover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
     }
 
     /// It becomes one more channel of the session of another, before anything was said on it.
-    pub fn join(&self, session: &Mover) {
+    pub fn join(&self, session: &SrpDatamover) {
         self.with_state(|state| session.with_state(|first| state.credits.join(&first.credits)));
     }
 
@@ -160,19 +160,21 @@ impl Mover {
     }
 
     /// Where the data of a command is from now on.
-    fn memory(&self, task: &mut Task) -> Result<Place, Error> {
+    fn memory(&self, task: &mut Task) -> Result<BufferPlace, Error> {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
         let (way, memory) = match &mut task.data {
             Memory::In(buf, _) if len > 0 => match buf.take() {
-                Some(buf) => (Way::In, Exposed::Sink(buf)),
-                None => return Ok(Place::None),
+                Some(buf) => (DataDirection::In, Exposed::Sink(buf)),
+                None => return Ok(BufferPlace::None),
             },
-            Memory::Out(buf) if self.fits(buf.len(), additional) => return Ok(Place::Here(buf.clone())),
-            Memory::Out(buf) if len > 0 => (Way::Out, Exposed::Source(buf.clone())),
-            _ => return Ok(Place::None),
+            Memory::Out(buf) if self.fits(buf.len(), additional) => {
+                return Ok(BufferPlace::Here(buf.clone()));
+            }
+            Memory::Out(buf) if len > 0 => (DataDirection::Out, Exposed::Source(buf.clone())),
+            _ => return Ok(BufferPlace::None),
         };
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
-        Ok(Place::Lent(way, place, len))
+        Ok(BufferPlace::Lent(way, place, len))
     }
 
     /// A write of so many bytes goes with its command.
@@ -221,7 +223,7 @@ impl State {
     }
 }
 
-impl transport::Mover for Mover {
+impl transport::Datamover for SrpDatamover {
     fn push(&self, header: Bhs, _: Payload) {
         match (header.opcode(), header.itt()) {
             (opcode::TASK_MANAGEMENT, _) => self.manage(&header),
@@ -246,11 +248,11 @@ impl transport::Mover for Mover {
         let asked = ControlKind::Command(memory.way());
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
         let payload = match memory {
-            Place::Here(buf) => {
+            BufferPlace::Here(buf) => {
                 let len = buf.len();
                 Payload::Part(buf, 0, len)
             }
-            Place::None | Place::Lent(..) => Payload::Empty,
+            BufferPlace::None | BufferPlace::Lent(..) => Payload::Empty,
         };
         self.request(itt, open, unit, payload);
         Ok(())
@@ -281,7 +283,7 @@ impl transport::Mover for Mover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken> {
         if !self.tell_ours(session) {
             return Ok(Received::End);
         }

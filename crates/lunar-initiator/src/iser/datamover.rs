@@ -3,7 +3,7 @@
 
 use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
-use crate::session::transport::{self, MoverEvents};
+use crate::session::transport::{self, DatamoverEvents};
 use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, Exposed, Remote, Wait};
@@ -28,15 +28,15 @@ struct State {
 }
 
 /// The data mover of one connection.
-pub struct Mover {
+pub struct IserDatamover {
     endpoint: Rc<dyn Endpoint>,
     state: RefCell<State>,
 }
 
-impl Mover {
+impl IserDatamover {
     /// A connection that has logged in, and what has come on it since.
-    pub fn new(endpoint: Rc<dyn Endpoint>, events: Events) -> Mover {
-        Mover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
+    pub fn new(endpoint: Rc<dyn Endpoint>, events: Events) -> IserDatamover {
+        IserDatamover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
 
     fn lend(&self, itt: u32, memory: Exposed) -> Result<Remote, Error> {
@@ -52,7 +52,7 @@ impl Mover {
     }
 
     /// Hands a PDU over; false: nothing more is taken.
-    fn message(&self, session: &mut dyn MoverEvents, message: &[u8]) -> bool {
+    fn message(&self, session: &mut dyn DatamoverEvents, message: &[u8]) -> bool {
         let pdu = match iser::Pdu::decode(message) {
             Ok(pdu) => pdu,
             Err(e) => return breaks(session, &e.to_string()),
@@ -77,7 +77,7 @@ impl Mover {
     }
 
     /// The memory of a command that is answered; what was not filled is told as residual.
-    fn give_back(&self, session: &mut dyn MoverEvents, response: &Bhs, data: &[u8]) {
+    fn give_back(&self, session: &mut dyn DatamoverEvents, response: &Bhs, data: &[u8]) {
         if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
                 0 => None,
@@ -91,7 +91,7 @@ impl Mover {
     }
 }
 
-impl transport::Mover for Mover {
+impl transport::Datamover for IserDatamover {
     fn push(&self, header: Bhs, payload: Payload) {
         let (head, payload) = message(Header::PLAIN, header, &[], payload);
         self.endpoint.send(&head, payload, None);
@@ -145,7 +145,7 @@ impl transport::Mover for Mover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut dyn MoverEvents) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken> {
         let mut events = std::mem::take(&mut self.state.borrow_mut().events);
         if events.is_empty() {
             events.clear();
@@ -184,7 +184,7 @@ fn advertised(place: Remote) -> Advertised {
 }
 
 /// The target broke a rule: nothing more is taken from it.
-fn breaks(session: &mut dyn MoverEvents, what: &str) -> bool {
+fn breaks(session: &mut dyn DatamoverEvents, what: &str) -> bool {
     session.fail(Error::new(Kind::Protocol, what));
     false
 }

@@ -62,37 +62,37 @@ impl State {
 }
 
 #[derive(Debug)]
-struct Path {
+struct PathEntry {
     state: AtomicU8,
     load: AtomicUsize,
 }
 
 /// The states of all paths, and their loads.
 #[derive(Debug)]
-pub struct Paths {
-    paths: Vec<Path>,
+pub struct PathSelector {
+    paths: Vec<PathEntry>,
     policy: Policy,
     next: AtomicUsize,
 }
 
 /// An operation on a path: counts there while it lives.
-pub struct Turn<'a> {
+pub struct PathLease<'a> {
     /// The path.
     pub at: usize,
-    paths: &'a Paths,
+    paths: &'a PathSelector,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PathLease<'_> {
     fn drop(&mut self) {
         self.paths.give_back(self.at);
     }
 }
 
-impl Paths {
+impl PathSelector {
     /// So many paths, none of which has been looked at.
-    pub fn new(count: usize, policy: Policy) -> Paths {
-        let path = || Path { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
-        Paths { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
+    pub fn new(count: usize, policy: Policy) -> PathSelector {
+        let path = || PathEntry { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
+        PathSelector { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
     }
 
     /// How a path is.
@@ -124,8 +124,8 @@ impl Paths {
 
     /// The path for the next operation: of those in the best state, the one that the policy names. It counts there while
     /// its turn lives.
-    pub fn choose(&self) -> Option<Turn<'_>> {
-        self.take().map(|at| Turn { at, paths: self })
+    pub fn choose(&self) -> Option<PathLease<'_>> {
+        self.take().map(|at| PathLease { at, paths: self })
     }
 
     /// The same; it counts there until it is given back.
@@ -160,16 +160,16 @@ impl Paths {
 mod tests {
     use super::*;
 
-    fn paths(policy: Policy, states: &[State]) -> Paths {
-        let paths = Paths::new(states.len(), policy);
+    fn paths(policy: Policy, states: &[State]) -> PathSelector {
+        let paths = PathSelector::new(states.len(), policy);
         states.iter().enumerate().for_each(|(at, state)| {
             paths.set(at, *state);
         });
         paths
     }
 
-    fn turns(paths: &Paths, n: usize) -> Vec<usize> {
-        let turns: Vec<Turn<'_>> = (0..n).filter_map(|_| paths.choose()).collect();
+    fn turns(paths: &PathSelector, n: usize) -> Vec<usize> {
+        let turns: Vec<PathLease<'_>> = (0..n).filter_map(|_| paths.choose()).collect();
         turns.iter().map(|t| t.at).collect()
     }
 

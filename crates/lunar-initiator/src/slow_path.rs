@@ -5,9 +5,9 @@ use std::task::{Context, Poll};
 
 /// Operations with futures.
 #[derive(Default)]
-pub struct Slow(Vec<(usize, Future<'static, Finished>)>);
+pub struct SlowPath(Vec<(usize, Future<'static, Finished>)>);
 
-impl Slow {
+impl SlowPath {
     /// The operation of a lane, which moves when it is polled.
     pub fn begin(&mut self, lane: usize, end: impl std::future::Future<Output = Finished> + 'static) {
         self.0.push((lane, Box::pin(end)));

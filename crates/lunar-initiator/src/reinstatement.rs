@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// The initiator port of a session that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OldPort<'a> {
+pub struct OldInitiatorPort<'a> {
     /// The name of the initiator; None is the name that the URL gives now.
     pub initiator: Option<&'a str>,
     /// Our part of the session's identifier.
@@ -21,18 +21,18 @@ pub struct OldPort<'a> {
 ///
 /// # Errors
 /// As [`connect`](crate::connect).
-pub async fn log_in(url: &Url, port: OldPort<'_>) -> Result<Session, Error> {
+pub async fn log_in(url: &Url, port: OldInitiatorPort<'_>) -> Result<Session, Error> {
     let mut url = url.clone();
     url.take_port(port.initiator, port.isid);
     url.timeouts_mut().login_tries = 1;
     open::connect(&url).await
 }
 
-/// Logs in as this port and out again. The port of the target, as [`Facts::target_port`](crate::Facts::target_port) names it.
+/// Logs in as this port and out again. The port of the target, as [`SessionInfo::target_port`](crate::Facts::target_port) names it.
 ///
 /// # Errors
 /// As [`log_in`].
-pub async fn replace(url: &Url, port: OldPort<'_>) -> Result<Option<String>, Error> {
+pub async fn replace(url: &Url, port: OldInitiatorPort<'_>) -> Result<Option<String>, Error> {
     let session = log_in(url, port).await?;
     let at = session.facts().target_port();
     // Without an answer it ends with its connection: it has done nothing.

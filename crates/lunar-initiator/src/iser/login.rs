@@ -1,9 +1,9 @@
 //! The PDUs of a login, each in a message.
 
-use super::Mover;
-use crate::made::{Make, no_device};
+use super::IserDatamover;
 use crate::options::Options;
-use crate::speaks::{self, instead, no_rdma};
+use crate::protocol_mismatch::{self, mismatch, no_rdma};
+use crate::rdma_connector::{RdmaConnector, no_device};
 use crate::{Error, Kind};
 use lunar_proto::Pdu;
 use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Terms};
@@ -21,7 +21,7 @@ const READS: u16 = 128;
 const BESIDE: usize = 32;
 
 /// A connection on which one PDU goes out and one comes back.
-pub struct Wire {
+pub struct LoginConnection {
     endpoint: Rc<dyn Endpoint>,
     /// What has come and was not taken yet.
     events: Events,
@@ -37,26 +37,26 @@ fn abilities(invalidate: bool) -> Vec<u8> {
     Abilities { zero_based: false, invalidate }.encode().to_vec()
 }
 
-impl Wire {
+impl LoginConnection {
     /// A connection to a target by the RDMA device that leads there.
     ///
     /// # Errors
     /// When none does, or the other side turns it down.
-    pub async fn by_device(address: SocketAddr, options: &Options) -> Result<Wire, Error> {
+    pub async fn by_device(address: SocketAddr, options: &Options) -> Result<LoginConnection, Error> {
         let private = abilities(lunar_rdma::verbs::TAKES_INVALIDATE);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         let (endpoint, _) = connected.map_err(|e| match e {
             Refused::Io(e) => no_device(&e),
             rejected => refused(rejected),
         })?;
-        Ok(Wire { endpoint, events: Events::default() })
+        Ok(LoginConnection { endpoint, events: Events::default() })
     }
 
     /// A connection to a target, over software iWARP on a stream of bytes.
     ///
     /// # Errors
     /// When the other side does not speak it, or turns it down.
-    pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
+    pub async fn over(stream: Stream, options: &Options) -> Result<LoginConnection, Error> {
         // What protects PDUs elsewhere protects the frames that carry them here.
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let window = options.window.map(|bytes| bytes as usize);
@@ -64,21 +64,21 @@ impl Wire {
         let private = abilities(lunar_rdma::iwarp::TAKES_INVALIDATE);
         let peer = stream.peer().map_err(lost)?;
         let connected = lunar_rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
-        Ok(Wire::with(connected.map_err(refused)?))
+        Ok(LoginConnection::with(connected.map_err(refused)?))
     }
 
     /// A connection to a target that somebody else makes.
     ///
     /// # Errors
     /// When it cannot be made, or the other side turns it down.
-    pub async fn made(options: &Options, make: impl Make) -> Result<Wire, Error> {
+    pub async fn connect_with(options: &Options, make: impl RdmaConnector) -> Result<LoginConnection, Error> {
         let connected = make(&abilities(true), terms(options)).await;
-        Ok(Wire::with(connected.map_err(refused)?))
+        Ok(LoginConnection::with(connected.map_err(refused)?))
     }
 
     /// A connection that was made already.
-    pub fn with((endpoint, _): Connected) -> Wire {
-        Wire { endpoint, events: Events::default() }
+    pub fn with((endpoint, _): Connected) -> LoginConnection {
+        LoginConnection { endpoint, events: Events::default() }
     }
 
     /// What carries it: `iwarp`, or `verbs` and a device.
@@ -94,7 +94,7 @@ impl Wire {
     /// Sends a PDU.
     pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
         let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
-        let (head, payload) = super::mover::message(iser::Header::PLAIN, pdu.header, &[], data);
+        let (head, payload) = super::datamover::message(iser::Header::PLAIN, pdu.header, &[], data);
         self.endpoint.send(&head, payload, None);
         while !self.endpoint.flush().map_err(lost)? {
             self.endpoint.writable().await.map_err(lost)?;
@@ -126,8 +126,8 @@ impl Wire {
     }
 
     /// The connection of a session that has logged in.
-    pub fn into_mover(self) -> Mover {
-        Mover::new(self.endpoint, self.events)
+    pub fn into_mover(self) -> IserDatamover {
+        IserDatamover::new(self.endpoint, self.events)
     }
 }
 
@@ -135,7 +135,7 @@ fn refused(e: Refused) -> Error {
     match e {
         Refused::Io(e) => no_rdma(&e),
         Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
-            instead("the portal turned the connection down, in words of SRP", speaks::SRP)
+            mismatch("the portal turned the connection down, in words of SRP", protocol_mismatch::SRP)
         }
         Refused::Rejected(_) => Error::new(Kind::Unreachable, "the portal turned the connection down")
             .with_hint(

@@ -1,8 +1,8 @@
 //! Reads what a logical unit is, with the commands that a host sends at first.
 
-use super::perform::{Patience, perform_within};
 use super::properties::{Answers, Properties};
-use crate::{Direction, Error, Finished, Kind, Session};
+use super::retry::{BusyRetry, perform_within};
+use crate::{CommandResult, Direction, Error, Kind, Session};
 use lunar_runtime::Buf;
 use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -23,7 +23,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
 }
 
 /// Reads what it tells, whether it is ready or not.
-pub async fn whatever_state(session: &Session, lun: u64) -> Result<Properties, Error> {
+pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
     let is_ready = match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.sense.is_some_and(|s| s.key == Sense::NOT_READY_NO_MEDIUM.key) => false,
@@ -116,8 +116,8 @@ async fn mode(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     Ok([&[0, head[0], head[1], head[2], 0, 0, 0, head[3]][..], rest].concat())
 }
 
-async fn ask(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Finished {
-    perform_within(Patience::to_look(session), session, lun, cdb, data).await
+async fn ask(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
+    perform_within(BusyRetry::for_inspection(session), session, lun, cdb, data).await
 }
 
 async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {

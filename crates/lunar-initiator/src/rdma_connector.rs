@@ -5,9 +5,12 @@ use crate::{Error, Kind};
 use lunar_rdma::{Refused, Terms, Wait};
 
 /// Makes an RDMA connection of private data and terms.
-pub trait Make: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>> {}
+pub trait RdmaConnector:
+    FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>
+{
+}
 
-impl<F: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> Make for F {}
+impl<F: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> RdmaConnector for F {}
 
 /// No RDMA device of this host leads there. What those who tried know of a remedy is the hint.
 pub fn no_device(e: &std::io::Error) -> Error {

@@ -1,8 +1,8 @@
 //! Sends a command as a host does: again while the logical unit is not ready for it.
 
-use super::verdict::{Verdict, is_in_transition, judge};
+use super::disposition::{Disposition, disposition, is_in_transition};
 use crate::command::Rest;
-use crate::{Command, Completion, Direction, Error, Finished, Kind, Session};
+use crate::{Command, CommandResult, Completion, Direction, Error, Kind, Session};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
 use lunar_wire::be;
@@ -12,28 +12,28 @@ use std::time::{Duration, Instant};
 
 /// How long a logical unit that is not ready is asked again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct BusyRetry {
     /// It is busy, or becoming ready.
     busy: Duration,
     /// It is between two access states (ALUA).
     transition: Duration,
 }
 
-impl Patience {
+impl BusyRetry {
     /// Its first answer counts.
-    pub const NONE: Patience = Patience { busy: Duration::ZERO, transition: Duration::ZERO };
+    pub const NONE: BusyRetry = BusyRetry { busy: Duration::ZERO, transition: Duration::ZERO };
 
     /// As the session was opened.
-    pub fn of(session: &Session) -> Patience {
+    pub fn of(session: &Session) -> BusyRetry {
         let timeouts = &session.options().timeouts;
         let transition = timeouts.transition.unwrap_or(timeouts.busy);
-        Patience { busy: timeouts.busy, transition }
+        BusyRetry { busy: timeouts.busy, transition }
     }
 
     /// To learn what it is: no other path can tell that of this one.
-    pub fn to_look(session: &Session) -> Patience {
+    pub fn for_inspection(session: &Session) -> BusyRetry {
         let busy = session.options().timeouts.busy;
-        Patience { busy, transition: busy }
+        BusyRetry { busy, transition: busy }
     }
 
     fn with(self, answer: &Completion) -> Duration {
@@ -42,7 +42,7 @@ impl Patience {
 }
 
 /// What is sent, and sent again.
-pub(super) struct What<'h> {
+pub(super) struct Repeatable<'h> {
     pub lun: u64,
     pub cdb: Cdb,
     /// Of a longer CDB.
@@ -55,9 +55,9 @@ pub(super) struct What<'h> {
     pub hold: Option<&'h Hold>,
 }
 
-impl What<'_> {
-    fn of(command: &Command) -> What<'static> {
-        What {
+impl Repeatable<'_> {
+    fn of(command: &Command) -> Repeatable<'static> {
+        Repeatable {
             lun: command.lun,
             cdb: command.cdb,
             rest: command.rest.clone(),
@@ -90,7 +90,7 @@ pub(crate) fn perform(
     lun: u64,
     cdb: Cdb,
     data: Direction,
-) -> impl Future<Output = Finished> {
+) -> impl Future<Output = CommandResult> {
     perform_holding(session, lun, cdb, data, None)
 }
 
@@ -102,10 +102,10 @@ pub(super) fn perform_holding<'a>(
     cdb: Cdb,
     data: Direction,
     hold: Option<&'a Hold>,
-) -> impl Future<Output = Finished> + use<'a> {
+) -> impl Future<Output = CommandResult> + use<'a> {
     let mut command = Command::on_blocks(lun, cdb, data);
     command.hold = hold.map(Hold::again);
-    let what = What { hold, ..What::of(&command) };
+    let what = Repeatable { hold, ..Repeatable::of(&command) };
     let since = session.about_now();
     // Sent before anybody waits: the future holds what it waits for, not what it was made of.
     let sent = session.submit(command);
@@ -122,23 +122,23 @@ pub(super) fn perform_holding<'a>(
 /// What [`perform`] does once there is an answer to the first try, which began at `since`.
 pub(super) async fn perform_again(
     session: &Session,
-    what: What<'_>,
+    what: Repeatable<'_>,
     since: Instant,
     result: Result<Completion, Error>,
     buf: Option<Buf>,
-) -> Finished {
-    judged(resettle(session, what, (since, Patience::of(session)), result, buf).await)
+) -> CommandResult {
+    as_error(repeat_until_settled(session, what, (since, BusyRetry::of(session)), result, buf).await)
 }
 
 /// Sends a command to whatever kind of device, for who has more patience than a host, or less.
 pub(crate) async fn perform_within(
-    patience: Patience,
+    patience: BusyRetry,
     session: &Session,
     lun: u64,
     cdb: Cdb,
     data: Direction,
-) -> Finished {
-    judged(settle(patience, session, Command::new(lun, cdb, data)).await)
+) -> CommandResult {
+    as_error(send_until_settled(patience, session, Command::new(lun, cdb, data)).await)
 }
 
 /// A list of parameter data whose first four bytes tell how many follow the head.
@@ -159,7 +159,7 @@ impl<C: Fn(u32) -> Cdb> List<C> {
     ///
     /// # Errors
     /// Those of the command.
-    pub async fn read(&self, patience: Patience, session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    pub async fn read(&self, patience: BusyRetry, session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
         let mut len = FIRST;
         loop {
             let data = Direction::In(Buf::zeroed(len as usize));
@@ -177,7 +177,7 @@ impl<C: Fn(u32) -> Cdb> List<C> {
 }
 
 /// What is no success is an error.
-fn judged((result, buf): Settled) -> Finished {
+fn as_error((result, buf): Settled) -> CommandResult {
     (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
@@ -185,17 +185,17 @@ fn judged((result, buf): Settled) -> Finished {
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
 /// Sends a command to whatever kind of device until it has an answer that stays.
-pub(crate) async fn settle(patience: Patience, session: &Session, command: Command) -> Settled {
-    let (what, since) = (What::of(&command), session.about_now());
+pub(crate) async fn send_until_settled(patience: BusyRetry, session: &Session, command: Command) -> Settled {
+    let (what, since) = (Repeatable::of(&command), session.about_now());
     let (result, buf) = session.submit(command).await;
-    resettle(session, what, (since, patience), result, buf).await
+    repeat_until_settled(session, what, (since, patience), result, buf).await
 }
 
 /// The same, with the answer to the first try, which began at `since`.
-async fn resettle(
+async fn repeat_until_settled(
     session: &Session,
-    what: What<'_>,
-    (since, patience): (Instant, Patience),
+    what: Repeatable<'_>,
+    (since, patience): (Instant, BusyRetry),
     mut result: Result<Completion, Error>,
     mut buf: Option<Buf>,
 ) -> Settled {
@@ -209,19 +209,19 @@ async fn resettle(
         };
         let left = operation.saturating_sub(since.elapsed());
         let late = |pause| answered.elapsed() >= patience.with(&completion) || left <= pause;
-        match judge(&completion, tries, what.repeatable, |sense| session.attention(what.lun, sense)) {
-            Verdict::Done => return (Ok((completion, None)), buf),
-            Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
-            Verdict::Later(pause) if late(pause) => {
+        match disposition(&completion, tries, what.repeatable, |sense| session.attention(what.lun, sense)) {
+            Disposition::Done => return (Ok((completion, None)), buf),
+            Disposition::Failed(e) => return (Ok((completion, Some(e))), buf),
+            Disposition::RetryAfter(pause) if late(pause) => {
                 let why = unready(&completion, "it stays busy or not ready");
                 return (Ok((completion, Some(why))), buf);
             }
-            Verdict::Again if left.is_zero() => {
+            Disposition::Retry if left.is_zero() => {
                 let why = unready(&completion, "it did not end in time");
                 return (Ok((completion, Some(why))), buf);
             }
-            Verdict::Later(pause) => compio::time::sleep(pause).await,
-            Verdict::Again => {}
+            Disposition::RetryAfter(pause) => compio::time::sleep(pause).await,
+            Disposition::Retry => {}
         }
         tries += 1;
         (result, buf) = session.submit(what.again(buf, since)).await;

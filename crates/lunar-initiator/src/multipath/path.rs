@@ -1,9 +1,9 @@
 //! A path: a logical unit as it is reached through one session.
 
 use super::alua;
-use super::choice::State;
-use crate::lun::{List, Patience, perform_within};
-use crate::{Direction, Error, Event, Finished, Kind, Lun};
+use super::path_selector::State;
+use crate::lun::{BusyRetry, List, perform_within};
+use crate::{CommandResult, Direction, Error, Event, Kind, Lun};
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Future};
 use lunar_runtime::Buf;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// One of several paths to a logical unit. Its errors are [`Error`]s, so that those of the path can be told
 /// from those of the medium.
-pub trait Way: Backend {
+pub trait Path: Backend {
     /// Where it leads, for people.
     fn name(&self) -> String;
 
@@ -36,16 +36,16 @@ pub trait Way: Backend {
 
     /// Before an operation that was late is done on another path: makes sure that it is not carried out on this
     /// one later.
-    fn give_up_strays(&self) -> Future<'_, ()>;
+    fn reset_abandoned(&self) -> Future<'_, ()>;
 
     /// What it has told to be lost since this was asked last, though it was acknowledged.
-    fn take_loss(&self) -> Option<Error>;
+    fn take_deferred_error(&self) -> Option<Error>;
 
     /// Events that are a reason to ask.
     fn news(&self) -> flume::Receiver<Event>;
 }
 
-impl Way for Lun {
+impl Path for Lun {
     fn name(&self) -> String {
         self.session().place(self.address())
     }
@@ -80,12 +80,12 @@ impl Way for Lun {
         })
     }
 
-    fn give_up_strays(&self) -> Future<'_, ()> {
-        Box::pin(self.session().give_up_strays())
+    fn reset_abandoned(&self) -> Future<'_, ()> {
+        Box::pin(self.session().reset_abandoned())
     }
 
-    fn take_loss(&self) -> Option<Error> {
-        self.session().take_loss(self.address())
+    fn take_deferred_error(&self) -> Option<Error> {
+        self.session().take_deferred_error(self.address())
     }
 
     fn news(&self) -> flume::Receiver<Event> {
@@ -95,8 +95,8 @@ impl Way for Lun {
 
 impl Lun {
     /// The first answer: the path is as it is now, and who waits here would take it for what it was.
-    async fn ask(&self, cdb: Cdb, data: Direction) -> Finished {
-        perform_within(Patience::NONE, self.session(), self.address(), cdb, data).await
+    async fn ask(&self, cdb: Cdb, data: Direction) -> CommandResult {
+        perform_within(BusyRetry::NONE, self.session(), self.address(), cdb, data).await
     }
 
     /// What ALUA says of the port behind which this logical unit is seen. Without ALUA, or while it is too busy to
@@ -107,7 +107,7 @@ impl Lun {
             return State::Optimized;
         };
         let groups = List { cdb: cdb::report_target_port_groups, head: 4 };
-        let told = match groups.read(Patience::NONE, self.session(), self.address()).await {
+        let told = match groups.read(BusyRetry::NONE, self.session(), self.address()).await {
             Ok(answer) => alua::state_of(&answer, group),
             Err(e) => state_after(&e),
         };

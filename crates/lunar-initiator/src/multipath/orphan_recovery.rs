@@ -1,7 +1,7 @@
 //! Makes certain that a target carries out no write of a path that is lost, where its session does not come back.
 
-use super::{Multipath, Way};
-use crate::{Lun, late};
+use super::{Multipath, Path};
+use crate::{Lun, reinstatement};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ fn with_resetting<T>(does: impl FnOnce(&mut HashSet<Vec<u8>>) -> T) -> T {
 
 impl Multipath {
     /// The paths beside this one that work.
-    pub(super) fn others(&self, at: usize) -> Vec<Arc<dyn Way>> {
+    pub(super) fn others(&self, at: usize) -> Vec<Arc<dyn Path>> {
         let others =
             (0..self.ways.len()).filter(|other| *other != at && self.paths.state(*other).is_usable());
         others.map(|other| self.ways[other].clone()).collect()
@@ -46,8 +46,8 @@ impl Multipath {
 /// come back soon. A reset ends commands of other hosts, too, so the login has the first chance. `failed`: when all paths have
 /// failed to reset it; they are tried again after that time. None: nothing waits; else it is to be called again after this.
 pub async fn end_orphans(
-    way: &dyn Way,
-    others: Vec<Arc<dyn Way>>,
+    way: &dyn Path,
+    others: Vec<Arc<dyn Path>>,
     failed: &mut Option<Instant>,
 ) -> Option<Duration> {
     let lun = way.lun()?;
@@ -82,9 +82,9 @@ async fn oldest(lun: &Lun) -> Option<Duration> {
 }
 
 /// Resets a logical unit through another path; false if that fails.
-async fn reset(lun: &Lun, other: &dyn Way) -> bool {
+async fn reset(lun: &Lun, other: &dyn Path) -> bool {
     let Some(through) = other.lun() else { return false };
-    let sent = late::reset(through.session(), through.address(), "writes of a lost path wait").await;
+    let sent = reinstatement::reset(through.session(), through.address(), "writes of a lost path wait").await;
     if let Some(sent) = sent {
         lun.session().was_reset(lun.address(), sent).await;
     }

@@ -1,6 +1,6 @@
 //! Who looks after a path.
 
-use super::{Multipath, State, certain};
+use super::{Multipath, State, orphan_recovery};
 use crate::Event;
 use lunar_runtime::either;
 use std::future::pending;
@@ -13,18 +13,18 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// Looks at a path from time to time, whenever it has news, and when there are doubts about it. It ends when nobody
 /// has the paths any more, also in the middle of a look.
-pub async fn look_after(joined: Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
-    either(gone(&joined), keep_looking(&joined, at, doubts)).await;
+pub async fn check_path(joined: Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
+    either(gone(&joined), keep_checking(&joined, at, doubts)).await;
 }
 
 /// Waits until nobody has the paths any more.
 async fn gone(joined: &Weak<Multipath>) {
-    while let Some(turn) = joined.upgrade().map(|joined| joined.turn()) {
+    while let Some(turn) = joined.upgrade().map(|joined| joined.state_change()) {
         turn.await;
     }
 }
 
-async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
+async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
     let Some(news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
     let (mut resets_failed, mut orphans_due) = (None, None);
     let mut reasons = Reasons { news, doubts, doubted: None };
@@ -42,7 +42,7 @@ async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiv
             reasons.news = way.news();
         }
         drop(joined);
-        orphans_due = certain::end_orphans(&*way, others, &mut resets_failed).await;
+        orphans_due = orphan_recovery::end_orphans(&*way, others, &mut resets_failed).await;
     }
 }
 

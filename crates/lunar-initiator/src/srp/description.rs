@@ -3,10 +3,10 @@
 use lunar_wire::srp::{LoginRequest, LoginResponse};
 
 /// Names and values.
-pub type Words = Vec<(String, String)>;
+pub type Description = Vec<(String, String)>;
 
 /// What is asked for.
-pub fn asked(request: &LoginRequest) -> Words {
+pub fn asked(request: &LoginRequest) -> Description {
     words([
         ("initiator port", request.initiator.to_string()),
         ("target port", request.target.to_string()),
@@ -16,7 +16,7 @@ pub fn asked(request: &LoginRequest) -> Words {
 }
 
 /// What is granted.
-pub fn granted(response: &LoginResponse) -> Words {
+pub fn granted(response: &LoginResponse) -> Description {
     words([
         ("bytes of a command", response.it_iu_len.to_string()),
         ("immediate data", yes_or_no(response.immediate)),
@@ -25,7 +25,7 @@ pub fn granted(response: &LoginResponse) -> Words {
     ])
 }
 
-fn words<const N: usize>(pairs: [(&str, String); N]) -> Words {
+fn words<const N: usize>(pairs: [(&str, String); N]) -> Description {
     pairs.map(|(name, value)| (name.to_owned(), value)).into()
 }
 

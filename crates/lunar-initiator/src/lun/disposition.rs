@@ -12,13 +12,13 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What to do after a status.
 #[derive(Debug, PartialEq)]
-pub enum Verdict {
+pub enum Disposition {
     /// It is done.
     Done,
     /// It has not been carried out: once more, at once.
-    Again,
+    Retry,
     /// It has not been carried out: once more, after a while.
-    Later(Duration),
+    RetryAfter(Duration),
     /// It failed.
     Failed(Error),
 }
@@ -27,13 +27,13 @@ pub enum Verdict {
 /// error of a command that has ended before.
 /// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a
 /// deferred error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
-pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
+pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Disposition {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
-    let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what).with_status(c.status));
+    let failed = |kind, what: String| Disposition::Failed(Error::new(kind, what).with_status(c.status));
     match c.status {
-        s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Verdict::Done,
-        s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Verdict::Later(pause),
-        s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Verdict::Again,
+        s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Disposition::Done,
+        s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Disposition::RetryAfter(pause),
+        s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Disposition::Retry,
         s if s == Status::ReservationConflict as u8 => {
             failed(Kind::Reserved, "somebody else holds a reservation, or we under another ISID".into())
         }
@@ -56,56 +56,56 @@ fn by_sense(
     (tries, repeatable): (u32, bool),
     pause: Duration,
     tell: impl FnOnce(Sense),
-) -> Verdict {
+) -> Disposition {
     if sense.deferred {
         tracing::warn!("of a command that has ended: {sense}");
         // What was recovered is not lost.
         if sense.key > 1 {
             tell(sense);
         }
-        return if tries < TRIES { Verdict::Again } else { failed_by(sense) };
+        return if tries < TRIES { Disposition::Retry } else { failed_by(sense) };
     }
     match (sense.key, sense.asc, sense.ascq) {
         // No sense, recovered error, completed.
-        (0 | 1 | 0xf, ..) => return Verdict::Done,
+        (0 | 1 | 0xf, ..) => return Disposition::Done,
         (6, ..) => {
             tell(sense);
             if tries < TRIES {
-                return Verdict::Again;
+                return Disposition::Retry;
             }
         }
         // Becoming ready; in transition between access states.
-        (2, 0x04, 0x00 | 0x01 | 0x0a) => return Verdict::Later(pause),
-        (0xb, ..) if repeatable && tries < TRIES => return Verdict::Again,
+        (2, 0x04, 0x00 | 0x01 | 0x0a) => return Disposition::RetryAfter(pause),
+        (0xb, ..) if repeatable && tries < TRIES => return Disposition::Retry,
         _ => {}
     }
     failed_by(sense)
 }
 
-fn failed_by(sense: Sense) -> Verdict {
+fn failed_by(sense: Sense) -> Disposition {
     let error = Error::new(Kind::Scsi, sense.to_string()).with_status(Status::CheckCondition as u8);
-    Verdict::Failed(error.with_sense(Some(sense)))
+    Disposition::Failed(error.with_sense(Some(sense)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn judged(status: Status, sense: Option<Sense>, tries: u32) -> (Verdict, Option<Sense>) {
+    fn as_error(status: Status, sense: Option<Sense>, tries: u32) -> (Disposition, Option<Sense>) {
         let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
         let c =
             Completion { status: status as u8, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
         let mut told = None;
-        let verdict = judge(&c, tries, true, |s| told = Some(s));
+        let verdict = disposition(&c, tries, true, |s| told = Some(s));
         (verdict, told)
     }
 
     #[test]
     fn a_unit_attention_is_told_and_the_command_tried_again() {
-        let (verdict, told) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
-        assert_eq!((verdict, told), (Verdict::Again, Some(Sense::CAPACITY_CHANGED)));
-        let (verdict, _) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
-        assert!(matches!(verdict, Verdict::Failed(_)), "not for ever");
+        let (verdict, told) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
+        assert_eq!((verdict, told), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
+        let (verdict, _) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
+        assert!(matches!(verdict, Disposition::Failed(_)), "not for ever");
     }
 
     #[test]
@@ -120,14 +120,14 @@ mod tests {
                 overflow: 0,
                 queued: Duration::ZERO,
             };
-            judge(&c, 1, repeatable, |_| {})
+            disposition(&c, 1, repeatable, |_| {})
         };
         for (status, sense) in [(Status::TaskAborted, None), (Status::CheckCondition, Some(sense))] {
-            assert_eq!(end(status, sense, true), Verdict::Again, "{status:?}");
-            assert!(matches!(end(status, sense, false), Verdict::Failed(_)), "{status:?}");
+            assert_eq!(end(status, sense, true), Disposition::Retry, "{status:?}");
+            assert!(matches!(end(status, sense, false), Disposition::Failed(_)), "{status:?}");
         }
         let attention = end(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), false);
-        assert_eq!(attention, Verdict::Again, "it was not carried out");
+        assert_eq!(attention, Disposition::Retry, "it was not carried out");
     }
 
     #[test]
@@ -139,12 +139,12 @@ mod tests {
                 let c =
                     Completion { status, sense: told, transferred: 0, overflow: 0, queued: Duration::ZERO };
                 let mut lost = None;
-                let verdict = judge(&c, tries, repeatable, |sense| lost = Some(sense));
+                let verdict = disposition(&c, tries, repeatable, |sense| lost = Some(sense));
                 assert_eq!(lost, (key > 1).then_some(sense), "key {key}");
                 verdict
             };
-            assert_eq!(end(1), Verdict::Again, "key {key}");
-            assert!(matches!(end(TRIES), Verdict::Failed(_)), "key {key}: not for ever");
+            assert_eq!(end(1), Disposition::Retry, "key {key}");
+            assert!(matches!(end(TRIES), Disposition::Failed(_)), "key {key}: not for ever");
         }
     }
 
@@ -155,7 +155,7 @@ mod tests {
             (Status::TaskSetFull, None),
             (Status::CheckCondition, Some(Sense::NOT_READY_TRANSITION)),
         ] {
-            assert!(matches!(judged(status, sense, 3).0, Verdict::Later(_)), "{status:?}");
+            assert!(matches!(as_error(status, sense, 3).0, Disposition::RetryAfter(_)), "{status:?}");
         }
         for (status, sense, kind) in [
             (Status::ReservationConflict, None, Kind::Reserved),
@@ -165,9 +165,11 @@ mod tests {
             (Status::CheckCondition, None, Kind::Scsi),
             (Status::AcaActive, None, Kind::Scsi),
         ] {
-            let Verdict::Failed(error) = judged(status, sense, 1).0 else { panic!("{status:?} {sense:?}") };
+            let Disposition::Failed(error) = as_error(status, sense, 1).0 else {
+                panic!("{status:?} {sense:?}")
+            };
             assert_eq!((error.kind, error.sense, error.status), (kind, sense, Some(status as u8)));
         }
-        assert_eq!(judged(Status::Good, None, 1).0, Verdict::Done);
+        assert_eq!(as_error(Status::Good, None, 1).0, Disposition::Done);
     }
 }

@@ -1,6 +1,6 @@
 //! Which logical units a target has.
 
-use crate::lun::{List, Patience};
+use crate::lun::{BusyRetry, List};
 use crate::{Error, Session};
 use lunar_wire::be;
 use lunar_wire::scsi::cdb;
@@ -10,7 +10,7 @@ use lunar_wire::scsi::cdb;
 /// # Errors
 /// Those of the command.
 pub async fn luns(session: &Session) -> Result<Vec<u64>, Error> {
-    let list = List { cdb: cdb::report_luns, head: 8 }.read(Patience::of(session), session, 0).await?;
+    let list = List { cdb: cdb::report_luns, head: 8 }.read(BusyRetry::of(session), session, 0).await?;
     let (head, luns) = list.split_at_checked(8).unwrap_or_default();
     let told = if head.is_empty() { 0 } else { be::get32(head) as usize / 8 };
     Ok(luns.chunks_exact(8).take(told).map(be::get64).collect())

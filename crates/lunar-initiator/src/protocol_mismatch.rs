@@ -21,15 +21,15 @@ pub fn no_rdma(e: &io::Error) -> Error {
 }
 
 /// What a portal may speak, and the URL to use there.
-pub struct Spoken(&'static str, &'static str);
+pub struct Protocol(&'static str, &'static str);
 
-pub const ISER: Spoken = Spoken("iSER", "use iser://HOST[:PORT]/IQN there");
-pub const SRP: Spoken = Spoken(
+pub const ISER: Protocol = Protocol("iSER", "use iser://HOST[:PORT]/IQN there");
+pub const SRP: Protocol = Protocol(
     "SRP",
     "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target shows its id_ext and ioc_guid",
 );
 
 /// It seems to speak that, for this happened.
-pub fn instead(happened: &str, Spoken(what, hint): Spoken) -> Error {
+pub fn mismatch(happened: &str, Protocol(what, hint): Protocol) -> Error {
     Error::new(Kind::Unreachable, format!("{happened}: it seems to be a portal of {what}")).with_hint(hint)
 }
