@@ -23,6 +23,15 @@ fn reset(raw: Raw) {
     rustix::net::sockopt::set_socket_linger(&raw.stream, Some(Duration::ZERO)).expect("a socket");
 }
 
+/// A server with a session, and one of another initiator.
+fn with_two_hosts() -> (Server, Raw, Raw) {
+    let server = Server::start(&config::standard());
+    let mut raw = of_isid(1).on(server.portal());
+    let mut other = of_isid(2).initiator("iqn.2026-11.org.example:other").on(server.portal());
+    [&mut raw, &mut other].into_iter().for_each(|raw| raw.clear_attentions(0));
+    (server, raw, other)
+}
+
 /// Waits for the end of a session.
 fn has_ended(server: &Server) {
     let end = Instant::now() + Duration::from_secs(10);
@@ -35,10 +44,7 @@ fn has_ended(server: &Server) {
 /// What block 0 holds when a session that left writes in its socket has ended; `leave` makes the end, and keeps what is to
 /// stay open.
 fn left_in_the_socket(leave: impl FnOnce(Raw) -> Option<Raw>) -> Vec<u8> {
-    let server = Server::start(&config::standard());
-    let mut other = of_isid(2).initiator("iqn.2026-11.org.example:other").on(server.portal());
-    let mut raw = of_isid(1).on(server.portal());
-    [&mut other, &mut raw].into_iter().for_each(|raw| raw.clear_attentions(0));
+    let (server, mut raw, mut other) = with_two_hosts();
     server.pause();
     (0..3).for_each(|_| write(&mut raw, &OLD));
     let left = leave(raw);
@@ -79,10 +85,7 @@ fn writes_before_logout_and_close_are_executed() {
 
 #[test]
 fn data_that_came_before_a_reset_lands_nowhere() {
-    let server = Server::start(&config::standard());
-    let mut other = of_isid(2).initiator("iqn.2026-11.org.example:other").on(server.portal());
-    let mut raw = of_isid(1).on(server.portal());
-    [&mut other, &mut raw].into_iter().for_each(|raw| raw.clear_attentions(0));
+    let (server, mut raw, mut other) = with_two_hosts();
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 1), 512);
     raw.send(&write);
     let r2t = raw.recv_for(write.tag());
