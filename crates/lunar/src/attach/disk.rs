@@ -4,7 +4,7 @@ use super::book::{Book, Row};
 use super::path::Path;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{self, Multipath, Settings};
+use lunar_initiator::multipath::{self, Multipath, Path as _, Settings};
 use lunar_initiator::{Error, Kind, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, Policy};

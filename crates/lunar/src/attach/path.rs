@@ -3,7 +3,7 @@
 use super::book::Row;
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Extent, Facts, Finished, Future};
-use lunar_initiator::multipath::{self, State};
+use lunar_initiator::multipath::{self, Path as _, State};
 use lunar_initiator::{Error, Event, Kind, Lun, SessionHooks, Url};
 use lunar_runtime::Buf;
 use lunar_server::attached::PathState;
