@@ -13,6 +13,8 @@ pub mod offload;
 mod open;
 pub mod range;
 pub mod testing;
+#[cfg(test)]
+mod turns;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline, Queue};
 pub use file::{next_turn, users};

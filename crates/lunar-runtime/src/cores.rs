@@ -16,8 +16,8 @@ use std::task::Context;
 use std::thread::JoinHandle;
 
 /// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for
-/// it.
-const WAKES: usize = 1 << 14;
+/// it. Its wake may then be lost: the runtime wakes the loop before there is room, and not again.
+pub(crate) const WAKES: usize = 1 << 14;
 
 /// Tasks that run before the loop looks whether others were woken: those of a batch of commands.
 const TASKS: usize = 256;

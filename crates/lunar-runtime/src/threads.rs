@@ -100,6 +100,7 @@ pub async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cores::WAKES;
     use compio::driver::ProactorBuilder;
     use compio::runtime::RuntimeBuilder;
     use std::time::Duration;
@@ -110,7 +111,10 @@ mod tests {
         polling.driver_type(DriverType::Poll);
         for mut proactor in [ProactorBuilder::new(), polling] {
             proactor.thread_pool_limit(THREADS);
-            let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
+            // As a core has it: here, too, many threads wake at the same moment.
+            let mut builder = RuntimeBuilder::new();
+            builder.with_proactor(proactor).sync_queue_size(WAKES);
+            let runtime = builder.build().expect("a runtime");
             runtime.block_on(test());
         }
     }

@@ -735,6 +735,7 @@ mod tests {
             std::fs::File::create(&image).and_then(|file| file.set_len(320 << 20)).expect("an image");
             let folder = Volume(path);
             let run = |program, options: &[&str], paths: &[&Path]| {
+                let _turn = crate::turns::turn();
                 let ran = std::process::Command::new(program).args(options).args(paths).output();
                 ran.is_ok_and(|ran| ran.status.success())
             };
@@ -746,6 +747,7 @@ mod tests {
 
     impl Drop for Volume {
         fn drop(&mut self) {
+            let _turn = crate::turns::turn();
             _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
             _ = std::fs::remove_file(self.0.with_extension("img"));
             _ = std::fs::remove_dir(&self.0);
@@ -762,6 +764,7 @@ mod tests {
             let folder = Tmpfs(path);
             let mut mount = std::process::Command::new("mount");
             mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder.0);
+            let _turn = crate::turns::turn();
             if mount.output().is_ok_and(|ran| ran.status.success()) {
                 return Some(folder);
             }
@@ -772,6 +775,7 @@ mod tests {
 
     impl Drop for Tmpfs {
         fn drop(&mut self) {
+            let _turn = crate::turns::turn();
             _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
             _ = std::fs::remove_dir(&self.0);
         }

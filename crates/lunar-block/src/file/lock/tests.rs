@@ -2,15 +2,16 @@ use super::*;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::MutexGuard;
 
-/// A file of one page that goes with the test.
-struct Scratch(PathBuf);
+/// A file of one page that goes with the test. Until then no other test starts a program.
+struct Scratch(PathBuf, #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("lunar-lock-{name}-{}", std::process::id()));
         std::fs::write(&path, [0; 4096]).expect("a file");
-        Scratch(path)
+        Scratch(path, crate::turns::turn())
     }
 
     /// A description of its own.
