@@ -20,7 +20,7 @@ pub fn choose_lunar(path: PathBuf) {
     let _ = CHOSEN.set(path);
 }
 
-/// The program under test: the one of [`choose_lunar`], `$LUNAR_BIN`, or `lunar` of the workspace's release build.
+/// The program under test: the one of [`choose_lunar`], `$LUNAR_BIN`, or `lunar` as `cargo build` makes it.
 pub fn lunar_bin() -> PathBuf {
     if let Some(path) = CHOSEN.get() {
         return path.clone();
@@ -31,8 +31,8 @@ pub fn lunar_bin() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root.join("target"));
-    let bin = target.join("release/lunar");
-    assert!(bin.exists(), "{} is missing; build it: cargo build --release -p lunar", bin.display());
+    let bin = target.join("debug/lunar");
+    assert!(bin.exists(), "{} is missing; build it: cargo build -p lunar", bin.display());
     bin
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::root::{self, Step};
+use crate::root::{self, Profile, Step};
 use crate::test::cargo::{self, Line};
 
 /// Options of `cargo xtask interop`.
@@ -106,7 +106,7 @@ type Outcomes = BTreeMap<String, Outcome>;
 
 /// Runs the tests and prints the matrix; fails when a cell does.
 pub fn run(options: &Options) -> Result<Step> {
-    root::lunar()?;
+    root::lunar(Profile::Test)?;
     let outcomes = run_tests()?;
     let text = if options.json { format!("{:#}", as_json(&outcomes)) } else { table(&outcomes) };
     println!("{}", text.trim_end());
@@ -151,14 +151,13 @@ fn run_these(names: &[&str], outcomes: &mut Outcomes) -> Result<()> {
     let names: Vec<String> = names.iter().map(|name| format!("{MODULE}{name}")).collect();
     let options = ["--test-threads=1", "--exact"].into_iter().chain(names.iter().map(String::as_str));
     let (selection, mut section) = (["--package", "interop", "--test", "lab"], String::new());
-    cargo::run(&[], &selection, &options.collect::<Vec<_>>(), |line| {
-        let (Line::Out(text) | Line::Err(text)) = &line;
+    cargo::run(&selection, &options.collect::<Vec<_>>(), |line| {
+        let (Line::Out(text) | Line::Err(text)) = line;
         eprintln!("{text}");
         if let Line::Out(text) = line {
-            take(&text, &mut section, outcomes);
+            take(text, &mut section, outcomes);
         }
-    })?;
-    Ok(())
+    })
 }
 
 /// Takes one line of the output into account; `section` is the test whose output it is.

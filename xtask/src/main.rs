@@ -29,6 +29,8 @@ enum Task {
     Tidy,
     /// Run every test, with real peers and a real kernel
     Test(test::Options),
+    /// Run what takes too long for every run of the tests: all fuzz targets, campaigns, all tests without io_uring
+    Soak(test::soak::Options),
     /// Run test campaigns for a long time: `campaign kills linear --minutes 60`, `campaign --help`
     #[command(disable_help_flag = true)]
     Campaign {
@@ -65,6 +67,7 @@ fn run(task: &Task) -> Result<Step> {
     match task {
         Task::Tidy => tidy::run(),
         Task::Test(options) => test::run(options),
+        Task::Soak(options) => test::soak::run(options),
         Task::Campaign { arguments } => campaign::run(arguments),
         Task::Conformance(options) => conformance::run(options),
         Task::Interop(options) => interop::run(options),

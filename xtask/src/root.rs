@@ -31,34 +31,60 @@ pub fn must(program: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// How programs are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// As tests are: so the crates below are compiled once for both
+    Test,
+    /// As users get them: for what is measured, and for campaigns
+    Release,
+}
+
+impl Profile {
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Profile::Test => &[],
+            Profile::Release => &["--release"],
+        }
+    }
+
+    fn folder(self) -> PathBuf {
+        target_dir().join(match self {
+            Profile::Test => "debug",
+            Profile::Release => "release",
+        })
+    }
+}
+
 /// Builds a release binary and returns its path.
 pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
     must("cargo", &["build", "--release", "--quiet", "--package", package, "--bin", binary])?;
-    Ok(target_dir().join("release").join(binary))
+    Ok(Profile::Release.folder().join(binary))
 }
 
-/// Builds examples (package and name) for release, and says where they lie. They are built beside `lunar`: alone they
+/// Builds examples (package and name), and says where they lie. They are built beside `lunar`: alone they
 /// would want other features of the crates that both use, and these would be built twice.
-pub fn build_examples(examples: &[(&str, &str)]) -> Result<PathBuf> {
+pub fn build_examples(profile: Profile, examples: &[(&str, &str)]) -> Result<PathBuf> {
     let wanted = examples.iter().flat_map(|(package, name)| ["--package", package, "--example", name]);
+    let lunar = ["--quiet", "--package", "lunar", "--bin", "lunar"];
     let all: Vec<&str> =
-        ["build", "--release", "--quiet", "--package", "lunar"].into_iter().chain(wanted).collect();
+        ["build"].iter().chain(profile.flags()).copied().chain(lunar).chain(wanted).collect();
     must("cargo", &all)?;
-    Ok(target_dir().join("release/examples"))
+    Ok(profile.folder().join("examples"))
 }
 
-/// The program under test, built if it is our own: `$LUNAR_BIN`, or the release build.
-pub fn lunar() -> Result<PathBuf> {
-    if std::env::var_os("LUNAR_BIN").is_none() {
-        build("lunar", "lunar")?;
+/// The program under test, built if it is our own: `$LUNAR_BIN`, or that of the profile.
+pub fn lunar(profile: Profile) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("LUNAR_BIN") {
+        return Ok(path.into());
     }
-    Ok(lunar_path())
+    build_examples(profile, &[])?;
+    Ok(profile.folder().join("lunar"))
 }
 
-/// Where the program under test lies: `$LUNAR_BIN`, or the release build.
+/// Where the program that tests run lies: `$LUNAR_BIN`, or the build for tests.
 pub fn lunar_path() -> PathBuf {
-    let built = || target_dir().join("release/lunar");
-    std::env::var_os("LUNAR_BIN").map_or_else(built, PathBuf::from)
+    std::env::var_os("LUNAR_BIN").map_or_else(|| Profile::Test.folder().join("lunar"), PathBuf::from)
 }
 
 /// Is there such a program on the PATH?

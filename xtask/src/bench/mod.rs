@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::root::{self, Step};
+use crate::root::{self, Profile, Step};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -94,11 +94,14 @@ fn programs(options: &Options) -> Result<Programs> {
     if !libnbd {
         eprintln!("bench: no nbdcopy here (apt-get install libnbd-bin): the NBD export is not measured");
     }
-    let examples = root::build_examples(&[("lunar-initiator", "load"), ("lunar-target", "in_memory")])?;
+    let examples = root::build_examples(
+        Profile::Release,
+        &[("lunar-initiator", "load"), ("lunar-target", "in_memory")],
+    )?;
     Ok(Programs {
         blast: root::build("xtask", "blast")?,
         floor: root::build("xtask", "floor")?,
-        lunar: root::lunar()?,
+        lunar: root::lunar(Profile::Release)?,
         load: examples.join("load"),
         in_memory: examples.join("in_memory"),
         stgt,

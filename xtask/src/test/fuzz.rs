@@ -12,34 +12,66 @@ use anyhow::{Context, Result, ensure};
 use super::{Report, Tally};
 use crate::root::{self, Step};
 
-/// libFuzzer's own options for one target.
-const LIMITS: [&str; 4] = ["-max_total_time=15", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"];
+/// libFuzzer's own options for one target, but for its time.
+const LIMITS: [&str; 3] = ["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"];
 /// Coverage counters, and the checks of a debug build.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks";
 
-/// Builds and runs every target.
+/// How long, and how many.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Of each target
+    pub seconds: u64,
+    /// One of so many targets: the commit chooses the part
+    pub part: usize,
+    /// The optimization of the programs: less of it compiles sooner and runs slower
+    pub opt_level: &'static str,
+}
+
+/// In every run of the tests.
+const BRIEF: Extent = Extent { seconds: 15, part: 3, opt_level: "1" };
+
+/// Builds and runs a part of the targets. The hash of the commit chooses the part; `cargo xtask soak` runs all targets.
 pub fn run() -> Result<Report> {
+    run_for(BRIEF)
+}
+
+/// Builds and runs targets.
+pub fn run_for(extent: Extent) -> Result<Report> {
     let fuzz = root::path().join("fuzz");
     if !fuzz.join("Cargo.toml").exists() {
         return Ok(Step::Skipped("there is no fuzz/Cargo.toml".into()).into());
     }
-    let targets = targets(&std::fs::read_to_string(fuzz.join("Cargo.toml"))?)?;
-    let built = build(&fuzz)?;
-    let failed = run_all(&fuzz, &built, &targets);
+    let all = targets(&std::fs::read_to_string(fuzz.join("Cargo.toml"))?)?;
+    let targets = part_of(all, extent.part, commit());
+    let built = build(&fuzz, &targets, extent.opt_level)?;
+    let failed = run_all(&fuzz, &built, &targets, extent.seconds);
     let tally = Tally { passed: targets.len() - failed.len(), failed: failed.len(), skipped: 0 };
     let step = if failed.is_empty() { Step::Ok } else { Step::Failed(failed.join(", ")) };
-    Ok(Report { step, tally, told: String::new() })
+    Ok(Report { step, tally, told: String::new(), unsteady: Vec::new() })
+}
+
+/// Every `part`th target, from the first, second, ... on, as `turn` says.
+fn part_of(targets: Vec<String>, part: usize, turn: usize) -> Vec<String> {
+    targets.into_iter().skip(turn % part).step_by(part).collect()
+}
+
+/// The beginning of the commit's hash as a number; 0 where there is no commit.
+fn commit() -> usize {
+    let output = root::command("git").args(["rev-parse", "HEAD"]).output();
+    let hash = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    usize::from_str_radix(hash.get(..7).unwrap_or("0"), 16).unwrap_or(0)
 }
 
 /// One on each core; those that found something.
-fn run_all(fuzz: &Path, built: &Path, targets: &[String]) -> Vec<String> {
+fn run_all(fuzz: &Path, built: &Path, targets: &[String], seconds: u64) -> Vec<String> {
     let (next, failed) = (Mutex::new(targets.iter()), Mutex::new(Vec::new()));
     let take = || next.lock().expect("no panic").next();
     let work = || {
         while let Some(target) = take() {
-            if let Err(error) = run_one(fuzz, built, target) {
+            if let Err(error) = run_one(fuzz, built, target, seconds) {
                 println!("fuzz {target}: {error:#}");
                 failed.lock().expect("no panic").push(target.clone());
             }
@@ -58,8 +90,8 @@ fn targets(manifest: &str) -> Result<Vec<String>> {
     Ok(bins.iter().filter_map(|bin| Some(bin.get("name")?.as_str()?.to_string())).collect())
 }
 
-/// Builds all targets; the folder of the binaries. With `--target` the flags reach no build script.
-fn build(fuzz: &Path) -> Result<PathBuf> {
+/// Builds targets; the folder of the binaries. With `--target` the flags reach no build script.
+fn build(fuzz: &Path, targets: &[String], opt_level: &str) -> Result<PathBuf> {
     let version = root::command("rustc").arg("-vV").output()?;
     let version = String::from_utf8(version.stdout)?;
     let host =
@@ -67,6 +99,8 @@ fn build(fuzz: &Path) -> Result<PathBuf> {
     let target_dir = root::target_dir().join("fuzz");
     let mut command = patient("cargo");
     command.args(["build", "--release", "--target", host, "--manifest-path"]).arg(fuzz.join("Cargo.toml"));
+    command.args(targets.iter().flat_map(|target| ["--bin", target]));
+    command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", opt_level);
     let status = command.env("CARGO_TARGET_DIR", &target_dir).env("RUSTFLAGS", FLAGS).status()?;
     ensure!(status.success(), "the fuzz targets do not build: {status}");
     Ok(target_dir.join(host).join("release"))
@@ -80,13 +114,14 @@ fn patient(program: &str) -> Command {
 }
 
 /// What a target finds goes to the build folder; what it starts from is committed.
-fn run_one(fuzz: &Path, built: &Path, target: &str) -> Result<()> {
+fn run_one(fuzz: &Path, built: &Path, target: &str, seconds: u64) -> Result<()> {
     let found = root::target_dir().join("fuzz/corpus").join(target);
     std::fs::create_dir_all(&found)?;
     let artifacts = root::target_dir().join("fuzz/artifacts").join(target);
     std::fs::create_dir_all(&artifacts)?;
     let mut command = patient(&built.join(target).display().to_string());
-    command.args(LIMITS).arg(format!("-artifact_prefix={}/", artifacts.display())).arg(found);
+    command.args(LIMITS).arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(found);
     let seeds = ["seeds", "corpus"].map(|folder| fuzz.join(folder).join(target));
     command.args(seeds.iter().filter(|folder| folder.is_dir()));
     let output = command.output().with_context(|| format!("cannot run {target}"))?;
@@ -102,6 +137,15 @@ fn run_one(fuzz: &Path, built: &Path, target: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_all_turns_are_all_targets() {
+        let all: Vec<String> = (0..17).map(|n| n.to_string()).collect();
+        let mut parts: Vec<String> = (3..6).flat_map(|turn| part_of(all.clone(), 3, turn)).collect();
+        parts.sort_by_key(|name| name.parse::<u32>().expect("a number"));
+        assert_eq!(parts, all);
+        assert_eq!(part_of(all.clone(), 1, 5), all);
+    }
 
     #[test]
     fn targets_are_the_binaries_of_the_manifest() {

@@ -8,12 +8,10 @@ use crate::root;
 /// Lines that are told of one program: the stacks of some threads.
 const TOLD: usize = 150;
 
-/// Ends the programs that a process runs, and those that they run; tells what the threads of the first were doing.
-pub fn end_children_of(pid: u32) -> Vec<String> {
-    let processes = processes();
-    let children = children(&processes, pid);
-    let told = children.iter().flat_map(|child| stand(*child)).collect();
-    let numbers: Vec<String> = descendants(&processes, children).iter().map(u32::to_string).collect();
+/// Ends a program and those that it runs; returns what its threads were doing.
+pub fn end(pid: u32) -> Vec<String> {
+    let told = stand(pid);
+    let numbers: Vec<String> = descendants(&processes(), vec![pid]).iter().map(u32::to_string).collect();
     let kill = format!("kill -9 {}", numbers.join(" "));
     // Those that have ended meanwhile are no matter.
     let _ = root::command("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
@@ -84,7 +82,7 @@ mod tests {
                 break inner;
             }
         };
-        let told = end_children_of(shell.id());
+        let told = end(shell.id());
         assert!(!told.is_empty());
         shell.wait().expect("it ends with what it runs");
         // Nothing is left of the innermost, or a zombie, which has no words.

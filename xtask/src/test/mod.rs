@@ -2,10 +2,13 @@
 
 pub mod cargo;
 mod disk;
+mod follow;
 mod fuzz;
 mod hang;
 mod output;
 mod packages;
+mod programs;
+pub mod soak;
 mod steps;
 mod uring;
 
@@ -61,11 +64,13 @@ pub struct Report {
     tally: Tally,
     /// What people should see at the end: the words of tests that failed
     told: String,
+    /// Tests that passed only when they ran again
+    unsteady: Vec<String>,
 }
 
 impl From<Step> for Report {
     fn from(step: Step) -> Report {
-        Report { tally: Tally::one(&step), step, told: String::new() }
+        Report { tally: Tally::one(&step), step, told: String::new(), unsteady: Vec::new() }
     }
 }
 
@@ -86,7 +91,7 @@ pub fn run(options: &Options) -> Result<Step> {
                 continue;
             }
             let (report, seconds) = timed(step);
-            sum.add(step, &report, seconds);
+            sum.add(step.name, &report, seconds);
             if step.always && matches!(report.step, Step::Failed(_)) {
                 sum.lines += "the steps after it were not run\n";
                 break;
@@ -94,20 +99,26 @@ pub fn run(options: &Options) -> Result<Step> {
         }
         for (step, ended) in beside {
             let (report, seconds) = ended.join().expect("a step does not panic");
-            sum.add(step, &report, seconds);
+            sum.add(step.name, &report, seconds);
         }
     });
-    let Sum { lines, told, total } = sum;
-    println!("\n{told}\n{lines}{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
-    Ok(if total.failed == 0 { Step::Ok } else { Step::Failed(format!("{} failed", total.failed)) })
+    Ok(sum.end())
 }
 
 /// Does a step; what came of it, and how many seconds it took.
 fn timed(step: &steps::Row) -> (Report, u64) {
     let begin = Instant::now();
-    let report = (step.run)().unwrap_or_else(|error| Step::Failed(format!("{error:#}")).into());
+    let report = outcome((step.run)());
     (report, begin.elapsed().as_secs())
 }
+
+/// An error that ends a step is its failure.
+fn outcome(report: Result<Report>) -> Report {
+    report.unwrap_or_else(|error| Step::Failed(format!("{error:#}")).into())
+}
+
+/// More unsteady tests than this fail the run.
+const MAX_UNSTEADY: usize = 3;
 
 /// What came of all steps.
 #[derive(Default)]
@@ -116,12 +127,36 @@ struct Sum {
     lines: String,
     told: String,
     total: Tally,
+    unsteady: Vec<String>,
 }
 
 impl Sum {
-    fn add(&mut self, step: &steps::Row, report: &Report, seconds: u64) {
-        self.lines += &line(step.name, report, seconds);
+    /// Prints the summary.
+    fn end(self) -> Step {
+        let Sum { lines, told, total, unsteady } = &self;
+        println!("\n{told}\n{lines}");
+        if !unsteady.is_empty() {
+            println!("unsteady: {}", unsteady.join(", "));
+        }
+        println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+        self.verdict()
+    }
+
+    fn verdict(&self) -> Step {
+        if self.total.failed > 0 {
+            return Step::Failed(format!("{} failed", self.total.failed));
+        }
+        let count = self.unsteady.len();
+        if count > MAX_UNSTEADY {
+            return Step::Failed(format!("{count} tests are unsteady, at most {MAX_UNSTEADY} may be"));
+        }
+        Step::Ok
+    }
+
+    fn add(&mut self, name: &str, report: &Report, seconds: u64) {
+        self.lines += &line(name, report, seconds);
         self.told += &report.told;
+        self.unsteady.extend(report.unsteady.iter().cloned());
         self.total.add(report.tally);
     }
 }
@@ -145,6 +180,13 @@ fn line(name: &str, report: &Report, seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_with_many_unsteady_tests_fails() {
+        let sum = |count: usize| Sum { unsteady: vec!["a".into(); count], ..Sum::default() };
+        assert_eq!(sum(MAX_UNSTEADY).verdict(), Step::Ok);
+        assert!(matches!(sum(MAX_UNSTEADY + 1).verdict(), Step::Failed(_)));
+    }
 
     #[test]
     fn named_and_quick_steps_are_chosen() {

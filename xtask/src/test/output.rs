@@ -7,10 +7,6 @@ const KEPT: usize = 40;
 
 /// What the text begins with that tells of a program that hung.
 pub const HANG: &str = "hang: ";
-/// What cargo begins with when it tells of a program that neither passed nor merely failed.
-const ENDED: &str = "process didn't exit successfully: ";
-/// What it says before that, up to the arguments that run the program again.
-const AGAIN: &str = "error: test failed, to rerun pass `";
 /// In place of a test's name, where it is not known which one hung.
 const UNKNOWN: &str = "a test that hangs";
 
@@ -25,20 +21,18 @@ pub struct Failure {
 /// A program that died.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Death {
-    /// What `cargo test` needs to run it again
-    pub selection: String,
     /// Tests of which it told nothing good; the program counts as one, if it had told of all
     pub lost: usize,
-    /// The end of what it and cargo said beside its tests, and how it ended
+    /// The end of what it printed to stderr, and how it ended
     pub said: Vec<String>,
 }
 
-/// Everything that was counted so far.
+/// Everything that was counted so far of one program.
 #[derive(Debug, Default)]
 pub struct Output {
     pub tally: Tally,
     pub failures: Vec<Failure>,
-    pub deaths: Vec<Death>,
+    pub death: Option<Death>,
     now: Program,
 }
 
@@ -56,7 +50,7 @@ struct Program {
     failed: usize,
     /// It hung, and was ended
     is_ended: bool,
-    /// The end of what it and cargo said beside its tests
+    /// The end of what it printed to stderr
     said: Vec<String>,
 }
 
@@ -84,30 +78,28 @@ impl Output {
         }
     }
 
-    /// Takes the next line of stderr into account: what programs say past their tests, and cargo.
+    /// Takes the next line of stderr into account.
     pub fn take_error(&mut self, line: &str) {
         push_kept(&mut self.now.said, line);
-        if line.trim_start().starts_with(ENDED) {
-            self.bury();
-        }
     }
 
-    /// A program is over. Tests of which it told nothing, because it died or was ended, have failed.
-    pub fn settle(&mut self) {
+    /// The program has ended; `how`, if it neither passed nor merely failed.
+    pub fn end(&mut self, how: Option<&str>) {
+        let Program { said, left, failed, is_ended, .. } = &mut self.now;
+        if let Some(how) = how.filter(|_| !*is_ended) {
+            push_kept(said, how);
+            let lost = *left + *failed;
+            self.death = Some(Death { lost: lost.max(1), said: std::mem::take(said) });
+            self.tally.failed += usize::from(lost == 0);
+        }
+        self.settle();
+    }
+
+    /// Tests of which the program told nothing, because it died or was ended, have failed.
+    fn settle(&mut self) {
         let Program { left, passed, failed, .. } = std::mem::take(&mut self.now);
         self.tally.passed += passed;
         self.tally.failed += left + failed;
-    }
-
-    /// Cargo has told how a program ended, and before it how to run it again. It does not of those that merely failed.
-    fn bury(&mut self) {
-        let Program { said, left, failed, is_ended, .. } = &mut self.now;
-        let selection = said.iter().rev().find_map(|line| line.strip_prefix(AGAIN)?.strip_suffix('`'));
-        let Some(selection) = selection.map(str::to_owned).filter(|_| !*is_ended) else { return };
-        let lost = *left + *failed;
-        self.deaths.push(Death { selection, lost: lost.max(1), said: std::mem::take(said) });
-        self.tally.failed += usize::from(lost == 0);
-        self.settle();
     }
 
     fn count(&mut self, result: &str) {
@@ -264,47 +256,43 @@ mod tests {
     fn tests_of_a_program_that_died_have_failed() {
         let died = ["running 4 tests", "test a::one ... ok", "test a::two ... ", "test a::three ... ignored"];
         let mut output = of(&died);
-        output.settle();
+        output.end(None);
         assert_eq!((output.tally, output.failures.len()), (Tally { passed: 1, failed: 2, skipped: 0 }, 0));
         let next = ["running 1 test", "test b::one ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"];
         let mut output = of(&[&died[..], &next].concat());
-        output.settle();
+        output.end(None);
         assert_eq!(output.tally, Tally { passed: 2, failed: 2, skipped: 0 });
     }
 
-    const RERUN: &str = "error: test failed, to rerun pass `-p a --lib`";
-    const KILLED: &str =
-        "  process didn't exit successfully: `/a` (signal: 6, SIGABRT: process abort signal)";
+    const KILLED: &str = "signal: 6 (SIGABRT)";
 
     fn died(lines: &[&str]) -> Output {
         let mut output = of(lines);
-        for line in ["free(): invalid pointer", RERUN, "", "Caused by:", KILLED] {
-            output.take_error(line);
-        }
-        output.settle();
+        output.take_error("free(): invalid pointer");
+        output.end(Some(KILLED));
         output
     }
 
     #[test]
-    fn a_death_is_told_with_what_was_said_and_what_runs_it_again() {
+    fn a_death_is_told_with_what_was_said() {
         let output =
             died(&["running 4 tests", "test a::one ... ok", "test a::two ... FAILED", "test a::three ... "]);
-        let said = ["free(): invalid pointer", RERUN, "Caused by:", KILLED].map(str::to_owned).to_vec();
-        assert_eq!(output.deaths, [Death { selection: "-p a --lib".into(), lost: 3, said }]);
+        let said = ["free(): invalid pointer", KILLED].map(str::to_owned).to_vec();
+        assert_eq!(output.death, Some(Death { lost: 3, said }));
         assert_eq!(output.tally, Tally { passed: 1, failed: 3, skipped: 0 });
         let output =
             died(&["running 1 test", "test a ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"]);
-        assert_eq!((output.deaths[0].lost, output.tally), (1, Tally { passed: 1, failed: 1, skipped: 0 }));
+        assert_eq!(output.death.map(|death| death.lost), Some(1));
+        assert_eq!(output.tally, Tally { passed: 1, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn what_was_ended_because_it_hung_and_what_merely_failed_has_not_died() {
         let output = died(&["running 3 tests", "hang: nothing was heard"]);
-        assert_eq!((output.deaths.len(), output.tally.failed), (0, 3));
+        assert_eq!((output.death, output.tally.failed), (None, 3));
         let mut output = of(&["running 1 test", "test result: FAILED. 0 passed; 1 failed; 0 ignored"]);
-        output.take_error(RERUN);
-        output.settle();
-        assert_eq!((output.deaths.len(), output.tally.failed), (0, 1));
+        output.end(None);
+        assert_eq!((output.death, output.tally.failed), (None, 1));
     }
 
     #[test]

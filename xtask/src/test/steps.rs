@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 
+use super::cargo::{self, ONE_BY_ONE, Plan};
 use super::disk::{self, Disk};
-use super::{Report, cargo, fuzz, packages, uring};
-use crate::root::{self, Step};
+use super::{Report, fuzz, packages, uring};
+use crate::root::{self, Profile, Step};
 
 /// One step of `cargo xtask test`.
 pub struct Row {
@@ -25,12 +26,12 @@ pub struct Row {
 /// All steps in their order.
 pub const STEPS: [Row; 8] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
-    Row { always: true, ..quick("build", "the release build of lunar", build) },
+    Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
     quick("server", "raw PDUs against the running server", server),
-    Row { beside: true, ..long("fuzz", "every fuzz target for a short while", fuzz::run) },
+    Row { beside: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     quick("peers", "libiscsi, QEMU, STGT and istgt", peers),
-    long("polling", "the server's tests without io_uring", polling),
+    long("polling", "tests of sockets and files, without io_uring", polling),
     long("lab", "the Linux kernel in a guest", lab),
 ];
 
@@ -44,34 +45,75 @@ const fn long(name: &'static str, what: &'static str, run: fn() -> Result<Report
 
 /// Tests of `interop` that have steps of their own.
 const OWN_STEPS: [&str; 2] = ["lab", "peers"];
-/// Tests to which it is all the same how the server waits for its sockets and files.
-const NOT_OF_THE_CORE: [&str; 9] = [
-    "bench_faces",
-    "commands",
-    "docs",
-    "initiator_hostile",
-    "inspect",
-    "log",
-    "router_pair",
-    "rows",
-    "verify",
+/// Tests for which it matters how the server waits for its sockets and files: they run with both drivers. All others run
+/// with both in `cargo xtask soak`.
+const OF_THE_DRIVER: [&str; 16] = [
+    "attach",
+    "conformance_data",
+    "conformance_tasks",
+    "crash",
+    "data_out",
+    "device",
+    "hosts",
+    "idle",
+    "initiator_wire",
+    "late",
+    "long_writes",
+    "media",
+    "memory",
+    "router",
+    "smoke",
+    "storm",
+];
+/// Programs at a time, and tests at a time in each: they mostly wait.
+const WIDTH: usize = 3;
+const THREADS: &str = "--test-threads=4";
+/// The longest.
+const FIRST: [&str; 5] =
+    ["interop/router", "interop/docs", "interop/attach", "interop/initiator_hostile", "interop/reload"];
+/// Tests that assert that something happens soon, or that measure the whole machine.
+const ALONE: [(&str, &[&str]); 2] = [
+    (
+        "interop/router",
+        &[
+            "faults::commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once",
+            "pass::a_reservation_of_the_old_kind_ends_with_its_session",
+            "pass::a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs",
+        ],
+    ),
+    (
+        "interop/device",
+        &["a_sanitize_operation_survives_abort_task", "a_sanitize_operation_survives_a_reset"],
+    ),
 ];
 
 fn build() -> Result<Report> {
-    root::lunar()?;
+    root::lunar(Profile::Test)?;
     Ok(Step::Ok.into())
 }
 
+/// The unit tests of the longest crates, and those that use peers.
+const UNITS_FIRST: [&str; 4] =
+    ["lunar-initiator/peers", "lunar-bench", "lunar/reproduce", "lunar-initiator/leave"];
+
 fn units() -> Result<Report> {
-    const SELECTION: [&str; 3] = ["--workspace", "--exclude", "interop"];
+    let plan = Plan {
+        selection: &["--workspace", "--exclude", "interop"],
+        width: 2,
+        first: &UNITS_FIRST,
+        ..ONE_BY_ONE
+    };
     if std::env::var_os(disk::VARIABLE).is_some() {
-        return cargo::test(&SELECTION, &[]);
+        return cargo::test(&plan);
     }
     match Disk::attach()? {
-        Ok(disk) => cargo::test_with(&[(disk::VARIABLE, disk.path().as_os_str())], &SELECTION, &[]),
+        Ok(disk) => {
+            let variables = [(disk::VARIABLE, disk.path().as_os_str())];
+            cargo::test(&Plan { variables: &variables, ..plan })
+        }
         Err(why) => {
             println!("no disk for the test of block devices: {why}");
-            cargo::test(&SELECTION, &[])
+            cargo::test(&plan)
         }
     }
 }
@@ -83,7 +125,15 @@ fn server() -> Result<Report> {
 fn against_the_server(names: &[String]) -> Result<Report> {
     let mut selection = vec!["--package", "interop", "--lib"];
     selection.extend(names.iter().flat_map(|name| ["--test", name.as_str()]));
-    cargo::test(&selection, &[])
+    let plan = Plan {
+        selection: &selection,
+        options: &[THREADS],
+        width: WIDTH,
+        first: &FIRST,
+        alone: &ALONE,
+        ..ONE_BY_ONE
+    };
+    cargo::test(&plan)
 }
 
 /// The names of interop's tests but for those with steps of their own.
@@ -102,20 +152,27 @@ fn server_tests() -> Result<Vec<String>> {
 }
 
 fn peers() -> Result<Report> {
-    cargo::test(&["--package", "interop", "--test", "peers"], &[])
+    cargo::test(&Plan { selection: &["--package", "interop", "--test", "peers"], ..ONE_BY_ONE })
 }
 
 /// One guest at a time: an emulated machine fills two cores.
 fn lab() -> Result<Report> {
-    root::build_examples(&[("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")])?;
-    cargo::test(&["--package", "interop", "--test", "lab"], &["--test-threads=1"])
+    let examples = [("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")];
+    root::build_examples(Profile::Test, &examples)?;
+    let selection = ["--package", "interop", "--test", "lab"];
+    cargo::test(&Plan { selection: &selection, options: &["--test-threads=1"], ..ONE_BY_ONE })
 }
 
 fn polling() -> Result<Report> {
+    without_io_uring(|name| OF_THE_DRIVER.contains(&name))
+}
+
+/// The server's tests, of which those with such names, with io_uring off.
+pub fn without_io_uring(is_wanted: impl Fn(&str) -> bool) -> Result<Report> {
     match uring::disable()? {
         Ok(_disabled) => {
             let mut names = server_tests()?;
-            names.retain(|name| !NOT_OF_THE_CORE.contains(&name.as_str()));
+            names.retain(|name| is_wanted(name));
             against_the_server(&names)
         }
         Err(why) => Ok(Step::Skipped(why).into()),
@@ -127,10 +184,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_test_that_runs_alone_exists() {
+        for (program, tests) in ALONE {
+            let tests_folder =
+                root::path().join("interop/tests").join(program.trim_start_matches("interop/"));
+            for test in tests {
+                let (file, name) = match test.split_once("::") {
+                    Some((module, name)) => (tests_folder.join(module).with_extension("rs"), name),
+                    None => (tests_folder.with_extension("rs"), *test),
+                };
+                let source = std::fs::read_to_string(&file).expect("the source");
+                assert!(source.contains(&format!("fn {name}()")), "{}: {test}", file.display());
+            }
+        }
+    }
+
+    #[test]
     fn tests_with_a_step_of_their_own_are_left_out_of_the_servers() {
         let names = server_tests().expect("interop/tests");
         assert!(names.contains(&"smoke".to_string()), "{names:?}");
         assert!(OWN_STEPS.iter().all(|own| !names.contains(&own.to_string())), "{names:?}");
-        assert!(NOT_OF_THE_CORE.iter().all(|other| names.contains(&other.to_string())), "{names:?}");
+        assert!(OF_THE_DRIVER.iter().all(|name| names.contains(&name.to_string())), "{names:?}");
     }
 }

@@ -1,0 +1,120 @@
+//! The test programs of a selection of packages.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::root;
+
+/// A test program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Package, and target unless it is the library: `lunar-block/contract`
+    pub name: String,
+    how: How,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum How {
+    /// The program, and the folder of its package, where cargo runs it
+    File(PathBuf, PathBuf),
+    /// The examples in documentation, of these packages
+    Doc(Vec<String>),
+    /// A script, in place of a program
+    #[cfg(test)]
+    Shell(PathBuf),
+}
+
+impl Program {
+    /// The command that runs it with these arguments.
+    pub fn command(&self, arguments: &[String]) -> Command {
+        let mut command = match &self.how {
+            How::File(file, folder) => {
+                let mut command = root::command(&file.display().to_string());
+                command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+                command
+            }
+            #[cfg(test)]
+            How::Shell(file) => {
+                let mut command = root::command("sh");
+                command.arg(file);
+                command
+            }
+            How::Doc(selection) => {
+                let mut command = root::command("cargo");
+                command.args(["test", "--doc", "--no-fail-fast"]).args(selection).arg("--");
+                command
+            }
+        };
+        command.args(arguments);
+        command
+    }
+}
+
+#[cfg(test)]
+impl Program {
+    /// A program that is this script of the shell.
+    pub fn of_shell(script: &str) -> Program {
+        let folder = root::target_dir().join("scripts");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let id = script.bytes().fold(0u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let file = folder.join(format!("{}-{id:x}.sh", std::process::id()));
+        std::fs::write(&file, script).expect("a script");
+        Program { name: script.to_owned(), how: How::Shell(file) }
+    }
+}
+
+/// Builds and lists the programs of `cargo test SELECTION`; None when they do not build.
+pub fn build(selection: &[&str]) -> Result<Option<Vec<Program>>> {
+    let mut command = root::command("cargo");
+    command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).args(selection);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    let messages = String::from_utf8(output.stdout).context("cargo")?;
+    let mut programs: Vec<Program> = messages.lines().filter_map(program).collect();
+    if selection.contains(&"--workspace") {
+        let selection = selection.iter().map(|word| word.to_string()).collect();
+        programs.push(Program { name: "documentation".into(), how: How::Doc(selection) });
+    }
+    Ok(Some(programs))
+}
+
+/// The test program that a message of cargo names.
+fn program(message: &str) -> Option<Program> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let file = PathBuf::from(message["executable"].as_str()?);
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let package = folder.file_name()?.to_str()?.to_owned();
+    let target = &message["target"];
+    let is_library = target["kind"].as_array()?.iter().any(|kind| kind == "lib");
+    let name = if is_library { package } else { format!("{package}/{}", target["name"].as_str()?) };
+    Some(Program { name, how: How::File(file, folder) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_the_program_of_a_package() {
+        let message = |kind: &str, is_test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/lunar-block/Cargo.toml",
+                "target":{{"kind":["{kind}"],"name":"contract"}},"profile":{{"test":{is_test}}},
+                "executable":"/w/target/debug/deps/contract-1"}}"#
+            )
+        };
+        let name = |kind| program(&message(kind, true)).map(|program| program.name);
+        assert_eq!(name("test").as_deref(), Some("lunar-block/contract"));
+        assert_eq!(name("lib").as_deref(), Some("lunar-block"));
+        assert_eq!(program(&message("example", false)), None);
+        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+}

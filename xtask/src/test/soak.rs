@@ -1,0 +1,66 @@
+//! `cargo xtask soak`: what takes too long for every run of the tests.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::fuzz::{self, Extent};
+use super::{Report, Sum, outcome, packages, steps};
+use crate::campaign;
+use crate::root::{self, Profile, Step};
+
+/// Options of `cargo xtask soak`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Minutes of each fuzz target, and of the campaigns together
+    #[arg(long, default_value_t = 20)]
+    minutes: u64,
+    /// Only these: fuzz, polling, campaign
+    steps: Vec<String>,
+}
+
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    /// Does it, for so many minutes
+    run: fn(u64) -> Result<Report>,
+}
+
+const STEPS: [Row; 3] = [
+    Row { name: "fuzz", what: "every fuzz target", run: fuzz },
+    Row { name: "polling", what: "all tests of the server without io_uring", run: polling },
+    Row { name: "campaign", what: "all campaigns", run: campaigns },
+];
+
+/// Runs all of it, and prints the summary as `cargo xtask test` does.
+pub fn run(options: &Options) -> Result<Step> {
+    let names = STEPS.map(|row| row.name);
+    if let Some(unknown) = options.steps.iter().find(|step| !names.contains(&step.as_str())) {
+        anyhow::bail!("no step is called {unknown}; there are: {}", names.join(", "));
+    }
+    packages::install()?;
+    root::lunar(Profile::Test)?;
+    let mut sum = Sum::default();
+    for Row { name, what, run } in STEPS {
+        if options.steps.is_empty() || options.steps.iter().any(|step| step == name) {
+            println!("\n=== {name}: {what}");
+            let begin = Instant::now();
+            let report = outcome(run(options.minutes));
+            sum.add(name, &report, begin.elapsed().as_secs());
+        }
+    }
+    Ok(sum.end())
+}
+
+fn fuzz(minutes: u64) -> Result<Report> {
+    fuzz::run_for(Extent { seconds: minutes * 60, part: 1, opt_level: "3" })
+}
+
+fn polling(_minutes: u64) -> Result<Report> {
+    steps::without_io_uring(|_| true)
+}
+
+fn campaigns(minutes: u64) -> Result<Report> {
+    Ok(campaign::run(&["--minutes".into(), minutes.to_string()])?.into())
+}
