@@ -43,12 +43,22 @@ struct Row {
     cells: [Proof; 3],
 }
 
-const TO_SIW: Proof = Tests(&["the_kernels_iser_initiator_to_verbs_over_siw"]);
-const TO_RXE: Proof = Tests(&["the_kernels_iser_initiator_to_verbs_over_rxe"]);
-const BY_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw"]);
-const BY_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe"]);
-const SRP_SIW: Proof = Tests(&["srp_by_verbs_over_siw"]);
-const SRP_RXE: Proof = Tests(&["srp_by_verbs_over_rxe"]);
+const TO_SIW: Proof = Tests(&[
+    "the_kernels_iser_initiator_to_verbs_over_siw",
+    "a_file_system_to_verbs_over_siw_outlives_kill_9",
+]);
+const TO_RXE: Proof = Tests(&[
+    "the_kernels_iser_initiator_to_verbs_over_rxe",
+    "a_file_system_to_verbs_over_rxe_outlives_kill_9",
+]);
+const ISERT_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_isert"]);
+const ISERT_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_isert"]);
+const STGT_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_stgt"]);
+const STGT_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_stgt"]);
+const SRP_TO_SIW: Proof = Tests(&["the_kernels_srp_initiator_to_verbs_over_siw"]);
+const SRP_TO_RXE: Proof = Tests(&["the_kernels_srp_initiator_to_verbs_over_rxe"]);
+const SRPT_SIW: Proof = Tests(&["our_srp_initiator_by_verbs_over_siw"]);
+const SRPT_RXE: Proof = Tests(&["our_srp_initiator_by_verbs_over_rxe"]);
 const LIBISCSI: Proof = No(
     "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV), with LIO as well, and does not get into STGT",
 );
@@ -71,22 +81,22 @@ const ROWS: [Row; 7] = [
     Row {
         peer: "isert",
         role: "initiator",
-        cells: [Tests(&["our_iser_initiator_against_the_kernels_target"]), BY_SIW, BY_RXE],
+        cells: [Tests(&["our_iser_initiator_against_the_kernels_target"]), ISERT_SIW, ISERT_RXE],
     },
     Row {
         peer: "ib_srp",
         role: "target",
-        cells: [Tests(&["the_kernels_srp_initiator_over_siw"]), SRP_SIW, SRP_RXE],
+        cells: [Tests(&["the_kernels_srp_initiator_over_siw"]), SRP_TO_SIW, SRP_TO_RXE],
     },
     Row {
         peer: "ib_srpt",
         role: "initiator",
-        cells: [Tests(&["our_srp_initiator_against_the_kernels_target"]), SRP_SIW, SRP_RXE],
+        cells: [Tests(&["our_srp_initiator_against_the_kernels_target"]), SRPT_SIW, SRPT_RXE],
     },
     Row {
         peer: "STGT iSER",
         role: "initiator",
-        cells: [Tests(&["our_iser_initiator_against_stgt"]), BY_SIW, BY_RXE],
+        cells: [Tests(&["our_iser_initiator_against_stgt"]), STGT_SIW, STGT_RXE],
     },
     Row { peer: "libiscsi", role: "target", cells: [LIBISCSI, LIBISCSI, LIBISCSI] },
     Row { peer: "Lunar", role: "both", cells: [OWN, OWN, OWN] },

@@ -219,4 +219,5 @@ if [ -d /sys/module/st ]; then
 fi
 logout $PORTAL
 kill_router
+try rmmod scsi_debug
 echo "PASS router"

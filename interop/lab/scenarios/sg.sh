@@ -20,6 +20,7 @@ option() { echo "$2" >"/sys/bus/pseudo/drivers/scsi_debug/$1"; }
 watched() { wait_for 90 "grep -q '$1' /run/watch" || { cat /run/watch; fail "it does not say: $1"; }; }
 
 step "without a device"
+[ ! -d /sys/module/sg ] || try modprobe -r sg
 ! "$SG" exercise /dev/sg7 2>/run/refused || fail "it opened what is not there"
 try grep 'modprobe sg' /run/refused
 try modprobe sg

@@ -28,6 +28,7 @@ allocated() { stat -c %b "$1"; }
 all_zero() { cmp -n "$2" "$1" /dev/zero || fail "$1 is not all zeros"; }
 
 step "without the driver"
+[ ! -d /sys/module/ublk_drv ] || try modprobe -r ublk_drv
 refused 'modprobe ublk_drv' start memory:1048576
 modprobe ublk_drv || fail "modprobe"
 echo 2 >/proc/sys/kernel/io_uring_disabled

@@ -1,6 +1,6 @@
 //! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
 
-use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
+use super::guest::{Scenario, example, lab, lab_of_rdma, server_over};
 use interop::tool::{self, Tool};
 use interop::{Server, TARGET};
 use serde_json::Value;
@@ -16,9 +16,9 @@ const CHAP: &str = "mutual = \"lunar\"\n[[target.access]]\nchap = [\"alice\"]\n\
 const BOTH: &str = "\"tcp\", \"iser\"";
 
 /// Kills the server twice when the guest asks for it.
-fn kill_twice(guest: &mut Guest, server: &mut Server) {
+fn kill_twice(scenario: &mut Scenario, server: &mut Server) {
     for kill in ["kill-1", "kill-2"] {
-        guest.when_asked(kill, || {
+        scenario.when_asked(kill, || {
             server.kill9();
             thread::sleep(Duration::from_secs(1));
             server.restart();
@@ -28,51 +28,51 @@ fn kill_twice(guest: &mut Guest, server: &mut Server) {
 
 #[test]
 fn the_kernels_iser_initiator_over_siw() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     let server = server_over(1, BOTH, CHAP);
     let chap = [("CHAP", "alice alice-secret-1234"), ("CHAP_MUTUAL", "lunar lunar-secret-5678")];
-    let mut guest = Guest::boot(&server, "iser", &chap);
-    guest.when_asked("grow", || {
+    let mut scenario = lab.against(&server, "iser", &chap);
+    scenario.when_asked("grow", || {
         let disk = fs::OpenOptions::new().write(true).open(server.dir().join("disk.img")).expect("the disk");
         disk.set_len(640 << 20).expect("grow the disk");
         server.signal(1);
     });
-    guest.must_pass();
+    scenario.must_pass();
 }
 
 #[test]
 fn a_file_system_over_iser_outlives_kill_9_of_the_server() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     let mut server = server_over(1, BOTH, "");
-    let mut guest = Guest::boot(&server, "crash", &[("RDMA", "siw"), ("KILLS", "2")]);
-    kill_twice(&mut guest, &mut server);
-    guest.must_pass();
+    let mut scenario = lab.against(&server, "crash", &[("RDMA", "siw"), ("KILLS", "2")]);
+    kill_twice(&mut scenario, &mut server);
+    scenario.must_pass();
 }
 
 #[test]
 fn multipath_over_two_portals_of_iser() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     let server = server_over(2, BOTH, "");
-    Guest::boot(&server, "multipath", &[("RDMA", "siw")]).must_pass();
+    lab.against(&server, "multipath", &[("RDMA", "siw")]).must_pass();
 }
 
 #[test]
 fn our_iser_initiator_against_the_kernels_target() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     let program = interop::lunar_bin();
     let program = program.to_str().expect("a path in UTF-8");
-    Guest::alone("iser_lio", &[("LUNAR", program)]).must_pass();
+    lab.alone("iser_lio", &[("LUNAR", program)]).must_pass();
 }
 
 #[test]
 fn our_iser_initiator_against_stgt() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     if !have_stgt() {
         return;
     }
     let program = interop::lunar_bin();
     let program = program.to_str().expect("a path in UTF-8");
-    Guest::alone("iser_tgt", &[("LUNAR", program)]).must_pass();
+    lab.alone("iser_tgt", &[("LUNAR", program)]).must_pass();
 }
 
 fn have_stgt() -> bool {
@@ -81,12 +81,12 @@ fn have_stgt() -> bool {
 
 #[test]
 fn the_kernels_srp_initiator_over_siw() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     let mut server = server_over(1, "\"srp\"", "");
-    let mut guest = Guest::boot(&server, "srp", &[("PORT", &srp_port(TARGET))]);
-    guest.when_asked("channels", || two_channels_work(&server));
-    kill_twice(&mut guest, &mut server);
-    guest.must_pass();
+    let mut scenario = lab.against(&server, "srp", &[("PORT", &srp_port(TARGET))]);
+    scenario.when_asked("channels", || two_channels_work(&server));
+    kill_twice(&mut scenario, &mut server);
+    scenario.must_pass();
 }
 
 /// The guest has two channels, and each had commands.
@@ -109,10 +109,10 @@ fn srp_port(target: &str) -> String {
 
 #[test]
 fn our_srp_initiator_against_the_kernels_target() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     let program = interop::lunar_bin();
     let program = program.to_str().expect("a path in UTF-8");
-    Guest::alone("srp_lio", &[("LUNAR", program)]).must_pass();
+    lab.alone("srp_lio", &[("LUNAR", program)]).must_pass();
 }
 
 /// What the guest's programs need for soft RDMA devices, and the Debian packages that bring it.
@@ -132,74 +132,98 @@ fn have_verbs() -> bool {
 /// Over soft RoCE, and over soft iWARP where the guest's kernel has it.
 #[test]
 fn the_verbs_provider_over_soft_devices() {
-    let Some(_turn) = lab() else { return };
+    let Some(lab) = lab() else { return };
     if !tool::have(&[Tool { program: "rdma", package: "iproute2" }]) || !have_verbs() {
         return;
     }
-    let program = example("rdma", "verbs_loop");
-    Guest::alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
+    let program = example("lunar-rdma", "verbs_loop");
+    lab.alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
-/// Scenarios in one guest, in which `lunar` runs as well, with RDMA by verbs over a soft device.
-fn through_verbs(device: &str, scenarios: &str) {
-    let Some(_turn) = lab_of_rdma() else { return };
+/// A scenario with `lunar` in the guest as well, with RDMA by verbs over a soft device.
+fn through_verbs(device: &str, scenario: &str) {
+    let Some(lab) = lab_of_rdma() else { return };
     if !have_verbs() {
         return;
     }
     let program = interop::lunar_bin();
     let program = program.to_str().expect("a path in UTF-8");
-    let variables = [
-        ("LUNAR", program),
-        ("PROVIDER", "verbs"),
-        ("RDMA", device),
-        ("SCENARIOS", scenarios),
-        ("BRIEF", "yes"),
-        ("KILLS", "1"),
-    ];
-    Guest::alone("row", &variables).must_pass();
+    let variables =
+        [("LUNAR", program), ("PROVIDER", "verbs"), ("RDMA", device), ("BRIEF", "yes"), ("KILLS", "1")];
+    lab.alone(scenario, &variables).must_pass();
 }
 
 #[test]
 fn the_kernels_iser_initiator_to_verbs_over_siw() {
-    through_verbs("siw", "iser crash");
+    through_verbs("siw", "iser");
 }
 
 #[test]
 fn the_kernels_iser_initiator_to_verbs_over_rxe() {
-    through_verbs("rxe", "iser crash");
+    through_verbs("rxe", "iser");
 }
 
 #[test]
-fn our_iser_initiator_by_verbs_over_siw() {
+fn a_file_system_to_verbs_over_siw_outlives_kill_9() {
+    through_verbs("siw", "crash");
+}
+
+#[test]
+fn a_file_system_to_verbs_over_rxe_outlives_kill_9() {
+    through_verbs("rxe", "crash");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_siw_against_isert() {
+    through_verbs("siw", "iser_lio");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_rxe_against_isert() {
+    through_verbs("rxe", "iser_lio");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_siw_against_stgt() {
     if have_stgt() {
-        through_verbs("siw", "iser_lio iser_tgt");
+        through_verbs("siw", "iser_tgt");
     }
 }
 
 #[test]
-fn our_iser_initiator_by_verbs_over_rxe() {
+fn our_iser_initiator_by_verbs_over_rxe_against_stgt() {
     if have_stgt() {
-        through_verbs("rxe", "iser_lio iser_tgt");
+        through_verbs("rxe", "iser_tgt");
     }
 }
 
 #[test]
-fn srp_by_verbs_over_siw() {
-    through_verbs("siw", "srp srp_lio");
+fn the_kernels_srp_initiator_to_verbs_over_siw() {
+    through_verbs("siw", "srp");
 }
 
 #[test]
-fn srp_by_verbs_over_rxe() {
-    through_verbs("rxe", "srp srp_lio");
+fn the_kernels_srp_initiator_to_verbs_over_rxe() {
+    through_verbs("rxe", "srp");
+}
+
+#[test]
+fn our_srp_initiator_by_verbs_over_siw() {
+    through_verbs("siw", "srp_lio");
+}
+
+#[test]
+fn our_srp_initiator_by_verbs_over_rxe() {
+    through_verbs("rxe", "srp_lio");
 }
 
 /// By iSER and SRP, over iwarp and over verbs with both soft devices.
 #[test]
 fn lunar_and_lunar() {
-    let Some(_turn) = lab_of_rdma() else { return };
+    let Some(lab) = lab_of_rdma() else { return };
     if !have_verbs() {
         return;
     }
     let program = interop::lunar_bin();
-    Guest::alone("own", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+    lab.alone("own", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }

@@ -1,0 +1,245 @@
+//! The one guest that runs, which many scenarios share.
+//!
+//! A guest is used again when the scenario before passed and the guest reports that nothing of it is left. Otherwise
+//! the next scenario gets a new guest, so no failure touches another scenario.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use interop::tool;
+
+/// Scenarios in one guest: what they leave in the kernel's memory stays bounded.
+const SCENARIOS: u32 = 7;
+/// The guest removes what a scenario left within this, or is not used again.
+const TIDY: Duration = Duration::from_secs(60);
+const SETUP: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One guest at a time: under emulation one fills the machine, and two take longer than one after the other.
+static ONE_GUEST: Mutex<Option<Machine>> = Mutex::new(None);
+
+/// What the guest's kernel offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    Rdma,
+}
+
+impl Kind {
+    /// The command of the lab that prepares it.
+    fn setup(self) -> &'static str {
+        match self {
+            Kind::Plain => "setup",
+            Kind::Rdma => "siw",
+        }
+    }
+
+    /// A guest of this kind is good enough for scenarios that want `other`.
+    fn includes(self, other: Kind) -> bool {
+        self == other || self == Kind::Rdma
+    }
+}
+
+/// A guest. It ends with this, and with this process.
+struct Machine {
+    kind: Kind,
+    child: Child,
+    /// The guest ends when this is closed.
+    _life: ChildStdin,
+    /// Its run directory
+    dir: PathBuf,
+    jobs: u32,
+}
+
+impl Machine {
+    fn boot(kind: Kind) -> Machine {
+        let setup = tool::run(Command::new(script()).arg(kind.setup()), SETUP);
+        assert!(setup.ok(), "lab {}: {}", kind.setup(), setup.said);
+        let mut command = Command::new(script());
+        let mut child =
+            command.arg("guest").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the lab");
+        let (life, out) = child.stdin.take().zip(child.stdout.take()).expect("piped");
+        let mut dir = String::new();
+        BufReader::new(out).read_line(&mut dir).expect("the lab's first line");
+        assert!(!dir.is_empty(), "the lab has not started");
+        Machine { kind, child, _life: life, dir: PathBuf::from(dir.trim_end()), jobs: 0 }
+    }
+
+    fn job(&self, number: u32) -> PathBuf {
+        self.dir.join("share").join(number.to_string())
+    }
+
+    /// What is known of its death.
+    fn last_words(&self) -> String {
+        let read = |name: &&str| {
+            let bytes = fs::read(self.dir.join(name)).unwrap_or_default();
+            format!("\n{name}: {}", String::from_utf8_lossy(&bytes).trim())
+        };
+        ["console", "qemu.log"].iter().map(read).collect()
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
+    /// Whether it can run one more scenario; the reason is printed if not.
+    fn is_fit_for(&mut self, kind: Kind) -> bool {
+        if !self.kind.includes(kind) || self.jobs >= SCENARIOS {
+            return false;
+        }
+        let (left, end) = (self.job(self.jobs).join("left"), Instant::now() + TIDY);
+        while self.is_running() && Instant::now() < end {
+            match fs::read_to_string(&left) {
+                Ok(what) if what.is_empty() => return true,
+                Ok(what) => {
+                    println!("a new guest, because the scenario before left: {}", what.trim_end());
+                    return false;
+                }
+                Err(_) => thread::sleep(LOOK),
+            }
+        }
+        println!("a new guest, because that before does not answer");
+        false
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The script's own trap ends its QEMU.
+        let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/lab")
+}
+
+/// The right to use the guest, for one test at a time. The guest ends with it, unless [`Lab::keep`] is called.
+pub struct Lab {
+    turn: MutexGuard<'static, Option<Machine>>,
+    kind: Kind,
+    is_kept: bool,
+}
+
+/// A scenario in the guest, by its number there.
+#[derive(Clone, Copy, Debug)]
+pub struct Job(u32);
+
+/// How a scenario ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Status(i32),
+    /// The guest died first.
+    Guest,
+    /// The time limit ended it.
+    Late,
+}
+
+impl Lab {
+    /// Waits for the turn.
+    pub fn take(kind: Kind) -> Lab {
+        let turn = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+        Lab { turn, kind, is_kept: false }
+    }
+
+    fn machine(&mut self) -> &mut Machine {
+        self.turn.as_mut().expect("a scenario was started")
+    }
+
+    /// Starts a scenario in the guest, or in a new one if there is none that is fit.
+    pub fn start(&mut self, scenario: &str, variables: &[(&str, &str)]) -> Job {
+        let kind = self.kind;
+        if !self.turn.as_mut().is_some_and(|machine| machine.is_fit_for(kind)) {
+            *self.turn = None; // the old one ends first
+            *self.turn = Some(Machine::boot(kind));
+        }
+        self.clear_requests();
+        let machine = self.machine();
+        machine.jobs += 1;
+        write_job(&machine.job(machine.jobs), scenario, variables);
+        Job(machine.jobs)
+    }
+
+    /// What the scenario before asked for is not asked for by this one.
+    fn clear_requests(&mut self) {
+        let is_request = |path: &Path| path.extension().is_some_and(|end| end == "wanted" || end == "done");
+        let entries = fs::read_dir(self.share()).expect("the guest's folder").flatten();
+        entries.map(|entry| entry.path()).filter(|path| is_request(path)).for_each(|path| {
+            fs::remove_file(path).expect("a request of the scenario before");
+        });
+    }
+
+    /// The folder that both sides see.
+    pub fn share(&mut self) -> PathBuf {
+        self.machine().dir.join("share")
+    }
+
+    /// How the scenario ended, if it has.
+    pub fn ended(&mut self, job: &Job) -> Option<Ended> {
+        let machine = self.machine();
+        let is_running = machine.is_running(); // before the look: a status may be its last act
+        match fs::read_to_string(machine.job(job.0).join("status")) {
+            Ok(status) => Some(Ended::Status(status.trim().parse().unwrap_or(-1))),
+            Err(_) => (!is_running).then_some(Ended::Guest),
+        }
+    }
+
+    /// Waits until the scenario has ended, up to a limit.
+    pub fn wait(&mut self, job: &Job, limit: Duration) -> Ended {
+        let end = Instant::now() + limit;
+        loop {
+            match self.ended(job) {
+                Some(ended) => return ended,
+                None if Instant::now() > end => return Ended::Late,
+                None => thread::sleep(LOOK),
+            }
+        }
+    }
+
+    /// What the scenario printed, and what the kernel complained of.
+    pub fn log(&mut self, job: &Job) -> String {
+        let at = self.machine().job(job.0);
+        let read =
+            |name: &str| fs::read(at.join(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let is_complaint =
+            |line: &&str| ["BUG:", "Oops", "general protection", "WARNING:"].iter().any(|c| line.contains(c));
+        let dmesg = read("dmesg").unwrap_or_default();
+        let complaints: String =
+            dmesg.lines().filter(is_complaint).map(|line| format!("\nkernel: {line}")).collect();
+        let last = if self.machine().is_running() { String::new() } else { self.machine().last_words() };
+        read("log").unwrap_or_default() + &complaints + &last
+    }
+
+    /// The scenario passed: the guest may run another.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            *self.turn = None;
+        }
+    }
+}
+
+/// The files of a job, in the order that the head of `lab` names.
+fn write_job(at: &Path, scenario: &str, variables: &[(&str, &str)]) {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/scenarios").join(format!("{scenario}.sh"));
+    let environment: String =
+        variables.iter().map(|(name, value)| format!("{name}={}\n", quoted(value))).collect();
+    fs::create_dir(at).expect("a folder for the scenario");
+    fs::write(at.join("environment"), environment).expect("the environment");
+    fs::write(at.join("command"), format!("exec bash {}\n", quoted(&path.display().to_string())))
+        .expect("the command");
+    fs::write(at.join("go"), "").expect("the start");
+}
