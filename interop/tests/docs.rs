@@ -495,7 +495,9 @@ fn defines(sources: &BTreeMap<String, String>, name: &str) -> bool {
         declared || (!owner.is_empty() && variant)
     };
     let is_owner = |(path, text): (&String, &String)| {
-        owner.is_empty() || text.contains(&format!("{owner} ")) || path.contains(&owner.replace("::", "/"))
+        let names_it = [" ", "<"].iter().any(|end| text.contains(&format!("{owner}{end}")));
+        let (module, package) = (owner.replace("::", "/"), owner.replace("::", "/").replace('_', "-"));
+        owner.is_empty() || names_it || path.contains(&module) || path.contains(&package)
     };
     sources.iter().any(|(path, text)| is_item(text) && is_owner((path, text)))
 }
