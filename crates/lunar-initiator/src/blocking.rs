@@ -45,7 +45,7 @@ impl Lun {
         Ok(Lun { lun, cores })
     }
 
-    /// What it is, as read last.
+    /// Its properties, as read last.
     pub fn properties(&self) -> Properties {
         self.lun.properties()
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_told() {
+    fn unreachable_portal_is_an_error() {
         let url: Url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:a/0?login_tries=1".parse().unwrap();
         let Err(e) = Lun::open(&url) else { panic!("there is a target on port 1") };
         assert_eq!(e.kind, Kind::Unreachable);

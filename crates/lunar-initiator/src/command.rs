@@ -8,7 +8,7 @@ use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::{Sense, op};
 use std::time::{Duration, Instant};
 
-/// Which way the data of a command goes. The buffer comes back when it ends.
+/// The data of a command and their direction. The buffer comes back at the end of the command.
 #[derive(Debug)]
 pub enum Direction {
     /// No data.
@@ -38,14 +38,14 @@ impl Direction {
     }
 }
 
-/// A command as it is to be sent.
+/// A command.
 #[derive(Debug)]
 pub struct Command {
     /// The eight bytes of the LUN (SAM-5 section 4.7).
     pub lun: u64,
     /// The CDB, followed by zeros; of a longer one its first 16 bytes.
     pub cdb: Cdb,
-    /// What a longer CDB has behind them.
+    /// The bytes of a longer CDB behind them.
     pub rest: Option<Box<Rest>>,
     /// Its data.
     pub data: Direction,
@@ -57,7 +57,7 @@ pub struct Command {
     pub changes: bool,
     /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
     pub(crate) since: Option<Instant>,
-    /// Of a write: bytes that nobody else may write before the target has done with it, whether its owner waits or not.
+    /// Of a write: bytes that no other command may write until the target has ended it, even if its owner waits no longer.
     pub(crate) hold: Option<Hold>,
 }
 
@@ -110,10 +110,10 @@ impl Rest {
     }
 }
 
-/// The end of a command: how, and its buffer.
+/// The result of a command, and its buffer.
 pub type CommandResult = (Result<Completion, Error>, Option<Buf>);
 
-/// How a command ended: the answer of the logical unit.
+/// The answer of a logical unit to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// SCSI status.
@@ -122,9 +122,9 @@ pub struct Completion {
     pub sense: Box<[u8]>,
     /// Bytes that came in, or were taken.
     pub transferred: usize,
-    /// The logical unit had, or wanted, so many bytes more than the buffer holds.
+    /// Bytes that the logical unit had, or wanted, beyond the buffer.
     pub overflow: u32,
-    /// How long it waited to be sent, because the window was closed or there was no connection; zero if it was
+    /// The time in the queue, because the window was closed or there was no connection; zero if it was
     /// sent at once.
     pub queued: Duration,
 }
@@ -136,7 +136,7 @@ impl Completion {
     }
 }
 
-/// Whether doing it twice comes to the same as doing it once, whatever kind of device does it. Anything that is not known
+/// Whether a repetition has the same result, on any kind of device. A command that is not known
 /// here is not: neither what moves a tape (READ(6), WRITE(6), and the operation codes of [`is_repeatable_on_blocks`])
 /// nor what compares first.
 #[inline]
@@ -151,8 +151,8 @@ pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
     is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
 }
 
-/// Whether it changes nothing, whatever kind of device does it: it may be carried out late. Anything that is not known here
-/// may change something.
+/// Whether it changes nothing, on any kind of device: it may be carried out late. A command that is not known here may
+/// change something.
 #[inline]
 pub fn only_reads(cdb: &Cdb) -> bool {
     ONLY_READS[cdb[0] as usize]
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_may_change_something_is_no_mere_read() {
+    fn commands_that_may_change_anything_are_not_reads() {
         let cdb = |code: u8| {
             let mut cdb = Cdb::default();
             cdb[0] = code;
@@ -272,7 +272,7 @@ mod tests {
 
     /// READ(16), WRITE(16), VERIFY(16) and SPACE(16), which has the code of SYNCHRONIZE CACHE(16).
     #[test]
-    fn what_moves_a_tape_is_repeated_on_blocks_alone() {
+    fn tape_motion_is_repeated_on_block_devices_alone() {
         for code in [0x88, 0x8a, 0x8f, 0x91] {
             let mut cdb = Cdb::default();
             cdb[0] = code;

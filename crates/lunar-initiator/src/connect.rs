@@ -61,7 +61,7 @@ impl Connected {
         credentials.map(|credentials| credentials.name.clone()).unwrap_or_default()
     }
 
-    /// The target port of its nexus, where that can be known.
+    /// The target port of its nexus, if known.
     pub fn target_port(&self, login_target: &LoginTarget) -> Option<TargetPort> {
         match (&self.wire, self.login.portal_group_tag) {
             (LoginConnection::Srp(_), _) => {
@@ -97,22 +97,22 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
     for _ in 0..=REDIRECTIONS {
         let limit = options.timeouts.login;
         let _wait = waits::on(format!("the login to {portal}"));
-        // Boxed: whoever waits for a login would hold its ten kilobytes, once for each call that it is passed through.
+        // Boxed: the future of a login has ten kilobytes, and each caller's future would contain it.
         let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, login_target, options))).await;
         let late = || Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32()));
         match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
             LoginOutcome::LoggedIn(connected) => return Ok(*connected),
             LoginOutcome::Redirected(there) => {
-                tracing::info!("the target sends us from {portal} to {there}");
+                tracing::info!("the target redirects from {portal} to {there}");
                 portal = there;
             }
         }
     }
-    let what = format!("{} sends us on and on (more than {REDIRECTIONS} redirections)", login_target.portal);
+    let what = format!("{}: too many redirects (more than {REDIRECTIONS})", login_target.portal);
     Err(Error::new(Kind::Protocol, what))
 }
 
-/// Logs in on an RDMA connection that somebody else makes, once.
+/// Logs in once on an RDMA connection that the caller makes.
 pub async fn connect_with(
     login_target: &LoginTarget,
     options: &Options,
@@ -127,9 +127,10 @@ pub async fn connect_with(
     };
     match log_in(wire, &login_target.portal, login_target, options, &mut ()).await? {
         LoginOutcome::LoggedIn(connected) => Ok(*connected),
-        LoginOutcome::Redirected(there) => {
-            Err(Error::new(Kind::Protocol, format!("the target sends us to {there}, where nobody connects")))
-        }
+        LoginOutcome::Redirected(there) => Err(Error::new(
+            Kind::Protocol,
+            format!("the target redirects to {there}, and this connection cannot follow"),
+        )),
     }
 }
 
@@ -147,7 +148,7 @@ pub trait LoginTrace {
     fn record(&mut self, header: &Bhs, data: &[u8]);
 }
 
-/// Nobody watches.
+/// Records nothing.
 impl LoginTrace for () {
     fn record(&mut self, _: &Bhs, _: &[u8]) {}
 }
@@ -255,8 +256,8 @@ impl ClosedDuringLogin {
     }
 }
 
-/// Says goodbye on a connection that has done nothing else. Digests are left out where they were agreed on:
-/// then the target only sees the end of the connection. So it does over SRP, where nobody says goodbye.
+/// Logs out on a connection that has done nothing else. Digests are left out where they were agreed on:
+/// then the target only sees the end of the connection. Over SRP it is the same: SRP has no logout.
 pub async fn log_out(connected: Connected) -> Result<(), Error> {
     let Connected { mut wire, login, .. } = connected;
     let has_digests = login.parameters.header_digest || login.parameters.data_digest;
@@ -298,11 +299,9 @@ fn failed(failure: Failure) -> Error {
     }
 }
 
-/// An address as targets tell it (RFC 7143 section 13.8).
+/// An address as targets write it (RFC 7143 section 13.8).
 fn redirected(address: &str) -> Result<Portal, Error> {
-    address
-        .parse()
-        .map_err(|e: Error| Error::new(Kind::Protocol, format!("the target sends us elsewhere: {e}")))
+    address.parse().map_err(|e: Error| Error::new(Kind::Protocol, format!("invalid redirection: {e}")))
 }
 
 /// A connection on which one PDU goes out and one comes back.
@@ -387,10 +386,10 @@ impl LoginConnection {
         }
     }
 
-    /// What carries it, and what carries that: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    /// The transport and its provider: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub fn carrier(&self) -> String {
         let over = |transport: Transport, provider: &str| {
-            // A provider tells its name and that of the device, with a space between them.
+            // A provider reports its name and that of the device, with a space between them.
             format!("{}/{}", transport.name(), provider.replace(' ', ":"))
         };
         match self {
@@ -451,7 +450,7 @@ impl TcpLoginConnection {
         let share = limit / (addresses.len().max(1) + 1) as u32;
         let mut last = Error::new(Kind::Unreachable, "its name has no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
-            // The last one has all that is left: who called watches over that.
+            // The last one has all that is left: the caller limits the whole.
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
                 Ok(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
@@ -512,7 +511,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn who_closes_before_the_first_word_may_speak_something_else() {
+    fn close_before_the_first_pdu_hints_at_other_protocols() {
         for (anonymous, login) in [(true, "may want CHAP"), (false, "look at user, password")] {
             for may_be_other in [true, false] {
                 let told =

@@ -14,7 +14,7 @@ pub fn identity(page: &[u8]) -> Vec<u8> {
     designations(page).flat_map(|d| d.whole).copied().collect()
 }
 
-/// The designator of an identity that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
+/// The most specific designator of an identity: NAA, EUI-64, SCSI name, T10 vendor, in this order.
 pub fn name_of(identity: &[u8]) -> Option<String> {
     ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_manager_is_told_naa_before_eui() {
+    fn copy_name_prefers_naa_to_eui() {
         let (text, eui) = ([2, 1, 0, 2, 65, 66], [1, 2, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
         let (naa, other) = ([1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7], [1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7]);
         let odd = [1, 3, 0, 2, 0x60, 1];

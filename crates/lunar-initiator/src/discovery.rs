@@ -1,4 +1,4 @@
-//! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal tells.
+//! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal reports.
 
 use crate::connect::{self, Connected, LoginConnection};
 use crate::nexus::{self, LoginTarget};
@@ -89,7 +89,7 @@ impl Discovery {
     /// Logs out.
     ///
     /// # Errors
-    /// When the target does not answer in time; the session is over all the same.
+    /// The target does not answer in time; the session has ended all the same.
     pub async fn close(mut self) -> Result<(), Error> {
         let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
         within(self.logout, exchange.log_out()).await
@@ -97,7 +97,7 @@ impl Discovery {
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
         let gone = || Error::new(Kind::Lost, "the discovery session has ended");
-        // Away until it is over: who gives up in the middle of it leaves nothing behind.
+        // Taken out until it is over: a caller that gives up leaves nothing behind.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
         let told = within(self.answer, exchange.ask(question)).await;
         if !told.as_ref().is_err_and(|e| e.kind != Kind::Refused) {

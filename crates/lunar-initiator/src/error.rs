@@ -3,10 +3,10 @@
 use lunar_wire::scsi::Sense;
 use std::{fmt, io};
 
-/// Kinds of failure, as a program wants to tell them apart.
+/// Kinds of failure that a program can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What was asked for is malformed, or cannot be.
+    /// The request is malformed, or impossible.
     Invalid,
     /// The host's name has no address.
     UnknownHost,
@@ -14,7 +14,7 @@ pub enum Kind {
     Unreachable,
     /// The target refused the login, or a request that is no command.
     Refused,
-    /// One of the two sides could not prove who it is.
+    /// Authentication failed, on either side.
     Authentication,
     /// There is no such target, LUN or portal.
     NotFound,
@@ -27,7 +27,7 @@ pub enum Kind {
     Aborted,
     /// The target broke a rule of the protocol.
     Protocol,
-    /// A logical unit answered with an error: status and sense tell which.
+    /// A logical unit answered with an error: see status and sense.
     Scsi,
     /// Another initiator holds a reservation.
     Reserved,
@@ -37,22 +37,22 @@ pub enum Kind {
     Closed,
 }
 
-/// A failure: its kind, and what happened to what. It is one word wide, so that success costs nothing.
+/// A failure: its kind and its message. It is one word wide, so that success costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Details>);
 
-/// What an [`Error`] says.
+/// The parts of an [`Error`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
-    /// What a program tells apart.
+    /// The kind.
     pub kind: Kind,
-    /// What happened, in words.
+    /// The message.
     pub what: String,
     /// The status with which the logical unit ended it, where it answered.
     pub status: Option<u8>,
-    /// What the logical unit told of it.
+    /// The logical unit's sense data.
     pub sense: Option<Sense>,
-    /// What a person may do about it.
+    /// A hint to the user.
     pub hint: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Error {
         Error(Box::new(Details { kind, what: what.into(), status: None, sense: None, hint: None }))
     }
 
-    /// The same, and what a person may do about it.
+    /// The same, with a hint to the user.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Error {
         self.0.hint = Some(hint.into());
         self
@@ -84,19 +84,19 @@ impl Error {
         self
     }
 
-    /// The same, and what the logical unit told of it.
+    /// The same, with the logical unit's sense data.
     pub fn with_sense(mut self, sense: Option<Sense>) -> Error {
         self.0.sense = sense;
         self
     }
 
-    /// The same with what was being done before it: "login to 10.0.0.1:3260: connection refused".
+    /// The same with the action as a prefix: "login to 10.0.0.1:3260: connection refused".
     pub fn during(mut self, doing: impl fmt::Display) -> Error {
         self.0.what = format!("{doing}: {}", self.what);
         self
     }
 
-    /// What it says, to be taken apart.
+    /// Its parts.
     pub fn into_details(self) -> Details {
         *self.0
     }
@@ -156,7 +156,7 @@ mod tests {
     use io::ErrorKind as Io;
 
     #[test]
-    fn a_damaged_place_is_told_from_a_broken_device() {
+    fn medium_error_differs_from_hardware_error() {
         let kind = |key, asc, ascq| {
             let sense = Some(Sense { key, asc, ascq, ..Sense::READ_ERROR });
             io::Error::from(Error::new(Kind::Scsi, "refused").with_sense(sense)).kind()

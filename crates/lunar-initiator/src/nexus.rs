@@ -5,16 +5,16 @@ use lunar_wire::srp::PortId;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// What a connection is made for.
+/// The target of a login, and the initiator's part of its nexus.
 #[derive(Clone, Debug)]
 pub struct LoginTarget {
-    /// Where to.
+    /// The portal.
     pub portal: Portal,
     /// The target; None is discovery.
     pub target: Option<String>,
     /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
     pub isid: [u8; 6],
-    /// What our port has at the target already stays: it is one more channel of a session over SRP.
+    /// The login adds a channel to an SRP session: the target keeps the other channels of this port.
     pub is_extra_channel: bool,
 }
 

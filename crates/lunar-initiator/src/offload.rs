@@ -1,9 +1,9 @@
 //! Copies that a target makes by itself: EXTENDED COPY (LID1; SPC-4 section 6.4) between two logical units.
 //!
 //! The command goes to the destination, which is a disk in any case. After a lost session it is not sent again
-//! by itself (see [`is_repeatable`](crate::command::is_repeatable)): nobody knows whether it was carried out,
+//! by itself (see [`is_repeatable`](crate::command::is_repeatable)): it is not known whether it was carried out,
 //! and a copy may overwrite its own source. Between two logical units it does not, and to copy a range twice
-//! comes to the same as once, so who copies asks for the range again (see [`Offload::copy`]).
+//! has the same result as once, so the caller asks for the range again (see [`Offload::copy`]).
 
 use crate::designators::copy_name;
 use crate::{Direction, Error, Kind, Lun, properties};
@@ -48,7 +48,7 @@ impl ExtendedCopy {
     /// destination sees the source, and which limits copies have.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] tells why it does not; those of the commands.
+    /// [`Kind::Invalid`] with the reason; those of the commands.
     pub async fn between(source: &Lun, destination: &Arc<Lun>) -> Result<ExtendedCopy, Error> {
         let session = destination.session();
         if source.session().facts().target != session.facts().target {
@@ -68,7 +68,7 @@ impl ExtendedCopy {
         let (got, buf) = (result?.transferred, buf.unwrap_or_else(|| Buf::zeroed(0)));
         let limits = Limits::read(&buf[..got.min(buf.len())], block_sizes)?;
         let ids = flume::unbounded();
-        // Nobody has taken the other end away.
+        // The other end is held here.
         (0..limits.copies).for_each(|id| _ = ids.0.send(id));
         tracing::debug!(?limits, "the target copies by itself");
         Ok(ExtendedCopy { destination: destination.clone(), cscds, block_sizes, limits, ids })
@@ -83,7 +83,7 @@ impl ExtendedCopy {
         let mut data = Buf::zeroed(list.len());
         data.copy_from_slice(&list);
         let command = cdb::extended_copy(list.len() as u32);
-        // Who gives up waiting does not end the command: its identifier stays taken.
+        // A caller that stops waiting does not end the command: its identifier stays in use.
         let (result, _) = self.destination.perform(command, Direction::Out(data)).await;
         _ = self.ids.0.send(id);
         result.map(drop)
@@ -148,7 +148,7 @@ fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
     let mut b = [0; CSCD];
     (b[0], b[1]) = (IDENTIFICATION, properties.device_type);
     b[4..4 + name.len()].copy_from_slice(name);
-    // Neither the transport protocol nor that it is told.
+    // Neither the transport protocol nor a report of it.
     (b[4], b[5]) = (b[4] & 0x0f, b[5] & 0x3f);
     be::put24(&mut b[29..], properties.block_size);
     Ok(b)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Names that a hint lists.
 const LISTED: usize = 8;
 
-/// Logs in to the target of a URL. A URL of a portal will do where the portal has one target.
+/// Logs in to the target of a URL. A URL without a target is enough if the portal has one target.
 ///
 /// # Errors
 /// Those of [`Url::options`] and [`Session::open`]; [`Kind::Invalid`] with a hint when the portal has several
@@ -24,8 +24,8 @@ pub async fn connect_with(url: &Url, options: &Options) -> Result<(Url, Session)
     log_in(&resolve(url, options).await?, options, |e| tracing::warn!("{e}")).await
 }
 
-/// The same URL with a target, once for each portal of the target: one of a portal will do where the portal has one
-/// target.
+/// The same URL with a target, once for each portal of the target: a URL without a target is enough if the portal has
+/// one.
 ///
 /// # Errors
 /// Those of [`discover`]; [`Kind::NotFound`] without a target, [`Kind::Invalid`] with several.
@@ -62,8 +62,8 @@ pub async fn log_in(
     Err(last)
 }
 
-/// Opens the logical unit of a URL, with a session of its own. A URL without LUN will do where the target has
-/// one logical unit.
+/// Opens the logical unit of a URL, with a session of its own. A URL without a LUN is enough if the target
+/// has one.
 ///
 /// # Errors
 /// Those of [`connect`] and [`Lun::open`]; [`Kind::Invalid`] with a hint when the target has several logical
@@ -95,7 +95,7 @@ pub fn portal_urls(url: &Url, found: FoundTarget) -> Vec<Url> {
     portals.into_iter().map(|portal| there.sent_to(portal)).collect()
 }
 
-/// The LUN of a URL. A URL without LUN will do where the target of this session has one logical unit.
+/// The LUN of a URL. A URL without a LUN is enough if the target has one.
 ///
 /// # Errors
 /// Those of REPORT LUNS; [`Kind::Invalid`] with a hint when the target has several logical units.

@@ -16,9 +16,9 @@ pub struct Timeouts {
     pub login: Duration,
     /// The answer to a logout.
     pub logout: Duration,
-    /// Silence after which the target is asked whether it lives; zero is never.
+    /// Silence after which a NOP-Out is sent; zero is never.
     pub noop_interval: Duration,
-    /// Its answer to that.
+    /// The answer to the NOP-Out.
     pub noop: Duration,
     /// A command, until it is aborted and tried again.
     pub command: Duration,
@@ -26,21 +26,21 @@ pub struct Timeouts {
     pub abort: Duration,
     /// LOGICAL UNIT RESET, until the target is reset.
     pub lun_reset: Duration,
-    /// TARGET WARM RESET, until the session is given up and made anew.
+    /// TARGET WARM RESET, until the connection is given up and the session recovers.
     pub target_reset: Duration,
     /// A lost session, until its commands fail: Open-iSCSI's replacement_timeout.
     pub recovery: Duration,
     /// Writes of a lost session, until LOGICAL UNIT RESET ends them through another path, or at another portal group:
     /// fast_io_fail_tmo of dm-multipath.
     pub fast_io_fail: Duration,
-    /// The longest pause between two tries to connect anew.
+    /// The longest pause between two tries to reconnect.
     pub pause: Duration,
     /// A logical unit that is busy or becoming ready, until its commands fail.
     pub busy: Duration,
     /// The same of one that is between two access states (ALUA); None is as long. Where there are other paths it is
     /// zero: they are not taken before the command has failed.
     pub transition: Option<Duration>,
-    /// Any one command with all its tries and recoveries, and the pauses between them: its owner hears by then.
+    /// Any one command with all its tries and recoveries, and the pauses between them.
     pub operation: Duration,
     /// Tries of the first login while the target cannot be reached.
     pub login_tries: u32,
@@ -69,10 +69,10 @@ impl Default for Timeouts {
     }
 }
 
-/// What carries a session.
+/// The transport of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// A stream of bytes.
+    /// TCP (RFC 7143).
     #[default]
     Tcp,
     /// RDMA (RFC 7145).
@@ -81,7 +81,7 @@ pub enum Transport {
     Srp,
 }
 
-/// What carries RDMA.
+/// A provider of RDMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
     /// Software iWARP, over TCP.
@@ -97,7 +97,7 @@ impl Provider {
 }
 
 impl Transport {
-    /// Its name, for people and programs.
+    /// Its name in output and records.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Tcp => "tcp",
@@ -135,8 +135,8 @@ impl Transport {
     }
 }
 
-/// What happens to a command that changes the medium when its connection is lost: the target may still have it, and may
-/// carry it out after newer ones.
+/// The treatment of a command that changes the medium and whose connection is lost. The target may still carry it out,
+/// also after newer ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LateWrites {
     /// It waits, whatever the time-outs: it is not sent again and does not end before the target can no longer carry it
@@ -152,31 +152,31 @@ impl LateWrites {
     pub const NAMES: [(&str, LateWrites); 2] = [("wait", LateWrites::Wait), ("risk", LateWrites::Risk)];
 }
 
-/// How a session is opened.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Our iSCSI name. Over SRP our port has its GUID of it.
     pub initiator: String,
-    /// Who we are to CHAP, and who the target has to be.
+    /// User and secret for CHAP, in both directions.
     pub credentials: Option<Credentials>,
-    /// What carries the session.
+    /// The transport.
     pub transport: Transport,
-    /// What is RDMA here.
+    /// The provider of RDMA.
     pub provider: Provider,
-    /// What is offered in negotiation.
+    /// The keys that are offered in negotiation.
     pub offer: Offer,
     /// Where CRC32C and no digest both will do, CRC32C is preferred.
     pub crc32c_first: bool,
-    /// How long to wait.
+    /// Time-outs.
     pub timeouts: Timeouts,
-    /// What happens to a write whose connection is lost.
+    /// The treatment of a write whose connection is lost.
     pub late_writes: LateWrites,
     /// Commands in flight at most, 1 to 4096.
     pub commands: u16,
     /// Receive and send buffer of the socket in bytes; None leaves them to the kernel.
     pub window: Option<u32>,
     /// Our part of the session's identifier; None is a new one for each session. Persistent reservations
-    /// belong to it and our name together: who wants them back later has to come with the same.
+    /// belong to it and our name together: a later session needs the same ISID to own them.
     pub isid: Option<[u8; 6]>,
     /// The first half of our port over SRP; None is the ISID. A target ends the session that such a port had when it
     /// logs in again.
@@ -222,7 +222,7 @@ impl Options {
     }
 }
 
-/// What is offered unless told otherwise: Open-iSCSI's values, several R2Ts, no digests.
+/// The default offer: Open-iSCSI's values, several R2Ts, no digests.
 fn offer() -> Offer {
     let digests = Digests { none: true, crc32c: false };
     Offer {

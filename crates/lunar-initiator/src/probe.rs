@@ -1,4 +1,4 @@
-//! One way to a target, step by step, for people who want to know what is wrong.
+//! One path to a target, step by step, to find a fault.
 
 use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// Redirections that are followed.
 const REDIRECTIONS: usize = 5;
-/// Keys that prove who somebody is: shown without their values.
+/// Keys of authentication: shown without their values.
 const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
 
 /// A login, and what led to it, as far as it came.
 #[derive(Debug)]
 pub struct Probe {
-    /// The portals that were tried: the one asked for, then those that it sent us to.
+    /// The portals that were tried: the given one, then those of redirections.
     pub portals: Vec<Portal>,
     /// The addresses of the last one.
     pub addresses: Vec<SocketAddr>,
@@ -68,7 +68,7 @@ impl Probe {
         }
     }
 
-    /// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`]; what
+    /// Logs in to a target, or to discovery, once, and logs out. A failure is in [`Probe::login`]; what
     /// has happened so far stands here at any time.
     pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
         let login_target = LoginTarget {
@@ -91,10 +91,10 @@ impl Probe {
                 }
             }
         }
-        self.login = Err(Error::new(Kind::Protocol, "more redirections than anybody follows"));
+        self.login = Err(Error::new(Kind::Protocol, "too many redirects"));
     }
 
-    /// One portal: a redirection tells of the next.
+    /// One portal: a redirection names the next.
     async fn step(&mut self, login_target: &LoginTarget, options: &Options) -> Result<Option<Portal>, Error> {
         let portal = self.portals.last().expect("the first one").clone();
         let since = Instant::now();

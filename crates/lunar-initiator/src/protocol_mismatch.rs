@@ -1,10 +1,10 @@
-//! Portals that speak something else than what they are asked in: one kind of failure, whoever finds it out.
+//! Portals of another protocol than the expected one.
 
 use crate::io_error::io_text;
 use crate::{Error, Kind};
 use std::io;
 
-/// There is no RDMA connection. A portal that knows none closes or waits for more, so nobody can tell what it is; nor may one
+/// There is no RDMA connection. A portal without RDMA closes or waits for more, so its protocol is unknown; nor may one
 /// that has enough connections say more.
 pub fn no_rdma(e: &io::Error) -> Error {
     let hint = match e.kind() {
@@ -20,7 +20,7 @@ pub fn no_rdma(e: &io::Error) -> Error {
     Error::new(Kind::Unreachable, io_text(e)).with_hint(hint)
 }
 
-/// What a portal may speak, and the URL to use there.
+/// A protocol of portals, and the URL to use for it.
 pub struct Protocol(&'static str, &'static str);
 
 pub const ISER: Protocol = Protocol("iSER", "use iser://HOST[:PORT]/IQN there");
@@ -29,7 +29,7 @@ pub const SRP: Protocol = Protocol(
     "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target shows its id_ext and ioc_guid",
 );
 
-/// It seems to speak that, for this happened.
+/// The portal seems to use this protocol, because `happened`.
 pub fn mismatch(happened: &str, Protocol(what, hint): Protocol) -> Error {
     Error::new(Kind::Unreachable, format!("{happened}: it seems to be a portal of {what}")).with_hint(hint)
 }

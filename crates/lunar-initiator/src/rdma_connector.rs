@@ -1,4 +1,4 @@
-//! Connections of RDMA that are made by others: by devices, and by who measures or tests.
+//! RDMA connections that devices, measurements and tests make.
 
 use crate::io_error::io_text;
 use crate::{Error, Kind};
@@ -12,7 +12,7 @@ pub trait RdmaConnector:
 
 impl<F: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> RdmaConnector for F {}
 
-/// No RDMA device of this host leads there. What those who tried know of a remedy is the hint.
+/// No RDMA device of this host leads there. The hint is that of the provider.
 pub fn no_device(e: &std::io::Error) -> Error {
     told(&lunar_rdma::explained(e))
 }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_provider_knows_of_a_remedy_is_the_hint() {
+    fn hint_of_a_provider_is_kept() {
         let e = |text: &str| told(&std::io::Error::other(text.to_owned()));
         let told = e("cannot open it: No such device (os error 19)\nhint: load its module");
         assert_eq!(told.what, "cannot open it: No such device");

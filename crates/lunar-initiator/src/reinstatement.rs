@@ -28,7 +28,8 @@ pub async fn log_in(url: &Url, port: OldInitiatorPort<'_>) -> Result<Session, Er
     open::connect(&url).await
 }
 
-/// Logs in as this port and out again. The port of the target, as [`SessionInfo::target_port`](crate::Facts::target_port) names it.
+/// Logs in as this port and out again. Returns the port of the target, as
+/// [`SessionInfo::target_port`](crate::SessionInfo::target_port) names it.
 ///
 /// # Errors
 /// As [`log_in`].

@@ -5,7 +5,7 @@ use crate::{Error, Session};
 use lunar_wire::be;
 use lunar_wire::scsi::cdb;
 
-/// The LUNs of a target in the order that it tells them, eight bytes each (REPORT LUNS, SPC-5 section 6.34).
+/// The LUNs of a target in the order of its answer, eight bytes each (REPORT LUNS, SPC-5 section 6.34).
 ///
 /// # Errors
 /// Those of the command.

@@ -4,7 +4,7 @@ use crate::{Error, Kind};
 use lunar_proto::keys;
 use lunar_wire::iscsi::text::{pairs, push};
 
-/// Bytes of text that a target may tell.
+/// Bytes of text that a target may send.
 pub const LIMIT: usize = 16 << 20;
 
 /// Keys with their values.
@@ -40,7 +40,7 @@ pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     pairs(text).map(|pair| pair.map(owned).map_err(malformed)).collect()
 }
 
-/// What who asked is told of a Reject (RFC 7143 section 11.17.1).
+/// The error of a request that was rejected (RFC 7143 section 11.17.1).
 pub fn rejected(reason: u8) -> Error {
     Error::new(Kind::Refused, format!("the target rejects the Text Request (reason {reason:#04x})"))
 }

@@ -1,4 +1,4 @@
-//! What the tasks of a core wait for, in words for whoever loses patience.
+//! What the tasks of a core wait for, as text for a message about a time-out.
 
 use std::cell::RefCell;
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_wait_that_lasts_is_told() {
+    fn latest_pending_wait_is_returned() {
         assert_eq!(latest(), None);
         let first = on("a".into());
         let second = on("b".into());

@@ -47,7 +47,7 @@ fn filled(byte: u8) -> Buf {
 /// The write of the first one is read, changed, sent, and given up; the target carries it out later. Whoever writes other
 /// bytes of the same block meanwhile waits for it: else it would be undone.
 #[test]
-fn a_block_is_not_written_while_a_write_that_was_given_up_is_still_with_the_target() {
+fn abandoned_write_blocks_newer_writes_of_its_block() {
     let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
     let target = keeps_first_write(&kept);
     with_disk(LIMIT, &target, "command_timeout=60", move |lun| async move {
@@ -117,7 +117,7 @@ fn block(byte: u8) -> Buf {
 
 /// The target answers, reads no more, and goes on saying that it lives: the connection has to be given up.
 #[test]
-fn a_write_that_was_answered_and_whose_data_nobody_takes_ends_in_time() {
+fn answered_write_with_unread_data_ends_in_time() {
     const LEN: usize = 8 << 20;
     let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
     let target = target.hook(|link, pdu| {

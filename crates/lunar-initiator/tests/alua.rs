@@ -236,7 +236,7 @@ fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
 }
 
 #[test]
-fn a_look_tells_what_is_so_now() {
+fn path_check_reports_the_present_state() {
     use State::{NonOptimized, Optimized, Standby, Transitioning};
     for (told, seen) in [
         (OPTIMIZED, Optimized),
@@ -253,7 +253,7 @@ fn a_look_tells_what_is_so_now() {
 }
 
 #[test]
-fn a_path_that_is_lost_while_it_tells_of_its_groups_is_down() {
+fn path_lost_during_report_target_port_groups_is_down() {
     let script = Script::new().hook(|link, pdu| match is(pdu, MAINTENANCE_IN) {
         true => Turn::Close,
         false => answer(link, pdu, OPTIMIZED, 1),

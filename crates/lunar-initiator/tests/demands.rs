@@ -103,7 +103,7 @@ fn answers() -> Vec<Result<Vec<(String, String)>, Kind>> {
 }
 
 #[test]
-fn a_session_tells_what_came_of_a_question() {
+fn text_request_returns_the_answer() {
     let target = answering(script());
     let all = with_session(&target, "login_timeout=1", |session| async move {
         let mut all = Vec::new();
@@ -120,7 +120,7 @@ fn a_session_tells_what_came_of_a_question() {
 }
 
 #[test]
-fn a_session_whose_connection_goes_tells_that_it_is_lost() {
+fn connection_loss_during_a_text_request_is_an_error() {
     let target = answering(vec![Says::Close]);
     let (lost, done) = with_session(&target, "", |session| async move {
         let lost = told(session.text(&ASKED).await);
@@ -234,7 +234,7 @@ fn an_answer_that_overtakes_the_abort_counts() {
 
 /// The owner hears in time, with a buffer, whatever the target does about the function.
 #[test]
-fn an_abort_that_the_target_refuses_or_ignores_ends_all_the_same() {
+fn abort_refused_or_ignored_by_the_target_still_ends() {
     for (refuses, kind) in [(true, Kind::Refused), (false, Kind::TimedOut)] {
         let target = Script::new().hook(move |link, pdu| match pdu.opcode() {
             op::SCSI if is_read(pdu) => Turn::Done,
@@ -256,7 +256,7 @@ fn an_abort_that_the_target_refuses_or_ignores_ends_all_the_same() {
 }
 
 #[test]
-fn a_command_whose_connection_goes_while_it_is_aborted_is_not_sent_again() {
+fn command_aborted_during_connection_loss_is_not_resent() {
     let target = Script::new().hook(|_, pdu| match pdu.opcode() {
         op::SCSI if is_read(pdu) => Turn::Done,
         op::TMF => Turn::Close,
@@ -274,7 +274,7 @@ fn a_command_whose_connection_goes_while_it_is_aborted_is_not_sent_again() {
 
 /// The window takes one command: what is behind it has not been sent.
 #[test]
-fn a_command_that_waits_is_taken_out_and_the_next_tells_how_long_it_waited() {
+fn abort_of_a_queued_command_lets_the_next_report_its_wait() {
     let target = deaf().window(1).listen();
     let (first, second, third) = with_session(&target, "", |session| async move {
         let done: Completion = session.submit(ready()).await.0.expect("an answer");

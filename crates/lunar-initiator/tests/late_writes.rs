@@ -164,7 +164,7 @@ fn resets_that_all_fail_are_tried_again() {
 }
 
 #[test]
-fn who_takes_the_risk_has_it_done_elsewhere_at_once() {
+fn late_writes_risk_uses_another_path_at_once() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
     let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&late_writes=risk");

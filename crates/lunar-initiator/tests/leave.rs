@@ -79,7 +79,7 @@ fn lgo_007_nothing_follows_the_logout_on_demand() {
 
 /// LGO-007, ASY-004: a logical unit that was not seen is not looked at again on a connection that is to be left.
 #[test]
-fn lgo_007_who_is_asked_to_leave_looks_for_nothing() {
+fn lgo_007_logout_request_starts_no_identity_check() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
         op::SCSI if link.number == 0 && is(pdu, READ_10) => Turn::Close,
         op::SCSI if link.number == 1 && is(pdu, INQUIRY) => {
@@ -101,7 +101,7 @@ fn lgo_007_who_is_asked_to_leave_looks_for_nothing() {
 
 /// ASY-004: it is sent within Parameter3 seconds, whatever is under way. That is done once more afterwards.
 #[test]
-fn asy_004_the_logout_is_sent_within_the_time_that_the_target_gives() {
+fn asy_004_logout_is_sent_within_the_targets_time() {
     for (within_s, most) in [(0, 700), (2, 2000)] {
         let times = Arc::new(Mutex::new(Vec::new()));
         let kept = times.clone();
@@ -173,7 +173,7 @@ fn a_close_ends_also_where_commands_keep_coming() {
 
 /// The window takes one at a time: the others wait here when the close begins.
 #[test]
-fn what_was_taken_in_before_a_close_ends_well() {
+fn command_accepted_before_close_completes() {
     let target = Script::new().window(1).scsi(READ_10, |_, _| {
         std::thread::sleep(Duration::from_millis(60));
         Turn::Usual
@@ -195,7 +195,7 @@ fn what_was_taken_in_before_a_close_ends_well() {
 /// From another core as from its own: at once, and not when the target has answered the logout. Who closes once more
 /// hears the same.
 #[test]
-fn what_is_asked_of_a_session_that_is_being_closed_is_refused_at_once() {
+fn request_to_a_closing_session_is_refused_at_once() {
     let target = Script::new().at(op::LOGOUT, |_, _| Turn::Done).listen();
     let url = Url::parse(&target.url("logout_timeout=4")).expect("a URL");
     let home = Cores::one().expect("an event loop");

@@ -27,7 +27,7 @@ fn functions(target: &Target) -> Vec<(u8, usize)> {
 
 /// ABORT TASK, LOGICAL UNIT RESET and TARGET WARM RESET, each as long as it may take; then a new session.
 #[test]
-fn functions_that_are_not_answered_are_followed_by_stronger_ones_in_time() {
+fn unanswered_task_management_escalates_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
         op::TMF => Turn::Done,
         _ if link.number == 0 && is(pdu, READ_10) => Turn::Done,
@@ -81,7 +81,7 @@ fn a_logout_that_is_not_answered_ends_in_time() {
 
 /// A logout that the target asked for, and does not answer: the connection is given up, and there is another.
 #[test]
-fn who_is_asked_to_log_out_and_gets_no_answer_comes_back_in_time() {
+fn unanswered_requested_logout_reconnects_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
         if link.number == 0 && is(pdu, READ_10) {
             link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));

@@ -71,7 +71,7 @@ fn every_lane_has_its_own_bytes() {
 
 /// BUSY for the first two, and a unit attention: hosts ask again, and the other lanes go on meanwhile.
 #[test]
-fn what_is_busy_or_has_something_to_tell_is_asked_again() {
+fn busy_or_unit_attention_is_retried() {
     let asked = AtomicUsize::new(0);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
         let refusal = Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).flags(0x82).set32(44, pdu.get32(20));
@@ -137,7 +137,7 @@ fn lanes_outlive_their_connection() {
 
 /// Who drops the queue wants no answers: they come all the same, and nothing is kept for them. The session ends in order.
 #[test]
-fn who_drops_the_queue_gives_the_answers_up() {
+fn dropped_queue_abandons_its_answers() {
     let target = Script::new().listen();
     with_disk(LIMIT, &target, "commands=4", |lun| async move {
         // More than a session has tags.
@@ -158,7 +158,7 @@ fn who_drops_the_queue_gives_the_answers_up() {
 }
 
 #[test]
-fn on_another_core_there_is_none() {
+fn batch_on_another_core_is_none() {
     let target = Script::new().listen();
     let url = Url::parse(&target.url("")).expect("a URL");
     let cores = Cores::one().expect("an event loop");

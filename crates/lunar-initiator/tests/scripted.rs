@@ -108,7 +108,7 @@ fn a_write_that_met_the_error_of_another_one_is_written() {
 
 /// It comes with any command, and fails the next flush: who has written would not hear of it otherwise.
 #[test]
-fn what_a_deferred_error_tells_to_be_lost_fails_one_flush() {
+fn deferred_error_fails_one_flush() {
     let told = AtomicBool::new(false);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
         if told.swap(true, SeqCst) {
@@ -160,7 +160,7 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
 
 /// Opened twice it is looked at once, and not at all when nobody has it any more.
 #[test]
-fn on_a_new_connection_what_is_in_use_is_looked_at_and_nothing_else() {
+fn new_connection_checks_only_luns_in_use() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
         // The block number says on which connection it is not answered.
         if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number { Turn::Close } else { Turn::Usual }
@@ -216,7 +216,7 @@ fn a_lun_that_is_back_is_used_again() {
 
 /// The logout that it asks for is that of its connection, and not of the next.
 #[test]
-fn a_target_that_asks_for_a_logout_and_then_closes_by_itself_is_not_left_again() {
+fn target_that_closes_after_a_logout_request_is_not_left_again() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
         if link.number > 0 || !is(pdu, READ_10) {
             return Turn::Usual;
@@ -240,7 +240,7 @@ fn a_target_that_asks_for_a_logout_and_then_closes_by_itself_is_not_left_again()
 /// What the kernel still holds of a connection that was given up is thrown away: the target sees a reset, and
 /// not all of the data.
 #[test]
-fn what_was_given_up_is_not_delivered_later() {
+fn given_up_write_is_not_delivered_later() {
     const LEN: usize = 256 << 10;
     let (tell, told) = std::sync::mpsc::channel();
     let tell = std::sync::Mutex::new(tell);
@@ -288,7 +288,7 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
 
 /// All tries of an operation and the pauses between them have one deadline.
 #[test]
-fn a_unit_that_stays_busy_fails_when_the_time_of_the_operation_is_over() {
+fn unit_that_stays_busy_fails_at_the_operation_timeout() {
     for status in [0x08, 0x28] {
         let target = Script::new().scsi(READ_10, move |link, pdu| {
             link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status).set32(44, 4096));
@@ -305,7 +305,7 @@ fn a_unit_that_stays_busy_fails_when_the_time_of_the_operation_is_over() {
 }
 
 #[test]
-fn a_unit_that_has_something_to_tell_each_time_is_not_asked_beyond_the_time_of_the_operation() {
+fn repeated_unit_attentions_end_with_the_operation_timeout() {
     let target = Script::new().scsi(READ_10, |link, pdu| {
         std::thread::sleep(Duration::from_millis(800));
         // COMMANDS CLEARED BY ANOTHER INITIATOR.
@@ -322,7 +322,7 @@ fn a_unit_that_has_something_to_tell_each_time_is_not_asked_beyond_the_time_of_t
 
 /// The target may still carry the late one out.
 #[test]
-fn what_is_written_after_a_late_write_goes_on_another_connection() {
+fn write_after_a_late_write_uses_another_connection() {
     let target = Script::new()
         .answer("DefaultTime2Wait", "0")
         .scsi(WRITE_10, |link, _| if link.number == 0 { Turn::Done } else { Turn::Usual });

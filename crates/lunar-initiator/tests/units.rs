@@ -122,7 +122,7 @@ fn a_lun_that_is_mapped_again_goes_on() {
 }
 
 #[test]
-fn after_a_recovery_a_lun_that_is_missing_holds_back_no_other() {
+fn missing_lun_after_recovery_holds_back_no_other() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match link.number {
         0 if is(pdu, READ_10) => Turn::Close,
         1 if lun_of(pdu) == 1 && pdu.opcode() == op::SCSI => is_missing(link, pdu),
@@ -192,7 +192,7 @@ fn many_luns_are_looked_at_within_the_window() {
 
 /// With no time for recovery its commands have failed by then: who has them to send hears that they may go.
 #[test]
-fn a_lun_that_was_missing_is_told_when_it_is_seen() {
+fn missing_lun_is_reported_when_it_is_found() {
     let is_back = Arc::new(AtomicBool::new(false));
     let target = unmapping(is_back.clone());
     with_units(&target, "recovery_timeout=0.001", 2, |session, luns| async move {

@@ -76,7 +76,7 @@ impl IserDatamover {
         })
     }
 
-    /// The memory of a command that is answered; what was not filled is told as residual.
+    /// The memory of a command that is answered; the residual says what was not filled.
     fn give_back(&self, session: &mut dyn DatamoverEvents, response: &Bhs, data: &[u8]) {
         if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
@@ -129,7 +129,7 @@ impl transport::Datamover for IserDatamover {
     }
 
     fn ended(&self, itt: u32) {
-        // What was in it is nobody's any more.
+        // No owner waits for its contents.
         drop(self.take_back(itt));
     }
 
@@ -200,7 +200,7 @@ pub fn message(header: Header, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (V
             bytes.resize(padded(len), 0);
             Payload::Bytes(bytes)
         }
-        // Not all of it needs padding, and who takes it does not ask for it.
+        // Not all of it needs padding, and the receiver does not require it.
         other => other,
     };
     (head, payload)

@@ -27,12 +27,12 @@ pub struct LoginConnection {
     events: Events,
 }
 
-/// All that may come before the session is over, as nobody says when it needs more.
+/// All messages that may come before the session ends: the protocol has no way to ask for more.
 fn terms(options: &Options) -> Terms {
     Terms { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
 }
 
-/// What we can do, as the other side is told it.
+/// Our abilities, as they are sent to the other side.
 fn abilities(invalidate: bool) -> Vec<u8> {
     Abilities { zero_based: false, invalidate }.encode().to_vec()
 }
@@ -55,7 +55,7 @@ impl LoginConnection {
     /// A connection to a target, over software iWARP on a stream of bytes.
     ///
     /// # Errors
-    /// When the other side does not speak it, or turns it down.
+    /// When the other side uses another protocol, or rejects the connection.
     pub async fn over(stream: Stream, options: &Options) -> Result<LoginConnection, Error> {
         // What protects PDUs elsewhere protects the frames that carry them here.
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
@@ -67,7 +67,7 @@ impl LoginConnection {
         Ok(LoginConnection::with(connected.map_err(refused)?))
     }
 
-    /// A connection to a target that somebody else makes.
+    /// A connection to a target that the caller makes.
     ///
     /// # Errors
     /// When it cannot be made, or the other side turns it down.

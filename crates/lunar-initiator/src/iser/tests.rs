@@ -203,7 +203,7 @@ fn a_read_lends_its_memory_and_has_it_back_with_the_answer() {
 }
 
 #[test]
-fn a_write_brings_8192_bytes_at_most_and_lends_what_is_behind_them() {
+fn write_sends_8192_bytes_and_registers_the_rest() {
     let small = Parameters { target_recv_data_segment_length: 4096, ..parameters() };
     let burst = Parameters { first_burst_length: 1024, ..parameters() };
     let none = Parameters { immediate_data: false, ..parameters() };
@@ -276,7 +276,7 @@ fn a_long_cdb_travels_in_front_of_immediate_data() {
 }
 
 #[test]
-fn what_was_not_filled_is_told_as_residual() {
+fn unfilled_memory_is_a_residual() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(4096);
     let place = remote(peer.one().read);
@@ -298,7 +298,7 @@ fn what_was_not_filled_is_told_as_residual() {
 }
 
 #[test]
-fn a_check_condition_is_told_with_its_sense_data_padded_or_not() {
+fn check_condition_keeps_sense_data_with_or_without_padding() {
     let sense = Sense::INVALID_FIELD_IN_CDB.encode(false);
     for (cut, pad) in [(18, 0), (18, 1), (18, 4), (17, 0), (17, 3)] {
         let mut peer = Peer::new(parameters());

@@ -134,7 +134,7 @@ impl Lun {
         (Ok(()), buf)
     }
 
-    /// Waits until these bytes may be written: two who write parts of one block could undo each other's work.
+    /// Waits until these bytes may be written: two writers of parts of one block could undo each other's work.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> Hold {
         let (bytes, share) = self.to_hold(offset, len);
         self.ranges().hold(bytes, share).await
@@ -261,7 +261,7 @@ impl Lun {
         Ok(())
     }
 
-    /// GET LBA STATUS once: the extents from `offset` on, as far as the answer tells, and at least one.
+    /// GET LBA STATUS once: the extents from `offset` on, as far as the answer describes them, and at least one.
     async fn status_of(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, Error> {
         let mapped = vec![Extent { offset, len, mapped: true }];
         let p = self.properties();

@@ -23,7 +23,7 @@ pub enum Disposition {
     Failed(Error),
 }
 
-/// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides, and so is the deferred
+/// The disposition of the answer to try number `tries`, the first being 1. It also reports a unit attention, and the deferred
 /// error of a command that has ended before.
 /// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a
 /// deferred error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_attention_is_told_and_the_command_tried_again() {
+    fn unit_attention_is_reported_and_the_command_retried() {
         let (verdict, told) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
         assert_eq!((verdict, told), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
         let (verdict, _) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_aborted_is_sent_again_only_if_that_comes_to_the_same() {
+    fn aborted_command_is_resent_only_if_repeatable() {
         let sense = Sense { key: 0xb, asc: 0x47, ascq: 0x05, ..Sense::READ_ERROR };
         let end = |status: Status, sense: Option<Sense>, repeatable| {
             let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deferred_error_is_that_of_another_command_and_this_one_was_not_performed() {
+    fn deferred_error_means_this_command_was_not_performed() {
         for (key, repeatable) in [(1, false), (3, false), (4, false), (1, true), (0xb, false)] {
             let sense = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
             let end = |tries| {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_waited_for_and_what_stays_is_an_error() {
+    fn passing_condition_is_retried_and_lasting_one_fails() {
         for (status, sense) in [
             (Status::Busy, None),
             (Status::TaskSetFull, None),

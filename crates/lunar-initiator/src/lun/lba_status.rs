@@ -17,7 +17,7 @@ pub fn room(extents: usize) -> usize {
     HEAD + extents.clamp(FEWEST, MOST) * DESCRIPTOR
 }
 
-/// The extents from the beginning of `bytes` on, as far as the answer tells of them without a gap. Neighbours differ.
+/// The extents from the beginning of `bytes` on, as far as the answer describes them without a gap. Neighbours differ.
 pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
     let told = answer.get(..4).map_or(0, be::get32) as usize + 4;
     let Some(list) = answer.get(HEAD..told.min(answer.len())) else { return Vec::new() };
@@ -60,7 +60,7 @@ mod tests {
         [&(list.len() as u32 + 4).to_be_bytes()[..], &[0; 4], &list].concat()
     }
 
-    /// First block, blocks, whether they are mapped, of what is told from a block on.
+    /// First block, number of blocks, and whether they are mapped.
     fn told(answer: &[u8], from: u64, to: u64) -> Vec<(u64, u64, bool)> {
         let found = extents(answer, 512, from * 512..to * 512);
         found.iter().map(|e| (e.offset / 512, e.len / 512, e.mapped)).collect()
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_not_known() {
+    fn missing_report_means_unknown() {
         for all in [&[(9, 8, 1)][..], &[(0, 8, 1)], &[(8, 0, 1)], &[]] {
             assert!(told(&answer(all), 8, END).is_empty(), "{all:?}");
         }

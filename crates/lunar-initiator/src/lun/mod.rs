@@ -37,7 +37,7 @@ pub struct Lun {
     capacity: AtomicU64,
     block_size: u32,
     transfer: usize,
-    /// The capacity has changed since somebody looked.
+    /// The capacity has changed since the last call of `refresh`.
     changed: AtomicBool,
     /// WRITE SAME is not there, as a refusal has shown.
     no_write_same: AtomicBool,
@@ -45,7 +45,7 @@ pub struct Lun {
     ranges: OnceLock<Arc<Ranges>>,
     /// For as long as this is there the session holds it to its identity.
     _held: Option<Held>,
-    /// Nothing is ever sent: who heeds its events ends when this is gone.
+    /// Nothing is ever sent: the task that handles its events ends when this is dropped.
     _life: flume::Sender<()>,
 }
 
@@ -61,7 +61,7 @@ impl Lun {
         Ok(Lun::begin(session, number, looked, session.events()))
     }
 
-    /// One that was looked at; from now on it heeds these events.
+    /// A logical unit with known properties; from now on it handles these events.
     fn begin(
         session: &Session,
         number: u16,
@@ -87,7 +87,7 @@ impl Lun {
         lun
     }
 
-    /// What it is, and the session's promise to notice when it is another one.
+    /// Its properties, and the hold that pins its identity.
     async fn look_and_hold(
         session: &Session,
         lun: u64,
@@ -136,7 +136,7 @@ impl Lun {
         self.lun
     }
 
-    /// What it is, as read last.
+    /// Its properties, as read last.
     pub fn properties(&self) -> Properties {
         self.properties.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -146,15 +146,15 @@ impl Lun {
         self.block_size
     }
 
-    /// Sends a CDB as it is, once; unit attentions and errors come back as the logical unit tells them. Nor is it sent again
+    /// Sends a CDB as it is, once; unit attentions and errors come back unchanged. Nor is it sent again
     /// after a lost connection.
     pub async fn scsi(&self, cdb: Cdb, data: Direction) -> CommandResult {
         let command = Command { repeatable: false, ..Command::new(self.lun, cdb, data) };
         self.session.submit(command).await
     }
 
-    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something
-    /// to tell first.
+    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or reported a
+    /// unit attention.
     ///
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
@@ -180,7 +180,7 @@ impl Lun {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
-    /// Reads what it is once more, as after a unit attention that something of it changed: not all targets tell. One that is
+    /// Reads what it is once more, as after a unit attention of a change: not all targets report one. One that is
     /// another logical unit takes no commands from then on ([`Event::Changed`]).
     ///
     /// # Errors
@@ -219,7 +219,7 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// The same of one that need not be ready: what only a medium can tell is 0 without one.
+/// The same of one that need not be ready: without a medium, its properties are 0.
 ///
 /// # Errors
 /// When there is no such logical unit, or it does not answer.
@@ -228,7 +228,7 @@ pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// Reads the properties again when the logical unit tells that they changed, until it is dropped: then also in the
+/// Reads the properties again when the logical unit reports a change, until it is dropped: then also in the
 /// middle of that.
 async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>, end: flume::Receiver<()>) {
     let dropped = async { _ = end.recv_async().await };

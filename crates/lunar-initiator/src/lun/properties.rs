@@ -1,4 +1,4 @@
-//! What a logical unit tells of itself, as far as using it as storage needs it.
+//! The properties of a logical unit that its use as storage needs.
 
 use crate::designators::{identity, name_of, port_group};
 use crate::options::Transport;
@@ -9,7 +9,7 @@ use lunar_wire::scsi::{fields, mode, vpd};
 const TRANSFER: u64 = 8 << 20;
 /// The same over RDMA: what Linux's initiators send. STGT takes no more, and ends the connection.
 const RDMA_TRANSFER: u64 = 512 << 10;
-/// And never more than this, which every count of blocks can tell.
+/// The upper limit, which every block count can represent.
 const MAX_TRANSFER: u64 = 16 << 20;
 
 /// What a logical unit is.
@@ -29,7 +29,7 @@ pub struct Properties {
     pub serial_as_told: Vec<u8>,
     /// The designators of the logical unit in VPD page 83h, as they came: empty if there are none.
     pub identity: Vec<u8>,
-    /// The designator of the logical unit that is best to tell it by, such as `naa.6001405...`.
+    /// The most specific designator of the logical unit, such as `naa.6001405...`.
     pub designator: Option<String>,
     /// Blocks.
     pub blocks: u64,
@@ -63,7 +63,7 @@ pub struct Properties {
     pub compare_and_write: u8,
     /// The target port group behind which it was asked.
     pub port_group: Option<u16>,
-    /// It tells of target port groups (TPGS): implicit, explicit or both.
+    /// Support of target port groups (TPGS): implicit, explicit or both.
     pub alua: u8,
 }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_limit_is_told_it_is_that_of_the_transport() {
+    fn missing_transfer_limit_is_that_of_the_transport() {
         let transfer = |transport| Properties::read(&Answers { transport, ..Answers::default() }).transfer;
         assert_eq!(
             [Transport::Tcp, Transport::Iser, Transport::Srp].map(transfer),

@@ -73,7 +73,7 @@ impl LunQueue {
         }
     }
 
-    /// The logical unit had something to tell first, or is busy.
+    /// The logical unit has reported a unit attention, or is busy.
     fn try_again(&mut self, lane: usize, sent: Sent, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
         self.slow.begin(lane, async move {

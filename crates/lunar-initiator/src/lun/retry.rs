@@ -30,7 +30,7 @@ impl BusyRetry {
         BusyRetry { busy: timeouts.busy, transition }
     }
 
-    /// To learn what it is: no other path can tell that of this one.
+    /// To read what it is: no other path can answer for this one.
     pub fn for_inspection(session: &Session) -> BusyRetry {
         let busy = session.options().timeouts.busy;
         BusyRetry { busy, transition: busy }
@@ -51,7 +51,7 @@ pub(super) struct Repeatable<'h> {
     pub out: bool,
     pub repeatable: bool,
     pub attribute: Attribute,
-    /// Of a write: what nobody else may write meanwhile.
+    /// Of a write: the bytes that no other command may write meanwhile.
     pub hold: Option<&'h Hold>,
 }
 
@@ -130,7 +130,7 @@ pub(super) async fn perform_again(
     as_error(repeat_until_settled(session, what, (since, BusyRetry::of(session)), result, buf).await)
 }
 
-/// Sends a command to whatever kind of device, for who has more patience than a host, or less.
+/// Sends a command to any kind of device, and retries it while it is busy as `busy` says.
 pub(crate) async fn perform_within(
     patience: BusyRetry,
     session: &Session,
@@ -141,7 +141,7 @@ pub(crate) async fn perform_within(
     as_error(send_until_settled(patience, session, Command::new(lun, cdb, data)).await)
 }
 
-/// A list of parameter data whose first four bytes tell how many follow the head.
+/// A list of parameter data whose first four bytes say how many follow the head.
 pub(crate) struct List<C> {
     /// Asks for so many bytes of it.
     pub cdb: C,

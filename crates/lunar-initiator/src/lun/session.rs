@@ -7,8 +7,8 @@ use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::op;
 
 impl Session {
-    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something to
-    /// tell first. The logical unit need not be a disk.
+    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or reported a
+    /// unit attention. The logical unit need not be a disk.
     ///
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
@@ -17,7 +17,7 @@ impl Session {
         perform_within(BusyRetry::of(self), self, lun, cdb, data).await
     }
 
-    /// The same of any command, for who wants to see the answer that stays: it is no error, whatever its status.
+    /// The same of any command, and returns the final answer: it is no error, whatever its status.
     ///
     /// # Errors
     /// That there was no answer; with the buffer.

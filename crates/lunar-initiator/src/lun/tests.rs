@@ -24,7 +24,7 @@ async fn open(script: Script) -> (Arc<Lun>, interop::script::Target) {
 
 /// Nothing happens in the session that would tell it.
 #[test]
-fn who_heeds_the_events_of_a_unit_ends_with_it() {
+fn event_task_of_a_lun_ends_with_it() {
     inside(async {
         let (first, _target) = open(Script::new()).await;
         let session = first.session();
@@ -40,7 +40,7 @@ fn who_heeds_the_events_of_a_unit_ends_with_it() {
 
 /// The write cache was turned off, but not for good: after a reset it is on.
 #[test]
-fn after_a_reset_it_is_read_anew_whether_writes_are_stable() {
+fn reset_rereads_whether_writes_are_stable() {
     let resets = Arc::new(AtomicU64::new(0));
     let told = resets.clone();
     let script = Script::new().hook(move |link, pdu| {

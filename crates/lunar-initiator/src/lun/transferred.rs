@@ -6,7 +6,7 @@ use lunar_runtime::Buf;
 /// The end of a transfer of blocks, and its buffer.
 pub(super) type Transfer = (Result<(), Error>, Buf);
 
-/// The end of a write with its data. Where these are gone with the session nobody may write on another path what stands
+/// The end of a write with its data. Where these are gone with the session, no path may write what stands
 /// in their place.
 pub(super) fn with_buffer<T>(
     result: Result<T, Error>,

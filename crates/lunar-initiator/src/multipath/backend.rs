@@ -32,7 +32,7 @@ impl Backend for Multipath {
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
             self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
-            // One path flushes for all; what is lost may have been told on another.
+            // One path flushes for all; another may have reported a loss.
             self.ways.iter().find_map(|way| way.take_deferred_error()).map_or(Ok(()), |e| Err(e.into()))
         })
     }

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 impl Multipath {
-    /// Joins paths, best first where nothing else tells. To be called inside an event loop, which then looks
+    /// Joins paths, best first where ALUA does not rank them. To be called inside an event loop, which then looks
     /// after them. Sessions of paths should have a recovery time of zero, so that their commands come back
     /// at once.
     ///
     /// # Errors
-    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or cannot be told
-    /// apart.
+    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or have no
+    /// identity.
     pub async fn join(ways: Vec<Arc<dyn Path>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
         same_unit(&ways)?;
         let paths = PathSelector::new(ways.len(), settings.policy);

@@ -1,4 +1,4 @@
-//! Several paths to one logical unit: I/O goes on while one of them lives.
+//! Several paths to one logical unit: I/O continues while one of them works.
 
 mod alua;
 mod backend;
@@ -34,12 +34,12 @@ pub use times::Times;
 pub struct Settings {
     /// Which of the best paths takes the next operation.
     pub policy: Policy,
-    /// So often every path is looked at.
+    /// The interval of path checks.
     pub check: Duration,
-    /// So long after the last path was lost operations wait for one; from then on they fail at once. Zero is not
-    /// at all.
+    /// How long operations wait for a path after the last one was lost; then they fail at once. Zero disables the
+    /// wait.
     pub queue: Duration,
-    /// An operation that has lasted so long is not tried on another path.
+    /// An operation of this age is not tried on another path.
     pub operation: Duration,
 }
 
@@ -59,9 +59,9 @@ pub struct Multipath {
     ways: Vec<Arc<dyn Path>>,
     paths: PathSelector,
     settings: Settings,
-    /// Rings when a path is in another state.
+    /// Rings when the state of a path changes.
     state_changed: Bell,
-    /// Of each path: asks who looks after it to do so now.
+    /// Of each path: makes its checker check now.
     doubts: Vec<flume::Sender<()>>,
     /// Since when there is no path.
     outage: Mutex<Option<Instant>>,
@@ -69,7 +69,7 @@ pub struct Multipath {
     gives_up: AtomicBool,
     queued: Tally,
     served: Tally,
-    /// Who writes where, whatever the path: each command holds its range until the target has done with it.
+    /// The ranges that are being written, on any path: each command holds its range until the target has ended it.
     ranges: Arc<Ranges>,
 }
 
@@ -99,12 +99,12 @@ impl Multipath {
         self.paths.all_changed()
     }
 
-    /// Ends when a path gets into another state after this call, or when the paths are gone.
+    /// Ends when the state of a path changes after this call, or when the paths are dropped.
     pub fn state_change(&self) -> EventListener {
         self.state_changed.listen()
     }
 
-    /// Where the time of operations has gone.
+    /// Waiting and service times of operations.
     pub fn times(&self) -> Times {
         Times { queue: self.queued.total(), service: self.served.total() }
     }
@@ -113,7 +113,7 @@ impl Multipath {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A path has failed under an operation. It may have been another failure than of now: it is looked at.
+    /// A path has failed under an operation. The failure may be over: the path is checked.
     fn fail(&self, at: usize, state: State) {
         if self.paths.state(at) != state {
             self.set(at, state);
@@ -121,7 +121,7 @@ impl Multipath {
         }
     }
 
-    /// A path is to be looked at.
+    /// Requests a check of a path.
     fn doubt(&self, at: usize) {
         // Full: it will be.
         _ = self.doubts[at].try_send(());
@@ -160,7 +160,7 @@ impl Multipath {
         }
     }
 
-    /// Does something on a path, on others while paths fail, and waits for one when none is left.
+    /// Runs an operation on a path, on others while paths fail, and waits for one when none is left.
     async fn run<T, R>(
         &self,
         what: T,

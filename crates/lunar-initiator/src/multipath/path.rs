@@ -12,13 +12,13 @@ use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
 use std::sync::Arc;
 
-/// One of several paths to a logical unit. Its errors are [`Error`]s, so that those of the path can be told
-/// from those of the medium.
+/// One of several paths to a logical unit. Its errors are [`Error`]s, which separate
+/// faults of the path from those of the medium.
 pub trait Path: Backend {
     /// Where it leads, for people.
     fn name(&self) -> String;
 
-    /// What has to be the same on all paths; empty if the logical unit does not tell.
+    /// The identity, the same on all paths; empty if the logical unit reports none.
     fn identity(&self) -> Vec<u8>;
 
     /// Its writes hold their bytes here from now on, as those of the other paths do. It is called before the path is
@@ -38,7 +38,7 @@ pub trait Path: Backend {
     /// one later.
     fn reset_abandoned(&self) -> Future<'_, ()>;
 
-    /// What it has told to be lost since this was asked last, though it was acknowledged.
+    /// The deferred error since the last call: acknowledged data are lost.
     fn take_deferred_error(&self) -> Option<Error>;
 
     /// Events that are a reason to ask.
@@ -94,7 +94,7 @@ impl Path for Lun {
 }
 
 impl Lun {
-    /// The first answer: the path is as it is now, and who waits here would take it for what it was.
+    /// The first answer counts: a retry would hide the present state of the path.
     async fn ask(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform_within(BusyRetry::NONE, self.session(), self.address(), cdb, data).await
     }
@@ -140,7 +140,7 @@ pub fn is_undone(e: &Error) -> bool {
     e.status.is_some() || matches!(e.kind, Kind::Unreachable | Kind::Identity)
 }
 
-/// Sense data that speak of the path.
+/// Sense data about the path.
 fn sense_state(e: &Error) -> Option<State> {
     let sense = e.sense?;
     let is = |other: Sense| (sense.key, sense.asc, sense.ascq) == (other.key, other.asc, other.ascq);

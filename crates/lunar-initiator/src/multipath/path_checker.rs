@@ -1,4 +1,4 @@
-//! Who looks after a path.
+//! The path checker.
 
 use super::{Multipath, State, orphan_recovery};
 use crate::Event;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 /// fails all that is done on it is looked at no more often for that.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Looks at a path from time to time, whenever it has news, and when there are doubts about it. It ends when nobody
+/// Checks a path at intervals, at each of its events, and when an operation failed on it. It ends when nothing
 /// has the paths any more, also in the middle of a look.
 pub async fn check_path(joined: Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
     either(gone(&joined), keep_checking(&joined, at, doubts)).await;
 }
 
-/// Waits until nobody has the paths any more.
+/// Waits until nothing has the paths any more.
 async fn gone(joined: &Weak<Multipath>) {
     while let Some(turn) = joined.upgrade().map(|joined| joined.state_change()) {
         turn.await;
@@ -30,7 +30,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
     let mut reasons = Reasons { news, doubts, doubted: None };
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
         reasons.next(orphans_due.map_or(pause, |due| pause.min(due))).await;
-        // A look may take long: who drops the paths meanwhile has dropped them.
+        // A check may take long: the paths may be dropped meanwhile.
         let Some(way) = joined.upgrade().map(|joined| joined.ways[at].clone()) else { return };
         let state = way.check().await;
         let Some(joined) = joined.upgrade() else { return };

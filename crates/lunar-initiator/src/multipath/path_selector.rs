@@ -1,4 +1,4 @@
-//! Which path takes the next operation.
+//! Selects the path for the next operation.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -14,7 +14,7 @@ pub enum Policy {
     LeastQueue,
 }
 
-/// How a path is, the best first; the states of ALUA (SPC-5 section 5.18.2.4) and the ends of a path.
+/// The state of a path, the best first: those of ALUA (SPC-5 section 5.18.2.4), and those of a path without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_elsewhere_is_out_of_use_until_it_leads_back() {
+    fn path_to_another_unit_is_unused_until_it_leads_back() {
         let p = paths(Policy::Failover, &[State::Changed, State::Down]);
         assert!(!p.has_usable() && !p.all_changed());
         p.set(1, State::Changed);

@@ -43,7 +43,7 @@ pub struct PathQueue {
     sent: Vec<Option<Sent>>,
     slow: SlowPath,
     clock: Clock,
-    /// Times of what has ended, until they are told.
+    /// Times of what has ended, until they are reported.
     served: Total,
 }
 
@@ -122,7 +122,7 @@ impl PathQueue {
         });
     }
 
-    /// Tells the times of what has ended. None of it has waited for a path.
+    /// Reports the times of what has ended. None of it has waited for a path.
     fn tell_times(&mut self) {
         let served = std::mem::take(&mut self.served);
         if served.count > 0 {

@@ -243,7 +243,7 @@ fn zeros_and_space_given_back_go_on_another_path_too() {
 }
 
 #[test]
-fn what_failed_on_one_path_is_given_up_there_before_it_goes_on_another() {
+fn failed_operation_is_given_up_before_the_next_path() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::ZERO).await;
@@ -295,7 +295,7 @@ fn a_path_that_was_missing_is_heard_once_it_is_there() {
 }
 
 #[test]
-fn a_comparison_goes_on_another_path_only_where_it_was_not_carried_out() {
+fn compare_and_write_changes_path_only_if_not_carried_out() {
     inside(async {
         let wires = two();
         let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
@@ -321,7 +321,7 @@ fn a_comparison_goes_on_another_path_only_where_it_was_not_carried_out() {
 }
 
 #[test]
-fn what_any_path_tells_to_be_lost_fails_one_flush() {
+fn deferred_error_of_any_path_fails_one_flush() {
     inside(async {
         let wires = two();
         let disk = join(&wires, Duration::ZERO).await;
@@ -347,7 +347,7 @@ fn paths_to_different_units_are_refused() {
 }
 
 #[test]
-fn when_its_time_is_over_an_outage_fails_operations_at_once_until_a_path_is_back() {
+fn outage_past_its_time_fails_operations_until_a_path_is_back() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::from_millis(50)).await;
@@ -434,7 +434,7 @@ async fn ends(queue: &mut Box<dyn Queue>, count: usize) -> Vec<Finished> {
 }
 
 #[test]
-fn what_a_queue_has_begun_on_a_path_that_fails_ends_on_the_other() {
+fn queue_operation_on_a_failed_path_ends_on_the_other() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::ZERO).await;
@@ -488,7 +488,7 @@ fn without_a_path_a_queue_waits_for_one_or_fails_in_time() {
 }
 
 #[test]
-fn writes_of_parts_of_one_block_by_a_queue_are_done_one_after_the_other() {
+fn queue_writes_of_parts_of_one_block_run_one_by_one() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::ZERO).await;

@@ -8,9 +8,9 @@ use lunar_wire::iscsi::Bhs;
 pub struct CommandWindow {
     /// CmdSN of the next command.
     pub cmd_sn: u32,
-    /// ExpCmdSN, as the target told it last.
+    /// ExpCmdSN, as the target sent it last.
     pub exp_cmd_sn: u32,
-    /// MaxCmdSN, as the target told it last.
+    /// MaxCmdSN, as the target sent it last.
     pub max_cmd_sn: u32,
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug, Default)]
 pub struct Completions {
     over: RefCell<VecDeque<(u32, u32)>>,
-    /// Who waits for the first of them.
+    /// The owner, while it waits.
     waker: RefCell<Option<Waker>>,
 }
 

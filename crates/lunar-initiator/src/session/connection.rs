@@ -121,7 +121,7 @@ impl LocalSession {
         broken.unwrap_or_else(|| Error::new(Kind::Lost, "the target closed the connection"))
     }
 
-    /// Tells listeners what the machine has heard.
+    /// Sends the events of the session to its listeners.
     pub fn tell(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
         if state.connection.is_logout_asked()

@@ -18,7 +18,7 @@ pub struct ConnectionState {
     out: TransportSender,
     /// Why it cannot go on.
     fault: Option<Error>,
-    /// When the target was heard last.
+    /// When the latest PDU came.
     heard: Instant,
     /// Bytes that had left at the latest look.
     left: u64,
@@ -138,12 +138,12 @@ impl ConnectionState {
         self.fault.take()
     }
 
-    /// The target was heard.
+    /// A PDU has come.
     pub fn hear(&mut self, now: Instant) {
         self.heard = now;
     }
 
-    /// When the target was heard last.
+    /// When the latest PDU came.
     pub fn heard(&self) -> Instant {
         self.heard
     }

@@ -23,7 +23,7 @@ impl SessionState {
         self.controls.push(ControlRequest { tag, asked, since, end, reply });
     }
 
-    /// Asks the target whether it lives; its answer counts as having heard of it.
+    /// Asks the target whether it lives; its answer proves that.
     pub fn ping(&mut self) {
         drop(self.control(ControlKind::Ping, |tag| request::nop_out(0, tag, NONE)));
     }

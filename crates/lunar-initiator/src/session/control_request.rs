@@ -25,7 +25,7 @@ pub struct ControlRequest {
     pub since: Instant,
     /// What has left, in bytes, when it has.
     pub end: u64,
-    /// Who waits for the response code; the error is that of a lost connection, or of a rejected request.
+    /// Takes the response code; the error is that of a lost connection, or of a rejected request.
     pub reply: flume::Sender<Result<u8, Error>>,
 }
 
@@ -35,7 +35,7 @@ pub type ControlAnswer = flume::Receiver<Result<u8, Error>>;
 impl ControlRequest {
     /// Hands the answer over.
     pub fn tell(self, answer: Result<u8, Error>) {
-        // Who has stopped to wait does not want it.
+        // The caller may wait no longer.
         let _ = self.reply.send(answer);
     }
 }

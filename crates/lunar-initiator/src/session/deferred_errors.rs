@@ -5,8 +5,8 @@ use lunar_wire::scsi::Sense;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// The last deferred error of each LUN, until somebody asks for what is stable. It comes with any command; its
-/// owner hears of it by the next flush, as of a file by fsync.
+/// The last deferred error of each LUN, until the next flush returns it, as fsync does for a file. It comes with
+/// the status of any command.
 #[derive(Default)]
 pub struct DeferredErrors(Mutex<HashMap<u64, Sense>>);
 

@@ -1,5 +1,5 @@
-//! What takes too long: pings, ever stronger means against commands that do not end, and the deadlines after
-//! which their owners are told.
+//! The error handler: NOP-Outs, escalation for commands that do not end (ABORT TASK, resets, reconnection), and the
+//! deadlines of owners.
 
 use super::control_request::ControlKind;
 use super::event::Event;
@@ -120,7 +120,7 @@ impl LocalSession {
         match state.oldest_ping() {
             Some(since) if now.duration_since(since.max(state.connection.heard())) >= t.noop => {
                 drop(state);
-                let what = format!("no answer to a ping within {} s", t.noop.as_secs_f32());
+                let what = format!("no answer to a NOP-Out within {} s", t.noop.as_secs_f32());
                 self.give_up_connection(Error::new(Kind::Lost, what));
             }
             Some(_) => {}
@@ -151,7 +151,7 @@ impl LocalSession {
             return Err(Error::new(Kind::Lost, "there is no connection"));
         }
         if self.state.borrow().connection.is_logging_out() {
-            return Err(Error::new(Kind::Lost, "the connection is being logged out of"));
+            return Err(Error::new(Kind::Lost, "the connection is logging out"));
         }
         self.answer(limit, say).await
     }
@@ -244,14 +244,14 @@ pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
     false
 }
 
-/// A function that somebody asked for.
+/// A function that a caller asked for.
 pub async fn manage(
     local: Rc<LocalSession>,
     function: Function,
     lun: u64,
     reply: flume::Sender<Result<u8, Error>>,
 ) {
-    // Who has stopped to wait does not want it.
+    // The caller may wait no longer.
     let _ = reply.send(carry_out(&local, function, lun).await);
 }
 
@@ -270,8 +270,7 @@ pub(super) async fn carry_out(local: &Rc<LocalSession>, function: Function, lun:
     answer
 }
 
-/// Ends a command by ever stronger means: abort it, reset its logical unit, reset the target, give the
-/// connection up.
+/// Ends a command by escalation: ABORT TASK, LOGICAL UNIT RESET, TARGET WARM RESET, a new connection.
 async fn escalate(local: Rc<LocalSession>, tag: u32) {
     recover_task(&local, tag).await;
     local.escalating.set(false);
@@ -307,6 +306,6 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
     }
     let still_there = local.state.borrow_mut().unended(tag).is_some();
     if still_there {
-        local.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
+        local.give_up_connection(Error::new(Kind::Lost, "a command did not end after ABORT TASK and resets"));
     }
 }

@@ -3,34 +3,34 @@
 use lunar_wire::scsi::Sense;
 use std::sync::{Mutex, MutexGuard};
 
-/// What happened to a session without being asked for.
+/// An event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A logical unit tells of a change: the eight bytes of its LUN, and the unit attention.
+    /// A logical unit has reported a unit attention.
     Attention {
         /// The eight bytes of the LUN.
         lun: u64,
         /// The unit attention.
         sense: Sense,
     },
-    /// The connection is gone, for this reason; it is being made anew.
+    /// The connection is lost, for this reason. The session recovers.
     Lost(String),
-    /// There is a connection again.
+    /// The session has recovered.
     Connected,
-    /// Behind a LUN is another logical unit than the one that was opened: it takes no commands until it is seen
-    /// to be back.
+    /// A LUN leads to another logical unit than the one that was opened. It takes no commands until the first one
+    /// is back.
     Changed {
         /// The eight bytes of the LUN.
         lun: u64,
-        /// What its designators are now (VPD page 83h).
+        /// Its designators now (VPD page 83h).
         identity: Vec<u8>,
     },
-    /// A logical unit that was missing is there, and what it was.
+    /// A logical unit that was missing is back, with the same identity.
     Seen {
         /// The eight bytes of the LUN.
         lun: u64,
     },
-    /// The time for recovery is over: commands fail until there is a connection again.
+    /// The recovery time-out has passed: commands fail until there is a connection again.
     GaveUp(String),
 }
 

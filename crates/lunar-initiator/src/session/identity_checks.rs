@@ -1,4 +1,4 @@
-//! Whether logical units are what they were: after a recovery, and after a unit attention that leaves it open.
+//! Checks of the identity of logical units: after a recovery, and after a unit attention that may mean another one.
 
 use super::errors::changed;
 use super::event::Event;
@@ -49,7 +49,7 @@ impl LocalSession {
         }
     }
 
-    /// One more uses it as storage, until what comes back is dropped.
+    /// Counts one more user, until the returned hold is dropped.
     ///
     /// # Errors
     /// When it had to be another one: those who use that are not to write on this.
@@ -82,7 +82,7 @@ impl LocalSession {
         self.pinned.borrow().identity(lun).cloned()
     }
 
-    /// One less does. What nobody uses may become another one.
+    /// Counts one user less. A logical unit without users may become another one.
     pub fn release_hold(self: &Rc<Self>, lun: u64) {
         let is_free = self.pinned.borrow_mut().release(lun);
         if is_free {
@@ -130,7 +130,7 @@ impl LocalSession {
         Ok(self.pending(tag))
     }
 
-    /// What a logical unit is; None of one that is not there (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2) or does not tell.
+    /// What a logical unit is; None of one that is not there (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2) or reports no identity.
     async fn read_identity(
         self: &Rc<Self>,
         lun: u64,
@@ -155,7 +155,7 @@ impl LocalSession {
             return true;
         }
         self.is_back();
-        // A unit attention that came meanwhile may tell of a change after the answer.
+        // A unit attention that came meanwhile may report a change after the answer.
         if self.state.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
             return false;
         }
@@ -205,6 +205,6 @@ pub async fn verify_again(local: Rc<LocalSession>, lun: u64, reply: flume::Sende
     {
         local.mark(lun, IdentityCheck::Unchanged);
     }
-    // Who has stopped to wait does not want it.
+    // The caller may wait no longer.
     let _ = reply.send(());
 }

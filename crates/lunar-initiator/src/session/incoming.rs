@@ -1,4 +1,4 @@
-//! What the target says in full feature phase: one function per PDU. What breaks a rule ends the connection;
+//! PDUs of the target in full feature phase: one function per PDU. A violation of the protocol ends the connection;
 //! commands that may be repeated are sent again on the next one.
 
 use super::control_request::ControlKind;
@@ -86,7 +86,7 @@ impl SessionState {
         }
         if !pdu.intact {
             // Without recovery of its own (ErrorRecoveryLevel 0), a lost PDU is a lost session.
-            return Err(broke(format!("the data digest of {} does not fit", opcode::name(header.opcode()))));
+            return Err(broke(format!("data digest mismatch in {}", opcode::name(header.opcode()))));
         }
         match header.opcode() {
             opcode::DATA_IN => self.take_data_in(header, pdu.data),
@@ -154,9 +154,9 @@ impl SessionState {
         };
         let (told, came) = (header.word(36), task.data_sn);
         match header.0[2] {
-            0 if told > came => Err(broke(format!(
-                "{came} Data-In or R2T came of the {told} that the command is told to have had"
-            ))),
+            0 if told > came => {
+                Err(broke(format!("{came} Data-In or R2T PDUs came; the response counts {told}")))
+            }
             0 => self.complete(header, sense_of(data)?),
             code => {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
@@ -171,7 +171,7 @@ impl SessionState {
         }
     }
 
-    /// The end of a command with a SCSI status; residuals tell how much was moved (RFC 7143 section 11.4.5).
+    /// The end of a command with a SCSI status; residuals say how much was moved (RFC 7143 section 11.4.5).
     #[inline]
     fn complete(&mut self, header: &Bhs, sense: Box<[u8]>) -> Result<(), Error> {
         let Some(task) = self.tasks.sent(header.itt()) else {
@@ -182,7 +182,7 @@ impl SessionState {
             0 => (0, 0),
             UNDERFLOW if residual <= task.expected => (residual, 0),
             OVERFLOW => (0, residual),
-            _ => return Err(broke("a residual that cannot be")),
+            _ => return Err(broke("invalid residual count")),
         };
         let (status, queued, is_check) = (header.0[3], task.queued, task.urgent);
         let transferred = moved(task, under, status)?;
@@ -212,7 +212,7 @@ impl SessionState {
     fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
         let (itt, ttt) = (header.itt(), header.word20());
         if itt != NONE && ttt != NONE {
-            return Err(broke("a NOP-In that both asks and answers"));
+            return Err(broke("a NOP-In with both an initiator and a target tag"));
         }
         if itt != NONE {
             self.status(header)?;
@@ -222,7 +222,7 @@ impl SessionState {
         self.window(header);
         if ttt != NONE {
             if !self.connection.count_pong() {
-                return Err(broke("the target asks whether we live, and does not read the answers"));
+                return Err(broke("the target sends NOP-Ins and does not read the answers"));
             }
             self.say(request::nop_out(header.lun(), NONE, ttt), Payload::Empty);
         }
@@ -275,7 +275,7 @@ impl SessionState {
         let reason = header.0[2];
         let what = format!("the target rejected a request (reason {reason:02x})");
         let Some(rejected) = data.first_chunk::<48>().map(|b| Bhs(*b)) else {
-            return Err(broke(format!("{what} without saying which")));
+            return Err(broke(format!("{what} without its header")));
         };
         let name = opcode::name(rejected.opcode());
         let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
@@ -330,16 +330,15 @@ impl SessionState {
     }
 }
 
-/// Bytes that a command has moved: as the residual tells, but of a read no more than came. Where there is no
-/// success, targets may tell no residual.
+/// Bytes that a command has moved: by the residual, but of a read no more than came. Without success,
+/// targets may send no residual.
 #[inline]
 fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
     let told = task.expected - under;
     match task.data {
-        TaskData::In(_, came) if came < told && status == 0 => Err(broke(format!(
-            "{came} bytes came of the {told} that the command {:08x} is told to have read",
-            task.tag
-        ))),
+        TaskData::In(_, came) if came < told && status == 0 => {
+            Err(broke(format!("{came} of {told} bytes came for the read with the tag {:08x}", task.tag)))
+        }
         TaskData::In(_, came) => Ok(told.min(came)),
         _ => Ok(told),
     }

@@ -1,13 +1,13 @@
-//! What a session is.
+//! The state of a session, for its owners.
 
 use crate::nexus::TargetPort;
 use crate::portal::Portal;
 use lunar_proto::parameters::Parameters;
 
-/// What a session is, for people and programs.
+/// The state of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Where it leads.
+    /// The portal, after redirections.
     pub portal: Portal,
     /// The name of the target.
     pub target: String,
@@ -15,28 +15,28 @@ pub struct SessionInfo {
     pub alias: Option<String>,
     /// Portal group of the target.
     pub portal_group_tag: Option<u16>,
-    /// The target port of its nexus, where that can be known.
+    /// The target port of its nexus, if known.
     pub port: Option<TargetPort>,
-    /// Our part of the session's identifier.
+    /// The ISID: the initiator's part of the session's identifier.
     pub isid: [u8; 6],
-    /// The target's part.
+    /// The TSIH: the target's part.
     pub tsih: u16,
-    /// The CHAP user that the target has of us; empty where it did not ask for a proof.
+    /// The CHAP user; empty if the target asked for no authentication.
     pub user: String,
-    /// What carries it, and what carries that: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    /// The transport and its provider: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: String,
-    /// What was negotiated.
+    /// The negotiated parameters.
     pub parameters: Parameters,
     /// It has a connection.
     pub connected: bool,
-    /// Times that it was made anew.
+    /// Completed recoveries.
     pub recoveries: u32,
-    /// Commands that it has left behind at its end: the target may still carry them out.
+    /// Orphans at the end of the session: the target may still carry them out.
     pub left_behind: usize,
 }
 
 impl SessionInfo {
-    /// The port of the target in its nexus, by a name that no other port has; None where that cannot be known. It has no spaces.
+    /// The unique name of the target port, without spaces; None if unknown.
     pub fn target_port(&self) -> Option<String> {
         port_name(self.port, &self.target)
     }

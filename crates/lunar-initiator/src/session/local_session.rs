@@ -1,4 +1,4 @@
-//! Where a session lives, and how commands get there: at once on its own core, by mail from others.
+//! A session on its own core, and the registry of the sessions of a core.
 
 use super::errors::{changed, closed};
 use super::event::Listeners;
@@ -20,21 +20,21 @@ use std::time::Instant;
 
 /// A session on its core.
 pub struct LocalSession {
-    /// Its protocol.
+    /// The protocol state.
     pub state: RefCell<SessionState>,
     /// Its connection, while there is one.
     pub stream: RefCell<Option<Rc<TransportHandle>>>,
-    /// Where it leads, and under which name.
+    /// Its target.
     pub login_target: RefCell<LoginTarget>,
-    /// How it was opened.
+    /// Its options.
     pub options: Options,
-    /// What it is, for those outside.
+    /// Its state, for owners on other cores.
     pub facts: Arc<Mutex<SessionInfo>>,
-    /// Who hears of events.
+    /// The listeners of its events.
     pub listeners: Arc<Listeners>,
     /// Logical units that have to stay what they are.
     pub pinned: RefCell<PinnedLuns>,
-    /// Those that did not: they take no commands.
+    /// LUNs that lead to another logical unit: they take no commands.
     pub changed: RefCell<Vec<u64>>,
     /// Since when there is no connection, and whether the time for recovery is over.
     pub lost: Cell<Option<Instant>>,
@@ -43,17 +43,17 @@ pub struct LocalSession {
     pub last_error: RefCell<Option<Error>>,
     /// Violations of the protocol that the target repeats.
     pub violations: RefCell<Violations>,
-    /// The connection was lost over a question in key text: who asked hears of it, and nobody else need.
+    /// The connection was lost over a text request: its caller gets the error, and no warning is logged.
     pub asked: Cell<bool>,
     /// It is to end.
     pub closing: Cell<bool>,
     /// It is to end now: it waits for no orphan any more.
     pub leaves_now: Cell<bool>,
-    /// So many orphans it has left behind.
+    /// Orphans that it has left behind.
     pub left_behind: Cell<usize>,
     /// When logical units were reset last for orphans of another portal group.
     pub reset: Cell<Option<Instant>>,
-    /// People know that orphans wait.
+    /// The log has a warning that orphans wait.
     pub said_waits: Cell<bool>,
     /// No other connection is made.
     pub gives_up: Cell<bool>,
@@ -206,7 +206,7 @@ impl CoreSlot {
         self.ask(|local| local.state.borrow().command_window.window())
     }
 
-    /// About now, as its machine has it; None on another core.
+    /// About now; None on another core.
     #[inline]
     pub fn about_now(&self) -> Option<Instant> {
         self.ask(|local| local.state.borrow().now)

@@ -1,4 +1,4 @@
-//! The end of a connection or a session in good order: by a logout, after what is under way has ended.
+//! Logout of a connection or a session, after the commands under way have ended.
 
 use super::errors::closed;
 use super::local_session::LocalSession;

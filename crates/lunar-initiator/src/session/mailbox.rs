@@ -22,7 +22,7 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             SessionRequest::Command(_, reply, _) if reply.is_disconnected() => {}
             SessionRequest::Command(command, reply, number) => {
                 if let Err(finished) = local.accept(command, Waiter::There(reply.clone(), number)) {
-                    // Who has stopped to wait does not want it.
+                    // The caller may wait no longer.
                     let _ = reply.send(*finished);
                 }
             }
@@ -37,7 +37,7 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             }
             SessionRequest::ResetAbandoned(reply) => {
                 local.reset_abandoned();
-                // Who has stopped to wait does not want it.
+                // The caller may wait no longer.
                 let _ = reply.send(());
             }
             SessionRequest::GiveUp => {
@@ -52,29 +52,29 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             }
             SessionRequest::Orphans(lun, reply) => {
                 let orphans = local.state.borrow_mut().orphans(lun);
-                // Who has stopped to wait does not want it.
+                // The caller may wait no longer.
                 let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
             }
             SessionRequest::Prove(proof, reply) => {
                 local.prove(proof);
-                // Who has stopped to wait does not want it.
+                // The caller may wait no longer.
                 let _ = reply.send(());
             }
             SessionRequest::Pin(lun, identity) => local.pin(lun, identity),
             SessionRequest::Hold(held, identity, reply) => {
-                // Who has stopped to wait drops it with the answer.
+                // A caller that waits no longer drops it with the answer.
                 let _ = reply.send(local.hold(held, identity));
             }
             SessionRequest::ReleaseHold(lun) => local.release_hold(lun),
             SessionRequest::Close(reply) => {
                 let local = local.clone();
-                // Who has stopped to wait does not want it.
+                // The caller may wait no longer.
                 let close = async move { drop(reply.send(logout::close(&local).await)) };
                 // What comes meanwhile is to hear at once that it is too late.
                 lunar_runtime::spawn(close);
             }
         }
     }
-    // Nobody waits for this one.
+    // No caller waits for this one.
     let _ = logout::close(&local).await;
 }

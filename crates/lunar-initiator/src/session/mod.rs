@@ -1,4 +1,4 @@
-//! A session with a target: it lives on one core, and its handle may be used from all.
+//! A session with a target. It lives on one core; every core may use its handle.
 
 mod batch;
 pub(crate) mod command_window;
@@ -69,7 +69,7 @@ use request::{RequestSender, SessionRequest};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// What all handles of a session share.
+/// Shared by all handles of a session.
 struct Shared {
     address: Address,
     facts: Arc<Mutex<SessionInfo>>,
@@ -82,7 +82,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct Session(Arc<Shared>);
 
-/// A session that may have ended: this keeps it from nothing.
+/// A weak handle: it does not keep the session open.
 #[derive(Clone)]
 pub struct WeakSession(Weak<Shared>);
 
@@ -93,22 +93,22 @@ impl std::fmt::Debug for WeakSession {
 }
 
 impl WeakSession {
-    /// A handle, while there is one.
+    /// A handle, if the session still has one.
     pub fn upgrade(&self) -> Option<Session> {
         self.0.upgrade().map(Session)
     }
 
-    /// It is this one.
+    /// Whether both are handles of one session.
     pub fn is(&self, session: &Session) -> bool {
         std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&session.0))
     }
 }
 
 impl Session {
-    /// Logs in to a target. To be called inside an event loop, which the session then lives in.
+    /// Logs in to a target. Call it inside an event loop: the session lives there.
     ///
     /// # Errors
-    /// When the target cannot be reached within the set tries, or refuses; at once when it refuses for good. The error of
+    /// The target cannot be reached within the set tries, or rejects the login, which ends the tries. The error of
     /// [`SessionHooks::logged_in`].
     pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
@@ -118,11 +118,11 @@ impl Session {
         Session::begin(login_target, options, connected).await
     }
 
-    /// The same over RDMA, on a connection that somebody else makes: of our private data and terms. For tests and
-    /// measurements, as it is not made anew.
+    /// The same over RDMA, on a connection that the caller makes of our private data and terms. For tests and
+    /// measurements: a lost connection is not replaced.
     ///
     /// # Errors
-    /// What is wrong with the connection or the login; [`Kind::Invalid`] when the options are those of TCP.
+    /// The fault of the connection or the login; [`Kind::Invalid`] when the options are those of TCP.
     pub async fn open_on(target: &str, options: Options, make: impl RdmaConnector) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
         let portal = Portal { host: "in memory".into(), port: 0 };
@@ -158,13 +158,13 @@ impl Session {
         pending::submit(&self.0.address, command)
     }
 
-    /// For many commands of one owner, whose ends are taken one after the other: without a future for each. None on
-    /// another core than that of the session.
+    /// Submits many commands of one owner without a future for each. None on another core than that of the
+    /// session.
     pub fn batch(&self) -> Option<Batch> {
         self.0.address.here.local().map(Batch::new)
     }
 
-    /// Asks for a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
+    /// Requests a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
     /// RESET) or on the target (TARGET WARM RESET, TARGET COLD RESET). The answer is the response code of
     /// RFC 7143 section 11.6.1.
     ///
@@ -174,8 +174,8 @@ impl Session {
         self.request(|reply| SessionRequest::Manage(function, lun, reply)).await?
     }
 
-    /// Ends one command that was submitted: at the target by ABORT TASK, or before it is sent. What waits for it
-    /// hears of it with [`Kind::Aborted`], and has its buffer back, once the target has answered or the time for that
+    /// Ends one command that was submitted: at the target by ABORT TASK, or before it is sent. Its owner
+    /// gets [`Kind::Aborted`] and its buffer back, once the target has answered or the time for that
     /// is over; a command that ends by itself meanwhile has its own answer. Returns when the command is over; so does
     /// one that was over before.
     ///
@@ -186,13 +186,13 @@ impl Session {
         self.request(|reply| SessionRequest::Abort(command, reply)).await?
     }
 
-    /// Asks in key text and waits for the answer, as long as a login may take; others that ask at the same time wait
-    /// for each other. A key that the target does not know is answered by NotUnderstood, which is no error.
+    /// Sends a text request and waits for the answer, at most as long as a login may take. Requests at the same time
+    /// run one by one. A target answers an unknown key by NotUnderstood, which is no error.
     ///
     /// # Errors
     /// [`Kind::Refused`] when the target rejects the request. [`Kind::Lost`] or [`Kind::TimedOut`] when there is no
-    /// answer, [`Kind::Protocol`] for one that breaks the rules. [`Kind::Invalid`] for what is no key text, or is settled
-    /// by the login.
+    /// answer, [`Kind::Protocol`] for one that breaks the rules. [`Kind::Invalid`] for malformed keys, and for those that
+    /// only a login may negotiate.
     pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         let question = text::question(asked)?;
         text::answer(&self.request(|reply| SessionRequest::Text(question, reply)).await??)
@@ -204,17 +204,17 @@ impl Session {
         (facts.target.clone(), facts.portal.clone())
     }
 
-    /// What carries it.
+    /// The transport.
     pub(crate) fn transport(&self) -> Transport {
         self.0.options.transport
     }
 
-    /// It, without keeping it.
+    /// A weak handle.
     pub fn downgrade(&self) -> WeakSession {
         WeakSession(Arc::downgrade(&self.0))
     }
 
-    /// What it is now.
+    /// The present state.
     pub fn facts(&self) -> SessionInfo {
         lock(&self.0.facts).clone()
     }
@@ -238,7 +238,7 @@ impl Session {
         (options.initiator.to_ascii_lowercase(), isid, target, srp)
     }
 
-    /// How it was opened.
+    /// The options with which it was opened.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
@@ -248,7 +248,7 @@ impl Session {
         self.0.listeners.add()
     }
 
-    /// What came as the status of a command and is not about it: listeners are told of a unit attention, a deferred
+    /// Sense data of a command that are not about it: listeners get a unit attention, and a deferred
     /// error is kept for [`Session::take_deferred_error`].
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
         match sense.deferred {
@@ -257,56 +257,56 @@ impl Session {
         }
     }
 
-    /// The deferred error that a logical unit has told since this was asked last: what was acknowledged is lost.
+    /// The deferred error of a logical unit since the last call: acknowledged data are lost.
     pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
         let error = Error::new(Kind::Scsi, format!("data that were acknowledged are lost: {sense}"));
-        // To who asks now it is an error of what was asked: what is deferred is tried again by hosts.
+        // For the caller it is an error of this request: hosts retry a command with a deferred error.
         let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))
     }
 
-    /// From now on this logical unit has to be the same after every recovery: `identity` is what VPD page 83h
-    /// tells. Its commands fail when it is not. What it had to be before counts no more.
+    /// Pins a logical unit to this identity (VPD page 83h), in place of an earlier one. After a recovery, its
+    /// commands fail if the identity is another one.
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
         // The session is over: nothing will be sent any more.
         let _ = self.mail(SessionRequest::Pin(lun, identity));
     }
 
-    /// The same for as long as somebody uses it as storage and keeps what comes back.
+    /// The same while the returned hold exists.
     pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<Held, Error> {
         self.request(|reply| SessionRequest::Hold(Held::new(&self.0.address.requests, lun), identity, reply))
             .await?
     }
 
-    /// A logical unit was seen to be another one: it takes no commands until a new connection finds it back.
+    /// Records that a logical unit is another one: it takes no commands until a check finds the pinned one.
     pub(crate) fn expel(&self, lun: u64, identity: Vec<u8>) -> Error {
         // The session is over: nothing will be sent any more.
         let _ = self.mail(SessionRequest::Changed(lun, identity));
         errors::changed()
     }
 
-    /// Looks whether a logical unit that was another one is back, and lets its commands through if it is.
+    /// Checks whether the pinned logical unit is back, and lets its commands through if it is.
     pub(crate) async fn verify_again(&self, lun: u64) {
         // The session is over: there is nothing to be seen.
         let _ = self.request(|reply| SessionRequest::VerifyAgain(lun, reply)).await;
     }
 
-    /// How long the oldest command has waited that changes this logical unit (any, with None), and that the target may still
-    /// carry out though its connection is lost.
+    /// The age of the oldest orphan of this logical unit (any, with None): a command that changes it, and that the target
+    /// may still carry out though its connection is lost.
     pub async fn oldest_orphan(&self, lun: Option<u64>) -> Option<Duration> {
         self.request(|reply| SessionRequest::Orphans(lun, reply)).await.ok()?
     }
 
-    /// The logical unit was reset through another session, by a function that was sent at this time: the target carries out
-    /// nothing any more that it had of a connection that was lost before.
+    /// Reports that another session has reset the logical unit, by a function that was sent at this time. The orphans of
+    /// earlier connections have ended.
     pub async fn was_reset(&self, lun: u64, at: Instant) {
         // The session is over: nothing waits any more.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Reset(Some(lun), at), reply)).await;
     }
 
-    /// Another session, with the same name and ISID, has logged in: that has ended what the target had of this one at the
-    /// same target port (RFC 7143 section 6.3.5).
+    /// Reports that another session with the same name and ISID has logged in. At the same target port that has ended the
+    /// tasks of this one (RFC 7143 section 6.3.5).
     pub async fn was_reinstated(&self, by: &Session) {
         let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
             return;
@@ -315,23 +315,23 @@ impl Session {
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Login(port), reply)).await;
     }
 
-    /// Resets the connection if the target still has commands whose owners were told that their time is over: one
-    /// of them may be done elsewhere by now, and must not be carried out once more after that.
+    /// Resets the connection if the target still has abandoned commands, whose owners wait no longer: another path
+    /// may have done one of them by now, and the target must not carry it out after that.
     pub async fn reset_abandoned(&self) {
         // The session is over: it has no connection any more.
         let _ = self.request(SessionRequest::ResetAbandoned).await;
     }
 
-    /// Makes no other connection. A session that has one ends with it; one that has lost it ends now, and what waits fails.
+    /// Stops the recovery: no other connection is made. Without a connection, the session ends now, and commands that wait fail.
     pub fn give_up(&self) {
         // The session is over: nothing waits.
         _ = self.mail(SessionRequest::GiveUp);
     }
 
-    /// Logs out, after the commands in flight have ended; whatever is sent later fails.
+    /// Logs out, after the commands in flight have ended. Later commands fail.
     ///
     /// # Errors
-    /// When the target does not answer in time; the session is over all the same. [`Kind::Lost`] when the target may still
+    /// The target does not answer in time; the session has ended all the same. [`Kind::Lost`] when the target may still
     /// carry out writes.
     pub async fn close(&self) -> Result<(), Error> {
         self.request(SessionRequest::Close).await?

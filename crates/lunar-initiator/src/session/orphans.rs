@@ -14,7 +14,7 @@ use lunar_wire::iscsi::request::Function;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// So often who waits for the end of an orphan looks.
+/// The interval at which the end of an orphan is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl SessionState {
@@ -103,7 +103,7 @@ impl SessionState {
         luns
     }
 
-    /// The session ends, and no proof has come: its owner hears so.
+    /// The session ends without a proof: the orphans end with this error.
     pub(super) fn leave_orphans(&mut self, error: &Error) {
         let tags: Vec<u32> =
             self.tasks.iter().filter(|t| t.state == TaskState::Orphaned).map(|t| t.tag).collect();
@@ -173,7 +173,7 @@ impl LocalSession {
                 target = %self.name(),
                 writes = count,
                 "writes wait: the target may still carry them out; \
-                 hint: they end when the session is back; late_writes=risk does not wait",
+                 hint: they end when the session has recovered; late_writes=risk does not wait",
             ),
             None => self.say_how_they_ended(),
             Some(_) => {}
@@ -229,7 +229,7 @@ impl LocalSession {
         }
     }
 
-    /// What who closes the session is to know of orphans that were left behind.
+    /// The error of a close that has left orphans behind.
     pub(super) fn left_behind(&self) -> Option<Error> {
         self.left_behind_as(Kind::Lost)
     }

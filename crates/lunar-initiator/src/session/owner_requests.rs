@@ -1,4 +1,4 @@
-//! What owners ask for beside the course of commands: the end of one of them, and questions in key text.
+//! Requests of owners: the abort of a command, and text requests.
 
 use super::error_handler::{COMPLETE, NO_SUCH_TASK};
 use super::errors::closed;
@@ -11,14 +11,14 @@ use crate::{Error, Kind};
 use lunar_wire::iscsi::request::Function;
 use std::rc::Rc;
 
-/// A question in key text.
+/// A text request.
 pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Sender<Result<Vec<u8>, Error>>) {
     let limit = local.options.timeouts.login;
     let told = match local.closing.get() {
         true => Err(closed()),
         false => local.ask(limit, |m| m.start_text(question)).await,
     };
-    // Who has stopped to wait does not want it.
+    // The caller may wait no longer.
     let _ = reply.send(told);
 }
 
@@ -29,7 +29,7 @@ pub async fn abort(local: Rc<LocalSession>, command: CommandId, reply: flume::Se
         None => Ok(()),
     };
     local.flush_soon();
-    // Who has stopped to wait does not want it.
+    // The caller may wait no longer.
     let _ = reply.send(ended);
 }
 

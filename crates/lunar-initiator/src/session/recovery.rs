@@ -1,4 +1,4 @@
-//! The life of a session: its connection, the next one when it is lost, and its end.
+//! The recovery of a session: each connection, the next one when it is lost, and the end.
 
 use super::command_window::CommandWindow;
 use super::errors::closed;
@@ -160,7 +160,7 @@ impl LocalSession {
         facts.recoveries += u32::from(again);
         drop(facts);
         if again {
-            tracing::info!(target = %self.name(), "the session is back");
+            tracing::info!(target = %self.name(), "the session has recovered");
             self.listeners.notify(&Event::Connected);
         }
         self.bell.notify(usize::MAX);
@@ -224,7 +224,7 @@ fn pause_after(short_lives: u32, most: Duration) -> Duration {
     }
 }
 
-/// Up to an eighth more, so that many who lost the same target do not come back all at once.
+/// Up to an eighth more, so that sessions that lost the same target do not come back all at once.
 fn jitter(pause: Duration) -> Duration {
     let mut random = [0];
     // Without randomness all come back at once: no reason to fail.

@@ -38,7 +38,7 @@ impl SendOrder {
         self.0.clear();
     }
 
-    /// Tells which answers are to come, up to the first whose form is not known.
+    /// Announces the answers that are to come, up to the first of unknown form.
     pub fn foresee(&self, tasks: &mut Tasks, p: &Parameters, sight: &mut Foresight) {
         for tag in &self.0 {
             let Some(task) = tasks.sent(*tag) else { continue };

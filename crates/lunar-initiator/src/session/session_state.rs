@@ -1,5 +1,5 @@
 //! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
-//! to be sent waits in an [`TransportSender`], and time is told by whoever runs it.
+//! to be sent waits in an [`TransportSender`], and its owner supplies the time.
 
 use super::command_window::CommandWindow;
 use super::connection_state::ConnectionState;
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
-/// A session's memory: its commands, its numbers, and what waits to be sent.
+/// The state of a session: its commands, its numbers, and its connection.
 pub struct SessionState {
     /// Its connection, or the last one that it had.
     pub connection: ConnectionState,
@@ -36,9 +36,9 @@ pub struct SessionState {
     /// Requests that are no commands.
     pub controls: Vec<ControlRequest>,
     last_control: u32,
-    /// Questions in key text; the first is under way.
+    /// Text requests; the first is under way.
     pub(super) text_exchanges: VecDeque<TextExchange>,
-    /// The latest question on this connection was refused.
+    /// The latest text request on this connection was rejected.
     pub(super) text_rejected: bool,
     /// Commands that the target has, or will when what waits has left.
     sent: usize,
@@ -51,25 +51,25 @@ pub struct SessionState {
     limit: usize,
     /// There is a connection, and commands may be sent on it.
     pub online: Online,
-    /// Logical units that are to be looked at before commands go to them.
+    /// Logical units whose identity is checked before commands go to them.
     pub unverified: UnverifiedLuns,
-    /// What happens to commands that change the medium when their connection is lost.
+    /// The treatment of commands that change the medium when their connection is lost.
     pub late_writes: LateWrites,
     /// The target port of the present connection, or of the last one; None where it cannot be known.
     pub port: Option<TargetPort>,
     /// The time for recovery is over: commands are to end.
     pub gave_up: bool,
-    /// Unit attentions so far that told that a logical unit may be another one than it was.
+    /// Unit attentions so far after which a logical unit may be another one.
     pub doubts: u64,
-    /// Nobody looks yet.
+    /// Identity checks are due, and none has begun.
     pub to_check: bool,
     /// A command was answered that was no check of an identity.
     pub has_answered: bool,
-    /// What the session's owner may want to know.
+    /// Events for the listeners.
     pub events: Vec<Event>,
     /// About now.
     pub now: Instant,
-    /// What tells the time where about now is not enough.
+    /// The exact time, where `now` is not enough.
     pub(super) clock: fn() -> Instant,
 }
 
@@ -374,7 +374,7 @@ impl SessionState {
         writes
     }
 
-    /// Looks whether a command has ended; if not, who is to be woken.
+    /// The end of a command, or a wake-up at its end.
     #[inline]
     pub fn poll(&mut self, tag: u32, waker: &Waker) -> Option<crate::CommandResult> {
         let finished = self.tasks.take(tag);

@@ -36,23 +36,23 @@ pub enum TaskState {
     Answered,
 }
 
-/// Who waits for the end of a command.
+/// The owner of a command.
 #[derive(Debug)]
 pub enum Waiter {
     /// A future on this core that has not been polled yet.
     Unknown,
     /// A future on this core.
     Here(Waker),
-    /// Somebody on this core who waits for many, and what this one is to them.
+    /// A batch on this core, and its name for this command.
     Among(Rc<Completions>, u32),
-    /// Somebody on another core, and what names the command there.
+    /// An owner on another core, and its number for the command.
     There(flume::Sender<CommandResult>, u64),
-    /// Nobody any more.
+    /// The owner waits no longer.
     Gone,
 }
 
 impl Waiter {
-    /// Wakes who waits on this core.
+    /// Wakes an owner on this core.
     #[inline]
     fn wake(self, tag: u32) {
         match self {
@@ -115,9 +115,9 @@ pub struct Task {
     pub sent: Instant,
     /// How long it has waited to be sent.
     pub queued: Duration,
-    /// Who waits.
+    /// The owner.
     pub waiter: Waiter,
-    /// Of a write: what nobody else may write while this is there.
+    /// Of a write: the bytes that no other command may write while this exists.
     pub hold: Option<Hold>,
     /// Of an orphan: the target port of the connection that is lost, where that is known.
     pub port: Option<Box<TargetPort>>,
@@ -158,7 +158,7 @@ impl Task {
         self.answer.is_none() && self.overdue.is_none()
     }
 
-    /// Nobody waits for its end any more.
+    /// Its owner waits no longer.
     pub fn is_abandoned(&self) -> bool {
         match &self.waiter {
             Waiter::Gone => true,
@@ -167,7 +167,7 @@ impl Task {
         }
     }
 
-    /// Somebody wants it done, and once more does no harm. Whoever heard that it is late has done something else since.
+    /// Its owner waits, and a repetition does no harm. An owner that got a time-out has done something else since.
     pub fn may_be_sent_again(&self) -> bool {
         let is_wanted = !self.is_abandoned() && self.expired.is_none() && self.overdue.is_none();
         is_wanted && !self.urgent && !self.aborting && self.repeatable && self.tries < TRIES
@@ -343,7 +343,7 @@ impl Tasks {
         }
     }
 
-    /// Records the end of a task and tells who waits. While parts of its buffer are being sent it stays.
+    /// Records the end of a task and wakes its owner. While parts of its buffer are being sent it stays.
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
@@ -364,14 +364,14 @@ impl Tasks {
         std::mem::take(&mut self.waited)
     }
 
-    /// Tells who waits for an answered task.
+    /// Wakes the owner of an answered task.
     #[inline]
     pub fn hand_over(&mut self, tag: u32) {
         let Some(task) = self.get(tag) else { return };
         match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
             Waiter::There(reply, _) => {
                 if let Some(finished) = self.take(tag) {
-                    // Who has stopped to wait does not want it.
+                    // The caller may wait no longer.
                     let _ = reply.send(finished);
                 }
             }

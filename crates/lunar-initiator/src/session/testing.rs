@@ -1,4 +1,4 @@
-//! The session's machine without its socket, for fuzzers.
+//! The session state without its socket, for fuzzers.
 
 use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};

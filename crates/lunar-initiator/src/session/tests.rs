@@ -1,4 +1,4 @@
-//! The machine against a target that is played here, PDU by PDU.
+//! The session state against a target that the tests play, PDU by PDU.
 
 use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};
@@ -149,7 +149,7 @@ impl Peer {
 
 /// A unit attention after which a LUN may be another disk holds back what waits, until somebody has looked.
 #[test]
-fn what_may_be_another_disk_is_looked_at_before_more_is_sent() {
+fn doubtful_lun_is_checked_before_more_is_sent() {
     let attention = |asc, ascq| Sense { key: 6, asc, ascq, ..Sense::CAPACITY_CHANGED }.encode(false);
     for (asc, ascq, holds) in [
         (0x29, 0, true),
@@ -194,7 +194,7 @@ fn a_check_that_was_aborted_goes_first_again() {
 
 /// Its owner was told that it is late, and may have written something else since.
 #[test]
-fn what_is_late_is_not_sent_again_on_the_next_connection() {
+fn timed_out_command_is_not_resent_after_reconnect() {
     let mut peer = Peer::new(parameters());
     let late = peer.write(512);
     peer.sent();
@@ -262,7 +262,7 @@ fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
 }
 
 #[test]
-fn what_was_negotiated_decides_what_goes_unasked() {
+fn negotiated_keys_decide_unsolicited_data() {
     for (initial_r2t, immediate_data, pdus) in
         [(true, true, vec![512]), (true, false, vec![0]), (false, false, vec![0, 512, 512])]
     {
@@ -301,13 +301,13 @@ fn residuals_say_how_much_was_moved() {
     let tag = peer.read(512);
     peer.data_in(tag, 0, &[1; 100], true, None);
     peer.respond(tag, 0, 0, 0, &[]);
-    assert!(peer.broken().what.contains("100 bytes came of the 512"), "missing data are no success");
+    assert!(peer.broken().what.contains("100 of 512 bytes came"), "missing data are no success");
 }
 
 /// FRM-024, SN-005, SN-010, SN-014, DAT-014, DAT-024, DAT-028, REJ-012: one broken rule after the
 /// other.
 #[test]
-fn what_breaks_a_rule_ends_the_connection_and_touches_nothing() {
+fn protocol_violation_ends_the_connection_harmlessly() {
     type Hostile = fn(&mut Peer, u32, u32);
     let hostile: [(&str, Hostile); 19] = [
         ("beyond the buffer", |p, r, _| p.data_in(r, 512, &[1; 512], true, None)),
@@ -407,7 +407,7 @@ fn a_lost_connection_repeats_what_may_be_repeated_in_its_order() {
 }
 
 #[test]
-fn a_segment_that_was_landing_when_the_connection_went_is_read_again() {
+fn segment_landing_during_connection_loss_is_read_again() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(60_000);
     let mut header = Bhs::new(opcode::DATA_IN);
@@ -435,7 +435,7 @@ fn a_command_that_kills_every_connection_ends() {
 }
 
 #[test]
-fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
+fn timed_out_owner_gets_an_error_and_late_data_harm_nothing() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     assert!(peer.end(tag).is_none());
@@ -476,7 +476,7 @@ fn pings_are_answered_and_asked() {
 }
 
 #[test]
-fn task_management_is_answered_to_who_asked() {
+fn task_management_response_reaches_its_caller() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.sent();
@@ -513,7 +513,7 @@ fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
 
 /// What has crossed the request for the logout was not carried out: it is sent on the next connection, whatever it is.
 #[test]
-fn what_a_target_rejects_because_it_waits_for_our_logout_is_sent_again() {
+fn command_rejected_before_a_logout_is_resent() {
     let mut peer = Peer::new(parameters());
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     let (header, _) = peer.sent().remove(0);
@@ -531,7 +531,7 @@ fn what_a_target_rejects_because_it_waits_for_our_logout_is_sent_again() {
 }
 
 #[test]
-fn unit_attentions_that_come_by_themselves_are_told() {
+fn asynchronous_unit_attentions_are_reported() {
     let mut peer = Peer::new(parameters());
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();

@@ -3,11 +3,11 @@
 use crate::Error;
 use lunar_proto::initiator::Text;
 
-/// A question in key text.
+/// A text request.
 pub struct TextExchange {
     /// How far it has come.
     pub asks: ExchangeState,
-    /// Who waits for the text of the answer.
+    /// Takes the text of the answer.
     pub reply: flume::Sender<Result<Vec<u8>, Error>>,
 }
 

@@ -78,7 +78,7 @@ impl SessionState {
     fn end_text(&mut self, told: Result<Vec<u8>, Error>) {
         self.text_rejected = told.is_err();
         if let Some(talk) = self.text_exchanges.pop_front() {
-            // Who has stopped to wait does not want it.
+            // The caller may wait no longer.
             let _ = talk.reply.send(told);
         }
         self.next_text();
@@ -87,7 +87,7 @@ impl SessionState {
     /// No answer will come any more.
     pub(super) fn fail_texts(&mut self, why: &Error) {
         for talk in self.text_exchanges.drain(..) {
-            // Who has stopped to wait does not want it.
+            // The caller may wait no longer.
             let _ = talk.reply.send(Err(why.clone()));
         }
     }

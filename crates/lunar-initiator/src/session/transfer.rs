@@ -50,12 +50,12 @@ impl SessionState {
             return Err(broke(format!("an R2T for LUN {asked} of a command for LUN {own}")));
         }
         if Rc::strong_count(buf) - 1 > most_waiting(expected, p) {
-            return Err(broke("the target asks for data again and again, and does not read them"));
+            return Err(broke("the target sends R2Ts and does not read the data"));
         }
         task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
         let TransportSender::Tcp(out) = out else {
-            return Err(broke("an R2T where the target reads itself"));
+            return Err(broke("an R2T on a connection whose target reads by RDMA"));
         };
         data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         task.end = out.end();

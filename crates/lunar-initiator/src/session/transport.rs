@@ -70,10 +70,10 @@ pub trait Datamover {
 
 /// Why a command that could not lend its memory has ended.
 pub fn cannot_lend(e: &io::Error) -> Error {
-    Error::new(Kind::Invalid, format!("the memory of a command cannot be lent to the target: {e}"))
+    Error::new(Kind::Invalid, format!("memory registration failed: {e}"))
 }
 
-/// Bytes of a read that the target has not filled, where nothing but its answer tells: as the residual says, if there is
+/// Bytes of a read that the target has not filled, where only its answer shows that: by the residual, if there is
 /// one. A command that failed without it may have filled none.
 pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
     // NO SENSE, RECOVERED ERROR and COMPLETED come with data.
@@ -180,7 +180,7 @@ impl TransportHandle {
 }
 
 /// Hands over the messages that have come, up to the end of the connection, and has as many received as were taken: of at
-/// most `len` bytes. `take` tells whether more is wanted.
+/// most `len` bytes. `take` returns whether more is wanted.
 pub fn messages(
     endpoint: &dyn Endpoint,
     events: &mut Events,

@@ -68,7 +68,7 @@ impl UnverifiedLuns {
         self.units.iter().any(|u| u.lun == lun && u.look == Some(look))
     }
 
-    /// A look at it did not show it. True: its time is over, so that nobody waits for the next one.
+    /// A check did not find it. True: its time is over, and no command waits for the next check.
     pub fn missed(&mut self, lun: u64, found: String) -> bool {
         self.unit(lun).is_some_and(|unit| {
             unit.found = Some(found);

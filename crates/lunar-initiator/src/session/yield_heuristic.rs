@@ -1,14 +1,14 @@
 //! When to let the target go on before its answers are taken. A target that sends each answer by itself, on a core that it
-//! shares with us, is interrupted by us at each. Who yields then finds many at once. Where that brings nothing, it is
+//! shares with us, is interrupted by us at each. After a yield, many are there at once. Where that brings nothing, it is
 //! left for a while.
 
 use std::time::{Duration, Instant};
 
-/// With fewer commands under way, nobody waits for answers to come together.
+/// With fewer commands under way, the core does not yield.
 const FEW: u32 = 8;
 /// Receives without yielding, after one that brought hardly more than without.
 const PAUSE: u32 = 256;
-/// The same after the core was given to somebody who kept it for long, as no target would.
+/// The same after another task kept the core for longer than a target would.
 const LONG_PAUSE: u32 = 16384;
 const LONG: Duration = Duration::from_millis(1);
 /// After so many that brought more, one receives without yielding, to see what that brings by now.
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn single_answers_of_many_are_waited_for_until_that_brings_nothing() {
+    fn yield_for_single_answers_stops_when_it_brings_nothing() {
         let mut patience = YieldHeuristic { came: 8, ..YieldHeuristic::default() };
         assert!(!receive(&mut patience, 16, 1), "the latest receive brought half of them");
         assert!(!receive(&mut patience, FEW - 1, 1), "there are too few");

@@ -48,7 +48,7 @@ pub fn scsi_response(itt: u32, way: DataDirection, response: &Response<'_>) -> (
         Residual::Over(bytes) => (OVERFLOW, bytes),
         Residual::Under(bytes) => (UNDERFLOW, bytes),
     };
-    // Response data tell that the target could not make anything of the command.
+    // Response data show that the target could not interpret the command.
     let code = response.task_status().unwrap_or(0);
     let mut header = pdu::scsi_response(itt, flags, code, response.status);
     header.set_word(44, bytes);

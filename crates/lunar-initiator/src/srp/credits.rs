@@ -57,7 +57,7 @@ pub struct Credits {
 impl Credits {
     /// Those of a login.
     pub fn new(granted: u32) -> Credits {
-        // Who has but one would never get to a command.
+        // With one credit, no command would ever be sent.
         let (left, kept) = (i64::from(granted), i64::from(granted > 1));
         let window = Rc::new(RefCell::new(Window::new(0)));
         let credits = Credits { left, kept, window, channel: 0 };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_target_takes_back_is_not_given_twice() {
+    fn credit_taken_back_by_the_target_is_not_given_twice() {
         let mut credits = Credits::new(8);
         credits.give(-10);
         assert_eq!(next(&mut credits, 0), [1, 7, 1], "the window never goes back");

@@ -24,7 +24,7 @@ pub const RECEIVE_LEN: usize = lunar_wire::srp::LINUX_IU_LEN;
 
 /// Reason of a Reject: command not supported (RFC 7143 section 11.17.1).
 const COMMAND_NOT_SUPPORTED: u8 = 0x05;
-/// SCSI Response of a command that is not sent: one of those that are nobody's (RFC 7143 section 11.4.3).
+/// SCSI Response of a command that is not sent: one of the vendor-specific codes (RFC 7143 section 11.4.3).
 const NOT_SENT: u8 = 0x80;
 /// What a login agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl SrpDatamover {
         self.with_state(|state| !state.open.is_empty())
     }
 
-    /// Does something with the state, and lets go of it before the session is told anything.
+    /// Changes the state, and releases it before the session gets a call.
     pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.borrow_mut())
     }
@@ -264,7 +264,7 @@ impl transport::Datamover for SrpDatamover {
             if !open.sent {
                 state.waiting.retain(|(waiting, ..)| *waiting != itt);
             }
-            // What was in it is nobody's any more.
+            // No owner waits for its contents.
             drop(open.lent.map(|stag| self.endpoint.revoke(stag)));
             self.send_on(state);
             state.credits.note(state.waiting.len());

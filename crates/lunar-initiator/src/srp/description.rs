@@ -1,4 +1,4 @@
-//! A login in words, for people who look: (what, how much).
+//! A login as text: names and values.
 
 use lunar_wire::srp::{LoginRequest, LoginResponse};
 

@@ -81,7 +81,7 @@ impl SrpDatamover {
         })
     }
 
-    /// Tells the session of the window, and nothing else.
+    /// Reports the window to the session, and nothing else.
     fn news(&self, session: &mut dyn DatamoverEvents) -> bool {
         self.tell(session, pdu::nop_in(0, NONE, NONE), &[], false)
     }

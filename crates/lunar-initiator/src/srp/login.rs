@@ -26,7 +26,7 @@ use std::rc::Rc;
 const READS: u16 = 128;
 /// Messages beside the answers to commands: task management, credits, events.
 const BESIDE: usize = 16;
-/// Bytes that no bound is told for.
+/// Stands for a length without a limit.
 const ANY: u32 = 0xff_ffff;
 
 /// A connection that is logged in.
@@ -42,7 +42,7 @@ impl LoginConnection {
     /// Logs in over software iWARP, on a stream of bytes.
     ///
     /// # Errors
-    /// When the other side does not speak it, or turns it down.
+    /// When the other side uses another protocol, or rejects the connection.
     pub async fn over(
         stream: Stream,
         login_target: &LoginTarget,
@@ -76,7 +76,7 @@ impl LoginConnection {
         finish(connected, &request, options)
     }
 
-    /// Logs in on a connection that somebody else makes.
+    /// Logs in on a connection that the caller makes.
     ///
     /// # Errors
     /// When it cannot be made, or the other side turns it down.
@@ -127,7 +127,7 @@ impl LoginConnection {
     }
 }
 
-/// All that may come before the session is over, as nobody says when it needs more.
+/// All messages that may come before the session ends: the protocol has no way to ask for more.
 pub fn terms(options: &Options) -> Terms {
     Terms { ord: 1, ird: READS, receives: (receives(options), RECEIVE_LEN) }
 }

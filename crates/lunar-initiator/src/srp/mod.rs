@@ -1,4 +1,4 @@
-//! SRP, the SCSI RDMA Protocol (SRP r16a): the same sessions where nothing of iSCSI travels. The session speaks PDUs to a
+//! SRP, the SCSI RDMA Protocol (SRP r16a): the same sessions where nothing of iSCSI travels. The session exchanges PDUs with a
 //! data mover, which puts their commands into SRP's units, and makes PDUs of what the target answers.
 //!
 //! There is one login, with the connection itself, and neither discovery nor key text nor CHAP.

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_one_host_have_ports_of_their_own_unless_told_otherwise() {
+    fn sessions_of_one_host_have_distinct_ports_by_default() {
         let name = "iqn.2026-11.org.example:host";
         let [one, two] = [1, 2].map(|n| initiator_port(name, [0x80, 0, 0, 0, 0, n], (None, None)));
         assert_eq!((one.extension(), two.extension()), (0x8000_0000_0001, 0x8000_0000_0002));

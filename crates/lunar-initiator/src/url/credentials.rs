@@ -1,4 +1,4 @@
-//! Who we are: our iSCSI name, and the secrets of CHAP.
+//! The iSCSI name of this initiator, and the secrets of CHAP.
 
 use super::Url;
 use super::error::wrong;
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn our_name_comes_from_the_url_the_environment_a_file_or_the_host() {
+    fn initiator_name_comes_from_url_environment_file_or_host() {
         let path = std::env::temp_dir().join(format!("lunar-name-{}", std::process::id()));
         std::fs::write(&path, "# made\n InitiatorName=iqn.1993-08.org.debian:01:f\n").unwrap();
         let file = || std::fs::File::open(&path).ok();

@@ -1,4 +1,4 @@
-//! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` and `srp://` over RDMA.
+//! The URL of a LUN, with its settings: `iscsi://`, or `iser://` and `srp://` over RDMA.
 
 mod credentials;
 mod error;
@@ -20,7 +20,7 @@ use std::str::FromStr;
 const LONGEST: usize = 8192;
 /// What carries a session, each with a scheme of its own.
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Iser, Transport::Srp];
-/// What a URL looks like.
+/// The form of a URL.
 const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
 /// LUNs of a single level (SAM-5 section 4.7).
 const LUNS: u16 = 0x4000;
@@ -49,7 +49,7 @@ const LUNS: u16 = 0x4000;
 /// Neither `Display` nor `Debug` show a secret.
 #[derive(Clone)]
 pub struct Url {
-    /// What carries the session.
+    /// The transport.
     pub transport: Transport,
     /// Where to connect to.
     pub portal: Portal,
@@ -150,8 +150,8 @@ impl Url {
         }
     }
 
-    /// How to open a session: what the URL says, with secrets from files and the environment, and with our
-    /// name. Without `initiator=` that is `LUNAR_INITIATOR`, or that of `/etc/iscsi/initiatorname.iscsi`, or
+    /// The options of a session: those of the URL, with secrets from files and the environment, and with the name
+    /// of this initiator. Without `initiator=` that is `LUNAR_INITIATOR`, or that of `/etc/iscsi/initiatorname.iscsi`, or
     /// made of the host's name.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl Url {
         self.named.contains(&key)
     }
 
-    /// The shape without settings and user: what a person can paste.
+    /// The URL without settings and user.
     pub fn plain(&self) -> String {
         Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()
     }

@@ -12,15 +12,15 @@ use std::time::Duration;
 /// What the settings of a URL say; what they do not say stands at its default.
 #[derive(Clone)]
 pub struct Settings {
-    /// What is offered in negotiation.
+    /// The keys that are offered in negotiation.
     pub offer: Offer,
     /// CRC32C is preferred to no digest.
     pub crc32c_first: bool,
-    /// How long to wait.
+    /// Time-outs.
     pub timeouts: Timeouts,
     /// Commands in flight.
     pub commands: u16,
-    /// What carries RDMA.
+    /// A provider of RDMA.
     pub provider: Carrier,
     /// Buffers of the socket in bytes.
     pub window: Option<u32>,
@@ -31,7 +31,7 @@ pub struct Settings {
     pub initiator_guid: Option<u64>,
     /// Channels of a session over SRP.
     pub channels: u16,
-    /// What happens to a write whose connection is lost.
+    /// The treatment of a write whose connection is lost.
     pub late_writes: LateWrites,
     /// CHAP algorithms, preferred first.
     pub algorithms: Vec<Algorithm>,
@@ -46,7 +46,7 @@ pub struct Texts {
     pub initiator: Option<String>,
     /// The file that holds our secret.
     pub password_file: Option<String>,
-    /// Who the target has to be.
+    /// The user of the target, for mutual CHAP.
     pub target_user: Option<String>,
     /// Its secret.
     pub target_password: Option<String>,
@@ -189,7 +189,7 @@ pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
 pub enum Belongs {
     /// Everywhere, or it does no harm.
     All,
-    /// Where a login is made of PDUs: it says who somebody is.
+    /// Keys of a login of PDUs: they authenticate.
     Iscsi,
     /// Over RDMA.
     Rdma,

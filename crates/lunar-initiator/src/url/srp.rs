@@ -7,7 +7,7 @@ use crate::{Error, srp};
 
 /// What it looks like.
 pub const FORM: &str = "it has the form srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]";
-/// The port where none is named: nobody has assigned one, and tests of Linux have this.
+/// The default port: none is assigned, and the tests of Linux use this one.
 pub const PORT: u16 = 5555;
 
 /// A target port as it is shown: both halves.
@@ -56,7 +56,7 @@ pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
     }
 }
 
-/// Who somebody is cannot be proved.
+/// SRP has no authentication.
 pub fn no_users() -> Error {
     wrong("SRP has no users and no passwords", "the target lets ports and addresses in: leave them out")
 }

@@ -50,7 +50,7 @@ fn users_and_passwords_in_both_forms() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_to_do() {
+fn invalid_url_error_has_a_hint() {
     for (text, part) in [
         ("http://h", "no URL of iSCSI"),
         ("iscsi://h\n", "control"),
@@ -193,7 +193,7 @@ fn our_port_over_srp_is_what_the_url_says() {
 }
 
 #[test]
-fn what_srp_does_not_have_is_told() {
+fn srp_url_with_iscsi_keys_is_an_error() {
     for (text, part) in [
         ("srp://h/iqn.2026-11.org.example:a", "ID_EXT[:IOC_GUID]"),
         ("srp://h/0002c90300a0b0c", "is to have 16 hexadecimal digits, and has 15"),
@@ -217,7 +217,7 @@ fn what_srp_does_not_have_is_told() {
 }
 
 #[test]
-fn a_scheme_that_is_nearly_right_is_told_and_so_are_all_forms() {
+fn near_miss_of_a_scheme_is_suggested_with_all_forms() {
     for (text, part) in [
         ("isre://h", "did you mean iser://?"),
         ("iscis://h/x/0", "did you mean iscsi://?"),

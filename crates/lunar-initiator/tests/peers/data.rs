@@ -42,7 +42,7 @@ fn random_ranges_are_what_was_written() {
 }
 
 #[test]
-fn zeroed_and_unmapped_ranges_are_zeros_and_their_neighbours_stay() {
+fn zeroed_and_unmapped_ranges_leave_their_neighbours() {
     for peer in peers() {
         let url = peer.open("");
         run(move || async move {

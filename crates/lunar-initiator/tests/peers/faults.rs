@@ -62,7 +62,7 @@ async fn write_and_check(url: String, progress: Arc<Progress>) {
 }
 
 #[test]
-fn a_target_is_killed_and_comes_back_and_the_writer_sees_nothing() {
+fn writer_sees_nothing_of_a_target_restart() {
     for mut peer in peers() {
         let progress = Arc::new(Progress::default());
         let (url, seen) = (peer.open(""), progress.clone());
@@ -80,7 +80,7 @@ fn a_target_is_killed_and_comes_back_and_the_writer_sees_nothing() {
 }
 
 #[test]
-fn a_target_that_stays_away_is_told_after_the_recovery_time() {
+fn absent_target_fails_after_the_recovery_timeout() {
     // Longer than the two seconds that targets want us to wait before we come back (DefaultTime2Wait).
     for mut peer in peers() {
         let url = peer.open("recovery_timeout=5&late_writes=risk");

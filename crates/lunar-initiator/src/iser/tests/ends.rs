@@ -26,7 +26,7 @@ fn memory_is_revoked_when_an_abort_is_answered() {
 }
 
 #[test]
-fn what_was_aborted_because_it_took_too_long_is_sent_again_with_memory_of_its_own() {
+fn aborted_command_is_resent_with_its_own_memory() {
     for reads in [true, false] {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
@@ -51,7 +51,7 @@ fn what_was_aborted_because_it_took_too_long_is_sent_again_with_memory_of_its_ow
 
 /// Its owner is told, but the target may still use the memory: that stays until it is answered.
 #[test]
-fn what_is_late_keeps_its_memory_until_the_target_is_done_with_it() {
+fn late_command_keeps_its_memory_until_the_target_ends_it() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(4096);
     let place = remote(peer.one().read);
@@ -65,7 +65,7 @@ fn what_is_late_keeps_its_memory_until_the_target_is_done_with_it() {
 }
 
 #[test]
-fn buffers_come_back_when_the_connection_is_lost_whoever_still_holds_it() {
+fn connection_loss_returns_every_buffer() {
     for reads in [true, false] {
         let mut peer = Peer::new(parameters());
         // What may not be done twice ends with the connection.
@@ -84,7 +84,7 @@ fn buffers_come_back_when_the_connection_is_lost_whoever_still_holds_it() {
 }
 
 #[test]
-fn what_may_be_repeated_goes_again_on_the_next_connection() {
+fn repeatable_command_is_resent_after_reconnect() {
     for reads in [true, false] {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
@@ -121,7 +121,7 @@ async fn by_tcp() -> [Rc<dyn Endpoint>; 2] {
 
 /// What the kernel still holds of a connection that was given up would come behind what is written on the next one.
 #[test]
-fn what_was_given_up_is_not_delivered_later() {
+fn given_up_write_is_not_delivered_later() {
     const LEN: usize = 16 << 20;
     compio::runtime::Runtime::new().expect("an event loop").block_on(async {
         let [ours, target] = by_tcp().await;
@@ -141,7 +141,7 @@ fn what_was_given_up_is_not_delivered_later() {
 
 /// As of a device that takes no more of it.
 #[test]
-fn a_command_whose_memory_cannot_be_lent_ends_and_the_next_one_has_its_number() {
+fn command_without_registered_memory_frees_its_cmd_sn() {
     for reads in [true, false] {
         let mut peer = Peer::new(parameters());
         peer.faults.fail_next_expose.set(true);

@@ -58,7 +58,7 @@ fn with_the_last_path_gone_the_others_are_looked_at_at_once() {
 }
 
 #[test]
-fn who_drops_the_paths_does_not_wait_for_the_end_of_a_look() {
+fn dropping_paths_does_not_wait_for_a_check() {
     inside(async {
         let wires = two();
         let joined = join_unhurried(&wires).await;

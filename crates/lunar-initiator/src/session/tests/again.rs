@@ -16,7 +16,7 @@ fn tags(peer: &mut Peer) -> Vec<u32> {
 }
 
 #[test]
-fn what_waited_for_a_command_that_was_aborted_is_sent() {
+fn command_queued_behind_an_aborted_one_is_sent() {
     let mut peer = narrow(1);
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     let read = peer.read(512);
@@ -37,7 +37,7 @@ fn a_new_command_wakes_those_that_wait() {
 }
 
 #[test]
-fn what_a_reset_ended_is_sent_again_in_its_order_before_what_was_never_sent() {
+fn commands_ended_by_reset_are_resent_in_order_first() {
     let mut peer = narrow(4);
     peer.state.command_window.cmd_sn = u32::MAX;
     (peer.state.command_window.exp_cmd_sn, peer.state.command_window.max_cmd_sn) = (u32::MAX, 32);
@@ -59,7 +59,7 @@ fn what_a_reset_ended_is_sent_again_in_its_order_before_what_was_never_sent() {
 
 /// Else the check would wait for itself.
 #[test]
-fn what_is_sent_again_does_not_pass_the_check_of_an_identity() {
+fn resent_command_waits_for_the_identity_check() {
     let mut peer = narrow(1);
     let write = peer.write(512);
     assert_eq!(tags(&mut peer), [write]);
@@ -115,7 +115,7 @@ fn data_that_did_not_come_are_not_counted_whatever_the_status() {
 }
 
 #[test]
-fn who_asks_again_and_again_for_data_and_reads_none_is_left() {
+fn target_that_sends_r2ts_and_reads_nothing_is_left() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(65536);
     let r2t = |n: u32, offset: u32| pdu::r2t(0, tag, 9, n, offset, 2048);
@@ -138,7 +138,7 @@ fn who_asks_again_and_again_for_data_and_reads_none_is_left() {
 
 /// A future on another core that was dropped.
 #[test]
-fn what_nobody_on_another_core_waits_for_is_neither_sent_nor_sent_again() {
+fn command_abandoned_on_another_core_is_never_sent() {
     let mut peer = narrow(1);
     let mut write = || {
         let (reply, answer) = flume::bounded(1);
@@ -166,7 +166,7 @@ fn what_nobody_on_another_core_waits_for_is_neither_sent_nor_sent_again() {
 
 /// A reset that another command needed: this one is young.
 #[test]
-fn a_write_whose_data_still_leave_when_a_reset_ends_it_is_sent_again() {
+fn write_ended_by_reset_while_data_leave_is_resent() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(1024);
     let Some(super::super::task::Data::Out(buf)) = peer.state.tasks.get(tag).map(|task| &task.data) else {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn commands_wait_for_others_only_while_the_target_has_more_to_do() {
+fn commands_are_batched_only_while_the_target_is_busy() {
     let mut peer = Peer::new(parameters());
     assert!(!peer.state.keeps_target_busy(), "there is nothing to do");
     let first: Vec<u32> = (0..8).map(|_| peer.read(512)).collect();
@@ -23,7 +23,7 @@ fn commands_wait_for_others_only_while_the_target_has_more_to_do() {
 }
 
 #[test]
-fn what_waits_is_not_kept_from_a_target_that_runs_out_of_work() {
+fn queued_pdus_are_sent_when_the_target_runs_out_of_work() {
     let mut peer = Peer::new(parameters());
     let tags: Vec<u32> = (0..2).map(|_| peer.read(512)).collect();
     peer.sent();
@@ -34,7 +34,7 @@ fn what_waits_is_not_kept_from_a_target_that_runs_out_of_work() {
 }
 
 #[test]
-fn a_connection_begins_with_nothing_that_waited_on_the_one_before() {
+fn new_connection_starts_with_an_empty_send_queue() {
     let mut peer = Peer::new(parameters());
     peer.read(512);
     peer.state.disconnect(&Error::new(Kind::Lost, "gone"));

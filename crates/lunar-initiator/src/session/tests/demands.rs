@@ -50,7 +50,7 @@ fn a_long_question_goes_in_pieces() {
 }
 
 #[test]
-fn a_refusal_is_told_from_a_loss_and_from_a_broken_rule() {
+fn text_refusal_differs_from_loss_and_violation() {
     for reason in [0x04, 0x05, 0x0b] {
         let mut peer = Peer::new(parameters());
         let (a, b) = (peer.state.start_text(b"X-a=1\0".to_vec()), peer.state.start_text(b"X-b=1\0".to_vec()));
@@ -74,7 +74,7 @@ fn a_refusal_is_told_from_a_loss_and_from_a_broken_rule() {
 
 /// Who stops to wait leaves the connection as it is; those that have not been asked are not asked.
 #[test]
-fn a_question_that_nobody_waits_for_holds_nobody_up_for_long() {
+fn abandoned_text_request_does_not_delay_others() {
     let mut peer = Peer::new(parameters());
     drop(peer.state.start_text(b"X-a=1\0".to_vec()));
     drop(peer.state.start_text(b"X-b=1\0".to_vec()));
@@ -89,7 +89,7 @@ fn a_question_that_nobody_waits_for_holds_nobody_up_for_long() {
 
 /// RFC 7143 section 11.2.2.3, and FRM-007: no header where there is no need.
 #[test]
-fn what_a_cdb_has_behind_16_bytes_travels_in_an_additional_header() {
+fn cdb_beyond_16_bytes_travels_in_an_ahs() {
     for (len, words) in [(1, 0), (16, 0), (17, 2), (20, 2), (32, 5), (259, 62), (MAX_CDB_LEN, 62)] {
         let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
         let cdb: Vec<u8> = (0..len).map(|i| 0x7f ^ i as u8).collect();
@@ -148,7 +148,7 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
 
 /// Its owner has given it up: the next connection does not get it, and no reset brings it back.
 #[test]
-fn what_is_being_aborted_is_not_sent_again() {
+fn command_being_aborted_is_not_resent() {
     for ends in [
         (|p, tag| {
             p.state.disconnect(&Error::new(Kind::Lost, "cut"));
@@ -183,7 +183,7 @@ fn clock() -> Instant {
 }
 
 #[test]
-fn an_answer_tells_how_long_its_command_waited_to_be_sent() {
+fn completion_reports_the_time_in_the_queue() {
     let ms = Duration::from_millis;
     let mut peer = Peer::new(parameters());
     peer.state.clock = clock;

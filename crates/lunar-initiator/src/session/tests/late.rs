@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_time_of_what_waits_behind_other_bytes_runs_only_while_none_leave() {
+fn timeout_of_queued_bytes_runs_only_while_none_leave() {
     let mut peer = Peer::new(parameters());
     let start = peer.state.now;
     let at = |s| start + Duration::from_secs(s);

@@ -276,6 +276,6 @@ fn no_older_write_is_executed_after_a_newer_one_was_acked() {
 }
 
 #[test]
-fn who_takes_the_risk_has_older_writes_executed() {
+fn late_writes_risk_lets_older_writes_execute() {
     assert!((1..=20).any(|seed| played(seed, LateWrites::Risk).0.is_some()));
 }

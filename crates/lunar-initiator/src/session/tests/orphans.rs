@@ -96,7 +96,7 @@ fn a_reset_ends_what_was_lost_before_it_was_sent() {
 }
 
 #[test]
-fn what_is_late_or_unwanted_holds_its_range_until_then() {
+fn late_or_abandoned_write_holds_its_range() {
     let ranges = Arc::new(Ranges::default());
     for unwanted in [
         (|p, tag| p.state.expire(tag, Error::new(Kind::TimedOut, "late"))) as fn(&mut Peer, u32),

@@ -373,7 +373,7 @@ fn a_cold_reset_may_stay_unanswered() {
 
 /// TMF-035: who asked for a function is told the code that came.
 #[test]
-fn response_codes_of_functions_are_told() {
+fn task_management_response_codes_are_returned() {
     for code in [0, 1, 2, 3, 4, 5, 6, 255] {
         let mut peer = Peer::new(parameters());
         let answer = peer.state.manage(LunReset, 1 << 48, None);

@@ -31,7 +31,7 @@ fn they_wait_apart_and_go_in_their_order() {
 
 /// What was sent before goes before what was not, on the same connection and on the next.
 #[test]
-fn what_is_sent_again_goes_before_those_that_waited() {
+fn resent_commands_go_before_queued_ones() {
     for is_lost in [false, true] {
         let mut peer = Peer::new(parameters());
         let sent = read_of(&mut peer, FIRST);

@@ -131,7 +131,7 @@ const OF_A_UNIT: [Function; 3] = [Function::AbortTaskSet, Function::ClearTaskSet
 
 /// A command on another channel may come to the target behind the function, and would be carried out after its end.
 #[test]
-fn what_ends_all_commands_of_a_unit_is_refused_while_several_channels_have_some() {
+fn abort_task_set_over_several_busy_channels_is_refused() {
     for function in OF_A_UNIT {
         let mut two = Two::new(4);
         let tags = [two.test(), two.test()];
@@ -149,7 +149,7 @@ fn what_ends_all_commands_of_a_unit_is_refused_while_several_channels_have_some(
 }
 
 #[test]
-fn what_ends_all_commands_of_a_unit_goes_where_they_are() {
+fn abort_task_set_goes_to_the_channel_with_the_commands() {
     for function in OF_A_UNIT {
         let mut two = Two::new(4);
         two.state.manage(function, LUN, None);

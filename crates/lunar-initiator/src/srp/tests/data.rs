@@ -94,7 +94,7 @@ fn data_goes_with_commands_only_where_that_was_agreed_on() {
 }
 
 #[test]
-fn what_has_no_data_has_no_descriptors() {
+fn command_without_data_has_no_descriptors() {
     let mut peer = Peer::new(8, true);
     for data in [Direction::None, Direction::In(Buf::zeroed(0)), Direction::Out(Buf::zeroed(0))] {
         let tag = peer.submit(cdb::test_unit_ready(), data);
@@ -139,7 +139,7 @@ fn a_command_longer_than_the_target_takes_fails_here() {
 }
 
 #[test]
-fn residuals_tell_how_much_was_moved() {
+fn residuals_give_the_bytes_moved() {
     let mut peer = Peer::new(8, false);
     let tag = peer.read(100);
     let unit = peer.one();

@@ -47,7 +47,7 @@ fn a_credit_request_is_answered_and_opens_the_window() {
 }
 
 #[test]
-fn an_event_is_answered_and_told() {
+fn event_is_answered_and_reported() {
     let mut peer = Peer::new(8, true);
     let sense = [0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x2a, 9, 0, 0, 0, 0];
     let mut unit = Vec::new();
@@ -109,7 +109,7 @@ fn a_target_that_asks_and_does_not_listen_is_given_up() {
 
 /// As of a device that takes no more of it.
 #[test]
-fn a_command_whose_memory_cannot_be_lent_ends_and_takes_no_credit() {
+fn command_without_registered_memory_takes_no_credit() {
     for reads in [true, false] {
         let mut peer = Peer::new(2, false);
         peer.faults.fail_next_expose.set(true);

@@ -23,7 +23,7 @@ fn unit() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_a_target_says_commands_end_once_and_have_their_buffers_back(
+    fn commands_end_once_with_buffers_for_any_target_input(
         units in prop::collection::vec(unit(), 0..24)
     ) {
         let mut peer = Peer::new(4, true);

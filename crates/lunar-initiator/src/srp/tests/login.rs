@@ -12,7 +12,7 @@ fn private(options: &Options) -> Vec<u8> {
 }
 
 #[test]
-fn a_login_says_who_asks_and_who_is_asked() {
+fn login_names_initiator_and_target_ports() {
     let mut expected = vec![0; 56];
     // Direct descriptors; immediate data is wanted; one channel.
     expected[8..12].copy_from_slice(&[0, 2, 0x80, 0]);
@@ -71,7 +71,7 @@ fn refused(private: Vec<u8>) -> Error {
 }
 
 #[test]
-fn reasons_are_told_in_words_with_what_to_do() {
+fn reject_reasons_have_text_and_hint() {
     for (reason, kind, what, hint) in [
         (Reason::UNABLE, Kind::Refused, "cannot make a channel", "log"),
         (Reason::NO_RESOURCES, Kind::Unreachable, "lacks resources", "connections"),
@@ -112,7 +112,7 @@ fn not_taken(private: Vec<u8>) -> Error {
 
 /// Over InfiniBand with zeros behind it; STGT answers nothing at all.
 #[test]
-fn what_portals_of_iser_answer_is_known() {
+fn answer_of_an_iser_portal_is_recognised() {
     let padded = |first: u8| [&[first, 0, 0, 0][..], &[0; 192]].concat();
     for private in [Vec::new(), vec![0x80, 0, 0, 0], padded(0xc0), padded(0)] {
         let e = not_taken(private);
@@ -123,7 +123,7 @@ fn what_portals_of_iser_answer_is_known() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_told_before_anybody_is_asked() {
+fn invalid_login_request_fails_before_the_connection() {
     let e = request(&login_target(None), &options()).expect_err("no target");
     assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("srp://")), "{e}");
     let e =

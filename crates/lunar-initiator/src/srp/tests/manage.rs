@@ -118,7 +118,7 @@ fn task_management_that_waits_for_a_credit_keeps_its_place() {
 
 /// A command for which there was no credit after all, and that is given up, was never there.
 #[test]
-fn what_waits_and_is_given_up_is_not_sent() {
+fn queued_command_given_up_is_not_sent() {
     let mut peer = Peer::new(3, true);
     let functions = [(); 3].map(|()| peer.state.manage(Function::LunReset, LUN, None));
     let tag = peer.read(512);

@@ -202,7 +202,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn a_connection_that_is_lost_is_made_anew_and_the_command_sent_again() {
+fn lost_connection_is_replaced_and_the_command_resent() {
     let seen = with(&[Manner::HangsUp, Manner::Serves], options(), async |session| {
         let data = pattern(512);
         perform(session, cdb::write_10(3, 1, false), Direction::Out(buf(&data))).await;
@@ -215,7 +215,7 @@ fn a_connection_that_is_lost_is_made_anew_and_the_command_sent_again() {
 
 /// As where two hosts log in as the same port, and each ends what the other has.
 #[test]
-fn who_loses_its_session_again_and_again_waits_before_the_next() {
+fn session_lost_repeatedly_waits_before_the_next() {
     const AGAIN: Manner = Manner::HangsUp;
     let begun = std::time::Instant::now();
     with(&[AGAIN, AGAIN, AGAIN, Manner::Serves], options(), async |session| {
@@ -239,7 +239,7 @@ fn a_silent_target_is_given_up() {
 
 /// ABORT TASK, LOGICAL UNIT RESET, and then no reset of the target, which SRP does not have, but a new connection.
 #[test]
-fn a_command_that_cannot_be_ended_is_sent_again_on_another_connection() {
+fn command_that_cannot_be_ended_is_resent_after_reconnect() {
     let mut options = options();
     options.timeouts.command = Duration::from_millis(50);
     let seen = with(&[Manner::Refuses, Manner::Serves], options, async |session| {
