@@ -3,7 +3,7 @@
 //! offset or number, length, content. A frame of 0xff takes the rest of the input as it is.
 
 use lunar_rdma::iwarp::{Agreed, Engine, First};
-use lunar_rdma::{Event, Events, Exposed, Remote};
+use lunar_rdma::{Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::out::Payload;
@@ -27,8 +27,8 @@ fn end(switches: u8) -> End {
     let first = (switches & 2 != 0).then_some(First::Send);
     let agreed = Agreed { crc: switches & 1 != 0, ord: 2, ird: 2, receives: (4, LEN), first };
     let mut engine = Engine::new(&agreed, Some(148), vec![]);
-    let sink = engine.expose(Exposed::Sink(Buf::zeroed(LEN))).expect("room for it");
-    let source = engine.expose(Exposed::Source(Rc::new(Buf::zeroed(LEN)))).expect("room for it");
+    let sink = engine.expose(MemoryRegion::Sink(Buf::zeroed(LEN))).expect("room for it");
+    let source = engine.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(LEN)))).expect("room for it");
     (0..3).for_each(|id| engine.read(id, source, Buf::zeroed(LEN), 0, LEN));
     engine.send(b"hello", Payload::Zeros(300), None);
     let said = engine.take_bytes();
@@ -106,7 +106,7 @@ fn talk(input: &[u8], switches: u8, step: usize) -> (String, Vec<u8>, Vec<u8>, V
     let answers = end.engine.take_bytes();
     assert!(answers.len() <= end.said.len() + 1000 + 4 * bytes.len(), "answers out of proportion");
     let memory = match end.engine.revoke(end.sink.stag) {
-        Some(Exposed::Sink(buf)) => buf.to_vec(),
+        Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
         other => panic!("{other:?} where memory was"),
     };
     (format!("{:?}", into.list), into.bytes, answers, memory)

@@ -2,15 +2,18 @@
 
 use crate::io_error::io_text;
 use crate::{Error, Kind};
-use lunar_rdma::{Refused, Terms, Wait};
+use lunar_rdma::{ConnParam, Refused, Wait};
 
 /// Makes an RDMA connection of private data and terms.
 pub trait RdmaConnector:
-    FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>
+    FnOnce(&[u8], ConnParam) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>
 {
 }
 
-impl<F: FnOnce(&[u8], Terms) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> RdmaConnector for F {}
+impl<F: FnOnce(&[u8], ConnParam) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> RdmaConnector
+    for F
+{
+}
 
 /// No RDMA device of this host leads there. The hint is that of the provider.
 pub fn no_device(e: &std::io::Error) -> Error {

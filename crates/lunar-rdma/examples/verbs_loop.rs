@@ -3,7 +3,7 @@
 //! For the guest of `interop/lab`, where soft devices are; each step says what it has seen, and a failure panics.
 
 use lunar_rdma::verbs::{self, Options, Pending};
-use lunar_rdma::{Endpoint, Event, Events, Exposed, Refused, Remote, Request, Terms};
+use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, Remote, Request};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Pool};
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-const TERMS: Terms = Terms { ord: 4, ird: 4, receives: (4, 8268) };
+const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (4, 8268) };
 /// More than one piece, and no whole number of them.
 const LONG: usize = (1 << 20) + 4321;
 /// More connections than have memory for messages of their own.
@@ -188,12 +188,12 @@ async fn many(client: &End, server: &End) {
 }
 
 async fn write_then_message(client: &End, server: &End) {
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(LONG + 200))).expect("memory");
+    let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(LONG + 200))).expect("memory");
     server.endpoint.write(to.beyond(100), Payload::Bytes(pattern(LONG)));
     server.say(b"written");
     client.endpoint.receives(1, 64);
     assert_eq!(client.message().await.0, b"written");
-    let Some(Exposed::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
+    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
     assert!(buf[100..100 + LONG] == pattern(LONG) && buf[..100] == [0; 100] && buf[100 + LONG..] == [0; 100]);
     assert!(client.endpoint.revoke(to.stag).is_none());
     println!("a write of {LONG} bytes, visible before the message behind it");
@@ -204,7 +204,7 @@ async fn reads(client: &End, server: &End) {
     let mut source = Buf::zeroed(LONG);
     source.copy_from_slice(&pattern(LONG));
     let source = Rc::new(source);
-    let from = client.endpoint.expose(Exposed::Source(source.clone())).expect("memory");
+    let from = client.endpoint.expose(MemoryRegion::Source(source.clone())).expect("memory");
     for id in 0..10u64 {
         server.endpoint.read(id, from.beyond(id), Buf::zeroed(LONG), 10, LONG - 10);
     }
@@ -220,7 +220,7 @@ async fn reads(client: &End, server: &End) {
             other => panic!("no read but {other:?}"),
         }
     }
-    assert!(matches!(client.endpoint.revoke(from.stag), Some(Exposed::Source(_))));
+    assert!(matches!(client.endpoint.revoke(from.stag), Some(MemoryRegion::Source(_))));
     println!("ten reads of {} bytes, {} at a time", LONG - 10, server.endpoint.facts().ord);
 }
 
@@ -232,14 +232,14 @@ async fn pooled(client: &End, server: &End) {
         let mut data = buf();
         assert!(data.region().is_some(), "a pool that knows of the device");
         data.copy_from_slice(&pattern(len));
-        let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(len))).expect("memory");
+        let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(len))).expect("memory");
         server.endpoint.write(to, Payload::Buf(data, len));
         client.endpoint.receives(1, 64);
         server.say(b"written");
         assert_eq!(client.message().await.0, b"written");
-        let Some(Exposed::Sink(written)) = client.endpoint.revoke(to.stag) else { panic!("no memory") };
+        let Some(MemoryRegion::Sink(written)) = client.endpoint.revoke(to.stag) else { panic!("no memory") };
         assert!(written[..] == pattern(len));
-        let from = client.endpoint.expose(Exposed::Source(Rc::new(written))).expect("memory");
+        let from = client.endpoint.expose(MemoryRegion::Source(Rc::new(written))).expect("memory");
         for id in 0..3 {
             server.endpoint.read(id, from, buf(), 0, len);
         }
@@ -289,21 +289,21 @@ async fn invalidate(client: &End, server: &End) {
     if !server.endpoint.facts().provider.contains("siw") {
         return println!("no invalidation: it is for keys of kernels");
     }
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(64))).expect("memory");
+    let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(64))).expect("memory");
     client.endpoint.receives(1, 64);
     server.endpoint.write(to, Payload::Bytes(vec![5; 64]));
     server.endpoint.send(b"done", Payload::Empty, Some(to.stag));
     assert!(server.endpoint.flush().expect("sent"));
     assert_eq!(client.message().await.0, b"done");
-    let Some(Exposed::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
+    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
     assert_eq!(buf[..], [5; 64]);
     println!("a message that ends a steering tag");
 }
 
 /// A write to memory that was taken back ends the connection on both sides, and its reads.
 async fn revoked(client: &End, server: &End) {
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(4096))).expect("memory");
-    let Some(Exposed::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
+    let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(4096))).expect("memory");
+    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
     server.endpoint.write(to, Payload::Bytes(vec![9; 4096]));
     server.endpoint.read(77, to, Buf::zeroed(8), 0, 8);
     server.say(b"never seen");

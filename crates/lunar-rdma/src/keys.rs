@@ -1,6 +1,6 @@
 //! Memory that the other side may use, by steering tag: for the providers that keep such a table themselves.
 
-use crate::{Exposed, Remote};
+use crate::{MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use std::fmt;
 use std::io;
@@ -37,7 +37,7 @@ impl fmt::Display for Fault {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u16,
-    memory: Option<Exposed>,
+    memory: Option<MemoryRegion>,
     /// The other side has ended its right; the memory waits for its owner.
     is_ended: bool,
 }
@@ -54,7 +54,7 @@ impl Keys {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < SLOTS => {
@@ -70,7 +70,7 @@ impl Keys {
     }
 
     /// Takes a tag back: its memory, if it names some, also if the other side has ended it.
-    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+    pub fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         let slot = self.find(stag)?;
         let Slot { generation, memory, is_ended } = &mut self.slots[slot];
         let memory = memory.take()?;
@@ -107,11 +107,11 @@ impl Keys {
     pub fn sink(&mut self, to: Remote, len: usize) -> Result<&mut [u8], Fault> {
         let slot = self.usable(to.stag).ok_or(Fault::Tag)?;
         match &mut self.slots[slot].memory {
-            Some(Exposed::Sink(buf)) => {
+            Some(MemoryRegion::Sink(buf)) => {
                 let range = range(to.offset, len, buf.len())?;
                 Ok(&mut buf[range])
             }
-            Some(Exposed::Source(_)) => Err(Fault::Direction),
+            Some(MemoryRegion::Source(_)) => Err(Fault::Direction),
             None => Err(Fault::Tag),
         }
     }
@@ -123,8 +123,8 @@ impl Keys {
     pub fn source(&self, from: Remote, len: usize) -> Result<(Rc<Buf>, usize), Fault> {
         let slot = self.usable(from.stag).ok_or(Fault::Tag)?;
         match &self.slots[slot].memory {
-            Some(Exposed::Source(buf)) => Ok((buf.clone(), range(from.offset, len, buf.len())?.start)),
-            Some(Exposed::Sink(_)) => Err(Fault::Direction),
+            Some(MemoryRegion::Source(buf)) => Ok((buf.clone(), range(from.offset, len, buf.len())?.start)),
+            Some(MemoryRegion::Sink(_)) => Err(Fault::Direction),
             None => Err(Fault::Tag),
         }
     }
@@ -144,10 +144,10 @@ mod tests {
     #[test]
     fn a_tag_that_was_taken_back_names_nothing_even_when_its_slot_is_used_again() {
         let mut keys = Keys::default();
-        let first = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        let first = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert!(keys.sink(first, 8).is_ok());
-        assert!(matches!(keys.revoke(first.stag), Some(Exposed::Sink(buf)) if buf.len() == 8));
-        let second = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert!(matches!(keys.revoke(first.stag), Some(MemoryRegion::Sink(buf)) if buf.len() == 8));
+        let second = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_ne!(first.stag, second.stag);
         assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
         assert!(keys.revoke(first.stag).is_none() && keys.sink(second, 1).is_ok());
@@ -156,18 +156,19 @@ mod tests {
     #[test]
     fn a_tag_that_the_other_side_ends_keeps_its_memory_for_its_owner() {
         let mut keys = Keys::default();
-        let first = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        let first = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_eq!([keys.end(first.stag), keys.end(first.stag), keys.end(7)], [true, false, false]);
         assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
         assert!(keys.revoke(first.stag).is_some() && keys.revoke(first.stag).is_none());
-        let second = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        let second = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert!(keys.sink(second, 8).is_ok() && !keys.end(first.stag));
     }
 
     #[test]
     fn memory_is_used_within_its_bounds_and_in_its_direction() {
         let mut keys = Keys::default();
-        let (sink, source) = (Exposed::Sink(Buf::zeroed(8)), Exposed::Source(Rc::new(Buf::zeroed(8))));
+        let (sink, source) =
+            (MemoryRegion::Sink(Buf::zeroed(8)), MemoryRegion::Source(Rc::new(Buf::zeroed(8))));
         let [sink, source] = [sink, source].map(|memory| keys.expose(memory).unwrap());
         assert_eq!(keys.sink(source, 1).unwrap_err(), Fault::Direction);
         assert_eq!(keys.source(sink, 1).unwrap_err(), Fault::Direction);

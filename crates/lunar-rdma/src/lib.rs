@@ -1,23 +1,23 @@
-//! Messages and remote memory over reliable connections (RDMA): one seam, three providers.
+//! RDMA over reliable connections: one trait, [`Endpoint`], with three providers.
 //!
-//! - [`mem`]: two ends in one process, with faults on demand. For tests.
+//! - [`mem`]: two ends in one process, with fault injection. For tests.
 //! - [`iwarp`]: MPA, DDP and RDMAP (RFC 5044, 5041, 5040) in software, over ordinary TCP.
-//! - [`verbs`]: rdma-core, loaded at run time, where it is.
+//! - [`verbs`]: rdma-core, loaded at run time if it is installed.
 //!
-//! What a provider promises: messages arrive once and in order; an RDMA Write is visible to the peer before a message
-//! that is sent after it; an RDMA Read ends at any time after it was begun, and what is posted after it does not wait
-//! for it. Memory that is handed over is the provider's until it comes back.
+//! A provider guarantees: messages arrive once and in order. An RDMA Write is visible to the peer before a message that
+//! is sent after it. An RDMA Read may end at any time, and later work does not wait for it. The provider owns memory that
+//! it was given until it returns it.
 
 pub mod iwarp;
 pub mod mem;
 pub mod verbs;
 
+mod diagnostics;
 mod events;
 mod keys;
-mod lacking;
 
+pub use diagnostics::{NO_DEVICE, explained};
 pub use events::{Event, Events};
-pub use lacking::{NO_DEVICE, explained};
 
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
@@ -28,13 +28,13 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// What takes its time, on one core.
+/// A future that runs on one core.
 pub type Wait<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// The most private data that connections may begin with, in bytes (RFC 5044 section 7.1.1).
+/// The limit of private data at connection setup, in bytes (RFC 5044 section 7.1.1).
 pub const MAX_PRIVATE: usize = 512;
 
-/// Names memory of the other side: a steering tag and an offset under it (RFC 5040 section 2.1; verbs: a key and an
+/// The address of the peer's memory: a steering tag and an offset under it (RFC 5040 section 2.1; verbs: a key and an
 /// address).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Remote {
@@ -45,173 +45,177 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// So many bytes behind this place.
+    /// The address this many bytes further on.
     pub fn beyond(self, bytes: u64) -> Remote {
         Remote { offset: self.offset.wrapping_add(bytes), ..self }
     }
 }
 
-/// So many bytes of memory of the other side.
+/// A range of the peer's memory: its address, and its length in bytes.
 pub type Piece = (Remote, usize);
 
-/// All bytes of some pieces; None if there are more than can be counted.
+/// The sum of the lengths of pieces; None if it overflows.
 fn total(pieces: &[Piece]) -> Option<usize> {
     pieces.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len))
 }
 
-/// Memory of ours that the other side may use.
+/// Local memory that the peer may access.
 #[derive(Debug)]
-pub enum Exposed {
-    /// It may write there, and only there.
+pub enum MemoryRegion {
+    /// The peer may write it, and not read it.
     Sink(Buf),
-    /// It may read it.
+    /// The peer may read it.
     Source(Rc<Buf>),
 }
 
-/// What a connection is to be like.
+/// The requested parameters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// RDMA Reads that we may have under way at the other side.
+pub struct ConnParam {
+    /// The limit of outstanding RDMA Reads that this end sends.
     pub ord: u16,
-    /// RDMA Reads that the other side may have under way here.
+    /// The limit of outstanding RDMA Reads that the peer sends.
     pub ird: u16,
-    /// Messages that are taken at first: how many, and how long in bytes each may be.
+    /// The receives that are posted at first: their number, and the length of each in bytes.
     pub receives: (usize, usize),
 }
 
-/// What a connection came to be like.
+/// The parameters of an established connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// `mem`, `iwarp`, or `verbs` and the name of the device.
     pub provider: String,
-    /// RDMA Reads that may be under way at the other side; more of them wait here.
+    /// The limit of outstanding RDMA Reads that this end sends; further reads wait here.
     pub ord: u16,
-    /// A message may take the other side's right to a steering tag with it.
+    /// Whether a message of this end may invalidate a steering tag of the peer.
     pub sends_invalidate: bool,
-    /// A message of the other side may end a steering tag of ours, and do no harm. Who is asked for it before there is a
-    /// connection looks at the provider: [`iwarp::TAKES_INVALIDATE`], [`verbs::TAKES_INVALIDATE`].
+    /// Whether a message of the peer may safely invalidate a steering tag of this end. Before a connection exists, ask the
+    /// provider: [`iwarp::TAKES_INVALIDATE`], [`verbs::TAKES_INVALIDATE`].
     pub takes_invalidate: bool,
-    /// Our address and that of the other side.
+    /// The local address.
     pub local: SocketAddr,
+    /// The address of the peer.
     pub peer: SocketAddr,
 }
 
 /// One end of a reliable connection. It belongs to one core; dropping it breaks the connection.
 pub trait Endpoint {
-    /// What it is.
+    /// The parameters of the connection.
     fn facts(&self) -> &Facts;
 
-    /// Takes so many more messages of at most so many bytes. A message that finds none of these, or is longer, breaks
-    /// the connection.
+    /// Posts `count` more receives of `len` bytes each. A message that finds no receive, or is longer, breaks the
+    /// connection.
     fn receives(&self, count: usize, len: usize);
 
-    /// Queues a message: its head, then its payload. With `invalidate` the other side's steering tag of that name ends
-    /// when the message arrives.
+    /// Queues a message: its head, then its payload. With `invalidate`, its arrival invalidates a steering tag of the
+    /// peer.
     fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>);
 
     /// Queues an RDMA Write.
     fn write(&self, to: Remote, payload: Payload);
 
-    /// Queues RDMA Reads of pieces of memory, of so many bytes each, that are to lie one behind the other from `at` on in
-    /// a buffer. Once all are there, [`Event::Read`] brings it back under this number. After the end of the connection
-    /// was told it is dropped.
+    /// Queues RDMA Reads of pieces of the peer's memory into a buffer, one behind the other from `at` on. When all have
+    /// arrived, [`Event::Read`] returns the buffer with this `id`. After the event of the connection's end, the buffer is
+    /// dropped.
     fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize);
 
-    /// The same of one piece of `len` bytes.
+    /// Queues an RDMA Read of one piece of `len` bytes.
     fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
         self.gather(id, &[(from, len)], buf, at);
     }
 
-    /// Gives the other side a right to memory.
+    /// Registers memory for access by the peer.
     ///
     /// # Errors
-    /// When there are too many such rights, or the device takes no more memory. Then the memory is dropped, and the
-    /// connection goes on.
-    fn expose(&self, memory: Exposed) -> io::Result<Remote>;
+    /// When there are too many regions, or the device takes no more memory. The memory is dropped, and the connection
+    /// continues.
+    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote>;
 
-    /// Takes the right back at once, and gives the memory back; None if there is none of that name, or if the provider
-    /// still needs it.
-    fn revoke(&self, stag: u32) -> Option<Exposed>;
+    /// Deregisters memory at once and returns it; None if the steering tag is unknown, or the provider still uses the
+    /// memory.
+    fn revoke(&self, stag: u32) -> Option<MemoryRegion>;
 
-    /// Hands over what is queued, all at once. False: some of it waits until [`Endpoint::writable`].
+    /// Submits all queued work at once. False: some of it waits until [`Endpoint::writable`].
     ///
     /// # Errors
     /// When the connection is broken.
     fn flush(&self) -> io::Result<bool>;
 
-    /// Bytes that are queued and were not taken yet, with what holds them.
+    /// The number of queued bytes that were not submitted yet, including overhead.
     fn waiting(&self) -> usize;
 
-    /// Whether anything has left since the last call: the other side takes what it gets.
+    /// Whether anything was sent since the last call, which shows that the peer receives.
     fn has_moved(&self) -> bool;
 
-    /// A mark behind all messages and RDMA Writes that were queued so far.
-    fn mark(&self) -> u64;
+    /// A fence behind all messages and RDMA Writes that were queued so far.
+    fn fence(&self) -> u64;
 
-    /// Whether nothing from before this mark is on its way any more: it has arrived, as far as this end is told (verbs:
-    /// it has completed; iwarp: the other side's TCP has it), or never will.
-    fn is_delivered(&self, mark: u64) -> bool;
+    /// Whether nothing before this fence is in flight any more: it has arrived, as far as this end knows (verbs: it has
+    /// completed; iwarp: the peer's TCP has acknowledged it), or never will.
+    fn fence_done(&self, fence: u64) -> bool;
 
-    /// Takes what has come, without waiting. The end of the connection is an event, and the last one. What has come may
-    /// have asked for something: who polls flushes after it.
+    /// Takes the events that are there, without waiting. The end of the connection is the last event. An event may queue an
+    /// answer: call [`Endpoint::flush`] afterwards.
     fn poll(&self, into: &mut Events);
 
-    /// The connection has ended, as far as can be seen without waiting, whatever is still to be taken. Cheap: it is asked
-    /// before commands begin.
+    /// Whether the connection has ended, as far as can be seen without waiting, even if events are left. Cheap: callers
+    /// ask before each command.
     fn has_ended(&self) -> bool;
 
-    /// What [`Endpoint::has_ended`] has found holds no longer, where it is kept for a while.
+    /// Discards a cached result of [`Endpoint::has_ended`].
     fn look_anew(&self) {}
 
-    /// Waits until there may be something to take.
+    /// Waits until there may be events.
     fn readable(&self) -> Wait<'_, io::Result<()>>;
 
-    /// Waits until more can be handed over.
+    /// Waits until more work can be submitted.
     fn writable(&self) -> Wait<'_, io::Result<()>>;
 
-    /// Breaks the connection. What waits is dropped, and RDMA Reads that are under way end with errors.
+    /// Breaks the connection. Queued work is dropped, and outstanding RDMA Reads fail.
     fn close(&self);
 
-    /// Breaks the connection, and throws away what was handed over and not delivered, as far as the provider can: what an
-    /// iWARP device has given to its own TCP still leaves.
+    /// Breaks the connection and discards submitted work that was not delivered, as far as the provider can: an iWARP
+    /// device still sends what it gave to its own TCP.
     fn reset(&self) {
         self.close();
     }
 
-    /// Whether every end of it is a reset, also that by the death of the process.
+    /// Sets whether every end of the connection is a reset, even when the process dies.
     ///
     /// # Errors
-    /// When the provider cannot be told.
+    /// When the provider does not take the setting.
     fn reset_on_close(&self, _reset: bool) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// A connection that the other side wants. Dropping it turns it down.
+/// A connection request of a peer. Dropping it rejects the request.
 pub trait Request {
-    /// What the other side says with it. May be longer than what was said, with zeros (InfiniBand), or empty.
+    /// The private data of the request. It may be padded with zeros (InfiniBand), or empty.
     fn private(&self) -> &[u8];
 
-    /// Our address, and the one it came from.
+    /// The local address, and that of the peer.
     fn addresses(&self) -> (SocketAddr, SocketAddr);
 
-    /// The connection would have [`Facts::sends_invalidate`].
+    /// Whether the connection would have [`Facts::sends_invalidate`].
     fn sends_invalidate(&self) -> bool;
 
-    /// Takes it, with a word of our own.
-    fn accept(self: Box<Self>, private: Vec<u8>, terms: Terms)
-    -> Wait<'static, io::Result<Rc<dyn Endpoint>>>;
+    /// Accepts the request, with private data.
+    fn accept(
+        self: Box<Self>,
+        private: Vec<u8>,
+        terms: ConnParam,
+    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>>;
 
-    /// Turns it down, with a word of our own.
+    /// Rejects the request, with private data.
     fn reject(self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()>;
 }
 
-/// Why a connection could not be made.
+/// The reason why a connection was not established.
 #[derive(Debug)]
 pub enum Refused {
-    /// It could not be tried, or was lost.
+    /// The connection failed or was lost.
     Io(io::Error),
-    /// The other side turned it down, and said this.
+    /// The peer rejected the connection, with this private data.
     Rejected(Vec<u8>),
 }
 

@@ -135,7 +135,7 @@ async fn log_in(load: Load, setup: Setup, place: Place) -> Result<Session, lunar
         true => format!("{:016x}", srp::port_id(NAME).guid()),
         false => NAME.to_owned(),
     };
-    let make = move |private: &[u8], terms: lunar_rdma::Terms| {
+    let make = move |private: &[u8], terms: lunar_rdma::ConnParam| {
         let faults: [Rc<Faults>; 2] = Default::default();
         faults.iter().for_each(|end| end.logs.set(false));
         let (request, connecting) = mem::request_with(private, terms, faults);

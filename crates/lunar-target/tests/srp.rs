@@ -1,7 +1,7 @@
 //! The server's portals for SRP, over iWARP on the loopback interface: an initiator that writes and reads a block.
 #![forbid(unsafe_code)]
 
-use lunar_rdma::{Endpoint, Event, Events, Exposed, Refused, Terms, iwarp};
+use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, iwarp};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Cores, Stream};
 use lunar_scsi::{Identity, Lu, Settings};
@@ -143,7 +143,7 @@ fn login(target: PortId) -> Vec<u8> {
 
 async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>, Refused> {
     let stream = Stream::new(TcpStream::connect(portal)?)?;
-    let terms = Terms { ord: 1, ird: 8, receives: (8, 512) };
+    let terms = ConnParam { ord: 1, ird: 8, receives: (8, 512) };
     let how = iwarp::Options::default();
     let (endpoint, private) = iwarp::connect(stream, portal, &login(target), terms, &how).await?;
     let welcome = LoginResponse::decode(&private).expect("a login response");
@@ -171,7 +171,7 @@ async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [Data<'_
     Response::decode(&events.bytes[range]).expect("a response").status
 }
 
-fn memory(host: &dyn Endpoint, exposed: Exposed, len: u32) -> Data<'static> {
+fn memory(host: &dyn Endpoint, exposed: MemoryRegion, len: u32) -> Data<'static> {
     let at = host.expose(exposed).expect("memory");
     Data::Direct(Descriptor { address: at.offset, key: at.stag, len })
 }
@@ -185,15 +185,15 @@ fn a_block_is_written_and_read_over_iwarp() {
         let bytes: Vec<u8> = (0..1024).map(|i| (i / 3) as u8).collect();
         let mut buf = Buf::zeroed(512);
         buf.copy_from_slice(&bytes[..512]);
-        let out = memory(&*host, Exposed::Source(Rc::new(buf)), 512);
+        let out = memory(&*host, MemoryRegion::Source(Rc::new(buf)), 512);
         assert_eq!(does(&*host, &cdb::write_10(0, 1, false), [out, Data::None]).await, 0);
         let with = Data::Immediate(&bytes[512..]);
         assert_eq!(does(&*host, &cdb::write_10(1, 1, false), [with, Data::None]).await, 0);
-        let into = memory(&*host, Exposed::Sink(Buf::zeroed(1024)), 1024);
+        let into = memory(&*host, MemoryRegion::Sink(Buf::zeroed(1024)), 1024);
         assert_eq!(does(&*host, &cdb::read_10(0, 2), [Data::None, into]).await, 0);
         let Data::Direct(at) = into else { unreachable!("it is one piece") };
         match host.revoke(at.key) {
-            Some(Exposed::Sink(buf)) => assert_eq!(buf[..], bytes),
+            Some(MemoryRegion::Sink(buf)) => assert_eq!(buf[..], bytes),
             other => panic!("{other:?}"),
         }
     });

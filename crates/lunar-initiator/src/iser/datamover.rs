@@ -6,7 +6,7 @@ use crate::session::task::{Data as Memory, Task};
 use crate::session::transport::{self, DatamoverEvents};
 use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Endpoint, Events, Exposed, Remote, Wait};
+use lunar_rdma::{Endpoint, Events, MemoryRegion, Remote, Wait};
 use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
@@ -39,14 +39,14 @@ impl IserDatamover {
         IserDatamover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
 
-    fn lend(&self, itt: u32, memory: Exposed) -> Result<Remote, Error> {
+    fn lend(&self, itt: u32, memory: MemoryRegion) -> Result<Remote, Error> {
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
         self.state.borrow_mut().lent.insert(itt, place.stag);
         Ok(place)
     }
 
     /// Ends the right of the target to the memory of a command.
-    fn take_back(&self, itt: u32) -> Option<Exposed> {
+    fn take_back(&self, itt: u32) -> Option<MemoryRegion> {
         let stag = self.state.borrow_mut().lent.remove(itt)?;
         self.endpoint.revoke(stag)
     }
@@ -78,7 +78,7 @@ impl IserDatamover {
 
     /// The memory of a command that is answered; the residual says what was not filled.
     fn give_back(&self, session: &mut dyn DatamoverEvents, response: &Bhs, data: &[u8]) {
-        if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
+        if let Some(MemoryRegion::Sink(buf)) = self.take_back(response.itt()) {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
                 0 => None,
                 OVERFLOW => Some(0),
@@ -104,7 +104,7 @@ impl transport::Datamover for IserDatamover {
             Memory::None => {}
             Memory::In(buf, _) => {
                 request::reads(&mut header, task.expected);
-                let lent = buf.take().map(|buf| self.lend(task.tag, Exposed::Sink(buf)));
+                let lent = buf.take().map(|buf| self.lend(task.tag, MemoryRegion::Sink(buf)));
                 read = lent.transpose()?.map(advertised);
             }
             Memory::Out(buf) => {
@@ -114,7 +114,7 @@ impl transport::Datamover for IserDatamover {
                 let immediate = if p.immediate_data { first } else { 0 };
                 request::writes(&mut header, task.expected, false);
                 if immediate < buf.len() {
-                    let place = self.lend(task.tag, Exposed::Source(buf.clone()))?;
+                    let place = self.lend(task.tag, MemoryRegion::Source(buf.clone()))?;
                     // As Linux has it: what is advertised begins behind what goes with the command.
                     write = Some(advertised(place.beyond(immediate as u64)));
                 }

@@ -6,7 +6,7 @@ use crate::protocol_mismatch::{self, mismatch, no_rdma};
 use crate::rdma_connector::{RdmaConnector, no_device};
 use crate::{Error, Kind};
 use lunar_proto::Pdu;
-use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Terms};
+use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused};
 use lunar_runtime::Stream;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::Bhs;
@@ -28,8 +28,8 @@ pub struct LoginConnection {
 }
 
 /// All messages that may come before the session ends: the protocol has no way to ask for more.
-fn terms(options: &Options) -> Terms {
-    Terms { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
+fn terms(options: &Options) -> ConnParam {
+    ConnParam { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
 }
 
 /// Our abilities, as they are sent to the other side.

@@ -9,7 +9,7 @@ use crate::session::transport::{Datamover as _, TransportHandle, TransportSender
 use crate::{Command, CommandResult, Completion, Direction, Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::mem::{self, Faults};
-use lunar_rdma::{Endpoint, Event, Events, Remote, Terms};
+use lunar_rdma::{ConnParam, Endpoint, Event, Events, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::receive::{Broken, Received};
 use lunar_runtime::out::Payload;
@@ -24,7 +24,7 @@ use std::time::Instant;
 mod ends;
 mod login;
 
-const TERMS: Terms = Terms { ord: 8, ird: 8, receives: (64, LOGIN_LEN) };
+const TERMS: ConnParam = ConnParam { ord: 8, ird: 8, receives: (64, LOGIN_LEN) };
 
 /// What came of a session with LIO.
 fn parameters() -> Parameters {

@@ -9,7 +9,7 @@ use crate::session::task::{Data as Memory, Task};
 use crate::session::transport::{self, DatamoverEvents};
 use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Endpoint, Events, Exposed, Wait};
+use lunar_rdma::{Endpoint, Events, MemoryRegion, Wait};
 use lunar_runtime::iscsi::receive::{Broken, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
@@ -164,13 +164,13 @@ impl SrpDatamover {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
         let (way, memory) = match &mut task.data {
             Memory::In(buf, _) if len > 0 => match buf.take() {
-                Some(buf) => (DataDirection::In, Exposed::Sink(buf)),
+                Some(buf) => (DataDirection::In, MemoryRegion::Sink(buf)),
                 None => return Ok(BufferPlace::None),
             },
             Memory::Out(buf) if self.fits(buf.len(), additional) => {
                 return Ok(BufferPlace::Here(buf.clone()));
             }
-            Memory::Out(buf) if len > 0 => (DataDirection::Out, Exposed::Source(buf.clone())),
+            Memory::Out(buf) if len > 0 => (DataDirection::Out, MemoryRegion::Source(buf.clone())),
             _ => return Ok(BufferPlace::None),
         };
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;

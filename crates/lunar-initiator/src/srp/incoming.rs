@@ -3,7 +3,7 @@
 use super::answers;
 use super::datamover::{ControlKind, SrpDatamover};
 use crate::session::transport::DatamoverEvents;
-use lunar_rdma::Exposed;
+use lunar_rdma::MemoryRegion;
 use lunar_runtime::iscsi::receive::{Arrived, Broken, Data};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
@@ -61,7 +61,7 @@ impl SrpDatamover {
 
     /// The memory of a command that is answered.
     fn give_back(&self, session: &mut dyn DatamoverEvents, itt: u32, lent: Option<u32>, short: u32) {
-        if let Some(Exposed::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
+        if let Some(MemoryRegion::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
             session.filled(itt, buf, short);
         }
     }

@@ -13,7 +13,7 @@ use crate::session::transport;
 use crate::{Error, Kind, Options};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Connected, Refused, Terms};
+use lunar_rdma::{ConnParam, Connected, Refused};
 use lunar_runtime::Stream;
 use lunar_wire::iser::PRIVATE_LEN;
 use lunar_wire::srp::{
@@ -128,8 +128,8 @@ impl LoginConnection {
 }
 
 /// All messages that may come before the session ends: the protocol has no way to ask for more.
-pub fn terms(options: &Options) -> Terms {
-    Terms { ord: 1, ird: READS, receives: (receives(options), RECEIVE_LEN) }
+pub fn terms(options: &Options) -> ConnParam {
+    ConnParam { ord: 1, ird: READS, receives: (receives(options), RECEIVE_LEN) }
 }
 
 fn receives(options: &Options) -> usize {

@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::handshake;
-use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
+use crate::{Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Wait};
 use event_listener::Event;
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, PeerState, Stream, with_scratch};
@@ -136,11 +136,11 @@ impl Endpoint for Iwarp {
         self.engine.borrow_mut().gather(id, from, buf, at);
     }
 
-    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
+    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
         self.engine.borrow_mut().expose(memory)
     }
 
-    fn revoke(&self, stag: u32) -> Option<Exposed> {
+    fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
         self.engine.borrow_mut().revoke(stag)
     }
 
@@ -160,11 +160,11 @@ impl Endpoint for Iwarp {
         self.engine.borrow_mut().has_moved()
     }
 
-    fn mark(&self) -> u64 {
+    fn fence(&self) -> u64 {
         self.engine.borrow().transmit_end()
     }
 
-    fn is_delivered(&self, mark: u64) -> bool {
+    fn fence_done(&self, mark: u64) -> bool {
         self.engine.borrow().has_left(mark, self.stream.unacknowledged())
     }
 

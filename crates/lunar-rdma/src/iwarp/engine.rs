@@ -7,7 +7,7 @@ use super::reads::Reads;
 use super::responses::Responses;
 use super::transmit::Transmit;
 use super::{Agreed, First, framing};
-use crate::{Event, Events, Exposed, Piece, Remote};
+use crate::{Event, Events, MemoryRegion, Piece, Remote};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
@@ -113,12 +113,12 @@ impl Engine {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
         self.memory.expose(memory)
     }
 
     /// See [`Endpoint::revoke`](crate::Endpoint::revoke).
-    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+    pub fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         self.memory.revoke(stag)
     }
 

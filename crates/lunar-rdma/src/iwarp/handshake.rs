@@ -1,7 +1,7 @@
 //! The handshake: MPA request and reply, and what both sides agree on (RFC 5044 section 7.1, RFC 6581).
 
 use super::{Agreed, First, Options};
-use crate::Terms;
+use crate::ConnParam;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
 use lunar_wire::iwarp::{Enhanced, Frame, Malformed};
@@ -82,7 +82,7 @@ pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
 }
 
 /// What we ask for.
-pub(super) fn ask(private: &[u8], terms: &Terms, options: &Options) -> Frame {
+pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> Frame {
     let enhanced = Enhanced { ird: known(terms.ird), ord: known(terms.ord), ..Enhanced::default() };
     Frame {
         revision: REVISION,
@@ -94,7 +94,7 @@ pub(super) fn ask(private: &[u8], terms: &Terms, options: &Options) -> Frame {
 }
 
 /// What a reply came to, for who asked.
-pub(super) fn asked(asked: &Frame, reply: &Frame, terms: &Terms) -> Agreed {
+pub(super) fn asked(asked: &Frame, reply: &Frame, terms: &ConnParam) -> Agreed {
     Agreed {
         crc: asked.crc || reply.crc,
         ord: reads(terms.ord, reply.enhanced.map(|e| e.ird)),
@@ -105,7 +105,12 @@ pub(super) fn asked(asked: &Frame, reply: &Frame, terms: &Terms) -> Agreed {
 }
 
 /// What we answer to a request that we take, and what that came to.
-pub(super) fn answer(request: &Frame, private: Vec<u8>, terms: &Terms, options: &Options) -> (Frame, Agreed) {
+pub(super) fn answer(
+    request: &Frame,
+    private: Vec<u8>,
+    terms: &ConnParam,
+    options: &Options,
+) -> (Frame, Agreed) {
     let (enhanced, first) = match &request.enhanced {
         Some(wanted) => {
             let (enhanced, first) = grant(wanted, terms);
@@ -129,7 +134,7 @@ pub(super) fn refusal(request: Option<&Frame>, private: Vec<u8>) -> Vec<u8> {
 
 /// The enhanced data of our answer. Of the first words that the other side can say without content, one is chosen:
 /// a Write rather than a Read rather than a Send, for it costs the least here.
-fn grant(wanted: &Enhanced, terms: &Terms) -> (Enhanced, First) {
+fn grant(wanted: &Enhanced, terms: &ConnParam) -> (Enhanced, First) {
     let ird = if wanted.ord == UNKNOWN { UNKNOWN } else { known(terms.ird) };
     let ord = if wanted.ird == UNKNOWN { UNKNOWN } else { reads(known(terms.ord), Some(wanted.ird)) };
     let numbers = Enhanced { ird, ord, ..Enhanced::default() };
@@ -163,7 +168,7 @@ fn known(reads: u16) -> u16 {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { ord: 64, ird: 4, receives: (1, 64) };
+    const TERMS: ConnParam = ConnParam { ord: 64, ird: 4, receives: (1, 64) };
 
     fn wanting(enhanced: Option<Enhanced>) -> Frame {
         Frame { revision: if enhanced.is_some() { 2 } else { 1 }, enhanced, ..Frame::default() }
@@ -182,7 +187,7 @@ mod tests {
         let (reply, ours) = answer(&wanting(None), vec![], &TERMS, &Options::default());
         assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, UNTOLD));
         assert_eq!(asked(&Frame::default(), &wanting(None), &TERMS).ord, UNTOLD);
-        let few = Terms { ord: 1, ..TERMS };
+        let few = ConnParam { ord: 1, ..TERMS };
         assert_eq!(asked(&Frame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
     }
 
@@ -206,7 +211,7 @@ mod tests {
             (offer(true, false, false), offer(true, false, false), First::Send),
             (offer(false, false, false), offer(false, false, false), First::Any),
         ] {
-            let terms = Terms { ord: 1, ird: 1, ..TERMS };
+            let terms = ConnParam { ord: 1, ird: 1, ..TERMS };
             assert_eq!(grant(&wanted, &terms), (granted, first));
         }
     }

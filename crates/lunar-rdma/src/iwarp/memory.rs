@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use crate::keys::{Fault as Denied, Keys};
-use crate::{Exposed, Remote};
+use crate::{MemoryRegion, Remote};
 use lunar_runtime::out::Payload;
 use lunar_wire::iwarp::{ReadRequest, Tagged, Terminate};
 use std::io;
@@ -15,12 +15,12 @@ pub(super) struct Memory {
 
 impl Memory {
     /// A name for memory.
-    pub(super) fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+    pub(super) fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
         self.keys.expose(memory)
     }
 
     /// Memory goes back to its owner, also that whose name was ended from the other side.
-    pub(super) fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+    pub(super) fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         self.keys.revoke(stag)
     }
 

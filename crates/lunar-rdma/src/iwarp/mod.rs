@@ -28,7 +28,7 @@ mod tests;
 pub use engine::Engine;
 pub use lunar_wire::iwarp::mpa::is_request;
 
-use crate::{Connected, Endpoint, Facts, Refused, Request, Terms, Wait};
+use crate::{ConnParam, Connected, Endpoint, Facts, Refused, Request, Wait};
 use endpoint::Iwarp;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{REPLY_KEY, REQUEST_KEY};
@@ -95,7 +95,7 @@ pub async fn connect(
     stream: Stream,
     peer: SocketAddr,
     private: &[u8],
-    terms: Terms,
+    terms: ConnParam,
     options: &Options,
 ) -> Result<Connected, Refused> {
     handshake::check_private(private)?;
@@ -143,7 +143,7 @@ async fn call(
     stream: Stream,
     peer: SocketAddr,
     ask: &Frame,
-    terms: &Terms,
+    terms: &ConnParam,
     options: &Options,
 ) -> Result<Connected, Failed> {
     handshake::write(&stream, &ask.encode(&REQUEST_KEY), REPLY_TIME).await?;
@@ -244,7 +244,7 @@ impl Request for Asked {
     fn accept(
         mut self: Box<Self>,
         private: Vec<u8>,
-        terms: Terms,
+        terms: ConnParam,
     ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
         Box::pin(async move {
             handshake::check_private(&private)?;

@@ -2,7 +2,7 @@
 
 use super::link::Link;
 use super::side::{Job, Message, Read};
-use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
+use crate::{Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Wait};
 use event_listener::Event;
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
@@ -74,11 +74,11 @@ impl Endpoint for End {
         self.link.queue(self.me, Job::Read(Read { id, from: from.to_vec(), buf, at }));
     }
 
-    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
+    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
         self.link.expose(self.me, memory)
     }
 
-    fn revoke(&self, stag: u32) -> Option<Exposed> {
+    fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
         self.link.side(self.me).revoke(stag)
     }
 
@@ -94,11 +94,11 @@ impl Endpoint for End {
         std::mem::take(&mut self.link.side(self.me).moved)
     }
 
-    fn mark(&self) -> u64 {
+    fn fence(&self) -> u64 {
         self.link.side(self.me).queued
     }
 
-    fn is_delivered(&self, mark: u64) -> bool {
+    fn fence_done(&self, mark: u64) -> bool {
         self.link.has_sent(self.me, mark)
     }
 

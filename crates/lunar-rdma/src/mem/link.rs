@@ -2,7 +2,7 @@
 
 use super::side::{Job, Message, Side, broken};
 use super::{Faults, Operation};
-use crate::{Event, Events, Exposed, Remote, Terms};
+use crate::{ConnParam, Event, Events, MemoryRegion, Remote};
 use std::cell::{RefCell, RefMut};
 use std::io;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ struct State {
 }
 
 impl Link {
-    pub fn new([a, b]: [Terms; 2], [fa, fb]: [Rc<Faults>; 2]) -> Rc<Link> {
+    pub fn new([a, b]: [ConnParam; 2], [fa, fb]: [Rc<Faults>; 2]) -> Rc<Link> {
         let sides = [Side::new(a, b, fa), Side::new(b, a, fb)];
         Rc::new(Link(RefCell::new(State { sides, over: None })))
     }
@@ -45,7 +45,7 @@ impl Link {
     }
 
     /// Gives the other end a right to memory.
-    pub fn expose(&self, me: usize, memory: Exposed) -> io::Result<Remote> {
+    pub fn expose(&self, me: usize, memory: MemoryRegion) -> io::Result<Remote> {
         self.side(me).expose(memory)
     }
 

@@ -2,7 +2,7 @@
 
 use super::end::{ADDRESSES, both};
 use super::{Faults, Link};
-use crate::{Connected, Endpoint, MAX_PRIVATE, Refused, Request, Terms, Wait};
+use crate::{ConnParam, Connected, Endpoint, MAX_PRIVATE, Refused, Request, Wait};
 use event_listener::Event;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -35,14 +35,14 @@ struct Asking(Rc<Meeting>);
 struct Asked {
     meeting: Rc<Meeting>,
     private: Vec<u8>,
-    terms: Terms,
+    terms: ConnParam,
     faults: [Rc<Faults>; 2],
     answered: bool,
 }
 
 pub(super) fn meet(
     private: &[u8],
-    terms: Terms,
+    terms: ConnParam,
     faults: [Rc<Faults>; 2],
 ) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
     let meeting = Rc::new(Meeting::default());
@@ -87,7 +87,7 @@ impl Drop for Asking {
 }
 
 impl Asked {
-    fn accept_now(&mut self, private: Vec<u8>, terms: Terms) -> io::Result<Rc<dyn Endpoint>> {
+    fn accept_now(&mut self, private: Vec<u8>, terms: ConnParam) -> io::Result<Rc<dyn Endpoint>> {
         if private.len() > MAX_PRIVATE {
             return Err(too_much());
         }
@@ -129,7 +129,7 @@ impl Request for Asked {
     fn accept(
         mut self: Box<Self>,
         private: Vec<u8>,
-        terms: Terms,
+        terms: ConnParam,
     ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
         Box::pin(async move { self.accept_now(private, terms) })
     }

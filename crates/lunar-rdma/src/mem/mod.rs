@@ -14,12 +14,12 @@ mod tests;
 
 pub use faults::{Faults, Gate, Operation};
 
-use crate::{Connected, Endpoint, Refused, Request, Terms, Wait};
+use crate::{ConnParam, Connected, Endpoint, Refused, Request, Wait};
 use link::Link;
 use std::rc::Rc;
 
 /// Both ends of a connection that is made already, and what goes wrong at each.
-pub fn pair(a: Terms, b: Terms, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, Rc<dyn Endpoint>) {
+pub fn pair(a: ConnParam, b: ConnParam, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, Rc<dyn Endpoint>) {
     let [a, b] = end::both(Link::new([a, b], faults));
     (a, b)
 }
@@ -28,7 +28,7 @@ pub fn pair(a: Terms, b: Terms, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, R
 /// it for the initiator, who has said `private`.
 pub fn request(
     private: &[u8],
-    terms: Terms,
+    terms: ConnParam,
 ) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
     request_with(private, terms, [Rc::default(), Rc::default()])
 }
@@ -36,7 +36,7 @@ pub fn request(
 /// The same, and what goes wrong at the initiator and at the target.
 pub fn request_with(
     private: &[u8],
-    terms: Terms,
+    terms: ConnParam,
     faults: [Rc<Faults>; 2],
 ) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
     meet::meet(private, terms, faults)

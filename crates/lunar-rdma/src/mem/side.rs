@@ -2,7 +2,7 @@
 
 use super::faults::{Faults, Operation};
 use crate::keys::Keys;
-use crate::{Event, Events, Exposed, Piece, Remote, Terms};
+use crate::{ConnParam, Event, Events, MemoryRegion, Piece, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub fn new(own: Terms, other: Terms, faults: Rc<Faults>) -> Side {
+    pub fn new(own: ConnParam, other: ConnParam, faults: Rc<Faults>) -> Side {
         Side {
             invalidates: faults.invalidates.get(),
             faults,
@@ -87,14 +87,14 @@ impl Side {
         }
     }
 
-    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
         match self.faults.fail_next_expose.take() {
             true => Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for memory, as was asked for")),
             false => self.keys.expose(memory),
         }
     }
 
-    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+    pub fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         self.keys.revoke(stag)
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::MAX_PRIVATE;
-use crate::{Event, Events, Exposed, Remote};
+use crate::{Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake};
 
-const TERMS: Terms = Terms { ord: 2, ird: 2, receives: (4, 64) };
+const TERMS: ConnParam = ConnParam { ord: 2, ird: 2, receives: (4, 64) };
 
 struct Pair {
     a: Rc<dyn Endpoint>,
@@ -18,7 +18,7 @@ struct Pair {
     fb: Rc<Faults>,
 }
 
-fn pair_of(a: Terms, b: Terms) -> Pair {
+fn pair_of(a: ConnParam, b: ConnParam) -> Pair {
     let [fa, fb] = [Rc::<Faults>::default(), Rc::default()];
     let (a, b) = pair(a, b, [fa.clone(), fb.clone()]);
     Pair { a, b, fa, fb }
@@ -69,10 +69,10 @@ fn say(end: &Rc<dyn Endpoint>, text: &str) {
     assert!(end.flush().unwrap());
 }
 
-fn source(text: &str) -> Exposed {
+fn source(text: &str) -> MemoryRegion {
     let mut buf = Buf::zeroed(text.len());
     buf.copy_from_slice(text.as_bytes());
-    Exposed::Source(Rc::new(buf))
+    MemoryRegion::Source(Rc::new(buf))
 }
 
 fn read(end: &Rc<dyn Endpoint>, id: u64, from: Remote, len: usize) {
@@ -123,7 +123,7 @@ fn a_message_without_a_receive_ends_the_connection_on_both_sides() {
 
 #[test]
 fn receives_are_used_in_the_order_they_were_posted() {
-    let Pair { a, b, .. } = pair_of(TERMS, Terms { receives: (1, 8), ..TERMS });
+    let Pair { a, b, .. } = pair_of(TERMS, ConnParam { receives: (1, 8), ..TERMS });
     b.receives(1, 2);
     say(&a, "12345678");
     a.send(b"123", Payload::Empty, None);
@@ -134,12 +134,12 @@ fn receives_are_used_in_the_order_they_were_posted() {
 #[test]
 fn a_write_is_there_before_the_message_behind_it() {
     let Pair { a, b, fa, .. } = ready();
-    let sink = b.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+    let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     a.write(sink.beyond(2), Payload::Bytes(b"data".to_vec()));
     a.send(b"done", Payload::Empty, None);
     a.flush().unwrap();
     assert_eq!(came(&b), ["done"]);
-    assert!(matches!(b.revoke(sink.stag), Some(Exposed::Sink(buf)) if &buf[..] == b"\0\0data\0\0"));
+    assert!(matches!(b.revoke(sink.stag), Some(MemoryRegion::Sink(buf)) if &buf[..] == b"\0\0data\0\0"));
     assert!(b.revoke(sink.stag).is_none());
     let log = [Operation::Write { to: sink.beyond(2), len: 4 }, Operation::Send { len: 4, invalidate: None }];
     assert_eq!(fa.log(), log);
@@ -150,7 +150,7 @@ fn a_write_is_there_before_the_message_behind_it() {
 fn a_write_outside_its_window_or_after_its_end_ends_the_connection() {
     for (at, revoked) in [(1, false), (0, true)] {
         let Pair { a, b, .. } = ready();
-        let sink = b.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         if revoked {
             b.revoke(sink.stag).unwrap();
         }
@@ -191,7 +191,7 @@ fn a_read_of_what_is_not_there_or_into_too_little_fails_and_ends_the_connection(
 
 #[test]
 fn no_more_reads_are_under_way_than_both_sides_agreed_and_messages_pass_them() {
-    let Pair { a, b, fa, .. } = pair_of(Terms { ord: 9, ..TERMS }, TERMS);
+    let Pair { a, b, fa, .. } = pair_of(ConnParam { ord: 9, ..TERMS }, TERMS);
     assert_eq!((a.facts().ord, b.facts().ord), (2, 2));
     let from = b.expose(source("abc")).unwrap();
     fa.reads.hold();
@@ -229,7 +229,7 @@ fn who_waits_is_woken_by_a_read_that_is_released_and_finds_what_is_there_then() 
 
 #[test]
 fn a_read_ends_the_connection_when_none_were_agreed_on() {
-    let Pair { a, b, .. } = pair_of(TERMS, Terms { ird: 0, ..TERMS });
+    let Pair { a, b, .. } = pair_of(TERMS, ConnParam { ird: 0, ..TERMS });
     let from = b.expose(source("abc")).unwrap();
     read(&a, 0, from, 3);
     assert!(a.flush().is_err());
@@ -239,7 +239,7 @@ fn a_read_ends_the_connection_when_none_were_agreed_on() {
 #[test]
 fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
     let Pair { a, b, fa, .. } = ready();
-    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     assert!(a.facts().sends_invalidate);
     a.write(sink, Payload::Zeros(4));
     a.send(b"done", Payload::Empty, Some(sink.stag));
@@ -248,7 +248,7 @@ fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
     let mut events = Events::default();
     b.poll(&mut events);
     assert!(matches!(&events.list[..], [Event::Message(_, Some(stag))] if *stag == sink.stag));
-    assert!(matches!(b.revoke(sink.stag), Some(Exposed::Sink(_))) && b.revoke(sink.stag).is_none());
+    assert!(matches!(b.revoke(sink.stag), Some(MemoryRegion::Sink(_))) && b.revoke(sink.stag).is_none());
     a.write(sink, Payload::Zeros(1));
     assert!(a.flush().is_err());
 }
@@ -256,7 +256,7 @@ fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
 #[test]
 fn a_tag_is_ended_before_its_memory_is_taken_back() {
     let Pair { a, b, .. } = ready();
-    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     a.send(b"done", Payload::Empty, Some(sink.stag));
     a.write(sink, Payload::Zeros(1));
     assert!(a.flush().is_err());
@@ -277,7 +277,7 @@ fn an_end_that_cannot_invalidate_says_so_and_may_not_do_it() {
     faults[0].invalidates.set(false);
     let (a, b) = pair(TERMS, TERMS, faults);
     assert!(!a.facts().sends_invalidate && b.facts().sends_invalidate);
-    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     a.send(b"done", Payload::Empty, Some(sink.stag));
     assert!(a.flush().is_err());
 }
@@ -326,7 +326,7 @@ fn a_read_fails_on_demand_and_only_that_one() {
 #[test]
 fn the_connection_is_lost_after_as_many_operations_as_was_asked_for() {
     let Pair { a, b, fa, .. } = ready();
-    let sink = b.expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     fa.lose_after.set(Some(2));
     a.write(sink, Payload::Bytes(b"data".to_vec()));
     a.send(b"last", Payload::Empty, None);
@@ -369,9 +369,9 @@ fn too_much_exposed_memory_is_an_error_and_the_connection_goes_on() {
     let Pair { a, b, .. } = ready();
     let shared = Rc::new(Buf::zeroed(1));
     for _ in 0..65535 {
-        a.expose(Exposed::Source(shared.clone())).unwrap();
+        a.expose(MemoryRegion::Source(shared.clone())).unwrap();
     }
-    let error = a.expose(Exposed::Source(shared)).unwrap_err();
+    let error = a.expose(MemoryRegion::Source(shared)).unwrap_err();
     assert_eq!(error.to_string(), "too much memory is exposed at once");
     b.receives(1, 100);
     say(&a, "still here");
@@ -380,11 +380,11 @@ fn too_much_exposed_memory_is_an_error_and_the_connection_goes_on() {
 
 #[test]
 fn a_connection_is_made_with_a_word_from_each_side() {
-    let (asked, mut outcome) = request(b"please", Terms { ord: 5, ird: 1, ..TERMS });
+    let (asked, mut outcome) = request(b"please", ConnParam { ord: 5, ird: 1, ..TERMS });
     assert!(once(&mut outcome, &Arc::default()).is_pending());
     assert_eq!(asked.private(), b"please");
     let addresses = asked.addresses();
-    let target = now(asked.accept(b"gladly".to_vec(), Terms { ord: 4, ird: 3, ..TERMS })).unwrap();
+    let target = now(asked.accept(b"gladly".to_vec(), ConnParam { ord: 4, ird: 3, ..TERMS })).unwrap();
     let (initiator, private) = now(outcome).unwrap();
     assert_eq!(private, b"gladly");
     assert_eq!((initiator.facts().ord, target.facts().ord), (3, 1));

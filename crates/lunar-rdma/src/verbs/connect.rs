@@ -3,7 +3,7 @@
 use super::cm::{Event, Id, Watch};
 use super::ffi::{ADDR_RESOLVED, ROUTE_RESOLVED};
 use super::parts;
-use crate::{Connected, Refused, Terms};
+use crate::{ConnParam, Connected, Refused};
 use std::ffi::c_int;
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ const RESOLVE_MS: c_int = 2000;
 /// # Errors
 /// When the libraries are missing ([`super::Missing`] is in the error), no device leads there, nobody listens there, or
 /// the other side turns it down.
-pub async fn connect(addr: SocketAddr, private: &[u8], terms: Terms) -> Result<Connected, Refused> {
+pub async fn connect(addr: SocketAddr, private: &[u8], terms: ConnParam) -> Result<Connected, Refused> {
     let id = Id::new()?;
     let watch = id.watch()?;
     id.resolve_addr(addr, RESOLVE_MS)?;

@@ -1,12 +1,12 @@
 //! A device that connections use: its protection domain and its memory, one for each device and process.
 #![allow(unsafe_code)]
 
+use super::async_events::{AsyncEvents, Watcher};
 use super::bounce::{Chunk, Known, Pool, Register};
 use super::ffi::*;
 use super::library::{Library, last_error};
 use super::outgoing::PIECE;
 use super::shared::{ALONE, Shared};
-use super::troubles::{Troubles, Watcher};
 use lunar_runtime::Buf;
 use lunar_runtime::regions::REGION;
 use std::cell::RefCell;
@@ -98,7 +98,7 @@ fn memory_error(len: usize) -> io::Error {
 pub struct Domain {
     /// Goes first: it uses the context.
     _watcher: Option<Watcher>,
-    pub troubles: Arc<Troubles>,
+    pub async_events: Arc<AsyncEvents>,
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
     pool: Arc<Pool>,
@@ -160,12 +160,12 @@ impl Domain {
         // What I/O uses from now on can be made known to the device, once for all of it.
         lunar_runtime::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
-        let troubles = Arc::<Troubles>::default();
-        let watcher = Watcher::new(library, context, &name, troubles.clone());
+        let async_events = Arc::<AsyncEvents>::default();
+        let watcher = Watcher::new(library, context, &name, async_events.clone());
         Ok(Domain {
             // Without it what fails is found out by and by.
             _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
-            troubles,
+            async_events,
             pd,
             pool,
             zeros: OnceLock::new(),

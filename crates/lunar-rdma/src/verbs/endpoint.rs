@@ -2,9 +2,10 @@
 //!
 //! Completions are taken by whoever looks: [`Endpoint::poll`], those who wait, and a task that sleeps until the device
 //! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
-//! is about to sleep. The task stays until the device is done with the connection (`parting`), also when nobody holds that
+//! is about to sleep. The task stays until the device is done with the connection (`teardown`), also when nobody holds that
 //! any more.
 
+use super::async_events::AsyncEventSink;
 use super::cm::{Id, Watch};
 use super::domain::{Domain, Region};
 use super::ffi::*;
@@ -13,8 +14,7 @@ use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
 use super::receives;
-use super::troubles::Trouble;
-use crate::{Endpoint, Event, Events, Exposed, Facts, Piece, Remote, Wait};
+use crate::{Endpoint, Event, Events, Facts, MemoryRegion, Piece, Remote, Wait};
 use event_listener::Event as Wakeup;
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Recheck};
@@ -42,7 +42,7 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let Parts { queues, receives, domain, id } = parts;
     let [pair, completed] = queues.places();
-    let trouble = domain.troubles.enter([pair, completed, receives.place()]);
+    let trouble = domain.async_events.enter([pair, completed, receives.place()]);
     let (local, peer) = id.addresses();
     let facts = Facts {
         provider: format!("verbs {}", domain.name),
@@ -94,7 +94,7 @@ fn memory(domain: &Arc<Domain>) -> Memory {
 /// Memory that the other side may use. The device forgets it before it goes; if it does not, the memory stays for good.
 struct Shown {
     region: Region,
-    memory: Option<Exposed>,
+    memory: Option<MemoryRegion>,
 }
 
 impl Drop for Shown {
@@ -111,7 +111,7 @@ pub enum End {
     /// It is over, and is told of when all that came before is taken.
     Near(Option<io::Error>),
     /// It is over, and is told of when the device writes into no buffer any more that is to be given back.
-    Parting(Option<io::Error>),
+    TearingDown(Option<io::Error>),
     /// It is told of.
     Told,
 }
@@ -142,7 +142,7 @@ pub struct Inner {
     /// Something has changed.
     pub woken: Wakeup,
     /// What the device tells of it; its task is woken by that, also when it is over.
-    pub trouble: Arc<Trouble>,
+    pub trouble: Arc<AsyncEventSink>,
     pub id: Id,
 }
 
@@ -176,7 +176,7 @@ async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
         let said = async { News::Manager(manager.as_mut().await) };
         let over = async {
             told.await;
-            News::Trouble
+            News::AsyncEventSink
         };
         match lunar_runtime::either(lunar_runtime::either(completed, said), over).await {
             News::Completions(ready) => inner.see(ready.map(|()| inner.queues.take_event())),
@@ -184,7 +184,7 @@ async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
                 manager.set(events.read_ready());
                 inner.see(ready.and_then(|()| inner.see_events(&mut inner.state.borrow_mut())));
             }
-            News::Trouble => {}
+            News::AsyncEventSink => {}
         }
     }
     inner.part().await;
@@ -194,7 +194,7 @@ async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
 enum News {
     Completions(io::Result<()>),
     Manager(io::Result<()>),
-    Trouble,
+    AsyncEventSink,
 }
 
 impl Inner {
@@ -364,7 +364,7 @@ enum Seen {
 impl End {
     /// Nothing more comes, and nothing more is sent.
     pub fn is_over(&self) -> bool {
-        matches!(self, End::Parting(_) | End::Told)
+        matches!(self, End::TearingDown(_) | End::Told)
     }
 
     /// The end is near, if there is one; the first reason counts.
@@ -378,10 +378,10 @@ impl End {
 }
 
 /// Memory as the device is told of it: where, how long, and what the other side may do there.
-fn place(memory: &mut Exposed) -> Option<(NonNull<u8>, usize, i32)> {
+fn place(memory: &mut MemoryRegion) -> Option<(NonNull<u8>, usize, i32)> {
     let (at, len, access) = match memory {
-        Exposed::Sink(buf) => (buf.as_mut_ptr(), buf.len(), ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE),
-        Exposed::Source(buf) => (buf.as_ptr().cast_mut(), buf.len(), ACCESS_REMOTE_READ),
+        MemoryRegion::Sink(buf) => (buf.as_mut_ptr(), buf.len(), ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE),
+        MemoryRegion::Source(buf) => (buf.as_ptr().cast_mut(), buf.len(), ACCESS_REMOTE_READ),
     };
     Some((NonNull::new(at)?, len, access))
 }
@@ -420,7 +420,7 @@ impl Endpoint for Verbs {
         }
     }
 
-    fn expose(&self, mut memory: Exposed) -> io::Result<Remote> {
+    fn expose(&self, mut memory: MemoryRegion) -> io::Result<Remote> {
         let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to expose");
         let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
         let region = self.inner.domain.expose(at, len, access)?;
@@ -429,7 +429,7 @@ impl Endpoint for Verbs {
         Ok(Remote { stag, offset: at.as_ptr() as u64 })
     }
 
-    fn revoke(&self, stag: u32) -> Option<Exposed> {
+    fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
         let mut state = self.inner.state.borrow_mut();
         if !state.exposed.get_mut(&stag)?.region.forget() {
             return None;
@@ -458,11 +458,11 @@ impl Endpoint for Verbs {
         self.inner.state.borrow_mut().out.has_moved()
     }
 
-    fn mark(&self) -> u64 {
+    fn fence(&self) -> u64 {
         self.inner.state.borrow().out.pushed()
     }
 
-    fn is_delivered(&self, mark: u64) -> bool {
+    fn fence_done(&self, mark: u64) -> bool {
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
         state.cut.is_some() || state.out.delivered() >= mark

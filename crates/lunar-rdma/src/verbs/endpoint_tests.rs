@@ -6,7 +6,7 @@ use super::fake::{Fake, INLINE};
 use super::ffi::{SEND_INLINE, SEND_SIGNALED, WR_RDMA_WRITE, WR_SEND};
 use super::parts::Parts;
 use super::shared::ALONE;
-use crate::{Endpoint, Event, Events, Exposed, Remote};
+use crate::{Endpoint, Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::rc::Rc;
@@ -167,13 +167,13 @@ fn memory_that_the_device_does_not_take_is_an_error_and_the_connection_goes_on()
         let end = connection(fake, 4);
         let most = fake.state().regions + 1;
         fake.state().most_regions = most;
-        let place = end.expose(Exposed::Sink(Buf::zeroed(4096))).unwrap();
-        let error = end.expose(Exposed::Sink(Buf::zeroed(4096))).unwrap_err();
+        let place = end.expose(MemoryRegion::Sink(Buf::zeroed(4096))).unwrap();
+        let error = end.expose(MemoryRegion::Sink(Buf::zeroed(4096))).unwrap_err();
         assert!(error.to_string().contains("4096 bytes"), "{error}");
         end.send(b"still here", Payload::Empty, None);
         assert!(end.flush().unwrap());
-        assert!(matches!(end.revoke(place.stag), Some(Exposed::Sink(_))));
-        assert!(end.expose(Exposed::Source(Rc::new(Buf::zeroed(1)))).is_ok(), "there is room again");
+        assert!(matches!(end.revoke(place.stag), Some(MemoryRegion::Sink(_))));
+        assert!(end.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(1)))).is_ok(), "there is room again");
     });
 }
 

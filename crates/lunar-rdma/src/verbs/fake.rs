@@ -59,7 +59,7 @@ pub struct State {
     pub queues: Vec<usize>,
     pub shared: Vec<usize>,
     /// What the device tells of itself: of which queue, and what.
-    troubles: VecDeque<(usize, c_int)>,
+    async_events: VecDeque<(usize, c_int)>,
     /// Completions that the queues have room for, each.
     pub rooms: Vec<c_int>,
     /// Pairs have a shared receive queue.
@@ -180,7 +180,7 @@ impl Fake {
 
     /// The device tells of a queue, or of itself.
     pub fn trouble(&self, queue: usize, event: c_int) {
-        self.state().troubles.push_back((queue, event));
+        self.state().async_events.push_back((queue, event));
         ring(self.context.async_fd);
     }
 
@@ -192,7 +192,7 @@ impl Fake {
 
     /// Some of that is not heard yet.
     pub fn has_troubles(&self) -> bool {
-        !self.state().troubles.is_empty()
+        !self.state().async_events.is_empty()
     }
 
     /// Tells who sleeps that something is there.
@@ -436,7 +436,7 @@ extern "C" fn get_async_event(context: *mut ibv_context, into: *mut ibv_async_ev
     let mut count = [0u8; 8];
     // SAFETY: room for eight bytes, which an eventfd gives.
     unsafe { libc::read(fake.context.async_fd, count.as_mut_ptr().cast(), count.len()) };
-    let Some((queue, event_type)) = fake.state().troubles.pop_front() else {
+    let Some((queue, event_type)) = fake.state().async_events.pop_front() else {
         errno(libc::EAGAIN);
         return -1;
     };

@@ -4,7 +4,7 @@ use super::cm::{Depths, Event, Id, Watch};
 use super::domain::Domain;
 use super::ffi::{ADDR_CHANGE, CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
 use super::parts;
-use crate::{Endpoint, Request, Terms, Wait};
+use crate::{ConnParam, Endpoint, Request, Wait};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -173,7 +173,7 @@ impl Request for Pending {
     fn accept(
         mut self: Box<Self>,
         private: Vec<u8>,
-        terms: Terms,
+        terms: ConnParam,
     ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
         let (id, asked) = (self.id.take(), self.asked);
         Box::pin(async move {

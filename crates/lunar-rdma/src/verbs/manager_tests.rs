@@ -5,12 +5,12 @@ use super::fake::{Fake, Said};
 use super::ffi::*;
 use super::listener::{Listener, Options, listen};
 use super::{Pending, connect};
-use crate::{Event, Events, Refused, Request, Terms};
+use crate::{ConnParam, Event, Events, Refused, Request};
 use std::ffi::c_int;
 use std::io;
 use std::net::SocketAddr;
 
-const TERMS: Terms = Terms { ord: 64, ird: 1, receives: (4, 100) };
+const TERMS: ConnParam = ConnParam { ord: 64, ird: 1, receives: (4, 100) };
 
 fn said(kind: c_int) -> Said {
     Said { kind, ..Said::default() }

@@ -13,6 +13,7 @@
 //! All connections of a device share one protection domain, so a steering tag of one names memory for the other side of
 //! another as well. Nobody is told the tags of others.
 
+mod async_events;
 mod bounce;
 mod cm;
 mod connect;
@@ -24,12 +25,11 @@ mod inbound;
 mod library;
 mod listener;
 mod outgoing;
-mod parting;
 mod parts;
 mod queues;
 mod receives;
 mod shared;
-mod troubles;
+mod teardown;
 
 /// A message of the other side must not end a steering tag of ours: those of user space are of whole regions, which the
 /// devices let nobody else end. Such a message would end the connection.

@@ -8,7 +8,7 @@ use super::inbound::{Inbound, Share};
 use super::queues::Queues;
 use super::receives::Receives;
 use super::shared;
-use crate::{Connected, Endpoint, Refused, Terms};
+use crate::{ConnParam, Connected, Endpoint, Refused};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,7 +53,12 @@ impl Parts {
 ///
 /// # Errors
 /// When the other side has gone, or the device has no more of something.
-pub async fn accept(id: Id, asked: Depths, private: Vec<u8>, terms: Terms) -> io::Result<Rc<dyn Endpoint>> {
+pub async fn accept(
+    id: Id,
+    asked: Depths,
+    private: Vec<u8>,
+    terms: ConnParam,
+) -> io::Result<Rc<dyn Endpoint>> {
     let parts = Parts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird.min(asked.ird.into()), terms.ord.min(asked.ord.into()));
     // The first message may come before the connection is said to be there, so nobody waits for that.
@@ -65,7 +70,12 @@ pub async fn accept(id: Id, asked: Depths, private: Vec<u8>, terms: Terms) -> io
 ///
 /// # Errors
 /// When the other side is not there, or turns it down.
-pub async fn connect(id: Id, watch: &Watch, private: Vec<u8>, terms: Terms) -> Result<Connected, Refused> {
+pub async fn connect(
+    id: Id,
+    watch: &Watch,
+    private: Vec<u8>,
+    terms: ConnParam,
+) -> Result<Connected, Refused> {
     let parts = Parts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird, terms.ord);
     // Soft iWARP waits for TCP in this call.

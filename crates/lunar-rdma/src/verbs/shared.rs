@@ -6,13 +6,13 @@
 //! InfiniBand and RoCE let the sender wait (RNR). iWARP would end the connection, so its devices share nothing.
 #![allow(unsafe_code)]
 
+use super::async_events::AsyncEventSink;
 use super::bounce::Chunk;
 use super::domain::{Domain, Pd};
 use super::ffi::*;
 use super::library::last_error;
 use super::queues::{Takes, hand_over};
 use super::receives::Receives;
-use super::troubles::Trouble;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,7 +58,7 @@ impl Drop for Queue {
 pub struct Shared {
     queue: Queue,
     depth: u32,
-    trouble: Arc<Trouble>,
+    trouble: Arc<AsyncEventSink>,
     inside: Mutex<Inside>,
 }
 
@@ -85,7 +85,7 @@ impl Shared {
             return Err(last_error("make a shared receive queue"));
         }
         let inside = Inside { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
-        let trouble = domain.troubles.enter([srq as usize, 0, 0]);
+        let trouble = domain.async_events.enter([srq as usize, 0, 0]);
         Ok(Shared { queue: Queue { srq, pd }, depth: most, trouble, inside: Mutex::new(inside) })
     }
 

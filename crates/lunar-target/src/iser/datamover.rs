@@ -271,11 +271,11 @@ impl InFlightData for IserDatamover {
     }
 
     fn fence(&self) -> u64 {
-        self.endpoint.mark()
+        self.endpoint.fence()
     }
 
     fn fence_done(&self, fence: u64) -> bool {
-        self.endpoint.is_delivered(fence)
+        self.endpoint.fence_done(fence)
     }
 
     fn reset(&self) {

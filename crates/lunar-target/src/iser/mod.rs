@@ -11,7 +11,7 @@ use crate::entry::Ends;
 use crate::iscsi;
 use crate::iscsi::login::login;
 use crate::shared::{Counted, Shared};
-use lunar_rdma::{Request, Terms};
+use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::Stream;
 use lunar_wire::iser::{Abilities, LOGIN_LEN};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize
     let (local, peer) = request.addresses();
     let theirs = Abilities::decode(request.private());
     let ours = Abilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
-    let terms = Terms { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
+    let terms = ConnParam { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
     match request.accept(ours.encode().to_vec(), terms).await {
         Ok(endpoint) => {
             let fresh = login::Iser::new(endpoint, ours.invalidate);

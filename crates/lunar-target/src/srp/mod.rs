@@ -17,7 +17,7 @@ use crate::shared::{Counted, Shared};
 use connection::Connection;
 pub use login::port_id;
 use login::{Granted, IU_LEN};
-use lunar_rdma::{Request, Terms};
+use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::Stream;
 use lunar_wire::srp::LoginReject;
 use session::Session;
@@ -65,7 +65,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal
 async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) -> io::Result<()> {
     let Granted { entered, door, response, immediate_offset, notifications } = granted;
     let credits = response.credits as usize;
-    let terms = Terms { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
+    let terms = ConnParam { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
     entry::log_begin(shared, &entered.info, &entered.seat);
     let parameters = entered.info.parameters.clone();

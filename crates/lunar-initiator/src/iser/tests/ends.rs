@@ -125,7 +125,7 @@ fn given_up_write_is_not_delivered_later() {
     const LEN: usize = 16 << 20;
     compio::runtime::Runtime::new().expect("an event loop").block_on(async {
         let [ours, target] = by_tcp().await;
-        let sink = target.expose(lunar_rdma::Exposed::Sink(Buf::zeroed(LEN))).expect("room");
+        let sink = target.expose(lunar_rdma::MemoryRegion::Sink(Buf::zeroed(LEN))).expect("room");
         ours.write(sink, Payload::Buf(Buf::zeroed(LEN), LEN));
         assert!(!ours.flush().expect("a connection"), "the sockets hold all of it");
         TransportHandle::Datamover(Rc::new(IserDatamover::new(ours, Events::default()))).reset();

@@ -88,7 +88,7 @@ fn log_in(
     options: Options,
     but: &'static [(&'static str, &'static str)],
 ) -> (Result<Connected, Error>, Target, Vec<Pairs>) {
-    let (ours, end) = mem::pair(TERMS, Terms { receives: (1, LOGIN_LEN), ..TERMS }, Default::default());
+    let (ours, end) = mem::pair(TERMS, ConnParam { receives: (1, LOGIN_LEN), ..TERMS }, Default::default());
     let mut target = Target { end, stat_sn: 3 };
     let portal = Portal { host: "127.0.0.1".into(), port: 1 };
     let login_target = LoginTarget {

@@ -20,7 +20,7 @@ impl Two {
         let (mut wires, mut targets) = (Vec::new(), Vec::new());
         for _ in 0..2 {
             let (request, connected) = ask(&options, &Default::default(), |asked| {
-                let terms = Terms { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
+                let terms = ConnParam { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
                 targets.extend(now(asked.accept(granted(credits, true).encode().to_vec(), terms)));
             });
             wires.push(finish(connected, &request, &options).unwrap_or_else(|e| panic!("a login: {e}")));

@@ -19,7 +19,7 @@ use crate::session::task::Waiter;
 use crate::session::transport::{Datamover as _, TransportSender};
 use crate::{Command, CommandResult, Completion, Direction, Error};
 use lunar_rdma::mem::{self, Faults};
-use lunar_rdma::{Connected, Endpoint, Event, Events, Refused, Remote, Request, Terms};
+use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused, Remote, Request};
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::receive::{Broken, Received};
 use lunar_runtime::out::Payload;
@@ -100,7 +100,7 @@ impl Peer {
         let mut target = None;
         let faults: [Rc<Faults>; 2] = Default::default();
         let (request, connected) = ask(options, &faults, |asked| {
-            let terms = Terms { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
+            let terms = ConnParam { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
             target = now(asked.accept(granted.encode().to_vec(), terms)).ok();
         });
         let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("a login: {e}"));

@@ -131,7 +131,7 @@ async fn take(listener: &TcpListener, manner: Manner, data: Vec<u8>) -> (Vec<u8>
     let asked = lunar_rdma::iwarp::request(stream, Vec::new(), local, peer, &how).await.expect("a request");
     let login = LoginRequest::decode(asked.private(), Form::RdmaCm).expect("a login");
     let receives = (16, srp::LINUX_IU_LEN);
-    let terms = Terms { ord: 8, ird: 0, receives };
+    let terms = ConnParam { ord: 8, ird: 0, receives };
     let endpoint = asked.accept(granted(16, true).encode().to_vec(), terms).await.expect("accepted");
     let seen = Seen { initiator: login.initiator, ..Seen::default() };
     let mut disk = Disk { endpoint, manner, seen, data, fetched: Vec::new() };

@@ -30,8 +30,8 @@ proptest! {
         for end in &mut ends {
             end.receives(3, head.len() + len);
         }
-        let sink = ends[1].expose(Exposed::Sink(Buf::zeroed(len + 2))).unwrap();
-        let source = ends[1].expose(Exposed::Source(Rc::new(buf(&[&[1], &body[..], &[2]].concat())))).unwrap();
+        let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(len + 2))).unwrap();
+        let source = ends[1].expose(MemoryRegion::Source(Rc::new(buf(&[&[1], &body[..], &[2]].concat())))).unwrap();
         // The receives of the terms are used up first.
         (0..8).for_each(|_| ends[0].send(&[], Payload::Empty, None));
         ends[0].read(5, source.beyond(1), Buf::zeroed(len + 3), 2, len);
@@ -53,7 +53,7 @@ fn pieces_are_gathered_and_as_many_are_under_way_as_the_other_side_takes() {
         let agreed = Agreed { crc: false, ord: ird, ird, receives: TERMS.receives, first: None };
         let mut ends = [0, 1].map(|_| Engine::new(&agreed, None, vec![]));
         let bytes = noise(9000);
-        let source = ends[1].expose(Exposed::Source(Rc::new(buf(&bytes)))).unwrap();
+        let source = ends[1].expose(MemoryRegion::Source(Rc::new(buf(&bytes)))).unwrap();
         let pieces =
             [(source.beyond(100), 3), (source, 0), (source.beyond(7000), 2000), (source.beyond(5), 1)];
         ends[0].gather(8, &[], Buf::zeroed(1), 0);
@@ -74,7 +74,7 @@ fn pieces_are_gathered_and_as_many_are_under_way_as_the_other_side_takes() {
 #[test]
 fn zeros_are_sent_as_such() {
     let mut ends = pair(true, None);
-    let sink = ends[1].expose(Exposed::Sink(buf(&[9; 5000]))).unwrap();
+    let sink = ends[1].expose(MemoryRegion::Sink(buf(&[9; 5000]))).unwrap();
     ends[0].write(sink, Payload::Zeros(4999));
     exchange(&mut ends);
     let sunk = sunk(ends[1].revoke(sink.stag));
@@ -84,7 +84,7 @@ fn zeros_are_sent_as_such() {
 #[test]
 fn no_more_reads_are_under_way_than_agreed_and_what_follows_overtakes_them() {
     let mut ends = pair(false, None);
-    let source = ends[1].expose(Exposed::Source(Rc::new(buf(&noise(100))))).unwrap();
+    let source = ends[1].expose(MemoryRegion::Source(Rc::new(buf(&noise(100))))).unwrap();
     (0..10).for_each(|id| ends[0].read(id, source.beyond(id), Buf::zeroed(10), 0, 10));
     ends[0].send(b"after", Payload::Empty, None);
     let first = ends[0].take_bytes();
@@ -115,7 +115,7 @@ fn a_read_that_cannot_be_comes_back_with_its_buffer() {
 #[test]
 fn a_write_is_there_before_the_message_behind_it_and_a_message_may_stand_amid_a_write() {
     let mut ends = pair(false, None);
-    let sink = ends[1].expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     let parts = [
         tagged(opcode::WRITE, false, sink, b"ab"),
         send(Untagged { last: false, ..SEND }, b"he"),
@@ -131,7 +131,7 @@ fn a_write_is_there_before_the_message_behind_it_and_a_message_may_stand_amid_a_
 #[test]
 fn all_four_kinds_of_messages_are_taken() {
     let [_, mut called] = pair(false, None);
-    let tags = [0, 1].map(|_| called.expose(Exposed::Sink(Buf::zeroed(1))).unwrap().stag);
+    let tags = [0, 1].map(|_| called.expose(MemoryRegion::Sink(Buf::zeroed(1))).unwrap().stag);
     let kinds = [(3, 0), (4, tags[0]), (5, 0), (6, tags[1])];
     let mut into = Events::default();
     for (msn, (opcode, stag)) in (1..).zip(kinds) {
@@ -144,7 +144,7 @@ fn all_four_kinds_of_messages_are_taken() {
 #[test]
 fn a_message_ends_the_right_to_memory_and_its_owner_still_gets_it_back() {
     let mut ends = pair(false, None);
-    let sink = ends[1].expose(Exposed::Sink(Buf::zeroed(4))).unwrap();
+    let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     ends[0].write(sink, Payload::Bytes(b"good".to_vec()));
     ends[0].send(b"done", Payload::Empty, Some(sink.stag));
     let [_, into] = exchange(&mut ends);
@@ -199,12 +199,14 @@ fn closing_ends_reads_then_the_connection() {
 
 #[test]
 fn the_end_of_the_stream_is_orderly_between_messages_and_not_amid_one() {
-    let sink = |called: &mut Engine| called.expose(Exposed::Sink(Buf::zeroed(9))).unwrap();
+    let sink = |called: &mut Engine| called.expose(MemoryRegion::Sink(Buf::zeroed(9))).unwrap();
     let whole: fn(&mut Engine) -> Vec<u8> = |_| send(SEND, b"x");
     let amid: [fn(&mut Engine) -> Vec<u8>; 3] = [
         |_| send(SEND, b"x")[..3].to_vec(),
         |_| send(Untagged { last: false, ..SEND }, b"x"),
-        |called| tagged(opcode::WRITE, false, called.expose(Exposed::Sink(Buf::zeroed(9))).unwrap(), b"x"),
+        |called| {
+            tagged(opcode::WRITE, false, called.expose(MemoryRegion::Sink(Buf::zeroed(9))).unwrap(), b"x")
+        },
     ];
     for (bytes, is_orderly) in [(whole, true), (amid[0], false), (amid[1], false), (amid[2], false)] {
         let [_, mut called] = pair(false, None);

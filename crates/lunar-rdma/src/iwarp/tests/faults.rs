@@ -35,7 +35,7 @@ fn called() -> Engine {
 fn a_write_outside_its_window_ends_the_connection() {
     for (at, len) in [(0, 9), (8, 1), (7, 2), (u64::MAX, 1), (1 << 40, 1)] {
         let mut called = called();
-        let sink = called.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_eq!(
             told(&mut called, &write(sink.beyond(at), &vec![1; len])),
             Terminate::BOUNDS,
@@ -51,7 +51,7 @@ fn a_write_outside_its_window_ends_the_connection() {
 #[test]
 fn a_steering_tag_of_another_connection_names_nothing() {
     let (mut other, mut a, mut b) = (called(), called(), called());
-    let (sink, source) = (Exposed::Sink(Buf::zeroed(8)), Exposed::Source(Rc::new(Buf::zeroed(8))));
+    let (sink, source) = (MemoryRegion::Sink(Buf::zeroed(8)), MemoryRegion::Source(Rc::new(Buf::zeroed(8))));
     let (sink, source) = (other.expose(sink).unwrap(), other.expose(source).unwrap());
     assert_eq!(told(&mut a, &write(sink, b"x")), Terminate::STAG);
     assert_eq!(told(&mut b, &asking(1, source, 1)), Terminate::READ_STAG);
@@ -60,12 +60,12 @@ fn a_steering_tag_of_another_connection_names_nothing() {
 #[test]
 fn a_right_that_was_taken_back_is_gone_at_once() {
     let (mut writable, mut readable) = (called(), called());
-    let sink = writable.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+    let sink = writable.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     let mut into = Events::default();
     writable.feed(&tagged(opcode::WRITE, false, sink, b"ab"), &mut into);
     assert_eq!(&sunk(writable.revoke(sink.stag))[..2], b"ab");
     assert_eq!(told(&mut writable, &tagged(opcode::WRITE, true, sink.beyond(2), b"cd")), Terminate::STAG);
-    let source = readable.expose(Exposed::Source(Rc::new(Buf::zeroed(8)))).unwrap();
+    let source = readable.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(8)))).unwrap();
     assert!(readable.revoke(source.stag).is_some());
     assert_eq!(told(&mut readable, &asking(1, source, 1)), Terminate::READ_STAG);
 }
@@ -73,15 +73,15 @@ fn a_right_that_was_taken_back_is_gone_at_once() {
 #[test]
 fn memory_is_for_one_direction() {
     let (mut a, mut b) = (called(), called());
-    let source = a.expose(Exposed::Source(Rc::new(Buf::zeroed(8)))).unwrap();
+    let source = a.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(8)))).unwrap();
     assert_eq!(told(&mut a, &write(source, b"x")), Terminate::ACCESS);
-    let sink = b.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+    let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     assert_eq!(told(&mut b, &asking(1, sink, 1)), Terminate::ACCESS);
 }
 
 #[test]
 fn reads_beyond_what_was_agreed_or_exposed_or_out_of_sequence_end_the_connection() {
-    let source = |called: &mut Engine| called.expose(Exposed::Source(Rc::new(Buf::zeroed(8)))).unwrap();
+    let source = |called: &mut Engine| called.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(8)))).unwrap();
     let mut a = called();
     let from = source(&mut a);
     let five: Vec<u8> = (1..=5).flat_map(|msn| asking(msn, from, 8)).collect();
@@ -132,7 +132,7 @@ fn messages_come_in_sequence_each_in_one_row_and_of_one_kind() {
 #[test]
 fn a_write_is_in_one_row() {
     let mut called = called();
-    let sink = called.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+    let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     let parts =
         [tagged(opcode::WRITE, false, sink, b"ab"), tagged(opcode::WRITE, true, sink.beyond(3), b"cd")];
     assert_eq!(told(&mut called, &parts.concat()), Terminate::BOUNDS);
@@ -196,13 +196,13 @@ fn frames_that_are_too_short_or_make_no_sense_end_the_connection() {
 #[test]
 fn a_crc_that_does_not_fit_ends_the_connection_and_nothing_of_its_frame_is_used() {
     let mut ends = pair(true, None);
-    let sink = ends[1].expose(Exposed::Sink(Buf::zeroed(5))).unwrap();
+    let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(5))).unwrap();
     ends[0].write(sink, Payload::Bytes(b"hello".to_vec()));
     let good = ends[0].take_bytes();
     assert_eq!(good[24..28], crc32c(&[&good[..24]]).to_le_bytes());
     for at in 2..good.len() {
         let mut called = engine(true, None, Some(First::Any));
-        let sink = called.expose(Exposed::Sink(Buf::zeroed(5))).unwrap();
+        let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(5))).unwrap();
         let mut bad = good.clone();
         bad[at] ^= 0x10;
         let mut into = Events::default();

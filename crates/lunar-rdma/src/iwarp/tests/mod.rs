@@ -5,16 +5,16 @@ mod faults;
 mod sockets;
 
 use super::*;
-use crate::{Event, Events, Exposed, Remote};
+use crate::{Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_wire::iwarp::ddp::{opcode, queue};
 use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Terminate, Untagged, mpa};
 
-const TERMS: Terms = Terms { ord: 4, ird: 4, receives: (8, 256) };
+const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (8, 256) };
 
 /// An end of a connection on the terms of these tests.
 fn engine(crc: bool, mss: Option<usize>, first: Option<First>) -> Engine {
-    let Terms { ord, ird, receives } = TERMS;
+    let ConnParam { ord, ird, receives } = TERMS;
     Engine::new(&Agreed { crc, ord, ird, receives, first }, mss, vec![])
 }
 
@@ -107,9 +107,9 @@ fn end(events: &Events) -> Option<Option<String>> {
 }
 
 /// Memory that was exposed for writing, and is taken back.
-fn sunk(memory: Option<Exposed>) -> Buf {
+fn sunk(memory: Option<MemoryRegion>) -> Buf {
     match memory {
-        Some(Exposed::Sink(buf)) => buf,
+        Some(MemoryRegion::Sink(buf)) => buf,
         other => panic!("{other:?}"),
     }
 }

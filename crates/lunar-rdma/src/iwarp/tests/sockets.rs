@@ -68,8 +68,8 @@ fn a_megabyte_is_written_and_read_with_and_without_crcs() {
         run(async {
             let [caller, called] = connected(Options { crc, mss, window: None }).await;
             let data = noise(1 << 20);
-            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
-            let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
+            let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(data.len()))).unwrap();
+            let source = called.expose(MemoryRegion::Source(Rc::new(buf(&data)))).unwrap();
             let other = called.clone();
             let serving = spawn(async move { serve(&*other, 9).await });
             caller.write(sink, Payload::Buf(buf(&data), data.len()));
@@ -94,7 +94,7 @@ fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let data = noise(8 << 20);
-        let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
+        let source = called.expose(MemoryRegion::Source(Rc::new(buf(&data)))).unwrap();
         (0..6).for_each(|id| caller.read(id, source, Buf::zeroed(data.len()), 0, data.len()));
         let polling = spawn(async move { end(&serve(&*called, usize::MAX).await) });
         let into = serve(&*caller, 6).await;
@@ -113,14 +113,14 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
         for taken in [true, false] {
             let [caller, called] = connected(Options::default()).await;
             let data = noise(16 << 20);
-            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
-            assert!(caller.is_delivered(caller.mark()));
+            let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(data.len()))).unwrap();
+            assert!(caller.fence_done(caller.fence()));
             caller.write(sink, Payload::Buf(buf(&data), data.len()));
-            let mark = caller.mark();
-            assert!(!caller.flush().unwrap() && !caller.is_delivered(mark));
+            let mark = caller.fence();
+            assert!(!caller.flush().unwrap() && !caller.fence_done(mark));
             if taken {
                 let polling = spawn(async move { serve(&*called, usize::MAX).await });
-                while !caller.is_delivered(mark) {
+                while !caller.fence_done(mark) {
                     _ = caller.flush().unwrap();
                     lunar_runtime::after_others().await;
                 }
@@ -128,7 +128,7 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
                 polling.await.expect("polled");
             } else {
                 caller.reset();
-                assert!(caller.is_delivered(mark));
+                assert!(caller.fence_done(mark));
             }
         }
     });
@@ -137,7 +137,7 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
 /// Both ends, where the sockets hold all that they can of what the first has written.
 async fn stuck() -> [Rc<dyn Endpoint>; 2] {
     let [caller, called] = connected(Options::default()).await;
-    let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
+    let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(1 << 20))).unwrap();
     while caller.flush().unwrap() {
         caller.write(sink, Payload::Zeros(65536));
     }
@@ -149,11 +149,11 @@ async fn stuck() -> [Rc<dyn Endpoint>; 2] {
 fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
     run(async {
         let [caller, called] = stuck().await;
-        let mark = caller.mark();
-        assert!(!caller.is_delivered(mark));
+        let mark = caller.fence();
+        assert!(!caller.fence_done(mark));
         called.reset();
         assert!(end(&serve(&*caller, usize::MAX).await).expect("an end").is_some());
-        assert!(caller.is_delivered(mark));
+        assert!(caller.fence_done(mark));
     });
 }
 
@@ -162,9 +162,9 @@ fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
 fn what_the_socket_holds_has_not_arrived() {
     run(async {
         let [caller, _called] = stuck().await;
-        let mark = caller.mark();
+        let mark = caller.fence();
         caller.close();
-        assert!(!caller.is_delivered(mark), "the kernel goes on sending it");
+        assert!(!caller.fence_done(mark), "the kernel goes on sending it");
     });
 }
 
@@ -174,7 +174,7 @@ fn private_data_travel_both_ways_and_so_do_the_facts() {
         for len in [0, 1, 4, 508, 509, 512] {
             let take = async move |asked: Box<dyn Request>| {
                 assert_eq!(asked.private(), noise(len));
-                let terms = Terms { ird: 2, ord: 1, ..TERMS };
+                let terms = ConnParam { ird: 2, ord: 1, ..TERMS };
                 asked.accept(noise(512 - len), terms).await.expect("accepted")
             };
             let (caller, called) = call(&noise(len), Options::default(), take).await;
@@ -392,7 +392,7 @@ fn a_fault_is_told_to_who_takes_nothing_for_long() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let (len, nowhere) = (16 << 20, Remote { stag: 77, offset: 0 });
-        let sink = caller.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
+        let sink = caller.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         caller.send(b"first", Payload::Empty, None);
         caller.flush().expect("open");
         assert_eq!(messages(&serve(&*called, 1).await).len(), 1);
@@ -453,7 +453,7 @@ fn a_reset_throws_away_what_was_not_delivered() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let len = 16 << 20;
-        let sink = called.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
+        let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         caller.write(sink, Payload::Buf(Buf::zeroed(len), len));
         assert!(!caller.flush().expect("a connection"), "the sockets hold all of it");
         caller.reset();

@@ -97,9 +97,10 @@ fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
             for reads in [true, false] {
                 let mut host = house.session(2).await;
                 let place = match stag {
-                    true if reads => {
-                        host.end.expose(lunar_rdma::Exposed::Sink(lunar_runtime::Buf::zeroed(512))).unwrap()
-                    }
+                    true if reads => host
+                        .end
+                        .expose(lunar_rdma::MemoryRegion::Sink(lunar_runtime::Buf::zeroed(512)))
+                        .unwrap(),
                     true => host.lend(&[0; 512]),
                     false => Remote { stag: 0x7777_7777, offset: 0 },
                 };

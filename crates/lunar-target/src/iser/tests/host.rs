@@ -2,7 +2,7 @@
 
 use super::house::NAME;
 use lunar_rdma::mem::{Faults, Operation};
-use lunar_rdma::{Endpoint, Event, Events, Exposed, Remote};
+use lunar_rdma::{Endpoint, Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request::{self, Attribute, Function};
@@ -227,7 +227,7 @@ impl Host {
 
     /// Sends a command that reads up to `len` bytes to memory that is lent for it.
     pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, Remote) {
-        let place = self.end.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
+        let place = self.end.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
         request::reads(&mut bhs, len as u32);
         self.say(Header::Control { write: None, read: Some(advertised(place)) }, bhs, &[]);
@@ -245,7 +245,7 @@ impl Host {
     pub fn lend(&self, data: &[u8]) -> Remote {
         let mut buf = Buf::zeroed(data.len());
         buf.copy_from_slice(data);
-        self.end.expose(Exposed::Source(Rc::new(buf))).unwrap()
+        self.end.expose(MemoryRegion::Source(Rc::new(buf))).unwrap()
     }
 
     /// The same with memory that begins here.
@@ -260,8 +260,8 @@ impl Host {
     /// Takes memory back.
     pub fn take_back(&self, place: Remote) -> Vec<u8> {
         match self.end.revoke(place.stag) {
-            Some(Exposed::Sink(buf)) => buf.to_vec(),
-            Some(Exposed::Source(buf)) => buf.to_vec(),
+            Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
+            Some(MemoryRegion::Source(buf)) => buf.to_vec(),
             None => panic!("it was lent"),
         }
     }

@@ -5,7 +5,7 @@ use crate::Unit;
 use crate::setup::*;
 use crate::shared::{Bound, Counted, Shared};
 use lunar_rdma::mem::{Faults, request_with};
-use lunar_rdma::{Request, Terms};
+use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::cores::Place;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Identity, Lu};
@@ -87,7 +87,7 @@ impl House {
         faults: [Rc<Faults>; 2],
         through: impl FnOnce(Box<dyn Request>) -> Box<dyn Request>,
     ) -> Host {
-        let terms = Terms { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
+        let terms = ConnParam { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
         let (asked, outcome) = request_with(private, terms, faults.clone());
         let count = self.count(asked.addresses().1);
         let served =

@@ -1,6 +1,6 @@
 //! A connection that writes down what the target asks of it, in order.
 
-use lunar_rdma::{Endpoint, Events, Exposed, Facts, Piece, Remote, Request, Terms, Wait};
+use lunar_rdma::{ConnParam, Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Request, Wait};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::cell::RefCell;
@@ -41,7 +41,7 @@ impl Request for Watched {
     fn accept(
         self: Box<Self>,
         private: Vec<u8>,
-        terms: Terms,
+        terms: ConnParam,
     ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
         self.1.borrow_mut().push(Asked::Receives(terms.receives.0));
         Box::pin(
@@ -77,11 +77,11 @@ impl Endpoint for Spy {
         self.0.gather(id, from, buf, at);
     }
 
-    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
+    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
         self.0.expose(memory)
     }
 
-    fn revoke(&self, stag: u32) -> Option<Exposed> {
+    fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
         self.0.revoke(stag)
     }
 
@@ -97,12 +97,12 @@ impl Endpoint for Spy {
         self.0.has_moved()
     }
 
-    fn mark(&self) -> u64 {
-        self.0.mark()
+    fn fence(&self) -> u64 {
+        self.0.fence()
     }
 
-    fn is_delivered(&self, mark: u64) -> bool {
-        self.0.is_delivered(mark)
+    fn fence_done(&self, mark: u64) -> bool {
+        self.0.fence_done(mark)
     }
 
     fn poll(&self, into: &mut Events) {

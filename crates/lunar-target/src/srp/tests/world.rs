@@ -5,7 +5,7 @@ use crate::shared::{Bound, Counted, Shared};
 use crate::{Passage, Unit, srp};
 use lunar_block::Backend;
 use lunar_rdma::mem::{self, Faults};
-use lunar_rdma::{Endpoint, Event, Events, Exposed, Refused, Remote, Terms};
+use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, Remote};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Identity, Lu, Settings};
@@ -204,7 +204,7 @@ impl World {
     pub async fn connect(&self, private: &[u8]) -> Result<Host, LoginReject> {
         let faults: [Rc<Faults>; 2] = Default::default();
         faults.iter().for_each(|end| end.pads.set(true));
-        let terms = Terms { ord: 1, ird: 8, receives: (0, 0) };
+        let terms = ConnParam { ord: 1, ird: 8, receives: (0, 0) };
         let (request, outcome) = mem::request_with(private, terms, faults.clone());
         let peer = request.addresses().1;
         let count = Counted::new(&self.shared, peer, self.cores.place(None)).expect("a place");
@@ -359,20 +359,20 @@ impl Host {
 
     /// Lets the target write to so many bytes.
     pub fn sink(&self, len: u32) -> Descriptor {
-        described(self.endpoint.expose(Exposed::Sink(Buf::zeroed(len as usize))).unwrap(), len)
+        described(self.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(len as usize))).unwrap(), len)
     }
 
     /// Lets the target read this.
     pub fn source(&self, bytes: &[u8]) -> Descriptor {
         let mut buf = Buf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
-        described(self.endpoint.expose(Exposed::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
+        described(self.endpoint.expose(MemoryRegion::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
     }
 
     /// What is in memory that the target could write to.
     pub fn written(&self, at: Descriptor) -> Vec<u8> {
         match self.endpoint.revoke(at.key) {
-            Some(Exposed::Sink(buf)) => buf.to_vec(),
+            Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
             other => panic!("{other:?}"),
         }
     }

@@ -1,17 +1,17 @@
-//! A host without RDMA devices, in words for people.
+//! Error messages for hosts without RDMA devices.
 
 use crate::verbs::devices;
 use std::io;
 
-/// What there is to say of a host that has no RDMA device, and what to do about it.
+/// The fault of a host that has no RDMA device, and the fix.
 pub const NO_DEVICE: (&str, &str) = (
     "this host has no RDMA device",
     "leave provider out: iWARP in software needs no device; or add one of software: rdma link add siw0 type siw netdev \
      eth0",
 );
 
-/// An error of RDMA devices as it is to be told: where there is none at all, that is what is wrong. A remedy stands
-/// behind it, on a line that begins with `hint:`.
+/// Replaces an error of an RDMA device by [`NO_DEVICE`] if the host has none. The fix follows on a line that begins with
+/// `hint:`.
 pub fn explained(e: &io::Error) -> io::Error {
     match devices().is_ok_and(|devices| devices.is_empty()) {
         true => without_device(e.kind()),

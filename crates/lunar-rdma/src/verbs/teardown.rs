@@ -41,7 +41,7 @@ impl Inner {
 
     /// Ends the connection, and tells of it as soon as may be.
     pub fn over(&self, state: &mut State, reason: Option<io::Error>, words: bool) {
-        state.end = End::Parting(reason);
+        state.end = End::TearingDown(reason);
         if !words || !state.out.is_sending() {
             self.cut(state);
         }
@@ -59,7 +59,7 @@ impl Inner {
 
     /// Tells of the end, unless buffers that come back with it are still written to.
     fn tell(&self, state: &mut State) {
-        if let End::Parting(reason) = &mut state.end
+        if let End::TearingDown(reason) = &mut state.end
             && (self.queues.is_ended() || !state.out.lands())
         {
             let reason = reason.take();
@@ -147,5 +147,5 @@ impl Drop for Inner {
 }
 
 #[cfg(test)]
-#[path = "parting_tests.rs"]
+#[path = "teardown_tests.rs"]
 mod tests;

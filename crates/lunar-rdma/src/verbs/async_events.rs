@@ -1,5 +1,5 @@
-//! What a device tells of itself: that it has failed, or one of the queues of a connection. A thread for each device waits
-//! for that, as events of a device are for all of its connections, on all cores.
+//! Asynchronous events of a device: the device, or a queue of one of its connections, has failed. One thread for each
+//! device waits for them, because they concern connections on all cores.
 #![allow(unsafe_code)]
 
 use super::ffi::*;
@@ -17,33 +17,33 @@ use std::thread::JoinHandle;
 /// No event.
 const NONE: c_int = -1;
 
-/// Whom an event is about.
+/// The connections that an event concerns.
 #[derive(Clone, Copy)]
 enum About {
-    /// The connection that has this queue: a pair, one for completions, or one that is shared.
+    /// The connection with this queue: a queue pair, a completion queue, or a shared receive queue.
     Queue(usize),
-    /// All of them.
+    /// All connections of the device.
     All,
-    /// Nobody: it is only told.
+    /// None: the event is only logged.
     Nobody,
 }
 
-/// A connection, for whom it may be about.
-pub struct Trouble {
+/// The events of one connection.
+pub struct AsyncEventSink {
     queues: [usize; 3],
     event: AtomicI32,
     is_last: AtomicBool,
-    /// There is some.
+    /// Notified of each event.
     pub wakeup: Wakeup,
 }
 
-impl Trouble {
+impl AsyncEventSink {
     /// The event that ends the connection, if there was one.
     pub fn event(&self) -> Option<c_int> {
         Some(self.event.load(SeqCst)).filter(|event| *event != NONE)
     }
 
-    /// The pair was cut, and takes no more of the memory for messages that is shared.
+    /// Whether the queue pair has failed and takes no more buffers of the shared receive queue.
     pub fn is_last(&self) -> bool {
         self.is_last.load(SeqCst)
     }
@@ -51,26 +51,26 @@ impl Trouble {
 
 /// The connections of a device.
 #[derive(Default)]
-pub struct Troubles(Mutex<Vec<Weak<Trouble>>>);
+pub struct AsyncEvents(Mutex<Vec<Weak<AsyncEventSink>>>);
 
-impl Troubles {
-    fn list(&self) -> MutexGuard<'_, Vec<Weak<Trouble>>> {
+impl AsyncEvents {
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<AsyncEventSink>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more connection, with these queues.
-    pub fn enter(&self, queues: [usize; 3]) -> Arc<Trouble> {
+    /// Adds a connection with these queues.
+    pub fn enter(&self, queues: [usize; 3]) -> Arc<AsyncEventSink> {
         let (event, is_last) = (AtomicI32::new(NONE), AtomicBool::new(false));
-        let trouble = Arc::new(Trouble { queues, event, is_last, wakeup: Wakeup::new() });
+        let trouble = Arc::new(AsyncEventSink { queues, event, is_last, wakeup: Wakeup::new() });
         let mut list = self.list();
         list.retain(|one| one.strong_count() > 0);
         list.push(Arc::downgrade(&trouble));
         trouble
     }
 
-    /// Tells those whom the event is about. It is the end of them, unless it only says that their end is complete.
+    /// Delivers an event to the connections that it concerns. Every event but the last WQE ends them.
     fn tell(&self, about: About, event: c_int) {
-        let is_meant = |one: &Arc<Trouble>| match about {
+        let is_meant = |one: &Arc<AsyncEventSink>| match about {
             About::Queue(queue) => one.queues.contains(&queue),
             About::All => true,
             About::Nobody => false,
@@ -91,7 +91,7 @@ struct Context(NonNull<ibv_context>);
 // SAFETY: the library takes calls for a context from all threads.
 unsafe impl Send for Context {}
 
-/// The thread that waits. It ends when this is dropped, before the context does.
+/// The thread that waits for events. Dropping this ends it, before the context ends.
 pub struct Watcher {
     end: OwnedFd,
     thread: Option<JoinHandle<()>>,
@@ -106,7 +106,7 @@ impl Watcher {
         library: &'static Library,
         context: NonNull<ibv_context>,
         name: &str,
-        troubles: Arc<Troubles>,
+        async_events: Arc<AsyncEvents>,
     ) -> io::Result<Watcher> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
         // SAFETY: the context lives, and so does its descriptor.
@@ -116,7 +116,7 @@ impl Watcher {
         let (ends, context, name) = (end.try_clone()?, Context(context), name.to_string());
         let watch = move || {
             let context = context;
-            while is_ready(&events, &ends) && take(library, &context, &name, &troubles) {}
+            while is_ready(&events, &ends) && take(library, &context, &name, &async_events) {}
         };
         let thread = std::thread::Builder::new().name("rdma events".into()).spawn(watch)?;
         Ok(Watcher { end, thread: Some(thread) })
@@ -142,7 +142,7 @@ fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
 }
 
 /// Takes an event, if it is still there. False when there will be no more: the device is gone.
-fn take(library: &Library, context: &Context, name: &str, troubles: &Troubles) -> bool {
+fn take(library: &Library, context: &Context, name: &str, async_events: &AsyncEvents) -> bool {
     let mut event = ibv_async_event { element: 0, event_type: NONE };
     // SAFETY: the context lives, and there is a place for the answer, which is acknowledged once. Queues go only after
     // that, so that the one that is named is none that has come since.
@@ -158,7 +158,7 @@ fn take(library: &Library, context: &Context, name: &str, troubles: &Troubles) -
             About::Nobody => tracing::debug!(device = name, event = text, "an RDMA device tells"),
             _ => tracing::warn!(device = name, event = text, "an RDMA device ends connections"),
         }
-        troubles.tell(about, event.event_type);
+        async_events.tell(about, event.event_type);
         (library.ibv_ack_async_event)(&raw mut event);
     }
     true
