@@ -1,9 +1,9 @@
 //! A connection in the transmission phase: what it holds, its loops, and its end.
 
 use super::Limits;
+use super::fairness::Turn;
 use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken, ends_with_leave};
 use super::reply::Replies;
-use super::turns::Turn;
 use event_listener::Event;
 use lunar_block::Backend;
 use lunar_proto::nbd::Terms;

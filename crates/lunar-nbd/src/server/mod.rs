@@ -5,13 +5,13 @@
 
 mod connection;
 mod execute;
-mod haggle;
+mod fairness;
 mod listen;
+mod negotiate;
 mod receive;
 mod reply;
 mod serve;
 pub mod testing;
-mod turns;
 
 pub use listen::Listen;
 pub use serve::{Handle, serve};

@@ -1,10 +1,10 @@
 //! Listeners, the connections that come of them, and the end of all.
 
 use super::connection::Connection;
-use super::haggle::haggle;
+use super::fairness::ConnectionFairness;
 use super::listen::{Listen, Trace};
+use super::negotiate::negotiate;
 use super::receive::Receiver;
-use super::turns::Turns;
 use super::{Export, Limits};
 use event_listener::Event;
 use lunar_runtime::{Cores, Listener, Pool, Seldom, Stream, either};
@@ -24,7 +24,7 @@ const KEEPALIVE_RETRIES: u32 = 4;
 struct Shared {
     exports: Vec<Export>,
     /// Those of each export.
-    turns: Vec<Turns>,
+    fairness: Vec<ConnectionFairness>,
     limits: Limits,
     pool: Pool,
     connections: AtomicUsize,
@@ -81,7 +81,7 @@ pub fn serve(
     check(&exports)?;
     let bound = listen.iter().map(Listen::bind).collect::<io::Result<Vec<_>>>()?;
     let shared = Arc::new(Shared {
-        turns: exports.iter().map(|_| Turns::default()).collect(),
+        fairness: exports.iter().map(|_| ConnectionFairness::default()).collect(),
         exports,
         pool: Pool::new(limits.memory),
         limits,
@@ -128,7 +128,7 @@ impl Handle {
 
     /// Clients that have chosen an export, and are there.
     pub fn clients(&self) -> usize {
-        self.shared.turns.iter().map(Turns::clients).sum()
+        self.shared.fairness.iter().map(ConnectionFairness::clients).sum()
     }
 
     /// Takes no more clients and requests, finishes those in flight, closes, makes every backend stable. Not
@@ -235,7 +235,7 @@ async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
     }
     let stream = Stream::new(socket)?;
     let offers = shared.exports.iter().map(Export::offer).collect();
-    let handshake = either(haggle(&stream, offers), async {
+    let handshake = either(negotiate(&stream, offers), async {
         shared.stopped().await;
         Ok(None)
     });
@@ -245,7 +245,7 @@ async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
     let Some((agreed, begun)) = haggled? else { return Ok(()) };
     let export = &shared.exports[agreed.export];
     tracing::debug!(export = %export.name, "NBD client begins");
-    let turn = shared.turns[agreed.export].join(stream.hangup()?);
+    let turn = shared.fairness[agreed.export].join(stream.hangup()?);
     either(turn.comes(), shared.stopped()).await;
     if turn.is_over() || shared.stopping.load(SeqCst) {
         return Ok(());

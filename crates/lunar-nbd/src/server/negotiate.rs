@@ -9,7 +9,7 @@ const SCRATCH: usize = 4096;
 
 /// Haggles until an export is chosen: what was agreed on, and what has come behind it. None when the client
 /// leaves or is shown the door.
-pub(super) async fn haggle(stream: &Stream, offers: Vec<Offer>) -> io::Result<Option<(Agreed, Vec<u8>)>> {
+pub(super) async fn negotiate(stream: &Stream, offers: Vec<Offer>) -> io::Result<Option<(Agreed, Vec<u8>)>> {
     let mut machine = Handshake::new(offers);
     let (mut input, mut out) = (Vec::new(), Handshake::greeting().to_vec());
     loop {

@@ -1,52 +1,53 @@
-//! Who is served after whom. What a client has repeated on a new connection must not be undone by what it sent over one
-//! before, so a connection begins when of all earlier ones whose client has gone nothing is on its way any more.
+//! The order in which connections are served. A request that a client repeated on a new connection must not be undone by
+//! one that it sent on an earlier connection. So a connection begins when every earlier one whose client is gone has no
+//! request in flight.
 
 use event_listener::Event;
 use lunar_runtime::Hangup;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// So often one that waits looks whether others have gone; and so long one that has gone, and cannot go on, keeps others
-/// waiting.
+/// The interval at which a waiting connection checks the earlier ones, and the longest time for which a connection
+/// without a client delays later ones.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The connections of an export, in the order in which they came.
+/// The connections of an export, in order of arrival.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct ConnectionFairness {
     all: Mutex<Vec<Entry>>,
-    /// One has ended.
+    /// Notified when a connection ends.
     ended: Event,
 }
 
 struct Entry {
     number: u64,
     line: Hangup,
-    /// It is not served yet.
+    /// The connection is not served yet.
     waits: bool,
 }
 
-/// A connection's place. With it goes what kept later ones from their turn.
+/// The place of a connection. Later connections may begin when it is dropped.
 pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+    fairness: &'a ConnectionFairness,
     number: u64,
 }
 
-impl Turns {
+impl ConnectionFairness {
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections whose client is there.
+    /// The number of connections with a client.
     pub(super) fn clients(&self) -> usize {
         self.lock().iter().filter(|entry| !entry.line.is_hung_up()).count()
     }
 
-    /// The place of a connection that has just come.
+    /// Adds a connection at the end.
     pub(super) fn join(&self, line: Hangup) -> Turn<'_> {
         let mut all = self.lock();
         let number = all.last().map_or(0, |last| last.number + 1);
         all.push(Entry { number, line, waits: true });
-        Turn { turns: self, number }
+        Turn { fairness: self, number }
     }
 }
 
@@ -54,7 +55,7 @@ impl Turn<'_> {
     /// Waits for it.
     pub(super) async fn comes(&self) {
         loop {
-            let ended = self.turns.ended.listen();
+            let ended = self.fairness.ended.listen();
             if self.begins() {
                 return;
             }
@@ -63,7 +64,7 @@ impl Turn<'_> {
     }
 
     fn begins(&self) -> bool {
-        let mut all = self.turns.lock();
+        let mut all = self.fairness.lock();
         let begins =
             all.iter().filter(|other| other.number < self.number).all(|other| !other.line.is_hung_up());
         all.iter_mut().filter(|entry| entry.number == self.number).for_each(|me| me.waits = !begins);
@@ -72,7 +73,7 @@ impl Turn<'_> {
 
     /// Its client has gone, and another one waits for its end.
     pub(super) fn is_over(&self) -> bool {
-        let all = self.turns.lock();
+        let all = self.fairness.lock();
         let has_gone = all.iter().any(|me| me.number == self.number && me.line.is_hung_up());
         has_gone && all.iter().any(|other| other.number > self.number && other.waits)
     }
@@ -93,7 +94,7 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.lock().retain(|entry| entry.number != self.number);
-        self.turns.ended.notify(usize::MAX);
+        self.fairness.lock().retain(|entry| entry.number != self.number);
+        self.fairness.ended.notify(usize::MAX);
     }
 }
