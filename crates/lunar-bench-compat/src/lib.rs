@@ -1,9 +1,8 @@
-//! The tools that the seeds measured with, as faces of the one engine: their options, their lines, their
-//! arithmetic. Each prints what its tool prints while it goes, and gives back a [`Document`].
+//! Compatibility with other benchmarks: their options, output and arithmetic, on the engine of `lunar-bench`. Each
+//! prints what its tool prints while it runs, and returns a [`Document`].
 //!
-//! A run that ends early (a target vanished, somebody asked for the end) is no error of a face: what was
-//! measured is in the document, and the last outcome says why it ended
-//! ([`Document::ended_early`]).
+//! A run that ends early, because a target vanished or the user stopped it, is not an error. The document holds the
+//! results up to then, and the last outcome has the reason ([`Document::ended_early`]).
 
 #![forbid(unsafe_code)]
 
@@ -26,26 +25,26 @@ use lunar_block::Future;
 use lunar_runtime::CoreSelection;
 use std::io::{self, Write};
 
-/// What a face is run with.
+/// The surroundings of a run.
 pub struct Stage<'a> {
-    /// A handle to end it.
+    /// The handle that stops the run.
     pub watch: &'a Watch,
-    /// Where it prints, line by line.
+    /// The output, written line by line.
     pub out: &'a mut dyn Write,
 }
 
-/// An option that makes no sense, and what to do instead.
+/// The error of an invalid option, with its fix.
 fn refused(what: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(Kind::Invalid, what, hint)
 }
 
-/// One core for the `index`-th of several that run at once; they take turns.
+/// One core for the `index`-th of several concurrent runs, in round-robin order.
 fn one_core(index: usize) -> Result<CoreSelection, Error> {
     let cpus = CoreSelection::All.usable()?;
     Ok(CoreSelection::List(vec![cpus[index % cpus.len()]]))
 }
 
-/// What a disk of a face cannot do.
+/// The result of an operation that a disk here does not support.
 fn unsupported<'a>() -> Future<'a, io::Result<()>> {
     Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
 }

@@ -2,8 +2,8 @@
 
 use crate::{copy::Copy, refused};
 use lunar_bench::document::TargetFacts;
-use lunar_bench::job::Way;
-use lunar_bench::{Error, Kind, Opening, Rig, Target};
+use lunar_bench::job::IoDirection;
+use lunar_bench::{Error, Kind, OpenTargets, Opening, Target};
 use lunar_block::Backend;
 use lunar_runtime::CoreSelection;
 use std::fs::{self, File};
@@ -74,11 +74,11 @@ impl Plan {
 /// Both ends, open.
 pub struct Route {
     /// What a job runs on.
-    pub rig: Rig,
+    pub rig: OpenTargets,
     /// The output of a copy.
-    to: Option<Rig>,
+    to: Option<OpenTargets>,
     /// The way of the job.
-    pub way: Way,
+    pub way: IoDirection,
     /// First byte of the job.
     pub offset: u64,
     /// Bytes that it moves.
@@ -96,7 +96,7 @@ impl Route {
     /// When an end cannot be opened, there are none, or it has not so many bytes.
     pub fn open(
         plan: &Plan,
-        filter: &dyn Fn(&mut Rig, &Target, bool) -> Result<(), Error>,
+        filter: &dyn Fn(&mut OpenTargets, &Target, bool) -> Result<(), Error>,
     ) -> Result<Route, Error> {
         let from = plan.input.target.as_ref().map(|target| open_end(plan, target, None)).transpose()?;
         let wanted = plan.bytes.or(from.as_ref().map(|rig| rig.capacity().saturating_sub(plan.input.start)));
@@ -105,7 +105,7 @@ impl Route {
         let to = match plan.output.target.as_ref().map(open).transpose() {
             Ok(to) => to,
             Err(e) => {
-                from.into_iter().for_each(Rig::close);
+                from.into_iter().for_each(OpenTargets::close);
                 return Err(e);
             }
         };
@@ -114,19 +114,19 @@ impl Route {
 
     /// What both ends are.
     pub fn facts(&self) -> Vec<TargetFacts> {
-        let to = self.to.as_ref().map(Rig::facts).unwrap_or_default();
+        let to = self.to.as_ref().map(OpenTargets::facts).unwrap_or_default();
         self.rig.facts().into_iter().chain(to).collect()
     }
 
     /// Logs out.
     pub fn close(self) {
         self.rig.close();
-        self.to.into_iter().for_each(Rig::close);
+        self.to.into_iter().for_each(OpenTargets::close);
     }
 }
 
 /// `output`: it is written, and made with this many bytes if there is no such file.
-fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result<Rig, Error> {
+fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result<OpenTargets, Error> {
     check_file(target, output)?;
     let end = if output.is_some() { &plan.output } else { &plan.input };
     let opening = Opening {
@@ -137,7 +137,7 @@ fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result
         cores: plan.cores.clone(),
         ..Opening::default()
     };
-    Rig::open(std::slice::from_ref(target), &opening)
+    OpenTargets::open(std::slice::from_ref(target), &opening)
 }
 
 /// A file that is not there, or in which nothing is, is no disk. What helps are the operands of a face.
@@ -158,7 +158,7 @@ fn check_file(target: &Target, output: Option<Option<u64>>) -> Result<(), Error>
 }
 
 /// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.
-fn grown(plan: &Plan, target: &Target, to: Rig, size: Option<u64>) -> Result<Rig, Error> {
+fn grown(plan: &Plan, target: &Target, to: OpenTargets, size: Option<u64>) -> Result<OpenTargets, Error> {
     let (Target::Path(path), Some(size)) = (target, size.filter(|size| *size > to.capacity())) else {
         return Ok(to);
     };
@@ -175,17 +175,18 @@ fn grown(plan: &Plan, target: &Target, to: Rig, size: Option<u64>) -> Result<Rig
 
 fn join(
     plan: &Plan,
-    filter: &dyn Fn(&mut Rig, &Target, bool) -> Result<(), Error>,
-    mut from: Option<Rig>,
-    mut to: Option<Rig>,
+    filter: &dyn Fn(&mut OpenTargets, &Target, bool) -> Result<(), Error>,
+    mut from: Option<OpenTargets>,
+    mut to: Option<OpenTargets>,
 ) -> Result<Route, Error> {
     for (rig, end, is_output) in [(&mut from, &plan.input, false), (&mut to, &plan.output, true)] {
         if let (Some(rig), Some(target)) = (rig, &end.target) {
             filter(rig, target, is_output)?;
         }
     }
-    let room =
-        |rig: &Option<Rig>, end: &End| rig.as_ref().map(|rig| rig.capacity().saturating_sub(end.start));
+    let room = |rig: &Option<OpenTargets>, end: &End| {
+        rig.as_ref().map(|rig| rig.capacity().saturating_sub(end.start))
+    };
     let (left, right) = (room(&from, &plan.input), room(&to, &plan.output));
     let past_end = from.as_ref().map_or(0, |rig| plan.input.start.saturating_sub(rig.capacity()));
     let cut = left
@@ -206,15 +207,15 @@ fn join(
         (None, None) => {
             return Err(refused("neither if= nor of= is a disk", "name one, such as iscsi://..."));
         }
-        (None, Some(to)) => (to, None, Way::Write, seek),
-        (Some(from), None) => (from, None, Way::Read, start),
+        (None, Some(to)) => (to, None, IoDirection::Write, seek),
+        (Some(from), None) => (from, None, IoDirection::Read, start),
         (Some(mut from), Some(to)) => {
             let stable = plan.stable;
             let disk = to.disk(0).ok_or_else(|| refused("the output is gone", "open it again"))?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
                 Arc::new(Copy { from, to: disk.clone(), start: (start, seek), stable })
             });
-            (from, Some(to), Way::Read, start)
+            (from, Some(to), IoDirection::Read, start)
         }
     };
     Ok(Route { rig, to, way, offset, bytes, cut, past_end })

@@ -113,10 +113,10 @@ fn number(offset: u64, buf: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Way;
+    use crate::job::IoDirection;
 
     fn job(fill: Fill) -> Job {
-        Job { fill, way: Way::Mix(50), compare: true, sizes: vec![(1024, 1)], ..Job::default() }
+        Job { fill, way: IoDirection::Mix(50), compare: true, sizes: vec![(1024, 1)], ..Job::default() }
     }
 
     #[test]
@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn of_random_data_no_two_blocks_are_alike() {
-        let job = Job { way: Way::Write, compare: false, sizes: vec![(3 * 4096, 1)], ..job(Fill::Random) };
+        let job =
+            Job { way: IoDirection::Write, compare: false, sizes: vec![(3 * 4096, 1)], ..job(Fill::Random) };
         let mut seen = std::collections::HashSet::new();
         for lane in 0..2 {
             let (mut content, mut buf) = Content::new(&job, lane);
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn random_bytes_differ_from_lane_to_lane() {
-        let job = Job { way: Way::Write, ..job(Fill::Random) };
+        let job = Job { way: IoDirection::Write, ..job(Fill::Random) };
         assert_ne!(Content::new(&job, 0).1[..], Content::new(&job, 1).1[..]);
         assert_eq!(Content::new(&job, 1).1[..], Content::new(&job, 1).1[..]);
     }

@@ -1,6 +1,6 @@
 //! What is kept of a measurement: the file that `--json` prints, and that reports and comparisons read.
 
-use crate::{Host, Outcome, people};
+use crate::{Host, Outcome, text_report};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::SystemTime;
@@ -214,7 +214,7 @@ impl Document {
         match self.ended_early() {
             Some(why) => Some((format!("it ended early: {why}"), "what was measured until then is told")),
             None if failed > 0 => {
-                let failed = people::count(failed as usize, "command");
+                let failed = text_report::count(failed as usize, "command");
                 Some((format!("{failed} failed"), "the figures are those of the others"))
             }
             None if is_unsteady => {

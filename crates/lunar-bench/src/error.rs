@@ -1,4 +1,4 @@
-//! What went wrong before there was anything to measure.
+//! Errors that occur before a measurement.
 
 use lunar_proto::duration::Unfit;
 use lunar_runtime::CoreSelectionError;
@@ -6,15 +6,15 @@ use lunar_runtime::CoreSelectionError;
 /// What kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What was asked for cannot be done as it was asked.
+    /// An argument or a job is invalid.
     Invalid,
-    /// There is data that would be overwritten.
+    /// The target holds data that the job would overwrite.
     HoldsData,
-    /// A target cannot be opened, with the initiator's reason if it was that.
+    /// A target cannot be opened, with the initiator's error kind if it has one.
     Target(Option<lunar_initiator::Kind>),
-    /// A file, a device or an NBD export cannot be opened, for this cause.
+    /// A file, a device or an NBD export cannot be opened.
     Medium(std::io::ErrorKind),
-    /// The operating system refused something.
+    /// The operating system returned an error.
     System,
 }
 

@@ -1,128 +1,127 @@
-//! What is to be done: a workload, in fio's words where fio has one.
+//! Workloads, in fio's terms where fio has one.
 
 use std::time::Duration;
 
-/// Which places are visited.
+/// The order in which a job accesses offsets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Order {
-    /// One after the other, and from the start again. Sessions with one target begin at equal distances.
+pub enum AccessPattern {
+    /// Ascending, and from the start again. Sessions with one target begin at equal distances.
     Sequential,
-    /// Each place as likely as any other.
+    /// Each offset with the same probability.
     Random,
-    /// As sequential, with this distance in bytes between two beginnings.
+    /// Ascending, with this distance in bytes between two offsets.
     Strided(u64),
-    /// Few places often, many seldom: the n-th most popular with a probability of 1/n^theta.
+    /// Zipf's distribution: the n-th most popular offset with a probability proportional to 1/n^theta.
     Zipf(f64),
 }
 
-/// Which way the data goes.
+/// The direction of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum IoDirection {
     /// Only reads.
     Read,
     /// Only writes.
     Write,
-    /// Each command by lot; this many of a hundred are reads.
+    /// At random for each command; this percentage are reads.
     Mix(u8),
-    /// A write and a read by turns, each direction from where it was before.
+    /// Writes and reads alternate; each direction continues where it was.
     Turns,
-    /// Both at once: each session has the whole depth of reads in flight, and the same of writes.
+    /// Both at once: each session has the whole depth of reads in flight, and the same number of writes.
     Both,
 }
 
-impl Way {
+impl IoDirection {
     /// It writes.
     pub fn writes(self) -> bool {
-        !matches!(self, Way::Read | Way::Mix(100))
+        !matches!(self, IoDirection::Read | IoDirection::Mix(100))
     }
 
     /// Of the first `many` commands so many are reads, as far as can be known beforehand.
     pub fn reads_of(self, many: u64) -> u64 {
         let percent = match self {
-            Way::Read => 100,
-            Way::Write => 0,
-            Way::Mix(percent) => percent,
-            Way::Both | Way::Turns => 50,
+            IoDirection::Read => 100,
+            IoDirection::Write => 0,
+            IoDirection::Mix(percent) => percent,
+            IoDirection::Both | IoDirection::Turns => 50,
         };
         (u128::from(many) * u128::from(percent) / 100) as u64
     }
 
     /// It reads.
     pub fn reads(self) -> bool {
-        !matches!(self, Way::Write | Way::Mix(0))
+        !matches!(self, IoDirection::Write | IoDirection::Mix(0))
     }
 }
 
-/// A length in bytes, and how often it is taken relative to the others.
+/// A length in bytes, and its weight relative to the other lengths.
 pub type Weighted = (u32, u32);
 
-/// When commands begin.
+/// The arrivals of commands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// One ends, the next begins (closed loop).
+pub enum ArrivalProcess {
+    /// Closed loop: a command begins when the one before it ends.
     Closed,
-    /// So many each second over all sessions, at even distances, whatever the target does (open loop).
+    /// Open loop: this many a second over all sessions, at even distances, independent of the target.
     Even(f64),
-    /// As even, at random distances (Poisson), as independent users would.
+    /// Open loop: this many a second on average, as a Poisson process, like independent users.
     Poisson(f64),
 }
 
-/// What is written.
+/// The content of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Zeros.
     Zeros,
-    /// Bytes that do not compress: each buffer has its own, made once, and each 4 KiB of a command a number that no other
-    /// has.
+    /// Incompressible bytes: each buffer is filled once, and each 4 KiB of a command has a unique number.
     Random,
     /// 0, 1, 2 ... 255, 0 ...
     Counting,
-    /// Each eight bytes hold the number of their 512-byte block, big endian.
+    /// Each eight bytes hold the number of their 512-byte block, big-endian.
     Lba,
-    /// These eight bytes again and again.
+    /// These eight bytes, repeated.
     Bytes([u8; 8]),
 }
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Which places.
-    pub order: Order,
-    /// Which way.
-    pub way: Way,
+    /// The order of offsets.
+    pub order: AccessPattern,
+    /// The direction of data.
+    pub way: IoDirection,
     /// Lengths of commands in bytes, at least one.
     pub sizes: Vec<Weighted>,
     /// Commands in flight for each session.
     pub depth: usize,
-    /// It ends after this time. One of time, amount and commands must be there; the first that is reached ends it.
+    /// Ends the job after this time. One of time, amount and commands must be set; the first that is reached ends it.
     pub time: Option<Duration>,
-    /// It ends after this many bytes over all sessions.
+    /// Ends the job after this many bytes over all sessions.
     pub amount: Option<u64>,
-    /// It ends after this many commands over all sessions, whatever their lengths.
+    /// Ends the job after this many commands over all sessions, of any length.
     pub commands: Option<u64>,
-    /// Time before anything is counted.
+    /// Warm-up, excluded from the results.
     pub ramp: Duration,
-    /// When commands begin.
-    pub pace: Pace,
-    /// Pause of each of those in flight after its command, before the next one.
+    /// The arrivals of commands.
+    pub pace: ArrivalProcess,
+    /// Think time: the pause between two commands of one queue slot.
     pub think: Duration,
-    /// What is written.
+    /// The content of writes.
     pub fill: Fill,
-    /// What is read must be what `fill` would have written; the number of the first wrong byte ends the job.
+    /// Compare what is read with `fill`; the first mismatch ends the job with its offset.
     pub compare: bool,
     /// Writes are stable when they are acknowledged (FUA).
     pub stable: bool,
-    /// All that was written is made stable at the end, and the time of that counts.
+    /// Flush at the end, and count the time of it.
     pub flush: bool,
-    /// First byte that is used.
+    /// The offset of the first byte that the job uses.
     pub offset: u64,
-    /// Bytes that are used; all from `offset` if none.
+    /// The number of bytes that the job uses; None for all from `offset`.
     pub span: Option<u64>,
-    /// Go on after an error, and count it.
+    /// Continue after an error, and count it.
     pub go_on: bool,
-    /// Where chance begins: the same seed visits the same places.
+    /// The seed of random numbers: the same seed gives the same offsets.
     pub seed: u64,
-    /// Width of the steps of the time series.
+    /// The interval of the time series.
     pub interval: Duration,
 }
 
@@ -130,15 +129,15 @@ impl Default for Job {
     /// One read of 4 KiB at a time, sequential, for ten seconds.
     fn default() -> Job {
         Job {
-            order: Order::Sequential,
-            way: Way::Read,
+            order: AccessPattern::Sequential,
+            way: IoDirection::Read,
             sizes: vec![(4096, 1)],
             depth: 1,
             time: Some(Duration::from_secs(10)),
             amount: None,
             commands: None,
             ramp: Duration::ZERO,
-            pace: Pace::Closed,
+            pace: ArrivalProcess::Closed,
             think: Duration::ZERO,
             fill: Fill::Random,
             compare: false,
@@ -156,7 +155,7 @@ impl Default for Job {
 impl Job {
     /// Commands of one session that may be in flight: reads first, then writes where both ways are taken at once.
     pub(crate) fn lanes(&self) -> usize {
-        if self.way == Way::Both { 2 * self.depth } else { self.depth }
+        if self.way == IoDirection::Both { 2 * self.depth } else { self.depth }
     }
 
     /// Where chance begins for one of its sessions or lanes: elsewhere for each of them, and for each seed.
@@ -199,9 +198,21 @@ mod tests {
 
     #[test]
     fn a_mix_of_one_kind_is_that_kind() {
-        assert!(!Way::Mix(100).writes() && Way::Mix(100).reads());
-        assert!(Way::Mix(0).writes() && !Way::Mix(0).reads());
-        assert!(Way::Both.writes() && Way::Both.reads() && Way::Turns.writes() && Way::Turns.reads());
-        assert_eq!((Way::Mix(70).reads_of(10), Way::Read.reads_of(3), Way::Write.reads_of(3)), (7, 3, 0));
+        assert!(!IoDirection::Mix(100).writes() && IoDirection::Mix(100).reads());
+        assert!(IoDirection::Mix(0).writes() && !IoDirection::Mix(0).reads());
+        assert!(
+            IoDirection::Both.writes()
+                && IoDirection::Both.reads()
+                && IoDirection::Turns.writes()
+                && IoDirection::Turns.reads()
+        );
+        assert_eq!(
+            (
+                IoDirection::Mix(70).reads_of(10),
+                IoDirection::Read.reads_of(3),
+                IoDirection::Write.reads_of(3)
+            ),
+            (7, 3, 0)
+        );
     }
 }

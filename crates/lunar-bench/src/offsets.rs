@@ -1,6 +1,6 @@
 //! Which place is next, how long it is, and which way the data goes.
 
-use crate::job::{Job, Order, Way};
+use crate::job::{AccessPattern, IoDirection, Job};
 use crate::scatter::scatter;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,9 +20,9 @@ pub struct Next {
 /// The choice of places in one session.
 pub struct Offsets {
     random: SmallRng,
-    order: Order,
+    order: AccessPattern,
     zipf: Option<Zipf<f64>>,
-    way: Way,
+    way: IoDirection,
     /// The last command read, where directions take turns: the first one writes.
     was_read: bool,
     sizes: Vec<(u32, u32)>,
@@ -43,7 +43,7 @@ impl Offsets {
         let granule = job.granule();
         let places = (span / granule).max(1);
         let zipf = match job.order {
-            Order::Zipf(theta) => Zipf::new(places as f64, theta).ok(),
+            AccessPattern::Zipf(theta) => Zipf::new(places as f64, theta).ok(),
             _ => None,
         };
         let begin = (u128::from(places) * turn as u128 / turns.max(1) as u128) as u64 * granule;
@@ -65,20 +65,20 @@ impl Offsets {
     /// The next command, of at most `left` bytes. `read` is asked only where both ways go on at once.
     pub fn next(&mut self, read: bool, left: u64) -> Next {
         let read = match self.way {
-            Way::Read => true,
-            Way::Write => false,
-            Way::Mix(percent) => self.random.random_range(0..100) < percent,
-            Way::Both => read,
-            Way::Turns => !self.was_read,
+            IoDirection::Read => true,
+            IoDirection::Write => false,
+            IoDirection::Mix(percent) => self.random.random_range(0..100) < percent,
+            IoDirection::Both => read,
+            IoDirection::Turns => !self.was_read,
         };
         self.was_read = read;
         // Shortened before its place is chosen: what is left over may be just the end of the span.
         let len = u64::from(self.len()).min(left) as u32;
         let at = match self.order {
-            Order::Sequential => self.walk(read, len, u64::from(len)),
-            Order::Strided(stride) => self.walk(read, len, stride),
-            Order::Random => self.random.random_range(0..self.places(len)) * self.granule,
-            Order::Zipf(_) => self.popular(len),
+            AccessPattern::Sequential => self.walk(read, len, u64::from(len)),
+            AccessPattern::Strided(stride) => self.walk(read, len, stride),
+            AccessPattern::Random => self.random.random_range(0..self.places(len)) * self.granule,
+            AccessPattern::Zipf(_) => self.popular(len),
         };
         Next { read, offset: self.first + at, len }
     }
@@ -104,7 +104,7 @@ impl Offsets {
 
     fn walk(&mut self, read: bool, len: u32, step: u64) -> u64 {
         // In a mix of both by lot there is one walk, as fio has it.
-        let goes_alone = matches!(self.way, Way::Both | Way::Turns);
+        let goes_alone = matches!(self.way, IoDirection::Both | IoDirection::Turns);
         let cursor = &mut self.cursors[usize::from(goes_alone && read)];
         let at = if *cursor + u64::from(len) > self.span { 0 } else { *cursor };
         *cursor = at + step;
@@ -137,7 +137,7 @@ mod tests {
         let job = Job { sizes: vec![(512, 1)], ..Job::default() };
         assert_eq!(visited(&mut offsets(&job, 1600, 0, 1), 5), [0, 512, 1024, 0, 512]);
         assert_eq!(visited(&mut offsets(&job, 2048, 1, 2), 3), [1024, 1536, 0]);
-        let strided = Job { order: Order::Strided(1024), ..job };
+        let strided = Job { order: AccessPattern::Strided(1024), ..job };
         assert_eq!(visited(&mut offsets(&strided, 2048, 0, 1), 3), [0, 1024, 0]);
     }
 
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn reads_and_writes_that_run_at_once_walk_by_themselves() {
-        let job = Job { way: Way::Both, ..Job::default() };
+        let job = Job { way: IoDirection::Both, ..Job::default() };
         let mut both = offsets(&job, 1 << 20, 0, 1);
         assert_eq!(
             (
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn directions_that_take_turns_walk_by_themselves_too() {
-        let job = Job { way: Way::Turns, ..Job::default() };
+        let job = Job { way: IoDirection::Turns, ..Job::default() };
         let mut turns = offsets(&job, 1 << 20, 0, 1);
         let visited: Vec<(bool, u64)> =
             (0..4).map(|_| turns.next(true, u64::MAX)).map(|next| (next.read, next.offset)).collect();
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn random_places_are_aligned_inside_and_the_same_for_the_same_seed() {
-        let job = Job { order: Order::Random, sizes: vec![(4096, 3), (8192, 1)], ..Job::default() };
+        let job = Job { order: AccessPattern::Random, sizes: vec![(4096, 3), (8192, 1)], ..Job::default() };
         let draw = |seed| {
             let mut offsets = offsets(&Job { seed, ..job.clone() }, 1 << 20, 0, 1);
             (0..4000).map(|_| offsets.next(true, u64::MAX)).collect::<Vec<_>>()
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_mix_keeps_its_proportion() {
-        let job = Job { way: Way::Mix(70), order: Order::Random, ..Job::default() };
+        let job = Job { way: IoDirection::Mix(70), order: AccessPattern::Random, ..Job::default() };
         let mut offsets = offsets(&job, 1 << 20, 0, 1);
         let reads = (0..10_000).filter(|_| offsets.next(false, u64::MAX).read).count();
         assert!((6800..7200).contains(&reads), "{reads} of 10000");
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn zipf_visits_few_places_often_wherever_they_lie() {
         for places in [1000, 1024, 1 << 18] {
-            let job = Job { order: Order::Zipf(1.2), ..Job::default() };
+            let job = Job { order: AccessPattern::Zipf(1.2), ..Job::default() };
             let mut counts: HashMap<u64, u32> = HashMap::new();
             for at in visited(&mut offsets(&job, 4096 * places, 0, 1), 40_000) {
                 assert!(at % 4096 == 0 && at < 4096 * places);

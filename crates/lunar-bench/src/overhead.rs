@@ -1,9 +1,9 @@
 //! What measuring itself costs: work on a disk that does nothing, in this process. There is nothing to wait for and
 //! nothing to move: what is left is measuring.
 
-use crate::job::{Job, Order, Pace};
-use crate::people::short;
-use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch, words};
+use crate::job::{AccessPattern, ArrivalProcess, Job};
+use crate::text_report::short;
+use crate::{Document, Error, OpenTargets, Opening, Outcome, Target, Watch, words};
 use std::io::Write;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn of_itself(outcome: &Outcome) -> String {
 
 /// The note of what has many jobs.
 pub fn of_many() -> String {
-    let job = Job { order: Order::Random, depth: DEPTH, ..Job::default() };
+    let job = Job { order: AccessPattern::Random, depth: DEPTH, ..Job::default() };
     let work = format!("{}, {}", words::of_rw(job.order, job.way), words::of_sizes(&job.sizes));
     let cost = cost(&job, Opening::default(), CAPACITY);
     told(cost, &format!("{work}, depth {DEPTH}, on null:"))
@@ -75,14 +75,14 @@ fn cost(job: &Job, opening: Opening, capacity: u64) -> Result<f64, Error> {
         amount: None,
         commands: None,
         ramp: Duration::ZERO,
-        pace: Pace::Closed,
+        pace: ArrivalProcess::Closed,
         think: Duration::ZERO,
         compare: false,
         flush: false,
         ..job.clone()
     };
     let opening = Opening { create: None, target_pid: None, ..opening };
-    let rig = Rig::open(&[Target::Null(capacity)], &opening)?;
+    let rig = OpenTargets::open(&[Target::Null(capacity)], &opening)?;
     let outcome = rig.run(&job, &Watch::default());
     rig.close();
     outcome.map(|outcome| us(&outcome))

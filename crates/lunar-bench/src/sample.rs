@@ -2,7 +2,7 @@
 
 use crate::document::{Cell, Document, Run, SCHEMA, Table, TargetFacts};
 use crate::outcome::{Cpu, Latency, Outcome, Share, Step, Totals};
-use crate::{Host, Job, Opening, Rig, Target, Watch};
+use crate::{Host, Job, OpenTargets, Opening, Target, Watch};
 use std::time::Duration;
 
 /// Published MB/s (write, read) of `blockdev-perftest -f -d`, from 4 KiB to 64 MiB (scst-srpt-2010).
@@ -185,14 +185,19 @@ pub fn measured() -> Document {
         (
             "mixed 4k at a rate",
             Target::Memory(16 << 20),
-            Job { way: crate::job::Way::Mix(70), pace: crate::job::Pace::Poisson(2000.0), ..Job::default() },
+            Job {
+                way: crate::job::IoDirection::Mix(70),
+                pace: crate::job::ArrivalProcess::Poisson(2000.0),
+                ..Job::default()
+            },
         ),
         ("read 64k", Target::Null(16 << 20), Job { sizes: vec![(65536, 1)], ..Job::default() }),
     ];
     for (label, target, job) in jobs {
-        let rig = Rig::open(&[target], &Opening { write: true, ..Opening::default() }).expect("a rig");
+        let rig =
+            OpenTargets::open(&[target], &Opening { write: true, ..Opening::default() }).expect("a rig");
         let job = Job {
-            order: crate::job::Order::Random,
+            order: crate::job::AccessPattern::Random,
             depth: 4,
             time: Some(Duration::from_millis(800)),
             interval: Duration::from_millis(50),

@@ -17,17 +17,17 @@ pub fn on_a_core<W: Future_ + 'static>(work: impl FnOnce() -> W + Send + 'static
 pub trait Future_: std::future::Future<Output = ()> {}
 impl<F: std::future::Future<Output = ()>> Future_ for F {}
 
-/// A disk in memory that writes down what it is asked for.
+/// A disk in memory that records its requests.
 pub struct Probe {
     bytes: Mutex<Vec<u8>>,
     reads: Mutex<Vec<(u64, usize)>>,
     writes: Mutex<Vec<(u64, usize)>>,
-    /// Writes that were to be stable at once.
+    /// The number of writes with FUA.
     stable: AtomicUsize,
     flushes: AtomicUsize,
-    /// Flushes take this many milliseconds.
+    /// The duration of a flush.
     flush_ms: AtomicU64,
-    /// What lies here cannot be read.
+    /// Reads of this range fail.
     bad: Mutex<Range<u64>>,
     now: AtomicUsize,
     most: AtomicUsize,

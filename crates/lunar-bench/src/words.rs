@@ -1,40 +1,40 @@
 //! From words to a job: fio's words where fio has one.
 
-use crate::job::{Fill, Order, Pace, Way, Weighted};
+use crate::job::{AccessPattern, ArrivalProcess, Fill, IoDirection, Weighted};
 use crate::{Error, Kind};
 use lunar_proto::nearest::nearest;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 
 /// What may stand after `--rw`: word, order is sequential, way. A mix has the share that is asked for besides.
-const RW: [(&str, bool, Way); 9] = [
-    ("read", true, Way::Read),
-    ("write", true, Way::Write),
-    ("rw", true, Way::Mix(50)),
-    ("readwrite", true, Way::Mix(50)),
-    ("bidir", true, Way::Both),
-    ("randread", false, Way::Read),
-    ("randwrite", false, Way::Write),
-    ("randrw", false, Way::Mix(50)),
-    ("randbidir", false, Way::Both),
+const RW: [(&str, bool, IoDirection); 9] = [
+    ("read", true, IoDirection::Read),
+    ("write", true, IoDirection::Write),
+    ("rw", true, IoDirection::Mix(50)),
+    ("readwrite", true, IoDirection::Mix(50)),
+    ("bidir", true, IoDirection::Both),
+    ("randread", false, IoDirection::Read),
+    ("randwrite", false, IoDirection::Write),
+    ("randrw", false, IoDirection::Mix(50)),
+    ("randbidir", false, IoDirection::Both),
 ];
 
 fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
     Err(Error::new(Kind::Invalid, what, hint))
 }
 
-/// `read`, `randwrite` ...: an order, [`Order::Sequential`] or [`Order::Random`], and a way.
+/// `read`, `randwrite` ...: an order, [`AccessPattern::Sequential`] or [`AccessPattern::Random`], and a way.
 ///
 /// # Errors
 /// When there is no such word.
-pub fn rw(word: &str, read_percent: u8) -> Result<(Order, Way), Error> {
+pub fn rw(word: &str, read_percent: u8) -> Result<(AccessPattern, IoDirection), Error> {
     let Some((_, is_sequential, way)) = RW.iter().find(|row| row.0 == word) else {
         let known: Vec<&str> = RW.iter().map(|row| row.0).collect();
         let hint = near_rw(word).map_or_else(|| known.join(", "), |meant| format!("did you mean {meant}?"));
         return invalid(format!("there is no work \"{}\"", word.escape_debug()), &hint);
     };
-    let order = if *is_sequential { Order::Sequential } else { Order::Random };
-    let way = if matches!(way, Way::Mix(_)) { Way::Mix(read_percent) } else { *way };
+    let order = if *is_sequential { AccessPattern::Sequential } else { AccessPattern::Random };
+    let way = if matches!(way, IoDirection::Mix(_)) { IoDirection::Mix(read_percent) } else { *way };
     Ok((order, way))
 }
 
@@ -49,9 +49,11 @@ pub fn near_rw(word: &str) -> Option<&'static str> {
 }
 
 /// The word for an order and a way.
-pub fn of_rw(order: Order, way: Way) -> &'static str {
-    let is_sequential = matches!(order, Order::Sequential | Order::Strided(_));
-    let same = |a: Way, b: Way| a == b || matches!((a, b), (Way::Mix(_), Way::Mix(_)));
+pub fn of_rw(order: AccessPattern, way: IoDirection) -> &'static str {
+    let is_sequential = matches!(order, AccessPattern::Sequential | AccessPattern::Strided(_));
+    let same = |a: IoDirection, b: IoDirection| {
+        a == b || matches!((a, b), (IoDirection::Mix(_), IoDirection::Mix(_)))
+    };
     let row = RW.iter().find(|row| row.1 == is_sequential && same(row.2, way));
     row.map_or("read", |row| row.0)
 }
@@ -124,14 +126,14 @@ const SLOWEST: f64 = 1e-6;
 ///
 /// # Errors
 /// When the rate is none.
-pub fn pace(rate: Option<f64>, is_poisson: bool) -> Result<Pace, Error> {
+pub fn pace(rate: Option<f64>, is_poisson: bool) -> Result<ArrivalProcess, Error> {
     match rate {
-        None => Ok(Pace::Closed),
+        None => Ok(ArrivalProcess::Closed),
         Some(rate) if !(SLOWEST..=1e8).contains(&rate) => {
             invalid(format!("{rate:?} commands a second are no rate"), "from 0.000001 up to 100 million")
         }
-        Some(rate) if is_poisson => Ok(Pace::Poisson(rate)),
-        Some(rate) => Ok(Pace::Even(rate)),
+        Some(rate) if is_poisson => Ok(ArrivalProcess::Poisson(rate)),
+        Some(rate) => Ok(ArrivalProcess::Even(rate)),
     }
 }
 
@@ -180,15 +182,15 @@ mod tests {
 
     #[test]
     fn works_are_known_by_fios_words_and_told_by_them() {
-        assert_eq!(rw("randread", 70).unwrap(), (Order::Random, Way::Read));
-        assert_eq!(rw("rw", 70).unwrap(), (Order::Sequential, Way::Mix(70)));
+        assert_eq!(rw("randread", 70).unwrap(), (AccessPattern::Random, IoDirection::Read));
+        assert_eq!(rw("rw", 70).unwrap(), (AccessPattern::Sequential, IoDirection::Mix(70)));
         assert!(rw("trim", 50).unwrap_err().hint.contains("randbidir"));
         for (word, ..) in RW {
             let (order, way) = rw(word, 30).unwrap();
             assert_eq!(rw(of_rw(order, way), 30).unwrap(), (order, way), "{word}");
             assert!(is_rw(word));
         }
-        assert_eq!(of_rw(Order::Zipf(1.1), Way::Read), "randread");
+        assert_eq!(of_rw(AccessPattern::Zipf(1.1), IoDirection::Read), "randread");
     }
 
     #[test]
@@ -204,10 +206,10 @@ mod tests {
 
     #[test]
     fn rates_are_positive() {
-        assert_eq!(pace(None, true).unwrap(), Pace::Closed);
-        assert_eq!(pace(Some(10.0), true).unwrap(), Pace::Poisson(10.0));
-        assert_eq!(pace(Some(10.0), false).unwrap(), Pace::Even(10.0));
-        assert_eq!(pace(Some(1e-6), false).unwrap(), Pace::Even(1e-6));
+        assert_eq!(pace(None, true).unwrap(), ArrivalProcess::Closed);
+        assert_eq!(pace(Some(10.0), true).unwrap(), ArrivalProcess::Poisson(10.0));
+        assert_eq!(pace(Some(10.0), false).unwrap(), ArrivalProcess::Even(10.0));
+        assert_eq!(pace(Some(1e-6), false).unwrap(), ArrivalProcess::Even(1e-6));
         for wrong in [0.0, 1e-20, -1.0, f64::NAN, f64::INFINITY] {
             assert!(pace(Some(wrong), false).is_err(), "{wrong}");
         }

@@ -6,7 +6,7 @@ use crate::peers::{Server, Who};
 use crate::published::{Published, put};
 use lunar_bench::Error;
 use lunar_bench::document::Table;
-use lunar_bench::job::{Job, Way};
+use lunar_bench::job::{IoDirection, Job};
 use lunar_bench::outcome::Outcome;
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ const SIZE: u64 = 64 << 30;
 const QUICK_MS: u64 = 550;
 const MB: f64 = 1e6;
 /// Way and threads of each column.
-const COLUMNS: [(&str, Way, usize); 4] = [
-    ("READ 10 threads", Way::Read, 10),
-    ("READ 2 threads", Way::Read, 2),
-    ("WRITE 10 threads", Way::Write, 10),
-    ("WRITE 2 threads", Way::Write, 2),
+const COLUMNS: [(&str, IoDirection, usize); 4] = [
+    ("READ 10 threads", IoDirection::Read, 10),
+    ("READ 2 threads", IoDirection::Read, 2),
+    ("WRITE 10 threads", IoDirection::Write, 10),
+    ("WRITE 2 threads", IoDirection::Write, 2),
 ];
 /// Where reads, and where writes, were at their best.
-const BEST: [(&str, Way, usize); 2] = [COLUMNS[0], COLUMNS[3]];
+const BEST: [(&str, IoDirection, usize); 2] = [COLUMNS[0], COLUMNS[3]];
 /// The tables of one server.
 const MEASURED: [&str; 9] = [
     "bandwidth-b-a",
@@ -99,7 +99,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     Ok(())
 }
 
-fn job(lab: &Lab, way: Way, kib: u32, threads: usize) -> Job {
+fn job(lab: &Lab, way: IoDirection, kib: u32, threads: usize) -> Job {
     let time = lab.cap(QUICK_MS).unwrap_or(Duration::from_secs(10));
     Job { way, sizes: vec![(kib << 10, 1)], depth: threads, time: Some(time), ..Job::default() }
 }
@@ -189,7 +189,7 @@ fn two_initiators(tables: &mut Tables, column: &str, outcome: &Outcome) {
 fn bidirectional(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables) {
     let (Some(one), Some(two)) = (open(lab, server, &[0], 1), open(lab, server, &[0], 1)) else { return };
     let [read, write] = BEST.map(|(_, way, threads)| job(lab, way, 256, threads));
-    let both = job(lab, Way::Both, 256, 10);
+    let both = job(lab, IoDirection::Both, 256, 10);
     let read_rate = |outcome: &Outcome| Some(outcome.read.rate(outcome.elapsed_s) / MB);
     let write_rate = |outcome: &Outcome| Some(outcome.write.rate(outcome.elapsed_s) / MB);
     let mut row = |head: &str, read: Option<f64>, write: Option<f64>| {
@@ -210,12 +210,12 @@ fn bidirectional(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Seed;
+    use crate::Experiment;
     use lunar_bench::outcome::{Cpu, Share};
 
     #[test]
     fn the_cpu_of_one_process_is_not_told_as_that_of_each_of_two_initiators() {
-        let published = Published::of(Seed::Iser);
+        let published = Published::of(Experiment::Iser);
         let mut tables = Tables(MEASURED.map(|id| (id, published.table(id))).into());
         let share = |read_ios| Share { read_ios, ..Share::default() };
         let sessions = vec![share(1000), share(2000)];

@@ -11,7 +11,7 @@ use lunar_bench::document::{Run, Table};
 use lunar_bench::job::Job;
 use lunar_bench::outcome::Outcome;
 use lunar_bench::plain::args::told;
-use lunar_bench::{Document, Error, Kind, Opening, Rig, Target, Watch};
+use lunar_bench::{Document, Error, Kind, OpenTargets, Opening, Target, Watch};
 use lunar_bench_compat::Stage;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ const LONGER: usize = 3;
 /// Targets that are open, and whether they may be written.
 pub struct Open {
     /// The targets.
-    pub rig: Rig,
+    pub rig: OpenTargets,
     may_write: bool,
 }
 
@@ -238,13 +238,13 @@ impl<'a> Lab<'a> {
             target_pid: server.and_then(Server::pid),
             ..Opening::default()
         };
-        let mut opened = Rig::open(targets, &opening);
+        let mut opened = OpenTargets::open(targets, &opening);
         if let Err(e) = &opened
             && e.kind == Kind::HoldsData
         {
             self.note(format!("{}; it is only read ({})", e.what, e.hint));
             opening.write = false;
-            opened = Rig::open(targets, &opening);
+            opened = OpenTargets::open(targets, &opening);
         }
         let names = || targets.iter().map(Target::to_string).collect::<Vec<_>>().join(", ");
         let rig = opened.map_err(|e| self.note(format!("{}: {}", names(), e.what))).ok()?;
@@ -335,7 +335,13 @@ impl<'a> Lab<'a> {
         [self.keep(label, &one.0.rig, &job_one, first), self.keep(label, &two.0.rig, &job_two, second)]
     }
 
-    fn keep(&mut self, label: &str, rig: &Rig, job: &Job, ran: Result<Outcome, Error>) -> Option<Outcome> {
+    fn keep(
+        &mut self,
+        label: &str,
+        rig: &OpenTargets,
+        job: &Job,
+        ran: Result<Outcome, Error>,
+    ) -> Option<Outcome> {
         let outcome = ran.map_err(|e| self.note(format!("{label}: {}", e.what))).ok()?;
         self.document.runs.push(Run {
             label: label.into(),
@@ -362,7 +368,11 @@ fn is_too_short(ran: &Result<Outcome, Error>) -> bool {
 }
 
 /// Two jobs at the same time.
-fn at_once(watch: &Watch, one: (&Rig, &Job), two: (&Rig, &Job)) -> [Result<Outcome, Error>; 2] {
+fn at_once(
+    watch: &Watch,
+    one: (&OpenTargets, &Job),
+    two: (&OpenTargets, &Job),
+) -> [Result<Outcome, Error>; 2] {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| two.0.run(two.1, watch));
         let first = one.0.run(one.1, watch);

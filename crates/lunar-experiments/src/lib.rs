@@ -1,4 +1,4 @@
-//! The experiments that Lunar starts from, repeated on this machine: each figure beside the published one.
+//! Published experiments, repeated on this machine: each result beside the published one.
 #![forbid(unsafe_code)]
 
 mod carrier;
@@ -20,13 +20,13 @@ mod srpt;
 pub use carrier::Provider;
 
 use lab::Lab;
-use lunar_bench::{Document, Error, Transport, Watch, beside, overhead};
+use lunar_bench::{Document, Error, Transport, Watch, comparison_table, overhead};
 use published::Published;
 use std::path::PathBuf;
 
 /// A publication whose experiment can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Seed {
+pub enum Experiment {
     /// ISCSI-SCST, IET and STGT with null, file and block storage
     #[value(name = "scst-iet-stgt-2009")]
     Scst,
@@ -44,15 +44,15 @@ pub enum Seed {
     Srpt,
 }
 
-impl Seed {
+impl Experiment {
     /// Its name, as on the command line and in names of files.
     pub fn name(self) -> &'static str {
         match self {
-            Seed::Scst => "scst-iet-stgt-2009",
-            Seed::OpenIscsi => "open-iscsi-2005",
-            Seed::Sn5420 => "sn5420-2002",
-            Seed::Iser => "stgt-iser-null-2008",
-            Seed::Srpt => "scst-srpt-2010",
+            Experiment::Scst => "scst-iet-stgt-2009",
+            Experiment::OpenIscsi => "open-iscsi-2005",
+            Experiment::Sn5420 => "sn5420-2002",
+            Experiment::Iser => "stgt-iser-null-2008",
+            Experiment::Srpt => "scst-srpt-2010",
         }
     }
 }
@@ -62,7 +62,7 @@ impl Seed {
 pub struct Args {
     /// The publication whose experiment is repeated
     #[arg(value_name = "SEED")]
-    pub seed: Seed,
+    pub seed: Experiment,
 
     /// A target to measure besides Lunar's; can be given several times; none is Lunar's alone [default: stgt and
     /// istgt, where they are installed]
@@ -102,22 +102,22 @@ pub struct Args {
     pub lunar: Option<PathBuf>,
 }
 
-/// What came of an experiment.
+/// The result of an experiment.
 #[derive(Debug)]
 pub struct Done {
-    /// All that was measured; it is kept in a file.
+    /// All measurements; a file keeps them.
     pub document: Document,
-    /// Its tables and notes, for people.
+    /// The tables and notes as text.
     pub text: String,
-    /// Why it could not go on, or could not be kept.
+    /// The reason why the experiment stopped, or why its results were not saved.
     pub problem: Option<Error>,
 }
 
-/// Repeats an experiment and keeps its figures in a file. When `watch` asks for the end, what was measured
-/// until then is told and kept.
+/// Repeats an experiment and saves its results to a file. If `watch` stops it early, the results up to then are
+/// reported and saved.
 ///
 /// # Errors
-/// Before anything runs: when an argument makes no sense, or nothing could be written.
+/// Before anything runs: when an argument is invalid, or the folder is not writable.
 pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
     results::check(&args.out)?;
     let published = Published::of(args.seed);
@@ -127,11 +127,11 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
     let carrier = format!("carried by {}", lab.carrier().name());
     lab.note(carrier);
     let ran = match args.seed {
-        Seed::Scst => scst::run(&mut lab, &published),
-        Seed::OpenIscsi => open_iscsi::run(&mut lab, &published),
-        Seed::Sn5420 => sn5420::run(&mut lab, &published),
-        Seed::Iser => iser::run(&mut lab, &published),
-        Seed::Srpt => srpt::run(&mut lab, &published),
+        Experiment::Scst => scst::run(&mut lab, &published),
+        Experiment::OpenIscsi => open_iscsi::run(&mut lab, &published),
+        Experiment::Sn5420 => sn5420::run(&mut lab, &published),
+        Experiment::Iser => iser::run(&mut lab, &published),
+        Experiment::Srpt => srpt::run(&mut lab, &published),
     };
     if lab.is_ended() {
         lab.note("it was asked to end: what was measured until then stands");
@@ -150,11 +150,11 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
     Ok(Done { document: lab.document, text, problem: ran.and(kept.map(drop)).err() })
 }
 
-/// All of it as people read it.
+/// The whole result as text.
 fn text(lab: &Lab) -> String {
     let mut text = format!("{}\n", lab.document.title);
     for table in &lab.document.tables {
-        text += &format!("\n{}", beside::table(table));
+        text += &format!("\n{}", comparison_table::table(table));
     }
     if !lab.lines.is_empty() {
         text += &format!("\n{}\n", lab.lines.join("\n"));

@@ -1,6 +1,6 @@
 //! What the experiments measure on: files and loop devices of our own, and the I/O schedulers below them.
 
-use lunar_bench::Undo;
+use lunar_bench::CleanupGuard;
 use lunar_bench::{Error, Kind};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A folder of our own, removed on drop.
 pub struct Folder {
     path: PathBuf,
-    _undo: Undo,
+    _undo: CleanupGuard,
 }
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Folder {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("lunar-reproduce-{}-{count}", std::process::id()));
         let remove = |path: PathBuf| move || _ = fs::remove_dir_all(path);
-        let made = Undo::made(|| fs::create_dir(&path).map(|()| ((), remove(path.clone()))));
+        let made = CleanupGuard::create(|| fs::create_dir(&path).map(|()| ((), remove(path.clone()))));
         let ((), undo) = made.map_err(|e| cannot("make", &path, &e))?;
         Ok(Folder { path, _undo: undo })
     }
@@ -142,13 +142,13 @@ impl Disk {
 /// A block device over a file, until it is dropped.
 pub struct Loop {
     device: PathBuf,
-    _undo: Undo,
+    _undo: CleanupGuard,
 }
 
 impl Loop {
     /// Makes one; None where this user or this host cannot.
     pub fn over(file: &Path) -> Option<Loop> {
-        let made = Undo::made(|| {
+        let made = CleanupGuard::create(|| {
             let device = attached(file).ok_or(())?;
             let detached = device.clone();
             Ok::<_, ()>((device, move || detach(&detached)))
@@ -182,7 +182,7 @@ fn losetup() -> Command {
 
 /// An I/O scheduler that was set; the one before comes back on drop.
 pub struct Scheduler {
-    _undo: Undo,
+    _undo: CleanupGuard,
 }
 
 impl Scheduler {
@@ -190,7 +190,9 @@ impl Scheduler {
     pub fn set(path: &Path, name: &str) -> Option<Scheduler> {
         let file = queue(path)?.join("scheduler");
         let before = chosen(&fs::read_to_string(&file).ok()?)?;
-        let set = Undo::made(|| fs::write(&file, name).map(|()| ((), move || _ = fs::write(file, before))));
+        let set = CleanupGuard::create(|| {
+            fs::write(&file, name).map(|()| ((), move || _ = fs::write(file, before)))
+        });
         set.ok().map(|((), undo)| Scheduler { _undo: undo })
     }
 }

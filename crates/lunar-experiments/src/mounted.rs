@@ -2,8 +2,8 @@
 
 use crate::media::{Folder, Loop, write_file};
 use crate::process::Process;
+use lunar_bench::CleanupGuard;
 use lunar_bench::Target;
-use lunar_bench::Undo;
 use rustix::process::geteuid;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ const FILE: &str = "q";
 
 /// What carries a logical unit to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum IoDirection {
     /// As a block device.
     Ublk,
     /// As a file, with a loop device over it.
@@ -33,7 +33,7 @@ enum Way {
 
 /// ext3 on a logical unit, mounted. All of it is taken down on drop, in this order.
 pub struct Mounted {
-    mount: Option<Undo>,
+    mount: Option<CleanupGuard>,
     device: PathBuf,
     looped: Option<Loop>,
     attach: Process,
@@ -55,8 +55,8 @@ impl Mounted {
         let mut mounted = Mounted { mount: None, device, looped: None, attach, dir };
         let file = mounted.told()?;
         mounted.device = match way {
-            Way::Ublk => file,
-            Way::Fuse => {
+            IoDirection::Ublk => file,
+            IoDirection::Fuse => {
                 let looped = Loop::over(&file).ok_or("no loop device can be made")?;
                 mounted.looped.insert(looped).path().to_owned()
             }
@@ -94,7 +94,7 @@ impl Mounted {
     /// When it cannot be mounted again.
     pub fn make_cold(&mut self) -> Result<(), String> {
         run(Command::new("umount").arg(self.folder()))?;
-        self.mount.take().into_iter().for_each(Undo::forget);
+        self.mount.take().into_iter().for_each(CleanupGuard::forget);
         crate::media::make_cold(&self.device);
         self.mount()
     }
@@ -105,7 +105,7 @@ impl Mounted {
 
     fn mount(&mut self) -> Result<(), String> {
         let folder = self.folder();
-        let ((), undo) = Undo::made(|| {
+        let ((), undo) = CleanupGuard::create(|| {
             run(Command::new("mount").arg(&self.device).arg(&folder))?;
             Ok::<_, String>(((), move || unmount(&folder)))
         })?;
@@ -128,24 +128,24 @@ impl Mounted {
     }
 }
 
-fn way() -> Result<Way, String> {
+fn way() -> Result<IoDirection, String> {
     let there = |device: &str| Path::new(device).exists();
     match (geteuid().is_root(), there("/dev/ublk-control"), there("/dev/fuse")) {
         (false, ..) => Err("that needs root".into()),
-        (_, true, _) => Ok(Way::Ublk),
-        (_, _, true) => Ok(Way::Fuse),
+        (_, true, _) => Ok(IoDirection::Ublk),
+        (_, _, true) => Ok(IoDirection::Fuse),
         _ => Err("the kernel has neither ublk nor FUSE".into()),
     }
 }
 
-fn attach(lunar: &Path, target: &Target, way: Way, dir: &Folder) -> Result<Process, String> {
+fn attach(lunar: &Path, target: &Target, way: IoDirection, dir: &Folder) -> Result<Process, String> {
     let log = File::create(dir.join("log")).map_err(|e| e.to_string())?;
     let mut command = Command::new(lunar);
     command.args(["attach", &target.to_string(), "--foreground", "--name", "reproduce"]);
     command.args(["--recovery-timeout", "10"]);
     match way {
-        Way::Ublk => command.arg("--ublk"),
-        Way::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
+        IoDirection::Ublk => command.arg("--ublk"),
+        IoDirection::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
     };
     command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);

@@ -2,7 +2,7 @@
 //! and limits its rate (tc-netem(8)). It needs root, iproute2 and the kernel's sch_netem.
 
 use crate::relay::Line;
-use lunar_bench::Undo;
+use lunar_bench::CleanupGuard;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ pub struct Far {
     name: String,
     /// Of this end; the other one has the next.
     address: u32,
-    _undo: Undo,
+    _undo: CleanupGuard,
 }
 
 impl Far {
@@ -36,7 +36,7 @@ impl Far {
         let number = LAID.fetch_add(1, Ordering::Relaxed);
         let address = ADDRESSES + 4 * (id().wrapping_mul(16).wrapping_add(number) % LINES) + 1;
         let name = format!("lf{}n{number}", id());
-        let ((), undo) = Undo::made(|| {
+        let ((), undo) = CleanupGuard::create(|| {
             lay(&name, address, line).inspect_err(|_| take_away(&name))?;
             let name = name.clone();
             Ok::<_, io::Error>(((), move || take_away(&name)))

@@ -6,17 +6,17 @@ use crate::peers::Who;
 use crate::published::{Published, put};
 use lunar_bench::Error;
 use lunar_bench::document::Table;
-use lunar_bench::job::{Job, Way};
+use lunar_bench::job::{IoDirection, Job};
 use lunar_bench_compat::disktest;
 use std::time::Duration;
 
 /// disktest's number of threads unless told otherwise; each does one transfer at a time.
 const THREADS: usize = 4;
 const MIB: f64 = (1 << 20) as f64;
-const RUNS: [(&str, &str, Way, u32); 3] = [
-    ("256K write", "Write", Way::Write, 256 << 10),
-    ("256K read", "Read", Way::Read, 256 << 10),
-    ("1K read", "Read", Way::Read, 1 << 10),
+const RUNS: [(&str, &str, IoDirection, u32); 3] = [
+    ("256K write", "Write", IoDirection::Write, 256 << 10),
+    ("256K read", "Read", IoDirection::Read, 256 << 10),
+    ("1K read", "Read", IoDirection::Read, 1 << 10),
 ];
 
 /// Repeats it.

@@ -4,7 +4,7 @@
 use crate::carrier::{Carrier, free_ports};
 use crate::media::{Disk, Folder, Medium};
 use crate::process::Process;
-use lunar_bench::{Opening, Rig, Target};
+use lunar_bench::{OpenTargets, Opening, Target};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -150,7 +150,8 @@ impl Server {
         server.serve(lunar, &config)?;
         let targets: Vec<Target> =
             (0..server.luns.len()).filter_map(|disk| server.target(disk, "")).collect();
-        let are_there = |_: &Server| Rig::open(&targets, &Opening::default()).map(Rig::close).is_ok();
+        let are_there =
+            |_: &Server| OpenTargets::open(&targets, &Opening::default()).map(OpenTargets::close).is_ok();
         server.until(are_there)?;
         Ok(server)
     }

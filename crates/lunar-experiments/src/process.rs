@@ -1,6 +1,6 @@
 //! Programs that run for the time of an experiment.
 
-use lunar_bench::Undo;
+use lunar_bench::CleanupGuard;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// A program that runs, until this is dropped or all is undone.
 pub struct Process {
     child: Arc<Mutex<Child>>,
-    _undo: Undo,
+    _undo: CleanupGuard,
 }
 
 impl Process {
@@ -25,7 +25,7 @@ impl Process {
     /// # Errors
     /// When it cannot be started.
     pub fn start(command: &mut Command, patience: Duration) -> io::Result<Process> {
-        let (child, undo) = Undo::made(|| {
+        let (child, undo) = CleanupGuard::create(|| {
             let child = Arc::new(Mutex::new(command.process_group(0).spawn()?));
             let ended = child.clone();
             Ok::<_, io::Error>((child, move || end(&mut locked(&ended), patience)))

@@ -1,6 +1,6 @@
 //! What was published of each experiment, as data.
 
-use crate::Seed;
+use crate::Experiment;
 use lunar_bench::document::{Cell, Table};
 use serde::Deserialize;
 
@@ -40,13 +40,13 @@ struct Row {
 
 impl Published {
     /// The figures of a seed.
-    pub fn of(seed: Seed) -> Published {
+    pub fn of(seed: Experiment) -> Published {
         let text = match seed {
-            Seed::Scst => include_str!("../seeds/scst-iet-stgt-2009.toml"),
-            Seed::OpenIscsi => include_str!("../seeds/open-iscsi-2005.toml"),
-            Seed::Sn5420 => include_str!("../seeds/sn5420-2002.toml"),
-            Seed::Iser => include_str!("../seeds/stgt-iser-null-2008.toml"),
-            Seed::Srpt => include_str!("../seeds/scst-srpt-2010.toml"),
+            Experiment::Scst => include_str!("../seeds/scst-iet-stgt-2009.toml"),
+            Experiment::OpenIscsi => include_str!("../seeds/open-iscsi-2005.toml"),
+            Experiment::Sn5420 => include_str!("../seeds/sn5420-2002.toml"),
+            Experiment::Iser => include_str!("../seeds/stgt-iser-null-2008.toml"),
+            Experiment::Srpt => include_str!("../seeds/scst-srpt-2010.toml"),
         };
         toml::from_str(text).expect("the figures of a seed are well-formed")
     }
@@ -101,27 +101,30 @@ pub fn put(table: &mut Table, row: &str, column: &str, measured: Option<f64>) {
 mod tests {
     use super::*;
 
-    fn tables(seed: Seed) -> Vec<String> {
+    fn tables(seed: Experiment) -> Vec<String> {
         Published::of(seed).tables.iter().map(|table| table.id.clone()).collect()
     }
 
-    fn cell(seed: Seed, id: &str, row: &str, column: &str) -> Option<f64> {
+    fn cell(seed: Experiment, id: &str, row: &str, column: &str) -> Option<f64> {
         figure(&Published::of(seed).table(id), row, column)
     }
 
     #[test]
     fn all_tables_of_the_seeds_are_there_and_rectangular() {
         let all = [
-            (Seed::Scst, "direct-read direct-write fs-read fs-write db-mix two-path session-parameters"),
-            (Seed::OpenIscsi, "throughput iops"),
-            (Seed::Sn5420, "read write two-reads window"),
             (
-                Seed::Iser,
+                Experiment::Scst,
+                "direct-read direct-write fs-read fs-write db-mix two-path session-parameters",
+            ),
+            (Experiment::OpenIscsi, "throughput iops"),
+            (Experiment::Sn5420, "read write two-reads window"),
+            (
+                Experiment::Iser,
                 "bandwidth-c-b cpu-c-b bandwidth-b-c cpu-b-c bandwidth-b-a cpu-b-a kiops two-initiators \
                  two-initiators-cpu two-instances two-instances-cpu bidirectional chain",
             ),
             (
-                Seed::Srpt,
+                Experiment::Srpt,
                 "rates-d iops-d seconds-d rates-a iops-a seconds-a rates-jd iops-jd seconds-jd rates-ja \
                  iops-ja seconds-ja",
             ),
@@ -142,30 +145,30 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_seeds() {
         let told = [
-            (Seed::Scst, "direct-read", "FILEIO/CFQ", "IET", Some(57.0)),
-            (Seed::Scst, "direct-read", "BLOCKIO/CFQ", "STGT", None),
-            (Seed::Scst, "fs-write", "BLOCKIO/deadline", "ISCSI-SCST", Some(112.0)),
-            (Seed::Scst, "db-mix", "FILEIO/CFQ", "ISCSI-SCST", Some(285.0)),
-            (Seed::Scst, "db-mix", "BLOCKIO/deadline", "IET", Some(1405.0)),
-            (Seed::Scst, "two-path", "BLOCKIO/deadline", "ISCSI-SCST", Some(17.0)),
-            (Seed::Scst, "session-parameters", "DefaultTime2Retain", "IET", Some(20.0)),
-            (Seed::Scst, "session-parameters", "MaxRecvDataSegmentLength", "STGT", Some(2097152.0)),
-            (Seed::OpenIscsi, "throughput", "256K read", "Session #1", Some(281.18)),
-            (Seed::OpenIscsi, "iops", "1K read", "Total", Some(76000.0)),
-            (Seed::Sn5420, "read", "Remote Linux/with iSCSI", "2048k", Some(3.2)),
-            (Seed::Sn5420, "write", "Linux/with Fibre", "64k", Some(94.47)),
-            (Seed::Sn5420, "two-reads", "Sun/with Fibre", "aggregate", Some(66.15)),
-            (Seed::Sn5420, "window", "8 MB, 4 runs", "last run", Some(10.94)),
-            (Seed::Iser, "bandwidth-c-b", "16", "READ 10 threads", Some(578.87)),
-            (Seed::Iser, "bandwidth-b-c", "1", "WRITE 2 threads", Some(30.48)),
-            (Seed::Iser, "cpu-b-a", "256", "WRITE 2 threads Tgt", Some(4.0)),
-            (Seed::Iser, "two-instances", "2 devs", "READ 10 threads, second", Some(52.89)),
-            (Seed::Iser, "bidirectional", "bi-dir 1 ini", "WRITE", Some(795.0)),
-            (Seed::Iser, "chain", "512", "READ", Some(800.0)),
-            (Seed::Srpt, "rates-d", "67108864", "W(avg", Some(1031.838)),
-            (Seed::Srpt, "seconds-a", "4096", "R 3", Some(1.095)),
-            (Seed::Srpt, "iops-jd", "512", "W", None),
-            (Seed::Srpt, "iops-ja", "4096", "R", Some(221843.583)),
+            (Experiment::Scst, "direct-read", "FILEIO/CFQ", "IET", Some(57.0)),
+            (Experiment::Scst, "direct-read", "BLOCKIO/CFQ", "STGT", None),
+            (Experiment::Scst, "fs-write", "BLOCKIO/deadline", "ISCSI-SCST", Some(112.0)),
+            (Experiment::Scst, "db-mix", "FILEIO/CFQ", "ISCSI-SCST", Some(285.0)),
+            (Experiment::Scst, "db-mix", "BLOCKIO/deadline", "IET", Some(1405.0)),
+            (Experiment::Scst, "two-path", "BLOCKIO/deadline", "ISCSI-SCST", Some(17.0)),
+            (Experiment::Scst, "session-parameters", "DefaultTime2Retain", "IET", Some(20.0)),
+            (Experiment::Scst, "session-parameters", "MaxRecvDataSegmentLength", "STGT", Some(2097152.0)),
+            (Experiment::OpenIscsi, "throughput", "256K read", "Session #1", Some(281.18)),
+            (Experiment::OpenIscsi, "iops", "1K read", "Total", Some(76000.0)),
+            (Experiment::Sn5420, "read", "Remote Linux/with iSCSI", "2048k", Some(3.2)),
+            (Experiment::Sn5420, "write", "Linux/with Fibre", "64k", Some(94.47)),
+            (Experiment::Sn5420, "two-reads", "Sun/with Fibre", "aggregate", Some(66.15)),
+            (Experiment::Sn5420, "window", "8 MB, 4 runs", "last run", Some(10.94)),
+            (Experiment::Iser, "bandwidth-c-b", "16", "READ 10 threads", Some(578.87)),
+            (Experiment::Iser, "bandwidth-b-c", "1", "WRITE 2 threads", Some(30.48)),
+            (Experiment::Iser, "cpu-b-a", "256", "WRITE 2 threads Tgt", Some(4.0)),
+            (Experiment::Iser, "two-instances", "2 devs", "READ 10 threads, second", Some(52.89)),
+            (Experiment::Iser, "bidirectional", "bi-dir 1 ini", "WRITE", Some(795.0)),
+            (Experiment::Iser, "chain", "512", "READ", Some(800.0)),
+            (Experiment::Srpt, "rates-d", "67108864", "W(avg", Some(1031.838)),
+            (Experiment::Srpt, "seconds-a", "4096", "R 3", Some(1.095)),
+            (Experiment::Srpt, "iops-jd", "512", "W", None),
+            (Experiment::Srpt, "iops-ja", "4096", "R", Some(221843.583)),
         ];
         for (seed, id, row, column, figure) in told {
             assert_eq!(cell(seed, id, row, column), figure, "{id} {row} {column}");
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_measured_stands_beside_it() {
-        let mut table = Published::of(Seed::Scst).table("direct-write");
+        let mut table = Published::of(Experiment::Scst).table("direct-write");
         put(&mut table, "NULLIO", "STGT", Some(228.0));
         assert_eq!(table.rows[0].1[2], Cell::new(Some(114.0), Some(228.0)));
         assert_eq!(table.rows[0].1[2].ratio, Some(2.0));
@@ -182,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_deviation_has_no_ratio() {
-        let mut table = Published::of(Seed::Srpt).table("rates-d");
+        let mut table = Published::of(Experiment::Srpt).table("rates-d");
         for column in ["W(avg", "W(std", "R(std"] {
             put(&mut table, "67108864", column, Some(10.0));
         }

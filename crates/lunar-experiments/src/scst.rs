@@ -8,7 +8,7 @@ use crate::peers::{Server, Who};
 use crate::published::{Published, figure};
 use crate::relay::{Line, WIDE};
 use lunar_bench::document::{Cell, Table};
-use lunar_bench::job::{Job, Way};
+use lunar_bench::job::{IoDirection, Job};
 use lunar_bench::{Error, Target};
 use lunar_bench_compat::db_mix;
 use std::time::Duration;
@@ -253,7 +253,7 @@ fn scheduler(storage: &Storage, disk: &Disk) -> Option<Scheduler> {
 
 /// dd once: MB/s.
 fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Option<f64> {
-    if job.way == Way::Read
+    if job.way == IoDirection::Read
         && let Some(path) = disk.path()
     {
         make_cold(path);
@@ -330,7 +330,7 @@ fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &D
 
 fn job(lab: &Lab, id: &str, size: u64) -> Job {
     let dd = Job {
-        way: if id.ends_with("write") { Way::Write } else { Way::Read },
+        way: if id.ends_with("write") { IoDirection::Write } else { IoDirection::Read },
         sizes: vec![(BLOCK, 1)],
         time: lab.cap(QUICK_MS),
         // What is read again comes from memory.

@@ -6,7 +6,7 @@ use crate::peers::{Server, Who};
 use crate::published::{Published, put};
 use crate::relay::{Line, Link, WIDE};
 use lunar_bench::document::{Cell, Table};
-use lunar_bench::job::{Job, Way};
+use lunar_bench::job::{IoDirection, Job};
 use lunar_bench::outcome::Outcome;
 use lunar_bench::{Error, Target};
 use std::path::{Path, PathBuf};
@@ -107,14 +107,14 @@ fn size(lab: &Lab) -> u64 {
     lab.scaled(FILE, 256 << 20)
 }
 
-fn job(lab: &Lab, way: Way, block: u32) -> Job {
+fn job(lab: &Lab, way: IoDirection, block: u32) -> Job {
     let (time, amount) = (lab.cap(QUICK_MS), Some(size(lab)));
     Job { way, sizes: vec![(block, 1)], time, amount, ..Job::default() }
 }
 
 /// dd once: MB/s.
 fn dd(lab: &mut Lab, label: &str, open: &Open, path: &Path, job: &Job) -> Option<Outcome> {
-    if job.way == Way::Read {
+    if job.way == IoDirection::Read {
         make_cold(path);
     }
     lab.measure(label, open, job)
@@ -129,7 +129,7 @@ fn by_size(
     read: &mut Table,
     write: &mut Table,
 ) {
-    for (table, way, word) in [(read, Way::Read, "read"), (write, Way::Write, "write")] {
+    for (table, way, word) in [(read, IoDirection::Read, "read"), (write, IoDirection::Write, "write")] {
         for (column, block) in BLOCKS {
             let job = job(lab, way, block);
             let outcome = dd(lab, &format!("{name} {row} {word} bs={column}"), open, path, &job);
@@ -141,7 +141,7 @@ fn by_size(
 /// Each reads a whole file of its own.
 fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, files: &[PathBuf; 2], table: &mut Table) {
     make_cold(&files[1]);
-    let job = Job { amount: Some(2 * size(lab)), ..job(lab, Way::Read, 256 << 10) };
+    let job = Job { amount: Some(2 * size(lab)), ..job(lab, IoDirection::Read, 256 << 10) };
     let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, &files[0], &job) else { return };
     shares(table, row, &outcome);
 }
@@ -219,7 +219,7 @@ fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut 
             return lab.note(format!("{name}: no line to it could be made, and its windows are left out"));
         };
         let Some(open) = lab.open_device(&[target], 1, Some(server), false) else { continue };
-        let job = job(lab, Way::Read, 256 << 10);
+        let job = job(lab, IoDirection::Read, 256 << 10);
         let label = format!("{name} window {row}");
         let rates: Vec<f64> = (0..runs)
             .filter_map(|_| dd(lab, &label, &open, path, &job))
@@ -237,10 +237,10 @@ fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Seed;
+    use crate::Experiment;
     use crate::published::figure;
     use lunar_bench::testing::Probe;
-    use lunar_bench::{Opening, Rig, Watch};
+    use lunar_bench::{OpenTargets, Opening, Watch};
     use lunar_block::Backend;
     use std::sync::Arc;
 
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn of_two_reads_each_begins_at_the_start_of_its_file_and_has_its_own_time() {
         let two = [Target::Memory(SIZE), Target::Memory(SIZE)];
-        let mut rig = Rig::open(&two, &Opening::default()).expect("a rig");
+        let mut rig = OpenTargets::open(&two, &Opening::default()).expect("a rig");
         // The second file is slow: a probe takes its time for each read.
         let probe = Probe::new(SIZE as usize);
         rig.wrap(|session, disk| -> Arc<dyn Backend> {
@@ -259,7 +259,7 @@ mod tests {
         let outcome = rig.run(&job, &Watch::default()).expect("a run");
         rig.close();
         assert_eq!(probe.reads().first(), Some(&(0, 64 << 10)), "{:?}", probe.reads());
-        let mut table = Published::of(Seed::Sn5420).table("two-reads");
+        let mut table = Published::of(Experiment::Sn5420).table("two-reads");
         shares(&mut table, NEAR_ROW, &outcome);
         let row = table.rows.iter().find(|row| row.0 == NEAR_ROW).expect("the row");
         let [first, second, aggregate] = [0, 1, 2].map(|at| row.1[at].measured.expect("measured"));

@@ -6,7 +6,7 @@ use crate::published::{Published, put};
 use lunar_bench::Error;
 use lunar_bench::device::flush;
 use lunar_bench::document::Table;
-use lunar_bench::job::{Fill, Job, Way};
+use lunar_bench::job::{Fill, IoDirection, Job};
 use lunar_bench_compat::blockdev_perftest::Figures;
 
 /// Bytes of each test: -s 30.
@@ -62,7 +62,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
 /// Block sizes from 64 MiB down to 4 KiB: three writes, then three reads of each.
 fn measure(lab: &mut Lab, name: &str, open: &Open, mode: &Mode, size: u64, tables: &mut [Table; 3]) {
     for block in (12..=26).rev().map(|log2| 1u32 << log2) {
-        for (word, way) in [("W", Way::Write), ("R", Way::Read)] {
+        for (word, way) in [("W", IoDirection::Write), ("R", IoDirection::Read)] {
             let job = job(lab, mode, way, block, size);
             let label = format!("{name} {} {block} {word}", mode.options);
             let times: Vec<f64> = (0..REPEATS).filter_map(|_| once(lab, &label, open, &job)).collect();
@@ -82,7 +82,7 @@ fn measure(lab: &mut Lab, name: &str, open: &Open, mode: &Mode, size: u64, table
     }
 }
 
-fn job(lab: &Lab, mode: &Mode, way: Way, block: u32, size: u64) -> Job {
+fn job(lab: &Lab, mode: &Mode, way: IoDirection, block: u32, size: u64) -> Job {
     // Small blocks take long: fewer of them show as much.
     let many = if mode.buffered { 32 << 20 } else { (u64::from(block) << 9).clamp(2 << 20, 32 << 20) };
     let len = block.min(size as u32);
@@ -92,7 +92,7 @@ fn job(lab: &Lab, mode: &Mode, way: Way, block: u32, size: u64) -> Job {
         time: None,
         amount: Some(lab.scaled(AMOUNT, many).max(len.into())),
         fill: Fill::Zeros,
-        flush: mode.flush && way == Way::Write,
+        flush: mode.flush && way == IoDirection::Write,
         ..Job::default()
     }
 }
@@ -101,7 +101,7 @@ fn job(lab: &Lab, mode: &Mode, way: Way, block: u32, size: u64) -> Job {
 /// outside of it, as dd and sync do.
 fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job) -> Option<f64> {
     let outcome = lab.measure(label, open, job)?;
-    if job.way == Way::Write
+    if job.way == IoDirection::Write
         && let Err(why) = flush(&open.rig)
     {
         lab.note(format!("{label}: {why}"));

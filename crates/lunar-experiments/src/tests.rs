@@ -4,7 +4,7 @@
 use super::*;
 use lunar_bench::Kind;
 
-fn args(seed: Seed) -> Args {
+fn args(seed: Experiment) -> Args {
     Args {
         seed,
         against: Vec::new(),
@@ -26,16 +26,16 @@ fn refused(args: Args) -> Error {
 #[test]
 fn what_makes_no_sense_is_told_before_anything_runs() {
     let stgt = vec!["stgt".into()];
-    let e = refused(Args { transport: Transport::Iser, against: stgt, ..args(Seed::Iser) });
+    let e = refused(Args { transport: Transport::Iser, against: stgt, ..args(Experiment::Iser) });
     assert!(e.kind == Kind::Invalid && e.what.contains("for tcp alone"), "{e}");
     let provider = Some(Provider::Verbs);
-    let e = refused(Args { provider, ..args(Seed::Iser) });
+    let e = refused(Args { provider, ..args(Experiment::Iser) });
     assert!(e.kind == Kind::Invalid && e.what.contains("TCP needs none"), "{e}");
-    let e = refused(Args { against: vec!["lio".into()], ..args(Seed::Iser) });
+    let e = refused(Args { against: vec!["lio".into()], ..args(Experiment::Iser) });
     assert!(e.kind == Kind::Invalid && e.what.contains("--against lio"), "{e}");
-    let e = refused(Args { out: "/proc/lunar".into(), ..args(Seed::Iser) });
+    let e = refused(Args { out: "/proc/lunar".into(), ..args(Experiment::Iser) });
     assert!(e.kind == Kind::System && e.what.contains("cannot write /proc/lunar"), "{e}");
-    let e = refused(Args { dir: Some("/nonexistent".into()), ..args(Seed::Sn5420) });
+    let e = refused(Args { dir: Some("/nonexistent".into()), ..args(Experiment::Sn5420) });
     assert!(e.kind == Kind::System && e.hint.contains("--dir"), "{e}");
 }
 
@@ -43,7 +43,7 @@ fn what_makes_no_sense_is_told_before_anything_runs() {
 fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
     let args = Args {
         against: vec!["iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0".into()],
-        ..args(Seed::Sn5420)
+        ..args(Experiment::Sn5420)
     };
     let Done { document, text, problem } = run(&args, &Watch::default()).expect("it goes on");
     assert_eq!(problem, None);
@@ -78,7 +78,7 @@ fn an_end_that_is_asked_for_keeps_what_there_is() {
     watch.end();
     let args = Args {
         out: std::env::temp_dir().join(format!("lunar-ended-{}", std::process::id())),
-        ..args(Seed::Scst)
+        ..args(Experiment::Scst)
     };
     let document = run(&args, &watch).expect("a document").document;
     std::fs::remove_dir_all(&args.out).expect("the results");

@@ -2,7 +2,7 @@
 //! here a stream that is full, stuck or closed is an error or a lost line, and never a panic.
 
 use crate::stderr;
-pub use lunar_bench::people::count;
+pub use lunar_bench::text_report::count;
 use lunar_server::Problem;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};

@@ -6,8 +6,8 @@ use super::paper::{self, Paper};
 use super::{Stage, refused};
 use lunar_bench::device::{self, Before, flush, like_a_block_device};
 use lunar_bench::document::{Cell, Table};
-use lunar_bench::job::{Fill, Job, Way};
-use lunar_bench::{Document, Error, Kind, Opening, Rig, Target};
+use lunar_bench::job::{Fill, IoDirection, Job};
+use lunar_bench::{Document, Error, Kind, OpenTargets, Opening, Target};
 use rustix::fs::Advice;
 use std::fs::{self, File};
 use std::path::Path;
@@ -115,7 +115,7 @@ impl Args {
         .concat()
     }
 
-    fn job(&self, block: u64, way: Way) -> Job {
+    fn job(&self, block: u64, way: IoDirection) -> Job {
         Job {
             way,
             sizes: vec![(block as u32, 1)],
@@ -123,7 +123,7 @@ impl Args {
             amount: Some(self.bytes()),
             span: Some(self.bytes()),
             fill: Fill::Zeros,
-            flush: self.fio && way == Way::Write,
+            flush: self.fio && way == IoDirection::Write,
             ..Job::default()
         }
     }
@@ -138,7 +138,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     let target = Target::parse(&args.target)?;
     let opening =
         Opening { direct: !args.buffered, write: args.writes(), destroy: true, ..Opening::default() };
-    let mut rig = Rig::open(std::slice::from_ref(&target), &opening)?;
+    let mut rig = OpenTargets::open(std::slice::from_ref(&target), &opening)?;
     let result = measure(args, &target, &mut rig, stage);
     rig.close();
     result
@@ -157,7 +157,7 @@ fn check(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn measure(args: &Args, target: &Target, rig: &mut Rig, stage: Stage) -> Result<Document, Error> {
+fn measure(args: &Args, target: &Target, rig: &mut OpenTargets, stage: Stage) -> Result<Document, Error> {
     if rig.capacity() < args.bytes() {
         let what = format!("{target} has {} bytes, fewer than 2^{}", rig.capacity(), args.size);
         return Err(refused(what, "a smaller -s moves less"));
@@ -195,12 +195,12 @@ fn measure(args: &Args, target: &Target, rig: &mut Rig, stage: Stage) -> Result<
 }
 
 /// All of the first bytes must be zero.
-fn refuse_data(args: &Args, target: &Target, rig: &Rig, paper: &Paper) -> Result<(), Error> {
+fn refuse_data(args: &Args, target: &Target, rig: &OpenTargets, paper: &Paper) -> Result<(), Error> {
     let look = Job {
         sizes: vec![(args.bytes().min(1 << 19) as u32, 1)],
         depth: 4,
         compare: true,
-        ..args.job(512, Way::Read)
+        ..args.job(512, IoDirection::Read)
     };
     let outcome = rig.run(&look, &paper.watch)?;
     match outcome.ended_early {
@@ -216,20 +216,26 @@ fn refuse_data(args: &Args, target: &Target, rig: &Rig, paper: &Paper) -> Result
     }
 }
 
-fn one_row(args: &Args, target: &Target, rig: &Rig, paper: &mut Paper, block: u64) -> Result<Row, Error> {
+fn one_row(
+    args: &Args,
+    target: &Target,
+    rig: &OpenTargets,
+    paper: &mut Paper,
+    block: u64,
+) -> Result<Row, Error> {
     let mut row = Row { block, ..Row::default() };
-    for (way, is_wanted) in [(Way::Write, args.writes()), (Way::Read, args.reads())] {
+    for (way, is_wanted) in [(IoDirection::Write, args.writes()), (IoDirection::Read, args.reads())] {
         for n in 0..args.iterations {
             if !is_wanted || paper.watch.is_ended() || paper.document.ended_early().is_some() {
                 break;
             }
             drop_caches(args, target, paper)?;
             let mut outcome = rig.run(&args.job(block, way), &paper.watch)?;
-            if way == Way::Write && outcome.ended_early.is_none() {
+            if way == IoDirection::Write && outcome.ended_early.is_none() {
                 outcome.ended_early = flush(rig).err();
             }
             let (times, name) = match way {
-                Way::Write => (&mut row.writes, "write"),
+                IoDirection::Write => (&mut row.writes, "write"),
                 _ => (&mut row.reads, "read"),
             };
             // What was cut short has not moved as much as the arithmetic takes for granted.

@@ -5,10 +5,10 @@ mod base;
 use super::paper::{self, Paper};
 use super::{Stage, clock, refused};
 use base::{Base, Habit, Part};
-use lunar_bench::Undo;
-use lunar_bench::job::{Fill, Job, Order, Way};
+use lunar_bench::CleanupGuard;
+use lunar_bench::job::{AccessPattern, Fill, IoDirection, Job};
 use lunar_bench::words::lengths;
-use lunar_bench::{Document, Error, Kind, Opening, Outcome, Rig, Target};
+use lunar_bench::{Document, Error, Kind, OpenTargets, Opening, Outcome, Target};
 use lunar_block::Backend;
 use lunar_proto::size;
 use std::path::{Path, PathBuf};
@@ -164,8 +164,8 @@ impl Settings {
 
     fn job(&self, seed: u64) -> Job {
         Job {
-            order: Order::Random,
-            way: Way::Mix(self.read_percent),
+            order: AccessPattern::Random,
+            way: IoDirection::Mix(self.read_percent),
             commands: Some(self.operations),
             time: None,
             think: Duration::from_millis(self.think_ms),
@@ -268,7 +268,7 @@ fn in_folder(args: &Args, settings: &Settings, folder: &Path, paper: &mut Paper)
     let ours: Vec<PathBuf> = paths.iter().filter(|path| !path.exists()).cloned().collect();
     let made = removed_at_the_end(if args.keep { Vec::new() } else { ours })?;
     let targets: Vec<Target> = paths.into_iter().map(Target::Path).collect();
-    let mut rig = Rig::open(&targets, &opening(args, settings, Some(settings.habit.size)))?;
+    let mut rig = OpenTargets::open(&targets, &opening(args, settings, Some(settings.habit.size)))?;
     let result = fill(settings, &rig, paper).and_then(|is_whole| match is_whole {
         true => measure(args, settings, &mut rig, paper),
         false => Ok(()),
@@ -279,19 +279,19 @@ fn in_folder(args: &Args, settings: &Settings, folder: &Path, paper: &mut Paper)
 }
 
 /// Files that are to be made for a run alone.
-fn removed_at_the_end(files: Vec<PathBuf>) -> Result<Undo, Error> {
+fn removed_at_the_end(files: Vec<PathBuf>) -> Result<CleanupGuard, Error> {
     // Somebody else may have removed one.
     let remove = move || files.iter().for_each(|file| _ = fs::remove_file(file));
-    Undo::made(|| Ok(((), remove))).map(|((), undo)| undo)
+    CleanupGuard::create(|| Ok(((), remove))).map(|((), undo)| undo)
 }
 
 /// Writes the files, so that what is read is there. False if that was ended early.
-fn fill(settings: &Settings, rig: &Rig, paper: &mut Paper) -> Result<bool, Error> {
+fn fill(settings: &Settings, rig: &OpenTargets, paper: &mut Paper) -> Result<bool, Error> {
     // Each session has a file and begins somewhere in it: pieces that divide it reach every byte once.
     let size = settings.habit.size;
     let piece = 1u32 << size.trailing_zeros().min(20);
     let job = Job {
-        way: Way::Write,
+        way: IoDirection::Write,
         sizes: vec![(piece, 1)],
         depth: 4,
         time: None,
@@ -313,7 +313,7 @@ fn fill(settings: &Settings, rig: &Rig, paper: &mut Paper) -> Result<bool, Error
 
 fn on_targets(args: &Args, settings: &Settings, places: &[String], paper: &mut Paper) -> Result<(), Error> {
     let targets = places.iter().map(|text| Target::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut rig = Rig::open(&targets, &opening(args, settings, None))?;
+    let mut rig = OpenTargets::open(&targets, &opening(args, settings, None))?;
     let of_each = settings.files.div_ceil(targets.len() as u64);
     let result = match rig.capacity() / of_each < settings.habit.size {
         true => {
@@ -330,7 +330,7 @@ fn on_targets(args: &Args, settings: &Settings, places: &[String], paper: &mut P
     result
 }
 
-fn measure(args: &Args, settings: &Settings, rig: &mut Rig, paper: &mut Paper) -> Result<(), Error> {
+fn measure(args: &Args, settings: &Settings, rig: &mut OpenTargets, paper: &mut Paper) -> Result<(), Error> {
     let facts = rig.facts();
     rig.share(settings.threads as usize, |disks| Arc::new(base_of(settings, &disks)));
     let outcome = rig.run(&settings.job(args.seed), &paper.watch)?;

@@ -31,7 +31,7 @@ fn the_thirteen_arguments_of_the_seed_are_the_defaults_by_name() {
     assert_eq!((seed.habit, seed.threads, seed.files), (habit, 2, 2));
     assert_eq!((seed.io, seed.operations, seed.read_percent), ((4096, 4096), 300_000, 90));
     let job = seed.job(1);
-    assert_eq!((job.way, job.commands, job.sizes.len()), (Way::Mix(90), Some(300_000), 1));
+    assert_eq!((job.way, job.commands, job.sizes.len()), (IoDirection::Mix(90), Some(300_000), 1));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::route::{End, Plan, Route};
 use super::{Stage, one_core, refused};
 use lunar_bench::device::{Before, flush, like_a_block_device};
 use lunar_bench::document::{Run, without_secrets};
-use lunar_bench::job::{Fill, Job, Way};
+use lunar_bench::job::{Fill, IoDirection, Job};
 use lunar_bench::{Document, Error, Outcome, Watch};
 use std::path::Path;
 use std::thread;
@@ -282,7 +282,7 @@ fn one(settings: &Settings, route: &Route, bs: u64, watch: &Watch) -> Result<Out
 
 fn kept(settings: &Settings, route: &Route, pair: &(String, String), bs: u64, outcome: &Outcome) -> Run {
     let name = match (route.way, pair.1.as_str()) {
-        (Way::Write, _) => "write",
+        (IoDirection::Write, _) => "write",
         (_, "/dev/null" | ".") => "read",
         _ => "copy",
     };

@@ -3,7 +3,7 @@
 use super::lines::Wanted;
 use super::numbers::{SECTOR, fixed, number, sizes};
 use crate::refused;
-use lunar_bench::job::{Fill, Job, Order, Way, Weighted};
+use lunar_bench::job::{AccessPattern, Fill, IoDirection, Job, Weighted};
 use lunar_bench::{Error, Target};
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ impl Plan {
 
     /// Transfers of one part of a pass over an area of so many bytes.
     pub fn seeks_of(&self, phase: &Phase, area: u64) -> u64 {
-        let ways = if phase.job.way == Way::Turns { 2 } else { 1 };
+        let ways = if phase.job.way == IoDirection::Turns { 2 } else { 1 };
         let all = (area / u64::from(phase.job.longest())).max(1) * ways;
         self.seeks.map_or(all, |seeks| seeks / self.phases.len() as u64)
     }
@@ -324,29 +324,31 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>
         return Err(refused("sweeps up and down are not there", "leave the d away: sweeps go up and up"));
     }
     let way = match (reads, writes) {
-        (true, false) => Way::Read,
-        (false, _) => Way::Write,
-        (true, true) => Way::Mix(50),
+        (true, false) => IoDirection::Read,
+        (false, _) => IoDirection::Write,
+        (true, true) => IoDirection::Mix(50),
     };
     let phase = |name, way, order| Phase { name, job: Job { way, order, ..job.clone() } };
     match (order, &args.duty) {
-        ("R" | "r", None) => Ok(vec![phase(None, way, Order::Random)]),
+        ("R" | "r", None) => Ok(vec![phase(None, way, AccessPattern::Random)]),
         ("R" | "r", Some(text)) => {
             let wrong =
                 || refused(format!("-D {} is no duty", text.escape_debug()), "write R:W of 100: 70:30");
             let share = duty(text).ok_or_else(wrong)?;
-            if Way::Mix(share).writes() && !writes {
+            if IoDirection::Mix(share).writes() && !writes {
                 return Err(refused("-D wants writes, and -w is not there", "add -w"));
             }
-            Ok(vec![phase(None, Way::Mix(share), Order::Random)])
+            Ok(vec![phase(None, IoDirection::Mix(share), AccessPattern::Random)])
         }
         ("L" | "l", Some(_)) => Err(refused("-D is for random passes", "use -p R, or leave -D away")),
         ("L", None) if reads && writes => Ok(vec![
-            phase(Some("write"), Way::Write, Order::Sequential),
-            phase(Some("read"), Way::Read, Order::Sequential),
+            phase(Some("write"), IoDirection::Write, AccessPattern::Sequential),
+            phase(Some("read"), IoDirection::Read, AccessPattern::Sequential),
         ]),
-        ("l", None) if reads && writes => Ok(vec![phase(None, Way::Turns, Order::Sequential)]),
-        ("L" | "l", None) => Ok(vec![phase(None, way, Order::Sequential)]),
+        ("l", None) if reads && writes => {
+            Ok(vec![phase(None, IoDirection::Turns, AccessPattern::Sequential)])
+        }
+        ("L" | "l", None) => Ok(vec![phase(None, way, AccessPattern::Sequential)]),
         _ => Err(refused(format!("-p {} is not known", order.escape_debug()), "use R, L or l")),
     }
 }
@@ -400,7 +402,7 @@ pub mod tests {
     fn the_class_of_commands_of_the_seed_is_understood() {
         let plan = plan("-B 256k -K 16 -p L -P T -h 1 -T 5m -I bd -w");
         let job = &plan.phases[0].job;
-        assert_eq!((&job.sizes[..], job.depth, job.way), (&[(262_144, 1)][..], 16, Way::Write));
+        assert_eq!((&job.sizes[..], job.depth, job.way), (&[(262_144, 1)][..], 16, IoDirection::Write));
         assert_eq!(
             (plan.time, plan.heartbeat),
             (Some(Duration::from_secs(300)), Some(Duration::from_secs(1)))
@@ -408,7 +410,7 @@ pub mod tests {
         assert!(
             plan.direct && plan.writes && plan.wanted.throughput && !plan.wanted.times && !plan.seeks_rule
         );
-        assert_eq!((job.order, plan.phases.len(), plan.cycles), (Order::Sequential, 1, None));
+        assert_eq!((job.order, plan.phases.len(), plan.cycles), (AccessPattern::Sequential, 1, None));
     }
 
     #[test]
@@ -416,12 +418,15 @@ pub mod tests {
         let job = |line: &str| plan(line).phases[0].job.clone();
         assert_eq!(
             (job("").way, job("").order, job("").depth, job("").fill),
-            (Way::Read, Order::Random, 4, Fill::Counting)
+            (IoDirection::Read, AccessPattern::Random, 4, Fill::Counting)
         );
         assert_eq!((job("-B 1k").sizes, job("-B 1:4m").sizes.len()), (vec![(1024, 1)], 1024));
         assert_eq!((job("-a 7").seed, job("-A").go_on), (7, true));
-        assert_eq!((job("-r -w").way, job("-r -w -D 70:30").way), (Way::Mix(50), Way::Mix(70)));
-        assert_eq!(job("-r -w -D 70%:30%").way, Way::Mix(70));
+        assert_eq!(
+            (job("-r -w").way, job("-r -w -D 70:30").way),
+            (IoDirection::Mix(50), IoDirection::Mix(70))
+        );
+        assert_eq!(job("-r -w -D 70%:30%").way, IoDirection::Mix(70));
         assert_eq!(
             (job("-w -n").fill, job("-w -z").fill, job("-w -c").fill),
             (Fill::Lba, Fill::Random, Fill::Counting)
@@ -433,8 +438,8 @@ pub mod tests {
         let both = plan("-r -w -p L -C 3 -L 1k");
         assert_eq!(both.phases.iter().map(|p| p.name).collect::<Vec<_>>(), [Some("write"), Some("read")]);
         assert_eq!((both.cycles, both.seeks, both.seeks_rule), (Some(3), Some(1024), true));
-        assert_eq!((job("-r -w -p l -K 5").way, job("-r -w -p l -K 5").depth), (Way::Turns, 5));
-        assert_eq!(plan("-p Lu").phases[0].job.order, Order::Sequential);
+        assert_eq!((job("-r -w -p l -K 5").way, job("-r -w -p l -K 5").depth), (IoDirection::Turns, 5));
+        assert_eq!(plan("-p Lu").phases[0].job.order, AccessPattern::Sequential);
         assert_eq!((plan("").cycles, plan("-C 0").cycles, plan("-T 2").cycles), (Some(1), None, None));
         assert_eq!(plan("-P A").wanted, Wanted { performance: false, ..plan("-P AP").wanted });
         assert!(!plan("-I f").direct && plan("-I r").direct);

@@ -15,7 +15,7 @@ use lines::{Done, Head, VERSION};
 use lunar_bench::device::is_remote;
 use lunar_bench::document::Run;
 use lunar_bench::outcome::Share;
-use lunar_bench::{Document, Error, Opening, Outcome, Rig, Target, Watch, people};
+use lunar_bench::{Document, Error, OpenTargets, Opening, Outcome, Target, Watch, text_report};
 use lunar_runtime::CoreSelection;
 use numbers::SECTOR;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ enum News {
 struct Device<'a> {
     args: &'a Args,
     plan: &'a Plan,
-    rig: &'a Rig,
+    rig: &'a OpenTargets,
     head: Head,
     /// First byte and bytes that are used.
     area: (u64, u64),
@@ -90,12 +90,12 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
         }
         result
     });
-    rigs.into_iter().for_each(Rig::close);
+    rigs.into_iter().for_each(OpenTargets::close);
     sum(&plan, &result?, &mut paper)?;
     Ok(paper.finish())
 }
 
-fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<Rig, Error> {
+fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<OpenTargets, Error> {
     let cores = if plan.targets.len() == 1 { CoreSelection::All } else { one_core(index)? };
     let opening = Opening {
         direct: plan.direct,
@@ -104,11 +104,11 @@ fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<Rig, 
         cores,
         ..Opening::default()
     };
-    Rig::open(std::slice::from_ref(target), &opening)
+    OpenTargets::open(std::slice::from_ref(target), &opening)
 }
 
 /// Commands of it that will fail, where it goes on nevertheless; otherwise the first one ends it and is told anyway.
-fn told_of_failures(rig: &mut Rig, go_on: bool) -> Failed<Failure> {
+fn told_of_failures(rig: &mut OpenTargets, go_on: bool) -> Failed<Failure> {
     let (tell, failed) = unbounded();
     if go_on {
         rig.wrap(|_, disk| Arc::new(Failures::told(disk, tell.clone())));
@@ -268,7 +268,7 @@ impl Device<'_> {
         self.tell_failures();
         if outcome.errors > 0 && self.args.go_on {
             // The pass is whole, and it is the last one: what is left of the test does not take place.
-            let failed = people::count(outcome.errors as usize, "command");
+            let failed = text_report::count(outcome.errors as usize, "command");
             outcome.ended_early.get_or_insert_with(|| format!("{failed} failed"));
         }
         if self.plan.heartbeat.is_some() {

@@ -10,8 +10,8 @@ use super::{Stage, refused};
 use cdbs::{Cdbs, Shape};
 use flume::{Receiver, Sender};
 use lunar_bench::device::flush;
-use lunar_bench::job::{Fill, Job, Way};
-use lunar_bench::{Document, Error, Outcome, Rig, Target};
+use lunar_bench::job::{Fill, IoDirection, Job};
+use lunar_bench::{Document, Error, OpenTargets, Outcome, Target};
 use lunar_block::Backend;
 use lunar_runtime::CoreSelection;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl Settings {
     /// Puts before an end what is to be told of it, and how it is asked.
     fn prepare(
         &self,
-        rig: &mut Rig,
+        rig: &mut OpenTargets,
         target: &Target,
         is_output: bool,
         tell: &Sender<Failure>,
@@ -145,7 +145,7 @@ impl Settings {
     }
 
     /// Puts CDBs of the wanted shape before a logical unit.
-    fn shape(&self, rig: &mut Rig, target: &Target, is_output: bool) -> Result<(), Error> {
+    fn shape(&self, rig: &mut OpenTargets, target: &Target, is_output: bool) -> Result<(), Error> {
         let mut shape = self.shapes[usize::from(is_output)];
         let Some(lun) = rig.lun(0).cloned() else {
             let what = || format!("bs={} is no logical block size of {target}", self.bs);
@@ -251,7 +251,7 @@ fn copy(
     }
     let told: Vec<(&str, String)> = settings.words.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     let label = match (route.way, &settings.plan.output.target) {
-        (Way::Write, _) => "write",
+        (IoDirection::Write, _) => "write",
         (_, None) => "read",
         (_, Some(_)) => "copy",
     };

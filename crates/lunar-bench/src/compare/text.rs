@@ -1,7 +1,7 @@
 //! A comparison for people.
 
 use super::{Comparison, Row, Verdict};
-use crate::people::{columns, short, time};
+use crate::text_report::{columns, short, time};
 use std::fmt::Write;
 
 /// The whole of it.

@@ -4,7 +4,7 @@
 mod burst;
 mod stream;
 
-use crate::{Rig, Target};
+use crate::{OpenTargets, Target};
 use burst::Burst;
 use lunar_block::Backend;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub enum Before {
 }
 
 /// Puts before remote disks what a kernel has before a block device. True if there was something to do.
-pub fn like_a_block_device(rig: &mut Rig, target: &Target, before: Before) -> bool {
+pub fn like_a_block_device(rig: &mut OpenTargets, target: &Target, before: Before) -> bool {
     if !is_remote(target) {
         return false;
     }
@@ -44,7 +44,7 @@ pub fn like_a_block_device(rig: &mut Rig, target: &Target, before: Before) -> bo
 }
 
 /// Makes what the first session wrote stable, outside of any measurement.
-pub fn flush(rig: &Rig) -> Result<(), String> {
+pub fn flush(rig: &OpenTargets) -> Result<(), String> {
     let Some(place) = rig.places.first() else { return Ok(()) };
     let disk = place.disk.clone();
     let flushed = rig.cores.wait(place.core, move || async move { disk.flush().await });

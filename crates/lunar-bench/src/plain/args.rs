@@ -1,6 +1,6 @@
 //! Arguments of `lunar bench`, and the job that they mean.
 
-use crate::job::{Fill, Job, Order, Pace};
+use crate::job::{AccessPattern, ArrivalProcess, Fill, Job};
 use crate::rounds::{Bound, Figure};
 use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, Transport, words};
@@ -308,16 +308,18 @@ impl Args {
         }
     }
 
-    fn order(&self, order: Order) -> Result<Order, Error> {
+    fn order(&self, order: AccessPattern) -> Result<AccessPattern, Error> {
         let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
         match (order, self.zipf, &self.stride) {
-            (Order::Random, Some(theta), _) if theta > 0.0 && theta <= 100.0 => Ok(Order::Zipf(theta)),
-            (Order::Random, Some(theta), _) => {
+            (AccessPattern::Random, Some(theta), _) if theta > 0.0 && theta <= 100.0 => {
+                Ok(AccessPattern::Zipf(theta))
+            }
+            (AccessPattern::Random, Some(theta), _) => {
                 invalid(format!("no zipf with {theta}"), "more than 0, such as 1.2")
             }
-            (Order::Sequential, _, Some(stride)) => match size(stride)? {
+            (AccessPattern::Sequential, _, Some(stride)) => match size(stride)? {
                 0 => invalid("a stride of 0 stays where it is".into(), "name the distance of two beginnings"),
-                stride => Ok(Order::Strided(stride)),
+                stride => Ok(AccessPattern::Strided(stride)),
             },
             (_, Some(_), _) => {
                 invalid("--zipf is for random work".into(), "say randread, randwrite or randrw")
@@ -359,19 +361,26 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
     let time = |time| humantime::format_duration(time).to_string();
     also(
         "read-percent",
-        if let crate::job::Way::Mix(percent) = job.way { Some(percent.to_string()) } else { None },
+        if let crate::job::IoDirection::Mix(percent) = job.way { Some(percent.to_string()) } else { None },
     );
-    also("zipf", if let Order::Zipf(theta) = job.order { Some(theta.to_string()) } else { None });
-    also("stride", if let Order::Strided(bytes) = job.order { Some(words::of_size(bytes)) } else { None });
+    also("zipf", if let AccessPattern::Zipf(theta) = job.order { Some(theta.to_string()) } else { None });
+    also(
+        "stride",
+        if let AccessPattern::Strided(bytes) = job.order { Some(words::of_size(bytes)) } else { None },
+    );
     also("runtime", job.time.map(time));
     also("amount", job.amount.map(words::of_size));
     also("ramp", (!job.ramp.is_zero()).then(|| time(job.ramp)));
     also("think", (!job.think.is_zero()).then(|| time(job.think)));
     also(
         "rate",
-        if let Pace::Even(rate) | Pace::Poisson(rate) = job.pace { Some(rate.to_string()) } else { None },
+        if let ArrivalProcess::Even(rate) | ArrivalProcess::Poisson(rate) = job.pace {
+            Some(rate.to_string())
+        } else {
+            None
+        },
     );
-    also("poisson", matches!(job.pace, Pace::Poisson(_)).then(|| "yes".into()));
+    also("poisson", matches!(job.pace, ArrivalProcess::Poisson(_)).then(|| "yes".into()));
     also("fill", (job.way.writes() || job.compare).then(|| of_fill(job.fill)));
     also("compare", job.compare.then(|| "yes".into()));
     also("fua", job.stable.then(|| "yes".into()));

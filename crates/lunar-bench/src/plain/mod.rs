@@ -7,9 +7,9 @@ mod tests;
 pub use args::Args;
 
 use crate::document::Run;
-use crate::people::count;
 use crate::rounds::{highest_rate, until_steady};
-use crate::{Document, Error, Job, Kind, Outcome, Rig, Watch, overhead, words};
+use crate::text_report::count;
+use crate::{Document, Error, Job, Kind, OpenTargets, Outcome, Watch, overhead, words};
 
 /// Opens the targets, runs the job, and tells what came of it.
 ///
@@ -19,7 +19,7 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
     let (targets, checks) = (args.on()?, args.checks());
     let job = checks.limit(args.job()?);
     _ = (args.until_steady()?, args.bound()?);
-    let mut rig = Rig::open(&targets, &args.opening(&job)?)?;
+    let mut rig = OpenTargets::open(&targets, &args.opening(&job)?)?;
     check_amount(&job, &rig)?;
     let verification = checks.prepare(&mut rig, &job)?;
     let mut document = Document::new(title(&job, args.sessions));
@@ -37,7 +37,13 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
 }
 
 /// Runs the job: once, in rounds, or at several rates.
-fn measure(args: &Args, rig: &Rig, job: &Job, watch: &Watch, document: &mut Document) -> Result<(), Error> {
+fn measure(
+    args: &Args,
+    rig: &OpenTargets,
+    job: &Job,
+    watch: &Watch,
+    document: &mut Document,
+) -> Result<(), Error> {
     match (args.until_steady()?, args.bound()?) {
         (Some((figure, rounds)), _) => {
             let (runs, steady) = until_steady(rig, job, figure, rounds, watch)?;
@@ -58,7 +64,7 @@ fn measure(args: &Args, rig: &Rig, job: &Job, watch: &Watch, document: &mut Docu
 
 /// An amount is whole blocks, as lengths are: the rest of the last one would be read and written back, another work
 /// than was asked for.
-fn check_amount(job: &Job, rig: &Rig) -> Result<(), Error> {
+fn check_amount(job: &Job, rig: &OpenTargets) -> Result<(), Error> {
     let block_size = rig.block_size();
     match job.amount.filter(|amount| !amount.is_multiple_of(block_size)) {
         None => Ok(()),
@@ -70,7 +76,7 @@ fn check_amount(job: &Job, rig: &Rig) -> Result<(), Error> {
 }
 
 /// Of targets that differ in size only so much is used as all of them have.
-fn part_that_is_used(rig: &Rig, job: &Job) -> Option<String> {
+fn part_that_is_used(rig: &OpenTargets, job: &Job) -> Option<String> {
     let least = rig.capacity();
     let is_less = job.span.is_none() && rig.facts().iter().any(|target| target.capacity > least);
     is_less
@@ -78,7 +84,7 @@ fn part_that_is_used(rig: &Rig, job: &Job) -> Option<String> {
 }
 
 /// The note on what measuring costs; none where nothing was measured, or that was ended.
-fn overhead(args: &Args, job: &Job, rig: &Rig, document: &Document, watch: &Watch) -> Option<String> {
+fn overhead(args: &Args, job: &Job, rig: &OpenTargets, document: &Document, watch: &Watch) -> Option<String> {
     let last = document.runs.last().filter(|_| !watch.is_ended())?;
     let opening = args.opening(job).ok()?;
     Some(match rig.is_null() {
@@ -90,13 +96,13 @@ fn overhead(args: &Args, job: &Job, rig: &Rig, document: &Document, watch: &Watc
 /// One run of a job, labelled by what it does.
 ///
 /// # Errors
-/// As [`Rig::run`].
-pub fn one(rig: &Rig, job: &Job, watch: &Watch) -> Result<Run, Error> {
+/// As [`OpenTargets::run`].
+pub fn one(rig: &OpenTargets, job: &Job, watch: &Watch) -> Result<Run, Error> {
     Ok(told_of(rig, job, rig.run(job, watch)?))
 }
 
 /// What is kept of a run, labelled by what it does.
-pub fn told_of(rig: &Rig, job: &Job, outcome: Outcome) -> Run {
+pub fn told_of(rig: &OpenTargets, job: &Job, outcome: Outcome) -> Run {
     let sessions = rig.sessions() / rig.facts().len().max(1);
     let label = title(job, sessions as u32);
     let told = [args::told(job, sessions), args::opened(&rig.opening)].concat();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::job::{Order, Pace, Way};
+use crate::job::{AccessPattern, ArrivalProcess, IoDirection};
 use crate::{Kind, Opening, Target};
 use clap::Parser;
 use interop::op;
@@ -51,7 +51,7 @@ fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are
 
 #[test]
 fn the_work_stands_first_or_behind_rw() {
-    assert_eq!(job("randrw null:1M --rwmixread 70").way, Way::Mix(70));
+    assert_eq!(job("randrw null:1M --rwmixread 70").way, IoDirection::Mix(70));
     assert_eq!(job("--rw randrw --read-percent 70 null:1M"), job("randrw null:1M --read-percent 70"));
     // A file may have the name of a work.
     assert_eq!(args("read").on().unwrap()[0].to_string(), "read");
@@ -66,15 +66,15 @@ fn every_option_reaches_the_job() {
          --seed 7 --interval 100ms --thinktime 3ms",
     );
     let expected = Job {
-        order: Order::Zipf(1.2),
-        way: Way::Write,
+        order: AccessPattern::Zipf(1.2),
+        way: IoDirection::Write,
         sizes: vec![(4096, 3), (8192, 1)],
         depth: 32,
         time: Some(Duration::from_millis(500)),
         amount: Some(1 << 30),
         commands: None,
         ramp: Duration::from_secs(2),
-        pace: Pace::Poisson(1000.0),
+        pace: ArrivalProcess::Poisson(1000.0),
         think: Duration::from_millis(3),
         fill: crate::job::Fill::Bytes([0xff; 8]),
         compare: true,
@@ -87,7 +87,7 @@ fn every_option_reaches_the_job() {
         interval: Duration::from_millis(100),
     };
     assert_eq!(all, expected);
-    assert_eq!(job("read null:1M --stride 64k").order, Order::Strided(65536));
+    assert_eq!(job("read null:1M --stride 64k").order, AccessPattern::Strided(65536));
     assert_eq!(job("read null:1M --amount 1G").time, None, "an amount is enough");
     let opening =
         args("null:1M --sessions 3 --direct --destroy --create 1M --target-pid 1 --cores 0,").opening(&all);
@@ -170,7 +170,7 @@ fn the_page_cache_is_passed_by_where_that_is_asked_for() {
     let flags_of = |more: &str| {
         let args = args(&format!("read {} {more}", path.display()));
         let opening = args.opening(&args.job().expect("a job")).expect("an opening");
-        let rig = Rig::open(&args.on().expect("a target"), &opening).expect("a rig");
+        let rig = OpenTargets::open(&args.on().expect("a target"), &opening).expect("a rig");
         let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
         let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path));
         let flags: Vec<u32> = ours.map(|fd| flags(&fd.file_name().to_string_lossy())).collect();
@@ -252,7 +252,7 @@ fn verification_is_asked_for() {
     assert!(checks("write null:1M --verify").is_on);
     let kept = checks("write null:1M --verify --verify-state kept --verify-only");
     assert!(kept.is_on && kept.is_only && kept.state.is_some_and(|path| path.ends_with("kept")));
-    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").way, Way::Read);
+    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").way, IoDirection::Read);
     for wrong in
         ["--verify --compare", "--verify --fill lba", "--verify-only", "--verify-state kept --fill lba"]
     {
@@ -278,7 +278,7 @@ fn a_job_is_told_in_the_words_that_ask_for_it() {
         let line = format!("{work} {common}");
         let (asked, given) = (job(&line), args(&line));
         let opening = given.opening(&asked).expect("an opening");
-        let rig = Rig::open(&given.on().expect("a target"), &opening).expect("a rig");
+        let rig = OpenTargets::open(&given.on().expect("a target"), &opening).expect("a rig");
         let run = told_of(&rig, &asked, Outcome::default());
         let words = run.job.iter().map(|(name, value)| match value.as_str() {
             "yes" => format!("--{name}"),
@@ -298,8 +298,8 @@ fn a_job_is_told_in_the_words_that_ask_for_it() {
     assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "what is usual is not told");
 }
 
-fn rig_of(target: &str) -> Rig {
-    Rig::open(&[Target::parse(target).expect("a target")], &Opening::default()).expect("a rig")
+fn rig_of(target: &str) -> OpenTargets {
+    OpenTargets::open(&[Target::parse(target).expect("a target")], &Opening::default()).expect("a rig")
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod sweep;
 mod tables;
 
 use crate::document::{Run, TargetFacts};
-use crate::people::count;
+use crate::text_report::count;
 use crate::{Document, overhead};
 use figures::{escape, whole};
 use plots::Figure;

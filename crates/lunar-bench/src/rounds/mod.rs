@@ -12,7 +12,7 @@ pub use steady::{Figure, until_steady};
 use crate::document::Run;
 use crate::job::Job;
 use crate::outcome::Outcome;
-use crate::{Rig, Watch, plain};
+use crate::{OpenTargets, Watch, plain};
 
 /// Labels of the tries of a search begin so, apart from that of the highest rate: those of two searches are at
 /// different rates, and are not to be compared.
@@ -20,7 +20,7 @@ pub(crate) const TRY: &str = "try ";
 
 /// One run of several, with a label of its own, and whether it counts. What ended early or was cut short by somebody
 /// does not; nor does one that could not be run at all, and those before it stand all the same.
-fn next(rig: &Rig, job: &Job, watch: &Watch, name: &str) -> (Run, bool) {
+fn next(rig: &OpenTargets, job: &Job, watch: &Watch, name: &str) -> (Run, bool) {
     let mut run = plain::one(rig, job, watch).unwrap_or_else(|e| failed(rig, job, e.what));
     let is_whole = run.outcome.ended_early.is_none() && !watch.is_ended();
     let how = if is_whole { "" } else { ", cut short" };
@@ -28,7 +28,7 @@ fn next(rig: &Rig, job: &Job, watch: &Watch, name: &str) -> (Run, bool) {
     (run, is_whole)
 }
 
-fn failed(rig: &Rig, job: &Job, why: String) -> Run {
+fn failed(rig: &OpenTargets, job: &Job, why: String) -> Run {
     let outcome = Outcome { ended_early: Some(why), ..Outcome::default() };
     plain::told_of(rig, job, outcome)
 }

@@ -2,9 +2,9 @@
 
 use super::{TRY, next};
 use crate::document::{Run, Search, Try, Verdict};
-use crate::job::{Job, Pace};
+use crate::job::{ArrivalProcess, Job};
 use crate::outcome::{Latency, Outcome};
-use crate::{Error, Kind, Rig, Watch, plain};
+use crate::{Error, Kind, OpenTargets, Watch, plain};
 use std::fmt;
 use std::time::Duration;
 
@@ -136,9 +136,14 @@ impl fmt::Display for Search {
 /// or was cut short is the last one, and does not count.
 ///
 /// # Errors
-/// As [`Rig::run`]; when the job has a rate already.
-pub fn highest_rate(rig: &Rig, job: &Job, bound: Bound, watch: &Watch) -> Result<(Vec<Run>, Search), Error> {
-    if job.pace != Pace::Closed {
+/// As [`OpenTargets::run`]; when the job has a rate already.
+pub fn highest_rate(
+    rig: &OpenTargets,
+    job: &Job,
+    bound: Bound,
+    watch: &Watch,
+) -> Result<(Vec<Run>, Search), Error> {
+    if job.pace != ArrivalProcess::Closed {
         let what = "a rate is given, and one is to be found";
         return Err(Error::new(Kind::Invalid, what, "leave out --rate"));
     }
@@ -164,13 +169,19 @@ pub fn highest_rate(rig: &Rig, job: &Job, bound: Bound, watch: &Watch) -> Result
 }
 
 /// Tries one rate after the other.
-fn go_on(rig: &Rig, job: &Job, bound: Bound, watch: &Watch, (runs, search): (&mut Vec<Run>, &mut Search)) {
+fn go_on(
+    rig: &OpenTargets,
+    job: &Job,
+    bound: Bound,
+    watch: &Watch,
+    (runs, search): (&mut Vec<Run>, &mut Search),
+) {
     let title = runs[0].label.clone();
     let floor = bound.floor(job, search.fastest);
     let (mut range, mut best) = (Range::new(search.fastest, floor), None);
     while let Some(rate) = range.next().filter(|_| search.tries.len() < TRIES) {
         let name = format!("{TRY}{}, {rate:.0} a second", search.tries.len() + 1);
-        let paced = Job { pace: Pace::Poisson(rate), ..job.round(runs.len()) };
+        let paced = Job { pace: ArrivalProcess::Poisson(rate), ..job.round(runs.len()) };
         let (mut run, is_whole) = next(rig, &paced, watch, &name);
         let (verdict, latency_ns) = (bound.judge(&run.outcome), bound.latency(&run.outcome));
         if is_whole {

@@ -4,7 +4,7 @@ use super::next;
 use crate::document::{Run, Steady, Window};
 use crate::job::Job;
 use crate::outcome::Outcome;
-use crate::{Error, Rig, Watch, people};
+use crate::{Error, OpenTargets, Watch, text_report};
 use std::fmt;
 
 /// Rounds that are looked at together (SNIA PTS 2.0.2, steady state).
@@ -81,7 +81,7 @@ impl Window {
 impl fmt::Display for Steady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(window) = &self.window else {
-            let rounds = people::count(self.rounds, "round");
+            let rounds = text_report::count(self.rounds, "round");
             return write!(f, "not steady: {rounds}, and it takes {WINDOW} to tell");
         };
         let percent = |share: f64| share * 100.0;
@@ -104,9 +104,9 @@ impl fmt::Display for Steady {
 /// failed or was cut short is the last one, and does not count.
 ///
 /// # Errors
-/// As [`Rig::run`].
+/// As [`OpenTargets::run`].
 pub fn until_steady(
-    rig: &Rig,
+    rig: &OpenTargets,
     job: &Job,
     figure: Figure,
     most: usize,

@@ -1,7 +1,7 @@
 use super::search::Range;
 use super::*;
 use crate::document::{Verdict, Window};
-use crate::job::{Order, Pace};
+use crate::job::{AccessPattern, ArrivalProcess};
 use crate::outcome::{Latency, Totals};
 use crate::run::tests::{lasting, odd};
 use crate::{Kind, Opening, Target};
@@ -22,9 +22,9 @@ fn a_window_is_steady_when_it_is_level_and_narrow() {
     assert_eq!((level.mean, level.rounds, Window::of(&[1.0; 4])), (100.0, 5, None));
 }
 
-fn rig() -> Rig {
+fn rig() -> OpenTargets {
     let target = [Target::parse("null:1M").expect("a target")];
-    Rig::open(&target, &Opening::default()).expect("a rig")
+    OpenTargets::open(&target, &Opening::default()).expect("a rig")
 }
 
 fn short() -> Job {
@@ -77,7 +77,7 @@ fn what_somebody_cut_short_is_told_and_does_not_count() {
 }
 
 /// A disk whose reads fail from the n-th on.
-fn dying(n: u64) -> Rig {
+fn dying(n: u64) -> OpenTargets {
     let count = Arc::new(AtomicU64::new(0));
     odd(move |_| {
         let is_dead = count.fetch_add(1, Ordering::Relaxed) >= n;
@@ -117,7 +117,8 @@ fn each_round_visits_other_places_and_the_same_seed_the_same_ones() {
             let _ = note.send(offset);
             Box::pin(async { Ok(()) })
         });
-        let job = Job { order: Order::Random, time: None, amount: Some(4096 * 64), seed, ..Job::default() };
+        let job =
+            Job { order: AccessPattern::Random, time: None, amount: Some(4096 * 64), seed, ..Job::default() };
         until_steady(&rig, &job, Figure::Iops, 2, &Watch::default()).expect("two rounds");
         seen.drain().collect::<Vec<u64>>()
     };
@@ -129,7 +130,7 @@ fn each_round_visits_other_places_and_the_same_seed_the_same_ones() {
 }
 
 /// A disk whose n-th read takes so many milliseconds.
-fn taking(ms: fn(u64) -> u64) -> Rig {
+fn taking(ms: fn(u64) -> u64) -> OpenTargets {
     let count = Arc::new(AtomicU64::new(0));
     odd(move |_| {
         let wait = Duration::from_millis(ms(count.fetch_add(1, Ordering::Relaxed)));
@@ -144,7 +145,9 @@ fn taking(ms: fn(u64) -> u64) -> Rig {
 fn bandwidth_and_latency_are_steady_where_they_stay_and_not_where_they_drift() {
     let four = Job { time: None, amount: Some(4 * 4096), ..Job::default() };
     for figure in [Figure::Bw, Figure::Lat] {
-        let run = |rig: Rig, most| until_steady(&rig, &four, figure, most, &Watch::default()).expect("runs");
+        let run = |rig: OpenTargets, most| {
+            until_steady(&rig, &four, figure, most, &Watch::default()).expect("runs")
+        };
         let (runs, steady) = run(taking(|_| 50), 25);
         assert!(runs.len() >= 5 && steady.is_steady, "{figure:?}: {steady}");
         let (runs, steady) = run(taking(|n| 20 * (1 + n / 4)), 6);
@@ -185,8 +188,12 @@ fn a_rate_is_found_below_what_the_target_can_do_and_a_looser_bound_finds_no_lowe
 #[test]
 fn a_target_that_stalls_keeps_no_bound() {
     let stalling = taking(|n| if n < 20 { 1 } else { 400 });
-    let job =
-        Job { pace: Pace::Even(100.0), depth: 8, time: Some(Duration::from_millis(300)), ..Job::default() };
+    let job = Job {
+        pace: ArrivalProcess::Even(100.0),
+        depth: 8,
+        time: Some(Duration::from_millis(300)),
+        ..Job::default()
+    };
     let outcome = rig_run(&stalling, &job);
     assert!(outcome.late > 0 && outcome.read.ios == 20, "{} {}", outcome.late, outcome.read.ios);
     let bound = Bound { percent: 90.0, within: Duration::from_millis(100) };
@@ -196,8 +203,12 @@ fn a_target_that_stalls_keeps_no_bound() {
 #[test]
 fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
     let stalling = taking(|n| if n < 20 { 1 } else { 400 });
-    let job =
-        Job { pace: Pace::Even(100.0), depth: 2, time: Some(Duration::from_millis(300)), ..Job::default() };
+    let job = Job {
+        pace: ArrivalProcess::Even(100.0),
+        depth: 2,
+        time: Some(Duration::from_millis(300)),
+        ..Job::default()
+    };
     let outcome = rig_run(&stalling, &job);
     let Outcome { late, backlog, .. } = outcome;
     // Thirty are due, perhaps all but the last. Twenty are served, two never end, and seven or eight never begin;
@@ -213,7 +224,7 @@ fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
     assert_eq!(outcome.read.service.count(), outcome.read.ios + outcome.late, "those never began");
 }
 
-fn rig_run(rig: &Rig, job: &Job) -> Outcome {
+fn rig_run(rig: &OpenTargets, job: &Job) -> Outcome {
     rig.run(job, &Watch::default()).expect("an outcome")
 }
 
@@ -294,7 +305,7 @@ fn a_bound_that_is_impossible_is_kept_at_no_rate() {
     let never = search(Duration::from_nanos(1));
     assert!(never.rate.is_none() && never.tries.len() > 4, "{never}");
     assert!(never.to_string().contains("at none of the rates"), "{never}");
-    let paced = Job { pace: Pace::Even(1.0), ..short() };
+    let paced = Job { pace: ArrivalProcess::Even(1.0), ..short() };
     let bound = Bound { percent: 99.0, within: Duration::from_millis(1) };
     assert_eq!(highest_rate(&rig(), &paced, bound, &Watch::default()).unwrap_err().kind, Kind::Invalid);
 }

@@ -1,6 +1,6 @@
 //! When commands are due, at a given rate.
 
-use crate::job::{Job, Pace};
+use crate::job::{ArrivalProcess, Job};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::Exp1;
@@ -20,9 +20,9 @@ impl Arrivals {
     /// Those of a session; none in a closed loop.
     pub fn new(job: &Job, start: Instant, index: usize, sessions: usize) -> Option<Arrivals> {
         let (rate, is_random) = match job.pace {
-            Pace::Closed => return None,
-            Pace::Even(rate) => (rate, false),
-            Pace::Poisson(rate) => (rate, true),
+            ArrivalProcess::Closed => return None,
+            ArrivalProcess::Even(rate) => (rate, false),
+            ArrivalProcess::Poisson(rate) => (rate, true),
         };
         let mean = Duration::from_secs_f64(sessions as f64 / rate);
         let random = is_random.then(|| SmallRng::seed_from_u64(!job.chance(index as u64)));
@@ -74,7 +74,7 @@ mod tests {
         };
         let share =
             |gaps: &[f64], longer: f64| gaps.iter().filter(|gap| **gap > longer).count() as f64 / MANY as f64;
-        let (even, poisson) = (gaps(Pace::Even(1000.0)), gaps(Pace::Poisson(1000.0)));
+        let (even, poisson) = (gaps(ArrivalProcess::Even(1000.0)), gaps(ArrivalProcess::Poisson(1000.0)));
         assert!(even.iter().all(|gap| (gap - 1e-3).abs() < 1e-8), "{:?}", &even[..9]);
         let mean = poisson.iter().sum::<f64>() / MANY as f64;
         assert!((mean - 1e-3).abs() < 5e-5, "{mean}");
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn what_is_due_and_not_begun_is_told_with_its_wait() {
         let start = Instant::now();
-        let job = Job { pace: Pace::Even(100.0), ..Job::default() };
+        let job = Job { pace: ArrivalProcess::Even(100.0), ..Job::default() };
         let mut arrivals = Arrivals::new(&job, start, 0, 1).expect("a rate");
         let ms = Duration::from_millis;
         assert_eq!(arrivals.take(), start + ms(10));

@@ -1,7 +1,7 @@
 //! What comes of a job when its sessions have ended.
 
 use super::Clock;
-use crate::job::{Job, Pace};
+use crate::job::{ArrivalProcess, Job};
 use crate::outcome::{Cpu, Outcome};
 use crate::record::Record;
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outc
     ended.sort_unstable_by_key(|session| session.index);
     let end = ended.iter().map(|session| session.end).max().unwrap_or(clock.begin);
     let why = ended.iter_mut().find_map(|session| session.why.take());
-    let mut sum = Record::new(clock.begin, job.interval, job.pace != Pace::Closed);
+    let mut sum = Record::new(clock.begin, job.interval, job.pace != ArrivalProcess::Closed);
     ended.iter().for_each(|session| sum.merge(&session.record));
     let (read, write) = sum.totals();
     let seconds = |end: Instant| end.saturating_duration_since(clock.begin).as_secs_f64();

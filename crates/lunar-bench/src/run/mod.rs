@@ -6,9 +6,9 @@ mod lanes;
 mod meter;
 mod session;
 
-use crate::job::{Job, Order};
+use crate::job::{AccessPattern, Job};
 use crate::outcome::{Cpu, Outcome};
-use crate::{Error, Kind, Rig, Watch, steps};
+use crate::{Error, Kind, OpenTargets, Watch, steps};
 use ended::{Ended, outcome};
 use flume::{Receiver, Sender};
 use meter::Meter;
@@ -53,7 +53,7 @@ impl Clock {
     }
 }
 
-impl Rig {
+impl OpenTargets {
     /// Runs a job to its end, with a loop for each session. Failures of commands end it early, unless it is to
     /// go on; what was measured until then comes back. Of a logical unit an amount is rounded up to whole blocks.
     ///
@@ -79,7 +79,7 @@ impl Rig {
     /// Reads all that the targets' ledgers know, once, with the lengths, depth and pace of a job.
     ///
     /// # Errors
-    /// As [`Rig::run`].
+    /// As [`OpenTargets::run`].
     pub(crate) fn read_back(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
         steps::check(job)?;
         self.perform(job, u64::from(job.longest()), watch, true)
@@ -190,7 +190,7 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
 /// Commands are whole blocks: the initiator would read the rest of one and write it back, another work than was
 /// asked for.
 fn check_blocks(job: &Job, block_size: u64) -> Result<(), Error> {
-    let stride = if let Order::Strided(stride) = job.order { stride } else { 0 };
+    let stride = if let AccessPattern::Strided(stride) = job.order { stride } else { 0 };
     let odd = [job.granule(), job.offset, stride].into_iter().find(|bytes| bytes % block_size != 0);
     let Some(odd) = odd else { return Ok(()) };
     let what = format!("{odd} bytes are no whole blocks of {block_size}");

@@ -5,13 +5,13 @@ use super::ended::Ended;
 use super::lanes::Lanes;
 use super::{Clock, Seat};
 use crate::content::Content;
-use crate::job::{Job, Pace};
+use crate::job::{ArrivalProcess, Job};
 use crate::offsets::{Next, Offsets};
+use crate::open_targets::Place;
 use crate::outcome::Share;
 use crate::record::{Record, Times};
-use crate::rig::Place;
 use crate::verify::{Claim, Ledger};
-use crate::{Watch, people};
+use crate::{Watch, text_report};
 use compio::runtime::spawn;
 use compio::time::sleep;
 use flume::{Receiver, Sender};
@@ -96,7 +96,7 @@ impl Session {
         let (asleep, woken) = flume::bounded(1);
         Session {
             offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, (turn, turns))),
-            record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != Pace::Closed)),
+            record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != ArrivalProcess::Closed)),
             arrivals: RefCell::new(Arrivals::new(&job, clock.start, index, sessions)),
             left: Cell::new(share(job.amount, job.granule())),
             commands: Cell::new(share(job.commands, 1)),
@@ -209,7 +209,7 @@ impl Session {
             drop(self.asleep.take());
             let patience = if self.watch.is_ended() { IMPATIENCE } else { PATIENCE };
             if now > *over.get_or_insert(now) + patience {
-                let flying = people::count(self.flying.get(), "command");
+                let flying = text_report::count(self.flying.get(), "command");
                 return self.fail(format!("not answered {} s after the end: {flying}", patience.as_secs()));
             }
         }
@@ -262,9 +262,9 @@ impl Session {
                 break;
             }
             // Where checks are made, they take time that the target is not to blame for.
-            let is_next = self.job.pace == Pace::Closed && claim.is_none() && !self.job.compare;
+            let is_next = self.job.pace == ArrivalProcess::Closed && claim.is_none() && !self.job.compare;
             let begun = if is_next { now } else { Instant::now() };
-            let due = if self.job.pace == Pace::Closed { begun } else { due };
+            let due = if self.job.pace == ArrivalProcess::Closed { begun } else { due };
             self.begun[lane].set(Some((next.read, begun)));
             let ((result, back), came) = self.transfer(lane, next, buf).await;
             self.begun[lane].set(None);

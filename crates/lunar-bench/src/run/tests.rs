@@ -1,5 +1,5 @@
 use super::*;
-use crate::job::{Fill, Pace, Way};
+use crate::job::{ArrivalProcess, Fill, IoDirection};
 use crate::offsets::Offsets;
 use crate::{Opening, Target, cpu};
 use compio::time::sleep;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn rig(targets: &[&str], sessions: usize) -> Rig {
+fn rig(targets: &[&str], sessions: usize) -> OpenTargets {
     let targets: Vec<Target> = targets.iter().map(|t| Target::parse(t).expect("a target")).collect();
     let opening = Opening { sessions, write: true, ..Opening::default() };
-    Rig::open(&targets, &opening).expect("a rig")
+    OpenTargets::open(&targets, &opening).expect("a rig")
 }
 
-fn run(rig: &Rig, job: &Job) -> Outcome {
+fn run(rig: &OpenTargets, job: &Job) -> Outcome {
     rig.run(job, &Watch::default()).expect("a job that makes sense")
 }
 
@@ -66,7 +66,9 @@ impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Od
 }
 
 /// A disk that does this before each read, with its place.
-pub(crate) fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static) -> Rig {
+pub(crate) fn odd(
+    f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static,
+) -> OpenTargets {
     let mut rig = rig(&["memory:1M"], 1);
     rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone(), false)));
     rig
@@ -102,8 +104,14 @@ fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
 fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
     let rig = rig(&["null:1M"], 3);
     let sizes = vec![(512, 1), (4096, 1), (65536, 1)];
-    let job =
-        Job { order: Order::Random, sizes, depth: 4, time: None, commands: Some(1001), ..Job::default() };
+    let job = Job {
+        order: AccessPattern::Random,
+        sizes,
+        depth: 4,
+        time: None,
+        commands: Some(1001),
+        ..Job::default()
+    };
     let outcome = run(&rig, &job);
     assert_eq!((outcome.read.ios, outcome.ended_early), (1001, None));
     assert_eq!(outcome.sessions.iter().map(|s| s.read_ios).collect::<Vec<_>>(), [335, 333, 333]);
@@ -115,7 +123,7 @@ fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
     let probe = crate::testing::Probe::new(1 << 20);
     let mut rig = rig(&["memory:1M"], 1);
     rig.wrap(|_, _| probe.clone());
-    let job = Job { way: Way::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
+    let job = Job { way: IoDirection::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
     let outcome = run(&rig, &job);
     assert_eq!((outcome.write.ios, outcome.read.ios, probe.most_at_once()), (4, 3, 1));
 }
@@ -139,10 +147,10 @@ fn a_time_is_kept_and_the_ramp_does_not_count() {
 fn what_is_written_can_be_read_and_compared() {
     let rig = rig(&["memory:1M"], 1);
     let job = Job { fill: Fill::Lba, sizes: vec![(8192, 1)], depth: 4, ..amount(1 << 20) };
-    assert_eq!(run(&rig, &Job { way: Way::Write, flush: true, ..job.clone() }).write.bytes, 1 << 20);
+    assert_eq!(run(&rig, &Job { way: IoDirection::Write, flush: true, ..job.clone() }).write.bytes, 1 << 20);
     let read = Job { compare: true, sizes: vec![(65536, 1)], ..job.clone() };
     assert_eq!(run(&rig, &read).ended_early, None);
-    run(&rig, &Job { way: Way::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) });
+    run(&rig, &Job { way: IoDirection::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) });
     let why = run(&rig, &read).ended_early.expect("a wrong byte");
     assert_eq!(why, "byte 307206 is not what was written there");
 }
@@ -150,14 +158,15 @@ fn what_is_written_can_be_read_and_compared() {
 #[test]
 fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
     let rig = rig(&["memory:1M"], 2);
-    let both = run(&rig, &Job { way: Way::Both, depth: 2, ..short(100) });
+    let both = run(&rig, &Job { way: IoDirection::Both, depth: 2, ..short(100) });
     assert!(both.read.ios > 0 && both.write.ios > 0);
-    let mix = run(&rig, &Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 2000) });
+    let mix =
+        run(&rig, &Job { way: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 2000) });
     assert!((800..1200).contains(&mix.read.ios), "{} of 2000", mix.read.ios);
 }
 
 /// A disk on which every read takes 5 ms.
-fn slow() -> Rig {
+fn slow() -> OpenTargets {
     odd(|_| {
         Box::pin(async {
             sleep(Duration::from_millis(5)).await;
@@ -167,7 +176,7 @@ fn slow() -> Rig {
 }
 
 /// Runs a job that somebody ends after 100 ms.
-fn ended(rig: &Rig, job: &Job) -> Outcome {
+fn ended(rig: &OpenTargets, job: &Job) -> Outcome {
     let watch = Watch::default();
     let ender = watch.clone();
     let thread = std::thread::spawn(move || {
@@ -183,7 +192,7 @@ fn ended(rig: &Rig, job: &Job) -> Outcome {
 fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
     // One at a time: 200 a second, where 1000 are due.
     let slow = slow();
-    let outcome = run(&slow, &Job { pace: Pace::Even(1000.0), ..short(400) });
+    let outcome = run(&slow, &Job { pace: ArrivalProcess::Even(1000.0), ..short(400) });
     assert!(outcome.read.ios <= 80, "{}", outcome.read.ios);
     assert!(outcome.backlog >= 300, "{}", outcome.backlog);
     let (service, total) = (&outcome.read.service, &outcome.read.total);
@@ -192,7 +201,7 @@ fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
         "most waited for those before them: {service:?} {total:?}"
     );
     let quick = rig(&["null:1M"], 2);
-    let outcome = run(&quick, &Job { pace: Pace::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
+    let outcome = run(&quick, &Job { pace: ArrivalProcess::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
     assert!(outcome.elapsed_s > 0.4, "300 at 500 a second came in {} s", outcome.elapsed_s);
 }
 
@@ -203,13 +212,13 @@ fn what_somebody_ends_was_measured_until_then_and_no_longer() {
     assert!(outcome.read.ios > 0 && outcome.ended_early.is_none());
     assert!(outcome.elapsed_s > 0.05 && outcome.elapsed_s < 60.0, "{}", outcome.elapsed_s);
     assert_eq!(outcome.series.last().map(|step| step.until_s), Some(outcome.elapsed_s));
-    let paced = ended(&rig, &Job { pace: Pace::Even(1000.0), ..hour });
+    let paced = ended(&rig, &Job { pace: ArrivalProcess::Even(1000.0), ..hour });
     assert!(paced.elapsed_s < 60.0 && paced.backlog < 60_000, "{} {}", paced.elapsed_s, paced.backlog);
 }
 
 #[test]
 fn nothing_is_due_once_the_amount_is_reached() {
-    let hundred = Job { pace: Pace::Even(1000.0), amount: Some(4096 * 100), ..short(60_000) };
+    let hundred = Job { pace: ArrivalProcess::Even(1000.0), amount: Some(4096 * 100), ..short(60_000) };
     for rig in [rig(&["null:1M"], 1), slow()] {
         let outcome = run(&rig, &hundred);
         assert_eq!((outcome.read.ios, outcome.backlog), (100, 0));
@@ -222,7 +231,7 @@ fn what_runs_in_the_ramp_is_not_taken_out_of_the_amount() {
     let job = Job { ramp: Duration::from_millis(300), depth: 4, ..amount(64 << 20) };
     let (outcome, watch) = (run(&rig, &job), Watch::default());
     assert_eq!((outcome.read.bytes, outcome.ended_early), (64 << 20, None));
-    let paced = rig.run(&Job { pace: Pace::Even(2000.0), amount: Some(4096 * 100), ..job }, &watch);
+    let paced = rig.run(&Job { pace: ArrivalProcess::Even(2000.0), amount: Some(4096 * 100), ..job }, &watch);
     assert_eq!(paced.expect("a job").read.ios, 100);
 }
 
@@ -243,7 +252,7 @@ fn steps_that_never_end_and_more_than_can_be_kept_are_refused() {
 #[test]
 fn a_mix_does_not_write_back_what_it_read() {
     let rig = rig(&["memory:1M"], 1);
-    let job = Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 1000) };
+    let job = Job { way: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 1000) };
     run(&rig, &job);
     // The same places once more, without a disk.
     let mut again = Offsets::new(&job, 0, 1 << 20, 0, (0, 1));
@@ -317,7 +326,7 @@ fn a_target_that_does_not_answer_does_not_hold_whoever_wants_to_end() {
 }
 
 /// A disk whose reads from a place on take so long.
-fn slow_from(place: u64, ms: u64) -> Rig {
+fn slow_from(place: u64, ms: u64) -> OpenTargets {
     odd(move |offset| {
         Box::pin(async move {
             if offset >= place {
@@ -331,7 +340,7 @@ fn slow_from(place: u64, ms: u64) -> Rig {
 #[test]
 fn what_is_in_flight_at_the_end_of_the_time_is_in_latencies_and_in_no_rate() {
     let stalled = slow_from(0, 500);
-    for pace in [Pace::Closed, Pace::Even(1000.0)] {
+    for pace in [ArrivalProcess::Closed, ArrivalProcess::Even(1000.0)] {
         let job = Job { depth: 3, pace, interval: Duration::from_millis(50), ..short(200) };
         let outcome = run(&stalled, &job);
         assert_eq!((outcome.read.ios, outcome.late, &outcome.ended_early), (0, 3, &None), "{pace:?}");
@@ -391,7 +400,7 @@ fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
     let thinking = ended(&rig, &Job { think: HOUR, ..hour.clone() });
     assert_eq!((thinking.read.ios, &thinking.ended_early), (2, &None), "one of each session");
     assert!(thinking.elapsed_s >= 0.1, "{}", thinking.elapsed_s);
-    let waiting = ended(&rig, &Job { pace: Pace::Even(1e-3), ..hour.clone() });
+    let waiting = ended(&rig, &Job { pace: ArrivalProcess::Even(1e-3), ..hour.clone() });
     assert_eq!((waiting.read.ios, waiting.backlog, waiting.ended_early), (0, 0, None));
     let in_ramp = ended(&rig, &Job { ramp: HOUR, think: HOUR, ..hour });
     assert_eq!((in_ramp.read.ios, in_ramp.elapsed_s, in_ramp.ended_early), (0, 0.0, None));
@@ -478,7 +487,7 @@ impl Queue for NotingQueue {
 }
 
 /// A disk that takes so long, and lasts for so many runs.
-fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (Rig, Arc<Asked>) {
+fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTargets, Arc<Asked>) {
     let (mut rig, asked) = (rig(&["null:1M"], 1), Arc::new(Asked::default()));
     let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
     rig.wrap(|_, disk| {
@@ -489,7 +498,7 @@ fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (Rig, Arc
 }
 
 /// A rig of which so many runs come to an end, and no more.
-pub(crate) fn lasting(runs: u64) -> Rig {
+pub(crate) fn lasting(runs: u64) -> OpenTargets {
     noting(0, 0, true, runs).0
 }
 
@@ -497,7 +506,7 @@ pub(crate) fn lasting(runs: u64) -> Rig {
 fn writes_are_stable_where_that_is_asked_for_and_only_there() {
     for (has_queue, stable) in [(false, false), (false, true), (true, false), (true, true)] {
         let (rig, asked) = noting(0, 0, has_queue, 1);
-        run(&rig, &Job { way: Way::Write, stable, depth: 2, ..amount(4096 * 8) });
+        run(&rig, &Job { way: IoDirection::Write, stable, depth: 2, ..amount(4096 * 8) });
         assert_eq!(*asked.writes.lock().expect("no panic"), [stable; 8], "queue: {has_queue}");
         assert_eq!(asked.flushes.load(Relaxed), 0);
     }
@@ -507,7 +516,7 @@ fn writes_are_stable_where_that_is_asked_for_and_only_there() {
 fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
     let two = |flush| {
         let (rig, asked) = noting(200, 300, false, 1);
-        let job = Job { way: Way::Write, flush, depth: 2, ..short(300) };
+        let job = Job { way: IoDirection::Write, flush, depth: 2, ..short(300) };
         (run(&rig, &job), asked.flushes.load(Relaxed))
     };
     // Two are written in time, and two are in flight when the time is over.
@@ -538,7 +547,7 @@ fn a_rig_runs_on_the_cores_that_are_named() {
     let opening = |cores| Opening { sessions: 3, cores, ..Opening::default() };
     let target = [Target::parse("null:1M").expect("a target")];
     for cores in [lunar_runtime::CoreSelection::Count(1), lunar_runtime::CoreSelection::List(vec![core])] {
-        let rig = Rig::open(&target, &opening(cores)).expect("a rig");
+        let rig = OpenTargets::open(&target, &opening(cores)).expect("a rig");
         let name = rig.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
         assert_eq!(name.expect("it runs"), Some(format!("core {core}")));
         assert_eq!((rig.cores.count(), rig.sessions()), (1, 3));
@@ -566,7 +575,7 @@ fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
     for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
         let mut rig = rig(&["memory:1M"], 1);
         let job = Job { fill, ..amount(64 << 10) };
-        run(&rig, &Job { way: Way::Write, ..job.clone() });
+        run(&rig, &Job { way: IoDirection::Write, ..job.clone() });
         let read = Job { compare: true, ..job };
         assert_eq!(run(&rig, &read).ended_early, None, "{fill:?}");
         mute(&mut rig);
@@ -576,7 +585,7 @@ fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
 }
 
 /// From now on reads leave the buffer as it is.
-pub(crate) fn mute(rig: &mut Rig) {
+pub(crate) fn mute(rig: &mut OpenTargets) {
     let nothing = |_| -> Future<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
     rig.wrap(|_, disk| Arc::new(Odd(disk, nothing, true)));
 }
@@ -602,7 +611,8 @@ fn lengths_and_offsets_are_whole_blocks() {
     assert!(checked(&[1000], 3, 1).is_ok());
     assert_eq!(checked(&[3000, 1000], 0, 512).unwrap_err(), "1000 bytes are no whole blocks of 512");
     assert_eq!(checked(&[4096], 512, 4096).unwrap_err(), "512 bytes are no whole blocks of 4096");
-    let strided = |stride| check_blocks(&Job { order: Order::Strided(stride), ..Job::default() }, 512);
+    let strided =
+        |stride| check_blocks(&Job { order: AccessPattern::Strided(stride), ..Job::default() }, 512);
     assert!(strided(8192).is_ok());
     assert_eq!(strided(1000).unwrap_err().what, "1000 bytes are no whole blocks of 512");
 }
@@ -614,7 +624,7 @@ fn data_is_not_overwritten_unless_that_is_wanted() {
     let path = dir.join("disk");
     let target = [Target::parse(path.to_str().expect("text")).expect("a path")];
     let opening = Opening { write: true, create: Some(4 << 20), ..Opening::default() };
-    let open = |opening: &Opening| Rig::open(&target, opening).map(Rig::close);
+    let open = |opening: &Opening| OpenTargets::open(&target, opening).map(OpenTargets::close);
     open(&opening).expect("a new file holds no data");
     let mut bytes = vec![0; 4 << 20];
     bytes[(4 << 20) - 512] = 1;

@@ -11,9 +11,9 @@ pub use ledger::Ledger;
 pub(crate) use ledger::{Claim, Counts};
 
 use crate::document::Run;
-use crate::job::{Order, Pace, Way};
+use crate::job::{AccessPattern, ArrivalProcess, IoDirection};
 use crate::run::check;
-use crate::{Document, Error, Job, Kind, Rig, Watch, plain};
+use crate::{Document, Error, Job, Kind, OpenTargets, Watch, plain};
 use journal::{Header, Journal};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,14 +41,14 @@ pub(crate) struct Verification {
 impl Checks {
     /// The job as it is with these arguments: nothing is written to be checked only.
     pub(crate) fn limit(&self, job: Job) -> Job {
-        if self.is_only { Job { way: Way::Read, ..job } } else { job }
+        if self.is_only { Job { way: IoDirection::Read, ..job } } else { job }
     }
 
     /// Lets a rig keep account of what the job writes, if that was asked for.
     ///
     /// # Errors
     /// When the job cannot be verified, or the file not be used.
-    pub(crate) fn prepare(&self, rig: &mut Rig, job: &Job) -> Result<Option<Verification>, Error> {
+    pub(crate) fn prepare(&self, rig: &mut OpenTargets, job: &Job) -> Result<Option<Verification>, Error> {
         if !self.is_on {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ impl Checks {
         Ok(Some(Verification { ledgers, state: self.state.clone(), notes }))
     }
 
-    fn fresh(&self, rig: &Rig, job: &Job) -> Result<Vec<Arc<Ledger>>, Error> {
+    fn fresh(&self, rig: &OpenTargets, job: &Job) -> Result<Vec<Arc<Ledger>>, Error> {
         if !job.way.writes() {
             return invalid("it writes nothing that could be verified", "write, or name --verify-state");
         }
@@ -74,7 +74,7 @@ impl Checks {
     }
 
     /// A ledger that a file knows of, and what must be told.
-    fn kept(&self, path: &Path, rig: &Rig, job: &Job) -> Result<(Ledger, Vec<String>), Error> {
+    fn kept(&self, path: &Path, rig: &OpenTargets, job: &Job) -> Result<(Ledger, Vec<String>), Error> {
         let [target] = &rig.facts()[..] else {
             return invalid("--verify-state is for one target", "verify each by itself");
         };
@@ -106,7 +106,7 @@ impl Checks {
     }
 
     /// Whether what a file knows is about this.
-    fn fits(&self, kept: &Header, rig: &Rig, job: &Job) -> Result<(), String> {
+    fn fits(&self, kept: &Header, rig: &OpenTargets, job: &Job) -> Result<(), String> {
         let told = format!("it knows blocks of {} bytes in {} from {} on", kept.unit, kept.span, kept.first);
         let capacity = rig.capacity();
         if kept.first + kept.span > capacity {
@@ -142,7 +142,7 @@ fn header(job: &Job, capacity: u64, target: &str) -> Result<Header, Error> {
         let what = format!("commands in steps of {} bytes cannot be verified", job.granule());
         return invalid(what, "--bs takes multiples of 512");
     }
-    let stride = if let Order::Strided(stride) = job.order { stride } else { 0 };
+    let stride = if let AccessPattern::Strided(stride) = job.order { stride } else { 0 };
     for (name, bytes) in [("offset", job.offset), ("amount", job.amount.unwrap_or(0)), ("stride", stride)] {
         if !bytes.is_multiple_of(unit) {
             let what = format!("--{name} is no multiple of the {unit} bytes of a block that is verified");
@@ -159,10 +159,10 @@ impl Verification {
     /// Reads back all that is known, once `document` has what ran before, and tells what was found.
     ///
     /// # Errors
-    /// As [`Rig::run`].
+    /// As [`OpenTargets::run`].
     pub(crate) fn finish(
         self,
-        rig: &Rig,
+        rig: &OpenTargets,
         job: &Job,
         document: &mut Document,
         watch: &Watch,
@@ -183,7 +183,7 @@ impl Verification {
         Ok(())
     }
 
-    fn read_back(&self, rig: &Rig, job: &Job, watch: &Watch) -> Result<Run, Error> {
+    fn read_back(&self, rig: &OpenTargets, job: &Job, watch: &Watch) -> Result<Run, Error> {
         let job = self.reading(job);
         self.ledgers.iter().for_each(|ledger| ledger.rewind());
         let mut outcome = rig.read_back(&job, watch)?;
@@ -202,13 +202,13 @@ impl Verification {
         let unit = self.ledgers.iter().map(|ledger| ledger.header().unit).max().unwrap_or(1);
         let longest = job.longest().max(unit) / unit * unit;
         Job {
-            order: Order::Sequential,
-            way: Way::Read,
+            order: AccessPattern::Sequential,
+            way: IoDirection::Read,
             sizes: vec![(longest, 1)],
             time: None,
             amount: Some(self.ledgers.iter().map(|ledger| ledger.known_bytes()).sum()),
             ramp: Duration::ZERO,
-            pace: Pace::Closed,
+            pace: ArrivalProcess::Closed,
             think: Duration::ZERO,
             stable: false,
             flush: false,

@@ -58,9 +58,9 @@ impl Backend for Faulty {
     }
 }
 
-fn rig(target: &str, sessions: usize) -> Rig {
+fn rig(target: &str, sessions: usize) -> OpenTargets {
     let opening = Opening { sessions, write: true, destroy: true, ..Opening::default() };
-    Rig::open(&[Target::parse(target).expect("a target")], &opening).expect("a rig")
+    OpenTargets::open(&[Target::parse(target).expect("a target")], &opening).expect("a rig")
 }
 
 fn checks() -> Checks {
@@ -68,7 +68,7 @@ fn checks() -> Checks {
 }
 
 /// Runs a job as the command does.
-fn run(mut rig: Rig, checks: &Checks, job: Job) -> Result<Document, Error> {
+fn run(mut rig: OpenTargets, checks: &Checks, job: Job) -> Result<Document, Error> {
     let (job, watch) = (checks.limit(job), Watch::default());
     let verification = checks.prepare(&mut rig, &job)?.expect("it is asked for");
     let mut document = Document::new("a test");
@@ -91,7 +91,8 @@ fn good(document: &Document) -> &str {
 fn on_faulty(good: u32, fault: Fault, more: Job) -> Document {
     let mut rig = rig("memory:1M", 1);
     rig.wrap(|_, disk| Arc::new(Faulty { disk, fault, good, writes: AtomicU32::new(0) }));
-    let job = Job { way: Way::Write, time: None, amount: Some(128 << 10), span: Some(64 << 10), ..more };
+    let job =
+        Job { way: IoDirection::Write, time: None, amount: Some(128 << 10), span: Some(64 << 10), ..more };
     run(rig, &checks(), job).expect("a document")
 }
 
@@ -101,9 +102,9 @@ fn said(document: &Document) -> &str {
 
 #[test]
 fn commands_that_want_the_same_places_leave_them_consistent() {
-    for way in [Way::Write, Way::Mix(50), Way::Both] {
+    for way in [IoDirection::Write, IoDirection::Mix(50), IoDirection::Both] {
         let job = Job {
-            order: Order::Random,
+            order: AccessPattern::Random,
             way,
             sizes: vec![(512, 1), (4096, 2), (16384, 1)],
             depth: 32,
@@ -134,8 +135,13 @@ fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
 fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_before() {
     let mut rig = rig("memory:1M", 1);
     crate::run::tests::mute(&mut rig);
-    let job =
-        Job { way: Way::Mix(50), time: None, amount: Some(4096 * 100), span: Some(4096), ..Job::default() };
+    let job = Job {
+        way: IoDirection::Mix(50),
+        time: None,
+        amount: Some(4096 * 100),
+        span: Some(4096),
+        ..Job::default()
+    };
     let document = run(rig, &checks(), job).expect("a document");
     assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
     assert!(document.runs[0].outcome.read.ios < 40, "it was found in the read-back only");
@@ -145,8 +151,9 @@ fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_be
 fn each_target_has_a_ledger_of_its_own() {
     let targets = ["memory:1M", "memory:2M"].map(|t| Target::parse(t).expect("a target"));
     let opening = Opening { sessions: 2, write: true, ..Opening::default() };
-    let job = Job { way: Way::Write, time: None, amount: Some(4 << 20), ..Job::default() };
-    let document = run(Rig::open(&targets, &opening).expect("a rig"), &checks(), job).expect("a document");
+    let job = Job { way: IoDirection::Write, time: None, amount: Some(4 << 20), ..Job::default() };
+    let document =
+        run(OpenTargets::open(&targets, &opening).expect("a rig"), &checks(), job).expect("a document");
     assert_eq!(good(&document), "verified: 512 blocks hold what was acknowledged");
 }
 
@@ -182,7 +189,7 @@ fn a_write_that_fails_may_or_may_not_have_happened() {
 #[test]
 fn reads_of_a_mix_are_checked_on_the_fly() {
     let forgets: Fault = |_| Wrong::Forgotten;
-    let mix = Job { order: Order::Random, way: Way::Mix(50), ..Job::default() };
+    let mix = Job { order: AccessPattern::Random, way: IoDirection::Mix(50), ..Job::default() };
     let mut rig = rig("memory:1M", 1);
     rig.wrap(|_, disk| Arc::new(Faulty { disk, fault: forgets, good: 0, writes: AtomicU32::new(0) }));
     let document = run(rig, &checks(), mix).expect("a document");
@@ -201,7 +208,7 @@ impl Folder {
         Folder(path)
     }
 
-    fn rig(&self) -> Rig {
+    fn rig(&self) -> OpenTargets {
         rig(self.0.join("disk").to_str().expect("text"), 2)
     }
 
@@ -240,7 +247,13 @@ impl Drop for Folder {
 
 /// 16 blocks, each once.
 fn sixteen() -> Job {
-    Job { way: Way::Write, time: None, amount: Some(64 << 10), span: Some(64 << 10), ..Job::default() }
+    Job {
+        way: IoDirection::Write,
+        time: None,
+        amount: Some(64 << 10),
+        span: Some(64 << 10),
+        ..Job::default()
+    }
 }
 
 #[test]
@@ -334,10 +347,10 @@ fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
 fn what_cannot_be_verified_is_refused() {
     let refused = |job: Job| run(rig("memory:1M", 1), &checks(), job).unwrap_err().what;
     assert!(refused(Job { sizes: vec![(4096, 1), (768, 1)], ..sixteen() }).contains("in steps of 256 bytes"));
-    assert!(refused(Job { way: Way::Read, ..sixteen() }).contains("writes nothing"));
+    assert!(refused(Job { way: IoDirection::Read, ..sixteen() }).contains("writes nothing"));
     assert!(refused(Job { offset: 512, ..sixteen() }).starts_with("--offset is no multiple of the 4096"));
     assert!(refused(Job { amount: Some(5000), ..sixteen() }).starts_with("--amount"));
-    assert!(refused(Job { order: Order::Strided(6144), ..sixteen() }).starts_with("--stride"));
+    assert!(refused(Job { order: AccessPattern::Strided(6144), ..sixteen() }).starts_with("--stride"));
     let huge = run(rig("null:2T", 1), &checks(), Job { span: None, ..sixteen() }).unwrap_err();
     assert!(huge.what.contains("are more than 268435456") && huge.hint.contains("--span"), "{huge}");
 }

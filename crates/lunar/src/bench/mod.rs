@@ -6,7 +6,7 @@ use crate::advice;
 use crate::exit::{Exit, Failure};
 use crate::say;
 use clap::{Args, Subcommand};
-use lunar_bench::{Document, Watch, compare, overhead, people, plain, terse, undo_all};
+use lunar_bench::{Document, Watch, clean_up_all, compare, overhead, plain, terse, text_report};
 use lunar_bench_compat::{self as compat, Stage};
 use lunar_experiments as experiments;
 use lunar_server::{Cause, Problem};
@@ -127,7 +127,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
             let progress = Progress::start(&watch);
             let document = plain::run(&plain, &watch).map_err(|e| with_face(e, &plain.targets))?;
             drop(progress);
-            Measured { text: people::text(&document), document, printed: Ok(()), problem: None }
+            Measured { text: text_report::text(&document), document, printed: Ok(()), problem: None }
         }
         (None, None) => {
             return Err(Failure::new(Exit::Invalid, "there is nothing to measure", "name a target"));
@@ -288,7 +288,7 @@ fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
         }
         if let Some(signal) = signals.next() {
             stopping.store(true, Ordering::Relaxed);
-            undo_all();
+            clean_up_all();
             crate::stderr::settle();
             exit(128 + signal);
         }

@@ -1,4 +1,4 @@
-//! Targets, open on the cores of this machine, ready for jobs.
+//! Targets that are open on the cores of this machine, ready for jobs.
 
 use crate::document::TargetFacts;
 use crate::run::PATIENCE;
@@ -12,14 +12,14 @@ use lunar_runtime::{CoreSelection, Cores};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Something that can be read and written, as it is named.
+/// The name of something that can be read and written.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A logical unit: `iscsi://...`.
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
     Nbd(nbd::Url),
-    /// A disk that reads as zeros and forgets: `null:SIZE`, or `null:`.
+    /// A disk that reads as zeros and discards writes: `null:SIZE`, or `null:`.
     Null(u64),
     /// A disk in this process: `memory:SIZE`, or `memory:`.
     Memory(u64),
@@ -27,8 +27,8 @@ pub enum Target {
     Path(PathBuf),
 }
 
-/// Unless the URL says otherwise, a target that has vanished is waited for as long as commands are that are in flight at the end of
-/// a time: there is nothing to measure meanwhile.
+/// Sets defaults of a URL for measurements. A lost target is awaited only as long as commands that are in flight at the
+/// end of a job: meanwhile there is nothing to measure.
 fn with_patience(url: Url) -> Result<Url, lunar_initiator::Error> {
     let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
     url.with_default("recovery_timeout", &PATIENCE.as_secs().to_string())
@@ -44,15 +44,15 @@ pub struct Opening {
     pub sessions: usize,
     /// The cores to run on; sessions take turns.
     pub cores: CoreSelection,
-    /// Pass the page cache of this host by. Files and block devices.
+    /// Bypass the page cache of this host. Applies to files and block devices.
     pub direct: bool,
-    /// It will be written.
+    /// Jobs will write.
     pub write: bool,
-    /// Data that is there may be overwritten.
+    /// Jobs may overwrite existing data.
     pub destroy: bool,
-    /// The bytes of files and devices are measured as they are, whatever they look like.
+    /// Take the bytes of files and devices as they are, without a check for image formats.
     pub raw: bool,
-    /// Makes a file of this size where there is none.
+    /// Create a file of this size if none exists.
     pub create: Option<u64>,
     /// The process of a local target, whose CPU time is counted.
     pub target_pid: Option<u32>,
@@ -81,12 +81,12 @@ pub(crate) struct Place {
     pub disk: Arc<dyn Backend>,
     /// The target's number.
     pub target: usize,
-    /// What the target must hold, where that is verified.
+    /// The expected content of the target, if jobs verify it.
     pub ledger: Option<Arc<Ledger>>,
 }
 
 /// Targets that are open. Sessions are logged out when it is closed or dropped.
-pub struct Rig {
+pub struct OpenTargets {
     pub(crate) cores: Cores,
     pub(crate) places: Vec<Place>,
     /// How its targets were opened.
@@ -96,10 +96,10 @@ pub struct Rig {
 }
 
 impl Target {
-    /// Reads how a target is named.
+    /// Parses the name of a target.
     ///
     /// # Errors
-    /// When it cannot be understood.
+    /// When the name is malformed.
     pub fn parse(text: &str) -> Result<Target, Error> {
         let sized = |size: &str| match size {
             "" => Ok(USUAL_SIZE),
@@ -138,19 +138,19 @@ fn refused(e: lunar_initiator::Error) -> Error {
     Error::new(kind, what, hint.unwrap_or_else(|| "lunar doctor tells more".into()))
 }
 
-impl Rig {
-    /// Opens targets. Where something is to be written, their beginnings and ends are looked at first.
+impl OpenTargets {
+    /// Opens targets. Unless data may be overwritten, it first checks that their first and last mebibytes are zeros.
     ///
     /// # Errors
     /// When one cannot be opened, or holds data that must not be destroyed.
-    pub fn open(targets: &[Target], opening: &Opening) -> Result<Rig, Error> {
+    pub fn open(targets: &[Target], opening: &Opening) -> Result<OpenTargets, Error> {
         let cpus = opening.cores.usable()?;
         if let Some(pid) = opening.target_pid {
             cpu::of(pid)?;
         }
         let cores = Cores::start(&cpus).map_err(|e| system("the event loops", &e))?;
         let (places, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut rig = Rig { cores, places, opening: opening.clone(), luns, facts };
+        let mut rig = OpenTargets { cores, places, opening: opening.clone(), luns, facts };
         for target in targets {
             rig.add(target, opening)?;
             if opening.write && !opening.destroy {
@@ -160,7 +160,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// What its targets are.
+    /// The facts about each target.
     pub fn facts(&self) -> Vec<TargetFacts> {
         self.facts.clone()
     }
@@ -177,7 +177,7 @@ impl Rig {
         (before, self.places.iter().filter(is_beside).count())
     }
 
-    /// All of its targets are disks that do nothing.
+    /// Whether all targets are null disks.
     pub fn is_null(&self) -> bool {
         self.places.iter().all(|place| place.disk.facts().null)
     }
@@ -203,7 +203,7 @@ impl Rig {
         self.places.get(session).map(|place| place.disk.clone())
     }
 
-    /// Puts another disk in the place of each session's: a filter around it.
+    /// Replaces the disk of each session by a filter around it.
     pub fn wrap(&mut self, filter: impl Fn(usize, Arc<dyn Backend>) -> Arc<dyn Backend>) {
         for (session, place) in self.places.iter_mut().enumerate() {
             place.disk = filter(session, place.disk.clone());
@@ -222,8 +222,7 @@ impl Rig {
         }
     }
 
-    /// From now on jobs keep account of what they write, and check what they read: a ledger for each target,
-    /// in their order.
+    /// Makes jobs record what they write and check what they read, with one ledger for each target, in their order.
     pub(crate) fn keep_account(&mut self, ledgers: &[Arc<Ledger>]) {
         for place in &mut self.places {
             place.ledger = ledgers.get(place.target).cloned();
@@ -301,10 +300,10 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for OpenTargets {
     fn drop(&mut self) {
         for (core, lun) in self.luns.drain(..) {
-            // Whoever does not answer any more is left alone: nothing is lost by that.
+            // A target that no longer answers is not awaited: nothing is lost by that.
             let goodbye = move || async move { drop(lun.session().close().await) };
             let _ = self.cores.wait(core, goodbye);
         }
@@ -337,10 +336,10 @@ fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Er
     lunar_block::open(&spec).map_err(not_open)
 }
 
-/// The name of the fact that tells what carries sessions: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+/// The name of the fact that names the transport of sessions: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
 pub(crate) const TRANSPORT: &str = "Transport";
 
-/// What a logical unit tells of itself, and what was negotiated (RFC 7143 section 13).
+/// The identification of a logical unit, and the negotiated keys (RFC 7143 section 13).
 fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
     let (unit, session) = (lun.properties(), lun.session().facts());
     let is_srp = session.carrier.starts_with("srp/");
@@ -352,7 +351,7 @@ fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
         ("TargetName".to_owned(), session.target),
     ];
     if is_srp {
-        // There are no keys: what stands for them in a session says nothing.
+        // SRP negotiates no keys: those of the session are placeholders.
         return facts;
     }
     facts.extend(session.parameters.listing().into_iter().map(|(key, value)| (key.to_owned(), value)));

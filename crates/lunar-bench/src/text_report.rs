@@ -1,9 +1,9 @@
 //! A document as people read it on a terminal.
 
 use crate::document::Run;
+use crate::open_targets::TRANSPORT;
 use crate::outcome::{Latency, Outcome, Totals};
-use crate::rig::TRANSPORT;
-use crate::{Document, beside};
+use crate::{Document, comparison_table};
 use std::fmt::Write;
 
 const MB: f64 = 1e6;
@@ -22,7 +22,7 @@ pub fn text(document: &Document) -> String {
         text += &of_run(run);
     }
     for table in &document.tables {
-        text += &format!("\n{}", beside::table(table));
+        text += &format!("\n{}", comparison_table::table(table));
     }
     for note in &document.notes {
         let _ = writeln!(text, "note: {note}");
