@@ -14,7 +14,7 @@ use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use lunar_proto::login::SessionType;
 use lunar_runtime::Stream;
-use lunar_runtime::iscsi::out::{Digests, Out, Payload};
+use lunar_runtime::iscsi::out::{Digests, Payload, PduQueue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -463,7 +463,7 @@ impl TcpLoginConnection {
 
     /// Sends a PDU.
     pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
-        let mut out = Out::default();
+        let mut out = PduQueue::default();
         let payload = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
         out.push(pdu.header, payload, Digests::default());
         while !out.flush(&self.stream).map_err(lost)? {

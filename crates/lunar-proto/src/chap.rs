@@ -217,7 +217,7 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// A challenge that nobody can foresee, or None if the system has no random bytes.
+    /// A challenge that nobody can predict, or None if the system has no random bytes.
     pub fn new(algorithm: Algorithm) -> Option<Self> {
         let (mut id, mut bytes) = ([0], [0; CHALLENGE_LEN]);
         getrandom::fill(&mut id).ok()?;

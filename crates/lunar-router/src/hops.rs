@@ -1,6 +1,6 @@
 //! Where the time of commands goes behind this router.
 
-use lunar_runtime::tally::{Tally, Total};
+use lunar_runtime::latency::{LatencyCounter, Total};
 
 /// The times of commands on the two stretches from here on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub struct Hops {
 /// [`Hops`] that grow.
 #[derive(Debug, Default)]
 pub(crate) struct Growing {
-    pub(crate) queue: Tally,
-    pub(crate) upstream: Tally,
+    pub(crate) queue: LatencyCounter,
+    pub(crate) upstream: LatencyCounter,
 }
 
 impl Growing {

@@ -76,7 +76,7 @@ impl Entry {
 
 /// The queue of messages to send.
 #[derive(Default)]
-pub struct Out {
+pub struct SendQueue {
     queue: VecDeque<Entry>,
     /// What stands around the payloads, message after message. In one piece, so that messages without a
     /// payload leave as one.
@@ -93,7 +93,7 @@ pub struct Out {
     moved: bool,
 }
 
-impl Out {
+impl SendQueue {
     /// Appends a message: its head, its payload, and what follows the payload.
     #[inline]
     pub fn push(&mut self, head: &[u8], payload: Payload, tail: &[u8]) {
@@ -205,7 +205,7 @@ impl Out {
         self.left
     }
 
-    /// What [`Out::left`] will be when all that waits now has left.
+    /// What [`SendQueue::left`] will be when all that waits now has left.
     #[inline]
     pub fn end(&self) -> u64 {
         self.left + self.waiting as u64
@@ -250,7 +250,7 @@ impl Out {
     /// All has left. Much memory is given back: this connection may be idle from now on.
     fn emptied(&mut self) {
         if self.frames.capacity() > KEEP {
-            *self = Out { moved: self.moved, left: self.left, ..Out::default() };
+            *self = SendQueue { moved: self.moved, left: self.left, ..SendQueue::default() };
         }
         self.own = 0;
         self.queue.clear();
@@ -265,8 +265,8 @@ mod tests {
 
     #[test]
     fn a_send_may_stop_at_any_byte() {
-        let mut whole = Out::default();
-        let fill = |out: &mut Out| {
+        let mut whole = SendQueue::default();
+        let fill = |out: &mut SendQueue| {
             out.push(&[1; 48], Payload::Zeros(6), &[0; 2]);
             out.push(&[2; 52], Payload::Empty, &[]);
             out.push(&[3; 16], Payload::Bytes(vec![9; 9]), &[4; 7]);
@@ -274,7 +274,7 @@ mod tests {
         fill(&mut whole);
         let all = whole.bytes();
         for (first, second) in (0..=all.len()).flat_map(|a| (a..=all.len()).map(move |b| (a, b))) {
-            let mut out = Out::default();
+            let mut out = SendQueue::default();
             fill(&mut out);
             out.advance(first);
             out.advance(second - first);
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn what_has_begun_to_leave_stays_whole_and_the_rest_can_be_dropped() {
         for sent in 0..=60 {
-            let mut out = Out::default();
+            let mut out = SendQueue::default();
             out.push(&[1; 16], Payload::Bytes(vec![9; 20]), &[2; 4]);
             out.push(&[3; 16], Payload::Bytes(vec![8; 20]), &[4; 4]);
             let all = out.bytes();
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn messages_without_a_payload_leave_in_one_piece() {
-        let mut out = Out::default();
+        let mut out = SendQueue::default();
         for _ in 0..3 {
             out.push(&[1; 52], Payload::Empty, &[]);
         }
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn memory_of_small_messages_is_let_go_while_others_still_wait() {
-        let mut out = Out::default();
+        let mut out = SendQueue::default();
         for _ in 0..1000 {
             out.push(&[1; 48], Payload::Empty, &[]);
             out.push(&[1; 48], Payload::Empty, &[]);
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_shared_buffer_is_let_go_with_the_message_that_held_it() {
-        let (mut out, shared) = (Out::default(), Rc::new(Buf::zeroed(8)));
+        let (mut out, shared) = (SendQueue::default(), Rc::new(Buf::zeroed(8)));
         for at in [0, 4] {
             out.push(&[1; 16], Payload::Part(shared.clone(), at, 4), &[2; 4]);
         }

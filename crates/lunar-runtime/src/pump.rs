@@ -1,6 +1,6 @@
 //! The send pump of a connection: it flushes the send queue, and goes on when the socket is writable again.
 
-use crate::race::after_others;
+use crate::race::yield_now;
 use event_listener::Event;
 use std::cell::Cell;
 use std::future::Future;
@@ -89,7 +89,7 @@ impl SendPump {
     pub async fn gather(&self) {
         self.gathering.set(true);
         let _reset = Gathering(&self.gathering);
-        after_others().await;
+        yield_now().await;
     }
 
     /// A part of the queue waits until the connection is writable.

@@ -15,7 +15,7 @@ pub async fn either<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -
 }
 
 /// Lets everybody else on this core who is ready run first.
-pub fn after_others() -> impl Future<Output = ()> {
+pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {
         if std::mem::replace(&mut yielded, true) {

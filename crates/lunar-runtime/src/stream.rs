@@ -2,7 +2,7 @@
 //! holds no buffer, and one receive goes wherever its reader wants it.
 
 use crate::Recheck;
-use crate::watch::Watch;
+use crate::multishot_poll::MultishotPoll;
 use compio::driver::ToSharedFd;
 use compio::net::TcpSocket;
 use compio::runtime::Runtime;
@@ -47,7 +47,7 @@ pub enum PeerState {
 pub struct Stream {
     fd: PollFd<Socket>,
     /// None where the event loop asks at each wait whether there is something to receive.
-    watch: Option<Watch>,
+    watch: Option<MultishotPoll>,
     /// The peer was seen to be open.
     seen_open: Recheck,
     /// Bytes that were received.
@@ -67,8 +67,8 @@ impl Stream {
     }
 
     fn of(fd: PollFd<Socket>) -> Stream {
-        let watch =
-            Runtime::with_current(|rt| rt.driver_type().is_iouring()).then(|| Watch::new(fd.to_shared_fd()));
+        let watch = Runtime::with_current(|rt| rt.driver_type().is_iouring())
+            .then(|| MultishotPoll::new(fd.to_shared_fd()));
         Stream { fd, watch, seen_open: Recheck::default(), received: Cell::default() }
     }
 
@@ -160,7 +160,7 @@ impl Stream {
 
     /// It is known without asking that there is something to receive, or that the peer is gone.
     pub fn is_readable(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_readable)
+        self.watch.as_ref().is_some_and(MultishotPoll::is_readable)
     }
 
     /// The state of the other side. The kernel is asked once in 100 microseconds at most: for the first of what a receive has

@@ -1,6 +1,6 @@
 //! SCSI routing instances: a name that several targets share, with what is counted and limited under it.
 
-use lunar_runtime::tally::Tally;
+use lunar_runtime::latency::LatencyCounter;
 use lunar_wire::iscsi::status::LoginStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -26,7 +26,7 @@ pub struct Instance {
     /// It takes no logins.
     pub draining: AtomicBool,
     /// From the arrival of a command to its being carried out: its data, its turn, and its gate.
-    pub front: Tally,
+    pub front: LatencyCounter,
 }
 
 impl Instance {
@@ -41,7 +41,7 @@ impl Instance {
             authentication_failures: AtomicU64::new(0),
             max_sessions: AtomicUsize::new(usize::MAX),
             draining: AtomicBool::new(false),
-            front: Tally::default(),
+            front: LatencyCounter::default(),
         }
     }
 }

@@ -246,7 +246,7 @@ impl Session {
                 break;
             }
             if count.is_multiple_of(TURN) {
-                lunar_runtime::after_others().await;
+                lunar_runtime::yield_now().await;
                 // The turns of others are no latency of ours.
                 now = Instant::now();
             }

@@ -7,7 +7,7 @@ use crate::session::transport::{self, DatamoverEvents};
 use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, MemoryRegion, Remote, Wait};
-use lunar_runtime::iscsi::receive::{Arrived, Broken, Data, Received};
+use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
 use lunar_wire::iser::{self, Advertised, Header, LOGIN_LEN};
@@ -145,7 +145,7 @@ impl transport::Datamover for IserDatamover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError> {
         let mut events = std::mem::take(&mut self.state.borrow_mut().events);
         if events.is_empty() {
             events.clear();

@@ -11,7 +11,7 @@ use lunar_proto::parameters::Parameters;
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{ConnParam, Endpoint, Event, Events, Remote};
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
@@ -425,5 +425,5 @@ fn the_end_of_the_connection_is_seen() {
     let (mover, end, _) = connection();
     end.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(1));
     assert!(end.flush().is_err());
-    assert!(matches!(mover.receive(&mut peer.state), Err(Broken::Io(_))));
+    assert!(matches!(mover.receive(&mut peer.state), Err(ReceiveError::Io(_))));
 }

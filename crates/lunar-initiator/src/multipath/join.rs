@@ -5,7 +5,7 @@ use super::path_selector::PathSelector;
 use super::{Multipath, Path, Settings};
 use crate::{Error, Kind};
 use event_listener::Event as Bell;
-use lunar_runtime::tally::Tally;
+use lunar_runtime::latency::LatencyCounter;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -29,8 +29,8 @@ impl Multipath {
             doubts,
             outage: Mutex::new(Some(Instant::now())),
             gives_up: false.into(),
-            queued: Tally::default(),
-            served: Tally::default(),
+            queued: LatencyCounter::default(),
+            served: LatencyCounter::default(),
             ranges: Arc::default(),
         });
         for (at, doubts) in doubted.into_iter().enumerate() {

@@ -19,7 +19,7 @@ use event_listener::{Event as Bell, EventListener};
 use lunar_block::Future;
 use lunar_block::range::Ranges;
 use lunar_runtime::Buf;
-use lunar_runtime::tally::Tally;
+use lunar_runtime::latency::LatencyCounter;
 pub use path::Path;
 use path_selector::PathSelector;
 pub use path_selector::{Policy, State};
@@ -67,8 +67,8 @@ pub struct Multipath {
     outage: Mutex<Option<Instant>>,
     /// No path is waited for any more.
     gives_up: AtomicBool,
-    queued: Tally,
-    served: Tally,
+    queued: LatencyCounter,
+    served: LatencyCounter,
     /// The ranges that are being written, on any path: each command holds its range until the target has ended it.
     ranges: Arc<Ranges>,
 }

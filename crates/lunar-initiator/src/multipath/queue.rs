@@ -5,7 +5,7 @@ use super::{Multipath, Path, State, path};
 use crate::slow_path::SlowPath;
 use lunar_block::{Finished, Future, Queue};
 use lunar_runtime::Buf;
-use lunar_runtime::tally::Total;
+use lunar_runtime::latency::Total;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};

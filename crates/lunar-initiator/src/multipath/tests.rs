@@ -359,7 +359,7 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
         let at_once = async { Some(write(&joined, 1).await) };
         let ended = lunar_runtime::either(at_once, async {
             for _ in 0..100 {
-                lunar_runtime::after_others().await;
+                lunar_runtime::yield_now().await;
             }
             None
         });

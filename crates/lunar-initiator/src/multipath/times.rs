@@ -1,6 +1,6 @@
 //! Where the time of operations goes.
 
-use lunar_runtime::tally::Total;
+use lunar_runtime::latency::Total;
 
 /// Where the time of operations goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

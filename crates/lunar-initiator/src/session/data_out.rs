@@ -32,7 +32,7 @@ pub fn begin(
 }
 
 #[inline]
-fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
+fn begin_stream(out: &mut out::PduQueue, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
     match &task.data {
         Data::None => command(out, header, task, Payload::Empty, digests),
         Data::In(..) => {
@@ -68,7 +68,7 @@ pub fn unsolicited(len: usize, p: &Parameters) -> usize {
 
 /// The command itself, with all of its CDB.
 #[inline]
-fn command(out: &mut out::Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+fn command(out: &mut out::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.rest {
         None => out.push(header, payload, digests),
         Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
@@ -91,7 +91,7 @@ pub struct Stretch {
 
 /// Queues a sequence of Data-Out PDUs.
 pub fn data_out(
-    out: &mut out::Out,
+    out: &mut out::PduQueue,
     burst: Burst,
     buf: &Rc<Buf>,
     s: Stretch,

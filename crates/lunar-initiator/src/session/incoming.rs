@@ -12,7 +12,7 @@ use crate::{Completion, Error, Kind};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Payload;
-use lunar_runtime::iscsi::receive::{Arrived, Data, Foreseen, Foresight, Sink};
+use lunar_runtime::iscsi::receive::{Arrived, Data, PduHandler, Predicted, ReceivePrediction};
 use lunar_wire::be;
 use lunar_wire::iscsi::pdu::STATUS;
 use lunar_wire::iscsi::request;
@@ -30,7 +30,7 @@ const WAITING_FOR_LOGOUT: u8 = 0x0c;
 const TARGET_FAILURE: u8 = 0x01;
 const NEGOTIATION_RESET: u8 = 0x0b;
 
-impl Sink for SessionState {
+impl PduHandler for SessionState {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         if header.opcode() == opcode::DATA_IN { self.landing_place(header) } else { None }
     }
@@ -39,11 +39,11 @@ impl Sink for SessionState {
         Buf::zeroed(len)
     }
 
-    fn foresee(&mut self, sight: &mut Foresight) {
-        self.order.foresee(&mut self.tasks, self.connection.parameters(), sight);
+    fn predict(&mut self, sight: &mut ReceivePrediction) {
+        self.order.predict(&mut self.tasks, self.connection.parameters(), sight);
     }
 
-    fn give_back(&mut self, answer: Foreseen) {
+    fn give_back(&mut self, answer: Predicted) {
         self.take_back(answer);
     }
 

@@ -3,7 +3,7 @@
 use super::data_out::unsolicited;
 use super::task::{Data, Task, Tasks};
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::iscsi::receive::{Foreseen, Foresight};
+use lunar_runtime::iscsi::receive::{Predicted, ReceivePrediction};
 use std::collections::VecDeque;
 
 /// Bytes of data that are worth a place of their own in a receive, and those that are received by themselves.
@@ -39,10 +39,10 @@ impl SendOrder {
     }
 
     /// Announces the answers that are to come, up to the first of unknown form.
-    pub fn foresee(&self, tasks: &mut Tasks, p: &Parameters, sight: &mut Foresight) {
+    pub fn predict(&self, tasks: &mut Tasks, p: &Parameters, sight: &mut ReceivePrediction) {
         for tag in &self.0 {
             let Some(task) = tasks.sent(*tag) else { continue };
-            let Some(answer) = foresee(task, p, sight) else { return };
+            let Some(answer) = predict(task, p, sight) else { return };
             sight.push(answer);
         }
     }
@@ -50,7 +50,7 @@ impl SendOrder {
 
 /// The answer of a command, if it is to be one PDU for which there is room.
 #[inline]
-fn foresee(task: &mut Task, p: &Parameters, sight: &Foresight) -> Option<Foreseen> {
+fn predict(task: &mut Task, p: &Parameters, sight: &ReceivePrediction) -> Option<Predicted> {
     let len = if let Data::In(..) = task.data { task.expected as usize } else { 0 };
     if task.data_sn > 0 || !sight.has_room(len) {
         return None;
@@ -63,5 +63,5 @@ fn foresee(task: &mut Task, p: &Parameters, sight: &Foresight) -> Option<Foresee
         }
         Data::In(..) | Data::Out(_) => return None,
     };
-    Some(Foreseen { tag: task.tag, buf })
+    Some(Predicted { tag: task.tag, buf })
 }

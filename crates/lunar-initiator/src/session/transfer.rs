@@ -8,7 +8,7 @@ use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::receive::Foreseen;
+use lunar_runtime::iscsi::receive::Predicted;
 use lunar_wire::iscsi::lun::shown;
 use lunar_wire::iscsi::request::Burst;
 use lunar_wire::iscsi::{Bhs, NONE};
@@ -82,7 +82,7 @@ impl SessionState {
     }
 
     /// The buffer of an answer that was foreseen and did not come.
-    pub fn take_back(&mut self, answer: Foreseen) {
+    pub fn take_back(&mut self, answer: Predicted) {
         if let Some(Task { data: Data::In(buf @ None, _), .. }) = self.tasks.get(answer.tag) {
             *buf = answer.buf;
         }

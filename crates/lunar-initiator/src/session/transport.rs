@@ -6,7 +6,7 @@ use crate::{Error, Kind};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Event, Events, Wait};
 use lunar_runtime::iscsi::out::{self, Digests, Payload};
-use lunar_runtime::iscsi::receive::{Arrived, Broken, Received, Receiver, Sink};
+use lunar_runtime::iscsi::receive::{Arrived, PduHandler, ReceiveError, Received, Receiver};
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iscsi::Bhs;
 use lunar_wire::scsi::{Sense, Status};
@@ -50,7 +50,7 @@ pub trait Datamover {
     fn flush(&self) -> io::Result<bool>;
 
     /// Takes what is there, and hands every PDU over.
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken>;
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError>;
 
     /// Waits until there may be something to take.
     fn readable(&self) -> Wait<'_, io::Result<()>>;
@@ -94,14 +94,14 @@ pub enum TransportHandle {
 /// Its sending side.
 pub enum TransportSender {
     /// PDUs one behind the other.
-    Tcp(out::Out),
+    Tcp(out::PduQueue),
     /// Another data mover.
     Datamover(Rc<dyn Datamover>),
 }
 
 impl Default for TransportSender {
     fn default() -> TransportSender {
-        TransportSender::Tcp(out::Out::default())
+        TransportSender::Tcp(out::PduQueue::default())
     }
 }
 
@@ -185,8 +185,8 @@ pub fn messages(
     endpoint: &dyn Endpoint,
     events: &mut Events,
     len: usize,
-    mut take: impl FnMut(&[u8]) -> Result<bool, Broken>,
-) -> Result<Received, Broken> {
+    mut take: impl FnMut(&[u8]) -> Result<bool, ReceiveError>,
+) -> Result<Received, ReceiveError> {
     let (mut taken, mut result) = (0, Ok(Received::More));
     for event in events.list.drain(..) {
         let more = match event {
@@ -196,7 +196,7 @@ pub fn messages(
             }
             Event::Read(..) => Ok(true),
             Event::End(None) => Ok(false),
-            Event::End(Some(e)) => Err(Broken::Io(e)),
+            Event::End(Some(e)) => Err(ReceiveError::Io(e)),
         };
         match more {
             Ok(true) => continue,
@@ -291,11 +291,11 @@ impl TransportReceiver {
     }
 
     /// Takes what is there, and hands every whole PDU over.
-    pub fn receive<S: Sink + DatamoverEvents>(
+    pub fn receive<S: PduHandler + DatamoverEvents>(
         &mut self,
         line: &TransportHandle,
         session: &mut S,
-    ) -> Result<Received, Broken> {
+    ) -> Result<Received, ReceiveError> {
         match (self, line) {
             (TransportReceiver::Tcp(receiver), TransportHandle::Tcp(stream)) => {
                 receiver.receive(stream, session)
@@ -306,7 +306,10 @@ impl TransportReceiver {
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume<S: Sink + DatamoverEvents>(&mut self, session: &mut S) -> Result<Received, Broken> {
+    pub fn resume<S: PduHandler + DatamoverEvents>(
+        &mut self,
+        session: &mut S,
+    ) -> Result<Received, ReceiveError> {
         match self {
             TransportReceiver::Tcp(receiver) => receiver.resume(session),
             TransportReceiver::Datamover(mover) => mover.receive(session),

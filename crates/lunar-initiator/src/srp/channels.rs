@@ -8,7 +8,7 @@ use crate::session::task::Task;
 use crate::session::transport::{self, DatamoverEvents};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::Wait;
-use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
@@ -110,7 +110,7 @@ impl transport::Datamover for Channels {
         Ok(all)
     }
 
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError> {
         for channel in &self.list {
             match channel.mover.receive(session)? {
                 Received::More => {}

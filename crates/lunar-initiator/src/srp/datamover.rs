@@ -10,7 +10,7 @@ use crate::session::transport::{self, DatamoverEvents};
 use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, MemoryRegion, Wait};
-use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::srp::{self, IMMEDIATE_OFFSET};
@@ -283,7 +283,7 @@ impl transport::Datamover for SrpDatamover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, Broken> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError> {
         if !self.tell_ours(session) {
             return Ok(Received::End);
         }

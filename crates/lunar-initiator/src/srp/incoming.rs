@@ -4,7 +4,7 @@ use super::answers;
 use super::datamover::{ControlKind, SrpDatamover};
 use crate::session::transport::DatamoverEvents;
 use lunar_rdma::MemoryRegion;
-use lunar_runtime::iscsi::receive::{Arrived, Broken, Data};
+use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::srp::{self, FromTarget, Response};
@@ -15,7 +15,7 @@ const MOST_REPLIES: u32 = 4096;
 
 impl SrpDatamover {
     /// Takes a unit. False: the session is over.
-    pub(super) fn unit(&self, session: &mut dyn DatamoverEvents, unit: &[u8]) -> Result<bool, Broken> {
+    pub(super) fn unit(&self, session: &mut dyn DatamoverEvents, unit: &[u8]) -> Result<bool, ReceiveError> {
         match FromTarget::decode(unit).map_err(|e| broken(io::ErrorKind::InvalidData, e.to_string()))? {
             FromTarget::Response(response) => Ok(self.response(session, &response)),
             FromTarget::Credit(request) => {
@@ -67,7 +67,7 @@ impl SrpDatamover {
     }
 
     /// Answers a request of the target, which may bring credits.
-    fn reply(&self, unit: &[u8], credits: i32) -> Result<(), Broken> {
+    fn reply(&self, unit: &[u8], credits: i32) -> Result<(), ReceiveError> {
         self.with_state(|state| {
             state.replies = if self.endpoint.waiting() == 0 { 0 } else { state.replies + 1 };
             if state.replies > MOST_REPLIES {
@@ -103,6 +103,6 @@ impl SrpDatamover {
     }
 }
 
-fn broken(kind: io::ErrorKind, what: String) -> Broken {
-    Broken::Io(io::Error::new(kind, what))
+fn broken(kind: io::ErrorKind, what: String) -> ReceiveError {
+    ReceiveError::Io(io::Error::new(kind, what))
 }

@@ -4,7 +4,7 @@ use super::receive::Broken;
 use lunar_proto::nbd::Command;
 use lunar_proto::nbd::client::{Export, Fill, InFlight, Refused, Status, Taken, next};
 use lunar_runtime::Buf;
-use lunar_runtime::out::{Out, Payload};
+use lunar_runtime::out::{Payload, SendQueue};
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -98,7 +98,7 @@ pub struct Machine {
     export: Export,
     slots: Slots,
     /// What waits to be sent.
-    pub out: Out,
+    pub out: SendQueue,
     /// Answered before all of their data has left.
     leaving: Vec<u64>,
     /// Why no command can be sent any more.
@@ -107,7 +107,7 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(export: Export) -> Machine {
-        let (slots, out) = (Slots::default(), Out::default());
+        let (slots, out) = (Slots::default(), SendQueue::default());
         Machine { export, slots, out, leaving: Vec::new(), over: None }
     }
 
@@ -238,7 +238,7 @@ impl Machine {
     /// The connection is gone: all that was not answered fails, and is not sent again.
     pub fn lost(&mut self, why: &str) {
         self.over.get_or_insert((io::ErrorKind::ConnectionReset, why.to_owned()));
-        self.out = Out::default();
+        self.out = SendQueue::default();
         for at in 0..self.slots.slots.len() {
             let slot = &self.slots.slots[at];
             if slot.task.as_ref().is_some_and(|task| task.answer.is_none()) {

@@ -7,7 +7,7 @@ use super::reply::Replies;
 use event_listener::Event;
 use lunar_block::Backend;
 use lunar_proto::nbd::Terms;
-use lunar_runtime::out::Out;
+use lunar_runtime::out::SendQueue;
 use lunar_runtime::{Buf, PeerState, Pool, SendPump, SendSide, Stream, either};
 use std::cell::{OnceCell, RefCell};
 use std::io;
@@ -271,7 +271,7 @@ impl SendSide for Connection {
     /// What waits is dropped: it must not keep the connection from its end.
     fn lost(&self, _: io::Error) {
         let mut state = self.state.borrow_mut();
-        state.replies.out = Out::default();
+        state.replies.out = SendQueue::default();
         state.lost = true;
         drop(state);
         self.changed.notify(usize::MAX);

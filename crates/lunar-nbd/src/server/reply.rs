@@ -3,7 +3,7 @@
 use lunar_block::Extent;
 use lunar_proto::nbd::Terms;
 use lunar_runtime::Buf;
-use lunar_runtime::out::{MAX_ZEROS, Out, Payload};
+use lunar_runtime::out::{MAX_ZEROS, Payload, SendQueue};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     CHUNK_LEN, ChunkHeader, Errno, Request, SIMPLE_REPLY_LEN, SimpleReply, chunk, command, state,
@@ -47,13 +47,13 @@ impl From<io::Error> for Failure {
 
 /// The queue of answers.
 pub(super) struct Replies {
-    pub out: Out,
+    pub out: SendQueue,
     structured: bool,
 }
 
 impl Replies {
     pub(super) fn new(structured: bool) -> Replies {
-        Replies { out: Out::default(), structured }
+        Replies { out: SendQueue::default(), structured }
     }
 
     /// Done, and there is nothing to tell.

@@ -109,7 +109,7 @@ async fn say_and_listen(stream: &Stream, word: &[u8]) -> io::Result<()> {
     loop {
         match with_scratch(|buffer| stream.receive(buffer))? {
             Some(0) => return Ok(()),
-            Some(_) => lunar_runtime::after_others().await,
+            Some(_) => lunar_runtime::yield_now().await,
             None => stream.readable().await?,
         }
     }

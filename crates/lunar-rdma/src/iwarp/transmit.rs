@@ -3,7 +3,7 @@
 use crate::Remote;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
-use lunar_runtime::out::{Out, Payload};
+use lunar_runtime::out::{Payload, SendQueue};
 use lunar_wire::iwarp::ddp::{self, opcode, queue};
 use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Terminate, Untagged, mpa};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ const MAX_MSS: usize = 65_000;
 /// What waits to be sent, as FPDUs.
 pub(super) struct Transmit {
     /// The FPDUs.
-    pub(super) out: Out,
+    pub(super) out: SendQueue,
     crc: bool,
     mss: usize,
     /// What stands before the payload of an FPDU; kept for its memory.
@@ -31,7 +31,7 @@ impl Transmit {
     /// `mss` in bytes is what an FPDU may take.
     pub(super) fn new(crc: bool, mss: Option<usize>) -> Transmit {
         let mss = mss.unwrap_or(DEFAULT_MSS).clamp(MIN_MSS, MAX_MSS);
-        Transmit { out: Out::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
+        Transmit { out: SendQueue::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
     }
 
     /// A Send, with Invalidate if a steering tag is to end.

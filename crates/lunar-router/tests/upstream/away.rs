@@ -36,7 +36,7 @@ async fn write_on(disk: Arc<UpstreamLu>, meanwhile: impl Future<Output = ()>) {
 async fn at_once<T>(work: impl Future<Output = T>) -> T {
     let turns = async {
         for _ in 0..100 {
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
         None
     };

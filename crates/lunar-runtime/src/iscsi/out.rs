@@ -35,9 +35,9 @@ impl Digests {
 
 /// The queue of PDUs to send.
 #[derive(Default)]
-pub struct Out(out::Out);
+pub struct PduQueue(out::SendQueue);
 
-impl Out {
+impl PduQueue {
     /// Appends a PDU; its DataSegmentLength, padding and digests are added here.
     #[inline]
     pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
@@ -91,7 +91,7 @@ impl Out {
         self.0.left()
     }
 
-    /// What [`Out::left`] will be when all that waits now has left.
+    /// What [`PduQueue::left`] will be when all that waits now has left.
     #[inline]
     pub fn end(&self) -> u64 {
         self.0.end()
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn padding_and_digests_follow_the_data() {
-        let mut out = Out::default();
+        let mut out = PduQueue::default();
         let both = Digests { header: true, data: true };
         out.push(Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
         let b = out.take_bytes();
@@ -138,7 +138,7 @@ mod tests {
     fn additional_headers_stand_before_the_digest() {
         let ahs = [0, 5, 1, 0, 7, 7, 7, 7];
         for digests in [Digests::default(), Digests { header: true, data: true }] {
-            let mut out = Out::default();
+            let mut out = PduQueue::default();
             out.push_extended(Bhs::new(0x01), &ahs, Payload::Bytes(vec![9; 3]), digests);
             let mut header = Bhs::new(0x01);
             assert_eq!(out.take_bytes(), encode(digests, header, &ahs, &[9; 3]));

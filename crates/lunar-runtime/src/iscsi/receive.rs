@@ -2,9 +2,9 @@
 //! the rest of a large data segment is received straight into a buffer of its own, or of the task that waits
 //! for it.
 
-mod foresight;
+mod prediction;
 
-pub use foresight::{Foreseen, Foresight};
+pub use prediction::{Predicted, ReceivePrediction};
 
 use super::digest::crc32c;
 use super::out::Digests;
@@ -58,16 +58,16 @@ pub struct Arrived<'a> {
 }
 
 /// Who takes the PDUs.
-pub trait Sink {
+pub trait PduHandler {
     /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to
     /// land there.
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
     /// A buffer for a large data segment without a place.
     fn buffer(&mut self, len: usize) -> Buf;
     /// What comes next, if all goes on in order.
-    fn foresee(&mut self, _sight: &mut Foresight) {}
+    fn predict(&mut self, _sight: &mut ReceivePrediction) {}
     /// The buffer of an answer that did not come: what is in it means nothing.
-    fn give_back(&mut self, _answer: Foreseen) {}
+    fn give_back(&mut self, _answer: Predicted) {}
     /// There is no room for more answers now.
     fn is_full(&self) -> bool;
     /// A PDU is there. False: no more are wanted.
@@ -87,7 +87,7 @@ pub enum Received {
 
 /// Why a connection cannot go on.
 #[derive(Debug)]
-pub enum Broken {
+pub enum ReceiveError {
     /// The socket failed.
     Io(io::Error),
     /// A header digest does not fit: the stream cannot be trusted any more (RFC 7143 section 7.8).
@@ -96,18 +96,18 @@ pub enum Broken {
     TooLong(usize),
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for ReceiveError {
     fn from(e: io::Error) -> Self {
-        Broken::Io(e)
+        ReceiveError::Io(e)
     }
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for ReceiveError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Broken::Io(e) => write!(f, "{e}"),
-            Broken::HeaderDigest => write!(f, "a header digest does not fit"),
-            Broken::TooLong(n) => write!(f, "a data segment of {n} bytes is longer than was declared"),
+            ReceiveError::Io(e) => write!(f, "{e}"),
+            ReceiveError::HeaderDigest => write!(f, "a header digest does not fit"),
+            ReceiveError::TooLong(n) => write!(f, "a data segment of {n} bytes is longer than was declared"),
         }
     }
 }
@@ -133,7 +133,7 @@ pub struct Receiver {
     gather: Option<Gather>,
     /// The latest PDU was a large one.
     after_large: bool,
-    foresight: Box<Foresight>,
+    prediction: Box<ReceivePrediction>,
 }
 
 /// What one receive came to: bytes that came, of how many there was room for.
@@ -149,8 +149,8 @@ impl Receiver {
     /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
     /// bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
-        let foresight = Box::default();
-        Receiver { digests, max_data, partial: begun, gather: None, after_large: false, foresight }
+        let prediction = Box::default();
+        Receiver { digests, max_data, partial: begun, gather: None, after_large: false, prediction }
     }
 
     /// PDUs that came with the login may already be whole.
@@ -159,11 +159,11 @@ impl Receiver {
     }
 
     /// Receives what is there, up to a limit, and hands every whole PDU over.
-    pub fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
+    pub fn receive(&mut self, stream: &Stream, sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
         with_scratch(|buffer| {
             let mut left = TURN;
             loop {
-                let step = if self.gather.is_none() && self.foresight.look(sink) {
+                let step = if self.gather.is_none() && self.prediction.look(sink) {
                     self.receive_foreseen(buffer, sink, |into| stream.receive_vectored(into))?
                 } else {
                     self.receive_next(stream, buffer, sink)?
@@ -181,8 +181,8 @@ impl Receiver {
         &mut self,
         stream: &Stream,
         buffer: &mut [u8],
-        sink: &mut impl Sink,
-    ) -> Result<Option<Step>, Broken> {
+        sink: &mut impl PduHandler,
+    ) -> Result<Option<Step>, ReceiveError> {
         let have = self.partial.len();
         let Some((got, room)) = self.receive_once(stream, buffer)? else { return Ok(None) };
         if got == 0 {
@@ -224,22 +224,22 @@ impl Receiver {
 
     /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
     /// missing.
-    pub fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
+    pub fn resume(&mut self, sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
         let begun = std::mem::take(&mut self.partial);
         self.parse(&begun, sink)
     }
 
     /// As [`Receiver::receive`], with bytes that a receive would have brought. For tests.
-    pub fn feed(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+    pub fn feed(&mut self, mut chunk: &[u8], sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
         if let Some(g) = &mut self.gather {
             let direct = chunk.len().min(g.end - g.filled);
             g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
             g.fill(direct);
             chunk = &chunk[direct..];
-        } else if self.foresight.look(sink) {
+        } else if self.prediction.look(sink) {
             let mut buffer = vec![0; crate::SCRATCH + chunk.len()];
             let source = |into: &mut [IoSliceMut<'_>]| {
-                foresight::scatter(into, chunk);
+                prediction::scatter(into, chunk);
                 Ok(Some(chunk.len()))
             };
             let step = self.receive_foreseen(&mut buffer, sink, source)?;
@@ -249,7 +249,7 @@ impl Receiver {
         self.parse(&all, sink)
     }
 
-    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
         loop {
             if self.gather.is_some() {
                 let Some((used, more)) = self.end_gather(bytes, sink) else { break };
@@ -268,7 +268,7 @@ impl Receiver {
             let header = Bhs(bytes[..BHS_LEN].try_into().expect("48 bytes"));
             let (start, len) = (BHS_LEN + header.ahs_len() + self.digests.header_len(), header.data_len());
             if len > self.max_data {
-                return Err(Broken::TooLong(len));
+                return Err(ReceiveError::TooLong(len));
             }
             if bytes.len() < start {
                 break;
@@ -296,11 +296,11 @@ impl Receiver {
         Ok(Received::More)
     }
 
-    fn check_header(&self, header: &[u8]) -> Result<(), Broken> {
+    fn check_header(&self, header: &[u8]) -> Result<(), ReceiveError> {
         let Some((covered, digest)) = header.split_last_chunk::<4>().filter(|_| self.digests.header) else {
             return Ok(());
         };
-        if crc32c(&[covered]).to_le_bytes() == *digest { Ok(()) } else { Err(Broken::HeaderDigest) }
+        if crc32c(&[covered]).to_le_bytes() == *digest { Ok(()) } else { Err(ReceiveError::HeaderDigest) }
     }
 
     /// `tail` is the padding and the digest.
@@ -314,7 +314,7 @@ impl Receiver {
 
     /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its
     /// padding and digest.
-    fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl Sink) {
+    fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl PduHandler) {
         let len = header.data_len();
         let placed = sink.place(&header);
         let landing = placed.is_some();
@@ -329,7 +329,7 @@ impl Receiver {
 
     /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used and whether
     /// the sink wants more, or None if they have not all come.
-    fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<(usize, bool)> {
+    fn end_gather(&mut self, bytes: &[u8], sink: &mut impl PduHandler) -> Option<(usize, bool)> {
         let g = self.gather.as_ref()?;
         let tail = g.tail(self.digests);
         if g.filled < g.end || bytes.len() < tail {

@@ -68,7 +68,7 @@ fn on_a_core(body: impl Future<Output = ()>) {
 /// Lets the tasks of the pump run.
 async fn turns() {
     for _ in 0..8 {
-        after_others().await;
+        yield_now().await;
     }
 }
 

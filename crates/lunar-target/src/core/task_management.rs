@@ -255,7 +255,7 @@ impl<F: FrontEnd> ItNexus<F> {
             }
             exec::reset(unit).await;
             // Each of them tells all of its nexuses: others of this core come first.
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
         Managed::if_done(forwarded && are_over)
     }

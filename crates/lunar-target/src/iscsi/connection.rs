@@ -3,7 +3,7 @@
 use super::keepalive::Keepalive;
 use super::late;
 use super::out::{Digests, Payload};
-use super::receive::{Broken, Received};
+use super::receive::{ReceiveError, Received};
 use super::session::Session;
 use super::transport::{Datamover, Incoming, Out, PduTaker, Transport, TransportHandle};
 use crate::access::Door;
@@ -152,7 +152,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why the connection cannot go on.
-    pub fn take_arrived(&self, taker: &mut impl PduTaker) -> Result<Received, Broken> {
+    pub fn take_arrived(&self, taker: &mut impl PduTaker) -> Result<Received, ReceiveError> {
         self.incoming.borrow_mut().take_arrived(&self.handle, taker)
     }
 

@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::late;
 use super::out::Payload;
-use super::receive::{Arrived, Data, Received, Sink};
+use super::receive::{Arrived, Data, PduHandler, Received};
 use super::scsi_command;
 use super::session::{OutOfOrderPdu, Session};
 use super::transport::PduTaker;
@@ -54,7 +54,7 @@ impl<'a> Ingress<'a> {
     }
 }
 
-impl Sink for Ingress<'_> {
+impl PduHandler for Ingress<'_> {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         place(self.state, header)
     }

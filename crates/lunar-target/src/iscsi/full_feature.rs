@@ -3,7 +3,7 @@
 use super::connection::{Begun, Connection};
 use super::dispatch::Ingress;
 use super::out::Payload;
-use super::receive::{Broken, Received};
+use super::receive::{ReceiveError, Received};
 use super::session::Session;
 use super::transport::Incoming;
 use crate::core::keepalive::{self, Pinged};
@@ -79,7 +79,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why it cannot go on.
-    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), Broken> {
+    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), ReceiveError> {
         let mut next = Received::More;
         let has_begun = self.incoming().borrow().has_begun();
         if has_begun {
@@ -117,8 +117,8 @@ impl Connection {
     fn take(
         self: &Rc<Self>,
         nexus: &ItNexus<Session>,
-        what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, Broken>,
-    ) -> Result<Received, Broken> {
+        what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, ReceiveError>,
+    ) -> Result<Received, ReceiveError> {
         let Some(_under_way) = fence::enter(&**nexus.fence()) else {
             nexus.state().is_over(LOGGED_IN_AGAIN);
             return Ok(Received::End);

@@ -1,7 +1,7 @@
 //! The framing of a connection without its socket, for tests and fuzzers.
 
 use super::out::Digests;
-use super::receive::{Arrived, Broken, Data, Receiver, Sink, encode};
+use super::receive::{Arrived, Data, PduHandler, ReceiveError, Receiver, encode};
 use super::scsi_command;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, opcode};
@@ -42,7 +42,7 @@ struct Frames {
     all: Vec<Frame>,
 }
 
-impl Sink for Frames {
+impl PduHandler for Frames {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         let lands = self.framing.lands && header.opcode() == opcode::DATA_OUT;
         lands.then(|| (Buf::zeroed(header.data_len() + PLACE), PLACE))
@@ -88,6 +88,6 @@ impl Framing {
     }
 }
 
-fn take(receiver: &mut Receiver, piece: &[u8], frames: &mut Frames) -> Result<(), Broken> {
+fn take(receiver: &mut Receiver, piece: &[u8], frames: &mut Frames) -> Result<(), ReceiveError> {
     receiver.feed(piece, frames).map(drop)
 }

@@ -3,7 +3,7 @@
 //! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
 
 use super::out::{self, Digests, MAX_SEGMENT, Payload};
-use super::receive::{Broken, Received, Receiver, Sink};
+use super::receive::{PduHandler, ReceiveError, Received, Receiver};
 use crate::core::InFlightData;
 use crate::rdma_receiver::RdmaReceiver;
 use lunar_runtime::{PeerState, Stream};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 const MOST_EVENTS: u64 = 1 << 16;
 
 /// What takes the PDUs of a connection, and knows its tasks.
-pub trait PduTaker: Sink {
+pub trait PduTaker: PduHandler {
     /// A task waits for the data of this Target Transfer Tag.
     fn awaits(&self, itt: u32, ttt: u32) -> bool;
 
@@ -52,13 +52,13 @@ pub trait Datamover: InFlightData {
     ///
     /// # Errors
     /// When the connection has broken, or what came breaks it.
-    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken>;
+    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError>;
 
     /// The same, stopped or not.
     ///
     /// # Errors
     /// As [`Datamover::receive`].
-    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken>;
+    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError>;
 
     /// Something is held back that is to go behind something else.
     fn has_deferred(&self) -> bool;
@@ -75,7 +75,7 @@ pub enum TransportHandle {
 /// Its sending side.
 pub enum Out {
     /// PDUs one behind the other.
-    Tcp(out::Out),
+    Tcp(out::PduQueue),
     /// A datamover.
     Moved(Rc<dyn Datamover>),
 }
@@ -103,7 +103,7 @@ impl Transport {
     pub fn tcp(stream: Stream, receiver: Receiver) -> Transport {
         Transport {
             handle: TransportHandle::Tcp(stream),
-            out: Out::Tcp(out::Out::default()),
+            out: Out::Tcp(out::PduQueue::default()),
             incoming: Incoming::Tcp(receiver),
         }
     }
@@ -239,7 +239,7 @@ impl Out {
     /// Forgets what waits: nothing can be sent any more.
     pub fn give_up(&mut self) {
         if let Out::Tcp(out) = self {
-            *out = out::Out::default();
+            *out = out::PduQueue::default();
         }
     }
 
@@ -274,7 +274,7 @@ impl Incoming {
         &mut self,
         handle: &TransportHandle,
         taker: &mut impl PduTaker,
-    ) -> Result<Received, Broken> {
+    ) -> Result<Received, ReceiveError> {
         match (self, handle) {
             (Incoming::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, taker),
             (Incoming::Moved(mover), _) => mover.receive(taker),
@@ -283,7 +283,7 @@ impl Incoming {
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume(&mut self, taker: &mut impl PduTaker) -> Result<Received, Broken> {
+    pub fn resume(&mut self, taker: &mut impl PduTaker) -> Result<Received, ReceiveError> {
         match self {
             Incoming::Tcp(receiver) => receiver.resume(taker),
             Incoming::Moved(mover) => mover.receive(taker),
@@ -303,7 +303,7 @@ impl Incoming {
         &mut self,
         handle: &TransportHandle,
         taker: &mut impl PduTaker,
-    ) -> Result<Received, Broken> {
+    ) -> Result<Received, ReceiveError> {
         let most = match handle {
             TransportHandle::Tcp(stream) => stream.received() + stream.unread(),
             TransportHandle::Moved(mover) => mover.receiver().taken() + MOST_EVENTS,

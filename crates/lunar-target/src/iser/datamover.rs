@@ -3,7 +3,7 @@
 
 use super::deferred::DeferredResponses;
 use crate::core::{InFlightData, InFlightReads};
-use crate::iscsi::receive::{Arrived, Broken, Data, Received};
+use crate::iscsi::receive::{Arrived, Data, ReceiveError, Received};
 use crate::iscsi::transport::{Datamover, PduTaker};
 use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
 use lunar_proto::window::precedes;
@@ -311,11 +311,11 @@ impl Datamover for IserDatamover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken> {
+    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError> {
         Ok(received(self.receiver.receive(&mut Through { mover: self, taker })?))
     }
 
-    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, Broken> {
+    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError> {
         Ok(received(self.receiver.take(&mut Through { mover: self, taker })?))
     }
 

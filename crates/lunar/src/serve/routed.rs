@@ -6,7 +6,7 @@ use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
 use lunar_router::upstream::{Health, State};
-use lunar_runtime::tally::Total;
+use lunar_runtime::latency::Total;
 use lunar_server::admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
 use lunar_server::admin::{Action, Request, Response, Running, Session};
 use lunar_server::config::Source;

@@ -67,7 +67,7 @@ fn event_is_answered_and_reported() {
 fn a_logout_of_the_target_ends_the_connection() {
     let mut peer = Peer::new(8, true);
     let end = peer.say(&TargetLogout { solicited: false, reason: 3, tag: 1 }.encode());
-    assert!(matches!(end, Err(Broken::Io(e)) if e.to_string().contains("reason 0x3")));
+    assert!(matches!(end, Err(ReceiveError::Io(e)) if e.to_string().contains("reason 0x3")));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_target_that_asks_and_does_not_listen_is_given_up() {
     let request = CreditRequest { solicited: false, credits: 0, tag: 1 }.encode();
     // Nothing is flushed: the answers wait.
     let end = (0..5000).find_map(|_| peer.say(&request).err());
-    assert!(matches!(end, Some(Broken::Io(e)) if e.to_string().contains("does not read")));
+    assert!(matches!(end, Some(ReceiveError::Io(e)) if e.to_string().contains("does not read")));
 }
 
 /// As of a device that takes no more of it.

@@ -21,7 +21,7 @@ use crate::{Command, CommandResult, Completion, Direction, Error};
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused, Remote, Request};
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::receive::{Broken, Received};
+use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::srp::{
@@ -169,7 +169,7 @@ impl Peer {
     }
 
     /// The target says something.
-    fn say(&mut self, unit: &[u8]) -> Result<Received, Broken> {
+    fn say(&mut self, unit: &[u8]) -> Result<Received, ReceiveError> {
         self.target.send(unit, Payload::Empty, None);
         self.target.flush().expect("a connection");
         self.mover.receive(&mut self.state)

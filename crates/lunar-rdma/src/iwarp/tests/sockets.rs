@@ -122,7 +122,7 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
                 let polling = spawn(async move { serve(&*called, usize::MAX).await });
                 while !caller.fence_done(mark) {
                     _ = caller.flush().unwrap();
-                    lunar_runtime::after_others().await;
+                    lunar_runtime::yield_now().await;
                 }
                 drop(caller);
                 polling.await.expect("polled");
@@ -400,7 +400,7 @@ fn a_fault_is_told_to_who_takes_nothing_for_long() {
         assert!(!called.flush().expect("open"), "the sockets hold all of it");
         let other = called.clone();
         let waiting = spawn(async move { other.writable().await });
-        lunar_runtime::after_others().await;
+        lunar_runtime::yield_now().await;
         caller.write(nowhere, Payload::Zeros(1 << 20));
         caller.flush().expect("open");
         assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
@@ -422,7 +422,7 @@ fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
         let other = called.clone();
         let waiting = spawn(async move { serve(&*other, 1).await });
         caller.send(b"question", Payload::Empty, None);
-        lunar_runtime::after_others().await;
+        lunar_runtime::yield_now().await;
         called.close();
         assert_eq!(end(&waiting.await.expect("served")), Some(None));
     });

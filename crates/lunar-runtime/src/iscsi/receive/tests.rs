@@ -11,7 +11,7 @@ struct Seen {
     landing: bool,
 }
 
-impl Sink for Seen {
+impl PduHandler for Seen {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         self.landing.then(|| (Buf::zeroed(header.data_len() + 8), 8))
     }
@@ -36,7 +36,7 @@ fn pdu(digests: Digests, ahs: &[u8], data: &[u8]) -> Vec<u8> {
 }
 
 /// Feeds bytes as receives of `step` bytes would bring them.
-fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, Broken> {
+fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, ReceiveError> {
     let mut r = Receiver::new(digests, 1 << 20, vec![]);
     let mut seen = Seen { landing, ..Seen::default() };
     for chunk in bytes.chunks(step) {
@@ -105,7 +105,7 @@ fn a_wrong_header_digest_breaks_and_a_wrong_data_digest_is_told() {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
         match feed(&bad, 1 << 20, both, false) {
-            Err(Broken::HeaderDigest | Broken::TooLong(_)) => assert!(at < 52),
+            Err(ReceiveError::HeaderDigest | ReceiveError::TooLong(_)) => assert!(at < 52),
             Err(e) => panic!("{e}"),
             Ok(seen) if seen.pdus.is_empty() => assert!(at < 52, "a longer length waits for more"),
             Ok(seen) => assert!(at >= 52 && !seen.pdus[0].3, "byte {at}"),
@@ -117,7 +117,7 @@ fn a_wrong_header_digest_breaks_and_a_wrong_data_digest_is_told() {
 fn a_segment_longer_than_declared_breaks() {
     let mut bytes = pdu(Digests::default(), &[], &[]);
     bytes[5] = 0x7f;
-    assert!(matches!(feed(&bytes, 48, Digests::default(), false), Err(Broken::TooLong(_))));
+    assert!(matches!(feed(&bytes, 48, Digests::default(), false), Err(ReceiveError::TooLong(_))));
 }
 
 #[test]

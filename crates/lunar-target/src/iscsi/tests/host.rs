@@ -220,7 +220,7 @@ impl Host {
         while !left.is_empty() {
             match self.socket.write(left) {
                 Ok(n) => left = &left[n..],
-                Err(e) if e.kind() == ErrorKind::WouldBlock => lunar_runtime::after_others().await,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => lunar_runtime::yield_now().await,
                 Err(_) => return,
             }
         }
@@ -278,7 +278,7 @@ impl Host {
             match self.socket.read(&mut bytes) {
                 Ok(0) => return None,
                 Ok(n) => self.input.extend_from_slice(&bytes[..n]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => lunar_runtime::after_others().await,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => lunar_runtime::yield_now().await,
                 Err(_) => return None,
             }
         }

@@ -19,7 +19,7 @@ const RESERVE: cdb::Cdb = [op::RESERVE_6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 /// Waits until there are so many sessions.
 async fn until_sessions(house: &House, count: usize) {
     while house.sessions() != count {
-        lunar_runtime::after_others().await;
+        lunar_runtime::yield_now().await;
     }
     quiet().await;
 }

@@ -90,7 +90,7 @@ impl Long {
     async fn first_piece(&mut self, house: &House, host: &mut Host) {
         self.send(host, PIECE, OLD).await;
         while house.on_medium(PIECE_BLOCKS - 1) != OLD {
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
     }
 
@@ -211,7 +211,7 @@ fn long_write_of_a_lost_connection_ends_in_the_middle() {
         rest_comes(&mut host, &long).await;
         host.reset();
         while house.sessions() != 0 {
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
         quiet().await;
         assert_eq!(pieces(&house), [OLD, 0, 0, 0]);
@@ -232,7 +232,7 @@ fn piece_at_the_gate_does_not_begin_after_a_reset() {
         host.reset();
         drop(inside);
         while house.sessions() != 0 {
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
         quiet().await;
         assert_eq!(pieces(&house), [OLD, 0, 0, 0]);
@@ -342,7 +342,7 @@ fn piece_behind_another_does_not_begin_after_a_reset() {
             assert_eq!(pieces(&house), [OLD, OLD, 0, NEW]);
             hold.end();
             while house.sessions() != 0 {
-                lunar_runtime::after_others().await;
+                lunar_runtime::yield_now().await;
             }
         });
     }

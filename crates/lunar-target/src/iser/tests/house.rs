@@ -64,7 +64,7 @@ pub fn play_with<W: Future<Output = ()> + 'static>(
 /// Lets all that is ready run, for some turns: what could happen has happened.
 pub async fn quiet() {
     for _ in 0..100 {
-        lunar_runtime::after_others().await;
+        lunar_runtime::yield_now().await;
     }
 }
 

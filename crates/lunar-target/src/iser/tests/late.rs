@@ -16,7 +16,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
         host.end.close();
         while house.sessions() > 0 {
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
         assert_eq!(house.on_medium(0), 0);
     });
@@ -35,7 +35,7 @@ fn a_reset_by_another_session_lets_begin_no_older_command() {
         let mut told = pin!(house.shared.registry.tell_all(None, letter));
         // The letter is there first: the mover is woken by what comes.
         assert!(poll_fn(|cx| Poll::Ready(told.as_mut().poll(cx).is_pending())).await);
-        lunar_runtime::after_others().await;
+        lunar_runtime::yield_now().await;
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
         told.await;
         let then = house.on_medium(0);

@@ -220,7 +220,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
         host.ask(&Command { data_out: Data::Immediate(&[7; 512]), ..command(5, &cdb) });
         host.endpoint.close();
         while !world.shared.registry.list().is_empty() {
-            lunar_runtime::after_others().await;
+            lunar_runtime::yield_now().await;
         }
         let (mut block, disk) = (Buf::zeroed(512), world.shared.setup().targets[NAME].luns[&0].backend());
         assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));

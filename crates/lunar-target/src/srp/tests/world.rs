@@ -393,7 +393,7 @@ fn described(at: Remote, len: u32) -> Descriptor {
 /// Lets everybody on this core do all that is to be done without waiting for anything.
 pub async fn rest() {
     for _ in 0..200 {
-        lunar_runtime::after_others().await;
+        lunar_runtime::yield_now().await;
     }
 }
 

@@ -33,13 +33,13 @@ impl Total {
 
 /// A [`Total`] that grows.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct LatencyCounter {
     count: AtomicU64,
     sum_ns: AtomicU64,
     max_ns: AtomicU64,
 }
 
-impl Tally {
+impl LatencyCounter {
     /// Adds one.
     pub fn add(&self, time: Duration) {
         let ns = nanoseconds(time);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn waits_add_up_and_the_longest_is_kept() {
-        let tally = Tally::default();
+        let tally = LatencyCounter::default();
         [5, 9, 2].into_iter().for_each(|ns| tally.add(Duration::from_nanos(ns)));
         assert_eq!(tally.total(), Total { count: 3, sum_ns: 16, max_ns: 9 });
         let both = tally.total().and(Total { count: 1, sum_ns: 20, max_ns: 20 });

@@ -21,23 +21,23 @@ impl Asked {
     }
 }
 
-impl Sink for Asked {
+impl PduHandler for Asked {
     fn place(&mut self, _: &Bhs) -> Option<(Buf, usize)> {
         None
     }
     fn buffer(&mut self, len: usize) -> Buf {
         Buf::zeroed(len)
     }
-    fn foresee(&mut self, sight: &mut Foresight) {
+    fn predict(&mut self, sight: &mut ReceivePrediction) {
         for (tag, len, buf) in &mut self.commands {
             if !sight.has_room(*len) {
                 return;
             }
             let buf = if *len > 0 { Some(buf.take().expect("it is here")) } else { None };
-            sight.push(Foreseen { tag: *tag, buf });
+            sight.push(Predicted { tag: *tag, buf });
         }
     }
-    fn give_back(&mut self, answer: Foreseen) {
+    fn give_back(&mut self, answer: Predicted) {
         let (.., place) = self.commands.iter_mut().find(|c| c.0 == answer.tag).expect("its command");
         assert!(place.is_none() && answer.buf.is_some());
         *place = answer.buf;
@@ -134,7 +134,9 @@ fn a_wrong_digest_is_seen_in_foreseen_data() {
         let mut asked = Asked::new(&COMMANDS);
         let ended = Receiver::new(BOTH, 1 << 20, vec![]).feed(&bad, &mut asked);
         match ended {
-            Err(Broken::HeaderDigest | Broken::TooLong(_)) => assert!(at < 52 && asked.came.is_empty()),
+            Err(ReceiveError::HeaderDigest | ReceiveError::TooLong(_)) => {
+                assert!(at < 52 && asked.came.is_empty())
+            }
             Err(e) => panic!("{e}"),
             Ok(_) => assert!(at < 8 || at >= 52 && !asked.intact, "byte {at}"),
         }
@@ -149,7 +151,7 @@ fn after_a_wrong_guess_nothing_is_foreseen_for_a_while() {
     let nop = pdu(NO, (opcode::NOP_IN, 9, 0));
     receiver.feed(&nop, &mut asked).expect("good bytes");
     for _ in 0..PAUSE {
-        assert!(!receiver.foresight.look(&mut asked));
+        assert!(!receiver.prediction.look(&mut asked));
     }
-    assert!(receiver.foresight.look(&mut asked));
+    assert!(receiver.prediction.look(&mut asked));
 }

@@ -3,7 +3,7 @@
 //! something else comes than was foreseen, what came is put together again as it was sent, and read as if nothing
 //! had been foreseen.
 
-use super::{Arrived, Broken, Data, Gather, LARGE, Received, Receiver, Sink, Step};
+use super::{Arrived, Data, Gather, LARGE, PduHandler, ReceiveError, Received, Receiver, Step};
 use crate::Buf;
 use crate::iscsi::out::Digests;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode};
@@ -14,20 +14,20 @@ const FEW: usize = 4;
 const MANY: usize = 32;
 /// Bytes of their data at most.
 const DATA: usize = 256 << 10;
-/// Receives that foresee nothing after one that foresaw wrongly: at first, and after many that did.
+/// Receives that predict nothing after one that foresaw wrongly: at first, and after many that did.
 const PAUSE: u32 = 16;
 const LONG_PAUSE: u32 = 4096;
 
 /// An answer that may come next: one PDU, with all data of its command or none.
 #[derive(Debug)]
-pub struct Foreseen {
+pub struct Predicted {
     /// The Initiator Task Tag of its command.
     pub tag: u32,
     /// What its data fill from end to end; None: it has no data.
     pub buf: Option<Buf>,
 }
 
-impl Foreseen {
+impl Predicted {
     fn len(&self) -> usize {
         self.buf.as_ref().map_or(0, |buf| buf.len())
     }
@@ -45,8 +45,8 @@ impl Foreseen {
 
 /// What comes next, as far as the sink knows and one receive has room for it.
 #[derive(Debug)]
-pub struct Foresight {
-    answers: Vec<Foreseen>,
+pub struct ReceivePrediction {
+    answers: Vec<Predicted>,
     /// Bytes of their data.
     data: usize,
     /// Answers at most.
@@ -56,13 +56,13 @@ pub struct Foresight {
     next_pause: u32,
 }
 
-impl Default for Foresight {
+impl Default for ReceivePrediction {
     fn default() -> Self {
-        Foresight { answers: Vec::new(), data: 0, most: FEW, pause: 0, next_pause: PAUSE }
+        ReceivePrediction { answers: Vec::new(), data: 0, most: FEW, pause: 0, next_pause: PAUSE }
     }
 }
 
-impl Foresight {
+impl ReceivePrediction {
     /// Whether an answer with so many bytes of data still fits.
     #[inline]
     pub fn has_room(&self, data: usize) -> bool {
@@ -71,19 +71,19 @@ impl Foresight {
 
     /// Adds the next answer.
     #[inline]
-    pub fn push(&mut self, answer: Foreseen) {
+    pub fn push(&mut self, answer: Predicted) {
         self.data += answer.len();
         self.answers.push(answer);
     }
 
     /// Asks the sink. False: it knows nothing that would be worth it.
-    pub(super) fn look(&mut self, sink: &mut impl Sink) -> bool {
+    pub(super) fn look(&mut self, sink: &mut impl PduHandler) -> bool {
         if self.pause > 0 {
             self.pause -= 1;
             return false;
         }
         self.data = 0;
-        sink.foresee(self);
+        sink.predict(self);
         if self.data == 0 {
             self.answers.clear();
         }
@@ -103,7 +103,11 @@ impl Foresight {
 }
 
 /// The places of what comes: data in their buffers, all that lies between them one behind the other in `rest`.
-fn lay_out<'a>(answers: &'a mut [Foreseen], mut rest: &'a mut [u8], digests: Digests) -> Vec<IoSliceMut<'a>> {
+fn lay_out<'a>(
+    answers: &'a mut [Predicted],
+    mut rest: &'a mut [u8],
+    digests: Digests,
+) -> Vec<IoSliceMut<'a>> {
     let mut parts = Vec::with_capacity(2 * answers.len() + 1);
     let mut between = 0;
     for answer in answers {
@@ -134,7 +138,7 @@ pub(super) fn scatter<'a, 'b>(
 
 /// What came, as it was sent: `len` bytes that begin with the first of these answers, and with `between` where they
 /// are no data.
-fn as_sent(answers: &[Foreseen], mut between: &[u8], len: usize, digests: Digests) -> Vec<u8> {
+fn as_sent(answers: &[Predicted], mut between: &[u8], len: usize, digests: Digests) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     let mut take = |from: &[u8], most: usize| {
         let n = most.min(len - bytes.len());
@@ -157,10 +161,10 @@ impl Receiver {
     pub(super) fn receive_foreseen(
         &mut self,
         buffer: &mut [u8],
-        sink: &mut impl Sink,
+        sink: &mut impl PduHandler,
         source: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<Option<usize>>,
-    ) -> Result<Option<Step>, Broken> {
-        let mut answers = std::mem::take(&mut self.foresight.answers);
+    ) -> Result<Option<Step>, ReceiveError> {
+        let mut answers = std::mem::take(&mut self.prediction.answers);
         let mut parts = lay_out(&mut answers, buffer, self.digests);
         let empty = scatter(&mut parts, &self.partial);
         let room = empty.iter().map(|part| part.len()).sum();
@@ -176,18 +180,18 @@ impl Receiver {
             Err(e) => Err(e.into()),
         };
         give_back(&mut answers, sink);
-        self.foresight.answers = answers;
+        self.prediction.answers = answers;
         step
     }
 
     /// Hands over the `len` bytes that came.
     fn take_foreseen(
         &mut self,
-        answers: &mut Vec<Foreseen>,
+        answers: &mut Vec<Predicted>,
         mut between: &[u8],
         len: usize,
-        sink: &mut impl Sink,
-    ) -> Result<Received, Broken> {
+        sink: &mut impl PduHandler,
+    ) -> Result<Received, ReceiveError> {
         let header_len = BHS_LEN + self.digests.header_len();
         let (mut left, mut came, mut right) = (len, 0, true);
         for answer in &mut *answers {
@@ -221,7 +225,7 @@ impl Receiver {
             (between, left, came) = (&between[header_len + tail..], left - whole, came + 1);
         }
         if came > 0 || !right {
-            self.foresight.learn(right, came);
+            self.prediction.learn(right, came);
         }
         if came == answers.len() {
             return self.parse(&between[..left], sink);
@@ -235,10 +239,10 @@ impl Receiver {
     fn begin_foreseen(
         &mut self,
         header: Bhs,
-        answer: &mut Foreseen,
+        answer: &mut Predicted,
         between: &[u8],
         left: usize,
-    ) -> Result<Received, Broken> {
+    ) -> Result<Received, ReceiveError> {
         let header_len = BHS_LEN + self.digests.header_len();
         self.check_header(&between[..header_len])?;
         if let Some(buf) = answer.buf.take() {
@@ -252,7 +256,7 @@ impl Receiver {
 }
 
 /// The buffers that were not filled.
-fn give_back(answers: &mut Vec<Foreseen>, sink: &mut impl Sink) {
+fn give_back(answers: &mut Vec<Predicted>, sink: &mut impl PduHandler) {
     answers.drain(..).filter(|answer| answer.buf.is_some()).for_each(|answer| sink.give_back(answer));
 }
 

@@ -4,7 +4,7 @@
 //! told once, maybe together with its last bytes.
 #![allow(unsafe_code)]
 
-use crate::after_others;
+use crate::yield_now;
 use compio::BufResult;
 use compio::driver::{Decision, Extra, IourOpCode, OpEntry, PollOpCode, SharedFd};
 use compio::runtime::{SubmitMulti, submit_multi};
@@ -25,7 +25,7 @@ const GONE: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::
 const WANTED: PollFlags = PollFlags::IN.union(GONE);
 
 /// Whether a socket can be read. Belongs to one core, whose event loop is on io_uring.
-pub struct Watch {
+pub struct MultishotPoll {
     socket: SharedFd<Socket>,
     /// None before the first wait, and after the ring had no room for what it had to tell.
     poll: RefCell<Option<SubmitMulti<StayingPoll>>>,
@@ -33,17 +33,17 @@ pub struct Watch {
     seen: Cell<PollFlags>,
 }
 
-impl Watch {
+impl MultishotPoll {
     /// Watches a socket from the first wait on.
-    pub fn new(socket: SharedFd<Socket>) -> Watch {
-        Watch { socket, poll: RefCell::default(), seen: Cell::new(PollFlags::empty()) }
+    pub fn new(socket: SharedFd<Socket>) -> MultishotPoll {
+        MultishotPoll { socket, poll: RefCell::default(), seen: Cell::new(PollFlags::empty()) }
     }
 
     /// Waits until there is something to receive, or the peer is gone. Others go first when that is known already, so that a
     /// peer who never pauses keeps nobody out.
     pub async fn readable(&self) -> io::Result<()> {
         if self.is_readable() {
-            after_others().await;
+            yield_now().await;
         }
         poll_fn(|cx| self.poll_readable(cx)).await
     }
