@@ -1,6 +1,6 @@
 //! URLs. Input: the text of one.
 
-use lunar_initiator::{Kind, Url};
+use lunar_initiator::{ErrorCode, Url};
 
 pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -13,7 +13,7 @@ pub fn run(input: &[u8]) {
             assert_eq!((again.portal, again.target, again.lun), (url.portal, url.target, url.lun));
         }
         Err(e) => {
-            assert_eq!(e.kind, Kind::Invalid);
+            assert_eq!(e.code, ErrorCode::InvalidArgument);
             assert!(e.hint.as_ref().is_some_and(|hint| !hint.is_empty()));
             assert!(!e.what.contains(char::is_control));
         }

@@ -3,6 +3,7 @@
 use crate::unsupported;
 use lunar_block::{Backend, Facts, Finished, Future};
 use lunar_runtime::Buf;
+use lunar_runtime::error::with_context;
 use std::io;
 use std::sync::Arc;
 
@@ -22,10 +23,10 @@ impl Copy {
     async fn copy(&self, offset: u64, buf: Buf) -> Finished {
         let (read, buf) = self.from.read(offset, buf).await;
         if let Err(e) = read {
-            return (Err(io::Error::new(e.kind(), format!("reading: {e}"))), buf);
+            return (Err(with_context(e, "reading")), buf);
         }
         let (written, buf) = self.to.write(offset - self.start.0 + self.start.1, buf, self.stable).await;
-        (written.map_err(|e| io::Error::new(e.kind(), format!("writing: {e}"))), buf)
+        (written.map_err(|e| with_context(e, "writing")), buf)
     }
 }
 

@@ -154,7 +154,7 @@ fn check_file(target: &Target, output: Option<Option<u64>>) -> Result<(), Error>
         Some(None) => "say how large it becomes with count=, or make it before (truncate -s SIZE FILE)",
         None => "check the path after if=",
     };
-    Err(Error::new(Kind::Medium(kind), format!("{}: {what}", path.display()), hint))
+    Err(Error::new(Kind::Medium(kind.into()), format!("{}: {what}", path.display()), hint))
 }
 
 /// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.

@@ -2,6 +2,7 @@
 
 use lunar_proto::duration::Unfit;
 use lunar_runtime::CoreSelectionError;
+use lunar_runtime::error::ErrorCode;
 
 /// What kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,10 +11,10 @@ pub enum Kind {
     Invalid,
     /// The target holds data that the job would overwrite.
     HoldsData,
-    /// A target cannot be opened, with the initiator's error kind if it has one.
-    Target(Option<lunar_initiator::Kind>),
+    /// A target cannot be opened, with the initiator's error code if it has one.
+    Target(Option<ErrorCode>),
     /// A file, a device or an NBD export cannot be opened.
-    Medium(std::io::ErrorKind),
+    Medium(ErrorCode),
     /// The operating system returned an error.
     System,
 }

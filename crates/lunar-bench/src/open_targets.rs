@@ -133,7 +133,7 @@ impl std::fmt::Display for Target {
 }
 
 fn refused(e: lunar_initiator::Error) -> Error {
-    let kind = Kind::Target(Some(e.kind));
+    let kind = Kind::Target(Some(e.code));
     let lunar_initiator::Details { what, hint, .. } = e.into_details();
     Error::new(kind, what, hint.unwrap_or_else(|| "lunar doctor tells more".into()))
 }
@@ -315,7 +315,7 @@ fn system(what: &str, e: &std::io::Error) -> Error {
 }
 
 fn not_open(e: lunar_block::OpenError) -> Error {
-    let kind = Kind::Medium(e.kind);
+    let kind = Kind::Medium(e.kind.into());
     Error::new(kind, format!("{}: {}", e.subject, e.what), e.hint)
 }
 

@@ -1,6 +1,7 @@
 //! What carries commands and data of an experiment, and on which provider of RDMA.
 
 use lunar_bench::{Error, Kind, Transport};
+use lunar_rdma::verbs::Missing;
 use lunar_wire::srp::PortId;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -33,15 +34,13 @@ impl Carrier {
     /// # Errors
     /// When a device is wanted and there is none, or a provider for TCP.
     pub fn of(transport: Transport, provider: Option<Provider>) -> Result<Carrier, Error> {
-        Carrier::among(transport, provider, || {
-            lunar_rdma::verbs::devices().map_err(|missing| missing.to_string())
-        })
+        Carrier::among(transport, provider, lunar_rdma::verbs::devices)
     }
 
     fn among(
         transport: Transport,
         provider: Option<Provider>,
-        devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::Device>, String>,
+        devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::Device>, Missing>,
     ) -> Result<Carrier, Error> {
         let device = match (transport, provider) {
             (Transport::Tcp, Some(_)) => {
@@ -140,9 +139,8 @@ impl Carrier {
     }
 }
 
-fn without_libraries(missing: String) -> Error {
-    let (what, hint) = missing.split_once("\nhint: ").unwrap_or((&missing, "install rdma-core"));
-    Error::new(Kind::Invalid, format!("--provider verbs: {what}"), hint)
+fn without_libraries(missing: Missing) -> Error {
+    Error::new(Kind::Invalid, format!("--provider verbs: {missing}"), Missing::HINT)
 }
 
 fn one_that_is_up(devices: Vec<lunar_rdma::verbs::Device>) -> Option<Device> {
@@ -173,7 +171,7 @@ mod tests {
 
     const IQN: &str = "iqn.2026-11.org.example:disks";
 
-    fn devices(state: &str, address: &str) -> Result<Vec<verbs::Device>, String> {
+    fn devices(state: &str, address: &str) -> Result<Vec<verbs::Device>, Missing> {
         let port = verbs::Port {
             number: 1,
             state: state.into(),
@@ -197,9 +195,9 @@ mod tests {
         assert_eq!(name(Some(Provider::Iwarp), "ACTIVE").as_deref(), Ok("srp/iwarp"));
         let e = name(Some(Provider::Verbs), "DOWN").expect_err("none is up");
         assert!(e.kind == Kind::Invalid && e.what.contains("no RDMA device that is up"), "{e}");
-        let missing = || Err("they cannot be used: no library\nhint: install them".into());
+        let missing = || Err(Missing { what: "no library".into() });
         let e = Carrier::among(Transport::Iser, Some(Provider::Verbs), missing).expect_err("no libraries");
-        assert!(e.what.ends_with("no library") && e.hint == "install them", "{e}");
+        assert!(e.what.ends_with("no library") && e.hint == *Missing::HINT, "{e}");
         assert_eq!(
             Carrier::among(Transport::Iser, None, missing).map(|c| c.name()).as_deref(),
             Ok("iser/iwarp")

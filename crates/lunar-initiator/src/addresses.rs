@@ -1,7 +1,7 @@
 //! From the name of a portal to its addresses.
 
-use crate::io_error::io_text;
-use crate::{Error, Kind, Portal};
+use crate::{Error, ErrorCode, Portal};
+use lunar_runtime::error::text;
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 
 /// The addresses of a portal.
@@ -12,8 +12,8 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     let (host, port) = (portal.host.clone(), portal.port);
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
-    let unknown = |e: String| Error::new(Kind::UnknownHost, format!("\"{}\": {e}", portal.host));
-    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(io_text(&e)))
+    let unknown = |e: String| Error::new(ErrorCode::UnknownHost, format!("\"{}\": {e}", portal.host));
+    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(text(&e)))
 }
 
 /// An IPv6 address with a zone: the number of an interface, or its name. Resolvers take names for link-local
@@ -22,7 +22,7 @@ fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
     let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
     let by_name =
         || std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex")).ok()?.trim().parse().ok();
-    let unknown = |what: String| Error::new(Kind::UnknownHost, format!("\"{}\": {what}", portal.host));
+    let unknown = |what: String| Error::new(ErrorCode::UnknownHost, format!("\"{}\": {what}", portal.host));
     let address = address.parse().map_err(|_| unknown("no IPv6 address before the zone".into()))?;
     let number = zone.parse().ok().or_else(by_name);
     let number = number.ok_or_else(|| unknown(format!("this host has no interface {zone}")))?;
@@ -42,6 +42,6 @@ mod tests {
         );
         assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface is the first");
         assert_eq!(zone("::1").unwrap(), None);
-        assert_eq!(zone("::1%no-such-thing").unwrap_err().kind, Kind::UnknownHost);
+        assert_eq!(zone("::1%no-such-thing").unwrap_err().code, ErrorCode::UnknownHost);
     }
 }

@@ -7,7 +7,7 @@
 //! # Ok::<(), lunar_initiator::Error>(())
 //! ```
 
-use crate::{Completion, Direction, Error, Kind, Properties, Url};
+use crate::{Completion, Direction, Error, ErrorCode, Properties, Url};
 use lunar_block::Backend;
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::scsi::cdb::Cdb;
@@ -58,7 +58,7 @@ impl Lun {
     /// Fills `data` from `offset`, both in bytes.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] beyond the capacity; those of the commands.
+    /// [`ErrorCode::InvalidArgument`] beyond the capacity; those of the commands.
     pub fn read_at(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         self.within(offset, data.len() as u64)?;
         let buf = Buf::zeroed(data.len());
@@ -71,7 +71,7 @@ impl Lun {
     /// Writes `data` at `offset`, in bytes. It is stable after the next [`Lun::flush`].
     ///
     /// # Errors
-    /// [`Kind::Invalid`] beyond the capacity; those of the commands.
+    /// [`ErrorCode::InvalidArgument`] beyond the capacity; those of the commands.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         self.within(offset, data.len() as u64)?;
         let mut buf = Buf::zeroed(data.len());
@@ -113,7 +113,10 @@ impl Lun {
     /// As of [`crate::Lun::compare_and_write`].
     pub fn compare_and_write(&self, offset: u64, old: &[u8], new: &[u8]) -> Result<bool, Error> {
         if old.len() != new.len() {
-            return Err(Error::new(Kind::Invalid, "what is compared is as long as what is written"));
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                "what is compared is as long as what is written",
+            ));
         }
         let mut buf = Buf::zeroed(2 * old.len());
         buf[..old.len()].copy_from_slice(old);
@@ -159,7 +162,7 @@ impl Lun {
             return Ok(());
         }
         let what = format!("{len} bytes at {offset} are beyond the capacity of {capacity} bytes");
-        Err(Error::new(Kind::Invalid, what))
+        Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
     fn run<T, W>(&self, work: impl FnOnce(Arc<crate::Lun>) -> W + Send + 'static) -> Result<T, Error>
@@ -170,7 +173,7 @@ impl Lun {
         let lun = self.lun.clone();
         self.cores
             .wait(0, move || work(lun))
-            .map_err(|_| Error::new(Kind::Closed, "the event loop has ended"))
+            .map_err(|_| Error::new(ErrorCode::SessionClosed, "the event loop has ended"))
     }
 }
 
@@ -179,9 +182,9 @@ fn of_io(e: io::Error, doing: &str) -> Error {
     match e.downcast::<Error>() {
         Ok(ours) => ours,
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
-            Error::new(Kind::Invalid, format!("{doing}: {e}"))
+            Error::new(ErrorCode::InvalidArgument, format!("{doing}: {e}"))
         }
-        Err(e) => Error::new(Kind::Scsi, format!("{doing}: {e}")),
+        Err(e) => Error::new(ErrorCode::ScsiError, format!("{doing}: {e}")),
     }
 }
 
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn an_error_comes_out_as_it_went_in() {
-        let e = Error::new(Kind::Reserved, "held");
+        let e = Error::new(ErrorCode::ReservationConflict, "held");
         assert_eq!(of_io(e.clone().into(), "read"), e);
         assert_eq!(of_io(io::Error::other("odd"), "read").what, "read: odd");
     }
@@ -206,6 +209,6 @@ mod tests {
     fn unreachable_portal_is_an_error() {
         let url: Url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:a/0?login_tries=1".parse().unwrap();
         let Err(e) = Lun::open(&url) else { panic!("there is a target on port 1") };
-        assert_eq!(e.kind, Kind::Unreachable);
+        assert_eq!(e.code, ErrorCode::Unreachable);
     }
 }

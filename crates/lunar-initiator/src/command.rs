@@ -1,6 +1,6 @@
 //! A SCSI command for a logical unit, and how it ended.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::{self, Attribute};
@@ -81,11 +81,11 @@ impl Command {
     /// The same with a CDB of any length that SPC knows.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] for a CDB of no byte, or of more than [`MAX_CDB_LEN`] bytes.
+    /// [`ErrorCode::InvalidArgument`] for a CDB of no byte, or of more than [`MAX_CDB_LEN`] bytes.
     pub fn long(lun: u64, cdb: &[u8], data: Direction) -> Result<Command, Error> {
         if cdb.is_empty() || cdb.len() > MAX_CDB_LEN {
             let what = format!("a CDB has 1 to {MAX_CDB_LEN} bytes, not {}", cdb.len());
-            return Err(Error::new(Kind::Invalid, what));
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         let (first, rest) = cdb.split_at(cdb.len().min(16));
         let mut short = Cdb::default();

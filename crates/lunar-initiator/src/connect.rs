@@ -8,7 +8,7 @@ use crate::portal::Portal;
 use crate::rdma_connector::RdmaConnector;
 use crate::session::info::SessionInfo;
 use crate::session::transport::TransportHandle;
-use crate::{Error, Kind, Options, iser, srp, waits};
+use crate::{Error, ErrorCode, Options, hints, iser, srp, waits};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
@@ -80,7 +80,12 @@ pub async fn connect_with_retry(login_target: &LoginTarget, options: &Options) -
     let mut pause = Duration::from_millis(500);
     for _ in 1..options.timeouts.login_tries.max(1) {
         match connect_once(login_target, options).await {
-            Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
+            Err(e)
+                if matches!(
+                    e.code,
+                    ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::ConnectionLost
+                ) =>
+            {
                 tracing::warn!("{e}; trying again");
                 compio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(4));
@@ -99,7 +104,7 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
         let _wait = waits::on(format!("the login to {portal}"));
         // Boxed: the future of a login has ten kilobytes, and each caller's future would contain it.
         let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, login_target, options))).await;
-        let late = || Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32()));
+        let late = || login_timed_out(limit);
         match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
             LoginOutcome::LoggedIn(connected) => return Ok(*connected),
             LoginOutcome::Redirected(there) => {
@@ -109,7 +114,7 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
         }
     }
     let what = format!("{}: too many redirects (more than {REDIRECTIONS})", login_target.portal);
-    Err(Error::new(Kind::Protocol, what))
+    Err(Error::new(ErrorCode::ProtocolError, what))
 }
 
 /// Logs in once on an RDMA connection that the caller makes.
@@ -119,7 +124,7 @@ pub async fn connect_with(
     make: impl RdmaConnector,
 ) -> Result<Connected, Error> {
     let wire = match options.transport {
-        Transport::Tcp => return Err(Error::new(Kind::Invalid, "TCP is no RDMA")),
+        Transport::Tcp => return Err(Error::new(ErrorCode::InvalidArgument, "TCP is no RDMA")),
         Transport::Iser => LoginConnection::Iser(iser::LoginConnection::connect_with(options, make).await?),
         Transport::Srp => {
             LoginConnection::Srp(srp::LoginConnection::connect_with(login_target, options, make).await?)
@@ -128,10 +133,16 @@ pub async fn connect_with(
     match log_in(wire, &login_target.portal, login_target, options, &mut ()).await? {
         LoginOutcome::LoggedIn(connected) => Ok(*connected),
         LoginOutcome::Redirected(there) => Err(Error::new(
-            Kind::Protocol,
+            ErrorCode::ProtocolError,
             format!("the target redirects to {there}, and this connection cannot follow"),
         )),
     }
+}
+
+/// A login took longer than `limit`.
+pub fn login_timed_out(limit: Duration) -> Error {
+    let what = format!("no login within {} s", limit.as_secs_f32());
+    Error::new(ErrorCode::TimedOut, what).with_hint(hints::LOGIN_TIMEOUT)
 }
 
 /// What came of one login.
@@ -194,7 +205,7 @@ pub async fn log_in(
         crc32c_first: options.crc32c_first,
         credentials: options.credentials.clone(),
     };
-    wish.check().map_err(|what| Error::new(Kind::Invalid, what))?;
+    wish.check().map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
     let is_tcp = matches!(wire, LoginConnection::Tcp(_));
     let mut silence = ClosedDuringLogin { anonymous: wish.credentials.is_none(), may_be_other: is_tcp };
     let (mut login, mut request) = Login::new(wish);
@@ -223,8 +234,8 @@ pub async fn log_in(
 /// MD5 is the one algorithm that every target knows (RFC 7143 section 12.1.3).
 fn with_algorithms(e: Error, options: &Options) -> Error {
     let has_md5 = options.credentials.as_ref().is_none_or(|c| c.algorithms.contains(&Algorithm::Md5));
-    match e.kind {
-        Kind::Authentication | Kind::Refused if !has_md5 => e.with_hint(
+    match e.code {
+        ErrorCode::AuthenticationFailed | ErrorCode::Refused if !has_md5 => e.with_hint(
             "the target may not know this algorithm: many, such as STGT, know MD5 alone; leave auth= out, or auth=md5",
         ),
         _ => e,
@@ -242,7 +253,7 @@ struct ClosedDuringLogin {
 impl ClosedDuringLogin {
     /// LIO closes without an answer when it wants CHAP and is offered none; over iSER also whenever it refuses a login.
     fn explain(&self, e: Error) -> Error {
-        if e.kind != Kind::Lost {
+        if e.code != ErrorCode::ConnectionLost {
             return e;
         }
         let login = match self.anonymous {
@@ -274,11 +285,11 @@ fn failed(failure: Failure) -> Error {
     match failure {
         Failure::Refused(status) => {
             let kind = match (status.0, status.1) {
-                (2, 1) => Kind::Authentication,
-                (2, 3 | 4) => Kind::NotFound,
+                (2, 1) => ErrorCode::AuthenticationFailed,
+                (2, 3 | 4) => ErrorCode::NotFound,
                 // The target may serve again soon.
-                (3, _) => Kind::Unreachable,
-                _ => Kind::Refused,
+                (3, _) => ErrorCode::Unreachable,
+                _ => ErrorCode::Refused,
             };
             let error = Error::new(kind, format!("refused: {status}"));
             match (status.0, status.1) {
@@ -294,14 +305,22 @@ fn failed(failure: Failure) -> Error {
                 _ => error,
             }
         }
-        Failure::Authentication(what) => Error::new(Kind::Authentication, what),
-        Failure::Broke(what) => Error::new(Kind::Protocol, what),
+        Failure::Authentication(what) => Error::new(ErrorCode::AuthenticationFailed, what),
+        Failure::Digests(what) => {
+            Error::new(ErrorCode::NegotiationFailed, what).with_hint(hints::DIGESTS_OFF)
+        }
+        Failure::UnknownPdu(what) => {
+            Error::new(ErrorCode::ProtocolError, what).with_hint(hints::NOT_A_PORTAL)
+        }
+        Failure::Broke(what) => Error::new(ErrorCode::ProtocolError, what),
     }
 }
 
 /// An address as targets write it (RFC 7143 section 13.8).
 fn redirected(address: &str) -> Result<Portal, Error> {
-    address.parse().map_err(|e: Error| Error::new(Kind::Protocol, format!("invalid redirection: {e}")))
+    address
+        .parse()
+        .map_err(|e: Error| Error::new(ErrorCode::ProtocolError, format!("invalid redirection: {e}")))
 }
 
 /// A connection on which one PDU goes out and one comes back.
@@ -353,7 +372,7 @@ impl LoginConnection {
         login_target: &LoginTarget,
         options: &Options,
     ) -> Result<LoginConnection, Error> {
-        let mut last = Error::new(Kind::Unreachable, "its name has no address");
+        let mut last = Error::new(ErrorCode::Unreachable, "its name has no address");
         for address in addresses {
             let wire = match options.transport {
                 Transport::Srp => srp::LoginConnection::by_device(*address, login_target, options)
@@ -430,7 +449,7 @@ impl LoginConnection {
 }
 
 fn no_pdus() -> Error {
-    Error::new(Kind::Invalid, "no PDUs travel over SRP")
+    Error::new(ErrorCode::InvalidArgument, "no PDUs travel over SRP")
 }
 
 /// The same over a stream of bytes.
@@ -448,14 +467,17 @@ impl TcpLoginConnection {
     /// Each address has its share of the time, so that one that is silent leaves some for the next.
     async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
-        let mut last = Error::new(Kind::Unreachable, "its name has no address");
+        let mut last = Error::new(ErrorCode::Unreachable, "its name has no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
             // The last one has all that is left: the caller limits the whole.
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
                 Ok(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
                 Ok(Err(e)) => last = no_connection(&e),
-                Err(_) => last = Error::new(Kind::TimedOut, "it does not answer"),
+                Err(_) => {
+                    last =
+                        Error::new(ErrorCode::TimedOut, "it does not answer").with_hint(hints::LOGIN_TIMEOUT)
+                }
             }
         }
         Err(last)
@@ -480,9 +502,10 @@ impl TcpLoginConnection {
         if ahs > 0 || len > limit {
             let name = opcode::name(header.opcode());
             return Err(Error::new(
-                Kind::Protocol,
+                ErrorCode::ProtocolError,
                 format!("{name} with {ahs} bytes of additional header and {len} of data"),
-            ));
+            )
+            .with_hint(hints::NOT_A_PORTAL));
         }
         let whole = BHS_LEN + padded(len);
         self.fill(whole).await?;
@@ -496,7 +519,9 @@ impl TcpLoginConnection {
         while self.begun.len() < len {
             self.stream.readable().await.map_err(lost)?;
             match self.stream.receive(&mut chunk).map_err(lost)? {
-                Some(0) => return Err(Error::new(Kind::Lost, "the target closed the connection")),
+                Some(0) => {
+                    return Err(Error::new(ErrorCode::ConnectionLost, "the target closed the connection"));
+                }
                 Some(n) => self.begun.extend_from_slice(&chunk[..n]),
                 None => {}
             }
@@ -511,12 +536,32 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
+    fn login_failure_has_code_and_hint_of_its_variant() {
+        type Make = fn(String) -> Failure;
+        for (make, code, hint) in [
+            (Failure::Digests as Make, ErrorCode::NegotiationFailed, Some(hints::DIGESTS_OFF)),
+            (Failure::UnknownPdu as Make, ErrorCode::ProtocolError, Some(hints::NOT_A_PORTAL)),
+            (Failure::Broke as Make, ErrorCode::ProtocolError, None),
+            (Failure::Authentication as Make, ErrorCode::AuthenticationFailed, None),
+        ] {
+            for words in
+                ["", "HeaderDigest=None, which is no answer", "unknown opcode before the login is over"]
+            {
+                let e = failed(make(words.into()));
+                assert_eq!((e.code, e.hint.clone()), (code, hint.clone()), "{words}");
+            }
+        }
+        let late = login_timed_out(Duration::from_secs(1));
+        assert_eq!((late.code, late.hint.clone()), (ErrorCode::TimedOut, Some(hints::LOGIN_TIMEOUT)));
+    }
+
+    #[test]
     fn close_before_the_first_pdu_hints_at_other_protocols() {
         for (anonymous, login) in [(true, "may want CHAP"), (false, "look at user, password")] {
             for may_be_other in [true, false] {
-                let told =
-                    ClosedDuringLogin { anonymous, may_be_other }.explain(Error::new(Kind::Lost, "closed"));
-                let hint = told.hint.clone().unwrap_or_default();
+                let told = ClosedDuringLogin { anonymous, may_be_other }
+                    .explain(Error::new(ErrorCode::ConnectionLost, "closed"));
+                let hint = told.hint.as_deref().expect("a hint");
                 assert!(hint.contains(login), "{hint}");
                 assert_eq!(hint.contains("use iser:// or srp:// there"), may_be_other, "{hint}");
             }

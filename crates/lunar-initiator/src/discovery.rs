@@ -5,7 +5,7 @@ use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
 use crate::srp::no_discovery;
 use crate::text;
-use crate::{Error, Kind, Options, Portal};
+use crate::{Error, ErrorCode, Options, Portal};
 use lunar_proto::Pdu;
 use lunar_proto::initiator::targets::{self, FoundTarget};
 use lunar_proto::initiator::{Text, TextStep};
@@ -28,7 +28,7 @@ pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<FoundTarg
     let mut question = Vec::new();
     push(&mut question, "SendTargets", "All");
     let told = discovery.exchange(question).await.map_err(answered).map_err(during)?;
-    let told = targets::parse(&told).map_err(|why| during(Error::new(Kind::Protocol, why)))?;
+    let told = targets::parse(&told).map_err(|why| during(Error::new(ErrorCode::ProtocolError, why)))?;
     told.notes.iter().for_each(|note| tracing::warn!("{note}"));
     // What was asked for is there: a target that does not answer the logout changes nothing.
     let _ = discovery.close().await;
@@ -37,7 +37,7 @@ pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<FoundTarg
 
 /// A target has to answer SendTargets: to refuse it breaks the rules (RFC 7143 appendix C).
 fn answered(e: Error) -> Error {
-    if e.kind == Kind::Refused { Error::new(Kind::Protocol, e.what.clone()) } else { e }
+    if e.code == ErrorCode::Refused { Error::new(ErrorCode::ProtocolError, e.what.clone()) } else { e }
 }
 
 /// A discovery session that stays open, on the core that opened it. Dropping it closes the connection.
@@ -54,7 +54,7 @@ impl Discovery {
     /// Logs in to a portal, without a target.
     ///
     /// # Errors
-    /// When the portal cannot be reached within the set tries, or refuses. [`Kind::Invalid`] over SRP, which has no
+    /// When the portal cannot be reached within the set tries, or refuses. [`ErrorCode::InvalidArgument`] over SRP, which has no
     /// discovery.
     pub async fn open(portal: Portal, options: &Options) -> Result<Discovery, Error> {
         if options.transport == Transport::Srp {
@@ -79,9 +79,9 @@ impl Discovery {
     /// know is answered by NotUnderstood, which is no error.
     ///
     /// # Errors
-    /// [`Kind::Refused`] when the target rejects the request: the session stays. All others end it:
-    /// [`Kind::Lost`], [`Kind::TimedOut`], and [`Kind::Protocol`] for an answer that breaks the rules.
-    /// [`Kind::Invalid`] for what is no key text, or is settled by the login.
+    /// [`ErrorCode::Refused`] when the target rejects the request: the session stays. All others end it:
+    /// [`ErrorCode::ConnectionLost`], [`ErrorCode::TimedOut`], and [`ErrorCode::ProtocolError`] for an answer that breaks the rules.
+    /// [`ErrorCode::InvalidArgument`] for what is no key text, or is settled by the login.
     pub async fn text(&mut self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         text::answer(&self.exchange(text::question(asked)?).await?)
     }
@@ -96,11 +96,11 @@ impl Discovery {
     }
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let gone = || Error::new(Kind::Lost, "the discovery session has ended");
+        let gone = || Error::new(ErrorCode::ConnectionLost, "the discovery session has ended");
         // Taken out until it is over: a caller that gives up leaves nothing behind.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
         let told = within(self.answer, exchange.ask(question)).await;
-        if !told.as_ref().is_err_and(|e| e.kind != Kind::Refused) {
+        if !told.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
             self.exchange = Some(exchange);
         }
         told
@@ -108,7 +108,7 @@ impl Discovery {
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = || Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
+    let late = || Error::new(ErrorCode::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
     compio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -148,7 +148,7 @@ impl Exchange {
                 TextStep::Send(next) => request = next,
                 TextStep::Done(told) => return Ok(told),
                 TextStep::Rejected(reason) => return Err(text::rejected(reason)),
-                TextStep::Failed(why) => return Err(Error::new(Kind::Protocol, why)),
+                TextStep::Failed(why) => return Err(Error::new(ErrorCode::ProtocolError, why)),
             }
         }
     }
@@ -172,7 +172,7 @@ impl Exchange {
                 let (got, next) = (header.word(24), self.exp_stat_sn);
                 if got != next {
                     let what = format!("StatSN {got} instead of {next}: an answer was lost");
-                    return Err(Error::new(Kind::Protocol, what));
+                    return Err(Error::new(ErrorCode::ProtocolError, what));
                 }
                 self.exp_stat_sn = next.wrapping_add(1);
                 return Ok((header, data));

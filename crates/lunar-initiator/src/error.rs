@@ -1,51 +1,18 @@
-//! What can go wrong, for programs (a kind) and for people (what happened, to what).
+//! What can go wrong, for programs (a code) and for people (what happened, to what).
 
+pub use lunar_runtime::error::{ErrorCode, Hint};
 use lunar_wire::scsi::Sense;
 use std::{fmt, io};
 
-/// Kinds of failure that a program can distinguish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The request is malformed, or impossible.
-    Invalid,
-    /// The host's name has no address.
-    UnknownHost,
-    /// No connection could be made.
-    Unreachable,
-    /// The target refused the login, or a request that is no command.
-    Refused,
-    /// Authentication failed, on either side.
-    Authentication,
-    /// There is no such target, LUN or portal.
-    NotFound,
-    /// The deadline of the operation passed.
-    TimedOut,
-    /// The connection was lost, or the target failed, and it is not known whether the command was carried out.
-    Lost,
-    /// The command was aborted on demand: [`crate::Session::abort`]. Or its session has ended while the target may still carry
-    /// it out: it must not be done on another path.
-    Aborted,
-    /// The target broke a rule of the protocol.
-    Protocol,
-    /// A logical unit answered with an error: see status and sense.
-    Scsi,
-    /// Another initiator holds a reservation.
-    Reserved,
-    /// Two paths lead to different logical units, or one changed its identity.
-    Identity,
-    /// The session was closed.
-    Closed,
-}
-
-/// A failure: its kind and its message. It is one word wide, so that success costs nothing.
+/// A failure: its code and its message. It is one word wide, so that success costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Details>);
 
 /// The parts of an [`Error`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
-    /// The kind.
-    pub kind: Kind,
+    /// The code.
+    pub code: ErrorCode,
     /// The message.
     pub what: String,
     /// The status with which the logical unit ended it, where it answered.
@@ -53,27 +20,30 @@ pub struct Details {
     /// The logical unit's sense data.
     pub sense: Option<Sense>,
     /// A hint to the user.
-    pub hint: Option<String>,
+    pub hint: Option<Hint>,
 }
 
 impl Error {
     /// Whether the portal cannot be reached, or does not answer: another portal of the same target may.
     pub fn is_away(&self) -> bool {
-        matches!(self.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut | Kind::Lost)
+        matches!(
+            self.code,
+            ErrorCode::Unreachable | ErrorCode::UnknownHost | ErrorCode::TimedOut | ErrorCode::ConnectionLost
+        )
     }
 
     /// The one in the error of a backend, if it is one of ours.
     pub fn of(e: &io::Error) -> Option<&Error> {
-        e.get_ref()?.downcast_ref()
+        lunar_runtime::error::find(e)
     }
 
-    /// A failure of this kind.
-    pub fn new(kind: Kind, what: impl Into<String>) -> Error {
-        Error(Box::new(Details { kind, what: what.into(), status: None, sense: None, hint: None }))
+    /// A failure of this code.
+    pub fn new(code: ErrorCode, what: impl Into<String>) -> Error {
+        Error(Box::new(Details { code, what: what.into(), status: None, sense: None, hint: None }))
     }
 
     /// The same, with a hint to the user.
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Error {
+    pub fn with_hint(mut self, hint: impl Into<Hint>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
@@ -120,16 +90,21 @@ impl std::error::Error for Error {}
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         use io::ErrorKind as Io;
-        let kind = match e.kind {
-            Kind::Invalid => Io::InvalidInput,
-            Kind::UnknownHost | Kind::NotFound => Io::NotFound,
-            Kind::Unreachable => Io::ConnectionRefused,
-            Kind::Refused | Kind::Authentication | Kind::Reserved => Io::PermissionDenied,
-            Kind::TimedOut => Io::TimedOut,
-            Kind::Lost | Kind::Closed => Io::ConnectionReset,
-            Kind::Aborted => Io::ConnectionAborted,
-            Kind::Protocol | Kind::Identity => Io::InvalidData,
-            Kind::Scsi => e.sense.map_or(Io::Other, io_kind),
+        let kind = match e.code {
+            ErrorCode::InvalidArgument => Io::InvalidInput,
+            ErrorCode::UnknownHost | ErrorCode::NotFound => Io::NotFound,
+            ErrorCode::Unreachable => Io::ConnectionRefused,
+            ErrorCode::Refused | ErrorCode::AuthenticationFailed | ErrorCode::ReservationConflict => {
+                Io::PermissionDenied
+            }
+            ErrorCode::TimedOut => Io::TimedOut,
+            ErrorCode::ConnectionLost | ErrorCode::SessionClosed => Io::ConnectionReset,
+            ErrorCode::Aborted => Io::ConnectionAborted,
+            ErrorCode::ProtocolError | ErrorCode::NegotiationFailed | ErrorCode::IdentityMismatch => {
+                Io::InvalidData
+            }
+            ErrorCode::ScsiError => e.sense.map_or(Io::Other, io_kind),
+            _ => Io::Other,
         };
         io::Error::new(kind, e)
     }
@@ -159,7 +134,7 @@ mod tests {
     fn medium_error_differs_from_hardware_error() {
         let kind = |key, asc, ascq| {
             let sense = Some(Sense { key, asc, ascq, ..Sense::READ_ERROR });
-            io::Error::from(Error::new(Kind::Scsi, "refused").with_sense(sense)).kind()
+            io::Error::from(Error::new(ErrorCode::ScsiError, "refused").with_sense(sense)).kind()
         };
         assert_eq!(kind(3, 0x11, 0), Io::Other, "MEDIUM ERROR");
         assert_eq!(kind(4, 0x44, 0), Io::NotConnected, "HARDWARE ERROR");

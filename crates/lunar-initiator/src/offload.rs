@@ -6,7 +6,7 @@
 //! has the same result as once, so the caller asks for the range again (see [`Offload::copy`]).
 
 use crate::designators::copy_name;
-use crate::{Direction, Error, Kind, Lun, properties};
+use crate::{Direction, Error, ErrorCode, Lun, properties};
 use lunar_block::Future;
 use lunar_block::offload::{GRANULE, Offload};
 use lunar_runtime::Buf;
@@ -48,7 +48,7 @@ impl ExtendedCopy {
     /// destination sees the source, and which limits copies have.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] with the reason; those of the commands.
+    /// [`ErrorCode::InvalidArgument`] with the reason; those of the commands.
     pub async fn between(source: &Lun, destination: &Arc<Lun>) -> Result<ExtendedCopy, Error> {
         let session = destination.session();
         if source.session().facts().target != session.facts().target {
@@ -137,7 +137,7 @@ impl Offload for ExtendedCopy {
 }
 
 fn not(why: &str) -> Error {
-    Error::new(Kind::Invalid, format!("the target does not copy between these LUNs: {why}"))
+    Error::new(ErrorCode::InvalidArgument, format!("the target does not copy between these LUNs: {why}"))
 }
 
 /// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4): what VPD page 83h says, in the

@@ -1,6 +1,6 @@
 //! From a URL to a session or a logical unit.
 
-use crate::{Error, FoundTarget, Kind, Lun, Options, Portal, Session, Url, discover, luns};
+use crate::{Error, ErrorCode, FoundTarget, Lun, Options, Portal, Session, Url, discover, luns};
 use lunar_wire::iscsi::lun::decode;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ const LISTED: usize = 8;
 /// Logs in to the target of a URL. A URL without a target is enough if the portal has one target.
 ///
 /// # Errors
-/// Those of [`Url::options`] and [`Session::open`]; [`Kind::Invalid`] with a hint when the portal has several
+/// Those of [`Url::options`] and [`Session::open`]; [`ErrorCode::InvalidArgument`] with a hint when the portal has several
 /// targets.
 pub async fn connect(url: &Url) -> Result<Session, Error> {
     Ok(connect_with(url, &url.options()?).await?.1)
@@ -28,7 +28,7 @@ pub async fn connect_with(url: &Url, options: &Options) -> Result<(Url, Session)
 /// one.
 ///
 /// # Errors
-/// Those of [`discover`]; [`Kind::NotFound`] without a target, [`Kind::Invalid`] with several.
+/// Those of [`discover`]; [`ErrorCode::NotFound`] without a target, [`ErrorCode::InvalidArgument`] with several.
 pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
     if url.target.is_some() {
         return Ok(vec![url.clone()]);
@@ -41,13 +41,13 @@ pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
 /// leads to another URL: all portals of a target give the same answer.
 ///
 /// # Errors
-/// That of the last URL, if none can be reached; those of [`Session::open`]. [`Kind::Invalid`] without a URL.
+/// That of the last URL, if none can be reached; those of [`Session::open`]. [`ErrorCode::InvalidArgument`] without a URL.
 pub async fn log_in(
     urls: &[Url],
     options: &Options,
     mut report: impl FnMut(Error),
 ) -> Result<(Url, Session), Error> {
-    let mut last = Error::new(Kind::Invalid, "no URL to log in at");
+    let mut last = Error::new(ErrorCode::InvalidArgument, "no URL to log in at");
     for (n, url) in urls.iter().enumerate() {
         if n > 0 {
             report(last);
@@ -66,7 +66,7 @@ pub async fn log_in(
 /// has one.
 ///
 /// # Errors
-/// Those of [`connect`] and [`Lun::open`]; [`Kind::Invalid`] with a hint when the target has several logical
+/// Those of [`connect`] and [`Lun::open`]; [`ErrorCode::InvalidArgument`] with a hint when the target has several logical
 /// units.
 pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
     open_with(url, &url.options()?).await
@@ -98,7 +98,7 @@ pub fn portal_urls(url: &Url, found: FoundTarget) -> Vec<Url> {
 /// The LUN of a URL. A URL without a LUN is enough if the target has one.
 ///
 /// # Errors
-/// Those of REPORT LUNS; [`Kind::Invalid`] with a hint when the target has several logical units.
+/// Those of REPORT LUNS; [`ErrorCode::InvalidArgument`] with a hint when the target has several logical units.
 pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
     match url.lun {
         Some(lun) => Ok(lun),
@@ -109,7 +109,7 @@ pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
 fn only_target(url: &Url, mut found: Vec<FoundTarget>) -> Result<FoundTarget, Error> {
     match found.len() {
         0 => Err(Error::new(
-            Kind::NotFound,
+            ErrorCode::NotFound,
             format!("the portal {} shows no target to this initiator", url.portal),
         )
         .with_hint("the target's access list may want another initiator name: initiator=IQN")),
@@ -117,7 +117,8 @@ fn only_target(url: &Url, mut found: Vec<FoundTarget>) -> Result<FoundTarget, Er
         n => {
             let names = found.iter().map(|one| url.at(&one.name, None).plain());
             let what = format!("{} has {n} targets, and the URL names none", url.portal);
-            Err(Error::new(Kind::Invalid, what).with_hint(format!("take one of them: {}", list(names))))
+            Err(Error::new(ErrorCode::InvalidArgument, what)
+                .with_hint(format!("take one of them: {}", list(names))))
         }
     }
 }
@@ -126,13 +127,17 @@ async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
     let target = session.facts().target;
     let found: Vec<u16> = luns(session).await?.into_iter().filter_map(decode).collect();
     match found[..] {
-        [] => Err(Error::new(Kind::NotFound, format!("the target {target} shows no LUN to this initiator"))
-            .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        [] => Err(Error::new(
+            ErrorCode::NotFound,
+            format!("the target {target} shows no LUN to this initiator"),
+        )
+        .with_hint("the target's access list may want another initiator name: initiator=IQN")),
         [one] => Ok(one),
         _ => {
             let urls = found.iter().map(|lun| url.at(&target, Some(*lun)).plain());
             let what = format!("{target} has {} LUNs, and the URL names none", found.len());
-            Err(Error::new(Kind::Invalid, what).with_hint(format!("take one of them: {}", list(urls))))
+            Err(Error::new(ErrorCode::InvalidArgument, what)
+                .with_hint(format!("take one of them: {}", list(urls))))
         }
     }
 }
@@ -159,11 +164,11 @@ mod tests {
     #[test]
     fn one_target_will_do_and_several_are_listed() {
         let url = Url::parse("iscsi://h?commands=3").unwrap();
-        assert_eq!(only_target(&url, found(0)).unwrap_err().kind, Kind::NotFound);
+        assert_eq!(only_target(&url, found(0)).unwrap_err().code, ErrorCode::NotFound);
         assert_eq!(only_target(&url, found(1)).unwrap(), found(1)[0]);
         let error = only_target(&url, found(10)).unwrap_err();
         let hint = error.hint.clone().unwrap();
-        assert_eq!(error.kind, Kind::Invalid);
+        assert_eq!(error.code, ErrorCode::InvalidArgument);
         assert!(hint.contains("iscsi://h:3260/iqn.2026-11.org.example:7, and 2 more"), "{hint}");
     }
 
@@ -173,14 +178,14 @@ mod tests {
         let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
         let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
         let there = portal_urls(&url, found.clone()).swap_remove(0);
-        let error = there.explain(Error::new(Kind::Unreachable, "connection refused"));
+        let error = there.explain(Error::new(ErrorCode::Unreachable, "connection refused"));
         assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
         assert!(error.hint.as_ref().unwrap().contains("127.0.0.1:3260"), "{:?}", error.hint);
         let kept = [
-            there.explain(Error::new(Kind::Refused, "x")),
-            there.through(url.portal.clone()).explain(Error::new(Kind::Unreachable, "x")),
+            there.explain(Error::new(ErrorCode::Refused, "x")),
+            there.through(url.portal.clone()).explain(Error::new(ErrorCode::Unreachable, "x")),
             portal_urls(&url, FoundTarget { addresses: Vec::new(), ..found })[0]
-                .explain(Error::new(Kind::Unreachable, "x")),
+                .explain(Error::new(ErrorCode::Unreachable, "x")),
         ];
         assert!(kept.iter().all(|error| error.what == "x"), "{kept:?}");
     }

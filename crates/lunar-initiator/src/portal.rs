@@ -1,6 +1,6 @@
 //! A portal: a host and a port.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_proto::initiator::targets::PortalAddress;
 use std::fmt;
 
@@ -34,7 +34,9 @@ impl std::str::FromStr for Portal {
 
     /// HOST[:PORT][,TAG], an IPv6 address in brackets; the tag means nothing here.
     fn from_str(text: &str) -> Result<Portal, Error> {
-        let bad = |why| Error::new(Kind::Invalid, format!("\"{}\" is no portal: {why}", text.escape_debug()));
+        let bad = |why| {
+            Error::new(ErrorCode::InvalidArgument, format!("\"{}\" is no portal: {why}", text.escape_debug()))
+        };
         PortalAddress::parse(text).map(Portal::from).map_err(bad)
     }
 }

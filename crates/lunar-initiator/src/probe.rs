@@ -4,7 +4,7 @@ use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
 use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
-use crate::{Error, Kind, Options, Portal, srp};
+use crate::{Error, ErrorCode, Options, Portal, srp};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_runtime::stream::{Route, Stream};
 use lunar_wire::iscsi::text::pairs;
@@ -64,7 +64,7 @@ impl Probe {
             route: Route::default(),
             carrier: None,
             exchanges: Vec::new(),
-            login: Err(Error::new(Kind::TimedOut, "not done")),
+            login: Err(Error::new(ErrorCode::TimedOut, "not done")),
         }
     }
 
@@ -80,8 +80,7 @@ impl Probe {
         let limit = options.timeouts.login;
         for _ in 0..=REDIRECTIONS {
             let step = compio::time::timeout(limit, Box::pin(self.step(&login_target, options))).await;
-            let late =
-                || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
+            let late = || Err(connect::login_timed_out(limit));
             match step.unwrap_or_else(|_| late()) {
                 Ok(Some(portal)) => self.portals.push(portal),
                 Ok(None) => return,
@@ -91,7 +90,7 @@ impl Probe {
                 }
             }
         }
-        self.login = Err(Error::new(Kind::Protocol, "too many redirects"));
+        self.login = Err(Error::new(ErrorCode::ProtocolError, "too many redirects"));
     }
 
     /// One portal: a redirection names the next.
@@ -138,7 +137,7 @@ impl Probe {
         let exchange = self.exchanges.last_mut().expect("it was begun");
         match &made {
             Ok(LoginConnection::Srp(wire)) => exchange.received = srp::granted(wire.response()),
-            Err(e) if !is_answer(e.kind) => return made,
+            Err(e) if !is_answer(e.code) => return made,
             _ => {}
         }
         exchange.took = Some(since.elapsed());
@@ -191,7 +190,7 @@ impl Probe {
                     return Ok(stream);
                 }
                 Err(e) => {
-                    self.connections.push((address, Err(io_error::io_text(&e))));
+                    self.connections.push((address, Err(lunar_runtime::error::text(&e))));
                     last = io_error::no_connection(&e);
                 }
             }
@@ -201,12 +200,15 @@ impl Probe {
 }
 
 fn nowhere() -> Error {
-    Error::new(Kind::Unreachable, "its name has no address")
+    Error::new(ErrorCode::Unreachable, "its name has no address")
 }
 
 /// The other side has said something, and be it no.
-fn is_answer(kind: Kind) -> bool {
-    matches!(kind, Kind::Refused | Kind::NotFound | Kind::Protocol)
+fn is_answer(kind: ErrorCode) -> bool {
+    matches!(
+        kind,
+        ErrorCode::Refused | ErrorCode::NotFound | ErrorCode::NegotiationFailed | ErrorCode::ProtocolError
+    )
 }
 
 /// Writes the exchanges of a login down.

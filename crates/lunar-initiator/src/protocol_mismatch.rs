@@ -1,7 +1,7 @@
 //! Portals of another protocol than the expected one.
 
-use crate::io_error::io_text;
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
+use lunar_runtime::error::text;
 use std::io;
 
 /// There is no RDMA connection. A portal without RDMA closes or waits for more, so its protocol is unknown; nor may one
@@ -17,7 +17,7 @@ pub fn no_rdma(e: &io::Error) -> Error {
         }
         _ => "look at host and port: no portal of Lunar, nor of Linux, answers so",
     };
-    Error::new(Kind::Unreachable, io_text(e)).with_hint(hint)
+    Error::new(ErrorCode::Unreachable, text(e)).with_hint(hint)
 }
 
 /// A protocol of portals, and the URL to use for it.
@@ -31,5 +31,6 @@ pub const SRP: Protocol = Protocol(
 
 /// The portal seems to use this protocol, because `happened`.
 pub fn mismatch(happened: &str, Protocol(what, hint): Protocol) -> Error {
-    Error::new(Kind::Unreachable, format!("{happened}: it seems to be a portal of {what}")).with_hint(hint)
+    Error::new(ErrorCode::Unreachable, format!("{happened}: it seems to be a portal of {what}"))
+        .with_hint(hint)
 }

@@ -1,8 +1,8 @@
 //! RDMA connections that devices, measurements and tests make.
 
-use crate::io_error::io_text;
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_rdma::{ConnParam, Refused, Wait};
+use lunar_runtime::error::Hint;
 
 /// Makes an RDMA connection of private data and terms.
 pub trait RdmaConnector:
@@ -15,30 +15,33 @@ impl<F: FnOnce(&[u8], ConnParam) -> Wait<'static, Result<lunar_rdma::Connected, 
 {
 }
 
-/// No RDMA device of this host leads there. The hint is that of the provider.
-pub fn no_device(e: &std::io::Error) -> Error {
-    told(&lunar_rdma::explained(e))
+/// No RDMA device of this host leads there. The provider's hint is used where it has one.
+pub fn no_device(e: std::io::Error) -> Error {
+    by_device(&lunar_rdma::explained(e))
 }
 
-fn told(e: &std::io::Error) -> Error {
-    const DEVICES: &str =
-        "lunar rdma list shows the devices; without provider=verbs iWARP is done in software";
-    let (what, text) = (io_text(e), e.to_string());
-    let hint = text.split_once("\nhint: ").map_or(DEVICES, |(_, hint)| hint);
-    Error::new(Kind::Unreachable, what.split("\nhint: ").next().unwrap_or_default()).with_hint(hint)
+fn by_device(e: &std::io::Error) -> Error {
+    const DEVICES: Hint =
+        Hint::new("lunar rdma list shows the devices; without provider=verbs iWARP is done in software");
+    let hint = lunar_runtime::error::hint(e).cloned().unwrap_or(DEVICES);
+    Error::new(ErrorCode::Unreachable, lunar_runtime::error::text(e)).with_hint(hint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunar_runtime::error::{with_context, with_hint};
 
     #[test]
-    fn hint_of_a_provider_is_kept() {
-        let e = |text: &str| told(&std::io::Error::other(text.to_owned()));
-        let told = e("cannot open it: No such device (os error 19)\nhint: load its module");
-        assert_eq!(told.what, "cannot open it: No such device");
-        assert_eq!(told.hint.as_deref(), Some("load its module"));
-        assert_eq!(e("it is missing\nhint: get it").what, "it is missing");
-        assert!(e("no device leads there").hint.as_deref().is_some_and(|hint| hint.contains("rdma list")));
+    fn provider_hint_is_kept_whatever_the_message() {
+        let no_device = || std::io::Error::from_raw_os_error(19);
+        let e = with_context(with_hint(no_device(), "load its module"), "cannot open it");
+        let e = by_device(&e);
+        assert_eq!(
+            (e.what.as_str(), e.hint.as_deref()),
+            ("cannot open it: No such device", Some("load its module"))
+        );
+        let e = by_device(&std::io::Error::other("no device leads there"));
+        assert!(e.hint.as_deref().is_some_and(|hint| hint.contains("rdma list")));
     }
 }

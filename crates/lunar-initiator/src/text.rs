@@ -1,6 +1,6 @@
 //! Key text of full feature phase: what is asked, and what is answered (RFC 7143 sections 6.4 and 11.10).
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_proto::keys;
 use lunar_wire::iscsi::text::{pairs, push};
 
@@ -18,10 +18,12 @@ pub fn question(asked: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
     if !is_whole {
         let what =
             format!("{asked:?} is no key text: names are of letters, digits and .-+@_#, values without NUL");
-        return Err(Error::new(Kind::Invalid, what));
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     match asked.iter().find(|(key, _)| is_settled(key)) {
-        Some((key, _)) => Err(Error::new(Kind::Invalid, format!("{key} is settled by the login"))),
+        Some((key, _)) => {
+            Err(Error::new(ErrorCode::InvalidArgument, format!("{key} is settled by the login")))
+        }
         None => Ok(text),
     }
 }
@@ -35,14 +37,14 @@ fn is_settled(key: &str) -> bool {
 pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     let malformed = |e: lunar_wire::iscsi::text::Malformed| {
-        Error::new(Kind::Protocol, format!("malformed key text at byte {}: {}", e.at, e.why))
+        Error::new(ErrorCode::ProtocolError, format!("malformed key text at byte {}: {}", e.at, e.why))
     };
     pairs(text).map(|pair| pair.map(owned).map_err(malformed)).collect()
 }
 
 /// The error of a request that was rejected (RFC 7143 section 11.17.1).
 pub fn rejected(reason: u8) -> Error {
-    Error::new(Kind::Refused, format!("the target rejects the Text Request (reason {reason:#04x})"))
+    Error::new(ErrorCode::Refused, format!("the target rejects the Text Request (reason {reason:#04x})"))
 }
 
 #[cfg(test)]
@@ -53,7 +55,7 @@ mod tests {
     fn a_question_is_what_comes_out_of_it() {
         assert_eq!(question(&[("X-a", "1"), ("SendTargets", "")]).unwrap(), b"X-a=1\0SendTargets=\0");
         for bad in [("", "1"), ("X-a", "1\0X-b=2"), ("X a", "1"), ("X-a=", "1"), ("MaxBurstLength", "512")] {
-            assert_eq!(question(&[bad]).unwrap_err().kind, Kind::Invalid, "{bad:?}");
+            assert_eq!(question(&[bad]).unwrap_err().code, ErrorCode::InvalidArgument, "{bad:?}");
         }
     }
 
@@ -61,6 +63,6 @@ mod tests {
     fn an_answer_is_taken_apart_or_is_none() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(answer(b"X-a=1\0X-b=\0").unwrap(), [pair("X-a", "1"), pair("X-b", "")]);
-        assert_eq!(answer(b"X-a=1\0X-b").unwrap_err().kind, Kind::Protocol);
+        assert_eq!(answer(b"X-a=1\0X-b").unwrap_err().code, ErrorCode::ProtocolError);
     }
 }

@@ -8,7 +8,7 @@ use interop::script::{Script, Target, Turn};
 use interop::{NONE, Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
-use lunar_initiator::{Direction, Kind, Lun, Url};
+use lunar_initiator::{Direction, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::scsi::cdb;
 use std::sync::{Arc, Mutex};
@@ -141,6 +141,6 @@ fn answered_write_with_unread_data_ends_in_time() {
         let cdb = cdb::write_10(0, (LEN / 512) as u16, false);
         (lun.perform(cdb, many).await.0.expect_err("it is protected"), begun.elapsed())
     });
-    assert_eq!(error.kind, Kind::Scsi);
+    assert_eq!(error.code, ErrorCode::ScsiError);
     assert!(took < Duration::from_secs(15), "{took:?}");
 }

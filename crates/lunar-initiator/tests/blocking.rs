@@ -1,7 +1,7 @@
 //! The blocking face and the example, against `lunar serve`: `$LUNAR_BIN` says which.
 
 use lunar_initiator::blocking::{Data, Lun};
-use lunar_initiator::{Kind, Url};
+use lunar_initiator::{ErrorCode, Url};
 use lunar_wire::scsi::cdb;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -76,10 +76,10 @@ fn commands_and_errors_of_a_lun() {
     assert_eq!((c.status, c.sense().map(|s| s.key)), (2, Some(5)));
     assert!(lun.compare_and_write(0, &[0; 512], &[7; 512]).unwrap());
     assert!(!lun.compare_and_write(0, &[0; 512], &[8; 512]).unwrap());
-    assert_eq!(lun.compare_and_write(0, &[0; 512], &[8; 10]).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(lun.compare_and_write(0, &[0; 512], &[8; 10]).unwrap_err().code, ErrorCode::InvalidArgument);
     let end = lun.capacity();
-    assert_eq!(lun.read_at(end - 1, &mut [0; 2]).unwrap_err().kind, Kind::Invalid);
-    assert_eq!(lun.write_at(u64::MAX, &[0]).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(lun.read_at(end - 1, &mut [0; 2]).unwrap_err().code, ErrorCode::InvalidArgument);
+    assert_eq!(lun.write_at(u64::MAX, &[0]).unwrap_err().code, ErrorCode::InvalidArgument);
     lun.read_at(end - 1, &mut [0; 1]).unwrap();
 }
 

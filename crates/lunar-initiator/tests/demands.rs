@@ -7,7 +7,9 @@ mod common;
 use common::{READ_10, run};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
-use lunar_initiator::{Command, CommandResult, Completion, Direction, Discovery, Error, Kind, Session, Url};
+use lunar_initiator::{
+    Command, CommandResult, Completion, Direction, Discovery, Error, ErrorCode, Session, Url,
+};
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::scsi::cdb;
 use std::sync::Mutex;
@@ -53,7 +55,7 @@ fn aborts(target: &Target) -> Vec<Pdu> {
 
 /// A command that was aborted, with its buffer.
 fn is_aborted((result, buf): CommandResult) -> bool {
-    result.is_err_and(|e| e.kind == Kind::Aborted) && buf.is_some_and(|b| b.len() == 512)
+    result.is_err_and(|e| e.code == ErrorCode::Aborted) && buf.is_some_and(|b| b.len() == 512)
 }
 
 /// Answers Text Requests one after the other in these ways; then no more.
@@ -87,8 +89,8 @@ fn pair(key: &str, value: &str) -> (String, String) {
 }
 
 /// What came of a question.
-fn told(answer: Result<Vec<(String, String)>, Error>) -> Result<Vec<(String, String)>, Kind> {
-    answer.map_err(|e| e.kind)
+fn told(answer: Result<Vec<(String, String)>, Error>) -> Result<Vec<(String, String)>, ErrorCode> {
+    answer.map_err(|e| e.code)
 }
 
 fn script() -> Vec<Says> {
@@ -97,9 +99,9 @@ fn script() -> Vec<Says> {
     vec![Says::Keys(known), Says::Keys(unknown), Says::Reject, Says::Keys(known)]
 }
 
-fn answers() -> Vec<Result<Vec<(String, String)>, Kind>> {
+fn answers() -> Vec<Result<Vec<(String, String)>, ErrorCode>> {
     let known = || Ok(vec![pair("X-org.lunar.route", "a,b")]);
-    vec![known(), Ok(vec![pair("X-org.lunar.route", "NotUnderstood")]), Err(Kind::Refused), known()]
+    vec![known(), Ok(vec![pair("X-org.lunar.route", "NotUnderstood")]), Err(ErrorCode::Refused), known()]
 }
 
 #[test]
@@ -116,7 +118,16 @@ fn text_request_returns_the_answer() {
         session.close().await.expect("a logout");
         (all, late, bad, done, told(session.text(&ASKED).await))
     });
-    assert_eq!(all, (answers(), Err(Kind::TimedOut), Err(Kind::Invalid), 0, Err(Kind::Closed)));
+    assert_eq!(
+        all,
+        (
+            answers(),
+            Err(ErrorCode::TimedOut),
+            Err(ErrorCode::InvalidArgument),
+            0,
+            Err(ErrorCode::SessionClosed)
+        )
+    );
 }
 
 #[test]
@@ -126,7 +137,7 @@ fn connection_loss_during_a_text_request_is_an_error() {
         let lost = told(session.text(&ASKED).await);
         (lost, session.submit(read()).await.0.expect("on the next connection").status)
     });
-    assert_eq!((lost, done), (Err(Kind::Lost), 0));
+    assert_eq!((lost, done), (Err(ErrorCode::ConnectionLost), 0));
 }
 
 #[test]
@@ -144,7 +155,7 @@ fn a_discovery_session_stays_open_for_many_questions() {
         all
     });
     // After an answer that did not come nothing is known of the connection.
-    let want = [answers(), vec![Err(Kind::TimedOut), Err(Kind::Lost)]].concat();
+    let want = [answers(), vec![Err(ErrorCode::TimedOut), Err(ErrorCode::ConnectionLost)]].concat();
     assert_eq!(all, want);
     assert!(target.requests(op::LOGOUT).is_empty(), "it was closed when it was late");
 }
@@ -235,7 +246,7 @@ fn an_answer_that_overtakes_the_abort_counts() {
 /// The owner hears in time, with a buffer, whatever the target does about the function.
 #[test]
 fn abort_refused_or_ignored_by_the_target_still_ends() {
-    for (refuses, kind) in [(true, Kind::Refused), (false, Kind::TimedOut)] {
+    for (refuses, kind) in [(true, ErrorCode::Refused), (false, ErrorCode::TimedOut)] {
         let target = Script::new().hook(move |link, pdu| match pdu.opcode() {
             op::SCSI if is_read(pdu) => Turn::Done,
             op::TMF if refuses => {
@@ -249,7 +260,7 @@ fn abort_refused_or_ignored_by_the_target_still_ends() {
         let (aborted, ended) = with_session(&target, "abort_timeout=1", |session| async move {
             let sent = session.submit(read());
             let aborted = session.abort(sent.id()).await;
-            (aborted.expect_err("it does not").kind, is_aborted(sent.await))
+            (aborted.expect_err("it does not").code, is_aborted(sent.await))
         });
         assert_eq!((aborted, ended), (kind, true));
     }

@@ -6,7 +6,7 @@ use common::run;
 use interop::script::{Link, Script, Turn};
 use interop::{Pdu, op};
 use lunar_block::Future;
-use lunar_initiator::{Error, Kind, SessionHooks, SessionLogin, Url, connect_with, luns};
+use lunar_initiator::{Error, ErrorCode, SessionHooks, SessionLogin, Url, connect_with, luns};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl SessionHooks for Record {
             let number = self.seen().len();
             self.add(format!("login first={} orphans={}", login.is_first, login.has_orphans));
             match self.rejected_login == Some(number) {
-                true => Err(Error::new(Kind::Refused, "not recorded")),
+                true => Err(Error::new(ErrorCode::Refused, "not recorded")),
                 false => Ok(()),
             }
         })
@@ -57,7 +57,7 @@ fn hook_error_at_first_login_sends_no_command() {
         let mut options = url.options().expect("options");
         options.hooks = Some(hooks);
         let error = connect_with(&url, &options).await.map(drop).expect_err("rejected");
-        assert_eq!((error.kind, error.what.as_str()), (Kind::Refused, "not recorded"));
+        assert_eq!((error.code, error.what.as_str()), (ErrorCode::Refused, "not recorded"));
     });
     assert_eq!(record.seen(), ["login first=true orphans=false"]);
     assert!(target.requests(op::SCSI).is_empty(), "no command goes out");

@@ -8,7 +8,7 @@ use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
-use lunar_initiator::{Command, Direction, Kind, Url};
+use lunar_initiator::{Command, Direction, ErrorCode, Url};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
 use std::sync::Arc;
@@ -190,7 +190,10 @@ fn a_session_that_is_closed_says_what_it_leaves_behind() {
         (lun.session().close().await, write.await.expect("no panic"))
     });
     let error = closed.expect_err("a write may come late");
-    assert!(error.kind == Kind::Lost && error.what.contains("writes (1)") && error.hint.is_some(), "{error}");
+    assert!(
+        error.code == ErrorCode::ConnectionLost && error.what.contains("writes (1)") && error.hint.is_some(),
+        "{error}"
+    );
     assert!(written.is_err());
     lets.store(true, SeqCst);
 }
@@ -231,8 +234,11 @@ fn an_abort_fails_when_its_write_is_left_behind() {
         logs_in_again(&first).await;
         let abort = compio::runtime::spawn(async move { session.abort(id).await });
         lun.session().close().await.expect_err("a write may come late");
-        assert_eq!(abort.await.expect("no panic").expect_err("there is no proof").kind, Kind::Lost);
-        assert_eq!(write.await.0.expect_err("there is no proof").kind, Kind::Aborted);
+        assert_eq!(
+            abort.await.expect("no panic").expect_err("there is no proof").code,
+            ErrorCode::ConnectionLost
+        );
+        assert_eq!(write.await.0.expect_err("there is no proof").code, ErrorCode::Aborted);
     });
     lets.store(true, SeqCst);
 }

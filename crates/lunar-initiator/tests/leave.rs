@@ -7,7 +7,7 @@ use common::{READ_10, is, run, with_disk};
 use interop::script::{Link, Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::{Command, Direction, Kind, Session, Url};
+use lunar_initiator::{Command, Direction, ErrorCode, Session, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::scsi::cdb;
@@ -44,7 +44,7 @@ fn lgo_007_nothing_follows_the_logout() {
     let target = target.listen();
     let times = "logout_timeout=4&noop_interval=1&noop_timeout=10";
     let closed = with_disk(LIMIT, &target, times, |lun| async move { lun.session().close().await });
-    assert_eq!(closed.expect_err("no answer").kind, Kind::TimedOut);
+    assert_eq!(closed.expect_err("no answer").code, ErrorCode::TimedOut);
     assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
 }
 
@@ -71,9 +71,9 @@ fn lgo_007_nothing_follows_the_logout_on_demand() {
         let text = session.text(&[("X-org.lunar.route", "?")]).await.map(drop);
         let managed = session.manage(Function::LunReset, 0).await.map(drop);
         lun.read(0, Buf::zeroed(512)).await.0.expect("read on the next connection");
-        [text, managed].map(|end| end.map_err(|e| e.kind))
+        [text, managed].map(|end| end.map_err(|e| e.code))
     });
-    assert_eq!(refused, [Err(Kind::Lost); 2]);
+    assert_eq!(refused, [Err(ErrorCode::ConnectionLost); 2]);
     assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
 }
 
@@ -135,12 +135,12 @@ fn read(session: &Session) -> lunar_initiator::Pending {
 }
 
 /// Reads until that fails: how many were read, and why the last was not.
-async fn read_on(session: Session) -> (usize, Kind) {
+async fn read_on(session: Session) -> (usize, ErrorCode) {
     let mut done = 0;
     loop {
         match read(&session).await.0 {
             Ok(_) => done += 1,
-            Err(e) => return (done, e.kind),
+            Err(e) => return (done, e.code),
         }
     }
 }
@@ -168,7 +168,7 @@ fn a_close_ends_also_where_commands_keep_coming() {
     });
     assert_eq!(closed, Ok(()));
     assert!(took < Duration::from_secs(4), "{took:?}");
-    assert!(readers.iter().all(|(done, kind)| *done > 0 && *kind == Kind::Closed), "{readers:?}");
+    assert!(readers.iter().all(|(done, kind)| *done > 0 && *kind == ErrorCode::SessionClosed), "{readers:?}");
 }
 
 /// The window takes one at a time: the others wait here when the close begins.
@@ -207,12 +207,12 @@ fn request_to_a_closing_session_is_refused_at_once() {
             compio::runtime::spawn(async move { session.close().await })
         };
         compio::time::sleep(Duration::from_millis(300)).await;
-        let late = read(&session).await.0.map(|done| done.status).map_err(|e| e.kind);
+        let late = read(&session).await.0.map(|done| done.status).map_err(|e| e.code);
         let waits = !closing.is_finished();
-        let again = session.close().await.map_err(|e| e.kind);
-        (waits, late, [closing.await.expect("no panic").map_err(|e| e.kind), again])
+        let again = session.close().await.map_err(|e| e.code);
+        (waits, late, [closing.await.expect("no panic").map_err(|e| e.code), again])
     });
-    assert_eq!((late, closed), (Err(Kind::Closed), [Err(Kind::TimedOut); 2]));
+    assert_eq!((late, closed), (Err(ErrorCode::SessionClosed), [Err(ErrorCode::TimedOut); 2]));
     assert!(waits, "the read has waited for the logout");
     assert_eq!(target.requests(op::LOGOUT).len(), 1);
 }

@@ -8,7 +8,7 @@ use common::{READ_10, WRITE_10, is, run, with_disk};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::{Kind, Url};
+use lunar_initiator::{ErrorCode, Url};
 use lunar_runtime::Buf;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -70,11 +70,11 @@ fn a_logout_that_is_not_answered_ends_in_time() {
     let target = Script::new().at(op::LOGOUT, |_, _| Turn::Done).listen();
     let begun = Instant::now();
     let (closed, after) = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
-        let closed = lun.session().close().await.map_err(|e| e.kind);
+        let closed = lun.session().close().await.map_err(|e| e.code);
         let after = lun.read(0, Buf::zeroed(4096)).await.0.is_err();
         (closed, after)
     });
-    assert_eq!((closed, after), (Err(Kind::TimedOut), true));
+    assert_eq!((closed, after), (Err(ErrorCode::TimedOut), true));
     assert!(begun.elapsed() < Duration::from_secs(12), "by the default");
     assert_eq!(target.requests(op::LOGOUT).len(), 1);
 }

@@ -8,7 +8,7 @@ use common::{READ_10, WRITE_10, is, with_disk};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::{Command, Direction, Error, Event, Kind, Lun};
+use lunar_initiator::{Command, Direction, Error, ErrorCode, Event, Lun};
 use lunar_runtime::Buf;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -22,8 +22,8 @@ fn writes(target: &Target) -> usize {
     target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).count()
 }
 
-fn kind(e: &io::Error) -> Kind {
-    Error::of(e).expect("one of ours").kind
+fn kind(e: &io::Error) -> ErrorCode {
+    Error::of(e).expect("one of ours").code
 }
 
 /// VPD page 83h of another disk.
@@ -58,7 +58,7 @@ fn a_lun_that_becomes_another_disk_is_not_written_on() {
             });
             (kinds, now)
         });
-        assert_eq!(kinds, [Kind::Identity; 2]);
+        assert_eq!(kinds, [ErrorCode::IdentityMismatch; 2]);
         assert_eq!(now.as_deref(), Some(&OTHER[4..]), "it is told what it is now");
         assert_eq!(writes(&target), 1, "only the one that was answered");
         assert!(target.disk() == before);
@@ -211,7 +211,7 @@ fn a_lun_that_is_back_is_used_again() {
         }
         kind
     });
-    assert_eq!(kind, Kind::Identity);
+    assert_eq!(kind, ErrorCode::IdentityMismatch);
 }
 
 /// The logout that it asks for is that of its connection, and not of the next.
@@ -299,7 +299,7 @@ fn unit_that_stays_busy_fails_at_the_operation_timeout() {
         let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
             kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("it stays busy"))
         });
-        assert_eq!(late, Kind::TimedOut, "{status:02x}");
+        assert_eq!(late, ErrorCode::TimedOut, "{status:02x}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{status:02x}: by the time for busy units");
     }
 }
@@ -316,7 +316,7 @@ fn repeated_unit_attentions_end_with_the_operation_timeout() {
     let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
         kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("no answer"))
     });
-    assert_eq!(late, Kind::TimedOut);
+    assert_eq!(late, ErrorCode::TimedOut);
     assert!(target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count() < 6);
 }
 
@@ -332,7 +332,7 @@ fn write_after_a_late_write_uses_another_connection() {
         lun.write(0, Buf::zeroed(4096), false).await.0.expect("written");
         kind(&late)
     });
-    assert_eq!(late, Kind::TimedOut);
+    assert_eq!(late, ErrorCode::TimedOut);
     let seen = target.seen();
     let links = seen.iter().filter(|s| s.full_feature && is(&s.pdu, WRITE_10)).map(|s| s.link);
     assert_eq!(links.collect::<Vec<_>>(), [0, 1]);
@@ -351,7 +351,7 @@ fn a_repeated_violation_ends_commands_early() {
         let read = || lun.session().submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))));
         [read().await.0.expect_err("violated"), read().await.0.expect_err("violated")]
     });
-    assert_eq!(errors.each_ref().map(|e| e.kind), [Kind::Protocol; 2], "{errors:?}");
+    assert_eq!(errors.each_ref().map(|e| e.code), [ErrorCode::ProtocolError; 2], "{errors:?}");
     assert!(errors[0].what.contains("repeats a violation of the protocol"), "{errors:?}");
 }
 
@@ -371,7 +371,7 @@ fn a_violation_repeated_in_login_ends_commands_early() {
         let read = Command::new(0, cdb, Direction::In(Buf::zeroed(512)));
         lun.session().submit(read).await.0.expect_err("no login")
     });
-    assert_eq!(error.kind, Kind::Protocol, "{error}");
+    assert_eq!(error.code, ErrorCode::ProtocolError, "{error}");
 }
 
 /// A login proves that the target carries it out no more: before that its owner hears nothing.
@@ -387,7 +387,7 @@ fn a_write_met_by_violations_ends_with_a_proof() {
         let write = Command::new(0, cdb, Direction::Out(Buf::zeroed(512)));
         lun.session().submit(write).await.0.expect_err("violated")
     });
-    assert_eq!(error.kind, Kind::Lost, "{error}");
+    assert_eq!(error.code, ErrorCode::ConnectionLost, "{error}");
     let seen = target.seen();
     let last = seen.iter().rposition(|s| is(&s.pdu, WRITE_10)).expect("a write");
     assert!(seen[last..].iter().any(|s| s.pdu.opcode() == op::LOGIN), "a login came behind the last write");

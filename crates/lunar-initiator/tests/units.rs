@@ -8,7 +8,7 @@ use common::{READ_10, is, run};
 use interop::script::{Link, Script, Target, Turn};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::{Error, Event, Kind, Lun, Session, Url};
+use lunar_initiator::{Error, ErrorCode, Event, Lun, Session, Url};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -91,7 +91,7 @@ fn a_lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
         });
     assert!(took < Duration::from_secs(2), "{took:?}");
     let error = Error::of(&error).expect("ours");
-    assert_eq!(error.kind, Kind::TimedOut);
+    assert_eq!(error.code, ErrorCode::TimedOut);
     assert!(error.what.starts_with("LUN 1 of iqn") && error.what.contains("not there"), "{error}");
     assert!(events.iter().all(|e| matches!(e, Event::Attention { .. })), "{events:?}");
     assert_eq!(recoveries, 0, "the connection was there all the time");
@@ -221,6 +221,6 @@ fn a_target_that_takes_logins_alone_is_given_up_in_time() {
             let error = read(&luns[0]).await.expect_err("nothing is answered");
             (begun.elapsed(), error, session.facts().recoveries)
         });
-    assert_eq!(Error::of(&error).expect("ours").kind, Kind::TimedOut);
+    assert_eq!(Error::of(&error).expect("ours").code, ErrorCode::TimedOut);
     assert!(took < Duration::from_secs(10) && recoveries == 0, "{took:?}, {recoveries}: {error}");
 }

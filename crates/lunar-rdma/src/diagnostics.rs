@@ -1,42 +1,42 @@
 //! Error messages for hosts without RDMA devices.
 
 use crate::verbs::devices;
+use lunar_runtime::error::{Hint, with_hint};
 use std::io;
 
-/// The fault of a host that has no RDMA device, and the fix.
-pub const NO_DEVICE: (&str, &str) = (
-    "this host has no RDMA device",
+/// The fault of a host that has no RDMA device.
+pub const NO_DEVICE: &str = "this host has no RDMA device";
+
+/// The fix for [`NO_DEVICE`].
+pub const NO_DEVICE_HINT: Hint = Hint::new(
     "leave provider out: iWARP in software needs no device; or add one of software: rdma link add siw0 type siw netdev \
      eth0",
 );
 
-/// Replaces an error of an RDMA device by [`NO_DEVICE`] if the host has none. The fix follows on a line that begins with
-/// `hint:`.
-pub fn explained(e: &io::Error) -> io::Error {
-    match devices().is_ok_and(|devices| devices.is_empty()) {
-        true => without_device(e.kind()),
-        false => io::Error::new(e.kind(), e.to_string()),
-    }
+/// Replaces an error of an RDMA device by [`NO_DEVICE`] if the host has none. Its hint is that of
+/// [`lunar_runtime::error::hint`].
+pub fn explained(e: io::Error) -> io::Error {
+    explain(e, devices().is_ok_and(|devices| devices.is_empty()))
 }
 
-fn without_device(kind: io::ErrorKind) -> io::Error {
-    let (what, hint) = NO_DEVICE;
-    io::Error::new(kind, format!("{what}\nhint: {hint}"))
+fn explain(e: io::Error, has_none: bool) -> io::Error {
+    match has_none {
+        true => with_hint(io::Error::new(e.kind(), NO_DEVICE), NO_DEVICE_HINT),
+        false => e,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunar_runtime::error::hint;
 
     #[test]
-    fn a_host_without_devices_needs_no_modules() {
-        let e = io::Error::other("cannot open it\nhint: load the modules");
-        let told = explained(&e).to_string();
-        match devices() {
-            Ok(devices) if devices.is_empty() => {
-                assert!(told.starts_with("this host has no RDMA device\nhint: leave provider out"), "{told}");
-            }
-            _ => assert_eq!(told, e.to_string()),
-        }
+    fn host_without_devices_has_one_fault_and_hint() {
+        let e = || with_hint(io::ErrorKind::NotFound.into(), "load the modules");
+        let none = explain(e(), true);
+        assert_eq!((none.kind(), none.to_string()), (io::ErrorKind::NotFound, NO_DEVICE.to_owned()));
+        assert_eq!(hint(&none), Some(&NO_DEVICE_HINT));
+        assert_eq!(hint(&explain(e(), false)), Some(&Hint::new("load the modules")));
     }
 }

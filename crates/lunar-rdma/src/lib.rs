@@ -16,7 +16,7 @@ mod diagnostics;
 mod events;
 mod keys;
 
-pub use diagnostics::{NO_DEVICE, explained};
+pub use diagnostics::{NO_DEVICE, NO_DEVICE_HINT, explained};
 pub use events::{Event, Events};
 
 use lunar_runtime::Buf;

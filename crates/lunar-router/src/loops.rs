@@ -1,7 +1,7 @@
 //! Routes that come back to where they began: each target of a router tells which targets of routers are behind it,
 //! and none takes an upstream behind which it stands itself.
 
-use lunar_initiator::{Discovery, Error, Kind, Options, Portal, Session};
+use lunar_initiator::{Discovery, Error, ErrorCode, Options, Portal, Session};
 use sha2::{Digest, Sha256};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,8 +136,8 @@ impl LoopDetector {
     /// that at least one of them sees itself.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when a target that uses it is behind it; those of the session when it does not answer, or refuses
-    /// to.
+    /// [`ErrorCode::InvalidArgument`] when a target that uses it is behind it; those of the session when it does not
+    /// answer, or refuses to.
     pub async fn check(&self, there: UpstreamTarget<'_>, session: &Session) -> Result<(), Error> {
         if self.is_silent(there) {
             return Ok(());
@@ -152,7 +152,7 @@ impl LoopDetector {
     /// The same where the target lets nobody in: two routers of which each waits for the other would wait for ever.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when a target that uses it is behind it.
+    /// [`ErrorCode::InvalidArgument`] when a target that uses it is behind it.
     pub async fn check_in_discovery(
         &self,
         there: UpstreamTarget<'_>,
@@ -179,7 +179,7 @@ impl LoopDetector {
             let what = format!("{} leads back to {target}, which uses it: a loop", there.upstream);
             route.behind.remove(there.target);
             let hint = "take it out of one of the configurations on the way";
-            return Err(Error::new(Kind::Invalid, what).with_hint(hint));
+            return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(hint));
         }
         route.behind.insert(there.target.to_owned(), behind);
         Ok(())
@@ -236,7 +236,7 @@ mod tests {
         b.learn(THERE, &reported(&c, "t")).unwrap();
         assert_eq!(reported(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
         a.learn(THERE, &reported(&b, "t")).unwrap();
-        assert_eq!(c.learn(THERE, &reported(&a, "t")).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(c.learn(THERE, &reported(&a, "t")).unwrap_err().code, ErrorCode::InvalidArgument);
         assert_eq!(reported(&c, "t"), c.name("t"), "what leads back is not used");
         b.forget("u");
         assert_eq!(reported(&b, "t"), b.name("t"));
@@ -255,7 +255,7 @@ mod tests {
         let disk = UpstreamTarget { target: "disk", keeps_name: true, ..THERE };
         b.uses("u", ["disk".to_owned()].into());
         b.learn(disk, &reported(&a, "disk")).unwrap();
-        assert_eq!(a.learn(disk, &reported(&b, "disk")).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(a.learn(disk, &reported(&b, "disk")).unwrap_err().code, ErrorCode::InvalidArgument);
         assert!(a.learn(UpstreamTarget { target: "other", ..disk }, &reported(&b, "other")).is_ok());
     }
 

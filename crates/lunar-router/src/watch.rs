@@ -4,7 +4,7 @@ use crate::loops::{self, LoopDetector};
 use crate::upstream::{Upstream, probe};
 use crate::{Found, FoundLun, FoundTarget};
 use compio::runtime::JoinHandle;
-use lunar_initiator::Kind;
+use lunar_initiator::ErrorCode;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -92,7 +92,7 @@ async fn attend(
             }
             Err(e) => {
                 // Who answers, whatever that is, was not away.
-                if matches!(e.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut) {
+                if matches!(e.code, ErrorCode::Unreachable | ErrorCode::UnknownHost | ErrorCode::TimedOut) {
                     loops.is_away(&loops::name(&upstream.router, &upstream.name));
                 }
                 *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.what.clone());
@@ -100,7 +100,7 @@ async fn attend(
                     tracing::warn!(
                         router = upstream.router,
                         upstream = upstream.name,
-                        hint = e.hint,
+                        hint = e.hint.as_deref(),
                         "it cannot be seen: {e}"
                     );
                 }

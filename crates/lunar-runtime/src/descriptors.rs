@@ -72,7 +72,7 @@ fn refill(spares: &mut Vec<OwnedFd>) {
 /// The process, or the whole system, has no descriptor left.
 pub fn is_exhausted(e: &io::Error) -> bool {
     let exhausted = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
-    e.raw_os_error().is_some_and(|n| exhausted.iter().any(|errno| errno.raw_os_error() == n))
+    crate::error::raw_os_error(e).is_some_and(|n| exhausted.iter().any(|errno| errno.raw_os_error() == n))
 }
 
 #[cfg(test)]

@@ -43,8 +43,7 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
 pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Refused> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
-        let why = e.to_string();
-        let why = why.split(" (os error").next().unwrap_or(&why).to_lowercase();
+        let why = crate::error::text(&e).to_lowercase();
         Refused { what: format!("cannot read the secret {shown}: {why}"), hint: for_unread(e.kind(), &shown) }
     };
     // Not to block on a FIFO, which is refused below.

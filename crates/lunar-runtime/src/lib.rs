@@ -7,6 +7,7 @@ pub mod buf;
 mod core_selection;
 pub mod cores;
 pub mod descriptors;
+pub mod error;
 pub mod host;
 pub mod iscsi;
 pub mod latency;

@@ -1,5 +1,6 @@
 //! The admin socket: a running server answers its own user. One JSON object a line, each way.
 
+mod code;
 mod connect;
 mod parameters;
 pub mod router;
@@ -11,7 +12,7 @@ pub use router::Router;
 pub use session::{Counters, Session, Srp, table};
 
 pub use crate::Difference;
-use crate::{Cause, Problem, folders, io_text};
+use crate::{ErrorCode, Problem, folders, io_text};
 use connect::{connect, is_answered};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
@@ -91,9 +92,9 @@ pub enum Response {
         what: String,
         /// What to do.
         hint: String,
-        /// What kind of fault it is.
-        #[serde(default)]
-        cause: Cause,
+        /// Its kind, by its stable name.
+        #[serde(default, with = "code")]
+        code: ErrorCode,
     },
 }
 
@@ -203,7 +204,7 @@ pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
             format!("a server answers already at the admin socket {}", path.display()),
             "stop it, or set admin_socket in the configuration to another path",
         );
-        return Err(problem.because(Cause::InUse));
+        return Err(problem.with_code(ErrorCode::InUse));
     }
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(Problem::new(
@@ -287,7 +288,7 @@ fn busy() -> Response {
     let what =
         format!("the server has {MOST_WAITING} requests to answer before this one, and does not take it");
     Problem::new(what, "look at its process; repeat this when it answers again")
-        .because(Cause::TimedOut)
+        .with_code(ErrorCode::TimedOut)
         .into()
 }
 
@@ -299,13 +300,13 @@ fn send(mut stream: UnixStream, response: &Response) -> io::Result<()> {
 }
 
 fn refused(what: impl Into<String>, hint: &str) -> Response {
-    Response::Error { what: what.into(), hint: hint.into(), cause: Cause::Other }
+    Response::Error { what: what.into(), hint: hint.into(), code: ErrorCode::Other }
 }
 
 impl From<Problem> for Response {
     fn from(problem: Problem) -> Response {
         let (what, hint) = (problem.what, problem.hint.unwrap_or_default());
-        Response::Error { what, hint, cause: problem.cause }
+        Response::Error { what, hint, code: problem.code }
     }
 }
 
@@ -379,7 +380,7 @@ fn strange() -> Problem {
 
 fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Problem> {
     match ask(path, request, timeout).map_err(|e| no_answer(path, request, timeout, &e))? {
-        Response::Error { what, hint, cause } => Err(Problem::new(what, hint).because(cause)),
+        Response::Error { what, hint, code } => Err(Problem::new(what, hint).with_code(code)),
         response => Ok(response),
     }
 }
@@ -391,12 +392,12 @@ fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -
             format!("no server answers at {path}"),
             "start one with lunar serve, or name its socket with --socket",
         )
-        .because(Cause::Unreachable),
+        .with_code(ErrorCode::Unreachable),
         ErrorKind::PermissionDenied => Problem::new(
             format!("the server at {path} belongs to another user"),
             "ask as that user, or as root",
         )
-        .because(Cause::NoAccess),
+        .with_code(ErrorCode::PermissionDenied),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             let what = format!(
                 "the server at {path} does not answer within {}",
@@ -407,10 +408,10 @@ fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -
                 Request::Sessions {} | Request::Routers {} | Request::Diff { .. } => "",
                 _ => "; it may still do this later",
             };
-            Problem::new(what, format!("{hint}{later}")).because(Cause::TimedOut)
+            Problem::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
         }
         _ => Problem::new(format!("the server at {path} does not answer: {}", io_text(e)), "look at its log")
-            .because(Cause::Unreachable),
+            .with_code(ErrorCode::Unreachable),
     }
 }
 

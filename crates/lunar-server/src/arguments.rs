@@ -3,7 +3,7 @@
 use crate::build::create_folder;
 use crate::config::{self, Config, Lun, OneFile, Source};
 use crate::problem::{Wrong, nearest, wrong};
-use crate::{Cause, Problem, identity};
+use crate::{ErrorCode, Problem, identity};
 use lunar_scsi::Kind;
 use lunar_target::setup::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,7 +132,7 @@ impl Arguments {
 /// What is written on the command line is wrong.
 impl From<Wrong> for Problem {
     fn from(wrong: Wrong) -> Problem {
-        Problem::new(wrong.what, wrong.hint).because(Cause::Argument)
+        Problem::new(wrong.what, wrong.hint).with_code(ErrorCode::InvalidArgument)
     }
 }
 
@@ -208,7 +208,7 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
         Err(e) => {
             let what = format!("{}: {}", text.escape_debug(), crate::io_text(&e));
-            Err(Problem::new(what, "check the path and its permissions").because(Cause::of(e.kind())))
+            Err(Problem::new(what, "check the path and its permissions").with_code(ErrorCode::from(e.kind())))
         }
     }
 }
@@ -223,7 +223,7 @@ fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>
     if matches!(text, "null" | "memory") {
         wrong(&what, format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"))?;
     }
-    let none = |hint: &str| Err(Problem::new(what, hint).because(Cause::NotFound));
+    let none = |hint: &str| Err(Problem::new(what, hint).with_code(ErrorCode::NotFound));
     match size {
         _ if iso => none("check the path; an ISO image cannot be created"),
         None => none("check the path, or add --size 10G to create it"),

@@ -18,7 +18,7 @@ use settings::passing;
 pub(crate) use settings::settings;
 
 use crate::config::{Config, Lun, Share, Source};
-use crate::{Cause, Problem, folders, identity, io_text};
+use crate::{ErrorCode, Problem, folders, identity, io_text};
 use hold::{Hold, Holds};
 use kept::Kept;
 use lunar_block::filter::Rate;
@@ -256,7 +256,7 @@ impl Units {
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
             Err(problem)
-                if problem.cause == Cause::InUse
+                if problem.code == ErrorCode::InUse
                     && matches!(lun.source, Source::Null { .. })
                     && lun.serial.is_none() =>
             {

@@ -7,7 +7,7 @@ use crate::build::{
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
-use crate::{Cause, Problem, admin, folders, io_text, listeners};
+use crate::{ErrorCode, Problem, admin, folders, io_text, listeners};
 use lunar_block::{Facts, InUse, Spec};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -61,8 +61,8 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     found.servers = started_with(&look.file).into_iter().chain(found.server).collect();
     let socket = config.server.admin_socket.as_deref();
     if let Some((path, problem)) = socket.and_then(|path| Some((path, admin::can_bind(path).err()?))) {
-        match problem.cause {
-            Cause::InUse => {
+        match problem.code {
+            ErrorCode::InUse => {
                 let is_own = admin::listener(path).is_some_and(|pid| found.servers.contains(&pid));
                 found.in_use(is_own, problem);
             }
@@ -86,7 +86,7 @@ fn devices(router: &Router) -> Vec<Problem> {
             }
             Err(e) => {
                 let hint = "lsscsi -g lists what there is; modprobe sg brings them up";
-                Some(of_upstream(io_text(&e), hint).because(Cause::of(e.kind())))
+                Some(of_upstream(io_text(&e), hint).with_code(ErrorCode::from(e.kind())))
             }
         }
     };

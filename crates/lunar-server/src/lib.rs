@@ -21,7 +21,7 @@ pub use build::{Rest, Units, create_folder, was_served};
 pub use difference::{Change, Difference, diff, in_force};
 pub use examine::{Examined, examine};
 pub use lunar_proto::nearest::nearest;
-pub use problem::{Cause, Position, Problem};
+pub use problem::{ErrorCode, Position, Problem};
 
 /// What the operating system says about an error, without its number.
 pub(crate) fn io_text(e: &std::io::Error) -> String {
@@ -30,7 +30,6 @@ pub(crate) fn io_text(e: &std::io::Error) -> String {
 
 /// The text of an error as the end of a sentence: without the number of the operating system, in lower case.
 pub(crate) fn plain(text: &str) -> String {
-    let text = text.split(" (os error").next().unwrap_or(text);
-    let mut chars = text.chars();
+    let mut chars = lunar_runtime::error::without_errno(text).chars();
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }

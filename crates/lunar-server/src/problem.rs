@@ -3,9 +3,8 @@
 use lunar_proto::duration::Unfit;
 pub(crate) use lunar_proto::nearest::nearest;
 use lunar_runtime::CoreSelectionError;
-use serde::{Deserialize, Serialize};
+pub use lunar_runtime::error::ErrorCode;
 use std::fmt;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -24,50 +23,6 @@ impl fmt::Display for Position {
     }
 }
 
-/// What a problem is, for the exit status of a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Cause {
-    /// Anything else.
-    #[default]
-    Other,
-    /// An argument is wrong.
-    Argument,
-    /// Somebody else uses it.
-    InUse,
-    /// It is not allowed.
-    NoAccess,
-    /// There is none.
-    NotFound,
-    /// There is one already.
-    Exists,
-    /// Nobody answers.
-    Unreachable,
-    /// The answer did not come in time.
-    TimedOut,
-}
-
-impl Cause {
-    /// What the operating system means.
-    pub fn of(kind: ErrorKind) -> Cause {
-        match kind {
-            ErrorKind::ResourceBusy | ErrorKind::AddrInUse => Cause::InUse,
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Cause::NoAccess,
-            ErrorKind::NotFound => Cause::NotFound,
-            ErrorKind::AddrNotAvailable
-            | ErrorKind::FileTooLarge
-            | ErrorKind::InvalidInput
-            | ErrorKind::IsADirectory
-            | ErrorKind::NotADirectory => Cause::Argument,
-            ErrorKind::ConnectionRefused
-            | ErrorKind::ConnectionReset
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkUnreachable => Cause::Unreachable,
-            ErrorKind::TimedOut => Cause::TimedOut,
-            _ => Cause::Other,
-        }
-    }
-}
-
 /// Something wrong, where it stands, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -79,25 +34,33 @@ pub struct Problem {
     pub what: String,
     /// What to do.
     pub hint: Option<String>,
-    /// What it is.
-    pub cause: Cause,
+    /// Its kind, for programs.
+    pub code: ErrorCode,
 }
 
 impl Problem {
     /// A problem that stands in no file.
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Problem {
         let (what, hint) = (what.into(), Some(hint.into()));
-        Problem { file: None, position: None, what, hint, cause: Cause::Other }
+        Problem { file: None, position: None, what, hint, code: ErrorCode::Other }
+    }
+
+    /// Where it stands and what is wrong, without the hint.
+    pub fn fault(&self) -> String {
+        let position = self.position.map_or(String::new(), |position| format!("{position}:"));
+        let place = self.file.as_ref().map(|file| format!("{}:{position} ", file.display()));
+        place.unwrap_or_default() + &self.what
     }
 
     /// All on one line, for a log.
     pub(crate) fn line(&self) -> String {
-        self.to_string().replace("\n  hint: ", "; hint: ")
+        let hint = self.hint.as_ref().map_or(String::new(), |hint| format!("; hint: {hint}"));
+        format!("{}{hint}", self.fault())
     }
 
-    /// The same with a cause.
-    pub fn because(self, cause: Cause) -> Problem {
-        Problem { cause, ..self }
+    /// The same with a code.
+    pub fn with_code(self, code: ErrorCode) -> Problem {
+        Problem { code, ..self }
     }
 }
 
@@ -111,20 +74,13 @@ impl From<Unfit> for Problem {
 
 impl From<CoreSelectionError> for Problem {
     fn from(e: CoreSelectionError) -> Problem {
-        Problem::new(e.what, e.hint).because(Cause::of(e.kind))
+        Problem::new(e.what, e.hint).with_code(ErrorCode::from(e.kind))
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{}:", file.display())?;
-            if let Some(position) = self.position {
-                write!(f, "{position}:")?;
-            }
-            write!(f, " ")?;
-        }
-        f.write_str(&self.what)?;
+        f.write_str(&self.fault())?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
             None => Ok(()),
@@ -185,7 +141,7 @@ impl<'a> Problems<'a> {
         let position = Some(self.position(at.start));
         let hint = Some(hint.into());
         let (file, what) = (Some(self.file.to_path_buf()), what.into());
-        self.list.push(Problem { file, position, what, hint, cause: Cause::Other });
+        self.list.push(Problem { file, position, what, hint, code: ErrorCode::Other });
     }
 
     /// Notes a value that is wrong; None, to go on without it.

@@ -20,7 +20,7 @@ pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize
         lunar_runtime::spawn(accept(shared, to, listener, portal));
         Ok(())
     })?;
-    begun.map_err(|e| named(address, &e))
+    begun.map_err(|e| named(address, e))
 }
 
 /// Looks whether [`listen`] would fail. Nothing is taken.
@@ -28,12 +28,12 @@ pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize
 /// # Errors
 /// As [`listen`].
 pub fn can_listen(address: SocketAddr) -> io::Result<()> {
-    verbs::can_listen(address).map_err(|e| named(address, &e))
+    verbs::can_listen(address).map_err(|e| named(address, e))
 }
 
-fn named(address: SocketAddr, e: &io::Error) -> io::Error {
-    let why = lunar_rdma::explained(e);
-    io::Error::new(e.kind(), format!("cannot listen on {address} with RDMA devices: {why}"))
+fn named(address: SocketAddr, e: io::Error) -> io::Error {
+    let e = lunar_rdma::explained(e);
+    lunar_runtime::error::with_context(e, format!("cannot listen on {address} with RDMA devices"))
 }
 
 async fn serve(shared: Arc<Shared>, request: Pending, portal: usize, count: Counted) {

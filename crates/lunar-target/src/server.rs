@@ -175,7 +175,7 @@ pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
     let refused = |portal: &Portal| {
         let address = portal.listen;
         let by_tcp = match portal.transports.by_tcp() {
-            true => Listener::can_bind(address).map_err(|e| not_bound(address, &e)),
+            true => Listener::can_bind(address).map_err(|e| not_bound(address, e)),
             false => Ok(()),
         };
         let by_devices = || match portal.transports.by_devices() {
@@ -187,15 +187,15 @@ pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
     portals.filter_map(refused).collect()
 }
 
-fn not_bound(address: SocketAddr, e: &io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"))
+fn not_bound(address: SocketAddr, e: io::Error) -> io::Error {
+    lunar_runtime::error::with_context(e, format!("cannot listen on {address}"))
 }
 
 /// The portals, and the sockets of those that take TCP.
 fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
-        let bind = || bind_one(portal.listen).map_err(|e| not_bound(portal.listen, &e));
+        let bind = || bind_one(portal.listen).map_err(|e| not_bound(portal.listen, e));
         let socket = portal.transports.by_tcp().then(bind).transpose()?;
         let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
         let advertise = portal.advertise.clone();

@@ -4,7 +4,7 @@ use crate::say::{self, count};
 use crate::serve::cannot_serve;
 use lunar_server::config::router::{From, Map, Router, RouterTarget};
 use lunar_server::config::{self, Config};
-use lunar_server::{Cause, Problem, folders};
+use lunar_server::{ErrorCode, Problem, folders};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -27,8 +27,8 @@ fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
     found.problems.extend(config.server.cores.usable().err().map(Problem::from));
     for (portal, e) in lunar_target::cannot_bind(&config.portal_groups) {
         let problem = cannot_serve(&e);
-        match problem.cause {
-            Cause::InUse => found.portal_in_use(portal, problem),
+        match problem.code {
+            ErrorCode::InUse => found.portal_in_use(portal, problem),
             _ => found.problems.push(problem),
         }
     }

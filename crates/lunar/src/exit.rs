@@ -1,8 +1,8 @@
 //! Exit statuses, one table for all commands that use targets: those that users of Open-iSCSI know.
 
-use crate::advice;
-use lunar_initiator::{Error, Kind};
-use lunar_server::{Cause, Problem};
+use lunar_initiator::{Error, ErrorCode};
+use lunar_runtime::error::Hint;
+use lunar_server::Problem;
 use std::process::ExitCode;
 
 /// Why a command ends without success. 0 is success, 2 is a command line that is not understood.
@@ -109,11 +109,14 @@ impl From<Failure> for ExitCode {
 
 impl From<Vec<Problem>> for Failure {
     fn from(problems: Vec<Problem>) -> Failure {
-        // Several problems of one kind have its status.
-        let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
-        let cause = if problems.iter().all(|p| p.cause == first) { first } else { Cause::Other };
-        Failure { exit: of_cause(cause), problems }
+        Failure { exit: of(common_code(&problems)).0, problems }
     }
+}
+
+/// The code that all problems have; of different ones it is [`ErrorCode::Other`].
+pub fn common_code(problems: &[Problem]) -> ErrorCode {
+    let first = problems.first().map(|problem| problem.code).unwrap_or_default();
+    if problems.iter().all(|problem| problem.code == first) { first } else { ErrorCode::Other }
 }
 
 impl From<Problem> for Failure {
@@ -122,45 +125,49 @@ impl From<Problem> for Failure {
     }
 }
 
-/// The exit status of a cause.
-fn of_cause(cause: Cause) -> Exit {
-    match cause {
-        Cause::Other => Exit::General,
-        Cause::Argument => Exit::Invalid,
-        Cause::InUse => Exit::InUse,
-        Cause::NoAccess => Exit::NoAccess,
-        Cause::NotFound => Exit::NotFound,
-        Cause::Exists => Exit::Exists,
-        Cause::Unreachable => Exit::Unreachable,
-        Cause::TimedOut => Exit::TimedOut,
-    }
-}
+/// The exit status of each code, and the hint for an error that has none of its own.
+const CODES: [(ErrorCode, Exit, &str); 19] = [
+    (ErrorCode::Other, Exit::General, "LUNAR_LOG=debug logs more"),
+    (ErrorCode::InvalidArgument, Exit::Invalid, "docs/use.md explains URLs"),
+    (ErrorCode::UnknownHost, Exit::UnknownHost, "check its spelling, and the name service of this host"),
+    (ErrorCode::Unreachable, Exit::Unreachable, "does the target run there, and is the port open?"),
+    (ErrorCode::Refused, Exit::Refused, "the target's log says why; it may want another initiator name"),
+    (
+        ErrorCode::NegotiationFailed,
+        Exit::Refused,
+        "offer the target what it takes; docs/use.md lists the keys of URLs",
+    ),
+    (
+        ErrorCode::AuthenticationFailed,
+        Exit::Authentication,
+        "check user and password on both sides; see docs/use.md, CHAP",
+    ),
+    (ErrorCode::NotFound, Exit::NotFound, "lunar ls lists targets and LUNs"),
+    (ErrorCode::AlreadyExists, Exit::Exists, "choose another name"),
+    (ErrorCode::InUse, Exit::InUse, "end its other user, or choose another"),
+    (ErrorCode::PermissionDenied, Exit::NoAccess, "run it as a user who may use it"),
+    (
+        ErrorCode::TimedOut,
+        Exit::TimedOut,
+        "look at the network with lunar doctor; docs/use.md lists the time-outs of URLs",
+    ),
+    (ErrorCode::ConnectionLost, Exit::Unreachable, "look at the network and at the target's log"),
+    (ErrorCode::Aborted, Exit::General, "run it again"),
+    (ErrorCode::ProtocolError, Exit::General, "the target is at fault; LUNAR_LOG=debug logs more"),
+    (ErrorCode::ScsiError, Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
+    (
+        ErrorCode::ReservationConflict,
+        Exit::NoAccess,
+        "lunar pr URL read-full-status shows the holder; if that is this host under another ISID, name it: isid=",
+    ),
+    (ErrorCode::IdentityMismatch, Exit::General, "the LUN is not the one that it was: look at the target"),
+    (ErrorCode::SessionClosed, Exit::General, "open it again"),
+];
 
-/// The exit status of a kind of failure, and what to do when the error itself does not say.
-fn of(kind: Kind) -> (Exit, &'static str) {
-    match kind {
-        Kind::Invalid => (Exit::Invalid, "docs/use.md explains URLs"),
-        Kind::UnknownHost => (Exit::UnknownHost, "check its spelling, and the name service of this host"),
-        Kind::Unreachable => (Exit::Unreachable, "does the target run there, and is the port open?"),
-        Kind::Refused => (Exit::Refused, "the target's log says why; it may want another initiator name"),
-        Kind::Authentication => {
-            (Exit::Authentication, "check user and password on both sides; see docs/use.md, CHAP")
-        }
-        Kind::NotFound => (Exit::NotFound, "lunar ls lists targets and LUNs"),
-        Kind::TimedOut => {
-            (Exit::TimedOut, "look at the network with lunar doctor; docs/use.md lists the time-outs of URLs")
-        }
-        Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
-        Kind::Aborted => (Exit::General, "run it again"),
-        Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug logs more"),
-        Kind::Scsi => (Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
-        Kind::Reserved => (
-            Exit::NoAccess,
-            "lunar pr URL read-full-status shows the holder; if that is this host under another ISID, name it: isid=",
-        ),
-        Kind::Identity => (Exit::General, "the LUN is not the one that it was: look at the target"),
-        Kind::Closed => (Exit::General, "open it again"),
-    }
+/// The exit status of a code, and its hint. A test finds codes without a row.
+fn of(code: ErrorCode) -> (Exit, &'static str) {
+    let row = CODES.iter().find(|row| row.0 == code).unwrap_or(&CODES[0]);
+    (row.1, row.2)
 }
 
 impl From<lunar_bench::Error> for Failure {
@@ -168,8 +175,8 @@ impl From<lunar_bench::Error> for Failure {
         let exit = match e.kind {
             lunar_bench::Kind::Invalid => Exit::Invalid,
             lunar_bench::Kind::HoldsData => Exit::Exists,
-            lunar_bench::Kind::Target(Some(kind)) => of(kind).0,
-            lunar_bench::Kind::Medium(kind) => of_cause(Cause::of(kind)),
+            lunar_bench::Kind::Target(Some(code)) => of(code).0,
+            lunar_bench::Kind::Medium(code) => of(code).0,
             lunar_bench::Kind::Target(None) | lunar_bench::Kind::System => Exit::General,
         };
         Failure::new(exit, e.what, e.hint)
@@ -179,10 +186,10 @@ impl From<lunar_bench::Error> for Failure {
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         // LOGICAL UNIT NOT SUPPORTED (SPC-6): there is no such LUN.
-        let kind = if e.sense.is_some_and(|sense| sense.asc == 0x25) { Kind::NotFound } else { e.kind };
-        let (exit, hint) = advice::of_words(kind, &e.what).unwrap_or_else(|| of(kind));
+        let is_missing = e.sense.is_some_and(|sense| sense.asc == 0x25);
+        let (exit, hint) = of(if is_missing { ErrorCode::NotFound } else { e.code });
         let lunar_initiator::Details { what, hint: better, .. } = e.into_details();
-        Failure::new(exit, what, better.unwrap_or_else(|| hint.to_owned()))
+        Failure::new(exit, what, better.unwrap_or(Hint::new(hint)))
     }
 }
 
@@ -191,26 +198,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_failure_has_its_status() {
-        for (kind, status) in [
-            (Kind::Invalid, 7),
-            (Kind::UnknownHost, 23),
-            (Kind::Unreachable, 4),
-            (Kind::Refused, 5),
-            (Kind::Authentication, 24),
-            (Kind::NotFound, 21),
-            (Kind::TimedOut, 8),
-            (Kind::Lost, 4),
-            (Kind::Aborted, 1),
-            (Kind::Protocol, 1),
-            (Kind::Reserved, 13),
-            (Kind::Scsi, 30),
+    fn exit_status_and_hint_follow_the_code_not_the_words() {
+        for (code, status) in [
+            (ErrorCode::InvalidArgument, 7),
+            (ErrorCode::UnknownHost, 23),
+            (ErrorCode::Unreachable, 4),
+            (ErrorCode::Refused, 5),
+            (ErrorCode::NegotiationFailed, 5),
+            (ErrorCode::AuthenticationFailed, 24),
+            (ErrorCode::NotFound, 21),
+            (ErrorCode::AlreadyExists, 15),
+            (ErrorCode::InUse, 28),
+            (ErrorCode::PermissionDenied, 13),
+            (ErrorCode::TimedOut, 8),
+            (ErrorCode::ConnectionLost, 4),
+            (ErrorCode::Aborted, 1),
+            (ErrorCode::ProtocolError, 1),
+            (ErrorCode::ScsiError, 30),
+            (ErrorCode::ReservationConflict, 13),
+            (ErrorCode::IdentityMismatch, 1),
+            (ErrorCode::SessionClosed, 1),
+            (ErrorCode::Other, 1),
         ] {
-            let failure = Failure::from(Error::new(kind, "x"));
-            assert_eq!(failure.exit as u8, status, "{kind:?}");
-            assert!(TABLE.iter().any(|row| row.0 == failure.exit), "{kind:?}");
+            let words = ["x", "no login within 15 s", "HeaderDigest=None, which is no answer", "timed out"];
+            for what in words {
+                let failure = Failure::from(Error::new(code, what));
+                assert_eq!(failure.exit as u8, status, "{code}: {what}");
+                assert_eq!(failure.problems[0].hint.as_deref(), Some(of(code).1), "{code}: {what}");
+                let problem = Problem::new(what, "").with_code(code);
+                assert_eq!(Failure::from(problem).exit as u8, status, "{code}: {what}");
+            }
+            assert!(TABLE.iter().any(|row| row.0 == of(code).0), "{code}");
         }
-        let hinted = Failure::from(Error::new(Kind::Lost, "x").with_hint("look there"));
+    }
+
+    #[test]
+    fn each_code_has_one_row() {
+        assert_eq!(CODES.len(), ErrorCode::ALL.len());
+        assert!(ErrorCode::ALL.iter().all(|code| CODES.iter().any(|row| row.0 == *code)));
+    }
+
+    #[test]
+    fn hint_of_the_error_wins_over_the_table() {
+        let hinted = Failure::from(Error::new(ErrorCode::ConnectionLost, "x").with_hint("look there"));
         assert_eq!(hinted.problems[0].to_string(), "x\n  hint: look there");
     }
 

@@ -31,7 +31,7 @@ mod unit;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::Failure;
-use lunar_server::{Cause, Problem};
+use lunar_server::{ErrorCode, Problem};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -217,7 +217,9 @@ fn manual(name: Option<&str>) -> Result<String, Problem> {
             Some(command) => command.clone(),
             None => {
                 let what = format!("lunar has no command \"{}\"", name.escape_debug());
-                return Err(Problem::new(what, "lunar --help lists them").because(Cause::Argument));
+                return Err(
+                    Problem::new(what, "lunar --help lists them").with_code(ErrorCode::InvalidArgument)
+                );
             }
         },
     };

@@ -8,7 +8,7 @@ use crate::say;
 use crate::tree::{self, Node};
 use crate::unit::{Unit, is_refusal};
 use clap::{Args, ValueEnum};
-use lunar_initiator::{Error, Kind};
+use lunar_initiator::{Error, ErrorCode};
 use lunar_wire::scsi::cdb;
 use lunar_wire::scsi::pr::{self, Parameters, Registration};
 
@@ -251,7 +251,7 @@ async fn send(unit: &Unit, order: Order) -> Result<(), Failure> {
     let cdb = cdb::persistent_reserve_out(order.action, order.kind, pr::PARAMETERS_LEN as u32);
     match unit.write(cdb, &order.parameters.encode()).await {
         Ok(()) => Ok(()),
-        Err(e) if e.kind == Kind::Reserved => Err(conflict(unit, order.parameters.key).await),
+        Err(e) if e.code == ErrorCode::ReservationConflict => Err(conflict(unit, order.parameters.key).await),
         Err(e) => Err(e.into()),
     }
 }

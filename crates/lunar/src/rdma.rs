@@ -62,18 +62,14 @@ pub fn rdma(command: &Rdma) -> Result<String, Failure> {
 fn found(devices: Result<Vec<Device>, Missing>) -> Found {
     let (missing, hint) = match &devices {
         Ok(list) if list.is_empty() => {
-            (Some(lunar_rdma::NO_DEVICE.0.to_owned()), Some(lunar_rdma::NO_DEVICE.1.to_owned()))
+            (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.into()))
         }
         Ok(list) if list.iter().all(|device| !device.is_usable) => (
             Some("the libraries have no driver for the devices of this host".to_owned()),
             Some("install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)".to_owned()),
         ),
         Ok(_) => (None, None),
-        Err(missing) => {
-            let text = missing.to_string();
-            let (what, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
-            (Some(what.to_owned()), Some(hint.to_owned()))
-        }
+        Err(missing) => (Some(missing.to_string()), Some(Missing::HINT.into())),
     };
     let iwarp = Provider {
         name: "iwarp",

@@ -6,7 +6,7 @@ use crate::client::json;
 use crate::session::{of_each, one, servers};
 use lunar_proto::duration::{self, Unfit};
 use lunar_server::admin::{self, Action, Difference, Request, Router as Told, Session};
-use lunar_server::{Cause, Problem};
+use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -70,7 +70,7 @@ fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
     let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
         let what = format!("there is no router {name}");
-        return Err(Problem::new(what, "lunar router list shows the routers").because(Cause::NotFound));
+        return Err(Problem::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound));
     }
     Ok(found)
 }

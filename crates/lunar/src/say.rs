@@ -20,9 +20,8 @@ fn problems(list: &[Problem], coloured: bool) -> String {
     let (red, cyan, end) = if coloured { ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") } else { ("", "", "") };
     let mut text = String::new();
     for problem in list.iter().take(PRINTED) {
-        let told = problem.to_string();
-        let told = told.replacen("\n  hint:", &format!("\n  {cyan}hint:{end}"), 1);
-        text += &format!("{red}error:{end} {told}\n");
+        let hint = problem.hint.as_ref().map(|hint| format!("\n  {cyan}hint:{end} {hint}"));
+        text += &format!("{red}error:{end} {}{}\n", problem.fault(), hint.unwrap_or_default());
     }
     if list.len() > PRINTED {
         text += &format!("and {}\n", count(list.len() - PRINTED, "more problem"));
@@ -67,8 +66,7 @@ pub fn written(result: io::Result<()>) -> Result<(), Problem> {
 }
 
 fn unwritten(e: &io::Error) -> Problem {
-    let text = e.to_string();
-    let why = text.split(" (os error").next().unwrap_or(&text);
+    let why = lunar_runtime::error::text(e);
     let hint = match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room where it goes to",
         _ => "look at where it goes to",
@@ -135,7 +133,7 @@ mod tests {
         let result = |kind: ErrorKind| written(Err(kind.into()));
         assert_eq!((written(Ok(())), result(ErrorKind::BrokenPipe)), (Ok(()), Ok(())));
         let problem = result(ErrorKind::StorageFull).unwrap_err();
-        assert_eq!((problem.cause, problem.hint.is_some()), (lunar_server::Cause::Other, true));
+        assert_eq!((problem.code, problem.hint.is_some()), (lunar_server::ErrorCode::Other, true));
         assert!(problem.what.starts_with("cannot write to stdout: "), "{problem}");
     }
 }

@@ -16,7 +16,7 @@ use lunar_runtime::CoreSelection;
 use lunar_server::admin::{Admin, Request, Response, Running};
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{Found, expand_early};
-use lunar_server::{Arguments, Cause, Place, Problem, Units, folders};
+use lunar_server::{Arguments, ErrorCode, Place, Problem, Units, folders};
 use lunar_target::setup::Setup;
 use retry::Retry;
 use routed::{Desk, tell};
@@ -315,12 +315,12 @@ fn arguments(args: &Serve) -> Arguments {
 }
 
 fn of_argument(argument: &str, problem: Problem) -> Problem {
-    Problem { what: format!("{argument}: {}", problem.what), ..problem.because(Cause::Argument) }
+    Problem { what: format!("{argument}: {}", problem.what), ..problem.with_code(ErrorCode::InvalidArgument) }
 }
 
 /// Why a server cannot start.
 pub fn cannot_serve(e: &io::Error) -> Problem {
-    let hint = match e.kind() {
+    let general = match e.kind() {
         io::ErrorKind::AddrInUse => {
             "something listens there already: stop it, or choose another address or port"
         }
@@ -328,10 +328,9 @@ pub fn cannot_serve(e: &io::Error) -> Problem {
         io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
         _ => crate::advice::of_limits(e),
     };
-    let text = e.to_string();
-    // Who failed may know better.
-    let (what, hint) = text.split_once("\nhint: ").unwrap_or((&text, hint));
-    Problem::new(format!("cannot serve: {what}"), hint).because(Cause::of(e.kind()))
+    // The place where it failed may know better.
+    let hint = lunar_runtime::error::hint(e).map_or(general, |hint| hint);
+    Problem::new(format!("cannot serve: {e}"), hint).with_code(ErrorCode::from(e.kind()))
 }
 
 /// The admin socket. At its default path, or beside another server's, it is not worth a failure.

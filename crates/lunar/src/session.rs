@@ -4,7 +4,7 @@ use crate::args::{Asked, Session};
 use crate::client::json;
 use crate::exit::Failure;
 use lunar_server::admin::{self, Session as Told};
-use lunar_server::{Cause, Problem, folders};
+use lunar_server::{ErrorCode, Problem, folders};
 use serde::Serialize;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, P
             format!("there is no session {id}"),
             "lunar session list shows the sessions",
         )
-        .because(Cause::NotFound));
+        .with_code(ErrorCode::NotFound));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
 }

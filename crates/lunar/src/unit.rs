@@ -1,7 +1,7 @@
 //! A logical unit that is asked, whatever it is: no disk is needed.
 
 use lunar_initiator::options::Transport;
-use lunar_initiator::{Direction, Error, Kind, Session, Url};
+use lunar_initiator::{Direction, Error, ErrorCode, Session, Url};
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::lun::encode;
 use lunar_wire::scsi::cdb::Cdb;
@@ -57,5 +57,5 @@ impl Unit {
 
 /// The logical unit answered, and refused: that is a fact about it, not the end of the command.
 pub fn is_refusal(e: &Error) -> bool {
-    matches!(e.kind, Kind::Scsi | Kind::Reserved)
+    matches!(e.code, ErrorCode::ScsiError | ErrorCode::ReservationConflict)
 }

@@ -22,6 +22,38 @@ const BANNED: [(&str, &str); 4] = [
 /// They panic when their stream is full or closed, and wait while nobody reads it.
 const PRINTING: [&str; 2] = ["println!", "print!"];
 
+/// Calls that match words.
+const WORD_MATCHES: [&str; 9] = [
+    ".contains(",
+    ".starts_with(",
+    ".ends_with(",
+    ".find(",
+    ".split(",
+    ".split_once(",
+    ".strip_prefix(",
+    ".strip_suffix(",
+    ".replace(",
+];
+
+/// Places of messages. Their words are for people and change; code decides by `ErrorCode`, `Hint` and `io::ErrorKind`.
+const MESSAGES: [&str; 9] = [
+    " e.to_string()",
+    "(e.to_string()",
+    "err.to_string()",
+    "error.to_string()",
+    "failure.to_string()",
+    "missing.to_string()",
+    "problem.to_string()",
+    ".what",
+    ".hint",
+];
+
+/// Text that stands in messages alone: the errno of `std`, and a hint behind a message.
+const MESSAGE_TEXT: [&str; 2] = [concat!("(os ", "error"), concat!("\\n", "hint:")];
+
+/// The one place that takes the errno off a message.
+const ERRNO_TEXT: &str = "crates/lunar-runtime/src/error.rs";
+
 /// Checks one source file.
 pub fn check(file: &File) -> Vec<Finding> {
     let code = code_only(&file.text);
@@ -32,6 +64,7 @@ pub fn check(file: &File) -> Vec<Finding> {
     findings.extend(banned(file, &code));
     findings.extend(printing(file, &code));
     findings.extend(unsafe_without_reason(file, &code));
+    findings.extend(words_of_errors(file, &code));
     findings
 }
 
@@ -94,16 +127,40 @@ fn banned(file: &File, code: &str) -> Vec<Finding> {
     findings
 }
 
+/// Code of the product, and no test.
+fn is_product(path: &str) -> bool {
+    let is_source = path.starts_with("crates/") && path.contains("/src/");
+    is_source && !is_test(path) && !path.ends_with("tests.rs") && !path.ends_with("testing.rs")
+}
+
 /// The command writes through one module. Tests and examples print as they like.
 fn printing(file: &File, code: &str) -> Vec<Finding> {
-    let is_product = file.path.starts_with("crates/") && file.path.contains("/src/");
-    if !is_product || file.path.ends_with("tests.rs") || file.path.ends_with("testing.rs") {
+    if !is_product(&file.path) {
         return Vec::new();
     }
     let lines = code.lines().take(lines_without_tests(&file.path, code)).enumerate();
     let bad = lines.filter(|(_, line)| PRINTING.iter().any(|what| line.contains(what)));
     let remedy = "use crates/lunar/src/say.rs, log with tracing, or return the text";
     bad.map(|(n, _)| Finding::new(&file.path, n + 1, "a printing macro".to_string(), remedy)).collect()
+}
+
+/// Behaviour must not depend on the words of an error. Tests may read them.
+fn words_of_errors(file: &File, code: &str) -> Vec<Finding> {
+    if !is_product(&file.path) || file.path == ERRNO_TEXT {
+        return Vec::new();
+    }
+    let is_match = |line: &str| {
+        MESSAGES
+            .iter()
+            .any(|message| WORD_MATCHES.iter().any(|call| line.contains(&format!("{message}{call}"))))
+    };
+    let has_text =
+        |line: &str| MESSAGE_TEXT.iter().any(|text| line.contains(text)) && !line.starts_with("#[error(");
+    let lines = code.lines().zip(file.text.lines()).take(lines_without_tests(&file.path, code)).enumerate();
+    let bad = lines.filter(|(_, (code, text))| is_match(code) || has_text(text.trim_start()));
+    let remedy = "give the error an ErrorCode or a Hint where it is made, and decide by that";
+    bad.map(|(n, _)| Finding::new(&file.path, n + 1, "match on the words of an error".to_string(), remedy))
+        .collect()
 }
 
 fn unsafe_without_reason(file: &File, code: &str) -> Vec<Finding> {
@@ -164,6 +221,23 @@ mod tests {
         assert_eq!(whats("fn f() {\n    eprintln!(\"x\");\n}\n"), [(2, "a printing macro".to_string())]);
         assert_eq!(whats("#[cfg(test)]\nmod tests {\n    fn f() {\n        println!();\n    }\n}\n"), []);
         assert_eq!(check(&file("crates/x/examples/x.rs", "fn f() {\n    println!();\n}\n")).len(), 0);
+    }
+
+    #[test]
+    fn match_on_error_words_is_found_outside_tests() {
+        let matches = |line: &str| {
+            let text = format!("fn f() {{\n    {line}\n}}\n");
+            check(&file("crates/x/src/x.rs", &text)).iter().any(|found| found.what.starts_with("match on"))
+        };
+        assert!(matches("if e.to_string().contains(\"late\") {}"));
+        assert!(matches("let is_late = problem.what.ends_with(\"late\");"));
+        assert!(matches("let parts = text.split_once(\"\\nhint: \");"));
+        assert!(matches("let text = text.split(\" (os error\").next();"));
+        assert!(!matches("let is_url = what.contains(\"://\");"));
+        assert!(!matches("let shown = e.to_string().to_lowercase();"));
+        let test =
+            "#[cfg(test)]\nmod tests {\n    fn f() {\n        e.to_string().contains(\"x\");\n    }\n}\n";
+        assert_eq!(check(&file("crates/x/src/x.rs", test)), []);
     }
 
     #[test]

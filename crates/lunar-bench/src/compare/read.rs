@@ -18,7 +18,7 @@ const LIMIT: u64 = 1 << 30;
 pub fn read(path: &Path) -> Result<Document, Error> {
     let name = path.display().to_string();
     let cannot = |e: std::io::Error| {
-        let kind = Kind::Medium(e.kind());
+        let kind = Kind::Medium(e.kind().into());
         Error::new(kind, format!("{name}: {e}"), "a file of lunar bench --json is read")
     };
     let mut text = String::new();

@@ -5,6 +5,7 @@ use clap::Parser;
 use interop::op;
 use interop::script::Script;
 use lunar_nbd::server::{Export, Limits, Listen, serve};
+use lunar_runtime::error::ErrorCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -319,7 +320,7 @@ fn exports_of_nbd_servers_are_measured_by_their_urls() {
     assert_eq!((facts.name.as_str(), facts.capacity, facts.sessions), (url.as_str(), 8 << 20, 2));
     assert!(document.notes.iter().any(|note| note.starts_with("verified: ")), "{:?}", document.notes);
     let gone = args(&format!("read {url}-that-is-not-there")).clone();
-    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Medium(std::io::ErrorKind::NotFound));
+    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Medium(ErrorCode::NotFound));
 }
 
 #[test]

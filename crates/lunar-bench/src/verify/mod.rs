@@ -80,7 +80,7 @@ impl Checks {
         };
         let cannot = |e: io::Error| {
             let what = format!("{} cannot be used: {e}", path.display());
-            Error::new(Kind::Medium(e.kind()), what, "name another file")
+            Error::new(Kind::Medium(e.kind().into()), what, "name another file")
         };
         let journal = Journal::open(path, !self.is_only).map_err(cannot)?;
         if journal.is_empty().map_err(cannot)? && !self.is_only {

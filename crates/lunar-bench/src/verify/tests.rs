@@ -339,7 +339,7 @@ fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
     fs::remove_file(folder.state()).expect("removed");
     assert_eq!(
         run(folder.rig(), &folder.only(), sixteen()).unwrap_err().kind,
-        Kind::Medium(io::ErrorKind::NotFound)
+        Kind::Medium(lunar_runtime::error::ErrorCode::NotFound)
     );
 }
 

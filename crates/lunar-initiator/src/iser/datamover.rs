@@ -4,7 +4,7 @@
 use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
 use crate::session::transport::{self, DatamoverEvents};
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Events, MemoryRegion, Remote, Wait};
 use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError, Received};
@@ -185,7 +185,7 @@ fn advertised(place: Remote) -> Advertised {
 
 /// The target broke a rule: nothing more is taken from it.
 fn breaks(session: &mut dyn DatamoverEvents, what: &str) -> bool {
-    session.fail(Error::new(Kind::Protocol, what));
+    session.fail(Error::new(ErrorCode::ProtocolError, what));
     false
 }
 

@@ -4,7 +4,7 @@ use super::IserDatamover;
 use crate::options::Options;
 use crate::protocol_mismatch::{self, mismatch, no_rdma};
 use crate::rdma_connector::{RdmaConnector, no_device};
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_proto::Pdu;
 use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused};
 use lunar_runtime::Stream;
@@ -46,7 +46,7 @@ impl LoginConnection {
         let private = abilities(lunar_rdma::verbs::TAKES_INVALIDATE);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         let (endpoint, _) = connected.map_err(|e| match e {
-            Refused::Io(e) => no_device(&e),
+            Refused::Io(e) => no_device(e),
             rejected => refused(rejected),
         })?;
         Ok(LoginConnection { endpoint, events: Events::default() })
@@ -120,7 +120,9 @@ impl LoginConnection {
                 }
             }
             Event::End(Some(e)) => Err(lost(e)),
-            Event::End(None) => Err(Error::new(Kind::Lost, "the target closed the connection")),
+            Event::End(None) => {
+                Err(Error::new(ErrorCode::ConnectionLost, "the target closed the connection"))
+            }
             Event::Read(..) => Err(broke("data that was not asked for")),
         }
     }
@@ -137,7 +139,7 @@ fn refused(e: Refused) -> Error {
         Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
             mismatch("the portal turned the connection down, in words of SRP", protocol_mismatch::SRP)
         }
-        Refused::Rejected(_) => Error::new(Kind::Unreachable, "the portal turned the connection down")
+        Refused::Rejected(_) => Error::new(ErrorCode::Unreachable, "the portal turned the connection down")
             .with_hint(
                 "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
             ),
@@ -145,9 +147,9 @@ fn refused(e: Refused) -> Error {
 }
 
 fn broke(what: impl Into<String>) -> Error {
-    Error::new(Kind::Protocol, what)
+    Error::new(ErrorCode::ProtocolError, what)
 }
 
 fn lost(e: std::io::Error) -> Error {
-    Error::new(Kind::Lost, crate::io_error::io_text(&e))
+    Error::new(ErrorCode::ConnectionLost, lunar_runtime::error::text(&e))
 }

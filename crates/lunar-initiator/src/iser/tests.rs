@@ -6,7 +6,7 @@ use crate::session::command_window::CommandWindow;
 use crate::session::session_state::{Online, SessionState};
 use crate::session::task::Waiter;
 use crate::session::transport::{Datamover as _, TransportHandle, TransportSender};
-use crate::{Command, CommandResult, Completion, Direction, Error, Kind};
+use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{ConnParam, Endpoint, Event, Events, Remote};
@@ -294,7 +294,7 @@ fn unfilled_memory_is_a_residual() {
     let tag = peer.read(512);
     peer.one();
     assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), Received::End);
-    assert_eq!(peer.state.connection.fault().expect("it cannot go on").kind, Kind::Protocol);
+    assert_eq!(peer.state.connection.fault().expect("it cannot go on").code, ErrorCode::ProtocolError);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
         let data = if reads { vec![0; 512] } else { vec![] };
         assert_eq!(peer.say(bhs, &data, None), Received::End);
         let error = peer.state.connection.take_fault().expect("it cannot go on");
-        assert_eq!(error.kind, Kind::Protocol, "{error}");
+        assert_eq!(error.code, ErrorCode::ProtocolError, "{error}");
         assert!(peer.sent().is_empty() && peer.end(tag).is_none());
     }
 }
@@ -376,7 +376,10 @@ fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
     ] {
         let mut peer = Peer::new(parameters());
         assert_eq!(peer.bytes(&message, None), Received::End, "{message:?}");
-        assert_eq!(peer.state.connection.take_fault().expect("it cannot go on").kind, Kind::Protocol);
+        assert_eq!(
+            peer.state.connection.take_fault().expect("it cannot go on").code,
+            ErrorCode::ProtocolError
+        );
     }
 }
 

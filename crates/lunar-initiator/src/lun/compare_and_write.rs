@@ -2,7 +2,7 @@
 
 use super::Lun;
 use super::transferred::with_buffer;
-use crate::{Direction, Error, Kind};
+use crate::{Direction, Error, ErrorCode};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{Sense, cdb};
 
@@ -11,7 +11,7 @@ impl Lun {
     /// step (COMPARE AND WRITE). False if they differ. It is never repeated by itself.
     ///
     /// # Errors
-    /// As of any command; [`Kind::Lost`] if it is not known whether it was carried out.
+    /// As of any command; [`ErrorCode::ConnectionLost`] if it is not known whether it was carried out.
     pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
         self.compare_or_return(offset, data).await.0
     }
@@ -23,7 +23,7 @@ impl Lun {
         let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
         let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
         let Some(blocks) = blocks else {
-            let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
+            let e = Error::new(ErrorCode::InvalidArgument, "COMPARE AND WRITE takes 1 to 255 whole blocks");
             return (Err(e), data);
         };
         let hold = self.hold(offset, u64::from(blocks) * size).await;

@@ -1,6 +1,6 @@
 //! What a host makes of a status: done, to be tried again, or an error (SPC-5 section 4.4, SAM-5 section 5.3).
 
-use crate::{Completion, Error, Kind};
+use crate::{Completion, Error, ErrorCode};
 use lunar_wire::scsi::{Sense, Status};
 use std::time::Duration;
 
@@ -34,14 +34,15 @@ pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOn
         s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Disposition::Done,
         s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Disposition::RetryAfter(pause),
         s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Disposition::Retry,
-        s if s == Status::ReservationConflict as u8 => {
-            failed(Kind::Reserved, "somebody else holds a reservation, or we under another ISID".into())
-        }
+        s if s == Status::ReservationConflict as u8 => failed(
+            ErrorCode::ReservationConflict,
+            "somebody else holds a reservation, or we under another ISID".into(),
+        ),
         s if s == Status::CheckCondition as u8 => match c.sense() {
             Some(sense) => by_sense(sense, (tries, repeatable), pause, tell),
-            None => failed(Kind::Scsi, "CHECK CONDITION without sense data".into()),
+            None => failed(ErrorCode::ScsiError, "CHECK CONDITION without sense data".into()),
         },
-        s => failed(Kind::Scsi, format!("SCSI status {s:02x}")),
+        s => failed(ErrorCode::ScsiError, format!("SCSI status {s:02x}")),
     }
 }
 
@@ -83,7 +84,7 @@ fn by_sense(
 }
 
 fn failed_by(sense: Sense) -> Disposition {
-    let error = Error::new(Kind::Scsi, sense.to_string()).with_status(Status::CheckCondition as u8);
+    let error = Error::new(ErrorCode::ScsiError, sense.to_string()).with_status(Status::CheckCondition as u8);
     Disposition::Failed(error.with_sense(Some(sense)))
 }
 
@@ -158,17 +159,17 @@ mod tests {
             assert!(matches!(as_error(status, sense, 3).0, Disposition::RetryAfter(_)), "{status:?}");
         }
         for (status, sense, kind) in [
-            (Status::ReservationConflict, None, Kind::Reserved),
-            (Status::CheckCondition, Some(Sense::READ_ERROR), Kind::Scsi),
-            (Status::CheckCondition, Some(Sense::WRITE_PROTECTED), Kind::Scsi),
-            (Status::CheckCondition, Some(Sense::NOT_READY_NO_MEDIUM), Kind::Scsi),
-            (Status::CheckCondition, None, Kind::Scsi),
-            (Status::AcaActive, None, Kind::Scsi),
+            (Status::ReservationConflict, None, ErrorCode::ReservationConflict),
+            (Status::CheckCondition, Some(Sense::READ_ERROR), ErrorCode::ScsiError),
+            (Status::CheckCondition, Some(Sense::WRITE_PROTECTED), ErrorCode::ScsiError),
+            (Status::CheckCondition, Some(Sense::NOT_READY_NO_MEDIUM), ErrorCode::ScsiError),
+            (Status::CheckCondition, None, ErrorCode::ScsiError),
+            (Status::AcaActive, None, ErrorCode::ScsiError),
         ] {
             let Disposition::Failed(error) = as_error(status, sense, 1).0 else {
                 panic!("{status:?} {sense:?}")
             };
-            assert_eq!((error.kind, error.sense, error.status), (kind, sense, Some(status as u8)));
+            assert_eq!((error.code, error.sense, error.status), (kind, sense, Some(status as u8)));
         }
         assert_eq!(as_error(Status::Good, None, 1).0, Disposition::Done);
     }

@@ -2,7 +2,7 @@
 
 use super::properties::{Answers, Properties};
 use super::retry::{BusyRetry, perform_within};
-use crate::{CommandResult, Direction, Error, Kind, Session};
+use crate::{CommandResult, Direction, Error, ErrorCode, Session};
 use lunar_runtime::Buf;
 use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -16,7 +16,7 @@ const NO_UNIT: &str = "there is no such logical unit";
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
     match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
-        Err(e) if e.kind != Kind::Reserved => return Err(e),
+        Err(e) if e.code != ErrorCode::ReservationConflict => return Err(e),
         _ => {}
     }
     read_on(session, lun, inquiry, true).await
@@ -51,7 +51,7 @@ async fn inquiry(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await.map_err(not_there)?;
     // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): there is nothing behind this LUN.
     if inquiry.first().is_none_or(|b| b >> 5 != 0) {
-        return Err(Error::new(Kind::NotFound, NO_UNIT));
+        return Err(Error::new(ErrorCode::NotFound, NO_UNIT));
     }
     Ok(inquiry)
 }
@@ -81,7 +81,7 @@ async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<Answ
 fn not_there(e: Error) -> Error {
     let is_missing =
         |s: Sense| (s.key, s.asc) == (Sense::LUN_NOT_SUPPORTED.key, Sense::LUN_NOT_SUPPORTED.asc);
-    if e.sense.is_some_and(is_missing) { Error::new(Kind::NotFound, NO_UNIT) } else { e }
+    if e.sense.is_some_and(is_missing) { Error::new(ErrorCode::NotFound, NO_UNIT) } else { e }
 }
 
 async fn page(session: &Session, lun: u64, page: u8) -> Result<Vec<u8>, Error> {
@@ -133,7 +133,7 @@ async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8
             tracing::debug!(opcode = cdb[0], is_inquiry = cdb[0] == op::INQUIRY, "not there: {e}");
             Ok(Vec::new())
         }
-        Err(e) if e.kind == Kind::Reserved => Ok(Vec::new()),
+        Err(e) if e.code == ErrorCode::ReservationConflict => Ok(Vec::new()),
         other => other,
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 mod transferred;
 
 use crate::session::Held;
-use crate::{Command, CommandResult, Direction, Error, Event, Kind, Session};
+use crate::{Command, CommandResult, Direction, Error, ErrorCode, Event, Session};
 use lunar_block::range::{Hold, Ranges};
 use lunar_runtime::either;
 use lunar_wire::iscsi::lun::encode;
@@ -99,7 +99,7 @@ impl Lun {
                 inspect::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
             if !properties.is_block_device() || properties.block_size == 0 {
                 let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
-                return Err(Error::new(Kind::Invalid, what));
+                return Err(Error::new(ErrorCode::InvalidArgument, what));
             }
             if properties.identity.is_empty() {
                 return Ok((properties, None));
@@ -184,7 +184,7 @@ impl Lun {
     /// another logical unit takes no commands from then on ([`Event::Changed`]).
     ///
     /// # Errors
-    /// [`Kind::Identity`] when it is another one; those of its commands.
+    /// [`ErrorCode::IdentityMismatch`] when it is another one; those of its commands.
     pub async fn read_again(&self) -> Result<(), Error> {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
@@ -198,7 +198,7 @@ impl Lun {
         if properties.block_size != self.block_size {
             let what =
                 format!("the block size changed from {} to {}", self.block_size, properties.block_size);
-            return Err(Error::new(Kind::Identity, what));
+            return Err(Error::new(ErrorCode::IdentityMismatch, what));
         }
         let before = self.capacity.swap(properties.capacity(), Ordering::Relaxed);
         if before != properties.capacity() {

@@ -2,7 +2,7 @@
 
 use super::disposition::{Disposition, disposition, is_in_transition};
 use crate::command::Rest;
-use crate::{Command, CommandResult, Completion, Direction, Error, Kind, Session};
+use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode, Session, hints};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
 use lunar_wire::be;
@@ -217,7 +217,7 @@ async fn repeat_until_settled(
                 return (Ok((completion, Some(why))), buf);
             }
             Disposition::Retry if left.is_zero() => {
-                let why = unready(&completion, "it did not end in time");
+                let why = unready(&completion, "it did not end in time").with_hint(hints::OPERATION_TIMEOUT);
                 return (Ok((completion, Some(why))), buf);
             }
             Disposition::RetryAfter(pause) => compio::time::sleep(pause).await,
@@ -230,6 +230,6 @@ async fn repeat_until_settled(
 
 fn unready(c: &Completion, what: &str) -> Error {
     let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    let error = Error::new(Kind::TimedOut, format!("{what}: {why}"));
+    let error = Error::new(ErrorCode::TimedOut, format!("{what}: {why}"));
     error.with_status(c.status).with_sense(c.sense())
 }

@@ -1,6 +1,6 @@
 //! The end of a transfer of blocks.
 
-use crate::{Completion, Error, Kind};
+use crate::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
 
 /// The end of a transfer of blocks, and its buffer.
@@ -13,7 +13,8 @@ pub(super) fn with_buffer<T>(
     data: Option<Buf>,
     len: usize,
 ) -> (Result<T, Error>, Buf) {
-    let gone = |e: Error| Error::new(Kind::Invalid, format!("{e}; the data of the write are gone"));
+    let gone =
+        |e: Error| Error::new(ErrorCode::InvalidArgument, format!("{e}; the data of the write are gone"));
     match data {
         Some(data) => (result, data),
         None => (result.map_err(gone), Buf::zeroed(len)),
@@ -37,7 +38,7 @@ fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
     if c.transferred == wanted {
         return Ok(());
     }
-    Err(Error::new(Kind::Scsi, format!("{} of {wanted} bytes were transferred", c.transferred)))
+    Err(Error::new(ErrorCode::ScsiError, format!("{} of {wanted} bytes were transferred", c.transferred)))
 }
 
 #[cfg(test)]
@@ -46,10 +47,10 @@ mod tests {
 
     #[test]
     fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
-        let lost = || Err::<(), _>(Error::new(Kind::Closed, "the session is closed"));
-        let kind = |data| with_buffer(lost(), data, 512).0.map_err(|e| e.kind);
-        assert_eq!(kind(Some(Buf::zeroed(512))), Err(Kind::Closed));
-        assert_eq!(kind(None), Err(Kind::Invalid));
+        let lost = || Err::<(), _>(Error::new(ErrorCode::SessionClosed, "the session is closed"));
+        let kind = |data| with_buffer(lost(), data, 512).0.map_err(|e| e.code);
+        assert_eq!(kind(Some(Buf::zeroed(512))), Err(ErrorCode::SessionClosed));
+        assert_eq!(kind(None), Err(ErrorCode::InvalidArgument));
         assert!(with_buffer(Ok(()), None, 512).0.is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use super::path_checker::check_path;
 use super::path_selector::PathSelector;
 use super::{Multipath, Path, Settings};
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode, hints};
 use event_listener::Event as Bell;
 use lunar_runtime::latency::LatencyCounter;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ impl Multipath {
     /// at once.
     ///
     /// # Errors
-    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or have no
+    /// [`ErrorCode::IdentityMismatch`] when the paths do not lead to one and the same logical unit, or have no
     /// identity.
     pub async fn join(ways: Vec<Arc<dyn Path>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
         same_unit(&ways)?;
@@ -43,20 +43,19 @@ impl Multipath {
 
 /// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
 fn same_unit(ways: &[Arc<dyn Path>]) -> Result<(), Error> {
-    let wrong = |what: String| Err(Error::new(Kind::Identity, what));
+    let wrong = |what: String, hint| Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint(hint));
     let Some((first, others)) = ways.split_first() else {
-        return Err(Error::new(Kind::Invalid, "a logical unit needs at least one path"));
+        return Err(Error::new(ErrorCode::InvalidArgument, "a logical unit needs at least one path"));
     };
     for other in others {
         let (a, b) = (first.name(), other.name());
         if first.identity().is_empty() || other.identity().is_empty() {
-            return wrong(format!(
-                "{a} and {b}: without VPD page 83h it cannot be seen that they are the same"
-            ));
+            let what = format!("{a} and {b}: without VPD page 83h it cannot be seen that they are the same");
+            return wrong(what, hints::NO_IDENTITY);
         }
         let (f, o) = (first.facts(), other.facts());
         if first.identity() != other.identity() || f.capacity != o.capacity {
-            return wrong(format!("{a} and {b} lead to different logical units"));
+            return wrong(format!("{a} and {b} lead to different logical units"), hints::PATHS_DIFFER);
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ mod times;
 
 #[cfg(doc)]
 use crate::Lun;
-use crate::{Error, Kind, Timeouts};
+use crate::{Error, ErrorCode, Timeouts};
 use event_listener::{Event as Bell, EventListener};
 use lunar_block::Future;
 use lunar_block::range::Ranges;
@@ -248,10 +248,13 @@ impl Multipath {
             return Ok(());
         }
         if self.paths.all_changed() {
-            return Err(Error::new(Kind::Identity, "every path leads to another logical unit than it did"));
+            return Err(Error::new(
+                ErrorCode::IdentityMismatch,
+                "every path leads to another logical unit than it did",
+            ));
         }
         if self.gives_up.load(SeqCst) {
-            return Err(Error::new(Kind::Closed, "no path is left, and none is waited for"));
+            return Err(Error::new(ErrorCode::SessionClosed, "no path is left, and none is waited for"));
         }
         let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
         let left = self.settings.queue.saturating_sub(gone);
@@ -267,7 +270,7 @@ impl Multipath {
 }
 
 fn none_left(queue: Duration) -> Error {
-    Error::new(Kind::TimedOut, format!("no path is left, for {} s", queue.as_secs()))
+    Error::new(ErrorCode::TimedOut, format!("no path is left, for {} s", queue.as_secs()))
 }
 
 impl Drop for Multipath {

@@ -3,7 +3,7 @@
 use super::alua;
 use super::path_selector::State;
 use crate::lun::{BusyRetry, List, perform_within};
-use crate::{CommandResult, Direction, Error, Event, Kind, Lun};
+use crate::{CommandResult, Direction, Error, ErrorCode, Event, Lun};
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Future};
 use lunar_runtime::Buf;
@@ -69,7 +69,7 @@ impl Path for Lun {
     fn check(&self) -> Future<'_, State> {
         Box::pin(async move {
             let mut ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
-            if ready.as_ref().is_err_and(|e| e.kind == Kind::Identity) {
+            if ready.as_ref().is_err_and(|e| e.code == ErrorCode::IdentityMismatch) {
                 self.session().verify_again(self.address()).await;
                 ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             }
@@ -122,22 +122,29 @@ pub fn fault(e: &io::Error) -> Option<State> {
 
 /// How a path is after this error, if it is one of the path: another may do better.
 pub fn state_after(e: &Error) -> Option<State> {
-    match e.kind {
-        Kind::Identity => Some(State::Changed),
+    match e.code {
+        ErrorCode::IdentityMismatch => Some(State::Changed),
         // The logical unit answered, also when it stayed busy for too long.
         _ if e.status.is_some() => sense_state(e),
-        Kind::Lost | Kind::TimedOut | Kind::Closed | Kind::Unreachable | Kind::UnknownHost => {
-            sense_state(e).or(Some(State::Down))
-        }
-        Kind::Protocol | Kind::Refused | Kind::Authentication | Kind::NotFound => Some(State::Down),
-        Kind::Scsi => sense_state(e),
-        Kind::Invalid | Kind::Reserved | Kind::Aborted => None,
+        ErrorCode::ConnectionLost
+        | ErrorCode::TimedOut
+        | ErrorCode::SessionClosed
+        | ErrorCode::Unreachable
+        | ErrorCode::UnknownHost => sense_state(e).or(Some(State::Down)),
+        ErrorCode::ProtocolError
+        | ErrorCode::NegotiationFailed
+        | ErrorCode::Refused
+        | ErrorCode::AuthenticationFailed
+        | ErrorCode::NotFound => Some(State::Down),
+        ErrorCode::ScsiError => sense_state(e),
+        // ErrorCode::InvalidArgument, ErrorCode::ReservationConflict, ErrorCode::Aborted: no fault of the path.
+        _ => None,
     }
 }
 
 /// After this error a command was not carried out, for certain: the logical unit has said so, or it was not sent.
 pub fn is_undone(e: &Error) -> bool {
-    e.status.is_some() || matches!(e.kind, Kind::Unreachable | Kind::Identity)
+    e.status.is_some() || matches!(e.code, ErrorCode::Unreachable | ErrorCode::IdentityMismatch)
 }
 
 /// Sense data about the path.

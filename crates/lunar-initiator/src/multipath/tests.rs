@@ -55,7 +55,7 @@ impl Wire {
     }
 
     fn state(&self) -> io::Result<()> {
-        if self.up.load(Relaxed) { Ok(()) } else { Err(Error::new(Kind::Lost, "cut").into()) }
+        if self.up.load(Relaxed) { Ok(()) } else { Err(Error::new(ErrorCode::ConnectionLost, "cut").into()) }
     }
 }
 
@@ -82,7 +82,7 @@ impl Path for Wire {
         Box::pin(async {})
     }
     fn take_deferred_error(&self) -> Option<Error> {
-        self.lost.swap(false, Relaxed).then(|| Error::new(Kind::Scsi, "lost"))
+        self.lost.swap(false, Relaxed).then(|| Error::new(ErrorCode::ScsiError, "lost"))
     }
     fn news(&self) -> flume::Receiver<Event> {
         if self.up.load(Relaxed) { self.news.clone() } else { self.silence.1.clone() }
@@ -90,7 +90,7 @@ impl Path for Wire {
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
         Box::pin(async move {
             if !self.up.load(Relaxed) {
-                return (Err(Error::new(Kind::Unreachable, "it is not open")), data);
+                return (Err(Error::new(ErrorCode::Unreachable, "it is not open")), data);
             }
             let (old, new) = data.split_at(data.len() / 2);
             let (result, now) = self.medium.read(offset, Buf::zeroed(old.len())).await;
@@ -101,7 +101,7 @@ impl Path for Wire {
                 changed.copy_from_slice(new);
                 self.medium.write(offset, changed, true).await.0.expect("a write to memory");
             }
-            let lost = self.mute.load(Relaxed).then(|| Error::new(Kind::Lost, "no answer"));
+            let lost = self.mute.load(Relaxed).then(|| Error::new(ErrorCode::ConnectionLost, "no answer"));
             (lost.map_or(Ok(equal), Err), data)
         })
     }
@@ -315,7 +315,11 @@ fn compare_and_write_changes_path_only_if_not_carried_out() {
         wires[0].up.store(true, Relaxed);
         joined.set(0, State::Optimized);
         wires[0].mute.store(true, Relaxed);
-        assert_eq!(swap(2, 3).await.map_err(|e| e.kind), Err(Kind::Lost), "it may have been carried out");
+        assert_eq!(
+            swap(2, 3).await.map_err(|e| e.code),
+            Err(ErrorCode::ConnectionLost),
+            "it may have been carried out"
+        );
         assert_eq!(swap(3, 4).await, Ok(true), "it was");
     });
 }
@@ -340,7 +344,7 @@ fn paths_to_different_units_are_refused() {
         for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
             let ways: Vec<Arc<dyn Path>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
             let error = Multipath::join(ways, Settings::default()).await.err().expect("refused");
-            assert_eq!(error.kind, Kind::Identity);
+            assert_eq!(error.code, ErrorCode::IdentityMismatch);
         }
         assert!(Multipath::join(Vec::new(), Settings::default()).await.is_err());
     });

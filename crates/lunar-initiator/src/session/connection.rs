@@ -6,7 +6,7 @@ use super::task::{Task, TaskState};
 use super::transport::{TransportHandle, TransportReceiver};
 use super::yield_heuristic::YieldHeuristic;
 use super::{identity_checks, logout};
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_runtime::iscsi::receive::Received;
 use lunar_runtime::{SendPump, SendSide};
 use std::fmt::Display;
@@ -20,7 +20,7 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
     let mut patience = YieldHeuristic::default();
     loop {
         let Some(stream) = local.stream.borrow().clone() else {
-            return Error::new(Kind::Lost, "the connection was given up");
+            return Error::new(ErrorCode::ConnectionLost, "the connection was given up");
         };
         // What more has come ends more commands, whose owners send others: they leave together.
         let goes_on = stream.is_readable() && local.state.borrow().keeps_target_busy();
@@ -106,19 +106,19 @@ impl LocalSession {
         let stray = |t: &mut Task| t.state == TaskState::Sent && t.is_abandoned();
         let are_there = self.state.borrow_mut().tasks.iter().any(stray);
         if are_there {
-            self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
+            self.give_up_connection(Error::new(ErrorCode::ConnectionLost, "a command did not end in time"));
         }
     }
 
     /// The reason for which we gave up, or else what the kernel says.
     fn why_it_ended_by(&self, e: &impl Display) -> Error {
         let broken = self.state.borrow_mut().connection.take_fault();
-        broken.unwrap_or_else(|| Error::new(Kind::Lost, e.to_string()))
+        broken.unwrap_or_else(|| Error::new(ErrorCode::ConnectionLost, e.to_string()))
     }
 
     fn why_it_ended(&self) -> Error {
         let broken = self.state.borrow_mut().connection.take_fault();
-        broken.unwrap_or_else(|| Error::new(Kind::Lost, "the target closed the connection"))
+        broken.unwrap_or_else(|| Error::new(ErrorCode::ConnectionLost, "the target closed the connection"))
     }
 
     /// Sends the events of the session to its listeners.
@@ -162,6 +162,6 @@ impl SendSide for LocalSession {
     }
 
     fn lost(&self, why: io::Error) {
-        self.give_up_connection(Error::new(Kind::Lost, why.to_string()));
+        self.give_up_connection(Error::new(ErrorCode::ConnectionLost, why.to_string()));
     }
 }

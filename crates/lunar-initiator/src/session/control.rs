@@ -2,7 +2,7 @@
 
 use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
 use super::session_state::SessionState;
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_runtime::iscsi::out::Payload;
 use lunar_wire::iscsi::request::{self, Function};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
@@ -71,7 +71,7 @@ impl SessionState {
             }
             None => {
                 let what = format!("an answer with the tag {tag:08x}, which names no request");
-                Err(Error::new(Kind::Protocol, what))
+                Err(Error::new(ErrorCode::ProtocolError, what))
             }
         }
     }

@@ -7,7 +7,7 @@ use super::local_session::LocalSession;
 use super::proof::Proof;
 use super::session_state::{Online, SessionState};
 use super::task::{Data, Task, TaskState};
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode, hints};
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::lun::shown;
 use lunar_wire::iscsi::request::Function;
@@ -56,7 +56,7 @@ impl LocalSession {
         }
         let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
         let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
-        self.end_waiting(Error::new(Kind::TimedOut, what));
+        self.end_waiting(Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT));
     }
 
     /// Commands that wait for a connection fail, and new ones at once.
@@ -82,7 +82,7 @@ impl LocalSession {
             let (number, limit_s) = (shown(lun), limit.as_secs());
             let what = format!("LUN {number} of {} was not seen for {limit_s} s: {found}", self.name());
             tracing::warn!("{what}");
-            let error = Error::new(Kind::TimedOut, what);
+            let error = Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT);
             state.fail_queued(&error, |t| t.lun == lun && !t.urgent);
             state.unverified.give_up(lun, error);
         }
@@ -102,11 +102,11 @@ impl LocalSession {
         for tag in overdue {
             is_stray |= state.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
             let what = format!("the command did not end within {} s", limit.as_secs());
-            state.expire(tag, Error::new(Kind::TimedOut, what));
+            state.expire(tag, Error::new(ErrorCode::TimedOut, what).with_hint(hints::OPERATION_TIMEOUT));
         }
         drop(state);
         if is_stray {
-            self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
+            self.give_up_connection(Error::new(ErrorCode::ConnectionLost, "a command did not end in time"));
         }
     }
 
@@ -121,7 +121,7 @@ impl LocalSession {
             Some(since) if now.duration_since(since.max(state.connection.heard())) >= t.noop => {
                 drop(state);
                 let what = format!("no answer to a NOP-Out within {} s", t.noop.as_secs_f32());
-                self.give_up_connection(Error::new(Kind::Lost, what));
+                self.give_up_connection(Error::new(ErrorCode::ConnectionLost, what));
             }
             Some(_) => {}
             None if now.duration_since(state.connection.heard()) >= t.noop_interval => state.ping(),
@@ -148,10 +148,10 @@ impl LocalSession {
         say: impl FnOnce(&mut SessionState) -> flume::Receiver<Result<T, Error>>,
     ) -> Result<T, Error> {
         if self.state.borrow().online == Online::No {
-            return Err(Error::new(Kind::Lost, "there is no connection"));
+            return Err(Error::new(ErrorCode::ConnectionLost, "there is no connection"));
         }
         if self.state.borrow().connection.is_logging_out() {
-            return Err(Error::new(Kind::Lost, "the connection is logging out"));
+            return Err(Error::new(ErrorCode::ConnectionLost, "the connection is logging out"));
         }
         self.answer(limit, say).await
     }
@@ -173,26 +173,26 @@ impl LocalSession {
             let (before, _) = self.state.borrow().connection.progress();
             match compio::time::timeout(limit, answer.recv_async()).await {
                 Ok(Ok(answer)) => return answer,
-                Ok(Err(_)) => return Err(Error::new(Kind::Lost, "the connection was lost")),
+                Ok(Err(_)) => return Err(Error::new(ErrorCode::ConnectionLost, "the connection was lost")),
                 Err(_)
                     if before < end
                         && self.state.borrow().connection.progress().0 > before
                         && Instant::now() < last => {}
                 Err(_) => {
                     let what = format!("no answer within {} s", limit.as_secs());
-                    return Err(Error::new(Kind::TimedOut, what));
+                    return Err(Error::new(ErrorCode::TimedOut, what));
                 }
             }
         }
     }
 
     /// Commands that a function has ended: the target will not answer them.
-    fn ended(&self, what: &str, before: u32, which: impl Fn(u64, u32) -> bool) {
+    fn ended(&self, error: &Error, before: u32, which: impl Fn(u64, u32) -> bool) {
         let mut state = self.state.borrow_mut();
         let sent = |t: &&mut Task| t.state == TaskState::Sent && precedes(t.cmd_sn, before);
         let tags: Vec<u32> =
             state.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
-        state.ended_by_abort(tags, what);
+        state.ended_by(tags, error);
     }
 
     /// A reset ends orphans, too.
@@ -263,7 +263,8 @@ pub(super) async fn carry_out(local: &Rc<LocalSession>, function: Function, lun:
     let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
     let answer = local.ask(limit, |m| m.manage(function, lun, None)).await;
     if answer == Ok(COMPLETE) {
-        local.ended("the command was aborted on demand", before, reaches(function, lun));
+        let error = Error::new(ErrorCode::TimedOut, "the command was aborted on demand");
+        local.ended(&error, before, reaches(function, lun));
         local.was_reset(function, lun, at);
         local.flush_soon();
     }
@@ -280,6 +281,7 @@ async fn escalate(local: Rc<LocalSession>, tag: u32) {
 async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
     let t = &local.options.timeouts;
     let what = format!("the command did not end within {} s and was aborted", t.command.as_secs_f32());
+    let error = Error::new(ErrorCode::TimedOut, what).with_hint(hints::COMMAND_TIMEOUT);
     let steps = [
         (Function::AbortTask, t.abort),
         (Function::LunReset, t.lun_reset),
@@ -296,9 +298,9 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
         let (aborts, at) = (function == Function::AbortTask, Instant::now());
         let task = aborts.then_some((tag, cmd_sn));
         match local.ask(limit, |m| m.manage(function, lun, task)).await {
-            Ok(COMPLETE | NO_SUCH_TASK) if aborts => return local.ended(&what, before, |_, t| t == tag),
+            Ok(COMPLETE | NO_SUCH_TASK) if aborts => return local.ended(&error, before, |_, t| t == tag),
             Ok(COMPLETE) => {
-                local.ended(&what, before, reaches(function, lun));
+                local.ended(&error, before, reaches(function, lun));
                 return local.was_reset(function, lun, at);
             }
             Ok(_) | Err(_) => {}
@@ -306,6 +308,9 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
     }
     let still_there = local.state.borrow_mut().unended(tag).is_some();
     if still_there {
-        local.give_up_connection(Error::new(Kind::Lost, "a command did not end after ABORT TASK and resets"));
+        local.give_up_connection(Error::new(
+            ErrorCode::ConnectionLost,
+            "a command did not end after ABORT TASK and resets",
+        ));
     }
 }

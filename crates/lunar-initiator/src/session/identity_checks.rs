@@ -9,7 +9,7 @@ use super::request::Held;
 use super::session_state::Online;
 use super::task::Waiter;
 use crate::designators;
-use crate::{Command, CommandResult, Direction, Error, Kind};
+use crate::{Command, CommandResult, Direction, Error, ErrorCode};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
 use std::rc::Rc;
@@ -125,7 +125,7 @@ impl LocalSession {
         let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
         let tag = self.state.borrow_mut().submit_urgently(command, Waiter::Unknown);
-        let tag = tag.map_err(|_| Error::new(Kind::Invalid, "too many commands"))?;
+        let tag = tag.map_err(|_| Error::new(ErrorCode::InvalidArgument, "too many commands"))?;
         self.flush_soon();
         Ok(self.pending(tag))
     }

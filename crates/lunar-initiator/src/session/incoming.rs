@@ -8,7 +8,7 @@ use super::session_state::{Online, SessionState};
 use super::task::{Data as TaskData, Task};
 use super::transfer::Segment;
 use super::transport::DatamoverEvents;
-use crate::{Completion, Error, Kind};
+use crate::{Completion, Error, ErrorCode};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Payload;
@@ -162,8 +162,10 @@ impl SessionState {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
                 match code {
                     // The logical unit has said nothing: a command that may be repeated is.
-                    TARGET_FAILURE => self.failed(header.itt(), false, Error::new(Kind::Lost, what)),
-                    _ => self.finish(header.itt(), Err(Error::new(Kind::Scsi, what))),
+                    TARGET_FAILURE => {
+                        self.failed(header.itt(), false, Error::new(ErrorCode::ConnectionLost, what))
+                    }
+                    _ => self.finish(header.itt(), Err(Error::new(ErrorCode::ScsiError, what))),
                 }
                 self.pump();
                 Ok(())
@@ -254,7 +256,7 @@ impl SessionState {
             1 | 4 => self.asked_to_leave(u16::from_be_bytes([header.0[42], header.0[43]])),
             2 | 3 => {
                 self.connection.set_time2wait_s(u16::from_be_bytes([header.0[40], header.0[41]]));
-                return Err(Error::new(Kind::Lost, "the target ends the connection"));
+                return Err(Error::new(ErrorCode::ConnectionLost, "the target ends the connection"));
             }
             5 => {
                 let lun = header.lun();

@@ -9,7 +9,7 @@ use super::task::Waiter;
 use super::transport::TransportHandle;
 use super::violations::Violations;
 use crate::nexus::LoginTarget;
-use crate::{Command, CommandResult, Error, Kind, Options};
+use crate::{Command, CommandResult, Error, ErrorCode, Options};
 use event_listener::Event as Bell;
 use lunar_runtime::SendPump;
 use std::cell::{Cell, RefCell};
@@ -126,7 +126,7 @@ impl LocalSession {
         }
         let taken = self.state.borrow_mut().submit(command, waiter);
         let many = "too many commands, or too much data in one";
-        let tag = taken.map_err(|command| ended(Error::new(Kind::Invalid, many), *command))?;
+        let tag = taken.map_err(|command| ended(Error::new(ErrorCode::InvalidArgument, many), *command))?;
         self.flush_soon();
         Ok(tag)
     }

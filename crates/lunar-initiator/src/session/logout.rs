@@ -5,7 +5,7 @@ use super::local_session::LocalSession;
 use super::session_state::SessionState;
 use super::task::TaskState;
 use super::transport::TransportHandle;
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
         return;
     }
     let heard = local.answer(local.options.timeouts.logout, SessionState::log_out).await;
-    let why = Error::new(Kind::Lost, "the target asked for a logout");
+    let why = Error::new(ErrorCode::ConnectionLost, "the target asked for a logout");
     if !local.is_on(&line) {
         return;
     }
@@ -66,7 +66,7 @@ pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
         return Err(error);
     }
     if local.state.borrow().connection.is_logging_out() && !local.parted.get() {
-        return Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
+        return Err(Error::new(ErrorCode::TimedOut, "the target did not answer the logout"));
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ use crate::connect;
 use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
 use crate::rdma_connector::RdmaConnector;
-use crate::{Command, Error, Kind, Options, Portal, text};
+use crate::{Command, Error, ErrorCode, Options, Portal, text};
 use deferred_errors::DeferredErrors;
 use event::{Listeners, lock};
 use local_session::LocalSession;
@@ -122,7 +122,7 @@ impl Session {
     /// measurements: a lost connection is not replaced.
     ///
     /// # Errors
-    /// The fault of the connection or the login; [`Kind::Invalid`] when the options are those of TCP.
+    /// The fault of the connection or the login; [`ErrorCode::InvalidArgument`] when the options are those of TCP.
     pub async fn open_on(target: &str, options: Options, make: impl RdmaConnector) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
         let portal = Portal { host: "in memory".into(), port: 0 };
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// Ends one command that was submitted: at the target by ABORT TASK, or before it is sent. Its owner
-    /// gets [`Kind::Aborted`] and its buffer back, once the target has answered or the time for that
+    /// gets [`ErrorCode::Aborted`] and its buffer back, once the target has answered or the time for that
     /// is over; a command that ends by itself meanwhile has its own answer. Returns when the command is over; so does
     /// one that was over before.
     ///
@@ -190,9 +190,9 @@ impl Session {
     /// run one by one. A target answers an unknown key by NotUnderstood, which is no error.
     ///
     /// # Errors
-    /// [`Kind::Refused`] when the target rejects the request. [`Kind::Lost`] or [`Kind::TimedOut`] when there is no
-    /// answer, [`Kind::Protocol`] for one that breaks the rules. [`Kind::Invalid`] for malformed keys, and for those that
-    /// only a login may negotiate.
+    /// [`ErrorCode::Refused`] when the target rejects the request. [`ErrorCode::ConnectionLost`] or
+    /// [`ErrorCode::TimedOut`] when there is no answer, [`ErrorCode::ProtocolError`] for one that breaks the rules.
+    /// [`ErrorCode::InvalidArgument`] for malformed keys, and for those that only a login may negotiate.
     pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         let question = text::question(asked)?;
         text::answer(&self.request(|reply| SessionRequest::Text(question, reply)).await??)
@@ -260,7 +260,8 @@ impl Session {
     /// The deferred error of a logical unit since the last call: acknowledged data are lost.
     pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
-        let error = Error::new(Kind::Scsi, format!("data that were acknowledged are lost: {sense}"));
+        let error =
+            Error::new(ErrorCode::ScsiError, format!("data that were acknowledged are lost: {sense}"));
         // For the caller it is an error of this request: hosts retry a command with a deferred error.
         let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))
@@ -331,8 +332,8 @@ impl Session {
     /// Logs out, after the commands in flight have ended. Later commands fail.
     ///
     /// # Errors
-    /// The target does not answer in time; the session has ended all the same. [`Kind::Lost`] when the target may still
-    /// carry out writes.
+    /// The target does not answer in time; the session has ended all the same. [`ErrorCode::ConnectionLost`] when the
+    /// target may still carry out writes.
     pub async fn close(&self) -> Result<(), Error> {
         self.request(SessionRequest::Close).await?
     }

@@ -8,7 +8,7 @@ use super::proof::Proof;
 use super::session_state::{Online, SessionState};
 use super::task::{Task, TaskState};
 use crate::options::LateWrites;
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_wire::iscsi::lun::shown;
 use lunar_wire::iscsi::request::Function;
 use std::rc::Rc;
@@ -71,7 +71,7 @@ impl SessionState {
             task.rewind(now);
             return Some((task.cmd_sn, tag));
         }
-        let kind = if task.aborting { Kind::Aborted } else { Kind::Lost };
+        let kind = if task.aborting { ErrorCode::Aborted } else { ErrorCode::ConnectionLost };
         let what = "the connection was lost; it is not known whether the command was carried out before, and it will not be later";
         let error = task.overdue.take().unwrap_or_else(|| Error::new(kind, what));
         self.finish(tag, Err(error));
@@ -223,7 +223,7 @@ impl LocalSession {
         self.left_behind.set(count);
         lock(&self.facts).left_behind = count;
         // Not one of the path: their owner must not send them on another one.
-        if let Some(error) = self.left_behind_as(Kind::Aborted) {
+        if let Some(error) = self.left_behind_as(ErrorCode::Aborted) {
             tracing::error!(target = %self.name(), failed = count, "{error}");
             state.leave_orphans(&error);
         }
@@ -231,10 +231,10 @@ impl LocalSession {
 
     /// The error of a close that has left orphans behind.
     pub(super) fn left_behind(&self) -> Option<Error> {
-        self.left_behind_as(Kind::Lost)
+        self.left_behind_as(ErrorCode::ConnectionLost)
     }
 
-    fn left_behind_as(&self, kind: Kind) -> Option<Error> {
+    fn left_behind_as(&self, kind: ErrorCode) -> Option<Error> {
         let count = self.left_behind.get();
         let what = || format!("the session ended while {} may still carry out writes ({count})", self.name());
         let hint = "write nothing there before the target has ended the old session: restart the target, or look at it";

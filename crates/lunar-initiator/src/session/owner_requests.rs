@@ -7,7 +7,7 @@ use super::proof::Proof;
 use super::request::{CommandId, CommandKey};
 use super::session_state::SessionState;
 use super::task::{Task, TaskState, Waiter};
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_wire::iscsi::request::Function;
 use std::rc::Rc;
 
@@ -47,7 +47,7 @@ impl LocalSession {
     }
 
     async fn abort(self: &Rc<Self>, tag: u32) -> Result<(), Error> {
-        let aborted = || Error::new(Kind::Aborted, "the command was aborted on demand");
+        let aborted = || Error::new(ErrorCode::Aborted, "the command was aborted on demand");
         let Some(task) = self.state.borrow_mut().abort(tag, &aborted()) else {
             return self.no_orphan(tag).await;
         };
@@ -62,11 +62,13 @@ impl LocalSession {
                 self.was_aborted(tag, aborted());
                 return Ok(());
             }
-            Ok(code) => Error::new(Kind::Refused, format!("the target refuses ABORT TASK (response {code})")),
+            Ok(code) => {
+                Error::new(ErrorCode::Refused, format!("the target refuses ABORT TASK (response {code})"))
+            }
             Err(e) => e,
         };
         if self.may_come_late(tag) {
-            self.give_up_connection(Error::new(Kind::Lost, "a command could not be aborted"));
+            self.give_up_connection(Error::new(ErrorCode::ConnectionLost, "a command could not be aborted"));
             return self.no_orphan(tag).await;
         }
         self.state.borrow_mut().tasks.expire(tag, aborted());

@@ -13,7 +13,7 @@ use super::transport::TransportSender;
 use super::unverified_luns::UnverifiedLuns;
 use crate::nexus::TargetPort;
 use crate::options::LateWrites;
-use crate::{Command, Completion, Error, Kind};
+use crate::{Command, Completion, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::iscsi::out::Payload;
 use lunar_wire::iscsi::{Bhs, request};
@@ -169,7 +169,7 @@ impl SessionState {
         for tag in over {
             let what = format!("{why}; it is not known whether the command was carried out");
             let is_aborting = self.tasks.get(tag).is_some_and(|t| t.aborting);
-            let kind = if is_aborting { Kind::Aborted } else { Kind::Lost };
+            let kind = if is_aborting { ErrorCode::Aborted } else { ErrorCode::ConnectionLost };
             if self.tasks.get(tag).is_some_and(|t| t.is_leaving()) {
                 self.leaving.push(tag);
             }
@@ -332,9 +332,12 @@ impl SessionState {
 
     /// Commands that an abort or a reset has ended are sent again, in their order, or end.
     pub fn ended_by_abort(&mut self, tags: impl IntoIterator<Item = u32>, what: &str) {
-        let error = Error::new(Kind::TimedOut, what);
-        let back: Vec<_> =
-            tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, false, &error)).collect();
+        self.ended_by(tags, &Error::new(ErrorCode::TimedOut, what));
+    }
+
+    /// The same, with the error of those that are not sent again.
+    pub fn ended_by(&mut self, tags: impl IntoIterator<Item = u32>, error: &Error) {
+        let back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, false, error)).collect();
         self.queue_again(back);
         // Also where all of them are over: there is room for others.
         self.pump();
@@ -359,9 +362,12 @@ impl SessionState {
             self.sent -= 1;
             return Some((task.cmd_sn, tag));
         }
-        let kind = if task.aborting { Kind::Aborted } else { error.kind };
-        let overdue = task.overdue.take();
-        self.finish(tag, Err(overdue.unwrap_or_else(|| Error::new(kind, &error.what))));
+        let ended = || match task.aborting {
+            true => Error::new(ErrorCode::Aborted, &error.what),
+            false => error.clone(),
+        };
+        let error = task.overdue.take().unwrap_or_else(ended);
+        self.finish(tag, Err(error));
         None
     }
 

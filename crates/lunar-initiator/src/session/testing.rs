@@ -6,7 +6,7 @@ use super::task::Waiter;
 use super::text_exchange::TextAnswer;
 use super::transport::TransportSender;
 use crate::nexus::TargetPort;
-use crate::{Command, Direction, Error, Kind};
+use crate::{Command, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Digests;
@@ -96,7 +96,7 @@ impl Session {
     /// The owner of a command wants its end, and the target has carried out ABORT TASK.
     pub fn abort(&mut self, which: usize) {
         let Some(tag) = self.tag(which) else { return };
-        self.state.abort(tag, &Error::new(Kind::Aborted, "aborted"));
+        self.state.abort(tag, &Error::new(ErrorCode::Aborted, "aborted"));
         self.state.ended_by_abort([tag], "aborted");
         self.receive(&[]);
     }
@@ -145,7 +145,7 @@ impl Session {
 
     /// The connection is lost, and there is another one.
     pub fn reconnect(&mut self) {
-        self.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        self.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         self.log_in();
     }
 }

@@ -5,7 +5,7 @@ use super::session_state::{Online, SessionState};
 use super::task::Waiter;
 use super::transport::TransportSender;
 use crate::nexus::TargetPort;
-use crate::{Command, CommandResult, Completion, Direction, Error, Kind};
+use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Digests;
@@ -188,7 +188,7 @@ fn a_check_that_was_aborted_goes_first_again() {
     let sent = peer.sent();
     assert_eq!(sent.iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [check]);
     // It is that of its connection: the next one has its own.
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     assert!(matches!(peer.end(check), Some((Err(_), _))) && peer.end(write).is_none());
 }
 
@@ -198,11 +198,11 @@ fn timed_out_command_is_not_resent_after_reconnect() {
     let mut peer = Peer::new(parameters());
     let late = peer.write(512);
     peer.sent();
-    peer.state.tasks.expire(late, Error::new(Kind::TimedOut, "late"));
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.tasks.expire(late, Error::new(ErrorCode::TimedOut, "late"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     peer.log_in(parameters());
     assert!(peer.sent().is_empty());
-    assert_eq!(peer.end(late).expect("it has ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(peer.end(late).expect("it has ended").0.expect_err("late").code, ErrorCode::TimedOut);
     assert_eq!(peer.state.tasks.count(), 0);
 }
 
@@ -358,7 +358,7 @@ fn protocol_violation_ends_the_connection_harmlessly() {
         let mut peer = Peer::new(parameters());
         let (r, w) = (peer.read(512), peer.write(4096));
         act(&mut peer, r, w);
-        assert_eq!(peer.broken().kind, Kind::Protocol, "{name}");
+        assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "{name}");
         assert!(peer.end(r).is_none() && peer.end(w).is_none(), "{name}: nothing was answered");
     }
 }
@@ -369,7 +369,7 @@ fn opcodes_that_do_not_belong_here_end_the_connection() {
     for opcode in [0x00, 0x01, 0x03, 0x10, 0x23, 0x24, 0x27, 0x3e] {
         let mut peer = Peer::new(parameters());
         peer.say(Bhs::new(opcode), &[], true);
-        assert_eq!(peer.broken().kind, Kind::Protocol, "{opcode:02x}");
+        assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "{opcode:02x}");
     }
 }
 
@@ -392,12 +392,15 @@ fn a_lost_connection_repeats_what_may_be_repeated_in_its_order() {
     let (a, b) = (peer.read(512), peer.write(512));
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     peer.sent();
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     assert!([a, b, once].into_iter().all(|tag| peer.end(tag).is_none()), "the target may have them");
     (peer.exp_cmd_sn, peer.max_cmd_sn, peer.stat_sn) = (1, 32, 100);
     peer.log_in(parameters());
     let (result, buf) = peer.end(once).expect("it ended");
-    assert_eq!((result.expect_err("unknown").kind, buf.map(|b| b.len())), (Kind::Lost, Some(1024)));
+    assert_eq!(
+        (result.expect_err("unknown").code, buf.map(|b| b.len())),
+        (ErrorCode::ConnectionLost, Some(1024))
+    );
     let again: Vec<(u32, u32)> = peer.sent().iter().map(|(h, _)| (h.itt(), h.cmd_sn())).collect();
     assert_eq!(again, [(a, 1), (b, 2)]);
     peer.data_in(a, 0, &[5; 512], true, Some(0));
@@ -414,7 +417,7 @@ fn segment_landing_during_connection_loss_is_read_again() {
     header.set_word(16, tag);
     let bytes = encode(Digests::default(), header, &[], &vec![9; 60_000]);
     peer.bytes(&bytes[..30_000]);
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
     peer.data_in(tag, 0, &vec![3; 60_000], true, Some(0));
@@ -427,11 +430,11 @@ fn a_command_that_kills_every_connection_ends() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     for _ in 0..10 {
-        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
         peer.log_in(parameters());
     }
-    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("lost").kind, Kind::Lost);
+    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("lost").code, ErrorCode::ConnectionLost);
 }
 
 #[test]
@@ -439,9 +442,9 @@ fn timed_out_owner_gets_an_error_and_late_data_harm_nothing() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     assert!(peer.end(tag).is_none());
-    peer.state.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
+    peer.state.tasks.expire(tag, Error::new(ErrorCode::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("told");
-    assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(512)));
+    assert_eq!((result.expect_err("late").code, buf.map(|b| b.len())), (ErrorCode::TimedOut, Some(512)));
     assert_eq!(peer.state.tasks.count(), 1, "the target still has it");
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
     assert!(peer.state.connection.fault().is_none());
@@ -454,7 +457,7 @@ fn a_write_that_is_late_comes_back_with_its_data() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(512);
     peer.sent();
-    peer.state.tasks.expire(tag, Error::new(crate::Kind::TimedOut, "late"));
+    peer.state.tasks.expire(tag, Error::new(crate::ErrorCode::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("its owner hears of it");
     let expected: Vec<u8> = (0..512).map(|i| i as u8).collect();
     assert!(result.is_err() && buf.expect("a buffer")[..] == expected);
@@ -495,10 +498,10 @@ fn a_reject_ends_the_command_that_it_names() {
     let tag = peer.read(512);
     let (header, _) = peer.sent().remove(0);
     peer.say(pdu::reject(0x09), &header.0, true);
-    assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").kind, Kind::Protocol);
+    assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").code, ErrorCode::ProtocolError);
     assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::reject(0x04), &[1, 2, 3], true);
-    assert_eq!(peer.broken().kind, Kind::Protocol, "one that names nothing");
+    assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "one that names nothing");
 }
 
 /// ASY-004: nothing new goes to a target that asked for a logout.
@@ -525,7 +528,7 @@ fn command_rejected_before_a_logout_is_resent() {
     );
     let sent = peer.sent();
     assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "not on this one");
-    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "left"));
     peer.log_in(parameters());
     assert_eq!(peer.sent()[0].0.itt(), once);
 }

@@ -2,7 +2,7 @@
 //! both are bytes of a stream; other data movers let the target use the memory itself.
 
 use super::task::Task;
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, Event, Events, Wait};
 use lunar_runtime::iscsi::out::{self, Digests, Payload};
@@ -70,7 +70,7 @@ pub trait Datamover {
 
 /// Why a command that could not lend its memory has ended.
 pub fn cannot_lend(e: &io::Error) -> Error {
-    Error::new(Kind::Invalid, format!("memory registration failed: {e}"))
+    Error::new(ErrorCode::InvalidArgument, format!("memory registration failed: {e}"))
 }
 
 /// Bytes of a read that the target has not filled, where only its answer shows that: by the residual, if there is

@@ -1,6 +1,6 @@
 //! A target that repeats one violation of the protocol: commands do not wait until the time for recovery is over.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 
 /// So many times in a row, and it is taken to go on.
 const MOST: u32 = 3;
@@ -16,7 +16,7 @@ pub struct Violations {
 impl Violations {
     /// Takes note of why a connection ended, or could not be made. True: the target repeats itself.
     pub fn note(&mut self, why: &Error) -> bool {
-        if why.kind != Kind::Protocol {
+        if why.code != ErrorCode::ProtocolError {
             *self = Violations::default();
             return false;
         }
@@ -34,12 +34,12 @@ mod tests {
 
     #[test]
     fn only_the_same_violation_in_a_row_counts() {
-        let broke = |what: &str| Error::new(Kind::Protocol, what);
+        let broke = |what: &str| Error::new(ErrorCode::ProtocolError, what);
         let mut violations = Violations::default();
         let mut note = |e: &Error| violations.note(e);
         assert!(!note(&broke("no tag 0000001a")) && !note(&broke("no tag 0000002b")));
         assert!(!note(&broke("another fault")) && !note(&broke("no tag 00000001")));
         assert!(!note(&broke("no tag 00000002")) && note(&broke("no tag 00000003")));
-        assert!(!note(&Error::new(Kind::Lost, "cut")) && !note(&broke("no tag 00000004")));
+        assert!(!note(&Error::new(ErrorCode::ConnectionLost, "cut")) && !note(&broke("no tag 00000004")));
     }
 }

@@ -5,12 +5,11 @@ use super::credits::{Credits, FIRST};
 use super::datamover::{NegotiatedLimits, RECEIVE_LEN, SrpDatamover};
 use super::ports::{no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
-use crate::io_error::io_text;
 use crate::nexus::LoginTarget;
 use crate::protocol_mismatch::{self, mismatch, no_rdma};
 use crate::rdma_connector::{RdmaConnector, no_device};
 use crate::session::transport;
-use crate::{Error, Kind, Options};
+use crate::{Error, ErrorCode, Options};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{ConnParam, Connected, Refused};
@@ -53,7 +52,9 @@ impl LoginConnection {
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let window = options.window.map(|bytes| bytes as usize);
         let how = lunar_rdma::iwarp::Options { crc, window, ..lunar_rdma::iwarp::Options::default() };
-        let peer = stream.peer().map_err(|e| Error::new(Kind::Lost, io_text(&e)))?;
+        let peer = stream
+            .peer()
+            .map_err(|e| Error::new(ErrorCode::ConnectionLost, lunar_runtime::error::text(&e)))?;
         let connected = lunar_rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
         finish(connected, &request, options)
     }
@@ -70,10 +71,10 @@ impl LoginConnection {
         let request = request(login_target, options)?;
         let private = request.encode(Form::RdmaCm);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
-        if let Err(Refused::Io(e)) = &connected {
-            return Err(no_device(e));
+        match connected {
+            Err(Refused::Io(e)) => Err(no_device(e)),
+            connected => finish(connected, &request, options),
         }
-        finish(connected, &request, options)
     }
 
     /// Logs in on a connection that the caller makes.
@@ -142,7 +143,12 @@ fn receives(options: &Options) -> usize {
 /// When there is no target of this name.
 pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginRequest, Error> {
     let name = login_target.target.as_deref().ok_or_else(no_discovery)?;
-    let wrong = || Error::new(Kind::Invalid, format!("\"{}\" is no target port of SRP", name.escape_debug()));
+    let wrong = || {
+        Error::new(
+            ErrorCode::InvalidArgument,
+            format!("\"{}\" is no target port of SRP", name.escape_debug()),
+        )
+    };
     let target = target_port(name).ok_or_else(|| {
         wrong().with_hint("it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows them")
     })?;
@@ -174,12 +180,12 @@ pub fn finish(
         return Err(mismatch("the answer to the login is none of SRP", protocol_mismatch::ISER));
     }
     let response = response.map_err(|e| {
-        Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))
+        Error::new(ErrorCode::ProtocolError, format!("the answer to the login is none of SRP: {e}"))
             .with_hint("is it a portal of SRP? If so, the target is at fault; LUNAR_LOG=debug logs more")
     })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
-        return Err(Error::new(Kind::Protocol, what));
+        return Err(Error::new(ErrorCode::ProtocolError, what));
     }
     tracing::debug!(?response, "logged in");
     let immediate = response.immediate && request.immediate_offset.is_some();
@@ -234,7 +240,7 @@ fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
         Refused::Rejected(private) => private,
     };
     let Ok(reject) = LoginReject::decode(&private) else {
-        return Error::new(Kind::Unreachable, "the portal turned the connection down without a reason")
+        return Error::new(ErrorCode::Unreachable, "the portal turned the connection down without a reason")
             .with_hint("is it a portal of SRP? those of other protocols turn it down so");
     };
     let (kind, hint) = advice(reject.reason, request);
@@ -242,25 +248,27 @@ fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
 }
 
 /// What a reason means to a program, and to a person.
-fn advice(reason: Reason, request: &LoginRequest) -> (Kind, String) {
+fn advice(reason: Reason, request: &LoginRequest) -> (ErrorCode, String) {
     let ours = request.initiator;
     match reason {
         Reason::NOT_ASSOCIATED => (
-            Kind::NotFound,
+            ErrorCode::NotFound,
             format!(
                 "look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}, and an entry with \
                  chap lets nobody in by SRP, also if it stands before the one that names the port"
             ),
         ),
         Reason::TOO_MANY_CHANNELS => (
-            Kind::Refused,
+            ErrorCode::Refused,
             format!("Linux says so too when its access list does not have our port, {ours}, or our address"),
         ),
         // It may serve again soon.
-        Reason::NO_RESOURCES => (Kind::Unreachable, "it may have as many connections as it takes".into()),
-        Reason::IT_IU_TOO_LONG => {
-            (Kind::Refused, "add immediate_data=no to the URL: commands are short then".into())
+        Reason::NO_RESOURCES => {
+            (ErrorCode::Unreachable, "it may have as many connections as it takes".into())
         }
-        _ => (Kind::Refused, "the log of the target may have the cause".into()),
+        Reason::IT_IU_TOO_LONG => {
+            (ErrorCode::Refused, "add immediate_data=no to the URL: commands are short then".into())
+        }
+        _ => (ErrorCode::Refused, "the log of the target may have the cause".into()),
     }
 }

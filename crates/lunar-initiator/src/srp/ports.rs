@@ -1,6 +1,6 @@
 //! Names of SRP ports: those of targets as people write them, and ours.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
 use lunar_wire::srp::PortId;
 
 /// Hexadecimal digits of each half of a name.
@@ -46,9 +46,10 @@ fn guid(name: &str) -> u64 {
 
 /// Why a portal of SRP cannot be asked for its targets.
 pub fn no_discovery() -> Error {
-    Error::new(Kind::Invalid, "SRP has no discovery: a portal cannot be asked for its targets").with_hint(
-        "name the target: srp://HOST[:PORT]/ID_EXT[:IOC_GUID], as it shows its id_ext and ioc_guid",
-    )
+    Error::new(ErrorCode::InvalidArgument, "SRP has no discovery: a portal cannot be asked for its targets")
+        .with_hint(
+            "name the target: srp://HOST[:PORT]/ID_EXT[:IOC_GUID], as it shows its id_ext and ioc_guid",
+        )
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Errors of URLs.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorCode};
+use lunar_runtime::error::Hint;
 
 /// A URL that is invalid.
-pub fn wrong(what: impl Into<String>, hint: impl Into<String>) -> Error {
-    Error::new(Kind::Invalid, what).with_hint(hint)
+pub fn wrong(what: impl Into<String>, hint: impl Into<Hint>) -> Error {
+    Error::new(ErrorCode::InvalidArgument, what).with_hint(hint)
 }

@@ -5,8 +5,8 @@ mod error;
 mod settings;
 mod srp;
 
-use crate::Error;
 use crate::options::{Options, Portal, Provider, Timeouts, Transport};
+use crate::{Error, hints};
 use error::wrong;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::targets::PortalAddress;
@@ -72,7 +72,7 @@ impl Url {
     /// Reads a URL.
     ///
     /// # Errors
-    /// [`Kind::Invalid`], with a hint.
+    /// [`ErrorCode::InvalidArgument`], with a hint.
     pub fn parse(text: &str) -> Result<Url, Error> {
         let Some((transport, rest)) = scheme_of(text).filter(|_| text.len() <= LONGEST) else {
             return Err(no_scheme(text));
@@ -155,7 +155,7 @@ impl Url {
     /// made of the host's name.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when a secret cannot be read or is missing, or a name is wrong.
+    /// [`ErrorCode::InvalidArgument`] when a secret cannot be read or is missing, or a name is wrong.
     pub fn options(&self) -> Result<Options, Error> {
         credentials::options(self, &credentials::variable)
     }
@@ -163,7 +163,7 @@ impl Url {
     /// Our iSCSI name, as in [`Url::options`].
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when it is wrong.
+    /// [`ErrorCode::InvalidArgument`] when it is wrong.
     pub fn initiator(&self) -> Result<String, Error> {
         credentials::name(self, &credentials::variable)
     }
@@ -206,9 +206,9 @@ impl Url {
     pub fn explain(&self, e: Error) -> Error {
         let Some(named_by) = self.named_by.as_ref().filter(|_| e.is_away()) else { return e };
         let e = e.during(format!("{}, which {named_by} named", self.portal));
-        match e.hint {
-            Some(_) => e,
-            None => e.with_hint(format!(
+        match &e.hint {
+            Some(hint) if *hint != hints::LOGIN_TIMEOUT => e,
+            _ => e.with_hint(format!(
                 "let {named_by} advertise an address that this host reaches, or name the target in the URL"
             )),
         }
@@ -217,7 +217,7 @@ impl Url {
     /// The same URL, with another default for a key that it does not name.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when there is no such key, or it does not take this value.
+    /// [`ErrorCode::InvalidArgument`] when there is no such key, or it does not take this value.
     pub fn with_default(mut self, key: &str, value: &str) -> Result<Url, Error> {
         let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
         if self.named.contains(&row.name) {
@@ -242,7 +242,7 @@ impl Url {
     /// it has not read yet only from the same initiator.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when `initiator=` differs from that of the first path.
+    /// [`ErrorCode::InvalidArgument`] when `initiator=` differs from that of the first path.
     pub fn check_beside(&self, first: &Url) -> Result<(), Error> {
         let named =
             |url: &Url| url.settings.texts.initiator.as_deref().map(|name| name::fold(name).into_owned());

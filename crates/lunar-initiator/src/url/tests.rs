@@ -1,5 +1,5 @@
 use super::*;
-use crate::Kind;
+use crate::ErrorCode;
 use crate::LateWrites;
 use lunar_proto::parameters::Digests;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn url(text: &str) -> Url {
 
 fn error(text: &str) -> String {
     let e = Url::parse(text).expect_err(text);
-    assert_eq!(e.kind, Kind::Invalid);
+    assert_eq!(e.code, ErrorCode::InvalidArgument);
     format!("{}; {}", e.what, e.hint.as_ref().expect("a hint"))
 }
 

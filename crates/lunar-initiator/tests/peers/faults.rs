@@ -3,7 +3,7 @@
 use super::*;
 use interop::Server;
 use interop::peer::SIZE;
-use lunar_initiator::Kind;
+use lunar_initiator::ErrorCode;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{sleep, spawn};
@@ -100,7 +100,7 @@ fn absent_target_fails_after_the_recovery_timeout() {
         let inner = Error::of(&error).expect("one of ours");
         // Not how its port answers: that may be another test's by now.
         let is_told = inner.what.contains(&format!("no connection to {} for 5 s: ", interop::peer::OPEN));
-        assert!(inner.kind == Kind::TimedOut && is_told, "{:?}: {inner}", inner.kind);
+        assert!(inner.code == ErrorCode::TimedOut && is_told, "{:?}: {inner}", inner.code);
     }
 }
 

@@ -4,6 +4,7 @@ use super::url::{Place, Url};
 use lunar_block::OpenError;
 use lunar_proto::nbd::client::{Export, Failure, Haggle, Step};
 use lunar_runtime::Stream;
+use lunar_runtime::error::text;
 use std::io::{self, IoSlice};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
@@ -127,10 +128,4 @@ fn failed(url: &Url, failure: Failure) -> OpenError {
             OpenError::new(subject, what, hint).of(kind)
         }
     }
-}
-
-/// What the operating system says of an error, without its number.
-fn text(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -105,7 +105,7 @@ impl Login {
 
     fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<Step, Failure> {
         if header.opcode() != opcode::LOGIN_RESPONSE {
-            return broke(format!("{} before the login is over", opcode::name(header.opcode())));
+            return Err(before_login_ends(header.opcode()));
         }
         let status = LoginStatus(header.0[36], header.0[37]);
         match status.0 {
@@ -301,6 +301,12 @@ fn moved(data: &[u8], permanent: bool) -> Result<Step, Failure> {
 /// The first rule that does not hold.
 fn hold(rules: &[(bool, &str)]) -> Result<(), Failure> {
     rules.iter().find(|r| !r.0).map_or(Ok(()), |r| broke(r.1.into()))
+}
+
+/// A PDU in the place of a Login Response.
+fn before_login_ends(code: u8) -> Failure {
+    let what = format!("{} before the login is over", opcode::name(code));
+    if opcode::is_known(code) { Failure::Broke(what) } else { Failure::UnknownPdu(what) }
 }
 
 fn broke<T>(why: String) -> Result<T, Failure> {

@@ -183,7 +183,7 @@ impl Negotiation {
             Ok(None) => Ok(()),
             Ok(Some(result)) if is_same(&result, value) => Ok(()),
             Ok(Some(_)) => broke(key.name, value, "which is beyond what was offered"),
-            Err(_) => broke(key.name, value, "which is no answer to what was offered"),
+            Err(_) => Err(unoffered(key.name, value)),
         }
     }
 
@@ -283,6 +283,15 @@ fn proposal(key: &Key, offer: &Offer, crc32c_first: bool) -> Option<String> {
 /// Equal, or equal as numbers.
 fn is_same(a: &str, b: &str) -> bool {
     a == b || number(a).is_some_and(|n| number(b) == Some(n))
+}
+
+/// An answer outside of the offer. Of digests, `None` is what targets say that have them switched off.
+fn unoffered(key: &str, value: &str) -> Failure {
+    let what = format!("{key}={}, which is no answer to what was offered", shown(value));
+    match (key, value) {
+        ("HeaderDigest" | "DataDigest", "None") => Failure::Digests(what),
+        _ => Failure::Broke(what),
+    }
 }
 
 fn broke<T>(key: &str, value: &str, why: &str) -> Result<T, Failure> {

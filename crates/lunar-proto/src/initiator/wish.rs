@@ -125,6 +125,10 @@ pub enum Failure {
     Refused(LoginStatus),
     /// Both sides could not agree on who is who.
     Authentication(String),
+    /// The target declined the digests that were required: by which answer.
+    Digests(String),
+    /// A PDU of no opcode that iSCSI has: the peer may speak another protocol.
+    UnknownPdu(String),
     /// The target broke a rule: of which key or field, and how.
     Broke(String),
 }
@@ -134,7 +138,9 @@ impl fmt::Display for Failure {
         match self {
             Self::Refused(status) => write!(f, "the target refuses the login: {status}"),
             Self::Authentication(why) => write!(f, "authentication failed: {why}"),
-            Self::Broke(why) => write!(f, "the target breaks the rules of login: {why}"),
+            Self::Digests(why) | Self::UnknownPdu(why) | Self::Broke(why) => {
+                write!(f, "the target breaks the rules of login: {why}")
+            }
         }
     }
 }

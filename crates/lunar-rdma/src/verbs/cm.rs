@@ -4,6 +4,7 @@
 use super::ffi::*;
 use super::library::{Library, last_error, library, said};
 use compio::runtime::fd::PollFd;
+use lunar_runtime::error::with_hint;
 use std::ffi::c_int;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -97,8 +98,8 @@ impl Channel {
         let channel = NonNull::new(unsafe { (library.rdma_create_event_channel)() }).ok_or_else(|| {
             let e = last_error("open the RDMA connection manager");
             let hint =
-                "hint: load the kernel's modules rdma_ucm and ib_uverbs, and see who may use /dev/infiniband";
-            io::Error::new(e.kind(), format!("{e}\n{hint}"))
+                "load the kernel's modules rdma_ucm and ib_uverbs, and see who may use /dev/infiniband";
+            with_hint(e, hint)
         })?;
         Ok(Channel { library, channel })
     }

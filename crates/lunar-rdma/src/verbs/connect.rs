@@ -35,6 +35,5 @@ async fn expect(id: &Id, watch: &Watch, kind: c_int, otherwise: &str) -> io::Res
     if event.kind == kind {
         return Ok(event);
     }
-    let e = event.error(id.library);
-    Err(io::Error::new(e.kind(), format!("{otherwise}: {e}")))
+    Err(lunar_runtime::error::with_context(event.error(id.library), otherwise))
 }

@@ -88,7 +88,7 @@ fn memory_error(len: usize) -> io::Error {
     let e = last_error(&format!("make {len} bytes known to the device"));
     match e.kind() {
         io::ErrorKind::OutOfMemory => {
-            io::Error::new(e.kind(), format!("{e}\nhint: raise the limit of locked memory (ulimit -l)"))
+            lunar_runtime::error::with_hint(e, "raise the limit of locked memory (ulimit -l)")
         }
         _ => e,
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::ffi::*;
+use lunar_runtime::error::{Hint, with_context, with_hint};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::io;
@@ -14,14 +15,17 @@ pub struct Missing {
     pub what: String,
 }
 
+impl Missing {
+    /// The fix.
+    pub const HINT: Hint = Hint::new(
+        "install the libraries of rdma-core (Debian, Ubuntu: libibverbs1 librdmacm1 ibverbs-providers; Fedora, RHEL: \
+         libibverbs librdmacm; SUSE: libibverbs1 librdmacm1)",
+    );
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Missing { what } = self;
-        write!(
-            f,
-            "RDMA devices cannot be used: {what}\nhint: install the libraries of rdma-core (Debian, Ubuntu: libibverbs1 \
-             librdmacm1 ibverbs-providers; Fedora, RHEL: libibverbs librdmacm; SUSE: libibverbs1 librdmacm1)"
-        )
+        write!(f, "RDMA devices cannot be used: {}", self.what)
     }
 }
 
@@ -29,7 +33,7 @@ impl std::error::Error for Missing {}
 
 impl From<Missing> for io::Error {
     fn from(missing: Missing) -> io::Error {
-        io::Error::new(io::ErrorKind::Unsupported, missing)
+        with_hint(io::Error::new(io::ErrorKind::Unsupported, missing), Missing::HINT)
     }
 }
 
@@ -214,7 +218,7 @@ pub fn last_error(tried: &str) -> io::Error {
 
 /// An error with what was tried.
 pub fn said(tried: &str, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("cannot {tried}: {e}"))
+    with_context(e, format!("cannot {tried}"))
 }
 
 #[cfg(test)]
@@ -224,8 +228,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_and_how_to_get_it() {
         let missing = Library::open(&["libnot-here.so.1"]).map(|_| ()).unwrap_err();
-        let text = missing.to_string();
-        for part in ["libnot-here.so.1", "hint:", "libibverbs1", "librdmacm1", "ibverbs-providers"] {
+        let e = io::Error::from(missing.clone());
+        let text = format!("{e}; {}", lunar_runtime::error::hint(&e).expect("a hint"));
+        for part in ["libnot-here.so.1", "libibverbs1", "librdmacm1", "ibverbs-providers"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(io::Error::from(missing).kind(), io::ErrorKind::Unsupported);

@@ -5,7 +5,7 @@ use super::owner::ReservationOwner;
 use super::{End, FailoverRequest, Pair, Role};
 use compio::runtime::spawn;
 use event_listener::Event as Notifier;
-use lunar_initiator::{Error, Kind};
+use lunar_initiator::{Error, ErrorCode};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -184,7 +184,8 @@ impl Controller {
         pair.state().history.wanted();
         pair.is(Role::Taking);
         let results = self.take_all(seize).await;
-        let others = results.iter().any(|r| r.as_ref().is_err_and(|e| e.kind == Kind::Reserved));
+        let others =
+            results.iter().any(|r| r.as_ref().is_err_and(|e| e.code == ErrorCode::ReservationConflict));
         if others || results.iter().all(Result::is_err) {
             self.each(async |owner| owner.release().await).await;
             return pair.is(Role::Standby);
@@ -203,7 +204,7 @@ impl Controller {
         self.each_alive(async move |owner: &mut ReservationOwner| {
             // Who cannot be seen is taken when it can be.
             let result = match owner.holder() {
-                Holder::Unknown => Err(Error::new(Kind::Unreachable, "it cannot be seen")),
+                Holder::Unknown => Err(Error::new(ErrorCode::Unreachable, "it cannot be seen")),
                 _ => owner.take(seize).await,
             };
             // The other end is there until all have told.

@@ -6,7 +6,7 @@
 
 use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
-use lunar_initiator::{Direction, Error, IDENTITY_LEN, Kind, LateWrites, Options, Session, Url};
+use lunar_initiator::{Direction, Error, ErrorCode, IDENTITY_LEN, LateWrites, Options, Session, Url};
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::lun::encode;
 use lunar_wire::iscsi::request::Function;
@@ -55,9 +55,9 @@ async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
 /// Does something, or fails when it takes too long.
 ///
 /// # Errors
-/// [`Kind::TimedOut`] then; else those of what is done.
+/// [`ErrorCode::TimedOut`] then; else those of what is done.
 pub async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = |_| Err(Error::new(Kind::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
+    let late = |_| Err(Error::new(ErrorCode::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
     compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
 }
 
@@ -112,7 +112,7 @@ pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error
 /// Those of the command.
 pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
     match out(session, lun, REGISTER, Parameters { key, ..Parameters::default() }).await {
-        Err(e) if e.kind == Kind::Reserved => Ok(()),
+        Err(e) if e.code == ErrorCode::ReservationConflict => Ok(()),
         other => other,
     }
 }
@@ -121,7 +121,7 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
 async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     match session.manage(Function::LunReset, lun).await? {
         COMPLETE => Ok(()),
-        code => Err(Error::new(Kind::Refused, format!("a reset is answered by {code}"))),
+        code => Err(Error::new(ErrorCode::Refused, format!("a reset is answered by {code}"))),
     }
 }
 
@@ -157,7 +157,7 @@ impl Fence {
         if let Some(open) = &self.session {
             return Ok(open.clone());
         }
-        let mut last = Error::new(Kind::Invalid, "it has no way");
+        let mut last = Error::new(ErrorCode::InvalidArgument, "it has no way");
         for (url, target, lun) in &self.ways {
             match self.open(url, target, encode(*lun)).await {
                 Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
@@ -173,7 +173,7 @@ impl Fence {
             return Ok(session);
         }
         let what = "the reservation's session is shown another logical unit at this number";
-        Err(Error::new(Kind::Identity, what))
+        Err(Error::new(ErrorCode::IdentityMismatch, what))
     }
 
     /// What failed without an answer is tried over another session the next time.
@@ -197,7 +197,7 @@ impl Fence {
     /// Shows the other router that this one lives: the generation moves.
     ///
     /// # Errors
-    /// [`Kind::Reserved`] when the reservation is not ours any more.
+    /// [`ErrorCode::ReservationConflict`] when the reservation is not ours any more.
     pub async fn heartbeat(&mut self, gate: &IoGate) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let admitted = soon(gate.admit(&session, lun)).await;
@@ -208,7 +208,7 @@ impl Fence {
     /// and we ourselves had before is void then, and commands of others have ended.
     ///
     /// # Errors
-    /// [`Kind::Reserved`] when somebody else has it; others when it cannot be reached, or their commands do not end.
+    /// [`ErrorCode::ReservationConflict`] when somebody else has it; others when it cannot be reached, or their commands do not end.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let taken = self.take_over(&session, lun, seize).await;
@@ -231,18 +231,20 @@ impl Fence {
                     // A registration is of no use then. Where the reservation may be ours it stays: who found that
                     // free would not know that commands of others are still to be waited for.
                     _ = soon(unregister(session, lun, key)).await;
-                    return Err(Error::new(Kind::Reserved, "somebody else has reserved it"));
+                    return Err(Error::new(ErrorCode::ReservationConflict, "somebody else has reserved it"));
                 }
                 None => out(session, lun, RESERVE, Parameters { key, ..Parameters::default() }).await,
             };
             match step {
                 Ok(()) => is_fresh = true,
                 // Somebody was faster: what is there now?
-                Err(e) if e.kind == Kind::Reserved => soon(register(session, lun, key)).await?,
+                Err(e) if e.code == ErrorCode::ReservationConflict => {
+                    soon(register(session, lun, key)).await?
+                }
                 Err(e) => return Err(e),
             }
         }
-        Err(Error::new(Kind::Reserved, "others reserve it again and again"))
+        Err(Error::new(ErrorCode::ReservationConflict, "others reserve it again and again"))
     }
 
     /// Takes the registrations of a key away, and aborts what those have sent.
@@ -266,7 +268,7 @@ impl Fence {
         for other in pr::keys(&answer).filter(|other| *other != self.key) {
             match self.preempt(session, lun, other).await {
                 // It has left meanwhile, or this is the second try.
-                Err(e) if e.kind == Kind::Reserved => is_unsettled = true,
+                Err(e) if e.code == ErrorCode::ReservationConflict => is_unsettled = true,
                 other => other?,
             }
         }
@@ -328,7 +330,7 @@ async fn open(url: &Url, target: &str, port: &Port, path_loss_timeout: Duration)
     }
     let found = lunar_initiator::discover(portal.clone(), &options).await?;
     let here = found.into_iter().find(|found| found.name == target);
-    let missing = || Error::new(Kind::NotFound, format!("{portal} does not show us {target}"));
+    let missing = || Error::new(ErrorCode::NotFound, format!("{portal} does not show us {target}"));
     let portals = lunar_initiator::portal_urls(url, here.ok_or_else(missing)?);
     lunar_initiator::log_in(&portals, &options, |e| tracing::warn!("{e}")).await.map(|(_, session)| session)
 }

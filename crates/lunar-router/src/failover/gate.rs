@@ -2,7 +2,7 @@
 
 use super::fence::{self, KIND, Seen};
 use event_listener::{Event as Notifier, EventListener};
-use lunar_initiator::{Error, Kind, Session};
+use lunar_initiator::{Error, ErrorCode, Session};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -103,10 +103,11 @@ impl IoGate {
     /// would look like a sign of life of theirs, and LIO lets all sessions of a name pass while one is registered.
     ///
     /// # Errors
-    /// [`Kind::Reserved`] when the reservation is not ours: the nexus is not registered then.
+    /// [`ErrorCode::ReservationConflict`] when the reservation is not ours: the nexus is not registered then.
     pub async fn admit(&self, session: &Session, lun: u64) -> Result<(), Error> {
         let is_ours = |seen: &Seen| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
-        let not_ours = || Error::new(Kind::Reserved, "this router is not the active one of its pair");
+        let not_ours =
+            || Error::new(ErrorCode::ReservationConflict, "this router is not the active one of its pair");
         // The others wait for one that does not answer. Nothing was changed by it yet, so that it can be left; a
         // registration that is on its way cannot, or it might come after a take-over.
         if !is_ours(&fence::soon(fence::reservation(session, lun)).await?) {

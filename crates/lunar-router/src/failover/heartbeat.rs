@@ -1,7 +1,7 @@
 //! Heartbeats: a discovery session with one of the peer's portals asks for the peer's status.
 
 use super::{KEY, Pair, PeerStatus, Spec};
-use lunar_initiator::{Discovery, Error, Kind, Url};
+use lunar_initiator::{Discovery, Error, ErrorCode, Url};
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -41,12 +41,12 @@ async fn ask(session: &mut Option<Discovery>, spec: &Spec) -> Result<PeerStatus,
     };
     let answer = open.text(&[(KEY, &spec.router)]).await?;
     let reported = answer.iter().find(|(key, _)| key == KEY).and_then(|(_, value)| PeerStatus::decode(value));
-    reported.ok_or_else(|| Error::new(Kind::Protocol, "the answer is no heartbeat"))
+    reported.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is no heartbeat"))
 }
 
 async fn connect(spec: &Spec) -> Result<Discovery, Error> {
     let url = Url::parse(&format!("iscsi://{}", spec.peer))
-        .map_err(|e| Error::new(Kind::Invalid, e.to_string()))?;
+        .map_err(|e| Error::new(ErrorCode::InvalidArgument, e.to_string()))?;
     let mut options = url.options()?;
     let times = &mut options.timeouts;
     (times.login, times.logout, times.login_tries) = (PATIENCE, PATIENCE, 1);

@@ -6,7 +6,7 @@ use super::gate::IoGate;
 use super::machine::Holder;
 use crate::upstream::UpstreamLu;
 use compio::runtime::spawn;
-use lunar_initiator::{Error, Kind, Lun};
+use lunar_initiator::{Error, ErrorCode, Lun};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -117,12 +117,12 @@ impl ReservationOwner {
     /// other router wrote meanwhile.
     ///
     /// # Errors
-    /// [`Kind::Reserved`] when somebody else has it.
+    /// [`ErrorCode::ReservationConflict`] when somebody else has it.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         self.gate.shut();
         (self.is_taken, self.opened, self.refusals) = (false, None, 0);
         if !self.gate.empty(self.path_loss_timeout).await {
-            return Err(Error::new(Kind::TimedOut, "commands from before are still under way"));
+            return Err(Error::new(ErrorCode::TimedOut, "commands from before are still under way"));
         }
         let taken = self.fence.take(seize).await;
         match &taken {
@@ -145,7 +145,7 @@ impl ReservationOwner {
         let mut is_ours = true;
         for session in admitted {
             match session.await {
-                Ok(Err(e)) if e.kind == Kind::Reserved => is_ours = false,
+                Ok(Err(e)) if e.code == ErrorCode::ReservationConflict => is_ours = false,
                 // It is admitted at its first conflict.
                 Ok(Err(e)) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
                 // None panics; one that did is not registered.
@@ -193,7 +193,7 @@ impl ReservationOwner {
         }
         let released = match self.gate.empty(self.path_loss_timeout).await {
             true => self.fence.release(&self.gate).await,
-            false => Err(Error::new(Kind::TimedOut, "commands are still under way")),
+            false => Err(Error::new(ErrorCode::TimedOut, "commands are still under way")),
         };
         if let Err(e) = released {
             tracing::warn!("the reservation of {} is not given back: {e}", self.name);

@@ -6,7 +6,7 @@ use crate::loops::LoopDetector;
 use crate::upstream::{Upstream, UpstreamLu, probe};
 use interop::{Peer, Server};
 use lunar_block::Backend;
-use lunar_initiator::{Kind, Options, Session, Url};
+use lunar_initiator::{ErrorCode, Options, Session, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::Access;
 use lunar_target::{Instance, Told};
@@ -89,8 +89,8 @@ impl Half {
         Half { disk, gate, fence }
     }
 
-    async fn take(&mut self, seize: bool) -> Result<(), Kind> {
-        self.fence.take(seize).await.map_err(|e| e.kind)?;
+    async fn take(&mut self, seize: bool) -> Result<(), ErrorCode> {
+        self.fence.take(seize).await.map_err(|e| e.code)?;
         for lun in self.disk.luns() {
             self.gate.admit(lun.session(), lun.address()).await.expect("it is ours");
         }
@@ -147,7 +147,7 @@ fn a_reservation_is_held_under_another_name_if_that_is_shown_the_same_disk() {
         let mut a = Half::new(&url(&server), 0xa).await;
         let port = |name: &str| Port { initiator: Some(name.into()), isid: [0x80, 0, 0, 0, 0, 9] };
         a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:strange"), 0xa, Duration::ZERO);
-        assert_eq!(a.take(false).await, Err(Kind::Identity));
+        assert_eq!(a.take(false).await, Err(ErrorCode::IdentityMismatch));
         a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:fence"), 0xa, Duration::ZERO);
         assert_eq!(a.take(false).await, Ok(()));
         assert_eq!(a.write(1).await, Ok(()));
@@ -163,7 +163,7 @@ async fn put_off(url: &Url) {
     assert_eq!(a.write(1).await, Err(Some(Sense::NOT_READY_STANDBY)), "before it is taken");
     assert_eq!(a.take(false).await, Ok(()));
     assert_eq!(a.write(1).await, Ok(()));
-    assert_eq!(b.take(false).await, Err(Kind::Reserved), "what somebody has is not free");
+    assert_eq!(b.take(false).await, Err(ErrorCode::ReservationConflict), "what somebody has is not free");
     assert_eq!(b.take(true).await, Ok(()));
     assert!(a.gate.is_open(), "it does not know yet");
     assert_eq!(a.write(2).await, Err(Some(Sense::NOT_READY_TRANSITION)));
@@ -174,7 +174,7 @@ async fn put_off(url: &Url) {
     for lun in a.disk.luns() {
         let before = reservation(lun.session(), lun.address()).await.expect("it is there");
         let admitted = a.gate.admit(lun.session(), lun.address()).await;
-        assert_eq!(admitted.map_err(|e| e.kind), Err(Kind::Reserved));
+        assert_eq!(admitted.map_err(|e| e.code), Err(ErrorCode::ReservationConflict));
         let after = reservation(lun.session(), lun.address()).await.expect("it is there");
         assert_eq!(before.generation, after.generation, "it would look like a sign of life");
     }

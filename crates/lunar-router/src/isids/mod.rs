@@ -9,7 +9,7 @@ mod record;
 pub use nexus::{RecordedNexus, Reinstatement};
 
 use event_listener::Event as Notifier;
-use lunar_initiator::{Error, Kind, Options, Session};
+use lunar_initiator::{Error, ErrorCode, Options, Session};
 use nexus::Sessions;
 use record::{Paths, Record};
 use sha2::{Digest, Sha256};
@@ -258,7 +258,7 @@ impl RouterIsids {
     /// port, a login over this path ends them. True if that is not enough: the logical unit is to be reset over this path.
     ///
     /// # Errors
-    /// Those of `log_in`: an old session may still be there, and no reset is due before this `limit`. [`Kind::Unreachable`] when
+    /// Those of `log_in`: an old session may still be there, and no reset is due before this `limit`. [`ErrorCode::Unreachable`] when
     /// no thread can read the file.
     pub async fn settle(
         self: &Arc<Self>,
@@ -283,7 +283,7 @@ impl RouterIsids {
     /// Nothing is owed for old sessions with the logical unit.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`] when no thread can read the file.
+    /// [`ErrorCode::Unreachable`] when no thread can read the file.
     pub async fn forget(self: &Arc<Self>, key: PathKey<'_>) -> Result<(), Error> {
         self.open().await?;
         self.end(|path, _| path.starts_with(key.unit));
@@ -307,7 +307,7 @@ impl RouterIsids {
     /// Old sessions with a logical unit that may have left something.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`] when no thread can read the file.
+    /// [`ErrorCode::Unreachable`] when no thread can read the file.
     pub async fn old(self: &Arc<Self>, unit: &str) -> Result<Vec<OldSession>, Error> {
         self.open().await?;
         Ok(self.left(unit))
@@ -396,7 +396,7 @@ impl RouterIsids {
             });
             Ok(())
         };
-        lunar_runtime::blocking(read).await.map_err(|e| Error::new(Kind::Unreachable, e.to_string()))
+        lunar_runtime::blocking(read).await.map_err(|e| Error::new(ErrorCode::Unreachable, e.to_string()))
     }
 
     /// Replaces old sessions over a path, as far as a login over it does.
@@ -427,9 +427,10 @@ impl RouterIsids {
         }
         others.retain(|other| self.lock().get(other).is_some_and(Recorded::is_left));
         match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
-            Some(other) => {
-                Err(Error::new(Kind::Lost, format!("old sessions at {other} may still have writes")))
-            }
+            Some(other) => Err(Error::new(
+                ErrorCode::ConnectionLost,
+                format!("old sessions at {other} may still have writes"),
+            )),
             None => Ok(()),
         }
     }

@@ -151,7 +151,7 @@ async fn session(
 fn a_path_whose_old_sessions_stay_is_not_opened() {
     let isids = with_old();
     on_core(move || async move {
-        let away = Err(Error::new(Kind::Unreachable, "away"));
+        let away = Err(Error::new(ErrorCode::Unreachable, "away"));
         assert_eq!(session(&isids, PATH, away.clone()).await, away.map(|_| OLD));
         // A record of an older version has no port: a login over another path proves nothing.
         assert!(session(&isids, BESIDE, group(1)).await.is_err());

@@ -152,7 +152,7 @@ impl UpstreamNexus {
         let session = self.lost.borrow()[path].clone()?;
         if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
             let what = "the target may still carry out commands of a lost session";
-            return Some(Err(Error::new(lunar_initiator::Kind::Lost, what)));
+            return Some(Err(Error::new(lunar_initiator::ErrorCode::ConnectionLost, what)));
         }
         self.lost.borrow_mut()[path] = None;
         session.facts().connected.then_some(Ok(session))
@@ -397,7 +397,7 @@ impl LuNexus {
         };
         let Ok(mut command) = Command::long(self.lun, &cdb, direction) else {
             return reply::failed(
-                &lunar_initiator::Error::new(lunar_initiator::Kind::Invalid, "no CDB"),
+                &lunar_initiator::Error::new(lunar_initiator::ErrorCode::InvalidArgument, "no CDB"),
                 false,
             );
         };
@@ -445,7 +445,7 @@ impl LuNexus {
                 reply::answered(completion, buf, reads)
             }
             Err(e) => {
-                let is_changed = e.kind == lunar_initiator::Kind::Identity;
+                let is_changed = e.code == lunar_initiator::ErrorCode::IdentityMismatch;
                 self.host_lu.is_changed.fetch_or(is_changed, Relaxed);
                 let fate = fate(&session, changes);
                 Reply { fate, ..reply::failed(&e, repeatable) }

@@ -1,6 +1,6 @@
 //! Answers: what the logical unit said, or what stands for it when there was no answer.
 
-use lunar_initiator::{Completion, Error, Kind};
+use lunar_initiator::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
 use lunar_target::{Fate, Reply};
 use lunar_wire::scsi::{Sense, Status};
@@ -39,9 +39,9 @@ pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> Reply {
 
 /// There was no answer, and no other try that would do no harm (`repeatable`) had one in time.
 pub fn failed(e: &Error, repeatable: bool) -> Reply {
-    match e.kind {
-        Kind::Identity => wrong_lu(),
-        Kind::Invalid => sense(Sense::INVALID_FIELD_IN_CDB),
+    match e.code {
+        ErrorCode::IdentityMismatch => wrong_lu(),
+        ErrorCode::InvalidArgument => sense(Sense::INVALID_FIELD_IN_CDB),
         _ if repeatable => no_path(),
         _ => sense(UNCERTAIN),
     }
@@ -59,10 +59,13 @@ mod tests {
     #[test]
     fn what_may_have_been_done_is_told_apart_from_what_was_not_sent() {
         assert_eq!(reported(&no_path()), Some(Sense::NOT_READY_TRANSITION));
-        let lost = Error::new(Kind::Lost, "gone");
+        let lost = Error::new(ErrorCode::ConnectionLost, "gone");
         assert_eq!(reported(&failed(&lost, true)), Some(Sense::NOT_READY_TRANSITION));
         assert_eq!(reported(&failed(&lost, false)), Some(UNCERTAIN), "a tape has moved, or not");
-        assert_eq!(reported(&failed(&Error::new(Kind::Identity, "another disk"), true)), Some(WRONG_LU));
+        assert_eq!(
+            reported(&failed(&Error::new(ErrorCode::IdentityMismatch, "another disk"), true)),
+            Some(WRONG_LU)
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::Shared;
 use super::nexus::UpstreamNexus;
 use crate::isids::{self, OldSession, PathKey, Reinstatement, RouterIsids};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
-use lunar_initiator::{Error, Kind, LateWrites, Session, Url};
+use lunar_initiator::{Error, ErrorCode, LateWrites, Session, Url};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -138,7 +138,11 @@ impl StaleSessions {
                 _ if is_own && old.is_ended_at(way, port.as_deref()) => {}
                 Reinstatement::Successor => {}
                 Reinstatement::Login => {
-                    return Err(Error::new(Kind::Lost, "another session logs in as an old one").into());
+                    return Err(Error::new(
+                        ErrorCode::ConnectionLost,
+                        "another session logs in as an old one",
+                    )
+                    .into());
                 }
                 Reinstatement::Nobody => self.replace_at(&old, &mut leads).await?,
             }
@@ -189,7 +193,8 @@ struct NotEnded {
 impl NotEnded {
     fn at(old: &OldSession) -> NotEnded {
         let place = old.path.rsplit(' ').next().unwrap_or_default();
-        let what = Error::new(Kind::Lost, format!("old sessions at {place} may still have writes"));
+        let what =
+            Error::new(ErrorCode::ConnectionLost, format!("old sessions at {place} may still have writes"));
         NotEnded { what, is_final: true }
     }
 }

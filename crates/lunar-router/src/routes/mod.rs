@@ -16,7 +16,7 @@ use crate::isids;
 use crate::loops::{LoopDetector, name};
 use crate::upstream::Upstream;
 use crate::watch::{ProbeSchedule, watch};
-use lunar_initiator::{Error, Kind};
+use lunar_initiator::{Error, ErrorCode};
 use lunar_runtime::{Cores, either};
 use lunar_target::Instance;
 use open_lus::OpenLus;
@@ -253,13 +253,13 @@ impl Routes {
     /// The way to a logical unit that was found. Nothing is connected yet.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] when it was not found; those of [`UpstreamLu::open`](crate::upstream::UpstreamLu::open).
+    /// [`ErrorCode::NotFound`] when it was not found; those of [`UpstreamLu::open`](crate::upstream::UpstreamLu::open).
     pub fn open(&self, place: &LuAddress) -> Result<RoutedLu, Error> {
         let mut state = self.shared.state();
         let state = &mut *state;
         let key = place.key();
         let not_found =
-            || Error::new(Kind::NotFound, format!("{} has no LUN {}", name(&key.0, &key.1), place.lun));
+            || Error::new(ErrorCode::NotFound, format!("{} has no LUN {}", name(&key.0, &key.1), place.lun));
         let spec = state.specs.get(&key).ok_or_else(not_found)?;
         let there = state.found.targets(&key.0, &key.1).iter().find(|t| t.name == place.target);
         let found = there.and_then(|t| t.luns.get(&place.lun)).ok_or_else(not_found)?;

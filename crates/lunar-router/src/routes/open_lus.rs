@@ -5,7 +5,7 @@ use crate::passthrough::HostPath;
 use crate::upstream::{Health, PathStatus, State, Upstream, UpstreamLu};
 use crate::{FoundLun, Hops, passthrough, sg};
 use lunar_block::Backend;
-use lunar_initiator::{Error, Kind, Url};
+use lunar_initiator::{Error, ErrorCode, Url};
 use lunar_scsi::Passes;
 use lunar_target::Passage;
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ fn open(spec: &Spec, place: &LuAddress, found: &FoundLun) -> Result<OpenLu, Erro
         Mode::Device(path) => {
             let device = sg::Device::open(path);
             OpenLu::Device(
-                device.map_err(|e| Error::new(Kind::NotFound, format!("{}: {e}", path.display())))?,
+                device.map_err(|e| Error::new(ErrorCode::NotFound, format!("{}: {e}", path.display())))?,
             )
         }
     })

@@ -7,7 +7,7 @@ use crate::identity_change::IdentityChange;
 use crate::isids::RouterIsids;
 use event_listener::Event as Notifier;
 use lunar_block::Facts;
-use lunar_initiator::{Error, Kind};
+use lunar_initiator::{Error, ErrorCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -92,14 +92,14 @@ impl LuContext {
     /// Whether what a path has led to is it.
     ///
     /// # Errors
-    /// [`Kind::Identity`]: what it was, and what it is.
+    /// [`ErrorCode::IdentityMismatch`]: what it was, and what it is.
     pub fn recognise(&self, seen: &FoundLun) -> Result<(), Error> {
         if !self.found.is_same(seen) {
-            return Err(Error::new(Kind::Identity, seen.name()));
+            return Err(Error::new(ErrorCode::IdentityMismatch, seen.name()));
         }
         if seen.block_size != self.found.block_size {
             let what = format!("{}, with blocks of {} bytes", self.was(), seen.block_size);
-            return Err(Error::new(Kind::Identity, what));
+            return Err(Error::new(ErrorCode::IdentityMismatch, what));
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ mod tests {
         ] {
             let result = context(had).recognise(&p.clone().into());
             assert_eq!(result.is_ok(), is_it, "{had:02x?} {p:?}");
-            assert!(result.err().is_none_or(|e| e.kind == Kind::Identity));
+            assert!(result.err().is_none_or(|e| e.code == ErrorCode::IdentityMismatch));
         }
         let error = context(&NAA).recognise(&seen("7", &other, 512).into()).expect_err("another");
         assert_eq!(

@@ -52,12 +52,12 @@ impl DeferredErrors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_initiator::Kind;
+    use lunar_initiator::ErrorCode;
     use lunar_wire::scsi::Sense;
 
     fn failure(key: u8) -> Error {
         let sense = Sense { key, ..Sense::NOT_READY_STANDBY };
-        Error::new(Kind::Refused, "it is lost").with_sense(Some(sense))
+        Error::new(ErrorCode::Refused, "it is lost").with_sense(Some(sense))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_initiator::multipath::{self, Multipath, Path as _, Settings, Times};
-use lunar_initiator::{Error, Kind, Lun, Url};
+use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::Told;
 use lunar_wire::scsi::Sense;
@@ -88,7 +88,7 @@ impl UpstreamLu {
     /// one that was found, on every path and in every session.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when it is no block device; [`Kind::Identity`] when it is not the one that the
+    /// [`ErrorCode::InvalidArgument`] when it is no block device; [`ErrorCode::IdentityMismatch`] when it is not the one that the
     /// configuration asks for, or has several paths and no designator to see that they lead to the same.
     pub fn open(
         upstream: &Upstream,
@@ -221,7 +221,7 @@ impl UpstreamLu {
     /// The same error, carrying what a host is told of it. In a failover pair a conflict is not the host's: the other
     /// router has taken over.
     pub(super) fn with_scsi_error(&self, e: io::Error) -> io::Error {
-        let is_conflict = |e: &Error| e.kind == Kind::Reserved;
+        let is_conflict = |e: &Error| e.code == ErrorCode::ReservationConflict;
         let conflict = Error::of(&e).is_some_and(is_conflict);
         match self.gate() {
             Some(gate) if conflict => {
@@ -272,17 +272,19 @@ impl UpstreamLu {
 fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
     if found.block_size == 0 {
         let what = format!("it has no blocks (device type {:02x}h)", found.kind);
-        return Err(Error::new(Kind::Invalid, what).with_hint("route it with mode = \"passthrough\""));
+        return Err(
+            Error::new(ErrorCode::InvalidArgument, what).with_hint("route it with mode = \"passthrough\"")
+        );
     }
     if upstream.urls.len() > 1 && found.designators.is_empty() {
         let what = "without VPD page 83h it cannot be seen that its paths lead to the same logical unit";
-        return Err(Error::new(Kind::Identity, what).with_hint("leave one URL"));
+        return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("leave one URL"));
     }
     let wanted = upstream.identity.as_deref();
     if let Some(wanted) = wanted.filter(|wanted| !lunar_initiator::is_named(&found.designators, wanted)) {
         let is = lunar_initiator::name_of(&found.designators).unwrap_or_else(|| "without designators".into());
         return Err(Error::new(
-            Kind::Identity,
+            ErrorCode::IdentityMismatch,
             format!("it is {is}, and the configuration asks for {wanted}"),
         ));
     }

@@ -7,7 +7,7 @@ use lunar_block::range::Ranges;
 use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_initiator::multipath::{self, State};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
-use lunar_initiator::{Error, Event, Kind, LateWrites, Lun, Options, Session, Url};
+use lunar_initiator::{Error, ErrorCode, Event, LateWrites, Lun, Options, Session, Url};
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::lun::encode;
 use lunar_wire::scsi::Sense;
@@ -100,7 +100,7 @@ impl UpstreamPath {
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
         let options = self.url.options()?;
-        let mut last = Error::new(Kind::NotFound, "the target has no portal");
+        let mut last = Error::new(ErrorCode::NotFound, "the target has no portal");
         for url in self.found(&options).await? {
             match self.open_at(&url, options.clone()).await {
                 Err(e) if e.is_away() => last = e,
@@ -223,7 +223,7 @@ impl UpstreamPath {
         turn.has_failed();
         let what = "the storage may still carry out writes of a router before this one, and does not take LOGICAL UNIT RESET";
         let hint = "let the other paths work, or set late_writes = \"risk\" at the upstream";
-        Err(Error::new(Kind::Lost, what).with_hint(hint))
+        Err(Error::new(ErrorCode::ConnectionLost, what).with_hint(hint))
     }
 
     async fn recognised(&self, session: &Session) -> Result<Arc<Lun>, Error> {
@@ -240,13 +240,14 @@ impl UpstreamPath {
         let found = lunar_initiator::discover(self.url.portal.clone(), options).await?;
         let target = &self.context.target;
         let here = found.into_iter().find(|f| f.name == *target);
-        let missing = || Error::new(Kind::NotFound, format!("{} does not show us {target}", self.url.portal));
+        let missing =
+            || Error::new(ErrorCode::NotFound, format!("{} does not show us {target}", self.url.portal));
         Ok(lunar_initiator::portal_urls(&self.url, here.ok_or_else(missing)?))
     }
 
     /// Takes note of a try that failed.
     fn fail(&self, e: Error) {
-        let is_other = e.kind == Kind::Identity;
+        let is_other = e.code == ErrorCode::IdentityMismatch;
         if is_other && !self.is_changed.load(Relaxed) {
             self.context.log_change(&self.place(), &e.what);
         }
@@ -308,7 +309,8 @@ impl UpstreamPath {
     }
 
     fn not_open(&self) -> Error {
-        let kind = if self.is_changed.load(Relaxed) { Kind::Identity } else { Kind::Unreachable };
+        let kind =
+            if self.is_changed.load(Relaxed) { ErrorCode::IdentityMismatch } else { ErrorCode::Unreachable };
         Error::new(kind, "the path is not open")
     }
 }

@@ -3,16 +3,16 @@
 use super::Upstream;
 use crate::loops::{self, LoopDetector, UpstreamTarget};
 use crate::{FoundLun, FoundTarget};
-use lunar_initiator::{Error, Kind, Options, Properties, Session, Url};
+use lunar_initiator::{Error, ErrorCode, Options, Properties, Session, Url};
 use lunar_wire::iscsi::lun::decode;
 
 /// Looks what an upstream has: all targets of a portal, all LUNs of a target, or one LUN. A way that does not work
 /// is followed by the next; names are those that the first URL has.
 ///
 /// # Errors
-/// Those of the last way, when none works; [`Kind::Identity`] when the LUN is not the one that is asked for.
+/// Those of the last way, when none works; [`ErrorCode::IdentityMismatch`] when the LUN is not the one that is asked for.
 pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<FoundTarget>, Error> {
-    let mut last = Error::new(Kind::Invalid, format!("upstream {} has no URL", upstream.name));
+    let mut last = Error::new(ErrorCode::InvalidArgument, format!("upstream {} has no URL", upstream.name));
     // Behind a portal are all of its targets, each of which is seen here under its own name.
     let keep_names = upstream.urls.iter().any(|url| url.target.is_none());
     let loop_check = Check { loops, upstream: loops::name(&upstream.router, &upstream.name), keep_names };
@@ -44,7 +44,10 @@ fn expected(upstream: &Upstream, found: Vec<FoundTarget>) -> Result<Vec<FoundTar
         return Ok(found);
     };
     let is = lunar_initiator::name_of(&other.designators).unwrap_or_else(|| "without designators".into());
-    Err(Error::new(Kind::Identity, format!("its LUN is {is}, and the configuration asks for {wanted}")))
+    Err(Error::new(
+        ErrorCode::IdentityMismatch,
+        format!("its LUN is {is}, and the configuration asks for {wanted}"),
+    ))
 }
 
 /// Sees to it that a target does not lead back to who uses it.
@@ -66,8 +69,11 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
             // It is shown to us, but not for us; the others are.
             Err(e)
                 if matches!(
-                    e.kind,
-                    Kind::Refused | Kind::Authentication | Kind::NotFound | Kind::Invalid
+                    e.code,
+                    ErrorCode::Refused
+                        | ErrorCode::AuthenticationFailed
+                        | ErrorCode::NotFound
+                        | ErrorCode::InvalidArgument
                 ) =>
             {
                 tracing::warn!(portal = %url.portal, "a target is left out: {e}");
@@ -80,7 +86,7 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
 
 /// The target through the first of its portals that answers.
 async fn at_first(urls: &[Url], options: &Options, check: &Check<'_>) -> Result<FoundTarget, Error> {
-    let mut last = Error::new(Kind::NotFound, "the target has no portal");
+    let mut last = Error::new(ErrorCode::NotFound, "the target has no portal");
     for url in urls {
         match target(url, options.clone(), check).await {
             Err(e) if e.is_away() => last = e,
@@ -118,7 +124,15 @@ async fn checked(
     };
     match loops.check(there, &session).await {
         Ok(()) => Ok(session),
-        Err(e) if matches!(e.kind, Kind::Refused | Kind::Lost | Kind::Closed | Kind::TimedOut) => {
+        Err(e)
+            if matches!(
+                e.code,
+                ErrorCode::Refused
+                    | ErrorCode::ConnectionLost
+                    | ErrorCode::SessionClosed
+                    | ErrorCode::TimedOut
+            ) =>
+        {
             // Targets that know no text requests, such as STGT and istgt, end the session of who asks, some after a Reject,
             // and are there again at once. A router that went down is not.
             _ = session.close().await;
@@ -143,7 +157,7 @@ async fn luns(session: &Session, only: Option<u16>) -> Result<Vec<(u16, FoundLun
         match lunar_initiator::inspect(session, lun).await {
             Ok(properties) => found.push((lun, properties.into())),
             // It left while we looked.
-            Err(e) if e.kind == Kind::NotFound => {}
+            Err(e) if e.code == ErrorCode::NotFound => {}
             Err(e) => return Err(e),
         }
     }

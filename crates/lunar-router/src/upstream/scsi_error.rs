@@ -1,6 +1,6 @@
 //! What the failure of an upstream is to a host.
 
-use lunar_initiator::{Error, Kind};
+use lunar_initiator::{Error, ErrorCode};
 use lunar_target::Told;
 use lunar_wire::scsi::{Sense, Status};
 use std::io;
@@ -9,21 +9,22 @@ use std::io;
 pub const MANUAL_INTERVENTION: Sense = Sense::new(2, 0x04, 0x03);
 
 /// What a host gets for a failure without an answer of the logical unit.
-const WITHOUT_ANSWER: [(Kind, Sense); 13] = [
-    (Kind::Identity, MANUAL_INTERVENTION),
-    (Kind::UnknownHost, Sense::NOT_READY_TRANSITION),
-    (Kind::Unreachable, Sense::NOT_READY_TRANSITION),
-    (Kind::Refused, Sense::NOT_READY_TRANSITION),
-    (Kind::Authentication, Sense::NOT_READY_TRANSITION),
-    (Kind::NotFound, Sense::NOT_READY_TRANSITION),
-    (Kind::TimedOut, Sense::NOT_READY_TRANSITION),
-    (Kind::Lost, Sense::NOT_READY_TRANSITION),
-    (Kind::Protocol, Sense::NOT_READY_TRANSITION),
-    (Kind::Closed, Sense::NOT_READY_TRANSITION),
+const WITHOUT_ANSWER: [(ErrorCode, Sense); 14] = [
+    (ErrorCode::IdentityMismatch, MANUAL_INTERVENTION),
+    (ErrorCode::UnknownHost, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::Unreachable, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::Refused, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::NegotiationFailed, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::AuthenticationFailed, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::NotFound, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::TimedOut, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::ConnectionLost, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::ProtocolError, Sense::NOT_READY_TRANSITION),
+    (ErrorCode::SessionClosed, Sense::NOT_READY_TRANSITION),
     // What we asked for cannot be, or fewer bytes came than we asked for.
-    (Kind::Invalid, Sense::INTERNAL_FAILURE),
-    (Kind::Scsi, Sense::INTERNAL_FAILURE),
-    (Kind::Reserved, Sense::INTERNAL_FAILURE),
+    (ErrorCode::InvalidArgument, Sense::INTERNAL_FAILURE),
+    (ErrorCode::ScsiError, Sense::INTERNAL_FAILURE),
+    (ErrorCode::ReservationConflict, Sense::INTERNAL_FAILURE),
 ];
 
 /// The statuses that are passed on.
@@ -39,7 +40,7 @@ pub fn scsi_error(e: &Error) -> Told {
     if let Some(status) = STATUSES.iter().find(answered) {
         return Told { status: *status, sense: None };
     }
-    let row = WITHOUT_ANSWER.iter().find(|(kind, _)| *kind == e.kind);
+    let row = WITHOUT_ANSWER.iter().find(|(kind, _)| *kind == e.code);
     row.map_or(Sense::INTERNAL_FAILURE, |(_, sense)| *sense).into()
 }
 
@@ -61,10 +62,10 @@ mod tests {
     #[test]
     fn sense_is_passed_on_with_its_address() {
         let sense = Sense { key: 3, asc: 0x11, ascq: 1, ..Sense::READ_ERROR }.at(4711);
-        let answered = Error::new(Kind::Scsi, "a scratch").with_status(2).with_sense(Some(sense));
+        let answered = Error::new(ErrorCode::ScsiError, "a scratch").with_status(2).with_sense(Some(sense));
         assert_eq!(sense_of(answered), Some(sense));
         // It stayed so until the initiator gave it up.
-        let busy = Error::new(Kind::TimedOut, "it stays").with_status(2);
+        let busy = Error::new(ErrorCode::TimedOut, "it stays").with_status(2);
         let becoming = Sense::new(2, 0x04, 0x01);
         assert_eq!(sense_of(busy.with_sense(Some(becoming))), Some(becoming));
     }
@@ -72,10 +73,10 @@ mod tests {
     #[test]
     fn a_status_that_stays_is_passed_on() {
         for (kind, status) in [
-            (Kind::TimedOut, Status::Busy),
-            (Kind::TimedOut, Status::TaskSetFull),
-            (Kind::Reserved, Status::ReservationConflict),
-            (Kind::Scsi, Status::TaskAborted),
+            (ErrorCode::TimedOut, Status::Busy),
+            (ErrorCode::TimedOut, Status::TaskSetFull),
+            (ErrorCode::ReservationConflict, Status::ReservationConflict),
+            (ErrorCode::ScsiError, Status::TaskAborted),
         ] {
             let e = with_scsi_error(Error::new(kind, "answered").with_status(status as u8).into());
             assert_eq!(Told::of(&e), Some(Told { status, sense: None }), "{kind:?}");
@@ -84,16 +85,25 @@ mod tests {
 
     #[test]
     fn what_had_no_answer_may_be_tried_again_and_what_is_another_disk_may_not() {
-        for kind in [Kind::Lost, Kind::TimedOut, Kind::Unreachable, Kind::Refused, Kind::Protocol] {
+        for kind in [
+            ErrorCode::ConnectionLost,
+            ErrorCode::TimedOut,
+            ErrorCode::Unreachable,
+            ErrorCode::Refused,
+            ErrorCode::ProtocolError,
+        ] {
             assert_eq!(
                 sense_of(Error::new(kind, "no answer")),
                 Some(Sense::NOT_READY_TRANSITION),
                 "{kind:?}"
             );
         }
-        assert_eq!(sense_of(Error::new(Kind::Identity, "another")), Some(MANUAL_INTERVENTION));
-        assert_eq!(sense_of(Error::new(Kind::Scsi, "half of it came")), Some(Sense::INTERNAL_FAILURE));
-        let none = Error::new(Kind::Scsi, "CHECK CONDITION without sense data").with_status(2);
+        assert_eq!(sense_of(Error::new(ErrorCode::IdentityMismatch, "another")), Some(MANUAL_INTERVENTION));
+        assert_eq!(
+            sense_of(Error::new(ErrorCode::ScsiError, "half of it came")),
+            Some(Sense::INTERNAL_FAILURE)
+        );
+        let none = Error::new(ErrorCode::ScsiError, "CHECK CONDITION without sense data").with_status(2);
         assert_eq!(sense_of(none), Some(Sense::INTERNAL_FAILURE));
     }
 

@@ -117,18 +117,18 @@ fn what_is_not_asked_for_is_refused() {
         let (right, wrong) = (named("naa.6001020304050607"), named("naa.6009090909090909"));
         let found = probe(&right, &LoopDetector::default()).await.expect("that one")[0].luns[&0].clone();
         assert_eq!(
-            probe(&wrong, &LoopDetector::default()).await.expect_err("another").kind,
-            lunar_initiator::Kind::Identity
+            probe(&wrong, &LoopDetector::default()).await.expect_err("another").code,
+            lunar_initiator::ErrorCode::IdentityMismatch
         );
         let open = |upstream: &Upstream, found: &FoundLun| {
-            UpstreamLu::open(upstream, interop::TARGET, 0, found.clone()).err().map(|e| e.kind)
+            UpstreamLu::open(upstream, interop::TARGET, 0, found.clone()).err().map(|e| e.code)
         };
         assert_eq!(open(&right, &found), None);
-        assert_eq!(open(&wrong, &found), Some(lunar_initiator::Kind::Identity));
+        assert_eq!(open(&wrong, &found), Some(lunar_initiator::ErrorCode::IdentityMismatch));
         let two = upstream(&urls, 500);
         let nameless = FoundLun { designators: Vec::new(), ..found.clone() };
-        assert_eq!(open(&two, &nameless), Some(lunar_initiator::Kind::Identity));
+        assert_eq!(open(&two, &nameless), Some(lunar_initiator::ErrorCode::IdentityMismatch));
         let no_disk = FoundLun { block_size: 0, ..found };
-        assert_eq!(open(&right, &no_disk), Some(lunar_initiator::Kind::Invalid));
+        assert_eq!(open(&right, &no_disk), Some(lunar_initiator::ErrorCode::InvalidArgument));
     });
 }

@@ -70,6 +70,22 @@ fn nonsense_is_answered_and_the_next_one_too() {
     assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
 }
 
+#[test]
+fn error_code_travels_by_its_name() {
+    for code in ErrorCode::ALL {
+        let response = Response::from(Problem::new("in any words", "wait").with_code(*code));
+        let text = serde_json::to_string(&response).unwrap();
+        assert!(text.contains(&format!("\"code\":\"{}\"", code.name())), "{text}");
+        assert_eq!(serde_json::from_str::<Response>(&text).unwrap(), response);
+    }
+    let read = |code: &str| {
+        let text = format!("{{\"error\":{{\"what\":\"timed out\",\"hint\":\"wait\"{code}}}}}");
+        serde_json::from_str::<Response>(&text).unwrap()
+    };
+    let other = Response::from(Problem::new("timed out", "wait"));
+    assert_eq!([read(""), read(",\"code\":\"of-a-later-version\"")], [other.clone(), other]);
+}
+
 /// Takes each request and answers it when it is let go.
 struct Slow {
     taken: std::sync::mpsc::SyncSender<()>,
@@ -104,7 +120,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     (0..MOST_WAITING).for_each(|_| takes.recv().unwrap());
     assert_eq!(sessions(&path, PATIENCE * 10).unwrap(), []);
     let refused = tell(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
-    assert_eq!(refused.cause, Cause::TimedOut);
+    assert_eq!(refused.code, ErrorCode::TimedOut);
     assert!(refused.what.starts_with("the server has 16 requests to answer"), "{}", refused.what);
     drop(lets_go);
     for stream in &mut waiting {
@@ -168,7 +184,7 @@ fn a_server_that_hangs_is_reported_when_the_time_is_over() {
     let limit = Duration::from_millis(100);
     let said = |result: Result<String, Problem>| {
         let problem = result.unwrap_err();
-        assert_eq!(problem.cause, Cause::TimedOut);
+        assert_eq!(problem.code, ErrorCode::TimedOut);
         problem.to_string().replace(&format!("{}/", folder.0.display()), "")
     };
     let hangs = "the server at lunar.sock does not answer within 100ms\n  \

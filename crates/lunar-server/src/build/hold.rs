@@ -6,7 +6,7 @@
 
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{Lun, Source, one_name};
-use crate::{Cause, Problem, create_folder, identity, io_text};
+use crate::{ErrorCode, Problem, create_folder, identity, io_text};
 use lunar_target::lock_file::{self, LockFile, has_no_locks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -203,7 +203,7 @@ impl Wanted {
                     self.what
                 );
                 let hint = format!("stop process {pid}, or {}", self.remedy);
-                return Problem::new(what, hint).because(Cause::InUse);
+                return Problem::new(what, hint).with_code(ErrorCode::InUse);
             }
             Some((pid, of)) => {
                 let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
@@ -213,7 +213,7 @@ impl Wanted {
             None => (format!("{} is in use by another server", self.what), "stop the other server".into()),
         };
         let hint = format!("hosts take both for one disk: {}, or {stop}", self.remedy);
-        Problem::new(format!("{held}; here it is for {place}"), hint).because(Cause::InUse)
+        Problem::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
     }
 
     /// The process that has it, and for what.
@@ -296,7 +296,7 @@ mod tests {
         let parts =
             ["0.state is ", &process, "for /a.img, LUN 0 of iqn", "here it is for /b.img, LUN 0 of iqn"];
         assert!(parts.iter().all(|part| problem.what.contains(part)), "{}", problem.what);
-        assert_eq!(problem.cause, Cause::InUse);
+        assert_eq!(problem.code, ErrorCode::InUse);
         drop(first);
         take(&folder, TARGET, 0, &lun("/b.img", Some("2"))).ok().unwrap();
     }

@@ -6,7 +6,7 @@
 
 use super::{MAX_STATE_BYTES, Media, Medium, Name, Units, notes_of_size};
 use crate::config::{Lun, Source, one_name};
-use crate::{Cause, Problem, io_text};
+use crate::{ErrorCode, Problem, io_text};
 use lunar_block::Backend;
 use lunar_scsi::Kind;
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
@@ -175,7 +175,7 @@ impl Past {
         let hint = format!(
             "restore the image (is its file system mounted?); to begin with an empty disk on purpose, remove the record {file}"
         );
-        Err(Problem::new(what, hint).because(Cause::NotFound))
+        Err(Problem::new(what, hint).with_code(ErrorCode::NotFound))
     }
 
     /// Another file is at the path of the one that was served.
@@ -477,7 +477,7 @@ mod tests {
             let problem = refused(path);
             assert!(problem.what.contains(": no such file or directory; this LUN was served"), "{problem}");
             assert!(problem.hint.as_ref().unwrap().contains("0.medium"), "{problem}");
-            assert_eq!(problem.cause, Cause::NotFound);
+            assert_eq!(problem.code, ErrorCode::NotFound);
         }
         assert!(past(&folder).check_there(&of(&folder.0.join("other"))).is_ok(), "it was never served");
     }

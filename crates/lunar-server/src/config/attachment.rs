@@ -5,7 +5,7 @@ mod policy;
 use super::reader::Section;
 use super::syntax;
 use crate::problem::{Problems, Wrong, unknown, wrong};
-use crate::{Cause, Problem, folders, io_text};
+use crate::{ErrorCode, Problem, folders, io_text};
 use lunar_initiator::{LateWrites, Url};
 use lunar_proto::duration::{self, Unfit};
 pub use policy::Policy;
@@ -165,7 +165,7 @@ fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Problem>> {
     }
     let what = format!("{} is saved already, and says something else", attachment.name);
     let hint = format!("change or remove {}, or use --name", path.display());
-    Err(vec![Problem::new(what, hint).because(Cause::Exists)])
+    Err(vec![Problem::new(what, hint).with_code(ErrorCode::AlreadyExists)])
 }
 
 /// Saves an attachment, in a file that others can read only if it holds no secret; where it is.
@@ -207,7 +207,7 @@ fn path(name: &str) -> Result<PathBuf, Problem> {
 fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Problem {
     let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
     Problem::new(what, "check the path and its permissions, or set XDG_CONFIG_HOME")
-        .because(Cause::of(e.kind()))
+        .with_code(ErrorCode::from(e.kind()))
 }
 
 /// As a file has it.

@@ -25,7 +25,7 @@ pub use value::PORT;
 
 pub(crate) use value::{iscsi_name, listen};
 
-use crate::problem::{Cause, Position, Problem, Problems};
+use crate::problem::{ErrorCode, Position, Problem, Problems};
 use lunar_runtime::CoreSelection;
 use reader::Section;
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,7 +147,7 @@ fn read(path: &Path) -> Result<String, Problem> {
             format!("cannot read the configuration: {}", crate::io_text(&e)),
             "check the path and its permissions",
         )
-        .because(Cause::of(e.kind()))
+        .with_code(ErrorCode::from(e.kind()))
     };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;

@@ -4,6 +4,11 @@
 macro_rules! opcodes {
     ($($name:ident = $value:literal, $text:literal;)*) => {
         $(#[doc = $text] pub const $name: u8 = $value;)*
+        /// iSCSI has this opcode.
+        pub fn is_known(opcode: u8) -> bool {
+            matches!(opcode, $($value)|*)
+        }
+
         /// The name of an opcode, for logs.
         pub fn name(opcode: u8) -> &'static str {
             match opcode {

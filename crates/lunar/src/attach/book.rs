@@ -3,7 +3,7 @@
 
 use super::disk::session_of;
 use lunar_block::Future;
-use lunar_initiator::{Error, Kind, Options, Session, SessionHooks, SessionInfo, SessionLogin, Url};
+use lunar_initiator::{Error, ErrorCode, Options, Session, SessionHooks, SessionInfo, SessionLogin, Url};
 use lunar_server::Problem;
 use lunar_server::attached::{Attached, Record};
 use std::fmt;
@@ -142,7 +142,9 @@ impl Recorder {
             let written = book.write(&mut page, |record| record.enter(at, session, has_orphans));
             written.map_err(|problem| io::Error::other(problem.what))
         });
-        let failed = |e: io::Error| Error::new(Kind::Lost, format!("the record of the attachment: {e}"));
+        let failed = |e: io::Error| {
+            Error::new(ErrorCode::ConnectionLost, format!("the record of the attachment: {e}"))
+        };
         write.await.map_err(failed)
     }
 }

@@ -5,7 +5,7 @@ use super::path::Path;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{self, Multipath, Path as _, Settings};
-use lunar_initiator::{Error, Kind, Lun, Options, SessionInfo, Url};
+use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, Policy};
 use std::sync::{Arc, Weak};
@@ -118,7 +118,7 @@ async fn open_all(
             Ok(Ok(())) => break,
             Ok(Err(e)) => failure = failure.or(Some(e)),
             Err(_) => {
-                let none = || Error::new(Kind::Closed, "no path was opened");
+                let none = || Error::new(ErrorCode::SessionClosed, "no path was opened");
                 return Err(failure.unwrap_or_else(none).into());
             }
         }
@@ -126,7 +126,7 @@ async fn open_all(
     let rest = async { while ended.recv_async().await.is_ok() {} };
     _ = compio::time::timeout(MOMENT, rest).await;
     let open = paths.iter().find_map(|path| path.lun().cloned());
-    open.ok_or_else(|| Error::new(Kind::Closed, "no path was opened").into())
+    open.ok_or_else(|| Error::new(ErrorCode::SessionClosed, "no path was opened").into())
 }
 
 /// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.

@@ -171,16 +171,12 @@ pub fn handed() -> Result<(), Failure> {
                 // Nothing was attached: nobody would look for it.
                 _ = std::fs::remove_file(&log);
             }
-            let problems = failure.problems.iter().map(|problem| (shown(problem), problem.hint.clone()));
+            let problems = failure.problems.iter().map(|problem| (problem.fault(), problem.hint.clone()));
             answer(&Answer::Failed { exit: failure.exit as u8, problems: problems.collect() });
             Ok(())
         }
         ended => ended,
     }
-}
-
-fn shown(problem: &Problem) -> String {
-    Problem { hint: None, ..problem.clone() }.to_string()
 }
 
 /// False when nobody waits for it any more.

@@ -4,7 +4,7 @@ use super::book::Row;
 use lunar_block::range::Ranges;
 use lunar_block::{Backend, Extent, Facts, Finished, Future};
 use lunar_initiator::multipath::{self, Path as _, State};
-use lunar_initiator::{Error, Event, Kind, Lun, SessionHooks, Url};
+use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
 use lunar_runtime::Buf;
 use lunar_server::attached::PathState;
 use std::io;
@@ -43,7 +43,7 @@ impl Path {
     /// Opens it, inside an event loop.
     ///
     /// # Errors
-    /// As [`lunar_initiator::open`]; [`Kind::Identity`] when it leads elsewhere than it should.
+    /// As [`lunar_initiator::open`]; [`ErrorCode::IdentityMismatch`] when it leads elsewhere than it should.
     pub async fn open(&self) -> Result<(), Error> {
         let mut options = self.url.options()?;
         let recorder = self.row.as_ref().map(|row| row.recorder(&options));
@@ -53,7 +53,10 @@ impl Path {
         if let Some((identity, _)) = self.expected.get()
             && lun.identity() != *identity
         {
-            return Err(Error::new(Kind::Identity, format!("{} leads to another logical unit", self.url)));
+            return Err(Error::new(
+                ErrorCode::IdentityMismatch,
+                format!("{} leads to another logical unit", self.url),
+            ));
         }
         if let Some(recorder) = recorder {
             recorder.begin(lun.session()).await?;
@@ -72,7 +75,12 @@ impl Path {
         let mut pause = FIRST_PAUSE;
         for _ in 1..self.tries.max(1) {
             match self.open().await {
-                Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
+                Err(e)
+                    if matches!(
+                        e.code,
+                        ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::ConnectionLost
+                    ) =>
+                {
                     tracing::warn!("{e}; trying again");
                     missing(&e);
                     compio::time::sleep(pause).await;
@@ -117,7 +125,7 @@ impl Path {
         }
         match self.open().await {
             Ok(()) => State::Optimized,
-            Err(e) if e.kind == Kind::Identity => {
+            Err(e) if e.code == ErrorCode::IdentityMismatch => {
                 tracing::error!("{e}");
                 State::Changed
             }
@@ -196,7 +204,7 @@ fn missing() -> io::Error {
 }
 
 fn is_missing() -> Error {
-    Error::new(Kind::Unreachable, "the path is missing")
+    Error::new(ErrorCode::Unreachable, "the path is missing")
 }
 
 /// The same operation of the logical unit, or an error without it.
@@ -280,6 +288,6 @@ mod tests {
             (same.open().await, other.open().await)
         };
         let (same, other) = Cores::one().expect("an event loop").wait(0, open).expect("an event loop");
-        assert_eq!((same, other.map_err(|e| e.kind)), (Ok(()), Err(Kind::Identity)));
+        assert_eq!((same, other.map_err(|e| e.code)), (Ok(()), Err(ErrorCode::IdentityMismatch)));
     }
 }

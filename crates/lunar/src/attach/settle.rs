@@ -5,7 +5,7 @@ use super::claim::{plain, same_disk};
 use super::disk::{Disk, Reached};
 use crate::exit::Failure;
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
-use lunar_initiator::{Error, Kind, Lun, Url};
+use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::Cores;
 use lunar_server::Problem;
 use lunar_server::attached::{Alive, Attached, LeftSession, Look, Record, UNKNOWN_PORT};
@@ -244,8 +244,12 @@ async fn log_in(left: &[Owed], own: &[Reached], limit: Duration) -> (Vec<Reached
 }
 
 async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
-    let bad =
-        || Error::new(Kind::Invalid, format!("the record has the ISID \"{}\"", session.isid.escape_debug()));
+    let bad = || {
+        Error::new(
+            ErrorCode::InvalidArgument,
+            format!("the record has the ISID \"{}\"", session.isid.escape_debug()),
+        )
+    };
     let isid = lunar_initiator::parse_isid(&session.isid).ok_or_else(bad)?;
     let port = OldInitiatorPort { initiator: session.initiator.as_deref(), isid };
     let opened = async {
@@ -254,7 +258,7 @@ async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
     };
     let late = |_| {
         let time = humantime::format_duration(limit);
-        Error::new(Kind::TimedOut, format!("{url} has not answered within {time}"))
+        Error::new(ErrorCode::TimedOut, format!("{url} has not answered within {time}"))
     };
     let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
     Ok(Reached { url, lun })

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use lunar_bench::{Document, Watch, clean_up_all, compare, overhead, plain, terse, text_report};
 use lunar_bench_compat::{self as compat, Stage};
 use lunar_experiments as experiments;
-use lunar_server::{Cause, Problem};
+use lunar_server::{ErrorCode, Problem};
 use progress::Progress;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::exit;
@@ -150,7 +150,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
 
 /// There is no such file, and its name is near that of a face.
 fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
-    let is_missing = matches!(e.kind, lunar_bench::Kind::Medium(io::ErrorKind::NotFound));
+    let is_missing = matches!(e.kind, lunar_bench::Kind::Medium(ErrorCode::NotFound));
     let mut failure = Failure::from(e);
     let faces = Face::augment_subcommands(clap::Command::new("bench"));
     let near =
@@ -236,7 +236,7 @@ impl Report {
 
     fn cannot(path: &Path, e: &io::Error) -> Failure {
         let what = format!("cannot write the report {}: {e}", path.display());
-        Problem::new(what, "name a file that you may write").because(Cause::of(e.kind())).into()
+        Problem::new(what, "name a file that you may write").with_code(ErrorCode::from(e.kind())).into()
     }
 }
 

@@ -7,7 +7,7 @@ use crate::say;
 use lunar_block::{Backend, Kind, OpenError, Spec};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
-use lunar_server::{Cause, Problem, folders};
+use lunar_server::{ErrorCode, Problem, folders};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -102,8 +102,9 @@ pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure>
 
 /// An export of an NBD server. Nothing but its place and its size tells it from others.
 async fn export(text: &str, side: Side) -> Result<End, Failure> {
-    let cannot =
-        |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint).because(Cause::of(e.kind));
+    let cannot = |e: OpenError| {
+        Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
+    };
     let url: nbd::Url = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
@@ -237,12 +238,12 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
 fn open(text: &str, side: Side, spec: &Spec) -> Result<Arc<dyn Backend>, Problem> {
     lunar_block::open(spec).map_err(|e| {
         let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
-        Problem::new(format!("{text}: {}", e.what), hint).because(Cause::of(e.kind))
+        Problem::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))
     })
 }
 
 fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
-    Problem::new(format!("{text}: {e}"), hint(side)).because(Cause::of(e.kind()))
+    Problem::new(format!("{text}: {e}"), hint(side)).with_code(ErrorCode::from(e.kind()))
 }
 
 fn hint(side: Side) -> &'static str {

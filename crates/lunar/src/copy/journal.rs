@@ -1,7 +1,7 @@
 //! How far a copy is, kept in a small file.
 
 use super::ends::End;
-use lunar_server::{Cause, Problem};
+use lunar_server::{ErrorCode, Problem};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -65,13 +65,6 @@ impl Journal {
         &self.path
     }
 
-    /// The problem with the place of this journal in its hint.
-    pub fn named_in(&self, problem: Problem) -> Problem {
-        let named =
-            |hint: String| hint.replace("the journal", &format!("the journal {}", self.path.display()));
-        Problem { hint: problem.hint.map(named), ..problem }
-    }
-
     /// Is there one?
     pub fn exists(&self) -> bool {
         self.path.symlink_metadata().is_ok()
@@ -86,7 +79,8 @@ impl Journal {
         let text = match fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(found) if found.len() > LARGEST => return Err(damaged("it is too large".into())),
-            _ => fs::read(&self.path).map_err(|e| damaged(e.to_string()).because(Cause::of(e.kind())))?,
+            _ => fs::read(&self.path)
+                .map_err(|e| damaged(e.to_string()).with_code(ErrorCode::from(e.kind())))?,
         };
         let state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         match state {
@@ -144,21 +138,26 @@ impl Journal {
 
 impl State {
     /// Whether it is about these ends.
-    pub fn check(&self, ends: &(Mark, Mark)) -> Result<(), Problem> {
+    pub fn check(&self, ends: &(Mark, Mark), journal: &Path) -> Result<(), Problem> {
         match () {
-            () if self.source != ends.0 => Err(other("source", &self.source, &ends.0)),
-            () if self.destination != ends.1 => Err(other("destination", &self.destination, &ends.1)),
+            () if self.source != ends.0 => Err(other("source", &self.source, &ends.0, journal)),
+            () if self.destination != ends.1 => {
+                Err(other("destination", &self.destination, &ends.1, journal))
+            }
             () => Ok(()),
         }
     }
 }
 
 /// The end of a copy is not the one that it began with.
-fn other(side: &str, then: &Mark, now: &Mark) -> Problem {
+fn other(side: &str, then: &Mark, now: &Mark, journal: &Path) -> Problem {
     let what = format!(
         "the copy that was interrupted had another {side}, or it has changed since: it was {then}, it is {now}"
     );
-    Problem::new(what, "name the same again; to begin from the start, remove the journal and add --force")
+    let journal = journal.display();
+    let hint =
+        format!("name the same again; to begin from the start, remove the journal {journal} and add --force");
+    Problem::new(what, hint)
 }
 
 impl fmt::Display for Mark {
@@ -190,9 +189,17 @@ mod tests {
         journal.save(&ends, 70, &[2..3, 60..70]).unwrap();
         let state = journal.read().unwrap().unwrap();
         assert_eq!((state.stable, &state.unreadable[..]), (70, &[2..3, 60..70][..]));
-        assert_eq!(state.check(&ends), Ok(()));
-        assert!(state.check(&(mark("c"), mark("b"))).unwrap_err().what.contains("another source"));
-        assert!(state.check(&(mark("a"), mark("c"))).unwrap_err().what.contains("another destination"));
+        assert_eq!(state.check(&ends, journal.path()), Ok(()));
+        assert!(
+            state.check(&(mark("c"), mark("b")), journal.path()).unwrap_err().what.contains("another source")
+        );
+        assert!(
+            state
+                .check(&(mark("a"), mark("c")), journal.path())
+                .unwrap_err()
+                .what
+                .contains("another destination")
+        );
         for damage in ["", "{}", "[1]", &fs::read_to_string(journal.path()).unwrap().replace("70,", "101,")] {
             fs::write(journal.path(), damage).unwrap();
             assert!(journal.read().unwrap_err().what.contains("is no journal"), "{damage}");

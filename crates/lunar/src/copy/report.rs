@@ -189,7 +189,7 @@ pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Pr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_initiator::Kind;
+    use lunar_initiator::ErrorCode;
 
     #[test]
     fn a_line_tells_what_there_is_to_tell() {
@@ -209,10 +209,10 @@ mod tests {
     #[test]
     fn what_a_target_has_to_do_with_ends_with_its_status_and_hint() {
         for (kind, exit, hint) in [
-            (Kind::Reserved, Exit::NoAccess, "lunar pr URL"),
-            (Kind::Lost, Exit::Unreachable, "look at the network"),
-            (Kind::TimedOut, Exit::TimedOut, "lunar doctor"),
-            (Kind::Scsi, Exit::Scsi, "lunar scsi"),
+            (ErrorCode::ReservationConflict, Exit::NoAccess, "lunar pr URL"),
+            (ErrorCode::ConnectionLost, Exit::Unreachable, "look at the network"),
+            (ErrorCode::TimedOut, Exit::TimedOut, "lunar doctor"),
+            (ErrorCode::ScsiError, Exit::Scsi, "lunar scsi"),
         ] {
             let refused = || io::Error::from(Error::new(kind, "it failed"));
             for cause in [Cause::Write(refused()), Cause::Flush(refused()), Cause::ReadBack(refused())] {
@@ -229,21 +229,22 @@ mod tests {
     #[test]
     fn only_damaged_places_can_be_left_out() {
         let hint = |cause| failed(("a", "b"), &Failure { offset: 0, cause }, None).hint.unwrap_or_default();
-        let unready = || io::Error::new(io::ErrorKind::NotConnected, Error::new(Kind::Scsi, "NOT READY"));
+        let unready =
+            || io::Error::new(io::ErrorKind::NotConnected, Error::new(ErrorCode::ScsiError, "NOT READY"));
         for (e, is_damage) in [
-            (Error::new(Kind::Scsi, "MEDIUM ERROR").into(), true),
+            (Error::new(ErrorCode::ScsiError, "MEDIUM ERROR").into(), true),
             (io::Error::other("EIO"), true),
             (unready(), false),
-            (Error::new(Kind::Lost, "reset").into(), false),
-            (Error::new(Kind::Reserved, "conflict").into(), false),
+            (Error::new(ErrorCode::ConnectionLost, "reset").into(), false),
+            (Error::new(ErrorCode::ReservationConflict, "conflict").into(), false),
             (io::ErrorKind::NotFound.into(), false),
         ] {
             let told = hint(Cause::Read(e));
             assert_eq!(told.contains("--skip-errors"), is_damage, "{told}");
         }
-        let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(Kind::Scsi, "no space"));
+        let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(ErrorCode::ScsiError, "no space"));
         assert_eq!(hint(Cause::Write(full)), "make room at the destination");
-        let better = Error::new(Kind::TimedOut, "late").with_hint("command_timeout=TIME");
+        let better = Error::new(ErrorCode::TimedOut, "late").with_hint("command_timeout=TIME");
         assert_eq!(hint(Cause::Write(better.into())), "command_timeout=TIME");
     }
 

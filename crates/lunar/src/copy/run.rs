@@ -116,13 +116,13 @@ impl Copy {
         let Some(journal) = &self.journal else { return Ok(()) };
         match state {
             Some(state) => {
-                state.check(&self.marks()).map_err(|problem| journal.named_in(problem))?;
+                state.check(&self.marks(), journal.path())?;
                 (self.start, self.bad) = (state.stable, state.unreadable);
                 self.check_last_block().await
             }
             None if self.every.is_some() => journal.save(&self.marks(), 0, &[]).map_err(|e| {
                 Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
-                    .because(lunar_server::Cause::of(e.kind()))
+                    .with_code(lunar_server::ErrorCode::from(e.kind()))
                     .into()
             }),
             // What an earlier copy has kept is no longer true.

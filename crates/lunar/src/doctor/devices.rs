@@ -1,6 +1,7 @@
 //! The RDMA devices of this host, and what is wrong with them.
 
 use super::report::{Finding, Port, Report, Weight};
+use lunar_initiator::ErrorCode;
 
 const NO_DRIVER: &str = "install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)";
 const DOWN: &str = "look at the cable, and at the switch or subnet manager; of a device in software, at its network \
@@ -32,10 +33,14 @@ pub fn findings(report: &Report) -> Vec<Finding> {
         return unused.map(|port| finding(Weight::Note, what(port), UNUSED)).into_iter().collect();
     }
     if ports.is_empty() {
-        let (what, hint) = lunar_rdma::NO_DEVICE;
-        // It may be what the login ended with.
-        let is_told = report.findings.iter().any(|found| found.what.contains(what));
-        return if is_told { Vec::new() } else { vec![finding(Weight::Warning, what.into(), hint)] };
+        let what = lunar_rdma::NO_DEVICE;
+        // A login that finds no way by devices ends with the same.
+        let is_reported = report.findings.iter().any(|found| found.code == Some(ErrorCode::Unreachable));
+        return if is_reported {
+            Vec::new()
+        } else {
+            vec![finding(Weight::Warning, what.into(), &lunar_rdma::NO_DEVICE_HINT)]
+        };
     }
     let wrong = |p: &Port| match (p.usable, p.is_up()) {
         (_, true) => None,
@@ -46,7 +51,7 @@ pub fn findings(report: &Report) -> Vec<Finding> {
 }
 
 fn finding(weight: Weight, what: String, hint: &str) -> Finding {
-    Finding { weight, what, hint: hint.into() }
+    Finding { weight, code: None, what, hint: hint.into() }
 }
 
 #[cfg(test)]
@@ -66,10 +71,13 @@ mod tests {
     fn a_device_that_cannot_be_used_is_told_with_the_reason() {
         let told = |ports| found(true, Some(ports)).concat();
         assert_eq!(told(vec![]), "this host has no RDMA device");
-        let broken = finding(Weight::Broken, "login to h: this host has no RDMA device".into(), "");
-        let report =
-            Report { by_device: true, devices: Some(vec![]), findings: vec![broken], ..Report::default() };
-        assert!(findings(&report).is_empty(), "it is told once");
+        let of_login = |code| {
+            let broken = Finding { code: Some(code), ..finding(Weight::Broken, "in any words".into(), "") };
+            let findings = vec![broken];
+            super::findings(&Report { by_device: true, devices: Some(vec![]), findings, ..Report::default() })
+        };
+        assert!(of_login(ErrorCode::Unreachable).is_empty(), "reported once");
+        assert_eq!(of_login(ErrorCode::TimedOut).len(), 1);
         assert_eq!(told(vec![port("DOWN", true)]), "port 1 of mlx5_0 is DOWN");
         assert_eq!(told(vec![port("ACTIVE", false)]), "the libraries have no driver for mlx5_0");
         assert_eq!(told(vec![port("ACTIVE", true)]), "");

@@ -246,7 +246,7 @@ fn round_trip(s: &Seen<'_>) -> Option<String> {
 pub fn of(report: &Report, has_password: bool, any_lun: bool) -> Vec<Finding> {
     let seen = Seen { report, has_password, any_lun };
     let finding = |(weight, find, hint): &Row| {
-        find(&seen).map(|what| Finding { weight: *weight, what, hint: (*hint).into() })
+        find(&seen).map(|what| Finding { weight: *weight, code: None, what, hint: (*hint).into() })
     };
     TABLE.iter().filter_map(finding).chain(devices::findings(report)).collect()
 }

@@ -10,7 +10,7 @@ use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_initiator::options::Transport;
-use lunar_initiator::{Error, Kind, Options, Probe, Url};
+use lunar_initiator::{Error, ErrorCode, Options, Probe, Url};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_server::Problem;
@@ -82,12 +82,13 @@ async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) 
         return look.await;
     }
     let late =
-        || Error::new(Kind::TimedOut, format!("not done within {}", humantime::format_duration(limit)));
+        || Error::new(ErrorCode::TimedOut, format!("not done within {}", humantime::format_duration(limit)));
     compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// What makes it unusable is found; what is left to say beside the report is that there is something.
 fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
+    let code = Some(e.code);
     let mut failure = with_name(url, Failure::from(e));
     if failure.exit == Exit::TimedOut {
         let (what, hint) = report.waits_for();
@@ -99,7 +100,7 @@ fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
     report.usable = false;
     for problem in &failure.problems {
         let hint = problem.hint.clone().unwrap_or_default();
-        report.findings.push(Finding { weight: Weight::Broken, what: problem.what.clone(), hint });
+        report.findings.push(Finding { weight: Weight::Broken, code, what: problem.what.clone(), hint });
     }
     let what = format!("{url} cannot be used: the report says why");
     Failure { problems: vec![Problem { hint: None, ..Problem::new(what, "") }], ..failure }
@@ -122,13 +123,14 @@ async fn log_in_at_one(
 ) -> Result<(Url, Box<LoggedIn>), Error> {
     let mut ways = ways.iter().peekable();
     loop {
-        let url = ways.next().ok_or_else(|| Error::new(Kind::NotFound, "the target has no portal"))?;
+        let url = ways.next().ok_or_else(|| Error::new(ErrorCode::NotFound, "the target has no portal"))?;
         *probe = Probe::of(url.portal.clone());
         match log_in(probe, url, options).await.map_err(|e| url.explain(e)) {
             Err(e) if e.is_away() && ways.peek().is_some() => report.findings.push(Finding {
                 weight: Weight::Warning,
+                code: Some(e.code),
                 what: e.what.clone(),
-                hint: e.hint.clone().unwrap_or_default(),
+                hint: e.hint.clone().map(String::from).unwrap_or_default(),
             }),
             end => return end.map(|login| (url.clone(), login)),
         }
@@ -159,9 +161,10 @@ async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Pro
     });
     let looked = match number {
         Some(number) => look_at(&session, number, report).await,
-        None => {
-            Err(Error::new(Kind::NotFound, format!("the target {target} shows no LUN to this initiator")))
-        }
+        None => Err(Error::new(
+            ErrorCode::NotFound,
+            format!("the target {target} shows no LUN to this initiator"),
+        )),
     };
     if let Err(e) = session.close().await {
         tracing::info!("logout: {e}");
@@ -194,7 +197,9 @@ async fn look_at(session: &lunar_initiator::Session, number: u16, report: &mut R
 
 async fn reads(lun: &Arc<lunar_initiator::Lun>) -> Result<Option<report::Reads>, Error> {
     let of_io = |e: std::io::Error| {
-        e.downcast::<Error>().unwrap_or_else(|e| Error::new(Kind::Scsi, e.to_string())).during("reading")
+        e.downcast::<Error>()
+            .unwrap_or_else(|e| Error::new(ErrorCode::ScsiError, e.to_string()))
+            .during("reading")
     };
     measure::reads(lun).await.map_err(of_io)
 }

@@ -1,6 +1,6 @@
 //! What the doctor found, for people and for programs.
 
-use lunar_initiator::Probe;
+use lunar_initiator::{ErrorCode, Probe};
 use lunar_proto::size;
 use lunar_server::admin::Parameters;
 use serde::Serialize;
@@ -144,8 +144,15 @@ pub enum Weight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub weight: Weight,
+    /// The code of the error that it is; JSON has its stable name.
+    #[serde(serialize_with = "code_name", skip_serializing_if = "Option::is_none")]
+    pub code: Option<ErrorCode>,
     pub what: String,
     pub hint: String,
+}
+
+fn code_name<S: serde::Serializer>(code: &Option<ErrorCode>, out: S) -> Result<S::Ok, S::Error> {
+    code.map(ErrorCode::name).serialize(out)
 }
 
 /// Microseconds.

@@ -4,7 +4,7 @@ use super::pages::{self, Facts};
 use crate::exit::Failure;
 use crate::tree::{Node, read};
 use crate::unit::{Unit, is_refusal};
-use lunar_initiator::{Error, Kind, Url};
+use lunar_initiator::{Error, ErrorCode, Url};
 use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::{inquiry, pr, report, vpd};
@@ -108,7 +108,7 @@ impl Gather {
         // PERIPHERAL QUALIFIER 011b (SPC-5 section 6.6.2): nothing can be there.
         if b.first().is_none_or(|first| first >> 5 == 3) {
             let what = format!("there is no LUN {}", self.unit.number);
-            return Err(Error::new(Kind::NotFound, what));
+            return Err(Error::new(ErrorCode::NotFound, what));
         }
         self.tell("inquiry", Node::Map(pages::standard(&b)));
         Ok(())

@@ -7,7 +7,7 @@ use crate::server::Server;
 use lunar_server::admin::Response;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
-use lunar_server::{Cause, Difference, Problem};
+use lunar_server::{Difference, Problem};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -270,8 +270,6 @@ pub(super) fn tell_problems(problems: &[Problem]) {
 /// All of them as one.
 fn joined(problems: &[Problem]) -> Problem {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
-    let cause = if problems.iter().all(|problem| problem.cause == first) { first } else { Cause::Other };
     let what = format!("{}\neverything stays as it was", texts.join("\n"));
-    Problem::new(what, "mend the file, and ask again").because(cause)
+    Problem::new(what, "mend the file, and ask again").with_code(crate::exit::common_code(problems))
 }

@@ -12,7 +12,7 @@ use lunar_server::admin::{Action, Request, Response, Running, Session};
 use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
 use lunar_server::routes::{Missing, missing};
-use lunar_server::{Cause, Problem};
+use lunar_server::{ErrorCode, Problem};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ impl<S: Server> Running for Desk<S> {
 }
 
 fn ends() -> Problem {
-    Problem::new("the server ends", "look at its log").because(Cause::Unreachable)
+    Problem::new("the server ends", "look at its log").with_code(ErrorCode::Unreachable)
 }
 
 impl<S: Server> Service<S> {
@@ -64,7 +64,7 @@ impl<S: Server> Service<S> {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("there is no router {name}");
             let problem = Problem::new(what, "lunar router list shows the routers");
-            return problem.because(Cause::NotFound).into();
+            return problem.with_code(ErrorCode::NotFound).into();
         }
         let pair = self.routes.pair(name);
         let leaves = matches!(action, Action::Drain | Action::Ineligible);

@@ -1,4 +1,5 @@
 use super::*;
+use lunar_runtime::error::with_hint;
 use lunar_server::admin::Session;
 use lunar_target::Bound;
 use lunar_target::setup::Transports;
@@ -181,7 +182,7 @@ fn what_cannot_start_says_why() {
 
 #[test]
 fn who_knows_a_remedy_is_heeded() {
-    let told =
-        cannot_serve(&io::Error::other("cannot listen: no device\nhint: leave provider out")).to_string();
+    let told = cannot_serve(&with_hint(io::Error::other("cannot listen: no device"), "leave provider out"))
+        .to_string();
     assert_eq!(told, "cannot serve: cannot listen: no device\n  hint: leave provider out");
 }

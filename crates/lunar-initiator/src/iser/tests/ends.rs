@@ -9,7 +9,7 @@ fn memory_is_revoked_when_an_abort_is_answered() {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         let got = peer.one();
-        assert!(peer.state.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_some());
+        assert!(peer.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).is_some());
         let place = remote(got.read.or(got.write));
         // The target has it until then.
         if reads {
@@ -19,7 +19,7 @@ fn memory_is_revoked_when_an_abort_is_answered() {
         }
         peer.state.ended_by_abort([tag], "aborted");
         let (result, buf) = peer.end(tag).expect("it has ended");
-        assert_eq!(result.expect_err("aborted").kind, Kind::Aborted);
+        assert_eq!(result.expect_err("aborted").code, ErrorCode::Aborted);
         assert_eq!(buf.expect("a buffer comes back").len(), 65536);
         assert!(if reads { !peer.fill(place, &[1]) } else { peer.fetch(place, 1).is_none() });
     }
@@ -55,9 +55,9 @@ fn late_command_keeps_its_memory_until_the_target_ends_it() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(4096);
     let place = remote(peer.one().read);
-    peer.state.tasks.expire(tag, Error::new(Kind::TimedOut, "late"));
+    peer.state.tasks.expire(tag, Error::new(ErrorCode::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("its owner hears of it");
-    assert_eq!((result.expect_err("late").kind, buf.map(|b| b.len())), (Kind::TimedOut, Some(4096)));
+    assert_eq!((result.expect_err("late").code, buf.map(|b| b.len())), (ErrorCode::TimedOut, Some(4096)));
     assert!(peer.fill(place, &pattern(4096)), "the connection goes on");
     peer.respond(tag, 0, 0, 0, &[]);
     assert!(peer.state.connection.fault().is_none() && peer.state.tasks.count() == 0);
@@ -74,11 +74,14 @@ fn connection_loss_returns_every_buffer() {
         let tag = peer.submit(cdb, if reads { Direction::In(buf) } else { Direction::Out(buf) });
         peer.one();
         let held = peer.mover.clone();
-        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         assert!(peer.end(tag).is_none(), "the target may still carry it out");
         peer.reconnect();
         let (result, buf) = peer.end(tag).expect("it has ended");
-        assert_eq!((result.expect_err("lost").kind, buf.map(|b| b.len())), (Kind::Lost, Some(65536)));
+        assert_eq!(
+            (result.expect_err("lost").code, buf.map(|b| b.len())),
+            (ErrorCode::ConnectionLost, Some(65536))
+        );
         drop(held);
     }
 }
@@ -89,7 +92,7 @@ fn repeatable_command_is_resent_after_reconnect() {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         peer.one();
-        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         peer.reconnect();
         let got = peer.one();
         let place = remote(got.read.or(got.write));
@@ -147,7 +150,7 @@ fn command_without_registered_memory_frees_its_cmd_sn() {
         peer.faults.fail_next_expose.set(true);
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
-        assert_eq!(error.kind, Kind::Invalid);
+        assert_eq!(error.code, ErrorCode::InvalidArgument);
         assert!(error.what.contains("no room for memory"), "{error}");
         assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none() && peer.state.is_idle());
         let next = peer.read(65536);

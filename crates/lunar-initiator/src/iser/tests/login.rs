@@ -189,7 +189,7 @@ fn a_target_without_immediate_data_will_do() {
 fn a_target_without_extensions_is_refused() {
     let (came, ..) = log_in(Some(NAME), options(), &[("RDMAExtensions", "No")]);
     let error = came.err().expect("no login");
-    assert_eq!(error.kind, Kind::Protocol);
+    assert_eq!(error.code, ErrorCode::ProtocolError);
     assert!(error.to_string().contains("RDMAExtensions"), "{error}");
 }
 

@@ -22,8 +22,18 @@ fn command_queued_behind_an_aborted_one_is_sent() {
     let read = peer.read(512);
     assert_eq!(tags(&mut peer)[0], once);
     peer.state.ended_by_abort([once], "late");
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("late").code, ErrorCode::TimedOut);
     assert_eq!(tags(&mut peer), [read]);
+}
+
+#[test]
+fn command_that_a_reset_ends_keeps_the_hint() {
+    let mut peer = narrow(1);
+    let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
+    tags(&mut peer);
+    let late = Error::new(ErrorCode::TimedOut, "late").with_hint("wait longer");
+    peer.state.ended_by([once], &late);
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("late"), late);
 }
 
 #[test]
@@ -31,7 +41,7 @@ fn a_new_command_wakes_those_that_wait() {
     let mut peer = narrow(2);
     let reads: Vec<u32> = (0..3).map(|_| peer.read(512)).collect();
     assert_eq!(tags(&mut peer), reads[..2]);
-    peer.state.finish(reads[0], Err(Error::new(Kind::Aborted, "on demand")));
+    peer.state.finish(reads[0], Err(Error::new(ErrorCode::Aborted, "on demand")));
     peer.read(512);
     assert_eq!(tags(&mut peer), [reads[2]]);
 }
@@ -45,7 +55,7 @@ fn commands_ended_by_reset_are_resent_in_order_first() {
     let reads: Vec<u32> = (0..5).map(|_| peer.read(512)).collect();
     assert_eq!(tags(&mut peer), [&[first], &reads[..3]].concat());
     // Its slot is free for a younger command.
-    peer.state.finish(first, Err(Error::new(Kind::Aborted, "on demand")));
+    peer.state.finish(first, Err(Error::new(ErrorCode::Aborted, "on demand")));
     _ = peer.end(first);
     peer.state.pump();
     assert_eq!(tags(&mut peer), [reads[3]]);
@@ -89,9 +99,9 @@ fn an_answer_to_what_was_not_sent_is_none() {
         let (_, waits) = (peer.write(512), peer.write(512));
         peer.sent();
         answer(&mut peer, waits);
-        assert_eq!(peer.broken().kind, Kind::Protocol, "{name}");
+        assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "{name}");
         assert!(peer.end(waits).is_none(), "{name}: nothing was acknowledged");
-        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         peer.log_in(parameters());
         assert_eq!(peer.sent().len(), 1, "{name}");
     }
@@ -133,7 +143,7 @@ fn target_that_sends_r2ts_and_reads_nothing_is_left() {
         peer.say(r2t(n, 0), &[], false);
         peer.state.connection.fault().is_some()
     });
-    assert!(unread.is_some_and(|n| n < 200) && peer.broken().kind == Kind::Protocol, "{unread:?}");
+    assert!(unread.is_some_and(|n| n < 200) && peer.broken().code == ErrorCode::ProtocolError, "{unread:?}");
 }
 
 /// A future on another core that was dropped.
@@ -152,7 +162,7 @@ fn command_abandoned_on_another_core_is_never_sent() {
         peer.state.tasks.get(sent).is_some_and(|task| task.is_abandoned()),
         "it may still be carried out"
     );
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     peer.log_in(parameters());
     assert_eq!(tags(&mut peer), [wanted]);
     assert_eq!((peer.state.tasks.count(), third.is_disconnected()), (1, false));

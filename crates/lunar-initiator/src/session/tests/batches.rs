@@ -37,7 +37,7 @@ fn queued_pdus_are_sent_when_the_target_runs_out_of_work() {
 fn new_connection_starts_with_an_empty_send_queue() {
     let mut peer = Peer::new(parameters());
     peer.read(512);
-    peer.state.disconnect(&Error::new(Kind::Lost, "gone"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "gone"));
     peer.log_in(parameters());
     peer.sent();
     assert!(peer.state.keeps_target_busy(), "the command was sent again, and has left");

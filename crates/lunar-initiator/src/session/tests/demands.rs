@@ -56,11 +56,11 @@ fn text_refusal_differs_from_loss_and_violation() {
         let (a, b) = (peer.state.start_text(b"X-a=1\0".to_vec()), peer.state.start_text(b"X-b=1\0".to_vec()));
         let (header, _) = peer.sent().remove(0);
         peer.say(pdu::reject(reason), &header.0, true);
-        assert_eq!(a.try_recv().unwrap().unwrap_err().kind, Kind::Refused);
+        assert_eq!(a.try_recv().unwrap().unwrap_err().code, ErrorCode::Refused);
         assert!(peer.state.connection.fault().is_none());
         assert_eq!(peer.sent().len(), 1, "the next is asked");
-        peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
-        assert_eq!(b.try_recv().unwrap().unwrap_err().kind, Kind::Lost);
+        peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
+        assert_eq!(b.try_recv().unwrap().unwrap_err().code, ErrorCode::ConnectionLost);
     }
     for (itt, flags) in [(0x7777, 0x80), (0, 0xc0), (0, 0)] {
         let mut peer = Peer::new(parameters());
@@ -68,7 +68,7 @@ fn text_refusal_differs_from_loss_and_violation() {
         let (header, _) = peer.sent().remove(0);
         let itt = if itt == 0 { header.itt() } else { itt };
         peer.say(text_response(itt, flags, NONE), b"", true);
-        assert_eq!(peer.broken().kind, Kind::Protocol);
+        assert_eq!(peer.broken().code, ErrorCode::ProtocolError);
     }
 }
 
@@ -111,7 +111,10 @@ fn cdb_beyond_16_bytes_travels_in_an_ahs() {
         assert_eq!(bytes[end..end + 4], digest.to_le_bytes(), "the header digest covers it");
     }
     for len in [0, MAX_CDB_LEN + 1] {
-        assert_eq!(Command::long(0, &vec![0; len], Direction::None).unwrap_err().kind, Kind::Invalid);
+        assert_eq!(
+            Command::long(0, &vec![0; len], Direction::None).unwrap_err().code,
+            ErrorCode::InvalidArgument
+        );
     }
 }
 
@@ -123,14 +126,14 @@ fn a_long_cdb_is_whole_on_the_next_connection_too() {
     command.repeatable = true;
     peer.state.submit(command, Waiter::Unknown).expect("room");
     let first = peer.state.connection.out().take_bytes();
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
     assert_eq!((peer.state.connection.out().take_bytes(), first.len()), (first, 48 + 20));
 }
 
 fn aborted() -> Error {
-    Error::new(Kind::Aborted, "aborted")
+    Error::new(ErrorCode::Aborted, "aborted")
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
     assert_eq!(peer.sent().len(), 32);
     assert_eq!(peer.state.abort(tags[32], &aborted()), None);
     let (result, buf) = peer.end(tags[32]).expect("it is over");
-    assert_eq!((result.expect_err("aborted").kind, buf.map(|b| b.len())), (Kind::Aborted, Some(512)));
+    assert_eq!((result.expect_err("aborted").code, buf.map(|b| b.len())), (ErrorCode::Aborted, Some(512)));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 35);
     peer.respond(tags[0], 0, 0, 0, &[]);
     assert_eq!(peer.sent().iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [tags[33]]);
@@ -151,7 +154,7 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
 fn command_being_aborted_is_not_resent() {
     for ends in [
         (|p, tag| {
-            p.state.disconnect(&Error::new(Kind::Lost, "cut"));
+            p.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
             assert!(p.end(tag).is_none(), "the target may still have it");
             p.log_in(parameters());
         }) as fn(&mut Peer, u32),
@@ -164,7 +167,10 @@ fn command_being_aborted_is_not_resent() {
         assert!(peer.end(tag).is_none(), "the target has it");
         ends(&mut peer, tag);
         let (result, buf) = peer.end(tag).expect("it is over");
-        assert_eq!((result.expect_err("aborted").kind, buf.map(|b| b.len())), (Kind::Aborted, Some(512)));
+        assert_eq!(
+            (result.expect_err("aborted").code, buf.map(|b| b.len())),
+            (ErrorCode::Aborted, Some(512))
+        );
         peer.log_in(parameters());
         assert!(peer.sent().is_empty());
         assert_eq!(peer.state.tasks.count(), 0);
@@ -195,7 +201,7 @@ fn completion_reports_the_time_in_the_queue() {
     LATER_MS.set(1000);
     peer.data_in(tags[1], 0, &[0; 512], true, Some(0));
     assert_eq!(peer.done(tags[1]).0.queued, Duration::ZERO, "the target took its time");
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     LATER_MS.set(1500);
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 64);
     peer.log_in(parameters());

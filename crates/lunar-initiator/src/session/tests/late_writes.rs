@@ -188,7 +188,7 @@ impl World {
     fn expire_one(&mut self) {
         let on: Vec<(usize, u32)> = self.writes.iter().filter_map(|w| w.on).collect();
         if let Some((at, tag)) = on.get(self.random.below(on.len().max(1))) {
-            self.paths[*at].peer.state.expire(*tag, Error::new(Kind::TimedOut, "late"));
+            self.paths[*at].peer.state.expire(*tag, Error::new(ErrorCode::TimedOut, "late"));
             self.paths[*at].lose();
         }
     }
@@ -236,9 +236,9 @@ impl Path {
             return;
         }
         self.arrive();
-        self.peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+        self.peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         self.peer.state.gave_up = true;
-        self.peer.state.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+        self.peer.state.fail_queued(&Error::new(ErrorCode::TimedOut, "no connection"), |_| true);
     }
 
     /// A login: the target ends what it has of the same nexus.

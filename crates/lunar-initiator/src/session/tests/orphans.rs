@@ -10,7 +10,7 @@ const LUN: u64 = 1 << 48;
 
 fn lost(peer: &mut Peer) {
     peer.sent();
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
 }
 
 /// Logs in at a portal group.
@@ -39,7 +39,7 @@ fn a_write_waits_for_a_login_at_its_own_portal_group() {
     assert!(peer.sent().is_empty() && peer.end(once).is_none(), "that is another nexus");
     lost(&mut peer);
     log_in_at(&mut peer, 1);
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("unknown").kind, Kind::Lost);
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("unknown").code, ErrorCode::ConnectionLost);
     let sent: Vec<u32> = peer.sent().iter().map(|(h, _)| h.itt()).collect();
     assert_eq!(sent, [write], "once more, on this session");
 }
@@ -72,11 +72,11 @@ fn after_the_time_for_recovery_a_write_ends_with_the_login() {
     let write = peer.write(512);
     lost(&mut peer);
     peer.state.gave_up = true;
-    peer.state.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    peer.state.fail_queued(&Error::new(ErrorCode::TimedOut, "no connection"), |_| true);
     assert!(peer.end(write).is_none());
     log_in_at(&mut peer, 1);
     assert!(peer.sent().is_empty(), "its owner decides");
-    assert_eq!(peer.end(write).expect("it ended").0.expect_err("lost").kind, Kind::Lost);
+    assert_eq!(peer.end(write).expect("it ended").0.expect_err("lost").code, ErrorCode::ConnectionLost);
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_reset_ends_what_was_lost_before_it_was_sent() {
 fn late_or_abandoned_write_holds_its_range() {
     let ranges = Arc::new(Ranges::default());
     for unwanted in [
-        (|p, tag| p.state.expire(tag, Error::new(Kind::TimedOut, "late"))) as fn(&mut Peer, u32),
+        (|p, tag| p.state.expire(tag, Error::new(ErrorCode::TimedOut, "late"))) as fn(&mut Peer, u32),
         |p, tag| p.state.tasks.abandon(tag),
-        |p, tag| assert!(p.state.abort(tag, &Error::new(Kind::Aborted, "on demand")).is_none()),
+        |p, tag| assert!(p.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).is_none()),
     ] {
         let mut peer = at_group(1);
         let mut command = Command::new(LUN, cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(512)));
@@ -125,12 +125,12 @@ fn a_write_that_is_late_on_its_connection_waits_for_its_end() {
     let (write, read) = (peer.write(512), peer.read(512));
     peer.sent();
     for tag in [write, read] {
-        peer.state.expire(tag, Error::new(Kind::TimedOut, "late"));
+        peer.state.expire(tag, Error::new(ErrorCode::TimedOut, "late"));
     }
     assert!(peer.end(write).is_none());
-    assert_eq!(peer.end(read).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(peer.end(read).expect("it ended").0.expect_err("late").code, ErrorCode::TimedOut);
     peer.state.ended_by_abort([write], "aborted");
-    assert_eq!(peer.end(write).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(peer.end(write).expect("it ended").0.expect_err("late").code, ErrorCode::TimedOut);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn reads_and_what_takes_the_risk_do_not_wait() {
     let (write, once) = (peer.write(512), once(&mut peer));
     lost(&mut peer);
     assert!(peer.end(once).is_some() && peer.end(write).is_none());
-    peer.state.fail_queued(&Error::new(Kind::TimedOut, "no connection"), |_| true);
+    peer.state.fail_queued(&Error::new(ErrorCode::TimedOut, "no connection"), |_| true);
     assert!(peer.end(write).is_some());
 }
 
@@ -180,7 +180,10 @@ fn a_portal_of_no_group_proves_nothing_for_another_one() {
         }
         for port in proofs {
             log_in(&mut peer, port);
-            assert_eq!(peer.end(write).expect("it ended").0.expect_err("unknown").kind, Kind::Lost);
+            assert_eq!(
+                peer.end(write).expect("it ended").0.expect_err("unknown").code,
+                ErrorCode::ConnectionLost
+            );
         }
     }
 }

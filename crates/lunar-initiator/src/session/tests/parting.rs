@@ -26,7 +26,7 @@ fn nothing_follows_our_logout() {
     assert!(peer.end(read).is_some(), "it was rejected");
     peer.say(pdu::logout_response(last.itt(), 0, 0, 0), &[], true);
     assert_eq!(logout.try_recv(), Ok(Ok(0)));
-    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "left"));
     peer.log_in(parameters());
     let codes: Vec<u8> = peer.sent().iter().map(|(h, _)| h.opcode()).collect();
     assert_eq!(codes[..2], [opcode::SCSI_COMMAND, opcode::DATA_OUT], "the next connection is another one");
@@ -40,7 +40,7 @@ fn a_target_that_wants_us_to_leave_is_not_looked_at() {
     peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
     let check = peer.state.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
     assert!(peer.sent().is_empty());
-    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "left"));
     peer.log_in(parameters());
     assert!(peer.sent().is_empty() && matches!(peer.end(check), Some((Err(_), _))));
 }
@@ -55,7 +55,7 @@ fn the_shortest_time_that_the_target_gives_counts() {
         peer.state.connection.logout_by().expect("it asked") - now
     };
     assert_eq!([100, 2, 30].map(&mut by), [99_000, 1500, 1500].map(Duration::from_millis));
-    peer.state.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "left"));
     peer.log_in(parameters());
     assert!(
         peer.state.connection.logout_by().is_none() && !peer.state.connection.is_logout_asked(),

@@ -55,14 +55,14 @@ fn reserved_codes_are_errors() {
     let mut response = pdu::scsi_response(tag, 0, 0x02, 0);
     response.set_word(36, 0);
     peer.say(response, &[], true);
-    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("no success").kind, Kind::Scsi);
+    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("no success").code, ErrorCode::ScsiError);
     let answer = peer.state.manage(AbortTaskSet, 0, None);
     let tag = peer.sent().pop().expect("a request").0.itt();
     peer.say(pdu::task_management_response(tag, 100), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(100)));
     assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::async_message(0, 6, [0; 3]), &[], true);
-    assert_eq!(peer.broken().kind, Kind::Protocol);
+    assert_eq!(peer.broken().code, ErrorCode::ProtocolError);
 }
 
 /// FRM-007: a target's PDU has no additional header. FRM-025: nor more data than was declared.
@@ -70,7 +70,7 @@ fn reserved_codes_are_errors() {
 fn additional_headers_and_too_long_segments_end_the_connection() {
     let mut peer = Peer::new(parameters());
     peer.bytes(&encode(Digests::default(), pdu::nop_in(0, NONE, 1), &[0; 8], &[]));
-    assert_eq!(peer.broken().kind, Kind::Protocol);
+    assert_eq!(peer.broken().code, ErrorCode::ProtocolError);
     let mut peer = Peer::new(parameters());
     let tag = peer.read(100_000);
     let bytes = encode(Digests::default(), piece(tag, 0, 0, 0), &[], &vec![0; 65_537]);
@@ -98,13 +98,13 @@ fn damaged_data_have_no_effect() {
         let mut bytes = encode(digests, header, &[], &data);
         bytes[50] ^= 1;
         peer.bytes(&bytes);
-        assert_eq!(peer.broken().kind, Kind::Protocol);
+        assert_eq!(peer.broken().code, ErrorCode::ProtocolError);
         assert_eq!(
             (peer.state.connection.exp_stat_sn(), peer.state.connection.is_logout_asked()),
             (7, false)
         );
         assert!(peer.end(tag).is_none());
-        peer.state.disconnect(&Error::new(Kind::Lost, "damaged"));
+        peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "damaged"));
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
         peer.state.connection.out().take_bytes();
         peer.log_in(parameters());
@@ -292,11 +292,14 @@ fn a_response_code_is_a_failure() {
     let read = peer.read(512);
     peer.sent();
     peer.say(pdu::scsi_response(once, 0, 1, 0), &[], true);
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("a failure").kind, Kind::Lost);
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("a failure").code, ErrorCode::ConnectionLost);
     peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true);
     assert_eq!(peer.sent()[0].0.itt(), read, "what may be repeated is sent again");
     (0..5).for_each(|_| peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true));
-    assert_eq!(peer.end(read).expect("not for ever").0.expect_err("a failure").kind, Kind::Lost);
+    assert_eq!(
+        peer.end(read).expect("not for ever").0.expect_err("a failure").code,
+        ErrorCode::ConnectionLost
+    );
     assert!(peer.state.connection.fault().is_none());
 }
 
@@ -364,8 +367,8 @@ fn a_cold_reset_may_stay_unanswered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let answer = peer.state.manage(TargetColdReset, 0, None);
-    peer.state.disconnect(&Error::new(Kind::Lost, "reset"));
-    assert!(matches!(answer.try_recv(), Ok(Err(e)) if e.kind == Kind::Lost));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "reset"));
+    assert!(matches!(answer.try_recv(), Ok(Err(e)) if e.code == ErrorCode::ConnectionLost));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
     peer.log_in(parameters());
     assert_eq!(peer.sent()[0].0.itt(), tag);
@@ -410,7 +413,10 @@ fn a_dropped_connection_says_when_to_come_back() {
         let wait_s = peer.state.connection.time2wait_s();
         assert_eq!(wait_s, parameters().default_time2wait, "SES-015");
         peer.say(pdu::async_message(0, code, [1, 17, 30]), &[], true);
-        assert_eq!((peer.broken().kind, peer.state.connection.time2wait_s()), (Kind::Lost, 17));
+        assert_eq!(
+            (peer.broken().code, peer.state.connection.time2wait_s()),
+            (ErrorCode::ConnectionLost, 17)
+        );
         peer.log_in(parameters());
         assert_eq!(peer.state.connection.time2wait_s(), wait_s, "for that connection only");
     }
@@ -448,7 +454,7 @@ fn a_rejected_data_out_ends_nothing() {
 fn parameters_are_those_of_the_session() {
     let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
     assert!(peer.state.connection.digests().header);
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     peer.log_in(Parameters::default());
     assert_eq!(*peer.state.connection.parameters(), Parameters::default());
     assert!(!peer.state.connection.digests().header);

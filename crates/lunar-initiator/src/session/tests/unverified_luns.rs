@@ -39,7 +39,7 @@ fn resent_commands_go_before_queued_ones() {
         verify_first(&mut peer, FIRST);
         let waits = read_of(&mut peer, FIRST);
         if is_lost {
-            peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+            peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
             peer.log_in(parameters());
         } else {
             peer.state.ended_by_abort([sent], "a reset");
@@ -56,7 +56,7 @@ fn those_that_have_ended_meanwhile_are_not_sent() {
     verify_first(&mut peer, FIRST);
     let (ended, gone, waits) =
         (read_of(&mut peer, FIRST), read_of(&mut peer, FIRST), read_of(&mut peer, FIRST));
-    peer.state.fail_queued(&Error::new(Kind::TimedOut, "late"), |t| t.tag == ended);
+    peer.state.fail_queued(&Error::new(ErrorCode::TimedOut, "late"), |t| t.tag == ended);
     peer.state.tasks.abandon(gone);
     peer.state.release(FIRST);
     assert_eq!(tags(&mut peer), [waits]);
@@ -68,7 +68,7 @@ fn one_look_at_a_time_is_that_of_its_connection() {
     let look = verify_first(&mut peer, FIRST);
     assert_eq!(peer.state.unverified.add(FIRST, Instant::now()), None, "one is under way");
     assert!(peer.state.unverified.wants(FIRST, look));
-    peer.state.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     assert!(!peer.state.unverified.wants(FIRST, look));
     peer.log_in(parameters());
     let next = verify_first(&mut peer, FIRST);
@@ -92,7 +92,7 @@ fn the_time_runs_while_there_is_a_connection() {
         unverified.add(FIRST, begun + s(60));
         assert_eq!(unverified.late(begun + s(61), s(10)).len(), late);
         assert_eq!(unverified.late(begun + s(70), s(10)).len(), 1);
-        unverified.give_up(FIRST, Error::new(Kind::TimedOut, "late"));
+        unverified.give_up(FIRST, Error::new(ErrorCode::TimedOut, "late"));
         assert!(unverified.late(begun + s(80), s(10)).is_empty(), "told once");
         assert!(unverified.obstacle(FIRST).is_some() && unverified.obstacle(SECOND).is_none());
     }

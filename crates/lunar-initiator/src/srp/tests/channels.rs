@@ -115,7 +115,8 @@ fn an_abort_goes_to_the_channel_of_its_command() {
     for channel in [1, 0] {
         let wanted = command(&sent[channel][0]).tag;
         let tag = *tags.iter().find(|tag| **tag == wanted as u32).expect("one of them");
-        let aborted = two.state.abort(tag, &Error::new(crate::Kind::Aborted, "late")).expect("it is there");
+        let aborted =
+            two.state.abort(tag, &Error::new(crate::ErrorCode::Aborted, "late")).expect("it is there");
         let answer = two.state.manage(Function::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
         let asked = two.sent();
         assert_eq!((asked[channel].len(), asked[1 - channel].len()), (1, 0));

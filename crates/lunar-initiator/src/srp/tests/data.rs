@@ -1,7 +1,7 @@
 //! Commands and their data.
 
 use super::*;
-use crate::Kind;
+use crate::ErrorCode;
 use lunar_rdma::Remote;
 use lunar_wire::iscsi::request::Attribute;
 use lunar_wire::srp::{Residual, task_status};
@@ -133,7 +133,7 @@ fn a_command_longer_than_the_target_takes_fails_here() {
     let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
     assert!(peer.sent().is_empty());
     assert!(matches!(peer.mover.receive(&mut peer.state), Ok(Received::More)));
-    assert_eq!(peer.failed(tag).kind, Kind::Scsi);
+    assert_eq!(peer.failed(tag).code, ErrorCode::ScsiError);
     peer.read(8);
     assert_eq!(peer.one().len(), 64, "others go on");
 }
@@ -179,7 +179,7 @@ fn a_residual_that_cannot_be_ends_the_session() {
     let mut answer = Vec::new();
     Response { tag: command(&unit).tag, residual_in, ..Response::default() }.encode(&mut answer);
     assert!(matches!(peer.say(&answer), Ok(Received::End)));
-    assert_eq!(peer.state.connection.fault().map(|e| e.kind), Some(Kind::Protocol));
+    assert_eq!(peer.state.connection.fault().map(|e| e.code), Some(ErrorCode::ProtocolError));
 }
 
 #[test]
@@ -228,5 +228,5 @@ fn a_unit_that_the_target_could_not_use_fails_its_command() {
     let data = [0, 0, 0, task_status::INVALID_FIELDS];
     peer.answer(Response { tag: command(&unit).tag, credits: 1, data: &data, ..Response::default() });
     let e = peer.failed(tag);
-    assert!(e.kind == Kind::Scsi && e.what.contains("response 02"), "{e}");
+    assert!(e.code == ErrorCode::ScsiError && e.what.contains("response 02"), "{e}");
 }

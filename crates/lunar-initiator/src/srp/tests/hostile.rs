@@ -38,8 +38,8 @@ proptest! {
         let Peer { mut state, mover, target, .. } = peer;
         drop((mover, target));
         state.late_writes = crate::LateWrites::Risk;
-        state.disconnect(&Error::new(crate::Kind::Lost, "cut"));
-        state.fail_queued(&Error::new(crate::Kind::Lost, "over"), |_| true);
+        state.disconnect(&Error::new(crate::ErrorCode::ConnectionLost, "cut"));
+        state.fail_queued(&Error::new(crate::ErrorCode::ConnectionLost, "over"), |_| true);
         for (tag, len) in tags.into_iter().zip([512, 9000, 0, 64]) {
             let (result, buf) = state.poll(tag, Waker::noop()).expect("it has ended");
             prop_assert_eq!(buf.map_or(0, |buf| buf.len()), len);

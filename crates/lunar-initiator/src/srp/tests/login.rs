@@ -1,7 +1,7 @@
 //! Logins: what is asked for, what is answered, and why it is turned down.
 
 use super::*;
-use crate::Kind;
+use crate::ErrorCode;
 use lunar_wire::srp::{LoginReject, Reason};
 
 /// The private data of a request.
@@ -61,7 +61,7 @@ fn zeros_behind_an_answer_change_nothing() {
         let reject = LoginReject { reason: Reason::NO_RESOURCES, tag: 0, formats: 6 };
         now(asked.reject(reject.encode().to_vec()));
     });
-    assert_eq!(finish(connected, &request, &options()).err().map(|e| e.kind), Some(Kind::Unreachable));
+    assert_eq!(finish(connected, &request, &options()).err().map(|e| e.code), Some(ErrorCode::Unreachable));
 }
 
 /// Why a login comes to nothing that is answered so.
@@ -73,23 +73,28 @@ fn refused(private: Vec<u8>) -> Error {
 #[test]
 fn reject_reasons_have_text_and_hint() {
     for (reason, kind, what, hint) in [
-        (Reason::UNABLE, Kind::Refused, "cannot make a channel", "log"),
-        (Reason::NO_RESOURCES, Kind::Unreachable, "lacks resources", "connections"),
-        (Reason::IT_IU_TOO_LONG, Kind::Refused, "too long", "immediate_data=no"),
-        (Reason::NOT_ASSOCIATED, Kind::NotFound, "no such target port", "0x00008001020304050102030405060708"),
-        (Reason::NOT_ASSOCIATED, Kind::NotFound, "no such target port", "chap lets nobody in by SRP"),
-        (Reason::FORMATS, Kind::Refused, "data buffer formats", "log"),
-        (Reason::NO_MULTICHANNEL, Kind::Refused, "one channel", "log"),
-        (Reason::TOO_MANY_CHANNELS, Kind::Refused, "too many channels", "access list"),
-        (Reason(0x42), Kind::Refused, "0x00000042", "log"),
+        (Reason::UNABLE, ErrorCode::Refused, "cannot make a channel", "log"),
+        (Reason::NO_RESOURCES, ErrorCode::Unreachable, "lacks resources", "connections"),
+        (Reason::IT_IU_TOO_LONG, ErrorCode::Refused, "too long", "immediate_data=no"),
+        (
+            Reason::NOT_ASSOCIATED,
+            ErrorCode::NotFound,
+            "no such target port",
+            "0x00008001020304050102030405060708",
+        ),
+        (Reason::NOT_ASSOCIATED, ErrorCode::NotFound, "no such target port", "chap lets nobody in by SRP"),
+        (Reason::FORMATS, ErrorCode::Refused, "data buffer formats", "log"),
+        (Reason::NO_MULTICHANNEL, ErrorCode::Refused, "one channel", "log"),
+        (Reason::TOO_MANY_CHANNELS, ErrorCode::Refused, "too many channels", "access list"),
+        (Reason(0x42), ErrorCode::Refused, "0x00000042", "log"),
     ] {
         let e = refused(LoginReject { reason, tag: 0, formats: 6 }.encode().to_vec());
-        assert_eq!(e.kind, kind, "{e}");
+        assert_eq!(e.code, kind, "{e}");
         assert!(e.what.contains(what), "{e}");
         assert!(e.hint.as_ref().is_some_and(|told| told.contains(hint)), "{:?}", e.hint);
     }
     let e = refused(b"no".to_vec());
-    assert_eq!(e.kind, Kind::Unreachable);
+    assert_eq!(e.code, ErrorCode::Unreachable);
     assert!(e.what.contains("without a reason"), "{e}");
 }
 
@@ -98,7 +103,7 @@ fn an_answer_that_is_none_is_not_taken() {
     let no_direct = LoginResponse { formats: srp::format::INDIRECT, ..granted(1, false) };
     for private in [vec![0xc0; 51], vec![1; 52], no_direct.encode().to_vec()] {
         let e = not_taken(private);
-        assert_eq!(e.kind, Kind::Protocol, "{e}");
+        assert_eq!(e.code, ErrorCode::ProtocolError, "{e}");
     }
 }
 
@@ -116,7 +121,7 @@ fn answer_of_an_iser_portal_is_recognised() {
     let padded = |first: u8| [&[first, 0, 0, 0][..], &[0; 192]].concat();
     for private in [Vec::new(), vec![0x80, 0, 0, 0], padded(0xc0), padded(0)] {
         let e = not_taken(private);
-        assert_eq!(e.kind, Kind::Unreachable, "{e}");
+        assert_eq!(e.code, ErrorCode::Unreachable, "{e}");
         assert!(e.what.ends_with("it seems to be a portal of iSER"), "{e}");
         assert!(e.hint.as_ref().is_some_and(|hint| hint.contains("iser://HOST")), "{:?}", e.hint);
     }
@@ -125,8 +130,14 @@ fn answer_of_an_iser_portal_is_recognised() {
 #[test]
 fn invalid_login_request_fails_before_the_connection() {
     let e = request(&login_target(None), &options()).expect_err("no target");
-    assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("srp://")), "{e}");
+    assert!(
+        e.code == ErrorCode::InvalidArgument && e.hint.as_ref().is_some_and(|hint| hint.contains("srp://")),
+        "{e}"
+    );
     let e =
         request(&login_target(Some("iqn.2026-11.org.example:a")), &options()).expect_err("no target port");
-    assert!(e.kind == Kind::Invalid && e.hint.as_ref().is_some_and(|hint| hint.contains("ID_EXT")), "{e}");
+    assert!(
+        e.code == ErrorCode::InvalidArgument && e.hint.as_ref().is_some_and(|hint| hint.contains("ID_EXT")),
+        "{e}"
+    );
 }

@@ -1,7 +1,7 @@
 //! Task management, pings, and what SRP does not have.
 
 use super::*;
-use crate::Kind;
+use crate::ErrorCode;
 use crate::session::control_request::ControlAnswer;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::srp::{TaskManagement, task_status};
@@ -21,7 +21,7 @@ impl Peer {
     }
 
     fn abort(&mut self, tag: u32) -> ControlAnswer {
-        let sent = self.state.abort(tag, &Error::new(Kind::Aborted, "on demand")).expect("it is there");
+        let sent = self.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).expect("it is there");
         self.state.manage(Function::AbortTask, LUN, Some((tag, sent.cmd_sn)))
     }
 
@@ -44,7 +44,7 @@ fn an_abort_names_the_command_and_takes_its_memory_back() {
     peer.answer_managed(asked.tag, task_status::COMPLETE);
     assert_eq!(peer.told(&answer), Some(Ok(0)));
     peer.state.ended_by_abort([tag], "aborted");
-    assert_eq!(peer.failed(tag).kind, Kind::Aborted);
+    assert_eq!(peer.failed(tag).code, ErrorCode::Aborted);
     peer.target.write(remote(at), Payload::Bytes(vec![1]));
     let flushed = peer.target.flush();
     assert!(flushed.is_err() || peer.mover.receive(&mut peer.state).is_err(), "its memory is ours");
@@ -123,7 +123,7 @@ fn queued_command_given_up_is_not_sent() {
     let functions = [(); 3].map(|()| peer.state.manage(Function::LunReset, LUN, None));
     let tag = peer.read(512);
     assert_eq!(peer.sent().len(), 3, "three functions; the command waits");
-    peer.state.finish(tag, Err(Error::new(Kind::Aborted, "on demand")));
+    peer.state.finish(tag, Err(Error::new(ErrorCode::Aborted, "on demand")));
     assert!(peer.say(&srp::CreditRequest { solicited: false, credits: 5, tag: 1 }.encode()).is_ok());
     assert_eq!(peer.sent().len(), 1, "the answer, and no command");
     drop(functions);
@@ -153,7 +153,7 @@ fn text_is_refused_and_a_logout_granted_here() {
     let told = [(); 2].map(|()| peer.state.start_text(b"SendTargets=\0".to_vec()));
     assert!(peer.mover.receive(&mut peer.state).is_ok());
     for told in told {
-        assert_eq!(told.try_recv().expect("an answer").expect_err("no text").kind, Kind::Refused);
+        assert_eq!(told.try_recv().expect("an answer").expect_err("no text").code, ErrorCode::Refused);
     }
     let answer = peer.state.log_out();
     assert_eq!(peer.told(&answer), Some(Ok(0)));

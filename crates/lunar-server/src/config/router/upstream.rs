@@ -277,7 +277,7 @@ fn urls(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<Re
             p.add(&at, what, "the URLs of an upstream are ways to the same thing");
         }
         if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
-            p.add(&at, e.what.clone(), e.hint.clone().unwrap_or_default());
+            p.add(&at, e.what.clone(), e.hint.clone().map(String::from).unwrap_or_default());
         }
         urls.push(url);
     }

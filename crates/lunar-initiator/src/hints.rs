@@ -1,0 +1,35 @@
+//! The fixes that the places of failure attach to their errors.
+
+use lunar_runtime::error::Hint;
+
+/// `login_timeout` is over.
+pub const LOGIN_TIMEOUT: Hint = Hint::new(
+    "look at the network with lunar doctor, or wait longer: login_timeout=TIME in the URL (--timeout only cuts)",
+);
+/// `command_timeout` is over, and the command was aborted.
+pub const COMMAND_TIMEOUT: Hint = Hint::new(
+    "look at the disk behind the LUN, and at the target's log; or wait longer: command_timeout=TIME in the URL",
+);
+/// `operation_timeout` is over.
+pub const OPERATION_TIMEOUT: Hint = Hint::new(
+    "look at the disk behind the LUN, and at the target's log; or wait longer: operation_timeout=TIME in the URL",
+);
+/// `recovery_timeout` is over.
+pub const RECOVERY_TIMEOUT: Hint =
+    Hint::new("look at the network with lunar doctor, or wait longer: recovery_timeout=TIME in the URL");
+/// The target declined the digests that were required.
+pub const DIGESTS_OFF: Hint = Hint::new(
+    "the target has digests switched off: switch them on there, or leave it the choice: header_digest=crc32c,none and \
+     data_digest=crc32c,none",
+);
+/// The peer may speak another protocol.
+pub const NOT_A_PORTAL: Hint = Hint::new(
+    "is it an iSCSI portal at all, and the right port? If so, the target is at fault; LUNAR_LOG=debug logs more",
+);
+/// Paths lead to different logical units.
+pub const PATHS_DIFFER: Hint = Hint::new(
+    "the paths lead to different disks: each --path must be a way to the same LUN (lunar ls shows the identity of each)",
+);
+/// A logical unit of several paths has no VPD page 83h.
+pub const NO_IDENTITY: Hint =
+    Hint::new("use one path: without an identity of the LUN, Lunar cannot know whether two paths lead to it");
