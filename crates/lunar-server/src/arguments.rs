@@ -2,8 +2,8 @@
 
 use crate::build::create_folder;
 use crate::config::{self, Config, Lun, OneFile, Source};
-use crate::problem::{Wrong, nearest, wrong};
 use crate::{ErrorCode, Problem, identity};
+use lunar_config::{Wrong, nearest, wrong};
 use lunar_scsi::Kind;
 use lunar_target::setup::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,12 +130,6 @@ impl Arguments {
 }
 
 /// What is written on the command line is wrong.
-impl From<Wrong> for Problem {
-    fn from(wrong: Wrong) -> Problem {
-        Problem::new(wrong.what, wrong.hint).with_code(ErrorCode::InvalidArgument)
-    }
-}
-
 fn twice(what: &str) -> Wrong {
     Wrong { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
 }

@@ -7,7 +7,7 @@ use crate::build::{
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
-use crate::{ErrorCode, Problem, admin, folders, io_text, listeners};
+use crate::{ErrorCode, Problem, folders, io_text, listeners};
 use lunar_block::{Facts, InUse, Spec};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -60,10 +60,10 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     let mut found = look.found;
     found.servers = started_with(&look.file).into_iter().chain(found.server).collect();
     let socket = config.server.admin_socket.as_deref();
-    if let Some((path, problem)) = socket.and_then(|path| Some((path, admin::can_bind(path).err()?))) {
+    if let Some((path, problem)) = socket.and_then(|path| Some((path, lunar_admin::can_bind(path).err()?))) {
         match problem.code {
             ErrorCode::InUse => {
-                let is_own = admin::listener(path).is_some_and(|pid| found.servers.contains(&pid));
+                let is_own = lunar_admin::listener(path).is_some_and(|pid| found.servers.contains(&pid));
                 found.in_use(is_own, problem);
             }
             _ => found.problems.push(problem),

@@ -4,8 +4,8 @@
 use crate::args::{Apply, Asked, OneRouter, Router, Steered};
 use crate::client::json;
 use crate::session::{of_each, one, servers};
+use lunar_admin::{self as admin, Action, Difference, Request, Router as Told, Session};
 use lunar_proto::duration::{self, Unfit};
-use lunar_server::admin::{self, Action, Difference, Request, Router as Told, Session};
 use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

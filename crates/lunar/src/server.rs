@@ -1,6 +1,6 @@
 //! The target as `lunar serve` runs it.
 
-use lunar_server::admin::{Counters, Parameters, Session, Srp};
+use lunar_admin::{Counters, Parameters, Session, Srp};
 use lunar_target::setup::{Provider, Setup};
 use lunar_target::{Bound, Info, Resting, Transport, Unit};
 use std::io;

@@ -3,7 +3,7 @@
 use crate::args::{Asked, Session};
 use crate::client::json;
 use crate::exit::Failure;
-use lunar_server::admin::{self, Session as Told};
+use lunar_admin::{self as admin, Session as Told};
 use lunar_server::{ErrorCode, Problem, folders};
 use serde::Serialize;
 use std::panic::resume_unwind;

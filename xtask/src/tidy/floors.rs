@@ -6,7 +6,7 @@ use super::source::code_only;
 use std::collections::BTreeMap;
 
 /// A crate of the product and the crates of the product that it may link, directly or through others.
-const FLOORS: [(&str, &[&str]); 17] = [
+const FLOORS: [(&str, &[&str]); 19] = [
     ("lunar-wire", &[]),
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
@@ -15,6 +15,8 @@ const FLOORS: [(&str, &[&str]); 17] = [
     ("lunar-nbd", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
     ("lunar-copy", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
     ("lunar-rdma", &["lunar-wire", "lunar-runtime"]),
+    ("lunar-config", &["lunar-wire", "lunar-proto", "lunar-runtime"]),
+    ("lunar-admin", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-config"]),
     (
         "lunar-target",
         &["lunar-wire", "lunar-proto", "lunar-scsi", "lunar-runtime", "lunar-block", "lunar-rdma"],
@@ -46,6 +48,8 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "lunar-target",
             "lunar-initiator",
             "lunar-router",
+            "lunar-config",
+            "lunar-admin",
         ],
     ),
     (
@@ -102,6 +106,8 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "lunar-initiator",
             "lunar-router",
             "lunar-host",
+            "lunar-config",
+            "lunar-admin",
             "lunar-server",
             "lunar-bench",
             "lunar-bench-compat",

@@ -1,10 +1,11 @@
 //! `[access.NAME]`: access lists that the targets of routers name.
 
 use super::chap::Users;
-use super::reader::{Section, Value, kind, text};
 use super::target::not_empty;
-use super::value::{network, pattern};
-use crate::problem::{Problems, nearest};
+use super::value::network;
+use lunar_config::pattern;
+use lunar_config::{Problems, nearest};
+use lunar_config::{Section, Value, kind, text};
 use lunar_target::setup::Access;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,10 +2,10 @@
 
 mod policy;
 
-use super::reader::Section;
 use super::syntax;
-use crate::problem::{Problems, Wrong, unknown, wrong};
 use crate::{ErrorCode, Problem, folders, io_text};
+use lunar_config::Section;
+use lunar_config::{Problems, Wrong, unknown, wrong};
 use lunar_initiator::{LateWrites, Url};
 use lunar_proto::duration::{self, Unfit};
 pub use policy::Policy;

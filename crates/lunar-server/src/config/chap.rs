@@ -1,7 +1,7 @@
 //! `[[chap_user]]`: names, and secrets in files that only their owner can read.
 
-use super::reader::{Once, Section, text};
-use crate::problem::{Problems, Wrong, nearest, wrong};
+use lunar_config::{Once, Section, text};
+use lunar_config::{Problems, Wrong, nearest, wrong};
 use lunar_target::setup::User;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -
     let mut once = Once::new("CHAP user");
     for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
         let name_at = s.find("name").map(|value| value.span());
-        let name = s.parsed(p, "name", |text| super::value::plain_text(text, "a CHAP name"));
+        let name = s.parsed(p, "name", |text| lunar_config::plain_text(text, "a CHAP name"));
         let has_file = s.find("secret_file").is_some();
         let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?));
         match name_at {

@@ -1,7 +1,7 @@
 //! `[limits]` and `[session]`: numbers, each with its range and its default.
 
-use super::reader::{Section, kind, text};
-use crate::problem::Problems;
+use lunar_config::Problems;
+use lunar_config::{Section, kind, text};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::duration;
 use lunar_target::setup::{Digests, Limits, Session};

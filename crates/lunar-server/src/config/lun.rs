@@ -1,8 +1,8 @@
 //! `[[target.lun]]`: a logical unit and what stands behind it.
 
-use super::reader::{Once, Section, kind, table};
-use super::value::scsi_text;
-use crate::problem::{Problems, Wrong, unknown, wrong};
+use lunar_config::scsi_text;
+use lunar_config::{Once, Section, kind, table};
+use lunar_config::{Problems, Wrong, unknown, wrong};
 use lunar_proto::size;
 use lunar_router::FoundLun;
 use lunar_router::routes::LuAddress;

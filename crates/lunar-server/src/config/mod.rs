@@ -8,7 +8,6 @@ mod exposed;
 mod limits;
 mod lun;
 mod portal;
-mod reader;
 pub mod router;
 mod shut_out;
 mod target;
@@ -18,20 +17,18 @@ mod value;
 pub use exposed::exposed;
 pub use lun::{Fail, Filter, Lun, Share, Source};
 pub(crate) use lun::{OneFile, one_name};
+pub(crate) use lunar_config::iscsi_name;
 pub use router::Router;
 pub use shut_out::shut_out;
 pub use unused::unused;
 pub use value::PORT;
+pub(crate) use value::listen;
 
-pub(crate) use value::{iscsi_name, listen};
-
-use crate::problem::{ErrorCode, Position, Problem, Problems};
+use lunar_config::{Problem, Problems, Section, Wrong, number, read, syntax, wrong};
 use lunar_runtime::CoreSelection;
-use reader::Section;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 /// A configuration that was found good.
 #[derive(Clone, Debug)]
@@ -94,9 +91,6 @@ pub struct Target {
     pub depth: Option<u32>,
 }
 
-/// A configuration file larger than this is not read.
-const MAX_FILE_BYTES: u64 = 16 << 20;
-
 /// Reads and checks a configuration file. All problems that can be found in one run are told, in the order of
 /// the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
@@ -137,67 +131,6 @@ fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Probl
 pub(crate) fn defaults() -> Config {
     let mut problems = Problems::new(Path::new(""), "");
     root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""))
-}
-
-fn read(path: &Path) -> Result<String, Problem> {
-    let problem =
-        |what: String, hint: &str| Problem { file: Some(path.to_path_buf()), ..Problem::new(what, hint) };
-    let failed = |e: std::io::Error| {
-        problem(
-            format!("cannot read the configuration: {}", crate::io_text(&e)),
-            "check the path and its permissions",
-        )
-        .with_code(ErrorCode::from(e.kind()))
-    };
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(problem(
-            "the file is larger than 16 MiB".into(),
-            "is it a disk? serve it without --config",
-        ));
-    }
-    String::from_utf8(bytes).map_err(|e| {
-        let valid = &e.as_bytes()[..e.utf8_error().valid_up_to()];
-        let line = 1 + valid.iter().filter(|b| **b == b'\n').count();
-        let start = valid.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
-        let column = 1 + String::from_utf8_lossy(&valid[start..]).chars().count();
-        let mut problem = problem("the file is not UTF-8 text".into(), "save it as UTF-8");
-        problem.position = Some(Position { line, column });
-        problem
-    })
-}
-
-/// Reports an error of the TOML parser.
-fn syntax(p: &mut Problems<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
-    let at = error.span().unwrap_or(0..0);
-    if error.message() != "duplicate key" {
-        return p.add(
-            &at,
-            format!("not TOML: {}", error.message()),
-            "see https://toml.io for how values are written",
-        );
-    }
-    let mut hint = "remove one of them".to_string();
-    if let Some(first) = key_before(root, p.text(&at), at.start) {
-        hint = format!("the first is at {}; remove one of them", p.position(first));
-    }
-    p.add(&at, format!("key `{}` stands twice", p.text(&at)), hint);
-}
-
-/// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the
-/// second.
-fn key_before(table: &DeTable<'_>, name: &str, limit: usize) -> Option<usize> {
-    let inner = |value: &DeValue<'_>| match value {
-        DeValue::Table(table) => key_before(table, name, limit),
-        DeValue::Array(array) => {
-            array.iter().filter_map(|v| key_before(v.get_ref().as_table()?, name, limit)).max()
-        }
-        _ => None,
-    };
-    let here = table.iter().filter(|(key, _)| key.get_ref() == name && key.span().start < limit);
-    here.map(|(key, _)| key.span().start).chain(table.iter().filter_map(|(_, v)| inner(v.get_ref()))).max()
 }
 
 fn root_table(p: &mut Problems<'_>, mut root: Section<'_>, base: &Path) -> Config {
@@ -243,8 +176,7 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
 fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
     let cores = match s.find("cores") {
         Some(v) if v.get_ref().is_integer() => {
-            reader::number(p, "cores", v, 0..=CoreSelection::MAX_CORES as u64)
-                .and_then(CoreSelection::from_number)
+            number(p, "cores", v, 0..=CoreSelection::MAX_CORES as u64).and_then(CoreSelection::from_number)
         }
         _ => s.parsed(p, "cores", |text| Ok(CoreSelection::parse(text)?)),
     };
@@ -255,9 +187,9 @@ fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
 }
 
 /// A path; a relative one starts at the folder of the configuration.
-fn path(text: &str, base: &Path) -> Result<PathBuf, crate::problem::Wrong> {
+fn path(text: &str, base: &Path) -> Result<PathBuf, Wrong> {
     if text.is_empty() || text.chars().any(char::is_control) {
-        return crate::problem::wrong(
+        return wrong(
             format!("\"{}\" is no path", text.escape_debug()),
             "write a path without control characters",
         );
@@ -266,11 +198,11 @@ fn path(text: &str, base: &Path) -> Result<PathBuf, crate::problem::Wrong> {
 }
 
 /// A path that fits into the address of a Unix socket.
-fn socket_path(text: &str, base: &Path) -> Result<PathBuf, crate::problem::Wrong> {
+fn socket_path(text: &str, base: &Path) -> Result<PathBuf, Wrong> {
     let path = path(text, base)?;
     let len = path.as_os_str().len();
     if len > 107 {
-        return crate::problem::wrong(
+        return wrong(
             format!("the path of the socket has {len} bytes"),
             "sockets can have paths of 107 bytes; choose a shorter one",
         );

@@ -1,9 +1,10 @@
 //! `[discovery]` and `[[portal_group]]`.
 
 use super::chap::Users;
-use super::reader::{Once, Section, Value, kind};
-use super::value::{listen, told};
-use crate::problem::{Problems, Wrong, wrong};
+use super::value::listen;
+use lunar_config::told;
+use lunar_config::{Once, Section, Value, kind};
+use lunar_config::{Problems, Wrong, wrong};
 use lunar_target::setup::{Discovery, Portal, PortalGroup, Provider, Transports};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;

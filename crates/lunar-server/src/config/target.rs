@@ -2,9 +2,10 @@
 
 use super::chap::{Named, Users};
 use super::lun::{Lun, Unique, lun};
-use super::reader::{Once, Section, Value, kind, number, table};
-use super::value::{iscsi_name, network, pattern, plain_text, told};
-use crate::problem::{Problems, wrong};
+use super::value::network;
+use lunar_config::{Once, Section, Value, kind, number, table};
+use lunar_config::{Problems, wrong};
+use lunar_config::{iscsi_name, pattern, plain_text, told};
 use lunar_target::setup::{Access, Redirect};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -177,7 +178,7 @@ pub(super) fn not_empty<T>(
     p: &mut Problems<'_>,
     s: &mut Section<'_>,
     key: &'static str,
-    parse: impl Fn(&str) -> Result<T, crate::problem::Wrong>,
+    parse: impl Fn(&str) -> Result<T, lunar_config::Wrong>,
 ) -> Vec<T> {
     if let Some(value) = s.find(key)
         && value.get_ref().as_array().is_some_and(|array| array.is_empty())
@@ -212,7 +213,7 @@ fn lun_map(p: &mut Problems<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Option
 }
 
 /// The key of a LUN map.
-fn lun_number(text: &str) -> Result<u16, crate::problem::Wrong> {
+fn lun_number(text: &str) -> Result<u16, lunar_config::Wrong> {
     match text.parse::<u16>() {
         Ok(lun) if LUN_RANGE.contains(&u64::from(lun)) => Ok(lun),
         _ => wrong(format!("\"{}\" is no LUN", text.escape_debug()), "a LUN is a number of 0 to 16383"),

@@ -941,7 +941,7 @@ fn files_that_cannot_be_read() {
         "bytes:2:5: the file is not UTF-8 text\n  hint: save it as UTF-8"
     );
     let large = folder.file("large", "", 0o600);
-    std::fs::File::options().write(true).open(&large).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    std::fs::File::options().write(true).open(&large).unwrap().set_len((16 << 20) + 1).unwrap();
     assert_eq!(
         told(&large),
         "large: the file is larger than 16 MiB\n  hint: is it a disk? serve it without --config"
@@ -973,73 +973,7 @@ mod values {
     use lunar_target::setup::Transports;
 
     #[test]
-    fn iscsi_names() {
-        let longest = format!("iqn.2026-11.org.example:{}", "x".repeat(199));
-        assert_eq!(longest.len(), 223);
-        let good = [
-            "iqn.2026-11.org.example",
-            "iqn.2026-11.org.example:",
-            "iqn.2026-11.org.example:disks.1-2:3",
-            "iqn.2026-11.org.example:müller",
-            "eui.02004567a425678d",
-            "naa.52004567ba64678d",
-            "naa.62004567ba64678d0123456789abcdef",
-            &longest,
-        ];
-        good.iter().for_each(|name| assert_eq!(iscsi_name(name), Ok(name.to_string())));
-        let bad = [
-            "",
-            "iqn.",
-            "iqn.2026-11",
-            "iqn.2026-11.",
-            "iqn.2026-11.org..example",
-            "iqn.2026-11.-org",
-            "iqn.26-11.org",
-            "iqn.2026-00.org",
-            "iqn.2026-1.org",
-            "iqn.2026-11.org_a",
-            "iqn.2026-11.org a",
-            "iqn.2026-11.org.example:a/b",
-            "iqn.2026-11.org.example:Ü",
-            "iqn.2026-11.org.example:\u{200b}",
-            "iqn.2026-11.org.example:a\u{202e}b",
-            "iqn.2026-11.org.example:mu\u{308}ller",
-            "eui.02004567a425678",
-            "eui.02004567a425678g",
-            "naa.52004567ba64678d0",
-            "wwn.52004567ba64678d",
-            &(longest.clone() + "x"),
-        ];
-        bad.iter().for_each(|name| assert!(iscsi_name(name).is_err(), "{name}"));
-    }
-
-    #[test]
-    fn pattern_takes_every_name_that_login_takes() {
-        for (text, folded) in [
-            ("IQN.1991-05.com.Microsoft:WIN_1", "iqn.1991-05.com.microsoft:win_1"),
-            ("iqn.*:Node-?", "iqn.*:node-?"),
-            ("eui.02004567A425678D", "eui.02004567a425678d"),
-            ("iqn.2026-11.org.example:M\u{dc}LLER", "iqn.2026-11.org.example:m\u{fc}ller"),
-        ] {
-            assert_eq!(pattern(text), Ok(folded.to_string()));
-        }
-    }
-
-    #[test]
-    fn pattern_that_no_login_can_match_is_refused() {
-        for (text, named) in [
-            ("iqn.*:a\u{202e}b", "\\u{202e}"),
-            ("iqn.*:a b", "\\u{20}"),
-            ("iqn.\u{ff0a}", "\u{ff0a}"),
-            ("", "empty"),
-        ] {
-            let wrong = pattern(text).unwrap_err();
-            assert!(wrong.what.contains(named), "{}", wrong.what);
-        }
-    }
-
-    #[test]
-    fn networks() {
+    fn network_is_an_address_and_a_prefix() {
         let one = |text: &str| network(text).map(|n| format!("{}/{}", n.address, n.bits)).ok();
         assert_eq!(one("10.0.0.0/8").as_deref(), Some("10.0.0.0/8"));
         assert_eq!(one("0.0.0.0/0").as_deref(), Some("0.0.0.0/0"));
@@ -1052,7 +986,7 @@ mod values {
     }
 
     #[test]
-    fn addresses() {
+    fn listen_address_has_a_default_port() {
         let one = |text: &str| listen(text, Transports::TCP).map(|address| address.to_string()).ok();
         assert_eq!(one("127.0.0.1:0").as_deref(), Some("127.0.0.1:0"));
         assert_eq!(one("127.0.0.1").as_deref(), Some("127.0.0.1:3260"));
@@ -1063,11 +997,5 @@ mod values {
         ["", "localhost:3260", "127.0.0.1:", "127.0.0.1:65536"]
             .iter()
             .for_each(|text| assert_eq!(one(text), None));
-        for text in ["storage", "storage.example:3260", "192.0.2.1", "[2001:db8::1]", "[2001:db8::1]:860"] {
-            assert!(told(text).is_ok(), "{text}");
-        }
-        for text in ["", ":3260", "a,1", "a b", "::1", "[::1", "[x]:1", "a:0", "a:b", "a:65536", "a\n:1"] {
-            assert!(told(text).is_err(), "{text}");
-        }
     }
 }

@@ -156,7 +156,7 @@ const TABLE: &[Row] = &[
     ),
 ];
 
-fn session<'a>(s: &'a Seen<'_>) -> Option<&'a lunar_server::admin::Parameters> {
+fn session<'a>(s: &'a Seen<'_>) -> Option<&'a lunar_admin::Parameters> {
     s.report.session.as_ref().map(|session| &session.parameters)
 }
 

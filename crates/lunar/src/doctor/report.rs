@@ -1,8 +1,8 @@
 //! What the doctor found, for people and for programs.
 
+use lunar_admin::Parameters;
 use lunar_initiator::{ErrorCode, Probe};
 use lunar_proto::size;
-use lunar_server::admin::Parameters;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 use super::retry::Retry;
 use super::{Event, Service};
 use crate::server::Server;
-use lunar_server::admin::Response;
+use lunar_admin::Response;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
 use lunar_server::{Difference, Problem};

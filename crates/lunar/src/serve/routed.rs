@@ -2,13 +2,13 @@
 
 use super::{Event, Service};
 use crate::server::Server;
+use lunar_admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
+use lunar_admin::{Action, Request, Response, Running, Session};
 use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
 use lunar_router::upstream::{Health, State};
 use lunar_runtime::latency::Total;
-use lunar_server::admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
-use lunar_server::admin::{Action, Request, Response, Running, Session};
 use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
 use lunar_server::routes::{Missing, missing};

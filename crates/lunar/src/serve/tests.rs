@@ -1,6 +1,6 @@
 use super::*;
+use lunar_admin::Session;
 use lunar_runtime::error::with_hint;
-use lunar_server::admin::Session;
 use lunar_target::Bound;
 use lunar_target::setup::Transports;
 use std::sync::Mutex;

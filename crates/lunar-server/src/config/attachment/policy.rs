@@ -1,6 +1,6 @@
 //! Which of several paths takes the next operation, as arguments and files name it.
 
-use crate::problem::{Wrong, unknown};
+use lunar_config::{Wrong, unknown};
 use lunar_initiator::multipath;
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! `[router.NAME.failover]`: the other router of a failover pair.
 
 use super::{Mode, Router, UpstreamSource, Upstreams};
-use crate::config::reader::Section;
-use crate::config::value::iscsi_name;
-use crate::problem::{Problems, Wrong, wrong};
+use lunar_config::Section;
+use lunar_config::iscsi_name;
+use lunar_config::{Problems, Wrong, wrong};
 use lunar_initiator::{Portal, PortalAddress};
 use std::ops::Range;
 

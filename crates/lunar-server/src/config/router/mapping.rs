@@ -1,10 +1,10 @@
 //! `[[router.NAME.target]]`: what of the upstreams becomes what.
 
 use super::{Around, From, Map, Mode, Reach, RouterTarget, Upstream, Upstreams};
-use crate::config::reader::{Once, Section};
 use crate::config::target::LUN_RANGE;
-use crate::config::value::iscsi_name;
-use crate::problem::{Problems, Wrong, unknown};
+use lunar_config::iscsi_name;
+use lunar_config::{Once, Section};
+use lunar_config::{Problems, Wrong, unknown};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -2,10 +2,10 @@
 
 use super::{Around, Mode, mode};
 use crate::config::lun::Source;
-use crate::config::reader::{Once, Section, text};
-use crate::config::value::scsi_text;
 use crate::config::{attachment, path};
-use crate::problem::{Problems, Wrong, unknown, wrong};
+use lunar_config::scsi_text;
+use lunar_config::{Once, Section, text};
+use lunar_config::{Problems, Wrong, unknown, wrong};
 use lunar_initiator::Url;
 use lunar_proto::size;
 use lunar_router::routes::LuAddress;

@@ -1,6 +1,6 @@
 //! Where a user's state and sockets are.
 
-use crate::Problem;
+use lunar_config::Problem;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,7 @@ fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf>
 }
 
 /// The folder in which the atomic writes of all media are recorded.
-pub(crate) fn atomic(state_dir: &Path) -> PathBuf {
+pub fn atomic(state_dir: &Path) -> PathBuf {
     state_dir.join("atomic")
 }
 

@@ -1,6 +1,6 @@
 use super::session::tests::session;
 use super::*;
-use crate::config::tests::Folder;
+use folder::Folder;
 
 struct Fake;
 
@@ -163,7 +163,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     );
     assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
     drop(first);
-    folder.file("lunar.sock", "a file", 0o600);
+    std::fs::write(&path, "a file").unwrap();
     assert_eq!(
         told(Admin::start(&path, Arc::new(Fake))),
         "the admin socket lunar.sock is a file\n  \

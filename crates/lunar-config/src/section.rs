@@ -1,7 +1,8 @@
 //! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest.
 //! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
 
-use crate::problem::{Problems, Wrong, nearest};
+use crate::diagnostic::{Problems, Wrong, nearest};
+use crate::value;
 use lunar_proto::duration::{self, Unfit};
 use lunar_proto::size;
 use std::collections::BTreeMap;
@@ -10,29 +11,27 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::value;
-
 /// A value with its place in the file.
-pub(super) type Value<'a> = &'a Spanned<DeValue<'a>>;
+pub type Value<'a> = &'a Spanned<DeValue<'a>>;
 
 /// A table of the file, or the defaults where it is missing.
-pub(super) struct Section<'a> {
+pub struct Section<'a> {
     /// As it is written: `[server]`.
     name: &'static str,
     /// Where it stands.
-    pub(super) at: Range<usize>,
+    pub at: Range<usize>,
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
     /// The table of a value that should be one.
-    pub(super) fn of(name: &'static str, table: &'a DeTable<'a>, at: Range<usize>) -> Section<'a> {
+    pub fn of(name: &'static str, table: &'a DeTable<'a>, at: Range<usize>) -> Section<'a> {
         Section { name, at, table: Some(table), known: Vec::new() }
     }
 
     /// The value of a key.
-    pub(super) fn find(&mut self, key: &'static str) -> Option<Value<'a>> {
+    pub fn find(&mut self, key: &'static str) -> Option<Value<'a>> {
         if !self.known.contains(&key) {
             self.known.push(key);
         }
@@ -40,12 +39,12 @@ impl<'a> Section<'a> {
     }
 
     /// Reports that a key is missing.
-    pub(super) fn missing(&self, p: &mut Problems<'_>, key: &str, example: &str) {
+    pub fn missing(&self, p: &mut Problems<'_>, key: &str, example: &str) {
         p.add(&self.at, format!("{} has no `{key}`", self.name), format!("add {key} = {example}"));
     }
 
     /// Reports the keys that nobody asked for.
-    pub(super) fn done(self, p: &mut Problems<'_>) {
+    pub fn done(self, p: &mut Problems<'_>) {
         let Some(table) = self.table else { return };
         for (key, _) in table {
             let word: &str = key.get_ref();
@@ -61,17 +60,13 @@ impl<'a> Section<'a> {
     }
 
     /// A string and its place.
-    pub(super) fn text(
-        &mut self,
-        p: &mut Problems<'_>,
-        key: &'static str,
-    ) -> Option<(&'a str, Range<usize>)> {
+    pub fn text(&mut self, p: &mut Problems<'_>, key: &'static str) -> Option<(&'a str, Range<usize>)> {
         let value = self.find(key)?;
         Some((text(p, key, value)?, value.span()))
     }
 
     /// A string that is made into something.
-    pub(super) fn parsed<T>(
+    pub fn parsed<T>(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -82,7 +77,7 @@ impl<'a> Section<'a> {
     }
 
     /// A boolean, or its default.
-    pub(super) fn flag(&mut self, p: &mut Problems<'_>, key: &'static str, default: bool) -> bool {
+    pub fn flag(&mut self, p: &mut Problems<'_>, key: &'static str, default: bool) -> bool {
         let Some(value) = self.find(key) else { return default };
         match value.get_ref() {
             DeValue::Boolean(flag) => *flag,
@@ -94,7 +89,7 @@ impl<'a> Section<'a> {
     }
 
     /// An integer within a range.
-    pub(super) fn number<T: TryFrom<u64>>(
+    pub fn number<T: TryFrom<u64>>(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -105,7 +100,7 @@ impl<'a> Section<'a> {
     }
 
     /// A size in bytes: an integer, or a string with a unit.
-    pub(super) fn size(
+    pub fn size(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -129,7 +124,7 @@ impl<'a> Section<'a> {
     }
 
     /// A time: whole seconds, or a string as options have it.
-    pub(super) fn time(
+    pub fn time(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -152,7 +147,7 @@ impl<'a> Section<'a> {
     }
 
     /// The elements of an array.
-    pub(super) fn list(
+    pub fn list(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -166,7 +161,7 @@ impl<'a> Section<'a> {
     }
 
     /// Strings of an array, each made into something; those that are wrong are reported and left out.
-    pub(super) fn parsed_list<T>(
+    pub fn parsed_list<T>(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -181,12 +176,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table of its own, or its defaults.
-    pub(super) fn section(
-        &mut self,
-        p: &mut Problems<'_>,
-        key: &'static str,
-        name: &'static str,
-    ) -> Section<'a> {
+    pub fn section(&mut self, p: &mut Problems<'_>, key: &'static str, name: &'static str) -> Section<'a> {
         let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new() };
         let Some(value) = self.find(key) else { return nothing };
         match value.get_ref().as_table() {
@@ -199,7 +189,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of a table, each under a name that the file chose and that stands at this place.
-    pub(super) fn named(
+    pub fn named(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -224,7 +214,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of an array of tables.
-    pub(super) fn sections(
+    pub fn sections(
         &mut self,
         p: &mut Problems<'_>,
         key: &'static str,
@@ -241,7 +231,7 @@ impl<'a> Section<'a> {
 }
 
 /// The table of an element of a list of tables.
-pub(super) fn table<'a>(
+pub fn table<'a>(
     p: &mut Problems<'_>,
     key: &str,
     name: &'static str,
@@ -255,7 +245,7 @@ pub(super) fn table<'a>(
 }
 
 /// The string of a value.
-pub(super) fn text<'a>(p: &mut Problems<'_>, key: &str, value: Value<'a>) -> Option<&'a str> {
+pub fn text<'a>(p: &mut Problems<'_>, key: &str, value: Value<'a>) -> Option<&'a str> {
     let text = value.get_ref().as_str();
     if text.is_none() {
         kind(p, key, value, "a string", "put it in quotes");
@@ -264,7 +254,7 @@ pub(super) fn text<'a>(p: &mut Problems<'_>, key: &str, value: Value<'a>) -> Opt
 }
 
 /// The integer of a value, within a range.
-pub(super) fn number<T: TryFrom<u64>>(
+pub fn number<T: TryFrom<u64>>(
     p: &mut Problems<'_>,
     key: &str,
     value: Value<'_>,
@@ -284,7 +274,7 @@ pub(super) fn number<T: TryFrom<u64>>(
 }
 
 /// Reports a value of the wrong type.
-pub(super) fn kind(p: &mut Problems<'_>, key: &str, value: Value<'_>, wanted: &str, hint: impl Into<String>) {
+pub fn kind(p: &mut Problems<'_>, key: &str, value: Value<'_>, wanted: &str, hint: impl Into<String>) {
     let is = match value.get_ref() {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",
@@ -298,18 +288,19 @@ pub(super) fn kind(p: &mut Problems<'_>, key: &str, value: Value<'_>, wanted: &s
 }
 
 /// What may stand only once in a file, with where it stands.
-pub(super) struct Once<K> {
+pub struct Once<K> {
     what: &'static str,
     seen: BTreeMap<K, Range<usize>>,
 }
 
 impl<K: Ord + std::fmt::Display> Once<K> {
-    pub(super) fn new(what: &'static str) -> Once<K> {
+    /// Nothing seen yet; `what` names such a value in problems.
+    pub fn new(what: &'static str) -> Once<K> {
         Once { what, seen: BTreeMap::new() }
     }
 
     /// True the first time; a problem, that names where the first stands, each other time.
-    pub(super) fn first(&mut self, p: &mut Problems<'_>, key: K, at: &Range<usize>) -> bool {
+    pub fn first(&mut self, p: &mut Problems<'_>, key: K, at: &Range<usize>) -> bool {
         if let Some(first) = self.seen.get(&key) {
             let what = format!("{} {key} stands twice", self.what);
             let hint = format!("the first is at {}; change or remove one of them", p.position(first.start));
@@ -321,7 +312,7 @@ impl<K: Ord + std::fmt::Display> Once<K> {
     }
 
     /// All that were seen.
-    pub(super) fn all(&self) -> impl Iterator<Item = &K> {
+    pub fn all(&self) -> impl Iterator<Item = &K> {
         self.seen.keys()
     }
 }

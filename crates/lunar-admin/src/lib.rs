@@ -1,19 +1,24 @@
 //! The admin socket: a running server answers its own user. One JSON object a line, each way.
+//!
+//! The crate has the messages, the client that commands use, and the server side ([`Admin`]).
+#![forbid(unsafe_code)]
 
 mod code;
 mod connect;
+mod difference;
+pub mod folders;
 mod parameters;
 pub mod router;
 mod rows;
 mod session;
 
+pub use difference::{Change, Difference};
 pub use parameters::Parameters;
 pub use router::Router;
 pub use session::{Counters, Session, Srp, table};
 
-pub use crate::Difference;
-use crate::{ErrorCode, Problem, folders, io_text};
 use connect::{connect, is_answered};
+use lunar_config::{ErrorCode, Problem, io_text};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
@@ -198,7 +203,7 @@ fn cannot(path: &Path, e: &io::Error) -> Problem {
 ///
 /// # Errors
 /// As a server says it.
-pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
+pub fn can_bind(path: &Path) -> Result<(), Problem> {
     if is_answered(path) {
         let problem = Problem::new(
             format!("a server answers already at the admin socket {}", path.display()),
@@ -218,7 +223,7 @@ pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
 }
 
 /// The process that listens at this path.
-pub(crate) fn listener(path: &Path) -> Option<u32> {
+pub fn listener(path: &Path) -> Option<u32> {
     let socket = connect(path, PATIENCE).ok()?;
     let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
     peer.pid.as_raw_nonzero().get().try_into().ok()
@@ -425,5 +430,7 @@ fn ask(path: &Path, request: &Request, timeout: Duration) -> io::Result<Response
     Ok(serde_json::from_slice(&line.ok_or(ErrorKind::UnexpectedEof)?)?)
 }
 
+#[cfg(test)]
+mod folder;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, told so that it can be put right.
 
 use lunar_proto::duration::Unfit;
-pub(crate) use lunar_proto::nearest::nearest;
+pub use lunar_proto::nearest::nearest;
 use lunar_runtime::CoreSelectionError;
 pub use lunar_runtime::error::ErrorCode;
 use std::fmt;
@@ -53,7 +53,7 @@ impl Problem {
     }
 
     /// All on one line, for a log.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let hint = self.hint.as_ref().map_or(String::new(), |hint| format!("; hint: {hint}"));
         format!("{}{hint}", self.fault())
     }
@@ -90,9 +90,18 @@ impl fmt::Display for Problem {
 
 /// What is wrong with one value: the text without a place.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
-    pub(crate) what: String,
-    pub(crate) hint: String,
+pub struct Wrong {
+    /// The fault.
+    pub what: String,
+    /// The fix.
+    pub hint: String,
+}
+
+/// A value on the command line.
+impl From<Wrong> for Problem {
+    fn from(wrong: Wrong) -> Problem {
+        Problem::new(wrong.what, wrong.hint).with_code(ErrorCode::InvalidArgument)
+    }
 }
 
 impl From<Unfit> for Wrong {
@@ -108,12 +117,12 @@ impl From<CoreSelectionError> for Wrong {
 }
 
 /// Makes the `Err` of a value that is wrong.
-pub(crate) fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, Wrong> {
+pub fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, Wrong> {
     Err(Wrong { what: what.into(), hint: hint.into() })
 }
 
 /// A word that is none of `names`: what it was to name, and what to do unless one of them was meant.
-pub(crate) fn unknown<'a>(
+pub fn unknown<'a>(
     kind: &str,
     text: &str,
     names: impl IntoIterator<Item = &'a str>,
@@ -125,19 +134,20 @@ pub(crate) fn unknown<'a>(
 }
 
 /// Collects the problems of one file.
-pub(crate) struct Problems<'a> {
+pub struct Problems<'a> {
     file: &'a Path,
     source: &'a str,
     list: Vec<Problem>,
 }
 
 impl<'a> Problems<'a> {
-    pub(crate) fn new(file: &'a Path, source: &'a str) -> Problems<'a> {
+    /// No problem yet, of this file with this text.
+    pub fn new(file: &'a Path, source: &'a str) -> Problems<'a> {
         Problems { file, source, list: Vec::new() }
     }
 
     /// Notes a problem at a stretch of bytes of the file.
-    pub(crate) fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
+    pub fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
         let position = Some(self.position(at.start));
         let hint = Some(hint.into());
         let (file, what) = (Some(self.file.to_path_buf()), what.into());
@@ -145,34 +155,34 @@ impl<'a> Problems<'a> {
     }
 
     /// Notes a value that is wrong; None, to go on without it.
-    pub(crate) fn check<T>(&mut self, at: &Range<usize>, result: Result<T, Wrong>) -> Option<T> {
+    pub fn check<T>(&mut self, at: &Range<usize>, result: Result<T, Wrong>) -> Option<T> {
         result.map_err(|wrong| self.add(at, wrong.what, wrong.hint)).ok()
     }
 
     /// No problem so far.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// The mode of the file, if others than its owner can read or write it.
-    pub(crate) fn open_to_others(&self) -> Option<u32> {
+    pub fn open_to_others(&self) -> Option<u32> {
         use std::os::unix::fs::MetadataExt;
         let mode = self.file.metadata().ok()?.mode() & 0o7777;
         (mode & 0o077 != 0).then_some(mode)
     }
 
     /// The file.
-    pub(crate) fn file(&self) -> &'a Path {
+    pub fn file(&self) -> &'a Path {
         self.file
     }
 
     /// The text of a stretch of bytes of the file.
-    pub(crate) fn text(&self, at: &Range<usize>) -> &'a str {
+    pub fn text(&self, at: &Range<usize>) -> &'a str {
         self.source.get(at.clone()).unwrap_or("")
     }
 
     /// Line and column of a byte of the file.
-    pub(crate) fn position(&self, offset: usize) -> Position {
+    pub fn position(&self, offset: usize) -> Position {
         let before = self.source.get(..offset).unwrap_or(self.source);
         let start = before.rfind('\n').map_or(0, |at| at + 1);
         Position {
@@ -182,7 +192,7 @@ impl<'a> Problems<'a> {
     }
 
     /// The problems in the order of the file.
-    pub(crate) fn into_list(mut self) -> Vec<Problem> {
+    pub fn into_list(mut self) -> Vec<Problem> {
         self.list.sort_by_key(|problem| problem.position);
         self.list
     }

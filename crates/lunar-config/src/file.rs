@@ -1,0 +1,74 @@
+//! The file: UTF-8 text of a limited size, and its TOML.
+
+use crate::diagnostic::{ErrorCode, Position, Problem, Problems};
+use std::io::Read;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// A configuration file larger than this is not read.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Reads the text of a configuration file.
+///
+/// # Errors
+/// When it cannot be read, is too large, or is not UTF-8.
+pub fn read(path: &Path) -> Result<String, Problem> {
+    let problem =
+        |what: String, hint: &str| Problem { file: Some(path.to_path_buf()), ..Problem::new(what, hint) };
+    let failed = |e: std::io::Error| {
+        problem(
+            format!("cannot read the configuration: {}", crate::io_text(&e)),
+            "check the path and its permissions",
+        )
+        .with_code(ErrorCode::from(e.kind()))
+    };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(problem(
+            "the file is larger than 16 MiB".into(),
+            "is it a disk? serve it without --config",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let valid = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|b| **b == b'\n').count();
+        let start = valid.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        let column = 1 + String::from_utf8_lossy(&valid[start..]).chars().count();
+        let mut problem = problem("the file is not UTF-8 text".into(), "save it as UTF-8");
+        problem.position = Some(Position { line, column });
+        problem
+    })
+}
+
+/// Reports an error of the TOML parser.
+pub fn syntax(p: &mut Problems<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
+    let at = error.span().unwrap_or(0..0);
+    if error.message() != "duplicate key" {
+        return p.add(
+            &at,
+            format!("not TOML: {}", error.message()),
+            "see https://toml.io for how values are written",
+        );
+    }
+    let mut hint = "remove one of them".to_string();
+    if let Some(first) = key_before(root, p.text(&at), at.start) {
+        hint = format!("the first is at {}; remove one of them", p.position(first));
+    }
+    p.add(&at, format!("key `{}` stands twice", p.text(&at)), hint);
+}
+
+/// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the
+/// second.
+fn key_before(table: &DeTable<'_>, name: &str, limit: usize) -> Option<usize> {
+    let inner = |value: &DeValue<'_>| match value {
+        DeValue::Table(table) => key_before(table, name, limit),
+        DeValue::Array(array) => {
+            array.iter().filter_map(|v| key_before(v.get_ref().as_table()?, name, limit)).max()
+        }
+        _ => None,
+    };
+    let here = table.iter().filter(|(key, _)| key.get_ref() == name && key.span().start < limit);
+    here.map(|(key, _)| key.span().start).chain(table.iter().filter_map(|(_, v)| inner(v.get_ref()))).max()
+}

@@ -1,0 +1,25 @@
+//! Syntax of the configuration: tables and values of the file, and diagnostics with their position.
+//!
+//! This crate does not know which keys exist: `lunar-server` has the schema.
+#![forbid(unsafe_code)]
+
+mod diagnostic;
+mod file;
+mod section;
+mod value;
+
+pub use diagnostic::{ErrorCode, Position, Problem, Problems, Wrong, nearest, unknown, wrong};
+pub use file::{read, syntax};
+pub use section::{Once, Section, Value, kind, number, table, text};
+pub use value::{iscsi_name, pattern, plain_text, scsi_text, told, word};
+
+/// What the operating system says about an error, without its number.
+pub fn io_text(e: &std::io::Error) -> String {
+    plain(&e.to_string())
+}
+
+/// The text of an error as the end of a sentence: without the number of the operating system, in lower case.
+pub fn plain(text: &str) -> String {
+    let mut chars = lunar_runtime::error::without_errno(text).chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
