@@ -21,7 +21,7 @@ pub struct FoundTarget {
     pub luns: BTreeMap<u16, FoundLun>,
 }
 
-/// A logical unit of an upstream, as it tells of itself.
+/// A logical unit of an upstream, with the properties it reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundLun {
     /// Peripheral device type (SPC-5 section 6.6.2): 0 is a disk, 1 a tape, 5 a CD.
@@ -44,7 +44,7 @@ pub struct FoundLun {
     pub product: String,
     /// Product revision level.
     pub revision: String,
-    /// Unit serial number (VPD page 80h); empty if it tells none.
+    /// Unit serial number (VPD page 80h); empty if it reports none.
     pub serial: String,
     /// The same as it came, with the spaces around it.
     pub serial_as_told: Vec<u8>,
@@ -63,7 +63,7 @@ impl Found {
 }
 
 impl FoundLun {
-    /// It is the same logical unit: by its designators, and where it has none, by all that it tells of itself. Texts may
+    /// It is the same logical unit: by its designators, and where it has none, by all that it reports. Texts may
     /// change with the firmware: they count only where there is nothing better.
     pub fn is_same(&self, other: &FoundLun) -> bool {
         let is_named = !self.designators.is_empty();

@@ -19,7 +19,7 @@ pub(crate) struct IdentityChange<'a> {
 }
 
 impl IdentityChange<'_> {
-    /// Tells it.
+    /// Logs it.
     pub fn tell(&self) {
         let IdentityChange { router, upstream, target, lun, path, was, now } = *self;
         tracing::error!(
@@ -30,7 +30,7 @@ impl IdentityChange<'_> {
             path,
             was,
             now,
-            "the path leads to another logical unit than it did, and is not used: put the old one back, or remove the LUN",
+            "the path leads to another logical unit and is disabled; hint: restore the previous one, or remove the LUN",
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Routes that come back to where they began: each target of a router tells which targets of routers are behind it,
+//! Routes that come back to where they began: each target of a router reports which targets of routers are behind it,
 //! and none takes an upstream behind which it stands itself.
 
 use lunar_initiator::{Discovery, Error, ErrorCode, Options, Portal, Session};
@@ -14,14 +14,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub const KEY: &str = "X-org.lunar.route";
 /// Its question.
 const ASK: &str = "?";
-/// Names that are told of at most.
+/// The most names in an answer.
 const MOST: usize = 256;
 /// Bytes that names are made of.
 const OWN_LEN: usize = 16;
 /// Characters of a name.
 const NAME_LEN: usize = 16;
 
-/// How an upstream is called here, and in what is told.
+/// The name of an upstream, here and in errors.
 pub fn name(router: &str, upstream: &str) -> String {
     format!("upstream {upstream} of router {router}")
 }
@@ -113,7 +113,7 @@ impl LoopDetector {
         self.routes().remove(upstream);
     }
 
-    /// A target that refuses the question, or ends the session of who asks, is not asked again before it was away.
+    /// A target that rejects the question, or ends the session, is asked again only after an outage.
     pub fn is_no_router(&self, there: UpstreamTarget<'_>) {
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
@@ -178,7 +178,7 @@ impl LoopDetector {
         if let Some(target) = users.find(|target| behind.contains(&self.name(target))) {
             let what = format!("{} leads back to {target}, which uses it: a loop", there.upstream);
             route.behind.remove(there.target);
-            let hint = "take it out of one of the configurations on the way";
+            let hint = "remove it from one of the configurations on the loop";
             return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(hint));
         }
         route.behind.insert(there.target.to_owned(), behind);
@@ -202,7 +202,7 @@ fn kept(file: &Path) -> [u8; OWN_LEN] {
     }
     let own = random();
     if let Err(e) = lunar_target::replace_file(file, &own) {
-        tracing::warn!("{}: {e}: loops of routes are seen late after a restart", file.display());
+        tracing::warn!("{}: {e}: after a restart, routing loops are detected late", file.display());
     }
     own
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_is_told_on_and_a_loop_is_refused() {
+    fn routes_are_reported_and_a_loop_is_rejected() {
         let (a, b, c) = (router(), router(), router());
         b.learn(THERE, &reported(&c, "t")).unwrap();
         assert_eq!(reported(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_route_each_others_disks_are_no_loop() {
+    fn mutual_routing_of_disks_is_no_loop() {
         let (a, b) = (router(), router());
         assert!(a.learn(THERE, &reported(&b, "disk")).is_ok());
         assert!(b.learn(THERE, &reported(&a, "disk")).is_ok());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn in_discovery_targets_that_route_are_told_of_and_others_are_not() {
+    fn discovery_reports_only_routed_targets() {
         let a = router();
         assert_eq!(a.answer_in_discovery(KEY, "t"), a.answer("t", KEY, ASK));
         assert_eq!(a.answer_in_discovery(KEY, "disk"), None);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_each_target_of_an_upstream_is_told_on() {
+    fn routes_behind_each_target_are_reported() {
         let (a, b) = (router(), LoopDetector::default());
         for target in ["x", "y"] {
             a.learn(UpstreamTarget { target, ..THERE }, &reported(&b, target)).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_meet_do_not_both_miss_it() {
+    fn simultaneous_queries_find_the_loop() {
         let (a, b) = (router(), router());
         // Both ask before either has taken note, and then once more.
         let (first_a, first_b) = (reported(&a, "t"), reported(&b, "t"));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_router_is_asked_again_when_it_was_away() {
+    fn non_router_is_asked_again_after_an_outage() {
         let a = router();
         a.is_no_router(THERE);
         assert!(a.is_silent(THERE) && !a.is_silent(UpstreamTarget { target: "other", ..THERE }));

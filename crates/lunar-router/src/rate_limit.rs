@@ -93,7 +93,7 @@ impl Way for RateLimitedNexus {
             let tag = command.tag;
             let reply = match self.waits(tag, bytes).await {
                 true => self.way.submit(command).await,
-                // Nobody is told of it.
+                // Nobody waits for the reply.
                 false => {
                     let (status, sense) = (Status::TaskAborted as u8, Box::default());
                     Reply { status, sense, data: None, moved: 0, fate: Fate::Over }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_wait_for_their_share_and_an_aborted_one_goes_nowhere() {
+    fn rate_limit_delays_commands_and_drops_aborted_ones() {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let (seen, way) = with_rate_limit(100, 0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_data_does_not_pass_the_writes_that_wait_and_one_that_is_aborted_holds_up_nobody() {
+    fn rate_limit_keeps_order_and_skips_aborted_commands() {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let (seen, way) = with_rate_limit(0, 10_000);

@@ -32,7 +32,7 @@ type ProbeResult = ((String, String), Vec<FoundTarget>);
 
 /// Looks at upstreams for ever, and sends all that is found whenever something of it is another: what an upstream
 /// had that is away stays, and so does what was `known` before. A logical unit whose identity changes while it stays
-/// in its place is told as it was before: the hosts of the old one are not to write on the new one. Ends when nobody
+/// in its place is reported as it was before: the hosts of the old one are not to write on the new one. Ends when nobody
 /// listens. To be called inside an event loop.
 pub async fn watch(
     upstreams: Vec<Upstream>,
@@ -91,7 +91,7 @@ async fn attend(
                 pace.refresh
             }
             Err(e) => {
-                // Who answers, whatever that is, was not away.
+                // A target that answers anything was not away.
                 if matches!(e.code, ErrorCode::Unreachable | ErrorCode::UnknownHost | ErrorCode::TimedOut) {
                     loops.is_away(&loops::name(&upstream.router, &upstream.name));
                 }
@@ -101,7 +101,7 @@ async fn attend(
                         router = upstream.router,
                         upstream = upstream.name,
                         hint = e.hint.as_deref(),
-                        "it cannot be seen: {e}"
+                        "cannot probe the upstream: {e}"
                     );
                 }
                 last = Some(e);
@@ -170,7 +170,7 @@ fn is_doubtful(before: &[FoundTarget], now: &[FoundTarget]) -> bool {
     })
 }
 
-/// Puts back what a logical unit was where another one is now in its place, and what only its medium tells while it
+/// Puts back what a logical unit was where another one is now in its place, and what only its medium reports while it
 /// is not ready.
 fn keep_identities(
     key: &(String, String),
@@ -202,7 +202,7 @@ fn log_change(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun
         lun,
         was = was.name(),
         now = now.name(),
-        "another logical unit is in the place of the one that is routed: remove the LUN there, or put the old one back",
+        "another logical unit replaced the routed one; hint: restore the previous one, or remove the LUN",
     );
 }
 

@@ -56,7 +56,7 @@ fn two_targets_that_lead_to_one_another_are_refused() {
     let text = log(&routers);
     let line = text.lines().find(|line| line.contains(REFUSED)).expect("told");
     assert!(line.contains("upstream o of router r1 leads back to iqn.2026-11.org.example:t"), "{line}");
-    assert!(line.contains("hint=\"take it out of one of the configurations"), "{line}");
+    assert!(line.contains("hint=\"remove it from one of the configurations"), "{line}");
 }
 
 #[test]

@@ -202,12 +202,12 @@ impl Controller {
     async fn take_all(&mut self, seize: bool) -> Vec<Result<(), Error>> {
         let (tell, reported) = flume::unbounded();
         self.each_alive(async move |owner: &mut ReservationOwner| {
-            // Who cannot be seen is taken when it can be.
+            // An unreachable logical unit is taken once it is reachable.
             let result = match owner.holder() {
-                Holder::Unknown => Err(Error::new(ErrorCode::Unreachable, "it cannot be seen")),
+                Holder::Unknown => Err(Error::new(ErrorCode::Unreachable, "the storage is unreachable")),
                 _ => owner.take(seize).await,
             };
-            // The other end is there until all have told.
+            // The receiver lives until all have sent.
             _ = tell.send(result);
         })
         .await;
@@ -255,7 +255,7 @@ impl Controller {
     /// The other router has taken over.
     fn fenced(&mut self, pair: &Arc<Pair>) {
         self.owners.iter_mut().for_each(ReservationOwner::lose);
-        tracing::warn!(router = pair.spec.router, "the other router of the pair has taken over");
+        tracing::warn!(router = pair.spec.router, "the peer router has taken over");
         pair.state().history.fenced(Instant::now());
         pair.is(Role::Standby);
     }
@@ -269,7 +269,7 @@ impl Controller {
     }
 }
 
-/// A gate that was shut by a conflict is a reason to look at once, and to tell hosts.
+/// A gate that was shut by a conflict is a reason to probe at once, and to notify hosts.
 fn watch(pair: &Arc<Pair>, owner: &ReservationOwner) {
     let (pair, gate) = (Arc::downgrade(pair), Arc::downgrade(owner.gate()));
     lunar_runtime::spawn(async move {

@@ -2,7 +2,7 @@
 //!
 //! It is of the type Exclusive Access - Registrants Only (SPC-5 section 5.13.6): whoever is not registered neither
 //! writes nor reads, and a take-over takes away all registrations of the one before and aborts its commands. It is
-//! over when the storage has told that these are: what is still on its way there would come after what is written next.
+//! over when the storage has reported that these are: what is still on its way there would come after what is written next.
 
 use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
@@ -30,7 +30,7 @@ const READ_RESERVATION: u8 = 1;
 
 /// Bytes of an answer that are read.
 const ANSWER: u16 = 4096;
-/// Who finds the reservation in other hands again and again leaves it.
+/// Attempts to take a reservation that others keep taking.
 const TRIES: usize = 4;
 /// The longest that anything takes here but the end of what others have sent: the rest of the pair waits for it.
 const WAIT: Duration = Duration::from_secs(2);
@@ -81,7 +81,7 @@ fn is_unknown(e: &Error) -> bool {
     e.sense.is_some_and(|sense| sense.key == 5)
 }
 
-/// Who has the reservation.
+/// The holder of the reservation.
 ///
 /// # Errors
 /// Those of the command.
@@ -121,7 +121,7 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
 async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     match session.manage(Function::LunReset, lun).await? {
         COMPLETE => Ok(()),
-        code => Err(Error::new(ErrorCode::Refused, format!("a reset is answered by {code}"))),
+        code => Err(Error::new(ErrorCode::Refused, format!("the reset returned {code}"))),
     }
 }
 
@@ -157,7 +157,7 @@ impl Fence {
         if let Some(open) = &self.session {
             return Ok(open.clone());
         }
-        let mut last = Error::new(ErrorCode::InvalidArgument, "it has no way");
+        let mut last = Error::new(ErrorCode::InvalidArgument, "the LUN has no path");
         for (url, target, lun) in &self.ways {
             match self.open(url, target, encode(*lun)).await {
                 Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
@@ -172,7 +172,7 @@ impl Fence {
         if self.identity.is_empty() || soon(identity(&session, lun)).await? == self.identity {
             return Ok(session);
         }
-        let what = "the reservation's session is shown another logical unit at this number";
+        let what = "the session of `initiator` sees another logical unit at this LUN";
         Err(Error::new(ErrorCode::IdentityMismatch, what))
     }
 
@@ -184,7 +184,7 @@ impl Fence {
         result
     }
 
-    /// Who has the reservation.
+    /// The holder of the reservation.
     ///
     /// # Errors
     /// When it cannot be reached.
@@ -231,7 +231,10 @@ impl Fence {
                     // A registration is of no use then. Where the reservation may be ours it stays: who found that
                     // free would not know that commands of others are still to be waited for.
                     _ = soon(unregister(session, lun, key)).await;
-                    return Err(Error::new(ErrorCode::ReservationConflict, "somebody else has reserved it"));
+                    return Err(Error::new(
+                        ErrorCode::ReservationConflict,
+                        "another initiator has reserved it",
+                    ));
                 }
                 None => out(session, lun, RESERVE, Parameters { key, ..Parameters::default() }).await,
             };
@@ -244,7 +247,7 @@ impl Fence {
                 Err(e) => return Err(e),
             }
         }
-        Err(Error::new(ErrorCode::ReservationConflict, "others reserve it again and again"))
+        Err(Error::new(ErrorCode::ReservationConflict, "another initiator keeps reserving it"))
     }
 
     /// Takes the registrations of a key away, and aborts what those have sent.
@@ -330,7 +333,7 @@ async fn open(url: &Url, target: &str, port: &Port, path_loss_timeout: Duration)
     }
     let found = lunar_initiator::discover(portal.clone(), &options).await?;
     let here = found.into_iter().find(|found| found.name == target);
-    let missing = || Error::new(ErrorCode::NotFound, format!("{portal} does not show us {target}"));
+    let missing = || Error::new(ErrorCode::NotFound, format!("{portal} does not report the target {target}"));
     let portals = lunar_initiator::portal_urls(url, here.ok_or_else(missing)?);
     lunar_initiator::log_in(&portals, &options, |e| tracing::warn!("{e}")).await.map(|(_, session)| session)
 }

@@ -43,7 +43,7 @@ impl IoGate {
 
     /// Lets a command in, unless it is shut.
     pub fn enter(self: &Arc<Self>) -> Option<IoPermit> {
-        // Counted first: who waits until nobody is inside misses none.
+        // Counted first, so that a wait for an empty gate misses no command.
         self.inside.fetch_add(1, SeqCst);
         let inside = IoPermit(self.clone());
         self.is_open().then_some(inside)
@@ -98,7 +98,7 @@ impl IoGate {
         self.inside.load(SeqCst) == 0
     }
 
-    /// Makes a nexus one that may carry data: it is registered and looks then who has the reservation, so that a take-over
+    /// Makes a nexus one that may carry data: it is registered, and reads the reservation afterwards, so that a take-over
     /// either takes its registration away or is seen here. Where somebody else has it already nothing is registered: that
     /// would look like a sign of life of theirs, and LIO lets all sessions of a name pass while one is registered.
     ///
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_let_in_while_it_is_shut_and_what_is_inside_is_counted() {
+    fn closed_gate_admits_nothing_and_counts_commands_inside() {
         let gate = Arc::new(IoGate::new(1));
         assert!(gate.enter().is_none() && gate.is_empty() && !gate.owes());
         gate.open();

@@ -41,7 +41,7 @@ async fn ask(session: &mut Option<Discovery>, spec: &Spec) -> Result<PeerStatus,
     };
     let answer = open.text(&[(KEY, &spec.router)]).await?;
     let reported = answer.iter().find(|(key, _)| key == KEY).and_then(|(_, value)| PeerStatus::decode(value));
-    reported.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is no heartbeat"))
+    reported.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is not a heartbeat"))
 }
 
 async fn connect(spec: &Spec) -> Result<Discovery, Error> {

@@ -3,9 +3,9 @@
 use super::machine::{Holder, PeerStatus, Role, View};
 use std::time::{Duration, Instant};
 
-/// So long who gave up its place leaves it to the other.
+/// A router that yielded leaves the active role to its peer for this time.
 const YIELDING: Duration = Duration::from_secs(10);
-/// Who has not seen the storage for so long was cut off itself. Longer than one look that failed.
+/// A router without sight of the storage for this time was cut off itself. Longer than one failed probe.
 const BLIND: Duration = Duration::from_secs(6);
 /// So long after a take-over what comes from the other may have been said before it.
 const STALE: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const STALE: Duration = Duration::from_secs(1);
 pub struct PeerHistory {
     heard: Option<PeerStatus>,
     heard_at: Instant,
-    /// Since when the peer tells that it does not serve.
+    /// Since when the peer reports that it does not serve.
     idle: Option<Instant>,
     holder: Holder,
     /// Since when the storage can be seen, but for moments, and when it was seen last.
@@ -80,7 +80,7 @@ impl PeerHistory {
         }
     }
 
-    /// Its place was taken from this router: the other one serves, whatever it told before.
+    /// This router was preempted: the peer serves, whatever it reported before.
     pub fn fenced(&mut self, now: Instant) {
         (self.was_fenced, self.fenced, self.idle) = (true, Some(now), None);
         if let Some(reported) = &mut self.heard {
@@ -137,7 +137,7 @@ mod tests {
 
     /// A storage that is away for both is waited for by both: to change places would help nobody.
     #[test]
-    fn who_serves_gives_up_only_for_one_who_still_sees_the_storage() {
+    fn active_router_yields_only_to_a_seeing_peer() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let decide = |history: &PeerHistory, now| View { is_active: true, ..history.view(now) }.decide();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_told_before_it_took_over_is_void() {
+    fn peer_status_before_its_takeover_is_void() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut history = PeerHistory::new(start);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_cut_off_itself_does_not_take_the_silence_of_that_time_for_the_others() {
+    fn own_outage_does_not_count_as_silence_of_the_peer() {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let mut history = PeerHistory::new(start);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_was_given_up_is_left_until_somebody_has_it() {
+    fn yielded_role_is_not_retaken_until_taken() {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let mut history = PeerHistory::new(start);

@@ -1,4 +1,4 @@
-//! Who of a pair is active: what one router decides by what it sees of the storage and hears of its peer.
+//! Which router of a pair is active: the decision of one router from the storage and the peer's heartbeats.
 //!
 //! Nothing here keeps two routers from writing: the reservation of the logical units does. This decides when to ask
 //! for it, so that one of the two has it, and none takes it from one that does well.
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 /// Silence after which a peer counts as gone.
 pub const DEAD: Duration = Duration::from_secs(3);
-/// Who serves and cannot see the storage leaves its place only after this time: by then the peer has looked, too, and told
+/// An active router without sight of the storage yields only after this time: by then the peer has probed too, and reported
 /// whether it sees more. Commands are held meanwhile.
 pub const UNSURE: Duration = Duration::from_secs(3);
-/// So long who is not preferred waits for the other one.
+/// How long the router that is not preferred waits for the other one.
 pub const GRACE: Duration = Duration::from_secs(3);
-/// So long one who was put off waits for a sign of the other at the storage.
+/// How long a preempted router waits for a sign of its peer at the storage.
 pub const STILL: Duration = Duration::from_secs(5);
 /// Silence after which even a peer that lives at the storage is taken from: hosts may not reach it either. Shorter
 /// than hosts wait before they abort.
@@ -46,7 +46,7 @@ impl Role {
     }
 }
 
-/// What a router tells its peer of itself.
+/// The status that a router reports to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// What it is.
@@ -90,7 +90,7 @@ impl PeerStatus {
     }
 }
 
-/// Who holds the reservations of the logical units, all together.
+/// The holder of the reservations of all logical units together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holder {
     /// None of them can be seen.
@@ -119,7 +119,7 @@ pub struct View {
     pub has_hosts: bool,
     /// Its place was taken from it since the peer was heard last.
     pub was_fenced: bool,
-    /// Who holds the reservations.
+    /// The holder of the reservations.
     pub holder: Holder,
     /// Since when the storage can be seen.
     pub seen: Duration,
@@ -129,11 +129,11 @@ pub struct View {
     pub free: Duration,
     /// Since when nothing has moved at the storage.
     pub still: Duration,
-    /// What the peer told last.
+    /// The last status of the peer.
     pub peer: Option<PeerStatus>,
     /// Since when it is silent.
     pub silent: Duration,
-    /// Since when it tells that it does not serve.
+    /// Since when it reports that it does not serve.
     pub idle: Duration,
 }
 
@@ -212,7 +212,7 @@ impl View {
         // While this one was cut off itself it heard nothing either.
         let silent = self.silent.min(self.seen);
         let is_gone = silent >= DEAD && self.still >= quiet;
-        // Who was put off once, and neither hears of the other nor sees it gone, leaves it at that.
+        // A preempted router that neither hears its peer nor sees it gone stays on standby.
         let is_cut_off = silent >= CUT_OFF && self.has_hosts && !self.was_fenced;
         is_gone || is_cut_off
     }

@@ -37,7 +37,7 @@ const UNASKED: Duration = Duration::from_secs(1);
 /// Closed when a pair is over, and has given back what it held.
 pub type End = flume::Receiver<Infallible>;
 
-/// A pair, as one of its routers is told of it.
+/// The configuration of a pair, on one of its routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The routing instance, which has the same name on both.
@@ -50,7 +50,7 @@ pub struct Spec {
     pub preferred: bool,
     /// Its reservation key, which the peer must not have.
     pub key: u64,
-    /// What tells this router from all others, the same after a restart.
+    /// Unique to this router, and the same after a restart.
     pub seed: String,
     /// The name under which the reservations are held; None: that of the upstream's sessions.
     pub initiator: Option<String>,
@@ -58,7 +58,7 @@ pub struct Spec {
     pub path_loss_timeout: Duration,
 }
 
-/// What a pair is told to do.
+/// A request of the administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverRequest {
     /// Change places.
@@ -69,7 +69,7 @@ pub enum FailoverRequest {
     Ineligible,
 }
 
-/// What is told of a pair.
+/// The status of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairStatus {
     /// What this router is.
@@ -90,7 +90,7 @@ pub struct Pair {
     /// Rings when there is something to do before the next look.
     notifier: Notifier,
     end: End,
-    /// Called when what hosts are told may be another.
+    /// Called when the state that hosts see may have changed.
     changed: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -159,7 +159,7 @@ impl Pair {
         self.notifier.notify(usize::MAX);
     }
 
-    /// Does as it is told, soon.
+    /// Queues a request for the controller.
     pub fn request(&self, request: FailoverRequest) {
         let mut state = self.state();
         match request {
@@ -227,7 +227,7 @@ impl Pair {
         if clash && !state.clash {
             tracing::error!(
                 router = self.spec.router,
-                "the peer {} has the same reservation key: write another `key` into one of the two pairs",
+                "the peer {} has the same reservation key; hint: set another `key` in [router.NAME.failover] of one router",
                 self.spec.peer
             );
         }
@@ -239,7 +239,7 @@ impl Pair {
     fn view(&self, state: &State) -> View {
         let view = state.history.view(Instant::now());
         let own = self.spec.preferred;
-        // Where the configurations leave it open, the keys tell.
+        // Where the configurations leave it open, the keys decide.
         let preferred = match view.heard() {
             Some(peer) if peer.preferred == own => self.spec.key > peer.key,
             _ => own,
@@ -253,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// The peer does not ask: only the storage can tell it that this router lives.
+    /// The peer sends no heartbeats: only the storage can show it that this router is alive.
     fn is_unasked(&self) -> bool {
         self.state().asked.elapsed() >= UNASKED
     }

@@ -78,7 +78,7 @@ impl ReservationOwner {
         &self.gate
     }
 
-    /// Who holds it.
+    /// The holder.
     pub fn holder(&self) -> Holder {
         match self.seen {
             None => Holder::Unknown,
@@ -88,7 +88,7 @@ impl ReservationOwner {
         }
     }
 
-    /// Looks who holds it.
+    /// Reads the holder.
     pub async fn probe(&mut self) {
         if self.pause.is_some_and(|until| Instant::now() < until) {
             return;
@@ -98,7 +98,7 @@ impl ReservationOwner {
             Ok(seen) => (self.seen, self.pause) = (Some(seen), None),
             Err(e) => {
                 if was_seen {
-                    tracing::warn!("the reservation of {} cannot be seen: {e}", self.name);
+                    tracing::warn!("cannot read the reservation of {}: {e}", self.name);
                 }
                 (self.seen, self.pause) = (None, Some(Instant::now() + PAUSE));
             }
@@ -122,12 +122,12 @@ impl ReservationOwner {
         self.gate.shut();
         (self.is_taken, self.opened, self.refusals) = (false, None, 0);
         if !self.gate.empty(self.path_loss_timeout).await {
-            return Err(Error::new(ErrorCode::TimedOut, "commands from before are still under way"));
+            return Err(Error::new(ErrorCode::TimedOut, "earlier commands are still in flight"));
         }
         let taken = self.fence.take(seize).await;
         match &taken {
             Ok(()) => self.is_taken = true,
-            Err(e) => tracing::warn!("{} cannot be reserved: {e}", self.name),
+            Err(e) => tracing::warn!("cannot reserve {}: {e}", self.name),
         }
         taken
     }
@@ -147,7 +147,7 @@ impl ReservationOwner {
             match session.await {
                 Ok(Err(e)) if e.code == ErrorCode::ReservationConflict => is_ours = false,
                 // It is admitted at its first conflict.
-                Ok(Err(e)) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
+                Ok(Err(e)) => tracing::debug!("cannot register a session with {} yet: {e}", self.name),
                 // None panics; one that did is not registered.
                 Ok(Ok(())) | Err(_) => {}
             }
@@ -164,7 +164,7 @@ impl ReservationOwner {
         }
     }
 
-    /// Tells of a storage that does not let sessions in which are registered.
+    /// Logs that the storage rejects registered sessions.
     fn count_refusals(&mut self) {
         let is_soon = self.opened.replace(Instant::now()).is_some_and(|opened| opened.elapsed() < SOON);
         self.refusals = if is_soon { self.refusals + 1 } else { 0 };
@@ -193,10 +193,10 @@ impl ReservationOwner {
         }
         let released = match self.gate.empty(self.path_loss_timeout).await {
             true => self.fence.release(&self.gate).await,
-            false => Err(Error::new(ErrorCode::TimedOut, "commands are still under way")),
+            false => Err(Error::new(ErrorCode::TimedOut, "commands are still in flight")),
         };
         if let Err(e) = released {
-            tracing::warn!("the reservation of {} is not given back: {e}", self.name);
+            tracing::warn!("cannot release the reservation of {}: {e}", self.name);
         }
     }
 
@@ -214,7 +214,7 @@ impl Drop for ReservationOwner {
     }
 }
 
-/// Registers a session, and reads what the logical unit is: while the other router had it, not all of it was told.
+/// Registers a session, and reads what the logical unit is: while the other router had it, the storage did not report all of it.
 async fn admit(gate: Arc<IoGate>, lun: Arc<Lun>) -> Result<(), Error> {
     gate.admit(lun.session(), lun.address()).await?;
     lun.reload().await

@@ -121,7 +121,7 @@ fn lun_of(portal: impl std::fmt::Display, lun: u16) -> Url {
 }
 
 #[test]
-fn who_is_put_off_writes_no_more_and_finds_no_way_round() {
+fn preempted_router_cannot_write() {
     run(async || {
         let server = server();
         put_off(&url(&server)).await;
@@ -137,7 +137,7 @@ fn stgt_puts_off_too() {
 
 /// Some storages take sessions of the holder's name for others.
 #[test]
-fn a_reservation_is_held_under_another_name_if_that_is_shown_the_same_disk() {
+fn reservation_holder_name_must_see_the_same_disk() {
     run(async || {
         let server = server_with(
             "[[target.lun]]\nlun = 1\nbackend = \"memory\"\nsize = \"1MiB\"\n\
@@ -187,7 +187,7 @@ async fn put_off(url: &Url) {
 }
 
 #[test]
-fn what_is_given_back_is_free_and_leaves_no_registration() {
+fn released_disk_is_free_without_registration() {
     run(async || {
         let server = server();
         let url = url(&server);
@@ -210,7 +210,7 @@ fn what_is_given_back_is_free_and_leaves_no_registration() {
 }
 
 #[test]
-fn what_a_router_held_before_it_died_is_its_own_again_and_the_storage_shows_that_it_lives() {
+fn restarted_router_takes_back_its_reservation() {
     run(async || {
         let server = server();
         let url = url(&server);
@@ -234,7 +234,7 @@ fn what_a_router_held_before_it_died_is_its_own_again_and_the_storage_shows_that
 }
 
 #[test]
-fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
+fn takeover_waits_for_writes_of_the_former_router() {
     run(async || {
         let server = server_with("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
         let url = url(&server);
@@ -255,7 +255,7 @@ fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
 
 /// By that the other router sees that it is not its turn.
 #[test]
-fn while_one_disk_takes_long_to_take_the_storage_is_shown_at_another_that_the_router_lives() {
+fn slow_disk_at_takeover_keeps_heartbeat_on_the_others() {
     run(async || {
         let server = server_with(
             "filters = [{ kind = \"delay\", write_us = 6000000 }]\n\
@@ -287,7 +287,7 @@ fn while_one_disk_takes_long_to_take_the_storage_is_shown_at_another_that_the_ro
 const TOGETHER: Duration = Duration::from_secs(5);
 
 #[test]
-fn disks_that_do_not_answer_are_waited_for_once_and_nothing_goes_to_them_before_they_are_taken() {
+fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
     run(async || {
         let more = |lun| format!("[[target.lun]]\nlun = {lun}\nbackend = \"memory\"\nsize = \"1MiB\"\n");
         let (there, away) = (server(), server_with(&(1..=3).map(more).collect::<String>()));
@@ -330,7 +330,7 @@ fn disks_that_do_not_answer_are_waited_for_once_and_nothing_goes_to_them_before_
 }
 
 #[test]
-fn a_path_that_does_not_answer_keeps_the_others_from_being_opened_for_a_moment_only() {
+fn silent_path_delays_the_others_only_briefly() {
     run(async || {
         let server = server();
         let relay = interop::Relay::to(server.portal());
@@ -351,7 +351,7 @@ fn a_path_that_does_not_answer_keeps_the_others_from_being_opened_for_a_moment_o
 }
 
 #[test]
-fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through() {
+fn router_preempted_during_registration_admits_no_command() {
     run(async || {
         let server = server();
         let url = url(&server);
@@ -373,7 +373,7 @@ fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through(
 }
 
 #[test]
-fn what_the_keeper_before_gives_back_is_not_what_its_successor_has_taken() {
+fn release_of_old_owner_spares_its_successor() {
     run(async || {
         let server = server();
         let url = url(&server);
@@ -396,7 +396,7 @@ fn what_the_keeper_before_gives_back_is_not_what_its_successor_has_taken() {
 }
 
 #[test]
-fn a_pair_begins_when_the_one_before_it_has_given_back_what_it_held() {
+fn new_pair_waits_for_release_of_the_old_one() {
     run(async || {
         let server = server();
         let disk = disk(&url(&server), 0xa).await;
@@ -420,7 +420,7 @@ fn a_pair_begins_when_the_one_before_it_has_given_back_what_it_held() {
 }
 
 #[test]
-fn what_a_disk_does_not_tell_while_another_router_has_it_is_read_before_it_is_used_again() {
+fn disk_properties_are_read_again_after_a_takeover() {
     run(async || {
         let server = server();
         let url = url(&server);

@@ -60,7 +60,7 @@ impl IsidStore {
             }
         };
         if let Err(e) = on.wait(0, part) {
-            tracing::warn!("sessions with upstreams end without a logout: {e}");
+            tracing::warn!("cannot log out of the upstream sessions: {e}");
         }
     }
 }
@@ -560,7 +560,7 @@ impl RouterIsids {
         let isids = self.clone();
         let write = move || Ok(isids.write());
         lunar_runtime::blocking(write).await.unwrap_or_else(|e| {
-            tracing::warn!("the ISIDs of a router are not recorded: {e}");
+            tracing::warn!("cannot record the ISIDs of a router: {e}");
             false
         })
     }

@@ -35,19 +35,19 @@ impl Record {
             }
             // Another server is as unlocked there.
             Err(e) if has_no_locks(&e) => {
-                tracing::warn!("{}: it is not locked against other servers: {e}", file.display());
+                tracing::warn!("{}: not locked against other servers: {e}", file.display());
                 None
             }
             // Another server may have the lock.
             Err(e) => {
-                let hint = "let the server write to the folder, and start it again";
-                return Record::left_alone(file, &format!("its lock cannot be taken: {e}"), hint);
+                let hint = "give the server write access to the folder, and restart it";
+                return Record::left_alone(file, &format!("cannot lock it: {e}"), hint);
             }
         };
         lunar_target::remove_leftovers(&file);
         let (paths, fault) = load(&file);
         if let Some(fault) = &fault {
-            warn(&file, fault, "move the file away, and start the server again");
+            warn(&file, fault, "move the file away, and restart the server");
         }
         (Record { file, _lock: lock, is_left_alone: fault.is_some(), writing: Mutex::default() }, paths)
     }
@@ -67,9 +67,9 @@ impl Record {
         };
         match &written {
             Err(e) if !is_again => {
-                warn(&self.file, &e.to_string(), "look at the space and the permissions of the folder");
+                warn(&self.file, &e.to_string(), "check the space and the permissions of the folder");
             }
-            Ok(()) if is_again => tracing::info!("{}: it is written again", self.file.display()),
+            Ok(()) if is_again => tracing::info!("{}: written again", self.file.display()),
             _ => {}
         }
         written.is_ok()
@@ -77,7 +77,7 @@ impl Record {
 }
 
 fn warn(file: &Path, fault: &str, hint: &str) {
-    let effect = "sessions that this router leaves behind if it is killed are not replaced by the next one";
+    let effect = "if this router is killed, the next process does not replace its sessions";
     tracing::warn!(hint, "{}: {fault}; {effect}", file.display());
 }
 

@@ -42,7 +42,7 @@ pub struct Spec {
     pub lun: u16,
     /// It is a disk or a CD: most of its commands can be sent twice.
     pub is_disk: bool,
-    /// What VPD page 83h tells of it; empty: not known, and not looked at.
+    /// Its VPD page 83h; empty: not known, and not checked.
     pub identity: Vec<u8>,
     /// So long commands wait for a session.
     pub path_loss_timeout: Duration,

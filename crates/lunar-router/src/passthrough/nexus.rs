@@ -151,7 +151,7 @@ impl UpstreamNexus {
         // It stays in its place meanwhile: a reset is to reach it there.
         let session = self.lost.borrow()[path].clone()?;
         if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
-            let what = "the target may still carry out commands of a lost session";
+            let what = "the target may still execute commands of a lost session";
             return Some(Err(Error::new(lunar_initiator::ErrorCode::ConnectionLost, what)));
         }
         self.lost.borrow_mut()[path] = None;
@@ -231,7 +231,7 @@ impl UpstreamNexus {
         }
     }
 
-    /// Whether a logical unit is what it is to be; None while it does not tell. INQUIRY takes no unit attention from the
+    /// Whether a logical unit has the expected identity; None while it does not answer. INQUIRY takes no unit attention from the
     /// host.
     async fn is_meant(&self, session: &Session, lun: u64, spec: &Spec) -> Option<bool> {
         let identity = &spec.identity;
@@ -274,7 +274,7 @@ impl UpstreamNexus {
     }
 }
 
-/// What a logical unit tells to be by VPD page 83h: one without that page is without designators. None where none is there
+/// The identity of a logical unit by VPD page 83h: one without that page is without designators. None where none is there
 /// (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
 fn reported(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
     let is_there = page.first().is_some_and(|byte| byte >> 5 == 0);
@@ -326,7 +326,9 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
                         nexus.remove(number, lost).await;
                     }
                 }
-                Err(e) => tracing::debug!(target, portal = %url.portal, "no way to pass commands on: {e}"),
+                Err(e) => {
+                    tracing::debug!(target, portal = %url.portal, "cannot open a passthrough session: {e}")
+                }
             }
         }
         compio::time::sleep(pause).await;
@@ -468,7 +470,7 @@ impl LuNexus {
         let Some(Stage::Sent(session, id, changes)) = stage else { return Fate::Over };
         let Err(e) = session.abort(id).await else { return Fate::Over };
         // A login as the same nexus ends whatever is left of this one, but is not waited for.
-        tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
+        tracing::warn!(target = session.facts().target, "cannot abort a command: {e}");
         session.reset_abandoned().await;
         if changes { Fate::Indeterminate } else { Fate::Over }
     }

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_done_is_told_apart_from_what_was_not_sent() {
+    fn uncertain_commands_differ_from_unsent_ones() {
         assert_eq!(reported(&no_path()), Some(Sense::NOT_READY_TRANSITION));
         let lost = Error::new(ErrorCode::ConnectionLost, "gone");
         assert_eq!(reported(&failed(&lost, true)), Some(Sense::NOT_READY_TRANSITION));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_read_and_an_overflow_are_told_as_they_were() {
+    fn short_read_and_overflow_keep_their_counts() {
         let c = |transferred, overflow| {
             let (sense, queued) = (Box::default(), Duration::ZERO);
             Completion { status: 0, sense, transferred, overflow, queued }

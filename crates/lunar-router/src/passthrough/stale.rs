@@ -56,7 +56,7 @@ impl StaleSessions {
         let (stale, session) = (self.clone(), session.clone());
         lunar_runtime::spawn(async move {
             if let Err(e) = stale.try_to_end(&session).await {
-                tracing::info!("commands of a host wait: {e}");
+                tracing::info!("commands of a host are delayed: {e}");
                 compio::time::sleep(PAUSE).await;
             }
             stale.is_being_ended.set(false);
@@ -112,7 +112,7 @@ impl StaleSessions {
         if !is_over && (!is_final || self.has_failed.get()) {
             return Err(what);
         }
-        let why = "a router before this one may have left writes at another portal group";
+        let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(session, self.lun, why).await.is_some() {
             turn.has_ended().await;
             return Ok(());
@@ -140,7 +140,7 @@ impl StaleSessions {
                 Reinstatement::Login => {
                     return Err(Error::new(
                         ErrorCode::ConnectionLost,
-                        "another session logs in as an old one",
+                        "another session is logging in with the same ISID",
                     )
                     .into());
                 }

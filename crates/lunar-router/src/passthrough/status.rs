@@ -61,7 +61,7 @@ impl NexusStatus {
         self.is_up.store(false, Relaxed);
     }
 
-    /// Tells people that the path leads to another logical unit than it did: no command goes there.
+    /// Logs that the path leads to another logical unit: no command goes there.
     pub fn log_change(&self, lun: u64, was: &[u8], now: &[u8]) {
         let Some(url) = self.paths.get(self.taken.load(Relaxed)) else { return };
         let (target, lun) = (url.target.as_deref().unwrap_or_default(), lun::decode(lun).unwrap_or_default());

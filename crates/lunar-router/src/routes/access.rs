@@ -28,7 +28,7 @@ fn access(health: Option<Health>) -> Access {
 }
 
 impl State {
-    /// Tells hosts how the paths are now.
+    /// Publishes the state of the paths to hosts.
     pub(super) fn settle(&self) {
         for one in &self.served {
             one.lu.set_access(&self.groups(one));
@@ -56,10 +56,10 @@ impl State {
     }
 }
 
-/// Resets that are told within this time are one: each core and each path hears of it.
+/// Resets within this time count as one, because each core and each path reports it.
 const ONE_RESET: Duration = Duration::from_millis(500);
 
-/// Tells the hosts of a logical unit when it was reset there: what they wrote and did not flush may be lost.
+/// Notifies hosts of an upstream reset: their unflushed writes may be lost.
 async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<Shared>) {
     while resets.recv_async().await.is_ok() {
         let served = shared.state().served.clone();
@@ -85,7 +85,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn only_what_is_gone_is_told() {
+    fn only_lost_lus_change_alua_state() {
         let now = Instant::now();
         for (health, is) in [
             (None, Access::Optimized),

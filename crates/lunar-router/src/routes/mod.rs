@@ -110,7 +110,7 @@ impl Routes {
             state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
         for key in &gone {
             state.open_lus.forget(key);
-            // Who is reached in another way only is the same, and stays known: its LUNs do not leave.
+            // An upstream that is only reached differently stays known: its LUNs do not leave.
             let previous = state.specs.get(key);
             let leads_there = |new: &Spec| previous.is_some_and(|previous| previous.overlaps(new));
             if !specs.get(key).is_some_and(leads_there) {
@@ -172,7 +172,7 @@ impl Routes {
         self.instance(name).max_sessions.store(sessions.unwrap_or(usize::MAX), Relaxed);
     }
 
-    /// The failover pairs from here on, to be told before their upstreams. What goes on as before stays what it is.
+    /// Sets the failover pairs; call it before their upstreams are set. Unchanged pairs keep running.
     pub fn pairs(&self, specs: Vec<failover::Spec>) {
         let mut previous = std::mem::take(&mut self.shared.state().pairs);
         let mut pairs = BTreeMap::new();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
+    fn eligibility_survives_a_rebuilt_pair() {
         let routes =
             Routes::start(LoopDetector::default(), isids::IsidStore::default(), || {}).expect("routes");
         let eligible = || routes.pair("r1").expect("a pair").status().eligible;

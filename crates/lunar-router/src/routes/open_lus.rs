@@ -28,7 +28,7 @@ enum OpenLu {
     Device(Arc<sg::Device>),
 }
 
-/// An upstream, as it is told.
+/// The status of an upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
     /// Its name.
@@ -43,7 +43,7 @@ pub struct UpstreamStatus {
     pub units: Vec<LuStatus>,
 }
 
-/// A routed logical unit, as it is told.
+/// The status of a routed logical unit.
 #[derive(Clone, Debug)]
 pub struct LuStatus {
     /// Where it is.
@@ -140,7 +140,7 @@ fn open(spec: &Spec, place: &LuAddress, found: &FoundLun) -> Result<OpenLu, Erro
     })
 }
 
-/// Who only carries commands does not end them: how long they may take is for hosts to say.
+/// Passthrough ends no command: the time-outs of the hosts decide.
 const FOREVER: Duration = Duration::from_secs(86_400);
 
 fn passthrough_spec(

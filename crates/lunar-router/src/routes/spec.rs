@@ -96,13 +96,13 @@ pub(super) fn are_alike(some: &BTreeMap<Key, Spec>, others: &BTreeMap<Key, Spec>
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Looks at a SCSI device of this host until it is there, and again when it has gone. Another one in the place of one that
-/// is known is told, and not served: numbers of sg devices move.
+/// is known is logged, and not served: numbers of sg devices change.
 pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<Shared>) {
     let mut is_there = false;
     loop {
         if is_there && shared.has_gone(&key) {
             is_there = false;
-            shared.is_hindered(&key, Some(format!("{} has gone", path.display())));
+            shared.is_hindered(&key, Some(format!("{} was removed", path.display())));
         }
         if !is_there {
             let seen = shared.learn_device(&key, &path).await;
@@ -121,7 +121,7 @@ impl Shared {
         device.is_some()
     }
 
-    /// Why an upstream cannot be seen; told when it is something else than before.
+    /// Sets why an upstream is unreachable; logs a new reason.
     fn is_hindered(&self, key: &Key, why: Option<String>) {
         let state = self.state();
         let Some(spec) = state.specs.get(key) else { return };
@@ -141,7 +141,7 @@ impl Shared {
         is_meant(&lun, known, wanted.as_deref())?;
         if let Some(used) = state.open_lus.device(key).filter(|used| used.is_gone()) {
             used.replace(&device);
-            tracing::info!(router = key.0, upstream = key.1, "{} is there again", path.display());
+            tracing::info!(router = key.0, upstream = key.1, "{} is back", path.display());
         }
         let target = FoundTarget { luns: [(0, lun)].into(), ..FoundTarget::default() };
         state.found.0.insert(key.clone(), vec![target]);
@@ -154,7 +154,7 @@ impl Shared {
 /// Whether a device is the one that was there before, and the one that the configuration asks for.
 fn is_meant(seen: &FoundLun, known: Option<&FoundLun>, wanted: Option<&str>) -> Result<(), String> {
     if known.is_some_and(|known| !known.is_same(seen)) {
-        return Err("another device than the one that was there: name it by its new number".into());
+        return Err("the path now names another device; hint: configure the new number".into());
     }
     match wanted.filter(|wanted| !lunar_initiator::is_named(&seen.designators, wanted)) {
         Some(wanted) => Err(format!("it is {}, and the configuration asks for {wanted}", seen.name())),

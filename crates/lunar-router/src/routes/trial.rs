@@ -28,7 +28,7 @@ impl State {
 
 impl Routes {
     /// What is set and opened from here on may come to nothing: what is there now goes on beside it, and is what hosts
-    /// and peers are told of, until one of the two is over.
+    /// and peers see, until one of the two is over.
     pub fn try_out(&self) {
         let mut state = self.shared.state();
         let State { specs, found, open_lus, pairs, ends, .. } = &*state;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_leaves_all_as_it_was() {
+    fn rollback_restores_the_previous_routes() {
         let routes = routes();
         let (disk, previous) = (open(&routes), routes.pair("r1").expect("a pair"));
         routes.try_out();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_replaces_what_was_there() {
+    fn commit_replaces_the_previous_routes() {
         let routes = routes();
         let (disk, previous) = (open(&routes), routes.pair("r1").expect("a pair"));
         let place = LuAddress { router: "r1".into(), upstream: "u".into(), target: TARGET.into(), lun: 0 };

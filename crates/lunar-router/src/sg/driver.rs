@@ -1,4 +1,4 @@
-//! The seam between a device and the kernel: what is asked of it, and what it tells.
+//! The seam between a device and the kernel: requests to the kernel and its completions.
 
 use lunar_target::Data;
 use std::io;
@@ -14,7 +14,7 @@ pub(super) trait SgDriver: Send + Sync {
     /// The next command that has ended; None while there is none.
     ///
     /// # Errors
-    /// The device tells nothing any more.
+    /// No more completions can be read.
     fn receive(&self) -> io::Result<Option<SgCompletion>>;
 
     /// Sleeps until [`SgDriver::wake`], or until a command may have ended if there are any `in_flight`.
@@ -67,7 +67,7 @@ pub(super) struct SgCompletion {
     pub outcome: Outcome,
 }
 
-/// What the kernel tells of the end of a command (`sg_io_hdr`, its outputs).
+/// The completion of a command (the outputs of `sg_io_hdr`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// SCSI status, with what else old drivers put into the byte.

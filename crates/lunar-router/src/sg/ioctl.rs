@@ -151,7 +151,7 @@ impl InFlightIo {
         InFlightIo { sg_io, sense: Box::new([0; SENSE_LEN]) }
     }
 
-    /// Tells the kernel of it; None when its CDB is longer than can be told.
+    /// The header for the kernel; None when the CDB is too long for it.
     fn header(&mut self, id: u32) -> Option<Header> {
         let (direction, at, len) = match &mut self.sg_io.data {
             Data::In(buf) if !buf.is_empty() => (DXFER_FROM_DEV, address(buf.as_mut_ptr()), buf.len()),
@@ -193,7 +193,7 @@ fn address<T>(at: *const T) -> usize {
 }
 
 impl SgDriver for SgNode {
-    // The addresses in the header are used until the read that tells of the command's end, or until the device is
+    // The addresses in the header are used until the read that returns the command's completion, or until the device is
     // closed: so long its memory stays in `flights`, whose boxes and buffers do not move.
     fn send(&self, id: u32, sg_io: SgIo) -> Result<(), (io::Error, SgIo)> {
         let mut flights = self.flights();
@@ -220,7 +220,7 @@ impl SgDriver for SgNode {
             Err(e) => return Err(e.into()),
         }
         let flight = flights.remove(&(header.pack_id as u32));
-        let flight = flight.ok_or_else(|| io::Error::other("the end of a command that is not known"))?;
+        let flight = flight.ok_or_else(|| io::Error::other("completion of an unknown command"))?;
         Ok(Some(flight.end(&header)))
     }
 

@@ -1,7 +1,7 @@
 //! SCSI pass-through of a device of this host: `/dev/sgN`.
 //!
 //! Commands go to the kernel by the asynchronous interface of its sg driver, version 3: one write hands a command over,
-//! one read tells of the end of one, and one thread for each device does both, so that no event loop waits. SG_IO on
+//! one read returns the completion of one, and one thread for each device does both, so that no event loop waits. SG_IO on
 //! worker threads would be simpler, and wrong twice. Commands would pass each other between the threads, which a tape
 //! cannot bear. And a process that is stopped and continued (a debugger, a frozen container) while it waits in SG_IO
 //! makes the kernel restart the call: the command is sent again. A write to sg has sent it or has not. The price: the
@@ -68,7 +68,7 @@ impl Device {
     /// Opens a device, for as long as this or anything made of it is there.
     ///
     /// # Errors
-    /// The system's, with what to do about it; `Unsupported` when it is no sg device, or its driver is too old.
+    /// The system's, with what to do about it; `Unsupported` when not an sg device, or its driver is too old.
     pub fn open(path: &Path) -> io::Result<Arc<Device>> {
         let found = open::open(path)?;
         Device::start(path, found.place, found.max_transfer, Arc::new(found.node))
@@ -171,7 +171,7 @@ impl Shared {
     }
 
     fn ask(&self, request: Request) {
-        // Without a thread who asks sees it, for nobody holds the other end.
+        // Without the thread the channel is closed, and the caller sees that.
         if let Some(requests) = &self.requests {
             let _ = requests.send(request);
         }
@@ -185,7 +185,7 @@ impl Shared {
         SgIo { cdb: cdb[..table::cdb_len(cdb)].into(), data, timeout_ms, first }
     }
 
-    /// Ends commands at once that the device has not seen. What it tells is closed when the others have ended.
+    /// Ends commands at once that the device has not seen. The channel closes when the others have ended.
     fn end(&self, which: Which) -> flume::Receiver<Infallible> {
         let (mark, ended) = flume::bounded(0);
         self.ask(Request::End(which, mark));
@@ -207,7 +207,7 @@ impl Shared {
         if let Err(e) = &done {
             let hint = match e.kind() {
                 io::ErrorKind::PermissionDenied => "a reset needs CAP_SYS_ADMIN and CAP_SYS_RAWIO",
-                _ => "look for what its driver says in the kernel's log",
+                _ => "read its driver's messages in the kernel's log",
             };
             tracing::warn!(device = %path.display(), error = %e, hint, "cannot reset the device");
         }

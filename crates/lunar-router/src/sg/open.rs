@@ -36,7 +36,7 @@ pub(super) fn open(path: &Path) -> io::Result<Found> {
     let metadata = std::fs::metadata(path).map_err(reported)?;
     let is_sg = metadata.file_type().is_char_device() && rustix::fs::major(metadata.rdev()) == MAJOR;
     if !is_sg {
-        return Err(reported(io::Error::new(io::ErrorKind::Unsupported, "it is no sg device")));
+        return Err(reported(io::Error::new(io::ErrorKind::Unsupported, "not an sg device")));
     }
     let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
     let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(reported)?;
@@ -47,7 +47,7 @@ fn examine(file: File) -> io::Result<Found> {
     let node = SgNode::new(file)?;
     let version = node.version()?;
     if version < VERSION {
-        let text = format!("its driver is of version {version}, and {VERSION} is needed");
+        let text = format!("its driver has version {version}; {VERSION} or newer is required");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let place = node.scsi_id()?;
@@ -63,13 +63,13 @@ fn hint(e: &io::Error) -> &'static str {
             "run as root, or as a member of the group that owns it (disk, tape or cdrom)"
         }
         io::ErrorKind::NotFound => {
-            "load the kernel's module with `modprobe sg`, and see /sys/class/scsi_generic for the devices that there are"
+            "load the kernel module with `modprobe sg`; /sys/class/scsi_generic lists the devices"
         }
         io::ErrorKind::Unsupported => {
-            "name a /dev/sgN: /sys/class/scsi_generic tells which belongs to which device (`lsscsi -g` does, too)"
+            "name a /dev/sgN: /sys/class/scsi_generic or `lsscsi -g` shows the device of each"
         }
-        io::ErrorKind::ResourceBusy => "another program has it for itself: end that program",
-        _ => "is the device still there? The kernel's log may tell more",
+        io::ErrorKind::ResourceBusy => "another program has opened it exclusively: end that program",
+        _ => "check that the device is present, and read the kernel's log",
     }
 }
 
@@ -78,15 +78,15 @@ mod tests {
     use super::*;
 
     fn refused(path: &str) -> String {
-        open(Path::new(path)).err().expect("no sg device").to_string()
+        open(Path::new(path)).err().expect("not an sg device").to_string()
     }
 
     #[test]
-    fn what_is_no_sg_device_is_refused_with_a_hint() {
+    fn non_sg_device_is_rejected_with_a_hint() {
         for other in ["/dev/null", "/dev", "/proc/self/status"] {
             let text = refused(other);
             assert!(
-                text.contains(other) && text.contains("no sg device") && text.contains("/dev/sgN"),
+                text.contains(other) && text.contains("not an sg device") && text.contains("/dev/sgN"),
                 "{text}"
             );
         }

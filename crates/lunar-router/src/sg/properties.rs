@@ -20,7 +20,7 @@ const NAA: u8 = 3;
 /// Devices that have just been reset report so once, or several times.
 const TRIES: u64 = 5;
 
-/// Device types with blocks, in which READ CAPACITY(10) tells of a size: disk, CD, optical memory, simplified and
+/// Device types with blocks, whose size READ CAPACITY(10) reports: disk, CD, optical memory, simplified and
 /// zoned disk (SPC-5 section 6.6.2).
 const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 
@@ -31,7 +31,7 @@ const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
     let standard = ask(way, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
     if standard.len() < usize::from(STANDARD_LEN) {
-        return Err(io::Error::other(format!("{} bytes of INQUIRY data, too few", standard.len())));
+        return Err(io::Error::other(format!("{} bytes of INQUIRY data; 36 are required", standard.len())));
     }
     // Some devices fall over pages that they do not know.
     let pages = page(way, SUPPORTED_PAGES).await;
@@ -58,11 +58,11 @@ pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
     })
 }
 
-/// Blocks and bytes of a block; 0 when the device does not tell, as without a medium.
+/// Blocks and bytes of a block; 0 when the device does not report them, as without a medium.
 async fn capacity(way: &impl Way) -> (u64, u32) {
     let short = ask(way, cdb::read_capacity_10(), 8).await.unwrap_or_default();
     match (short.get(..4).map(be::get32), short.get(4..8).map(be::get32)) {
-        // More than this form of the command can tell.
+        // More than this form of the command can report.
         (Some(u32::MAX), _) => {
             let long = ask(way, cdb::read_capacity_16(32), 32).await.unwrap_or_default();
             let last = long.get(..8).map_or(0, be::get64);
@@ -102,8 +102,8 @@ async fn ask(way: &impl Way, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
 
 fn told_of(status: u8, sense: &[u8]) -> String {
     match lunar_wire::scsi::Sense::decode(sense) {
-        Some(sense) => format!("the device answers with: {sense}"),
-        None => format!("the device answers with status {status:02x}h"),
+        Some(sense) => format!("the device returned {sense}"),
+        None => format!("the device returned status {status:02x}h"),
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_device_says_is_read(
+        fn arbitrary_inquiry_data_is_read(
             head in proptest::sample::select(vec![vec![], vec![0, 0x80], vec![0, 0x83], vec![0, 0, 0xff, 0xff]]),
             rest in proptest::collection::vec(any::<u8>(), 0..600),
         ) {

@@ -177,7 +177,7 @@ fn the_kernel_is_told_length_and_time_limit() {
 }
 
 #[test]
-fn a_command_that_waits_is_aborted_at_once_and_one_in_the_device_when_it_ends() {
+fn abort_of_queued_command_is_at_once_else_at_its_end() {
     runs(async {
         let (fake, device) = device(1, 0);
         let (way, other) = (device.way(), device.way());
@@ -236,7 +236,7 @@ fn a_reset_ends_what_waits_and_tells_whether_it_was_done() {
 
 /// The kernel may still write to the memory of a command whose way has gone.
 #[test]
-fn a_way_that_goes_takes_its_waiting_commands_along() {
+fn dropped_nexus_drops_its_waiting_commands() {
     runs(async {
         let (fake, device) = device(1, 0);
         let (way, other) = (device.way(), device.way());

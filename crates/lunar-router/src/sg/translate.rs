@@ -1,4 +1,4 @@
-//! From what the kernel tells of a command to what a SCSI device would have answered.
+//! Maps the kernel's completion of a command to the reply of a SCSI device.
 //!
 //! What the device said itself goes on as it is. Where only the host adapter or its driver speaks, a table says which
 //! answer makes a host do the right thing: BUSY only when the device has not seen the command, for whoever gets it
@@ -87,7 +87,7 @@ pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> Reply {
     Reply { status: status as u8, sense: sense.into(), data, moved, fate: Fate::Over }
 }
 
-/// The status that the device itself told, or what stands for it.
+/// The status from the device itself, or its substitute.
 fn said(outcome: &Outcome) -> Result<Status, Answer> {
     // Bits 0 and 7 were the vendor's in SCSI-1.
     let status = status_of(outcome.status & 0x7e);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_came_are_shown_and_no_more() {
+    fn reply_has_only_the_received_data() {
         let short = came(96, Outcome { residual: 60, ..Outcome::default() });
         assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
         let over = came(96, Outcome { residual: -4, ..Outcome::default() });
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_said_outweighs_its_adapter() {
+    fn device_status_overrides_adapter_status() {
         let reported = Outcome { status: 2, host: 7, sense: SENSE.to_vec(), ..Outcome::default() };
         assert_eq!(key(&came(8, reported)), (5, 0x21, 0));
         let conflict = came(8, Outcome { status: 0x18, host: 7, ..Outcome::default() });
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_put_into_words() {
+    fn missing_status_becomes_sense_data() {
         let host = |host| came(8, Outcome { host, ..Outcome::default() });
         assert_eq!(key(&host(0x01)), (2, 0x04, 0x0c));
         assert_eq!(key(&host(0x03)), (0xb, 0x2e, 0x02));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_put_into_words() {
+    fn kernel_error_becomes_sense_data() {
         let reported = |errno: Errno, len| refused(&errno.into(), len, 4096);
         assert_eq!(reported(Errno::INVAL, 1), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
         assert_eq!(reported(Errno::NOMEM, 8192), Answer::Check(Sense::INVALID_FIELD_IN_CDB));

@@ -19,7 +19,7 @@ pub(super) struct Counters {
     pub in_flight: AtomicU64,
     /// Commands that the kernel did not take.
     pub refused: AtomicU64,
-    /// Commands whose end the host adapter told, not the device.
+    /// Commands that the host adapter ended, not the device.
     pub host_errors: AtomicU64,
     /// Resets of the logical unit.
     pub resets: AtomicU64,
@@ -38,7 +38,7 @@ pub(super) enum Request {
 /// Closed when the last of the commands has ended.
 pub(super) type EndMark = flume::Sender<Infallible>;
 
-/// A command and who wants it.
+/// A command, and the channel for its reply.
 pub(super) struct Job {
     /// The way it came, and its tag there.
     pub from: (u64, u64),
@@ -46,7 +46,7 @@ pub(super) struct Job {
     pub attribute: Attribute,
     /// The command.
     pub sg_io: SgIo,
-    /// Who waits for its reply.
+    /// The channel for its reply.
     pub reply: flume::Sender<Reply>,
 }
 
@@ -76,7 +76,7 @@ struct InFlightIo {
     from: (u64, u64),
     ordered: bool,
     reply: flume::Sender<Reply>,
-    /// Those who wait for its end.
+    /// Closed when it has ended.
     ends: Vec<EndMark>,
 }
 
@@ -108,7 +108,7 @@ impl SgWorker {
     /// Works until nobody can ask any more.
     pub fn run(mut self) {
         if let Err(e) = self.work() {
-            tracing::error!(error = %e, "the sg device tells nothing any more; its commands fail from now on");
+            tracing::error!(error = %e, "cannot read completions of the sg device; its commands fail from now on");
             self.refuse_all();
         }
     }
@@ -194,9 +194,9 @@ impl SgWorker {
         self.counters.refused.fetch_add(1, Relaxed);
         let reported = refused(e, len, self.max_transfer);
         if reported == Answer::GONE && !self.counters.gone.swap(true, Relaxed) {
-            tracing::warn!(error = %e, "the sg device is gone");
+            tracing::warn!(error = %e, "the sg device was removed");
         }
-        tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel does not take a command");
+        tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel rejected a command");
         answer(to, reported.reply());
     }
 
@@ -241,7 +241,7 @@ impl SgWorker {
     }
 }
 
-/// Who does not wait any more does not hear it.
+/// The reply is dropped if the receiver has gone.
 fn answer(to: &flume::Sender<Reply>, reply: Reply) {
     let _ = to.send(reply);
 }

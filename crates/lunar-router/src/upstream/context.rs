@@ -34,7 +34,7 @@ pub struct LuContext {
     pub rediscover: Arc<Notifier>,
     /// Rung when it may not be what it was.
     pub recheck: Arc<Notifier>,
-    /// It was reset there: told once for all that hear of it before somebody listens.
+    /// It was reset upstream: one event for all resets before the next receive.
     pub resets: (flume::Sender<()>, flume::Receiver<()>),
     /// Its health.
     pub monitor: HealthMonitor,
@@ -111,11 +111,11 @@ impl LuContext {
 
     /// It was reset there, or may have been.
     pub fn was_reset(&self) {
-        // Full: it is told already.
+        // Full: the event is already there.
         _ = self.resets.0.try_send(());
     }
 
-    /// Tells people that a path leads to another logical unit.
+    /// Logs that a path leads to another logical unit.
     pub fn log_change(&self, path: &str, now: &str) {
         let LuContext { router, upstream, target, lun, .. } = self;
         IdentityChange { router, upstream, target, lun: *lun, path, was: &self.was(), now }.tell();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logical_unit_is_known_by_its_designators_and_without_them_by_its_serial_number() {
+    fn lu_identity_is_designators_or_serial_number() {
         let other = [1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
         for (had, p, is_it) in [
             (&NAA[..], seen("7", &NAA, 512), true),

@@ -9,11 +9,11 @@ use std::sync::{Mutex, PoisonError};
 /// Sense keys MEDIUM ERROR and HARDWARE ERROR (SPC-5 section 4.4.8).
 const BROKEN: [u8; 2] = [3, 4];
 
-/// How often something was lost, and what was told of it last.
+/// The number of losses, and the last reported one.
 #[derive(Default)]
 pub struct DeferredErrors(Mutex<(u64, Option<Error>)>);
 
-/// Up to which loss the hosts of a core have been told.
+/// The last loss that the hosts of a core have got.
 #[derive(Default)]
 pub struct ReportedUpTo(AtomicU64);
 
@@ -37,7 +37,7 @@ impl DeferredErrors {
         }
     }
 
-    /// What the hosts of a core have not been told of.
+    /// The loss that the hosts of a core have not got yet.
     pub fn untold(&self, reported: &ReportedUpTo) -> Option<Error> {
         self.with(
             |(count, last)| if reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
@@ -57,7 +57,7 @@ mod tests {
 
     fn failure(key: u8) -> Error {
         let sense = Sense { key, ..Sense::NOT_READY_STANDBY };
-        Error::new(ErrorCode::Refused, "it is lost").with_sense(Some(sense))
+        Error::new(ErrorCode::Refused, "the storage reported a lost write").with_sense(Some(sense))
     }
 
     #[test]
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_fails_for_one_core_fails_for_the_others_where_data_may_be_lost() {
+    fn failed_flush_of_one_core_is_reported_on_all_cores() {
         let deferred = DeferredErrors::default();
         let [one, two] = [deferred.since_now(), deferred.since_now()];
         deferred.add_failed(&failure(2).into(), &one);

@@ -49,7 +49,7 @@ pub fn combined(all: &[Condition], path_loss_timeout: Duration, now: Instant) ->
     }
 }
 
-/// The health as it was told last, and to whom.
+/// The last published health, and its listeners.
 #[derive(Default)]
 pub struct HealthMonitor {
     now: Mutex<Health>,
@@ -73,7 +73,7 @@ impl HealthMonitor {
         changes
     }
 
-    /// Looks at it once more; the change, if there is one, has been told.
+    /// Evaluates the health again; listeners have got a change when this returns it.
     pub fn update(&self, probe: impl FnOnce() -> Health) -> Option<Health> {
         // Held, so that all hear of changes in the order in which they were seen.
         let mut now = lock(&self.now);

@@ -205,7 +205,7 @@ impl UpstreamLu {
         }
     }
 
-    /// Flushes, and tells what is lost: a session of another core may have heard of it.
+    /// Flushes, and returns deferred errors, also those of sessions of other cores.
     async fn flush_on(&self, per_core: &PerCoreUpstream) -> io::Result<()> {
         let flushed = per_core.joined.flush().await;
         flushed.inspect_err(|e| self.deferred.add_failed(e, &per_core.scsi_error))?;
@@ -218,7 +218,7 @@ impl UpstreamLu {
         self.deferred.untold(&per_core.scsi_error).map_or(Ok(()), |e| Err(e.into()))
     }
 
-    /// The same error, carrying what a host is told of it. In a failover pair a conflict is not the host's: the other
+    /// The same error with its SCSI status. In a failover pair a conflict is not the host's: the other
     /// router has taken over.
     pub(super) fn with_scsi_error(&self, e: io::Error) -> io::Error {
         let is_conflict = |e: &Error| e.code == ErrorCode::ReservationConflict;
@@ -271,14 +271,14 @@ impl UpstreamLu {
 
 fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
     if found.block_size == 0 {
-        let what = format!("it has no blocks (device type {:02x}h)", found.kind);
+        let what = format!("not a block device (device type {:02x}h)", found.kind);
         return Err(
             Error::new(ErrorCode::InvalidArgument, what).with_hint("route it with mode = \"passthrough\"")
         );
     }
     if upstream.urls.len() > 1 && found.designators.is_empty() {
-        let what = "without VPD page 83h it cannot be seen that its paths lead to the same logical unit";
-        return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("leave one URL"));
+        let what = "several paths, and no VPD page 83h that identifies the LUN";
+        return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("configure one URL"));
     }
     let wanted = upstream.identity.as_deref();
     if let Some(wanted) = wanted.filter(|wanted| !lunar_initiator::is_named(&found.designators, wanted)) {
@@ -312,7 +312,7 @@ impl PerCoreUpstream {
     }
 }
 
-/// Tells of the health whenever paths of a core change, and when an outage has lasted too long.
+/// Publishes the health when paths of a core change, and when an outage has lasted too long.
 async fn attend(
     here: Registration<Weak<PerCoreUpstream>>,
     all_cores: Weak<AllCores>,
@@ -349,10 +349,12 @@ fn update(all_cores: &AllCores, context: &LuContext) {
     let LuContext { router, upstream, target, lun, .. } = context;
     match health {
         Health::Up => tracing::info!(router, upstream, target, lun, "the upstream LUN is back"),
-        Health::Holding(_) => tracing::warn!(router, upstream, target, lun, "no path is left: commands wait"),
-        Health::Lost(_) => tracing::error!(router, upstream, target, lun, "no path came back: commands fail"),
+        Health::Holding(_) => tracing::warn!(router, upstream, target, lun, "no path works: commands wait"),
+        Health::Lost(_) => {
+            tracing::error!(router, upstream, target, lun, "no path returned in time: commands fail")
+        }
         Health::Changed => {
-            tracing::error!(router, upstream, target, lun, "every path leads elsewhere: commands fail");
+            tracing::error!(router, upstream, target, lun, "every path leads to another LUN: commands fail");
         }
     }
 }

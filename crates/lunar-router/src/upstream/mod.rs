@@ -25,13 +25,13 @@ use lunar_initiator::{Error, Url};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long commands wait for an upstream unless told otherwise: shorter than hosts wait before they abort.
+/// How long commands wait for an upstream by default: shorter than hosts wait before they abort.
 pub const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The longest pause between two tries to connect.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Waits of a session: a command that hangs is given up before hosts do so, who wait 30 s and 15 s for an abort.
+/// Time-outs of a session: shorter than those of hosts, which wait 30 s for a command and 15 s for an abort.
 const TIMEOUTS: [(&str, &str); 10] = [
     ("login_timeout", "5"),
     ("login_tries", "1"),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_waits_are_those_of_a_router_but_where_the_url_has_its_own() {
+    fn url_timeouts_override_router_defaults() {
         let url = Url::parse("iscsi://10.0.0.1/iqn.x:y/0?command_timeout=3").expect("a URL");
         let mut ways = Upstream::new("r", "a", vec![url]).session_urls().expect("known keys");
         let timeouts = ways[0].timeouts_mut();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_ways_another_one_is_taken_at_once() {
+    fn several_urls_do_not_wait_for_transitions() {
         let url = |text: &str| Url::parse(&format!("iscsi://10.0.0.1/iqn.x:y/0{text}")).expect("a URL");
         let transitions = |urls: Vec<Url>| {
             let ways = Upstream::new("r", "a", urls).session_urls().expect("known keys");

@@ -34,7 +34,7 @@ pub struct UpstreamPath {
     obstacle: Mutex<Option<Error>>,
     /// It leads to another logical unit.
     is_changed: AtomicBool,
-    /// What the logical unit is like has not been told.
+    /// The properties of the logical unit have not been reported.
     is_new: AtomicBool,
     tell: flume::Sender<Event>,
     news: flume::Receiver<Event>,
@@ -215,14 +215,14 @@ impl UpstreamPath {
         let Some(isids) = &self.context.isids else { return Ok(()) };
         let names = self.names();
         let Some(turn) = isids.turn(names.way()).await else { return Ok(()) };
-        let why = "a router before this one may have left writes at another portal group";
+        let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(lun.session(), lun.address(), why).await.is_some() {
             turn.has_ended().await;
             return Ok(());
         }
         turn.has_failed();
-        let what = "the storage may still carry out writes of a router before this one, and does not take LOGICAL UNIT RESET";
-        let hint = "let the other paths work, or set late_writes = \"risk\" at the upstream";
+        let what = "the storage may still execute writes of an earlier process of this router, and rejected LOGICAL UNIT RESET";
+        let hint = "restore the other paths, or set late_writes = \"risk\" at the upstream";
         Err(Error::new(ErrorCode::ConnectionLost, what).with_hint(hint))
     }
 
@@ -240,8 +240,12 @@ impl UpstreamPath {
         let found = lunar_initiator::discover(self.url.portal.clone(), options).await?;
         let target = &self.context.target;
         let here = found.into_iter().find(|f| f.name == *target);
-        let missing =
-            || Error::new(ErrorCode::NotFound, format!("{} does not show us {target}", self.url.portal));
+        let missing = || {
+            Error::new(
+                ErrorCode::NotFound,
+                format!("{} does not report the target {target}", self.url.portal),
+            )
+        };
         Ok(lunar_initiator::portal_urls(&self.url, here.ok_or_else(missing)?))
     }
 
@@ -254,7 +258,7 @@ impl UpstreamPath {
         self.is_changed.store(is_other, Relaxed);
         let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
         if obstacle.as_ref() != Some(&e) && !is_other {
-            tracing::warn!(path = self.place(), "the path cannot be opened yet: {e}");
+            tracing::warn!(path = self.place(), "cannot open the path yet: {e}");
         }
         *obstacle = Some(e);
         drop(obstacle);
@@ -293,12 +297,12 @@ impl UpstreamPath {
         self.stir(event);
     }
 
-    /// Sees whether the logical unit is still what it was. Where it is another one, the session tells so.
+    /// Checks the identity of the logical unit. The session reports another one as an event.
     async fn look_again(&self) {
         if let Some(lun) = self.lun.get()
             && let Err(e) = lun.read_again().await
         {
-            tracing::debug!(path = self.place(), "it cannot be seen whether it is what it was: {e}");
+            tracing::debug!(path = self.place(), "cannot check the identity of the LUN: {e}");
         }
         self.stir(Event::Connected);
     }

@@ -50,7 +50,7 @@ fn expected(upstream: &Upstream, found: Vec<FoundTarget>) -> Result<Vec<FoundTar
     ))
 }
 
-/// Sees to it that a target does not lead back to who uses it.
+/// Checks that a target does not lead back to its user.
 struct Check<'a> {
     loops: &'a LoopDetector,
     upstream: String,
@@ -76,7 +76,7 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
                         | ErrorCode::InvalidArgument
                 ) =>
             {
-                tracing::warn!(portal = %url.portal, "a target is left out: {e}");
+                tracing::warn!(portal = %url.portal, "skipping a target: {e}");
             }
             Err(e) => return Err(e),
         }
@@ -133,7 +133,7 @@ async fn checked(
                     | ErrorCode::TimedOut
             ) =>
         {
-            // Targets that know no text requests, such as STGT and istgt, end the session of who asks, some after a Reject,
+            // Targets that know no text requests, such as STGT and istgt, end the session, some after a Reject,
             // and are there again at once. A router that went down is not.
             _ = session.close().await;
             let session = open().await?;

@@ -44,7 +44,7 @@ pub fn scsi_error(e: &Error) -> Told {
     row.map_or(Sense::INTERNAL_FAILURE, |(_, sense)| *sense).into()
 }
 
-/// The same error, carrying what a host is told of it, if it is one of the initiator.
+/// The same error with its SCSI status, if it comes from the initiator.
 pub fn with_scsi_error(e: io::Error) -> io::Error {
     let Some(scsi_error) = Error::of(&e).map(scsi_error) else { return e };
     tracing::debug!("{scsi_error}: {e}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_no_answer_may_be_tried_again_and_what_is_another_disk_may_not() {
+    fn missing_answer_is_retryable_and_other_disk_is_not() {
         for kind in [
             ErrorCode::ConnectionLost,
             ErrorCode::TimedOut,

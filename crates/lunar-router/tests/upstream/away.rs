@@ -44,7 +44,7 @@ async fn at_once<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn an_upstream_is_killed_and_comes_back_within_the_time_and_nobody_sees_it() {
+fn upstream_restart_within_timeout_is_invisible() {
     let mut server = server();
     let url = url(server.portal());
     run(move || async move {
@@ -93,7 +93,7 @@ fn one_path_is_cut_and_io_goes_on_over_the_other() {
 }
 
 #[test]
-fn an_upstream_that_stays_away_is_waited_for_once_and_then_commands_fail_at_once() {
+fn lost_upstream_delays_once_then_commands_fail_at_once() {
     let server = server();
     let relay = Relay::to(server.portal());
     let url = url(relay.address());

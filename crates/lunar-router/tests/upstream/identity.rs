@@ -47,7 +47,7 @@ impl Changeling {
 }
 
 #[test]
-fn a_disk_that_becomes_another_is_not_written_on_until_it_is_back() {
+fn replaced_disk_is_not_written_until_it_is_back() {
     let disk = changeling();
     let url = disk.target.url("");
     run(move || async move {

@@ -47,7 +47,7 @@ fn a_portal_a_target_or_a_lun_is_looked_at() {
 }
 
 #[test]
-fn a_way_that_does_not_work_is_followed_by_the_next() {
+fn failed_url_is_followed_by_the_next() {
     let server = server();
     let relay = Relay::to(server.portal());
     relay.cut();
@@ -59,7 +59,7 @@ fn a_way_that_does_not_work_is_followed_by_the_next() {
 
 /// STGT and istgt know no text requests.
 #[test]
-fn a_target_that_refuses_the_question_or_ends_the_session_of_who_asks_is_asked_once() {
+fn route_query_that_fails_is_sent_once() {
     for (rejects, closes) in [(false, true), (true, true), (true, false)] {
         let target = Script::new().at(op::TEXT, move |link, pdu| {
             if rejects {
@@ -85,7 +85,7 @@ fn luns(found: &Found) -> Vec<u16> {
 }
 
 #[test]
-fn what_an_upstream_has_is_told_when_it_is_seen_and_when_it_changes() {
+fn probe_reports_first_result_and_changes() {
     let (two, reported) = (AtomicBool::new(false), AtomicBool::new(false));
     let target = Script::new().hook(move |link, pdu| {
         if is(pdu, 0x2a) && !reported.swap(true, SeqCst) {

@@ -19,7 +19,7 @@ fn beside(holder: Holder, role: Role) -> View {
 }
 
 #[test]
-fn what_nobody_has_goes_to_the_preferred_one_at_once_and_to_the_other_after_a_grace() {
+fn free_disk_goes_to_preferred_router_or_after_grace() {
     use Holder::Nobody;
     let young = |v: View| View { free: S(1), ..v };
     let preferred = |v: View| View { preferred: true, ..v };
@@ -44,7 +44,7 @@ fn what_nobody_has_goes_to_the_preferred_one_at_once_and_to_the_other_after_a_gr
 }
 
 #[test]
-fn what_the_peer_has_is_taken_only_when_it_lets_go_or_is_gone() {
+fn peer_reservation_is_taken_only_if_yielded_or_gone() {
     use Holder::Other;
     let silent = |s, still| View { silent: S(s), still: S(still), ..view(Other) };
     let fenced = |v: View| View { was_fenced: true, ..v };
@@ -72,14 +72,14 @@ fn what_the_peer_has_is_taken_only_when_it_lets_go_or_is_gone() {
 }
 
 #[test]
-fn our_own_from_before_is_taken_back_and_who_may_not_or_cannot_see_stays() {
+fn own_reservation_is_retaken_only_if_eligible_and_seeing() {
     assert_eq!(view(Holder::Ours).decide(), Take);
     assert_eq!(View { eligible: false, ..view(Holder::Ours) }.decide(), Stay);
     assert_eq!(view(Holder::Unknown).decide(), Stay);
 }
 
 #[test]
-fn who_has_yielded_waits_for_the_other_but_not_for_one_that_cannot() {
+fn yielded_router_waits_only_for_an_able_peer() {
     let yielded = |v: View| View { yielded: true, ..v };
     assert_eq!(yielded(beside(Holder::Nobody, Role::Standby)).decide(), Stay);
     assert_eq!(yielded(beside(Holder::Other, Role::Standby)).decide(), Stay);
@@ -87,7 +87,7 @@ fn who_has_yielded_waits_for_the_other_but_not_for_one_that_cannot() {
 }
 
 #[test]
-fn the_active_one_gives_up_its_place_only_when_it_is_blind_and_the_other_sees() {
+fn active_router_yields_only_if_blind_and_peer_sees() {
     let active = |v: View| View { is_active: true, ..v };
     for holder in [Holder::Ours, Holder::Nobody, Holder::Other] {
         assert_eq!(active(beside(holder, Role::Standby)).decide(), Stay);
