@@ -1,14 +1,14 @@
 //! Where a user's state and sockets are.
 
-use lunar_config::Problem;
+use lunar_config::Diagnostic;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root, or `~/.local/state/lunar`.
-pub fn state() -> Result<PathBuf, Problem> {
+pub fn state() -> Result<PathBuf, Diagnostic> {
     let root = rustix::process::geteuid().is_root();
     state_of(|name| std::env::var_os(name), root).ok_or_else(|| {
-        Problem::new(
+        Diagnostic::new(
             "there is no folder to keep state in: neither XDG_STATE_HOME nor HOME is set",
             "set XDG_STATE_HOME, or state_dir in the configuration",
         )
@@ -18,24 +18,27 @@ pub fn state() -> Result<PathBuf, Problem> {
 /// The folder of what runs now, for servers and attachments: `$LUNAR_RUN_DIR`, `$XDG_RUNTIME_DIR/lunar`, `/run/lunar` for
 /// root, or the folder of state. Of root only an `XDG_RUNTIME_DIR` outside `/run/user` counts: logins have one there, services
 /// have none, and both are to find the same.
-pub fn run() -> Result<PathBuf, Problem> {
+pub fn run() -> Result<PathBuf, Diagnostic> {
     let root = rustix::process::geteuid().is_root();
     let hint =
-        |problem| Problem { hint: Some("set LUNAR_RUN_DIR to a folder of this user".into()), ..problem };
+        |problem| Diagnostic { hint: Some("set LUNAR_RUN_DIR to a folder of this user".into()), ..problem };
     run_of(|name| std::env::var_os(name), root).map_or_else(|| state().map_err(hint), Ok)
 }
 
 /// The admin socket: `lunar.sock` in the folder of [`run`].
-pub fn admin_socket() -> Result<PathBuf, Problem> {
-    let hint = |problem: Problem| {
+pub fn admin_socket() -> Result<PathBuf, Diagnostic> {
+    let hint = |problem: Diagnostic| {
         let hint = problem.hint.unwrap_or_default();
-        Problem { hint: Some(format!("{hint}, or name the socket of the server with --socket")), ..problem }
+        Diagnostic {
+            hint: Some(format!("{hint}, or name the socket of the server with --socket")),
+            ..problem
+        }
     };
     Ok(run().map_err(hint)?.join("lunar.sock"))
 }
 
 /// The folder of what is attached now: `attached` in the folder of [`run`].
-pub fn attached() -> Result<PathBuf, Problem> {
+pub fn attached() -> Result<PathBuf, Diagnostic> {
     Ok(run()?.join("attached"))
 }
 
@@ -73,11 +76,11 @@ pub(crate) fn second_admin_sockets(first: &Path) -> Vec<(PathBuf, u32)> {
 }
 
 /// The folder of configuration: `$XDG_CONFIG_HOME/lunar`, `/etc/lunar` for root, or `~/.config/lunar`.
-pub fn config() -> Result<PathBuf, Problem> {
+pub fn config() -> Result<PathBuf, Diagnostic> {
     let root = rustix::process::geteuid().is_root();
     config_of(|name| std::env::var_os(name), root).ok_or_else(|| {
         let what = "there is no folder of configuration: neither XDG_CONFIG_HOME nor HOME is set";
-        Problem::new(what, "set XDG_CONFIG_HOME to a folder of this user")
+        Diagnostic::new(what, "set XDG_CONFIG_HOME to a folder of this user")
     })
 }
 

@@ -18,7 +18,7 @@ pub use router::Router;
 pub use session::{Counters, Session, Srp, table};
 
 use connect::{connect, is_answered};
-use lunar_config::{ErrorCode, Problem, io_text};
+use lunar_config::{Diagnostic, ErrorCode, io_text};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
@@ -104,7 +104,7 @@ pub enum Response {
 }
 
 /// What the socket asks the server.
-pub trait Running: Send + Sync + 'static {
+pub trait ServerControl: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<Session>;
 
@@ -131,7 +131,7 @@ pub struct Admin {
 
 impl Admin {
     /// Listens at `path`, mode 0600. A socket that nobody answers any more is replaced.
-    pub fn start(path: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
+    pub fn start(path: &Path, server: Arc<dyn ServerControl>) -> Result<Admin, Diagnostic> {
         let listener = bind(path)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, waiting) = (stop.clone(), Arc::new(()));
@@ -159,7 +159,7 @@ impl Admin {
 impl Admin {
     /// Listens at `first`, or, when another server answers there, at a place of its own beside it
     /// ([`folders::second_admin_socket`]). Sockets of processes that are no more are removed.
-    pub fn start_beside(first: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
+    pub fn start_beside(first: &Path, server: Arc<dyn ServerControl>) -> Result<Admin, Diagnostic> {
         for (path, pid) in folders::second_admin_sockets(first) {
             if Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists() {
                 // What cannot be removed is in nobody's way.
@@ -192,8 +192,8 @@ impl Drop for Admin {
     }
 }
 
-fn cannot(path: &Path, e: &io::Error) -> Problem {
-    Problem::new(
+fn cannot(path: &Path, e: &io::Error) -> Diagnostic {
+    Diagnostic::new(
         format!("cannot listen on the admin socket {}: {}", path.display(), io_text(e)),
         "set admin_socket in the configuration to a path that this user can write",
     )
@@ -203,16 +203,16 @@ fn cannot(path: &Path, e: &io::Error) -> Problem {
 ///
 /// # Errors
 /// As a server says it.
-pub fn can_bind(path: &Path) -> Result<(), Problem> {
+pub fn can_bind(path: &Path) -> Result<(), Diagnostic> {
     if is_answered(path) {
-        let problem = Problem::new(
+        let problem = Diagnostic::new(
             format!("a server answers already at the admin socket {}", path.display()),
             "stop it, or set admin_socket in the configuration to another path",
         );
         return Err(problem.with_code(ErrorCode::InUse));
     }
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-        return Err(Problem::new(
+        return Err(Diagnostic::new(
             format!("the admin socket {} is a file", path.display()),
             "move it away, or set admin_socket in the configuration to another path",
         ));
@@ -229,7 +229,7 @@ pub fn listener(path: &Path) -> Option<u32> {
     peer.pid.as_raw_nonzero().get().try_into().ok()
 }
 
-fn bind(path: &Path) -> Result<UnixListener, Problem> {
+fn bind(path: &Path) -> Result<UnixListener, Diagnostic> {
     can_bind(path)?;
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(path, &e)),
@@ -247,7 +247,7 @@ fn may_ask(peer: u32, own: u32) -> bool {
 }
 
 /// Answers the one request of a connection. One that may take long keeps no other waiting. `waiting` is held by each of these.
-fn answer(mut stream: UnixStream, server: &Arc<dyn Running>, waiting: &Arc<()>) -> io::Result<()> {
+fn answer(mut stream: UnixStream, server: &Arc<dyn ServerControl>, waiting: &Arc<()>) -> io::Result<()> {
     let response = match asked(&mut stream)? {
         Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
         // One is held by who takes connections.
@@ -271,13 +271,14 @@ fn asked(stream: &mut UnixStream) -> io::Result<Result<Request, Response>> {
         let what = "the request is no line of 4096 bytes or less";
         return Ok(Err(refused(what, "send one JSON object and a newline")));
     };
-    let wrong = |e| refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}");
-    Ok(serde_json::from_slice(&line).map_err(wrong))
+    let invalid =
+        |e| refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}");
+    Ok(serde_json::from_slice(&line).map_err(invalid))
 }
 
 fn ask_beside(
     stream: UnixStream,
-    server: Arc<dyn Running>,
+    server: Arc<dyn ServerControl>,
     request: Request,
     waiting: Arc<()>,
 ) -> io::Result<()> {
@@ -292,7 +293,7 @@ fn ask_beside(
 fn busy() -> Response {
     let what =
         format!("the server has {MOST_WAITING} requests to answer before this one, and does not take it");
-    Problem::new(what, "look at its process; repeat this when it answers again")
+    Diagnostic::new(what, "look at its process; repeat this when it answers again")
         .with_code(ErrorCode::TimedOut)
         .into()
 }
@@ -308,8 +309,8 @@ fn refused(what: impl Into<String>, hint: &str) -> Response {
     Response::Error { what: what.into(), hint: hint.into(), code: ErrorCode::Other }
 }
 
-impl From<Problem> for Response {
-    fn from(problem: Problem) -> Response {
+impl From<Diagnostic> for Response {
+    fn from(problem: Diagnostic) -> Response {
         let (what, hint) = (problem.what, problem.hint.unwrap_or_default());
         Response::Error { what, hint, code: problem.code }
     }
@@ -348,7 +349,7 @@ pub fn listening(first: &Path) -> Vec<PathBuf> {
 }
 
 /// Asks the server at `path` for its sessions.
-pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Problem> {
+pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Diagnostic> {
     match request(path, &Request::Sessions {}, timeout)? {
         Response::Sessions(sessions) => Ok(sessions),
         _ => Err(strange()),
@@ -356,7 +357,7 @@ pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Problem>
 }
 
 /// Asks the server at `path` for its SCSI routing instances.
-pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Problem> {
+pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Diagnostic> {
     match request(path, &Request::Routers {}, timeout)? {
         Response::Routers(routers) => Ok(routers),
         _ => Err(strange()),
@@ -364,7 +365,7 @@ pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Problem> {
 }
 
 /// Asks the server at `path` what another configuration would change.
-pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec<Difference>, Problem> {
+pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec<Difference>, Diagnostic> {
     match request(path, &Request::Diff { file }, timeout)? {
         Response::Differences(differences) => Ok(differences),
         _ => Err(strange()),
@@ -372,33 +373,33 @@ pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec
 }
 
 /// Asks the server at `path` to do something; what it says then.
-pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Problem> {
+pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Diagnostic> {
     match request(path, what, timeout)? {
         Response::Done(said) => Ok(said),
         _ => Err(strange()),
     }
 }
 
-fn strange() -> Problem {
-    Problem::new("the server answers something else", "it may be of another version: restart it")
+fn strange() -> Diagnostic {
+    Diagnostic::new("the server answers something else", "it may be of another version: restart it")
 }
 
-fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Problem> {
+fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Diagnostic> {
     match ask(path, request, timeout).map_err(|e| no_answer(path, request, timeout, &e))? {
-        Response::Error { what, hint, code } => Err(Problem::new(what, hint).with_code(code)),
+        Response::Error { what, hint, code } => Err(Diagnostic::new(what, hint).with_code(code)),
         response => Ok(response),
     }
 }
 
-fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -> Problem {
+fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -> Diagnostic {
     let path = path.display();
     match e.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Diagnostic::new(
             format!("no server answers at {path}"),
             "start one with lunar serve, or name its socket with --socket",
         )
         .with_code(ErrorCode::Unreachable),
-        ErrorKind::PermissionDenied => Problem::new(
+        ErrorKind::PermissionDenied => Diagnostic::new(
             format!("the server at {path} belongs to another user"),
             "ask as that user, or as root",
         )
@@ -413,10 +414,13 @@ fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -
                 Request::Sessions {} | Request::Routers {} | Request::Diff { .. } => "",
                 _ => "; it may still do this later",
             };
-            Problem::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
+            Diagnostic::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
         }
-        _ => Problem::new(format!("the server at {path} does not answer: {}", io_text(e)), "look at its log")
-            .with_code(ErrorCode::Unreachable),
+        _ => Diagnostic::new(
+            format!("the server at {path} does not answer: {}", io_text(e)),
+            "look at its log",
+        )
+        .with_code(ErrorCode::Unreachable),
     }
 }
 

@@ -4,7 +4,7 @@ use folder::Folder;
 
 struct Fake;
 
-impl Running for Fake {
+impl ServerControl for Fake {
     fn sessions(&self) -> Vec<Session> {
         vec![session(1), session(2)]
     }
@@ -73,7 +73,7 @@ fn nonsense_is_answered_and_the_next_one_too() {
 #[test]
 fn error_code_travels_by_its_name() {
     for code in ErrorCode::ALL {
-        let response = Response::from(Problem::new("in any words", "wait").with_code(*code));
+        let response = Response::from(Diagnostic::new("in any words", "wait").with_code(*code));
         let text = serde_json::to_string(&response).unwrap();
         assert!(text.contains(&format!("\"code\":\"{}\"", code.name())), "{text}");
         assert_eq!(serde_json::from_str::<Response>(&text).unwrap(), response);
@@ -82,7 +82,7 @@ fn error_code_travels_by_its_name() {
         let text = format!("{{\"error\":{{\"what\":\"timed out\",\"hint\":\"wait\"{code}}}}}");
         serde_json::from_str::<Response>(&text).unwrap()
     };
-    let other = Response::from(Problem::new("timed out", "wait"));
+    let other = Response::from(Diagnostic::new("timed out", "wait"));
     assert_eq!([read(""), read(",\"code\":\"of-a-later-version\"")], [other.clone(), other]);
 }
 
@@ -92,7 +92,7 @@ struct Slow {
     go: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
 }
 
-impl Running for Slow {
+impl ServerControl for Slow {
     fn sessions(&self) -> Vec<Session> {
         Vec::new()
     }
@@ -151,7 +151,7 @@ fn only_the_own_user_and_root_may_ask() {
 fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     let folder = Folder::new("inuse");
     let path = folder.0.join("lunar.sock");
-    let told = |result: Result<Admin, Problem>| {
+    let told = |result: Result<Admin, Diagnostic>| {
         result.err().unwrap().to_string().replace(&format!("{}/", folder.0.display()), "")
     };
     drop(UnixListener::bind(&path).unwrap());
@@ -182,7 +182,7 @@ fn a_server_that_hangs_is_reported_when_the_time_is_over() {
     let path = folder.0.join("lunar.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let limit = Duration::from_millis(100);
-    let said = |result: Result<String, Problem>| {
+    let said = |result: Result<String, Diagnostic>| {
         let problem = result.unwrap_err();
         assert_eq!(problem.code, ErrorCode::TimedOut);
         problem.to_string().replace(&format!("{}/", folder.0.display()), "")

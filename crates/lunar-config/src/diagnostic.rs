@@ -25,7 +25,7 @@ impl fmt::Display for Position {
 
 /// Something wrong, where it stands, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     /// The file it stands in or is about; None for arguments.
     pub file: Option<PathBuf>,
     /// Where in the file, when it stands at a place.
@@ -38,11 +38,11 @@ pub struct Problem {
     pub code: ErrorCode,
 }
 
-impl Problem {
+impl Diagnostic {
     /// A problem that stands in no file.
-    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Problem {
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Diagnostic {
         let (what, hint) = (what.into(), Some(hint.into()));
-        Problem { file: None, position: None, what, hint, code: ErrorCode::Other }
+        Diagnostic { file: None, position: None, what, hint, code: ErrorCode::Other }
     }
 
     /// Where it stands and what is wrong, without the hint.
@@ -59,26 +59,26 @@ impl Problem {
     }
 
     /// The same with a code.
-    pub fn with_code(self, code: ErrorCode) -> Problem {
-        Problem { code, ..self }
+    pub fn with_code(self, code: ErrorCode) -> Diagnostic {
+        Diagnostic { code, ..self }
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for Diagnostic {}
 
-impl From<Unfit> for Problem {
-    fn from(e: Unfit) -> Problem {
-        Problem::new(e.what, e.hint)
+impl From<Unfit> for Diagnostic {
+    fn from(e: Unfit) -> Diagnostic {
+        Diagnostic::new(e.what, e.hint)
     }
 }
 
-impl From<CoreSelectionError> for Problem {
-    fn from(e: CoreSelectionError) -> Problem {
-        Problem::new(e.what, e.hint).with_code(ErrorCode::from(e.kind))
+impl From<CoreSelectionError> for Diagnostic {
+    fn from(e: CoreSelectionError) -> Diagnostic {
+        Diagnostic::new(e.what, e.hint).with_code(ErrorCode::from(e.kind))
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.fault())?;
         match &self.hint {
@@ -90,7 +90,7 @@ impl fmt::Display for Problem {
 
 /// What is wrong with one value: the text without a place.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct InvalidValue {
     /// The fault.
     pub what: String,
     /// The fix.
@@ -98,27 +98,27 @@ pub struct Wrong {
 }
 
 /// A value on the command line.
-impl From<Wrong> for Problem {
-    fn from(wrong: Wrong) -> Problem {
-        Problem::new(wrong.what, wrong.hint).with_code(ErrorCode::InvalidArgument)
+impl From<InvalidValue> for Diagnostic {
+    fn from(invalid: InvalidValue) -> Diagnostic {
+        Diagnostic::new(invalid.what, invalid.hint).with_code(ErrorCode::InvalidArgument)
     }
 }
 
-impl From<Unfit> for Wrong {
-    fn from(e: Unfit) -> Wrong {
-        Wrong { what: e.what, hint: e.hint }
+impl From<Unfit> for InvalidValue {
+    fn from(e: Unfit) -> InvalidValue {
+        InvalidValue { what: e.what, hint: e.hint }
     }
 }
 
-impl From<CoreSelectionError> for Wrong {
-    fn from(e: CoreSelectionError) -> Wrong {
-        Wrong { what: e.what, hint: e.hint }
+impl From<CoreSelectionError> for InvalidValue {
+    fn from(e: CoreSelectionError) -> InvalidValue {
+        InvalidValue { what: e.what, hint: e.hint }
     }
 }
 
 /// Makes the `Err` of a value that is wrong.
-pub fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, Wrong> {
-    Err(Wrong { what: what.into(), hint: hint.into() })
+pub fn invalid<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, InvalidValue> {
+    Err(InvalidValue { what: what.into(), hint: hint.into() })
 }
 
 /// A word that is none of `names`: what it was to name, and what to do unless one of them was meant.
@@ -127,23 +127,23 @@ pub fn unknown<'a>(
     text: &str,
     names: impl IntoIterator<Item = &'a str>,
     otherwise: impl Into<String>,
-) -> Wrong {
+) -> InvalidValue {
     let hint = nearest(text, names).map(|meant| format!("did you mean \"{meant}\"?"));
     let what = format!("unknown {kind} \"{}\"", text.escape_debug());
-    Wrong { what, hint: hint.unwrap_or_else(|| otherwise.into()) }
+    InvalidValue { what, hint: hint.unwrap_or_else(|| otherwise.into()) }
 }
 
 /// Collects the problems of one file.
-pub struct Problems<'a> {
+pub struct Diagnostics<'a> {
     file: &'a Path,
     source: &'a str,
-    list: Vec<Problem>,
+    list: Vec<Diagnostic>,
 }
 
-impl<'a> Problems<'a> {
+impl<'a> Diagnostics<'a> {
     /// No problem yet, of this file with this text.
-    pub fn new(file: &'a Path, source: &'a str) -> Problems<'a> {
-        Problems { file, source, list: Vec::new() }
+    pub fn new(file: &'a Path, source: &'a str) -> Diagnostics<'a> {
+        Diagnostics { file, source, list: Vec::new() }
     }
 
     /// Notes a problem at a stretch of bytes of the file.
@@ -151,12 +151,12 @@ impl<'a> Problems<'a> {
         let position = Some(self.position(at.start));
         let hint = Some(hint.into());
         let (file, what) = (Some(self.file.to_path_buf()), what.into());
-        self.list.push(Problem { file, position, what, hint, code: ErrorCode::Other });
+        self.list.push(Diagnostic { file, position, what, hint, code: ErrorCode::Other });
     }
 
     /// Notes a value that is wrong; None, to go on without it.
-    pub fn check<T>(&mut self, at: &Range<usize>, result: Result<T, Wrong>) -> Option<T> {
-        result.map_err(|wrong| self.add(at, wrong.what, wrong.hint)).ok()
+    pub fn check<T>(&mut self, at: &Range<usize>, result: Result<T, InvalidValue>) -> Option<T> {
+        result.map_err(|invalid| self.add(at, invalid.what, invalid.hint)).ok()
     }
 
     /// No problem so far.
@@ -192,7 +192,7 @@ impl<'a> Problems<'a> {
     }
 
     /// The problems in the order of the file.
-    pub fn into_list(mut self) -> Vec<Problem> {
+    pub fn into_list(mut self) -> Vec<Diagnostic> {
         self.list.sort_by_key(|problem| problem.position);
         self.list
     }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn positions_count_characters() {
-        let problems = Problems::new(Path::new("x"), "a\nüb = 1\n");
+        let problems = Diagnostics::new(Path::new("x"), "a\nüb = 1\n");
         assert_eq!(problems.position(0), Position { line: 1, column: 1 });
         assert_eq!(problems.position(4), Position { line: 2, column: 2 });
         assert_eq!(problems.position(900).line, 3);
@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn a_problem_reads_as_one_line_and_a_hint() {
-        let mut problems = Problems::new(Path::new("lunar.toml"), "a = 1");
+        let mut problems = Diagnostics::new(Path::new("lunar.toml"), "a = 1");
         problems.add(&(4..5), "a is wrong", "take another");
         assert_eq!(problems.into_list()[0].to_string(), "lunar.toml:1:5: a is wrong\n  hint: take another");
-        assert_eq!(Problem::new("no disk", "bring one").to_string(), "no disk\n  hint: bring one");
+        assert_eq!(Diagnostic::new("no disk", "bring one").to_string(), "no disk\n  hint: bring one");
     }
 }

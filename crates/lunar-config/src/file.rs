@@ -1,6 +1,6 @@
 //! The file: UTF-8 text of a limited size, and its TOML.
 
-use crate::diagnostic::{ErrorCode, Position, Problem, Problems};
+use crate::diagnostic::{Diagnostic, Diagnostics, ErrorCode, Position};
 use std::io::Read;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -12,9 +12,11 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 ///
 /// # Errors
 /// When it cannot be read, is too large, or is not UTF-8.
-pub fn read(path: &Path) -> Result<String, Problem> {
-    let problem =
-        |what: String, hint: &str| Problem { file: Some(path.to_path_buf()), ..Problem::new(what, hint) };
+pub fn read(path: &Path) -> Result<String, Diagnostic> {
+    let problem = |what: String, hint: &str| Diagnostic {
+        file: Some(path.to_path_buf()),
+        ..Diagnostic::new(what, hint)
+    };
     let failed = |e: std::io::Error| {
         problem(
             format!("cannot read the configuration: {}", crate::io_text(&e)),
@@ -43,7 +45,7 @@ pub fn read(path: &Path) -> Result<String, Problem> {
 }
 
 /// Reports an error of the TOML parser.
-pub fn syntax(p: &mut Problems<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
+pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);
     if error.message() != "duplicate key" {
         return p.add(

@@ -8,9 +8,9 @@ mod file;
 mod section;
 mod value;
 
-pub use diagnostic::{ErrorCode, Position, Problem, Problems, Wrong, nearest, unknown, wrong};
+pub use diagnostic::{Diagnostic, Diagnostics, ErrorCode, InvalidValue, Position, invalid, nearest, unknown};
 pub use file::{read, syntax};
-pub use section::{Once, Section, Value, kind, number, table, text};
+pub use section::{Section, UniqueKeys, Value, kind, number, table, text};
 pub use value::{iscsi_name, pattern, plain_text, scsi_text, told, word};
 
 /// What the operating system says about an error, without its number.

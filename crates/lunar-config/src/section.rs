@@ -1,7 +1,7 @@
 //! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest.
 //! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
 
-use crate::diagnostic::{Problems, Wrong, nearest};
+use crate::diagnostic::{Diagnostics, InvalidValue, nearest};
 use crate::value;
 use lunar_proto::duration::{self, Unfit};
 use lunar_proto::size;
@@ -39,12 +39,12 @@ impl<'a> Section<'a> {
     }
 
     /// Reports that a key is missing.
-    pub fn missing(&self, p: &mut Problems<'_>, key: &str, example: &str) {
+    pub fn missing(&self, p: &mut Diagnostics<'_>, key: &str, example: &str) {
         p.add(&self.at, format!("{} has no `{key}`", self.name), format!("add {key} = {example}"));
     }
 
     /// Reports the keys that nobody asked for.
-    pub fn done(self, p: &mut Problems<'_>) {
+    pub fn done(self, p: &mut Diagnostics<'_>) {
         let Some(table) = self.table else { return };
         for (key, _) in table {
             let word: &str = key.get_ref();
@@ -60,7 +60,7 @@ impl<'a> Section<'a> {
     }
 
     /// A string and its place.
-    pub fn text(&mut self, p: &mut Problems<'_>, key: &'static str) -> Option<(&'a str, Range<usize>)> {
+    pub fn text(&mut self, p: &mut Diagnostics<'_>, key: &'static str) -> Option<(&'a str, Range<usize>)> {
         let value = self.find(key)?;
         Some((text(p, key, value)?, value.span()))
     }
@@ -68,16 +68,16 @@ impl<'a> Section<'a> {
     /// A string that is made into something.
     pub fn parsed<T>(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
-        parse: impl Fn(&str) -> Result<T, Wrong>,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         let (text, at) = self.text(p, key)?;
         p.check(&at, parse(text))
     }
 
     /// A boolean, or its default.
-    pub fn flag(&mut self, p: &mut Problems<'_>, key: &'static str, default: bool) -> bool {
+    pub fn flag(&mut self, p: &mut Diagnostics<'_>, key: &'static str, default: bool) -> bool {
         let Some(value) = self.find(key) else { return default };
         match value.get_ref() {
             DeValue::Boolean(flag) => *flag,
@@ -91,7 +91,7 @@ impl<'a> Section<'a> {
     /// An integer within a range.
     pub fn number<T: TryFrom<u64>>(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Option<T> {
@@ -102,13 +102,13 @@ impl<'a> Section<'a> {
     /// A size in bytes: an integer, or a string with a unit.
     pub fn size(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
         let value = self.find(key)?;
         let size = match value.get_ref() {
-            DeValue::String(text) => p.check(&value.span(), size::parse(text).map_err(Wrong::from))?,
+            DeValue::String(text) => p.check(&value.span(), size::parse(text).map_err(InvalidValue::from))?,
             DeValue::Integer(_) => number(p, key, value, 0..=size::MAX_BYTES)?,
             _ => {
                 kind(p, key, value, "a size", format!("write {key} = \"64MiB\""));
@@ -126,15 +126,17 @@ impl<'a> Section<'a> {
     /// A time: whole seconds, or a string as options have it.
     pub fn time(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
         let value = self.find(key)?;
         match value.get_ref() {
             DeValue::String(text) => {
-                let named =
-                    |unfit: Unfit| Wrong { what: format!("`{key}`: {}", unfit.what), hint: unfit.hint };
+                let named = |unfit: Unfit| InvalidValue {
+                    what: format!("`{key}`: {}", unfit.what),
+                    hint: unfit.hint,
+                };
                 p.check(&value.span(), duration::within(text, range).map_err(named))
             }
             DeValue::Integer(_) => number(p, key, value, range.start().as_secs()..=range.end().as_secs())
@@ -149,7 +151,7 @@ impl<'a> Section<'a> {
     /// The elements of an array.
     pub fn list(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<(Vec<Value<'a>>, Range<usize>)> {
         let value = self.find(key)?;
@@ -163,12 +165,12 @@ impl<'a> Section<'a> {
     /// Strings of an array, each made into something; those that are wrong are reported and left out.
     pub fn parsed_list<T>(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
-        parse: impl Fn(&str) -> Result<T, Wrong>,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
     ) -> Option<Vec<T>> {
         let (list, _) = self.list(p, key)?;
-        let one = |p: &mut Problems<'_>, value: Value<'a>| {
+        let one = |p: &mut Diagnostics<'_>, value: Value<'a>| {
             let text = text(p, key, value)?;
             p.check(&value.span(), parse(text))
         };
@@ -176,7 +178,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table of its own, or its defaults.
-    pub fn section(&mut self, p: &mut Problems<'_>, key: &'static str, name: &'static str) -> Section<'a> {
+    pub fn section(&mut self, p: &mut Diagnostics<'_>, key: &'static str, name: &'static str) -> Section<'a> {
         let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new() };
         let Some(value) = self.find(key) else { return nothing };
         match value.get_ref().as_table() {
@@ -191,7 +193,7 @@ impl<'a> Section<'a> {
     /// The tables of a table, each under a name that the file chose and that stands at this place.
     pub fn named(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
         name: &'static str,
     ) -> Vec<(&'a str, Range<usize>, Section<'a>)> {
@@ -216,7 +218,7 @@ impl<'a> Section<'a> {
     /// The tables of an array of tables.
     pub fn sections(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         key: &'static str,
         name: &'static str,
     ) -> Vec<Section<'a>> {
@@ -232,7 +234,7 @@ impl<'a> Section<'a> {
 
 /// The table of an element of a list of tables.
 pub fn table<'a>(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     key: &str,
     name: &'static str,
     value: Value<'a>,
@@ -245,7 +247,7 @@ pub fn table<'a>(
 }
 
 /// The string of a value.
-pub fn text<'a>(p: &mut Problems<'_>, key: &str, value: Value<'a>) -> Option<&'a str> {
+pub fn text<'a>(p: &mut Diagnostics<'_>, key: &str, value: Value<'a>) -> Option<&'a str> {
     let text = value.get_ref().as_str();
     if text.is_none() {
         kind(p, key, value, "a string", "put it in quotes");
@@ -255,7 +257,7 @@ pub fn text<'a>(p: &mut Problems<'_>, key: &str, value: Value<'a>) -> Option<&'a
 
 /// The integer of a value, within a range.
 pub fn number<T: TryFrom<u64>>(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     key: &str,
     value: Value<'_>,
     range: RangeInclusive<u64>,
@@ -274,7 +276,7 @@ pub fn number<T: TryFrom<u64>>(
 }
 
 /// Reports a value of the wrong type.
-pub fn kind(p: &mut Problems<'_>, key: &str, value: Value<'_>, wanted: &str, hint: impl Into<String>) {
+pub fn kind(p: &mut Diagnostics<'_>, key: &str, value: Value<'_>, wanted: &str, hint: impl Into<String>) {
     let is = match value.get_ref() {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",
@@ -288,19 +290,19 @@ pub fn kind(p: &mut Problems<'_>, key: &str, value: Value<'_>, wanted: &str, hin
 }
 
 /// What may stand only once in a file, with where it stands.
-pub struct Once<K> {
+pub struct UniqueKeys<K> {
     what: &'static str,
     seen: BTreeMap<K, Range<usize>>,
 }
 
-impl<K: Ord + std::fmt::Display> Once<K> {
+impl<K: Ord + std::fmt::Display> UniqueKeys<K> {
     /// Nothing seen yet; `what` names such a value in problems.
-    pub fn new(what: &'static str) -> Once<K> {
-        Once { what, seen: BTreeMap::new() }
+    pub fn new(what: &'static str) -> UniqueKeys<K> {
+        UniqueKeys { what, seen: BTreeMap::new() }
     }
 
     /// True the first time; a problem, that names where the first stands, each other time.
-    pub fn first(&mut self, p: &mut Problems<'_>, key: K, at: &Range<usize>) -> bool {
+    pub fn first(&mut self, p: &mut Diagnostics<'_>, key: K, at: &Range<usize>) -> bool {
         if let Some(first) = self.seen.get(&key) {
             let what = format!("{} {key} stands twice", self.what);
             let hint = format!("the first is at {}; change or remove one of them", p.position(first.start));

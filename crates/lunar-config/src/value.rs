@@ -1,6 +1,6 @@
 //! What the strings of the configuration and of the command line mean.
 
-use crate::diagnostic::{Wrong, wrong};
+use crate::diagnostic::{InvalidValue, invalid};
 use std::net::Ipv6Addr;
 
 /// Hexadecimal digits of a port of SRP.
@@ -8,34 +8,34 @@ const PORT_DIGITS: usize = 32;
 
 /// Checks an iSCSI name (RFC 7143 section 4.2.7): `iqn.yyyy-mm.reversed.domain[:any]`, `eui.` with 16
 /// hexadecimal digits, `naa.` with 16 or 32; at most 223 bytes.
-pub fn iscsi_name(text: &str) -> Result<String, Wrong> {
+pub fn iscsi_name(text: &str) -> Result<String, InvalidValue> {
     let shown = text.escape_debug();
     let hint =
         "a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d";
     let letters = "lower-case letters, digits, '-', '.' and ':' are allowed";
     if text.len() > 223 {
-        return wrong(format!("the iSCSI name has {} bytes", text.len()), "it can have 223");
+        return invalid(format!("the iSCSI name has {} bytes", text.len()), "it can have 223");
     }
     match lunar_proto::name::prepare_with(text, lunar_proto::name::may_stand) {
-        Err(why) => return wrong(format!("\"{shown}\" is no iSCSI name: {why}"), letters),
+        Err(why) => return invalid(format!("\"{shown}\" is no iSCSI name: {why}"), letters),
         Ok(folded) if folded != text => {
             let what = format!("the iSCSI name \"{shown}\" is not in its folded form (RFC 3722)");
-            return wrong(what, format!("write \"{folded}\""));
+            return invalid(what, format!("write \"{folded}\""));
         }
         Ok(_) => {}
     }
     if text.contains('_') {
-        return wrong(format!("the iSCSI name \"{shown}\" contains '_'"), letters);
+        return invalid(format!("the iSCSI name \"{shown}\" contains '_'"), letters);
     }
     let good = match text.get(..4) {
         Some("iqn.") => iqn(&text[4..]),
         Some("eui.") => hex(&text[4..], &[16]),
         Some("naa.") => hex(&text[4..], &[16, 32]),
-        _ => return wrong(format!("\"{shown}\" is no iSCSI name"), hint),
+        _ => return invalid(format!("\"{shown}\" is no iSCSI name"), hint),
     };
     match good {
         Ok(()) => Ok(text.to_string()),
-        Err(why) => wrong(format!("\"{shown}\" is no iSCSI name: {why}"), hint),
+        Err(why) => invalid(format!("\"{shown}\" is no iSCSI name: {why}"), hint),
     }
 }
 
@@ -65,21 +65,22 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
 }
 
 /// A pattern of initiator names, with `*` and `?`; folded, as the names of logins are (RFC 3722).
-pub fn pattern(text: &str) -> Result<String, Wrong> {
+pub fn pattern(text: &str) -> Result<String, InvalidValue> {
     check_port(text)?;
     if text.is_empty() {
-        return wrong("the pattern is empty and matches nobody", "\"*\" matches everybody");
+        return invalid("the pattern is empty and matches nobody", "\"*\" matches everybody");
     }
     let shown = text.escape_debug();
     match lunar_proto::name::prepare_with(text, |c| lunar_proto::name::may_stand(c) || is_wildcard(c)) {
-        Err(why) => wrong(
+        Err(why) => invalid(
             format!("the pattern \"{shown}\" matches no initiator name: {why}"),
             "initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
         ),
         // Wide forms of the wildcards normalize to wildcards.
-        Ok(folded) if folded.matches(is_wildcard).count() != text.matches(is_wildcard).count() => {
-            wrong(format!("the pattern \"{shown}\" has a wildcard in another form"), "write * and ? in ASCII")
-        }
+        Ok(folded) if folded.matches(is_wildcard).count() != text.matches(is_wildcard).count() => invalid(
+            format!("the pattern \"{shown}\" has a wildcard in another form"),
+            "write * and ? in ASCII",
+        ),
         Ok(folded) => Ok(folded.into_owned()),
     }
 }
@@ -89,15 +90,15 @@ fn is_wildcard(c: char) -> bool {
 }
 
 /// What begins as a port of SRP must be one.
-fn check_port(text: &str) -> Result<(), Wrong> {
+fn check_port(text: &str) -> Result<(), InvalidValue> {
     const HINT: &str = "a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any";
     let Some(digits) = text.strip_prefix("0x").filter(|digits| !digits.contains('*')) else { return Ok(()) };
     let is_digit = |c: &char| matches!(c, '0'..='9' | 'a'..='f' | '?');
     let shown = text.escape_debug();
     match digits.chars().find(|c| !is_digit(c)) {
-        Some(c) => wrong(format!("the port \"{shown}\" contains {c:?}"), HINT),
+        Some(c) => invalid(format!("the port \"{shown}\" contains {c:?}"), HINT),
         None if digits.len() != PORT_DIGITS => {
-            wrong(format!("the port \"{shown}\" has {} digits", digits.len()), HINT)
+            invalid(format!("the port \"{shown}\" has {} digits", digits.len()), HINT)
         }
         None => Ok(()),
     }
@@ -105,7 +106,7 @@ fn check_port(text: &str) -> Result<(), Wrong> {
 
 /// An address that initiators are told: a host name or address, with or without a port (RFC 7143 section
 /// 13.8).
-pub fn told(text: &str) -> Result<String, Wrong> {
+pub fn told(text: &str) -> Result<String, InvalidValue> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (text, None),
@@ -120,7 +121,7 @@ pub fn told(text: &str) -> Result<String, Wrong> {
     {
         return Ok(text.to_string());
     }
-    wrong(
+    invalid(
         format!("\"{}\" is no address that an initiator could use", text.escape_debug()),
         "write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
     )
@@ -130,7 +131,7 @@ pub fn told(text: &str) -> Result<String, Wrong> {
 const MAX_WORD: usize = 48;
 
 /// A name that the file gives to a part of itself, and that commands and logs repeat.
-pub fn word(text: &str) -> Result<(), Wrong> {
+pub fn word(text: &str) -> Result<(), InvalidValue> {
     let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if text.len() <= MAX_WORD
         && text.chars().all(fit)
@@ -138,19 +139,19 @@ pub fn word(text: &str) -> Result<(), Wrong> {
     {
         return Ok(());
     }
-    wrong(
+    invalid(
         format!("\"{}\" cannot be a name here", text.escape_debug()),
         "use letters, digits, '.', '_' and '-', 48 at most, a letter or digit first",
     )
 }
 
 /// Text that SCSI can carry: printable ASCII of at most `most` characters.
-pub fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, Wrong> {
+pub fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, InvalidValue> {
     let good = !text.is_empty() && text.len() <= most && text.bytes().all(|b| (0x20..0x7f).contains(&b));
     if good && text.trim() == text {
         return Ok(text.to_string());
     }
-    wrong(
+    invalid(
         format!("\"{}\" cannot be a {what}", text.escape_debug()),
         format!("it can have 1 to {most} printable ASCII characters, without spaces at its ends"),
     )
@@ -158,11 +159,11 @@ pub fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, Wrong> {
 
 /// Text that a login can carry as a value: UTF-8 of 1 to 255 bytes without control characters (RFC 7143
 /// section 6.1).
-pub fn plain_text(text: &str, what: &str) -> Result<String, Wrong> {
+pub fn plain_text(text: &str, what: &str) -> Result<String, InvalidValue> {
     if !text.is_empty() && text.len() <= 255 && !text.chars().any(char::is_control) {
         return Ok(text.to_string());
     }
-    wrong(
+    invalid(
         format!("\"{}\" cannot be {what}", text.escape_debug()),
         "it can have 1 to 255 bytes and no control characters",
     )
@@ -233,8 +234,8 @@ mod tests {
             ("iqn.\u{ff0a}", "\u{ff0a}"),
             ("", "empty"),
         ] {
-            let wrong = pattern(text).unwrap_err();
-            assert!(wrong.what.contains(named), "{}", wrong.what);
+            let invalid = pattern(text).unwrap_err();
+            assert!(invalid.what.contains(named), "{}", invalid.what);
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::build::create_folder;
 use crate::config::{self, Config, Lun, OneFile, Source};
-use crate::{ErrorCode, Problem, identity};
-use lunar_config::{Wrong, nearest, wrong};
+use crate::{Diagnostic, ErrorCode, identity};
+use lunar_config::{InvalidValue, invalid, nearest};
 use lunar_scsi::Kind;
 use lunar_target::setup::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub struct Arguments {
 
 /// Where the arguments are used.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct ServeContext<'a> {
     /// The folder of state.
     pub state_dir: &'a Path,
     /// The host's name.
@@ -44,21 +44,21 @@ const DEFAULT_DISK_BYTES: u64 = 1 << 30;
 
 impl Arguments {
     /// The configuration that the arguments mean. Makes the folder of the default disk.
-    pub fn config(&self, place: Place<'_>) -> Result<Config, Vec<Problem>> {
+    pub fn config(&self, place: ServeContext<'_>) -> Result<Config, Vec<Diagnostic>> {
         let mut problems = Vec::new();
-        let mut note = |argument: &str, wrong: Problem| {
-            problems.push(Problem { what: format!("{argument}: {}", wrong.what), ..wrong });
+        let mut note = |argument: &str, invalid: Diagnostic| {
+            problems.push(Diagnostic { what: format!("{argument}: {}", invalid.what), ..invalid });
         };
         let size = self.size.as_deref().map(disk_size).transpose();
-        let size = size.unwrap_or_else(|wrong| {
-            note("--size", wrong.into());
+        let size = size.unwrap_or_else(|invalid| {
+            note("--size", invalid.into());
             // One was given: that files are to be created is not asked again.
             Some(DEFAULT_DISK_BYTES)
         });
         let portals = self.portals(&mut note);
         let name = match &self.target {
-            Some(name) => config::iscsi_name(name).unwrap_or_else(|wrong| {
-                note("--target", wrong.into());
+            Some(name) => config::iscsi_name(name).unwrap_or_else(|invalid| {
+                note("--target", invalid.into());
                 lunar_proto::name::of_host(place.host)
             }),
             None => lunar_proto::name::of_host(place.host),
@@ -67,7 +67,7 @@ impl Arguments {
         if problems.is_empty() { Ok(assemble(name, luns, portals)) } else { Err(problems) }
     }
 
-    fn portals(&self, note: &mut impl FnMut(&str, Problem)) -> Vec<Portal> {
+    fn portals(&self, note: &mut impl FnMut(&str, Diagnostic)) -> Vec<Portal> {
         let mut seen = BTreeSet::new();
         let mut portals = Vec::new();
         let default = [DEFAULT_PORTAL.to_string()];
@@ -82,7 +82,7 @@ impl Arguments {
                     portals.push(Portal { transports, ..Portal::tcp(listen) })
                 }
                 Ok(listen) => note(argument, twice(&listen.to_string()).into()),
-                Err(wrong) => note(argument, wrong.into()),
+                Err(invalid) => note(argument, invalid.into()),
             }
         }
         portals
@@ -92,8 +92,8 @@ impl Arguments {
         &self,
         target: &str,
         size: Option<u64>,
-        place: Place<'_>,
-        note: &mut impl FnMut(&str, Problem),
+        place: ServeContext<'_>,
+        note: &mut impl FnMut(&str, Diagnostic),
     ) -> Vec<Lun> {
         if self.luns.is_empty() {
             let path = place.state_dir.join("disk.img");
@@ -122,7 +122,7 @@ impl Arguments {
                         _ => luns.push(lun),
                     }
                 }
-                Err(wrong) => note("LUN", wrong),
+                Err(invalid) => note("LUN", invalid),
             }
         }
         luns
@@ -130,16 +130,16 @@ impl Arguments {
 }
 
 /// What is written on the command line is wrong.
-fn twice(what: &str) -> Wrong {
-    Wrong { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
+fn twice(what: &str) -> InvalidValue {
+    InvalidValue { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
 }
 
-fn one_file(first: &str, second: &str) -> Wrong {
+fn one_file(first: &str, second: &str) -> InvalidValue {
     if config::one_name(Path::new(first)) == config::one_name(Path::new(second)) {
         return twice(second);
     }
     let what = format!("{} and {} are one file", first.escape_debug(), second.escape_debug());
-    Wrong { what, hint: "serve one of them".into() }
+    InvalidValue { what, hint: "serve one of them".into() }
 }
 
 fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
@@ -161,9 +161,9 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
 }
 
 /// A LUN as it is written on the command line.
-fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
+fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
     if text.is_empty() {
-        wrong("a LUN without a name", "write a path, null:SIZE or memory:SIZE")?;
+        invalid("a LUN without a name", "write a path, null:SIZE or memory:SIZE")?;
     }
     match text.split_once(':') {
         Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
@@ -172,25 +172,25 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
     }
 }
 
-fn memory_size(text: &str, size: &str) -> Result<u64, Wrong> {
+fn memory_size(text: &str, size: &str) -> Result<u64, InvalidValue> {
     match lunar_proto::size::parse(size)? {
-        0..4096 => wrong(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
+        0..4096 => invalid(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
         size => Ok(size),
     }
 }
 
 /// The size of a disk that is created: whole blocks, so that all of it can be reached.
-fn disk_size(text: &str) -> Result<u64, Wrong> {
+fn disk_size(text: &str) -> Result<u64, InvalidValue> {
     match memory_size(text, text)? {
         size if size.is_multiple_of(512) => Ok(size),
-        size => wrong(
+        size => invalid(
             format!("{size} bytes are no whole number of blocks"),
             format!("blocks have 512 bytes: {} is the next size", size.next_multiple_of(512)),
         ),
     }
 }
 
-fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
+fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
     let path = PathBuf::from(text);
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
     match std::fs::metadata(&path) {
@@ -202,22 +202,23 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
         Err(e) => {
             let what = format!("{}: {}", text.escape_debug(), crate::io_text(&e));
-            Err(Problem::new(what, "check the path and its permissions").with_code(ErrorCode::from(e.kind())))
+            Err(Diagnostic::new(what, "check the path and its permissions")
+                .with_code(ErrorCode::from(e.kind())))
         }
     }
 }
 
-fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Problem> {
+fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Diagnostic> {
     let what = format!("{} does not exist", text.escape_debug());
     if let Some((kind, rest)) = text.split_once(':')
         && let Some(meant) = nearest(kind, ["null", "memory"])
     {
-        wrong(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
+        invalid(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
     }
     if matches!(text, "null" | "memory") {
-        wrong(&what, format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"))?;
+        invalid(&what, format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"))?;
     }
-    let none = |hint: &str| Err(Problem::new(what, hint).with_code(ErrorCode::NotFound));
+    let none = |hint: &str| Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound));
     match size {
         _ if iso => none("check the path; an ISO image cannot be created"),
         None => none("check the path, or add --size 10G to create it"),

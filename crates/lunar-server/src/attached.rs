@@ -2,7 +2,7 @@
 //! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
 
 use crate::config::attachment::{How, Policy, check_name};
-use crate::{Problem, create_folder_or, io_text};
+use crate::{Diagnostic, create_folder_or, io_text};
 use lunar_target::lock_file;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -197,7 +197,7 @@ impl Attached {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn at(folder: PathBuf) -> Result<Attached, Problem> {
+    pub fn at(folder: PathBuf) -> Result<Attached, Diagnostic> {
         create_folder_or(&folder, "set LUNAR_RUN_DIR to a folder that this user can write")?;
         Ok(Attached { folder })
     }
@@ -211,7 +211,7 @@ impl Attached {
     ///
     /// # Errors
     /// When it cannot be asked.
-    pub fn force(&self, name: &str) -> Result<(), Problem> {
+    pub fn force(&self, name: &str) -> Result<(), Diagnostic> {
         let path = self.file(name, FORCE);
         open(&path).map(drop).map_err(|e| cannot("write", &path, &e))
     }
@@ -225,7 +225,7 @@ impl Attached {
     ///
     /// # Errors
     /// When the folder cannot be locked.
-    pub fn look(&self) -> Result<Look<'_>, Problem> {
+    pub fn look(&self) -> Result<Look<'_>, Diagnostic> {
         let path = self.folder.join("lock");
         Ok(Look { attached: self, _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))? })
     }
@@ -246,7 +246,7 @@ impl Look<'_> {
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn all(&self) -> Result<Vec<Record>, Problem> {
+    pub fn all(&self) -> Result<Vec<Record>, Diagnostic> {
         let folder = &self.attached.folder;
         let entries = std::fs::read_dir(folder).map_err(|e| cannot("read", folder, &e))?;
         let name = |path: PathBuf| {
@@ -277,7 +277,7 @@ impl Look<'_> {
     ///
     /// # Errors
     /// When it cannot be locked.
-    pub fn take(&self, name: &str) -> Result<Option<Alive>, Problem> {
+    pub fn take(&self, name: &str) -> Result<Option<Alive>, Diagnostic> {
         let path = self.attached.file(name, "lock");
         let lock = lock_file::try_lock(&path).map_err(|e| cannot("lock", &path, &e))?;
         if lock.is_some() {
@@ -291,7 +291,7 @@ impl Look<'_> {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, record: &Record) -> Result<(), Problem> {
+    pub fn write(&self, record: &Record) -> Result<(), Diagnostic> {
         let path = self.attached.file(&record.name, "json");
         let new = self.attached.file(&record.name, "new");
         let text = serde_json::to_string_pretty(record).map_err(io::Error::other);
@@ -312,9 +312,9 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
-fn cannot(what: &str, path: &Path, e: &io::Error) -> Problem {
+fn cannot(what: &str, path: &Path, e: &io::Error) -> Diagnostic {
     let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
-    Problem::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
+    Diagnostic::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
 }
 
 /// Writes a file that is not there yet. What a killed process left is removed first; what somebody else puts there meanwhile,

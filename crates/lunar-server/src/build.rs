@@ -2,24 +2,23 @@
 //! place.
 
 mod filters;
-mod hold;
 mod kept;
-mod record;
+mod medium_history;
 mod remedy;
 mod settings;
+mod state_lock;
 mod unlinked;
 
 use filters::filtered;
-pub(crate) use hold::{Held, configuration, has_identity, held, lockable, serial_twice};
-pub(crate) use record::Past;
-pub use record::was_served;
+pub(crate) use medium_history::MediumHistory;
+pub use medium_history::was_served;
 pub(crate) use remedy::cannot_open;
 use settings::passing;
 pub(crate) use settings::settings;
+pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, lockable, serial_twice};
 
 use crate::config::{Config, Lun, Share, Source};
-use crate::{ErrorCode, Problem, folders, identity, io_text};
-use hold::{Hold, Holds};
+use crate::{Diagnostic, ErrorCode, folders, identity, io_text};
 use kept::Kept;
 use lunar_block::filter::Rate;
 use lunar_block::{Backend, Spec};
@@ -29,6 +28,7 @@ use lunar_router::with_rate_limit;
 use lunar_scsi::{Lu, Passes, Settings};
 use lunar_target::setup::{Answers, Setup, Target};
 use lunar_target::{Instance, Passage, Resting, Unit};
+use state_lock::{StateLock, StateLocks};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
@@ -46,7 +46,7 @@ pub struct Units {
     routes: Option<Arc<Routes>>,
     /// What routing instances let through.
     rates: Mutex<BTreeMap<String, Arc<Rate>>>,
-    holds: Holds,
+    holds: StateLocks,
     /// Memory that a change on trial has removed.
     kept: Kept,
 }
@@ -65,7 +65,7 @@ struct Open {
     medium: Medium,
     unit: Arc<Unit>,
     /// Its state and its serial number are nobody else's.
-    _holds: Vec<Arc<Hold>>,
+    _holds: Vec<Arc<StateLock>>,
 }
 
 /// What stands behind a logical unit.
@@ -79,7 +79,7 @@ struct Medium {
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
     block_size: Option<u32>,
     /// Until it is written.
-    record: Option<record::Unwritten>,
+    record: Option<medium_history::Unwritten>,
 }
 
 impl Medium {
@@ -124,7 +124,7 @@ struct Next {
     lun: Lun,
     settings: Settings,
     medium: Medium,
-    holds: Vec<Arc<Hold>>,
+    holds: Vec<Arc<StateLock>>,
     /// None: the unit goes on.
     fresh: Option<Arc<Unit>>,
 }
@@ -137,7 +137,7 @@ impl Units {
             open: BTreeMap::new(),
             routes: None,
             rates: Mutex::default(),
-            holds: Holds::default(),
+            holds: StateLocks::default(),
             kept: Kept::default(),
         }
     }
@@ -152,7 +152,7 @@ impl Units {
     ///
     /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
     /// opened in another way or handed to another unit. Units that are forgotten stay busy.
-    pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Problem>> {
+    pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Diagnostic>> {
         let wanted = wanted(config);
         let routes = self.routes.clone();
         let stays = |name: &Name, open: &Open| {
@@ -185,7 +185,7 @@ impl Units {
         staying: &BTreeMap<Name, Open>,
         leaving: &BTreeMap<Name, Open>,
         rest: Rest<'_>,
-    ) -> Result<BTreeMap<Name, Open>, Vec<Problem>> {
+    ) -> Result<BTreeMap<Name, Open>, Vec<Diagnostic>> {
         serial_twice(wanted)?;
         let lost = unlinked::lost(leaving, staying, wanted);
         if !lost.is_empty() {
@@ -235,7 +235,7 @@ impl Units {
                 (None, None) => continue,
             };
             unit.set_on_missing(next.lun.on_missing_file);
-            hold::sign(&next.holds, &name, &next.lun);
+            state_lock::sign(&next.holds, &name, &next.lun);
             let (lun, medium, holds) = (next.lun, next.medium, next.holds);
             open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds });
         }
@@ -251,7 +251,7 @@ impl Units {
         max_registrants: usize,
         media: &Media<'_>,
         before: Option<&Open>,
-    ) -> Result<Next, Problem> {
+    ) -> Result<Next, Diagnostic> {
         // First, so that one who is refused makes no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
@@ -278,7 +278,7 @@ impl Units {
         };
         let fresh = match before {
             Some(_) => {
-                Lu::new(settings.clone(), None).map_err(wrong)?;
+                Lu::new(settings.clone(), None).map_err(invalid)?;
                 None
             }
             None => {
@@ -286,7 +286,7 @@ impl Units {
                 let state_file = if keeps { Some(self.state_file(name, &lun)?) } else { None };
                 let lu = match &state_file {
                     Some(file) => restored(name, settings.clone(), file)?,
-                    None => Lu::new(settings.clone(), None).map_err(wrong)?,
+                    None => Lu::new(settings.clone(), None).map_err(invalid)?,
                 };
                 let lu = Arc::new(lu);
                 Some(Arc::new(match medium.passage() {
@@ -306,15 +306,15 @@ impl Units {
     }
 
     /// What stands behind a LUN; it is opened unless it is open in the same way already.
-    fn medium(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Problem> {
+    fn medium(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Diagnostic> {
         if let Some(place) = lun.source.place() {
             let routes =
-                self.routes.as_ref().ok_or_else(|| Problem::new("nothing is routed", "restart lunar"))?;
+                self.routes.as_ref().ok_or_else(|| Diagnostic::new("nothing is routed", "restart lunar"))?;
             let opened = routes.open(place);
             let rate = |opened: &RoutedLu| self.rate(lun, matches!(opened, RoutedLu::Commands(..)));
             return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
                 let hint = e.hint.clone().unwrap_or_else(|| "look at the upstream: lunar ls URL".into());
-                Problem::new(format!("{}: {}", lun.source, e.what), hint)
+                Diagnostic::new(format!("{}: {}", lun.source, e.what), hint)
             });
         }
         if has_path(lun) {
@@ -325,7 +325,7 @@ impl Units {
     }
 
     /// The file that keeps a unit's state, in a folder that exists.
-    fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Problem> {
+    fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Diagnostic> {
         let file = state_path(&self.state_dir, name, lun);
         file.parent().map_or(Ok(()), create_folder)?;
         Ok(file)
@@ -414,14 +414,14 @@ fn to_rest(
     leaving: &BTreeMap<Name, Open>,
     wanted: &BTreeMap<Name, &Lun>,
     rest: Rest<'_>,
-) -> Result<BTreeMap<Name, Resting>, Vec<Problem>> {
+) -> Result<BTreeMap<Name, Resting>, Vec<Diagnostic>> {
     let hint = "everything stays as it was: try it again later, or restart lunar";
-    let problem = |name: &Name, what: String| vec![of_lun(name, Problem::new(what, hint))];
+    let problem = |name: &Name, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
     let names: Vec<&Name> = leaving.keys().collect();
     let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
     let resting = resting.map_err(|(i, e)| match names.get(i) {
         Some(name) => problem(name, format!("cannot be changed now: {}", io_text(&e))),
-        None => vec![Problem::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
+        None => vec![Diagnostic::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
     })?;
     let resting: BTreeMap<Name, Resting> = names.into_iter().cloned().zip(resting).collect();
     for (name, one) in &resting {
@@ -465,7 +465,7 @@ fn is_nameless(lun: &Lun) -> bool {
 }
 
 /// A LUN with the serial number by which hosts know it, where neither configuration nor names can say it.
-fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Problem> {
+fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Diagnostic> {
     if !is_nameless(lun) {
         return Ok(lun.clone());
     }
@@ -477,9 +477,9 @@ fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Problem> {
 }
 
 /// Memory cannot have another size without losing all that is in it.
-fn would_forget(open: &Lun, lun: &Lun) -> Option<Problem> {
+fn would_forget(open: &Lun, lun: &Lun) -> Option<Diagnostic> {
     match (&open.source, &lun.source) {
-        (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Problem::new(
+        (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
             format!("its memory has {} and would lose its data for {}", size::show(*old), size::show(*new)),
             "leave the size as it was; a restart begins with an empty one",
         )),
@@ -555,14 +555,14 @@ impl<'a> Media<'a> {
     }
 
     /// What is open by the path of a LUN is still there.
-    fn in_place(&self, lun: &Lun) -> Result<(), Problem> {
+    fn in_place(&self, lun: &Lun) -> Result<(), Diagnostic> {
         unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
     }
 
     /// `raw`: no image format is looked for.
-    fn open(&self, lun: &Lun, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Problem> {
+    fn open(&self, lun: &Lun, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Diagnostic> {
         let Some(mut spec) = spec(lun) else {
-            return Err(Problem::new(
+            return Err(Diagnostic::new(
                 format!("{} is not open", lun.source),
                 "look at the upstream: lunar ls URL",
             ));
@@ -578,7 +578,7 @@ impl<'a> Media<'a> {
             let held = has_path(lun) && self.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
             match held && spec.kind == lunar_block::Kind::Device {
-                true => Problem {
+                true => Diagnostic {
                     hint: Some("restart lunar to open the device in another way".into()),
                     ..problem
                 },
@@ -630,19 +630,19 @@ pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
 }
 
 /// Makes a folder, and those above it, that only the user can enter.
-pub fn create_folder(folder: &Path) -> Result<(), Problem> {
+pub fn create_folder(folder: &Path) -> Result<(), Diagnostic> {
     create_folder_or(folder, STATE_FOLDER_HINT)
 }
 
 /// Creates a folder for this user alone, if it is not there; the hint is for whoever hears that it cannot be.
-pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Problem> {
+pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Diagnostic> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|e| cannot_create(folder, &e, hint))
 }
 
 /// Looks whether [`create_folder`] would make a folder: a copy of what is missing is made beside it, and removed. Rights
 /// alone do not show it: /proc takes no folder, and a file system may be out of inodes.
-pub(crate) fn can_create(folder: &Path) -> Result<(), Problem> {
+pub(crate) fn can_create(folder: &Path) -> Result<(), Diagnostic> {
     let Some(there) = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok()) else {
         return Ok(());
     };
@@ -668,13 +668,13 @@ const TRIAL: &str = ".lunar-check-";
 const STATE_FOLDER_HINT: &str =
     "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write";
 
-fn cannot_create(folder: &Path, e: &std::io::Error, hint: &str) -> Problem {
-    Problem::new(format!("cannot create the folder {}: {}", folder.display(), io_text(e)), hint)
+fn cannot_create(folder: &Path, e: &std::io::Error, hint: &str) -> Diagnostic {
+    Diagnostic::new(format!("cannot create the folder {}: {}", folder.display(), io_text(e)), hint)
 }
 
 /// A problem of a logical unit names it.
-pub(crate) fn of_lun(name: &Name, problem: Problem) -> Problem {
-    Problem { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
+pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
+    Diagnostic { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
 }
 
 /// How a medium is opened; None: it is that of an upstream.
@@ -714,8 +714,8 @@ fn same_way(a: &Lun, b: &Lun) -> bool {
     }
 }
 
-fn wrong(e: lunar_scsi::Invalid) -> Problem {
-    Problem::new(e.to_string(), "change the definition of the LUN")
+fn invalid(e: lunar_scsi::Invalid) -> Diagnostic {
+    Diagnostic::new(e.to_string(), "change the definition of the LUN")
 }
 
 /// No state of a unit is larger.
@@ -723,14 +723,14 @@ const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
 /// may hold reservations that protect somebody's data.
-pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Diagnostic> {
     let Some(saved) = read_state(state_file)? else {
-        return Lu::new(settings, None).map_err(wrong);
+        return Lu::new(settings, None).map_err(invalid);
     };
     // To tell a wrong definition from a wrong file.
-    Lu::new(settings.clone(), None).map_err(wrong)?;
+    Lu::new(settings.clone(), None).map_err(invalid)?;
     Lu::new(settings, Some(&saved)).map_err(|e| {
-        Problem::new(
+        Diagnostic::new(
             format!("the saved state {} is damaged: {e}", state_file.display()),
             "restore it from a backup, or move it away to begin without reservations and saved mode pages",
         )
@@ -738,7 +738,7 @@ pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem>
 }
 
 /// As [`load`]; what comes back and may keep hosts out is told.
-fn restored(name: &Name, settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+fn restored(name: &Name, settings: Settings, state_file: &Path) -> Result<Lu, Diagnostic> {
     lunar_target::remove_leftovers(state_file);
     let lu = load(settings, state_file)?;
     let (registrations, reserved) = lu.reservations();
@@ -755,9 +755,9 @@ fn restored(name: &Name, settings: Settings, state_file: &Path) -> Result<Lu, Pr
     Ok(lu)
 }
 
-fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Problem> {
+fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Diagnostic> {
     let failed = |what: String| {
-        Problem::new(
+        Diagnostic::new(
             format!("the saved state {} {what}", path.display()),
             "make it readable, or move it away to begin without reservations and saved mode pages",
         )

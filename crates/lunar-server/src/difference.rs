@@ -1,16 +1,16 @@
 //! What changes from one configuration to another, told to people.
 
-mod facts;
+mod settings;
 
 use crate::config::Config;
-use facts::{Fact, Facts};
 use lunar_admin::{Change, Difference};
+use settings::{Setting, Settings};
 use std::collections::BTreeSet;
 
 /// All that changes when `b` takes the place of `a`, in the order of a configuration. Secrets are compared, and not
 /// told.
 pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
-    let (a, b) = (Facts::of(a), Facts::of(b));
+    let (a, b) = (Settings::of(a), Settings::of(b));
     let places: BTreeSet<_> = a.0.keys().chain(b.0.keys()).collect();
     let mut differences = Vec::new();
     for place in places {
@@ -43,14 +43,15 @@ pub fn in_force(before: &Config, new: &Config) -> Config {
 }
 
 /// The settings of a part that are not the same.
-fn changes(old: &[Fact], new: &[Fact]) -> Vec<(&'static str, Change)> {
-    let find = |list: &[Fact], key| list.iter().find(|fact| fact.key == key).cloned().unwrap_or_default();
-    let mut keys: Vec<&'static str> = old.iter().chain(new).map(|fact| fact.key).collect();
+fn changes(old: &[Setting], new: &[Setting]) -> Vec<(&'static str, Change)> {
+    let find =
+        |list: &[Setting], key| list.iter().find(|setting| setting.key == key).cloned().unwrap_or_default();
+    let mut keys: Vec<&'static str> = old.iter().chain(new).map(|setting| setting.key).collect();
     let mut seen = BTreeSet::new();
     keys.retain(|key| seen.insert(*key));
     let pairs = keys.into_iter().map(|key| (key, find(old, key), find(new, key)));
     let differ = pairs.filter(|(_, old, new)| (&old.shown, &old.hidden) != (&new.shown, &new.hidden));
-    let change = |(key, old, new): (&'static str, Fact, Fact)| {
+    let change = |(key, old, new): (&'static str, Setting, Setting)| {
         let secret = if old.shown == new.shown { " (with another secret)" } else { "" };
         (key, Change::Changed { key: key.into(), from: old.shown, to: new.shown + secret })
     };

@@ -1,13 +1,13 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
 use crate::build::{
-    Held, Name, Past, can_create, cannot_open, configuration, has_identity, has_path, held, load, lockable,
-    notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
+    LockConflict, MediumHistory, Name, can_create, cannot_open, configuration, has_identity, has_path, held,
+    load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
-use crate::{ErrorCode, Problem, folders, io_text, listeners};
+use crate::{Diagnostic, ErrorCode, folders, io_text, listeners};
 use lunar_block::{Facts, InUse, Spec};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default)]
 pub struct Examined {
     /// For these a server would not start.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
     /// These are only to be known.
     pub notes: Vec<String>,
     /// A server runs by this configuration: what it has is in use as it should be.
@@ -28,11 +28,11 @@ pub struct Examined {
 
 impl Examined {
     /// Takes note of a portal that is in use: a mistake, unless the server of this configuration listens there.
-    pub fn portal_in_use(&mut self, portal: SocketAddr, problem: Problem) {
+    pub fn portal_in_use(&mut self, portal: SocketAddr, problem: Diagnostic) {
         self.in_use(listeners::are_of(portal, &self.servers), problem);
     }
 
-    fn in_use(&mut self, is_own: bool, problem: Problem) {
+    fn in_use(&mut self, is_own: bool, problem: Diagnostic) {
         match is_own {
             true => self.notes.push(problem.what),
             false => self.problems.push(problem),
@@ -73,11 +73,11 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
 }
 
 /// What is wrong with the SCSI devices of a router.
-fn devices(router: &Router) -> Vec<Problem> {
+fn devices(router: &Router) -> Vec<Diagnostic> {
     let look = |(name, path): (&String, &Path)| {
         let of_upstream = |what: String, hint: &str| {
             let place = format!("upstream {name} of router {}: {}", router.name, path.display());
-            Problem::new(format!("{place}: {what}"), hint)
+            Diagnostic::new(format!("{place}: {what}"), hint)
         };
         match path.metadata() {
             Ok(found) if found.file_type().is_char_device() => None,
@@ -107,7 +107,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// In the order in which a server finds it.
-    fn at(&mut self, name: &Name, lun: &Lun) -> Result<(), Problem> {
+    fn at(&mut self, name: &Name, lun: &Lun) -> Result<(), Diagnostic> {
         let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
         let Some(spec) = spec(lun) else { return Ok(()) };
         let mut server = None;
@@ -126,7 +126,7 @@ impl Look<'_> {
             can_create(state_file.parent().unwrap_or(self.state_dir))?;
             lockable(self.state_dir, name, lun)?.into_iter().for_each(&mut note);
         }
-        let past = Past::read(&state_file)?;
+        let past = MediumHistory::read(&state_file)?;
         past.check_there(lun)?;
         let raw = spec.raw || past.is_raw(lun);
         let journal = folders::atomic(self.state_dir);
@@ -163,7 +163,7 @@ impl Look<'_> {
 
 /// The process that has a lock, if it is a server of this configuration. One that was started by arguments is known by
 /// what it serves.
-fn server_of(file: &Path, held: &Held) -> Option<u32> {
+fn server_of(file: &Path, held: &LockConflict) -> Option<u32> {
     let (pid, runs_by) = held.by.as_ref()?;
     runs_by.as_ref().map_or(held.is_same, |runs_by| runs_by == file).then_some(*pid)
 }
@@ -181,10 +181,10 @@ fn started_with(file: &Path) -> Vec<u32> {
     pids.filter(|pid| configuration(*pid).is_some_and(|of| of == file)).collect()
 }
 
-fn refused_by_reload(problem: Problem) -> Problem {
+fn refused_by_reload(problem: Diagnostic) -> Diagnostic {
     let hint =
         "a reload refuses it: the log of the server names the ways to keep the old file or to serve this one";
-    Problem { hint: Some(hint.into()), ..problem }
+    Diagnostic { hint: Some(hint.into()), ..problem }
 }
 
 #[cfg(test)]
@@ -323,9 +323,12 @@ mod tests {
             (None, false, false),
         ] {
             let by = Some((7, runs_by.cloned()));
-            let held = Held { problem: Problem::new("", ""), by, is_same };
+            let held = LockConflict { problem: Diagnostic::new("", ""), by, is_same };
             assert_eq!(server_of(&file, &held), is_own.then_some(7), "{runs_by:?} {is_same}");
         }
-        assert_eq!(server_of(&file, &Held { problem: Problem::new("", ""), by: None, is_same: true }), None);
+        assert_eq!(
+            server_of(&file, &LockConflict { problem: Diagnostic::new("", ""), by: None, is_same: true }),
+            None
+        );
     }
 }

@@ -3,7 +3,7 @@
 use lunar_scsi::Identity;
 use sha2::{Digest, Sha256};
 
-use crate::Problem;
+use crate::Diagnostic;
 use crate::config::Lun;
 
 /// The identity of a logical unit of a target.
@@ -41,10 +41,10 @@ pub(crate) fn key(seed: &str) -> u64 {
 }
 
 /// Sixteen hexadecimal digits that nobody had before.
-pub(crate) fn random_serial() -> Result<String, Problem> {
+pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| {
-        Problem::new(format!("no random bytes for a serial number: {e}"), "give the LUN a serial")
+        Diagnostic::new(format!("no random bytes for a serial number: {e}"), "give the LUN a serial")
     })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -9,7 +9,7 @@ use crate::config::router::{
     Failover, From, Map, Mode, Policy, Reach, RouterTarget, Upstream, UpstreamSource,
 };
 use crate::config::{Config, Lun, Router, Share, Source, Target, iscsi_name};
-use crate::{Problem, identity};
+use crate::{Diagnostic, identity};
 use lunar_initiator::multipath;
 use lunar_router::failover;
 use lunar_router::routes::{self, LuAddress, Spec};
@@ -27,7 +27,7 @@ const LAST_LUN: u16 = 16383;
 ///
 /// # Errors
 /// When two targets would have one name.
-pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
+pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Diagnostic>> {
     expanded(config, found, false)
 }
 
@@ -36,11 +36,11 @@ pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
 ///
 /// # Errors
 /// As those of [`expand`].
-pub fn expand_early(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
+pub fn expand_early(config: &Config, found: &Found) -> Result<Config, Vec<Diagnostic>> {
     expanded(config, found, true)
 }
 
-fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Vec<Problem>> {
+fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Vec<Diagnostic>> {
     let mut whole = config.clone();
     whole.targets.retain(|target| target.router.is_none());
     whole.awaited = awaited(config, found);
@@ -148,8 +148,8 @@ fn owner(router: &Router, mapping: &RouterTarget) -> String {
     }
 }
 
-fn collision(name: &str, first: &str, second: &str) -> Problem {
-    Problem::new(
+fn collision(name: &str, first: &str, second: &str) -> Diagnostic {
+    Diagnostic::new(
         format!("two targets are called {name}: {first}, and {second}"),
         "give one of them a name with map = \"target\"; the portals of one storage stand in the `urls` of one upstream",
     )
@@ -229,10 +229,10 @@ fn made(router: &Router, mapping: &RouterTarget, found: &Found) -> BTreeMap<Stri
 /// A name becomes that of a target here, and of a folder: it is taken only if a file could have it.
 fn is_servable(there: &FoundTarget) -> bool {
     let good = iscsi_name(&there.name);
-    if let Err(wrong) = &good {
+    if let Err(invalid) = &good {
         tracing::warn!(
             "a target of an upstream is not served: {}; {}",
-            wrong.what,
+            invalid.what,
             "map = \"target\" gives it a name"
         );
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 /// Checks a configuration file and says what it has.
 pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
-    let notes = config::unused(&config).into_iter().chain(config::shut_out(&config));
+    let notes = config::unused(&config).into_iter().chain(config::access_lint(&config));
     let notes = notes.chain(config::exposed(&config));
     notes.for_each(|note| say::line(format_args!("warning: {note}")));
     if media {

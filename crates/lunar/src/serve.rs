@@ -9,14 +9,14 @@ use crate::captive::Captive;
 use crate::server::Server;
 use crate::{paste, say};
 use change::Trial;
-use lunar_admin::{Admin, Request, Response, Running};
+use lunar_admin::{Admin, Request, Response, ServerControl};
 use lunar_router::isids;
 use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
 use lunar_runtime::CoreSelection;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{Found, expand_early};
-use lunar_server::{Arguments, ErrorCode, Place, Problem, Units, folders};
+use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders};
 use lunar_target::setup::Setup;
 use retry::Retry;
 use routed::{Desk, tell};
@@ -162,8 +162,10 @@ impl<S: Server> Service<S> {
         let config = match &args.config {
             Some(file) => config::load(file)?,
             None => {
-                let place =
-                    Place { state_dir: &folders::state().map_err(one)?, host: &lunar_runtime::host::name() };
+                let place = ServeContext {
+                    state_dir: &folders::state().map_err(one)?,
+                    host: &lunar_runtime::host::name(),
+                };
                 arguments(args).config(place)?
             }
         };
@@ -334,7 +336,7 @@ pub fn cannot_serve(e: &io::Error) -> Problem {
 }
 
 /// The admin socket. At its default path, or beside another server's, it is not worth a failure.
-fn admin(configured: Option<&Path>, server: Arc<dyn Running>) -> Result<Option<Admin>, Problem> {
+fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Option<Admin>, Problem> {
     if let Some(path) = configured {
         return Admin::start(path, server).map(Some);
     }

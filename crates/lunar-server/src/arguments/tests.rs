@@ -6,14 +6,14 @@ fn arguments(luns: &[&str]) -> Arguments {
 }
 
 fn config(arguments: &Arguments, folder: &Folder) -> Config {
-    let place = Place { state_dir: &folder.0.join("state"), host: "Moon.Example" };
+    let place = ServeContext { state_dir: &folder.0.join("state"), host: "Moon.Example" };
     arguments.config(place).map_err(|list| list[0].to_string()).unwrap()
 }
 
 fn told(arguments: Arguments, folder: &Folder) -> String {
-    let place = Place { state_dir: &folder.0.join("state"), host: "moon" };
+    let place = ServeContext { state_dir: &folder.0.join("state"), host: "moon" };
     let list = arguments.config(place).unwrap_err();
-    let text: Vec<String> = list.iter().map(Problem::to_string).collect();
+    let text: Vec<String> = list.iter().map(Diagnostic::to_string).collect();
     text.join("\n").replace(&format!("{}/", folder.0.display()), "")
 }
 

@@ -1,14 +1,14 @@
 //! What to do about a medium that cannot be opened.
 
 use crate::config::{Lun, Source};
-use crate::{ErrorCode, Problem, plain};
+use crate::{Diagnostic, ErrorCode, plain};
 use lunar_block::OpenError;
 use std::io::ErrorKind;
 
 /// Why a medium cannot be opened, with a hint that its definition can follow.
-pub(crate) fn cannot_open(lun: &Lun, e: OpenError) -> Problem {
+pub(crate) fn cannot_open(lun: &Lun, e: OpenError) -> Diagnostic {
     let hint = hint_of_upstream(lun, e.kind).unwrap_or(e.hint);
-    Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint).with_code(ErrorCode::from(e.kind))
+    Diagnostic::new(format!("{}: {}", e.subject, plain(&e.what)), hint).with_code(ErrorCode::from(e.kind))
 }
 
 /// A disk behind a router has neither `size` nor `backend` nor `read_only`: what else to do. None: the usual.

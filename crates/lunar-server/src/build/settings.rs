@@ -2,7 +2,7 @@
 
 use super::Name;
 use crate::config::Lun;
-use crate::{Problem, identity};
+use crate::{Diagnostic, identity};
 use lunar_block::Facts;
 use lunar_scsi::{Kind, Passes, Settings};
 
@@ -12,10 +12,10 @@ pub(crate) fn settings(
     lun: &Lun,
     facts: Facts,
     max_registrants: usize,
-) -> Result<Settings, Problem> {
+) -> Result<Settings, Diagnostic> {
     // What is routed may have no medium now.
     if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
-        return Err(Problem::new(
+        return Err(Diagnostic::new(
             format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
             "serve a larger one",
         ));

@@ -27,9 +27,9 @@ fn locked(folder: &Folder) -> String {
     lunar_block::open(&Spec::path(folder.0.join("disk.img"))).err().unwrap().what
 }
 
-fn told(result: Result<Setup, Vec<Problem>>, folder: &Folder) -> String {
+fn told(result: Result<Setup, Vec<Diagnostic>>, folder: &Folder) -> String {
     let list = result.err().unwrap();
-    let text: Vec<String> = list.iter().map(Problem::to_string).collect();
+    let text: Vec<String> = list.iter().map(Diagnostic::to_string).collect();
     text.join("\n").replace(&format!("{}/", folder.0.display()), "")
 }
 
@@ -114,13 +114,13 @@ fn a_second_null_disk_of_a_name_keeps_no_state() {
 }
 
 /// Somebody has the configuration read again.
-fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
+fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Diagnostic>> {
     units.look_at_paths(config)?;
     served(units, config)
 }
 
 /// A server starts, or goes on, with this configuration.
-fn served(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
+fn served(units: &mut Units, config: &Config) -> Result<Setup, Vec<Diagnostic>> {
     let setup = units.setup(config, &rest)?;
     units.record();
     Ok(setup)
@@ -284,9 +284,9 @@ fn a_reload_that_fails_leaves_the_record_alone() {
     let missing = NULL.replace("\"null\"", "\"file\"\npath = \"none.img\"").replace("size = \"1TiB\"\n", "");
     let of_another = DISK.replace("disk.img", "other.img") + &missing;
     let of_itself = DISK.replace("disk.img", "small.img") + "block_size = 4096\n" + NULL;
-    for wrong in [of_another, of_itself] {
-        assert!(again(&mut units, &config(&folder, &wrong)).is_err(), "{wrong}");
-        assert_eq!(std::fs::read(&record).unwrap(), before, "{wrong}");
+    for invalid in [of_another, of_itself] {
+        assert!(again(&mut units, &config(&folder, &invalid)).is_err(), "{invalid}");
+        assert_eq!(std::fs::read(&record).unwrap(), before, "{invalid}");
     }
     drop(units);
     let mut units = Units::new(folder.0.join("state"));

@@ -2,7 +2,7 @@
 //! hosts that use a disk must not find another one in its place.
 
 use super::{Name, Open, Units, has_path, of_lun, same_place, same_way, wanted};
-use crate::Problem;
+use crate::Diagnostic;
 use crate::config::{Config, Lun};
 use lunar_block::Missing;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ const AGAIN: &str = "to serve what is at the path now, reload once without this 
 
 impl Units {
     /// The LUNs whose data end with this server, as their files were deleted or replaced.
-    pub fn unlinked(&self) -> Vec<Problem> {
+    pub fn unlinked(&self) -> Vec<Diagnostic> {
         self.open.iter().filter_map(|(name, open)| unlinked(name, open)).collect()
     }
 
@@ -23,7 +23,7 @@ impl Units {
     ///
     /// # Errors
     /// One for each LUN. Nobody may find another disk under its identity without a word.
-    pub fn look_at_paths(&self, config: &Config) -> Result<(), Vec<Problem>> {
+    pub fn look_at_paths(&self, config: &Config) -> Result<(), Vec<Diagnostic>> {
         let wanted = wanted(config);
         let mut replaced = Vec::new();
         for (name, open) in self.open.iter().filter(|(_, open)| has_path(&open.lun)) {
@@ -43,27 +43,27 @@ impl Units {
     }
 }
 
-fn unlinked(name: &Name, open: &Open) -> Option<Problem> {
+fn unlinked(name: &Name, open: &Open) -> Option<Diagnostic> {
     let missing = open.medium.blocks.missing().filter(|missing| missing.is_unlinked)?;
     let what = format!("{missing}; when it is closed its data are gone");
-    Some(of_lun(name, Problem::new(what, missing.remedy())))
+    Some(of_lun(name, Diagnostic::new(what, missing.remedy())))
 }
 
 /// A path is opened once more only if it still leads to what is open by it.
-pub(super) fn in_place<'a>(mut open: impl Iterator<Item = &'a Open>, lun: &Lun) -> Result<(), Problem> {
+pub(super) fn in_place<'a>(mut open: impl Iterator<Item = &'a Open>, lun: &Lun) -> Result<(), Diagnostic> {
     let at_path = |open: &Open| has_path(lun) && same_place(&open.lun, lun);
     let missing = open.find(|open| at_path(open)).and_then(|open| open.medium.blocks.missing());
     missing.map_or(Ok(()), |missing| Err(not_in_place(&missing)))
 }
 
-fn not_in_place(missing: &Missing) -> Problem {
+fn not_in_place(missing: &Missing) -> Diagnostic {
     let remedy = missing.remedy();
     let hint = match missing.is_replaced() {
         false => remedy,
         true if missing.is_unlinked => format!("{remedy}; {ANEW}"),
         true => format!("{remedy}; {AGAIN}"),
     };
-    Problem::new(missing.to_string(), hint)
+    Diagnostic::new(missing.to_string(), hint)
 }
 
 /// The LUNs that would be removed, or be opened anew, with the only copy of their data.
@@ -71,13 +71,13 @@ pub(super) fn lost(
     leaving: &BTreeMap<Name, Open>,
     staying: &BTreeMap<Name, Open>,
     wanted: &BTreeMap<Name, &Lun>,
-) -> Vec<Problem> {
+) -> Vec<Diagnostic> {
     let goes = |open: &Open| {
         let is_shared = |other: &Open| Arc::ptr_eq(&other.medium.blocks, &open.medium.blocks);
         !wanted.values().any(|lun| same_way(&open.lun, lun)) && !staying.values().any(is_shared)
     };
     let lost = leaving.iter().filter(|(_, open)| goes(open));
-    let problem = |problem: Problem| Problem {
+    let problem = |problem: Diagnostic| Diagnostic {
         hint: problem
             .hint
             .map(|hint| format!("{hint}; to give them up, restart the server without this LUN")),

@@ -4,7 +4,7 @@ use super::chap::Users;
 use super::target::not_empty;
 use super::value::network;
 use lunar_config::pattern;
-use lunar_config::{Problems, nearest};
+use lunar_config::{Diagnostics, nearest};
 use lunar_config::{Section, Value, kind, text};
 use lunar_target::setup::Access;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const WORDS: [&str; 2] = ["all", "none"];
 pub(super) struct Lists(BTreeMap<String, Access>);
 
 /// Reads all `[access.NAME]`.
-pub(super) fn lists(p: &mut Problems<'_>, root: &mut Section<'_>, users: &Users) -> Lists {
+pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Users) -> Lists {
     let mut lists = BTreeMap::new();
     for (name, at, mut s) in root.named(p, "access", "[access.NAME]") {
         if WORDS.contains(&name) {
@@ -44,7 +44,7 @@ pub(super) fn lists(p: &mut Problems<'_>, root: &mut Section<'_>, users: &Users)
     Lists(lists)
 }
 
-fn list(p: &mut Problems<'_>, s: &mut Section<'_>, users: &Users) -> Access {
+fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &Users) -> Access {
     let chap = users.list(p, s, "chap");
     Access {
         initiators: not_empty(p, s, "initiators", pattern),
@@ -63,7 +63,7 @@ impl Lists {
     }
 
     /// What `access` of a section grants: `"all"`, `"none"`, the name of a list, or a list of names.
-    pub(super) fn grant(&self, p: &mut Problems<'_>, s: &mut Section<'_>) -> Grant {
+    pub(super) fn grant(&self, p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Grant {
         let mut grant = Grant { names: Vec::new(), none: false, entries: Vec::new() };
         match s.find("access") {
             None => s.missing(p, "access", "\"all\" (or \"none\", or the name of an [access.NAME])"),
@@ -72,7 +72,7 @@ impl Lists {
         grant
     }
 
-    fn read(&self, p: &mut Problems<'_>, value: Value<'_>, grant: &mut Grant) {
+    fn read(&self, p: &mut Diagnostics<'_>, value: Value<'_>, grant: &mut Grant) {
         const HINT: &str = "write \"all\", \"none\", the name of an [access.NAME], or a list of names";
         if let Some(word) = value.get_ref().as_str() {
             grant.none = word == "none";
@@ -94,7 +94,7 @@ impl Lists {
         }
     }
 
-    fn entry(&self, p: &mut Problems<'_>, name: &str, at: &Range<usize>) -> Option<Access> {
+    fn entry(&self, p: &mut Diagnostics<'_>, name: &str, at: &Range<usize>) -> Option<Access> {
         if let Some(entry) = self.0.get(name) {
             return Some(entry.clone());
         }

@@ -3,9 +3,9 @@
 mod policy;
 
 use super::syntax;
-use crate::{ErrorCode, Problem, folders, io_text};
+use crate::{Diagnostic, ErrorCode, folders, io_text};
 use lunar_config::Section;
-use lunar_config::{Problems, Wrong, unknown, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_initiator::{LateWrites, Url};
 use lunar_proto::duration::{self, Unfit};
 pub use policy::Policy;
@@ -78,13 +78,13 @@ const MAX_RECOVERY: Duration = Duration::from_secs(30 * 86400);
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check_name(name: &str) -> Result<(), Problem> {
+pub fn check_name(name: &str) -> Result<(), Diagnostic> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(good) && !name.starts_with(['.', '-']) {
         return Ok(());
     }
     let hint = "use letters, digits, `.`, `_` and `-`, 48 at most, a letter or digit first";
-    Err(Problem::new(format!("\"{}\" cannot be the name of an attachment", name.escape_debug()), hint))
+    Err(Diagnostic::new(format!("\"{}\" cannot be the name of an attachment", name.escape_debug()), hint))
 }
 
 /// A name made of words that need not be fit for one.
@@ -102,7 +102,7 @@ pub fn name_of(text: &str) -> String {
 ///
 /// # Errors
 /// When there is none.
-pub fn folder() -> Result<PathBuf, Problem> {
+pub fn folder() -> Result<PathBuf, Diagnostic> {
     folders::config().map(|folder| folder.join("attach"))
 }
 
@@ -110,7 +110,7 @@ pub fn folder() -> Result<PathBuf, Problem> {
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn names() -> Result<Vec<String>, Problem> {
+pub fn names() -> Result<Vec<String>, Diagnostic> {
     let folder = folder()?;
     let entries = match std::fs::read_dir(&folder) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -130,7 +130,7 @@ pub fn names() -> Result<Vec<String>, Problem> {
 ///
 /// # Errors
 /// What is wrong with its file.
-pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Problem>> {
+pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Diagnostic>> {
     let one = |problem| vec![problem];
     check_name(name).map_err(one)?;
     let path = path(name).map_err(one)?;
@@ -143,7 +143,7 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Problem>> {
     if mode & 0o077 != 0 && attachment.urls.iter().any(|url| holds_secret(url)) {
         let what = format!("it holds a secret, and has mode {:04o}", mode & 0o7777);
         let hint = format!("run: chmod 0600 {}; better, keep the secret in a password_file=", path.display());
-        return Err(vec![Problem { file: Some(path), ..Problem::new(what, hint) }]);
+        return Err(vec![Diagnostic { file: Some(path), ..Diagnostic::new(what, hint) }]);
     }
     Ok(Some(attachment))
 }
@@ -152,12 +152,12 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Problem>> {
 ///
 /// # Errors
 /// When there is one of this name that says something else.
-pub fn check_save(attachment: &Attachment) -> Result<(), Vec<Problem>> {
+pub fn check_save(attachment: &Attachment) -> Result<(), Vec<Diagnostic>> {
     is_saved(attachment).map(drop)
 }
 
 /// Where it is saved already; None if there is none of this name.
-fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Problem>> {
+fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Diagnostic>> {
     let Some(before) = load(&attachment.name)? else { return Ok(None) };
     let path = path(&attachment.name).map_err(|problem| vec![problem])?;
     if before == *attachment {
@@ -165,21 +165,21 @@ fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Problem>> {
     }
     let what = format!("{} is saved already, and says something else", attachment.name);
     let hint = format!("change or remove {}, or use --name", path.display());
-    Err(vec![Problem::new(what, hint).with_code(ErrorCode::AlreadyExists)])
+    Err(vec![Diagnostic::new(what, hint).with_code(ErrorCode::AlreadyExists)])
 }
 
 /// Saves an attachment, in a file that others can read only if it holds no secret; where it is.
 ///
 /// # Errors
 /// When there is one of this name that says something else, or it cannot be written.
-pub fn save(attachment: &Attachment) -> Result<PathBuf, Vec<Problem>> {
+pub fn save(attachment: &Attachment) -> Result<PathBuf, Vec<Diagnostic>> {
     match is_saved(attachment)? {
         Some(path) => Ok(path),
         None => write(attachment).map_err(|problem| vec![problem]),
     }
 }
 
-fn write(attachment: &Attachment) -> Result<PathBuf, Problem> {
+fn write(attachment: &Attachment) -> Result<PathBuf, Diagnostic> {
     let path = path(&attachment.name)?;
     let folder = folder()?;
     crate::create_folder_or(&folder, "set XDG_CONFIG_HOME to a folder that this user can write")?;
@@ -200,13 +200,13 @@ pub fn holds_secret(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| url.holds_secret())
 }
 
-fn path(name: &str) -> Result<PathBuf, Problem> {
+fn path(name: &str) -> Result<PathBuf, Diagnostic> {
     Ok(folder()?.join(format!("{name}.toml")))
 }
 
-fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Problem {
+fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Diagnostic {
     let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
-    Problem::new(what, "check the path and its permissions, or set XDG_CONFIG_HOME")
+    Diagnostic::new(what, "check the path and its permissions, or set XDG_CONFIG_HOME")
         .with_code(ErrorCode::from(e.kind()))
 }
 
@@ -243,8 +243,8 @@ fn text(attachment: &Attachment) -> String {
 ///
 /// # Errors
 /// All that is wrong, in the order of the file.
-pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Problem>> {
-    let mut problems = Problems::new(path, source);
+pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Diagnostic>> {
+    let mut problems = Diagnostics::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
     for error in &errors {
         syntax(&mut problems, root.get_ref(), error);
@@ -258,7 +258,7 @@ pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Pr
     attachment.filter(|_| list.is_empty()).ok_or(list)
 }
 
-fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path) -> Option<Attachment> {
+fn attachment(p: &mut Diagnostics<'_>, mut s: Section<'_>, name: &str, base: &Path) -> Option<Attachment> {
     let url = |text: &str| checked(text, base);
     let first = s.parsed(p, "url", url);
     if s.find("url").is_none() {
@@ -292,10 +292,10 @@ fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path)
 }
 
 /// A URL whose files are found from everywhere.
-fn checked(text: &str, base: &Path) -> Result<String, Wrong> {
+fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
     match Url::parse(text) {
         Ok(_) => Ok(absolute(text, base)),
-        Err(e) => wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
+        Err(e) => invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
     }
 }
 
@@ -311,7 +311,7 @@ pub fn with_setting(url: &str, key: &str, value: &str) -> String {
 }
 
 /// What happens to a write whose connection is lost, by its name.
-pub(super) fn late_writes(text: &str) -> Result<&'static str, Wrong> {
+pub(super) fn late_writes(text: &str) -> Result<&'static str, InvalidValue> {
     let names = LateWrites::NAMES.map(|(name, _)| name);
     let named = names.into_iter().find(|name| *name == text);
     named.ok_or_else(|| unknown("late_writes", text, names, format!("it takes {}", names.join(" or "))))
@@ -335,11 +335,11 @@ pub fn absolute(url: &str, base: &Path) -> String {
 }
 
 /// Where an NBD server listens: `unix:PATH` or `ADDR:PORT`.
-fn listen(text: &str, base: &Path) -> Result<String, Wrong> {
+fn listen(text: &str, base: &Path) -> Result<String, InvalidValue> {
     match text.strip_prefix("unix:") {
         Some(path) => Ok(format!("unix:{}", super::socket_path(path, base)?.display())),
         None if text.parse::<std::net::SocketAddr>().is_ok() => Ok(text.into()),
-        None => wrong(
+        None => invalid(
             format!("\"{}\" is no address of an NBD server", text.escape_debug()),
             "write unix:PATH or ADDR:PORT, such as 127.0.0.1:10809",
         ),
@@ -358,9 +358,9 @@ pub fn recovery_timeout(text: &str) -> Result<Duration, Unfit> {
 ///
 /// # Errors
 /// When it is neither, or too long a path.
-pub fn listen_argument(text: &str) -> Result<String, Problem> {
+pub fn listen_argument(text: &str) -> Result<String, Diagnostic> {
     let here = std::env::current_dir().unwrap_or_default();
-    listen(text, &here).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
+    listen(text, &here).map_err(|invalid| Diagnostic::new(invalid.what, invalid.hint))
 }
 
 #[cfg(test)]
@@ -370,7 +370,7 @@ mod tests {
     const URL: &str = "iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0";
 
     fn read(text: &str) -> Result<Attachment, Vec<String>> {
-        let list = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
+        let list = |problems: Vec<Diagnostic>| problems.iter().map(Diagnostic::to_string).collect();
         parse("disks-0", text, Path::new("/etc/lunar/attach/disks-0.toml")).map_err(list)
     }
 
@@ -400,8 +400,8 @@ mod tests {
         let risk = format!("{URL}?late_writes=risk");
         assert_eq!(attachment.urls, [risk.as_str(), "iscsi://h/iqn.x:a/0?late_writes=wait"]);
         assert_eq!(read(&text(&attachment)), Ok(attachment), "it is written alike");
-        let wrong = read(&format!("url = \"{URL}\"\nlate_writes = \"never\"\n")).unwrap_err();
-        assert!(wrong[0].contains("it takes wait or risk"), "{wrong:?}");
+        let invalid = read(&format!("url = \"{URL}\"\nlate_writes = \"never\"\n")).unwrap_err();
+        assert!(invalid[0].contains("it takes wait or risk"), "{invalid:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `[[chap_user]]`: names, and secrets in files that only their owner can read.
 
-use lunar_config::{Once, Section, text};
-use lunar_config::{Problems, Wrong, nearest, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
+use lunar_config::{Section, UniqueKeys, text};
 use lunar_target::setup::User;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,9 +16,9 @@ pub(super) type Named = (User, Range<usize>);
 pub(super) struct Users(BTreeMap<String, Option<User>>);
 
 /// Reads all `[[chap_user]]` with their secrets.
-pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> Users {
+pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Users {
     let mut users = BTreeMap::new();
-    let mut once = Once::new("CHAP user");
+    let mut once = UniqueKeys::new("CHAP user");
     for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
         let name_at = s.find("name").map(|value| value.span());
         let name = s.parsed(p, "name", |text| lunar_config::plain_text(text, "a CHAP name"));
@@ -48,7 +48,7 @@ impl Users {
     /// The users that a list names.
     pub(super) fn list(
         &self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         s: &mut Section<'_>,
         key: &'static str,
     ) -> Option<Vec<Named>> {
@@ -66,12 +66,17 @@ impl Users {
     }
 
     /// The user that a key names.
-    pub(super) fn one(&self, p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Option<Named> {
+    pub(super) fn one(
+        &self,
+        p: &mut Diagnostics<'_>,
+        s: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<Named> {
         let (name, at) = s.text(p, key)?;
         self.named(p, name, at)
     }
 
-    fn named(&self, p: &mut Problems<'_>, name: &str, at: Range<usize>) -> Option<Named> {
+    fn named(&self, p: &mut Diagnostics<'_>, name: &str, at: Range<usize>) -> Option<Named> {
         if let Some(user) = self.0.get(name) {
             return user.clone().map(|user| (user, at));
         }
@@ -98,7 +103,7 @@ impl Users {
     /// play both.
     pub(super) fn refuse_shared<'n>(
         &self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         mutual: &Option<Named>,
         mut users: impl Iterator<Item = &'n Named>,
     ) {
@@ -117,10 +122,11 @@ impl Users {
 const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
 /// Reads a secret: a regular file of this user that nobody else can touch.
-fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Wrong> {
-    let refused = |refused: lunar_runtime::host::Refused| Wrong { what: refused.what, hint: refused.hint };
+fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
+    let refused =
+        |refused: lunar_runtime::host::Refused| InvalidValue { what: refused.what, hint: refused.hint };
     let bytes = lunar_runtime::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
-    decode(&bytes).or_else(|(what, hint)| wrong(format!("the secret {} {what}", path.display()), hint))
+    decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
 }
 
 /// The bytes of a secret, which are as many as RFC 7143 asks for.

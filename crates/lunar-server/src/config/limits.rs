@@ -1,6 +1,6 @@
 //! `[limits]` and `[session]`: numbers, each with its range and its default.
 
-use lunar_config::Problems;
+use lunar_config::Diagnostics;
 use lunar_config::{Section, kind, text};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::duration;
@@ -8,7 +8,7 @@ use lunar_target::setup::{Digests, Limits, Session};
 use std::time::Duration;
 
 /// Bounds, and how many registrants a LUN may have.
-pub(super) fn limits(p: &mut Problems<'_>, mut s: Section<'_>) -> (Limits, usize) {
+pub(super) fn limits(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> (Limits, usize) {
     let limits = Limits {
         connections: s.number(p, "connections", 1..=1_000_000).unwrap_or(4096),
         connections_before_login: s.number(p, "connections_before_login", 1..=1_000_000).unwrap_or(256),
@@ -38,7 +38,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 
 /// A time of a second or more, or its default.
 fn time(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     key: &'static str,
     most_s: u64,
@@ -49,7 +49,7 @@ fn time(
 }
 
 /// None: never.
-fn nop_interval(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<Duration> {
+fn nop_interval(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<Duration> {
     const KEY: &str = "nop_interval_s";
     let range = Duration::ZERO..=Duration::from_secs(DAY_S);
     let interval = s.time(p, KEY, range).unwrap_or(Duration::from_secs(30));
@@ -66,7 +66,7 @@ fn nop_interval(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<Duration> {
 const LENGTH: std::ops::RangeInclusive<u64> = 512..=(1 << 24) - 1;
 
 /// Negotiation and keepalive.
-pub(super) fn session(p: &mut Problems<'_>, mut s: Section<'_>) -> Session {
+pub(super) fn session(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> Session {
     let first_burst_at = s.find("first_burst_length").map(|value| value.span());
     let session = Session {
         initial_r2t: s.flag(p, "initial_r2t", false),
@@ -98,12 +98,12 @@ pub(super) fn session(p: &mut Problems<'_>, mut s: Section<'_>) -> Session {
     session
 }
 
-fn length(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str, default: u32) -> u32 {
+fn length(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str, default: u32) -> u32 {
     s.size(p, key, LENGTH).and_then(|length| u32::try_from(length).ok()).unwrap_or(default)
 }
 
 /// A list of digests that may be chosen.
-fn digests(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Digests {
+fn digests(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> Digests {
     const HINT: &str = "write [\"None\"], [\"CRC32C\"] or both";
     let mut digests = Digests { none: false, crc32c: false };
     let Some(value) = s.find(key) else { return Digests { none: true, crc32c: true } };
@@ -126,7 +126,7 @@ fn digests(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Dige
 }
 
 /// A list of CHAP algorithms that may be chosen.
-fn algorithms(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Vec<Algorithm> {
+fn algorithms(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> Vec<Algorithm> {
     const HINT: &str = "write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets";
     let Some(value) = s.find(key) else { return Algorithm::ALL.to_vec() };
     let Some(list) = value.get_ref().as_array() else {

@@ -1,8 +1,8 @@
 //! `[[target.lun]]`: a logical unit and what stands behind it.
 
 use lunar_config::scsi_text;
-use lunar_config::{Once, Section, kind, table};
-use lunar_config::{Problems, Wrong, unknown, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
+use lunar_config::{Section, UniqueKeys, kind, table};
 use lunar_proto::size;
 use lunar_router::FoundLun;
 use lunar_router::routes::LuAddress;
@@ -73,15 +73,19 @@ pub struct Share {
 }
 
 /// What may stand only once in a file.
-pub(super) struct Unique {
-    pub(super) names: Once<String>,
-    pub(super) serials: Once<String>,
+pub(super) struct UniqueValues {
+    pub(super) names: UniqueKeys<String>,
+    pub(super) serials: UniqueKeys<String>,
     pub(super) files: Files,
 }
 
-impl Unique {
-    pub(super) fn new() -> Unique {
-        Unique { names: Once::new("target"), serials: Once::new("serial number"), files: Files::default() }
+impl UniqueValues {
+    pub(super) fn new() -> UniqueValues {
+        UniqueValues {
+            names: UniqueKeys::new("target"),
+            serials: UniqueKeys::new("serial number"),
+            files: Files::default(),
+        }
     }
 }
 
@@ -90,7 +94,7 @@ impl Unique {
 pub(super) struct Files(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
 
 impl Files {
-    pub(super) fn add(&mut self, p: &mut Problems<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
+    pub(super) fn add(&mut self, p: &mut Diagnostics<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
         let same = self.0.entry(OneFile::of(path));
         let (name, stands, reads) = same.or_insert_with(|| (path.to_path_buf(), at.clone(), read_only));
         if stands == at || (*reads && read_only) {
@@ -260,10 +264,10 @@ impl Lun {
 
 /// Reads a `[[target.lun]]`; its number and what it is.
 pub(super) fn lun(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     base: &Path,
-    unique: &mut Unique,
+    unique: &mut UniqueValues,
 ) -> Option<Lun> {
     let source = source(p, s, base);
     let kind = s.parsed(p, "kind", device_kind).unwrap_or(Kind::Disk);
@@ -285,17 +289,17 @@ pub(super) fn lun(
     Some(lun)
 }
 
-fn device_kind(text: &str) -> Result<Kind, Wrong> {
+fn device_kind(text: &str) -> Result<Kind, InvalidValue> {
     match text {
         "disk" => Ok(Kind::Disk),
         "cdrom" => Ok(Kind::CdRom),
-        _ => wrong(format!("unknown kind \"{}\"", text.escape_debug()), "write \"disk\" or \"cdrom\""),
+        _ => invalid(format!("unknown kind \"{}\"", text.escape_debug()), "write \"disk\" or \"cdrom\""),
     }
 }
 
 const BACKENDS: [&str; 4] = ["null", "memory", "file", "device"];
 
-fn source(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Source> {
+fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Source> {
     let backend = s.text(p, "backend");
     let (path_at, size_at) = (s.find("path").map(|v| v.span()), s.find("size").map(|v| v.span()));
     let path = s.parsed(p, "path", |text| super::path(text, base));
@@ -332,14 +336,14 @@ fn source(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Sour
         "device" => Some(Source::Device { path: path? }),
         _ => {
             let all = "write \"null\", \"memory\", \"file\" or \"device\"";
-            let Wrong { what, hint } = unknown("backend", backend, BACKENDS, all);
+            let InvalidValue { what, hint } = unknown("backend", backend, BACKENDS, all);
             p.add(&at, what, hint);
             None
         }
     }
 }
 
-fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     let allowed: &[u64] = if lun.kind == Kind::CdRom { &[2048] } else { &[512, 4096] };
     if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
         if allowed.contains(&size) {
@@ -363,7 +367,7 @@ fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     }
 }
 
-fn flags(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     let cdrom = lun.kind == Kind::CdRom;
     lun.read_only = s.flag(p, "read_only", cdrom);
     lun.removable = s.flag(p, "removable", lun.removable);
@@ -381,7 +385,7 @@ fn flags(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
 }
 
 /// Settings of files and devices alone.
-fn of_medium(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory: bool) {
+fn of_medium(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory: bool) {
     lun.raw = s.parsed(p, "format", format).is_some();
     lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();
     for key in ["format", "on_missing_file"] {
@@ -392,23 +396,23 @@ fn of_medium(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory
     }
 }
 
-fn format(text: &str) -> Result<(), Wrong> {
+fn format(text: &str) -> Result<(), InvalidValue> {
     match text {
         "raw" => Ok(()),
-        _ => wrong(
+        _ => invalid(
             format!("the format \"{}\" cannot be served", text.escape_debug()),
             "convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
         ),
     }
 }
 
-fn on_missing(text: &str) -> Result<OnMissing, Wrong> {
+fn on_missing(text: &str) -> Result<OnMissing, InvalidValue> {
     let all = "write \"continue\", \"read-only\" or \"not-ready\"";
     let found = OnMissing::ALL.into_iter().find(|one| one.name() == text);
     found.ok_or_else(|| unknown("setting", text, OnMissing::ALL.map(OnMissing::name), all))
 }
 
-fn filters(p: &mut Problems<'_>, s: &mut Section<'_>) -> Vec<Filter> {
+fn filters(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Vec<Filter> {
     let values = s.list(p, "filters").map(|(values, _)| values).unwrap_or_default();
     values
         .into_iter()
@@ -421,7 +425,7 @@ fn filters(p: &mut Problems<'_>, s: &mut Section<'_>) -> Vec<Filter> {
 
 const FILTERS: [&str; 4] = ["stats", "delay", "rate", "error"];
 
-fn filter(p: &mut Problems<'_>, mut s: Section<'_>) -> Option<Filter> {
+fn filter(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> Option<Filter> {
     let Some((kind, at)) = s.text(p, "kind") else {
         if s.find("kind").is_none() {
             s.missing(p, "kind", "\"stats\" (or \"delay\", \"rate\", \"error\")");
@@ -444,7 +448,7 @@ fn filter(p: &mut Problems<'_>, mut s: Section<'_>) -> Option<Filter> {
         },
         _ => {
             let all = format!("filters are {}", FILTERS.join(", "));
-            let Wrong { what, hint } = unknown("filter", kind, FILTERS, all);
+            let InvalidValue { what, hint } = unknown("filter", kind, FILTERS, all);
             p.add(&at, what, hint);
             return None;
         }
@@ -454,7 +458,7 @@ fn filter(p: &mut Problems<'_>, mut s: Section<'_>) -> Option<Filter> {
 }
 
 /// A share of 0 to 1.
-fn share(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> f64 {
+fn share(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> f64 {
     let Some(value) = s.find(key) else { return 0.0 };
     let number = match value.get_ref() {
         toml::de::DeValue::Float(float) => float.as_str().parse().unwrap_or(f64::NAN),
@@ -470,12 +474,12 @@ fn share(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> f64 {
     number
 }
 
-fn fail(text: &str) -> Result<Fail, Wrong> {
+fn fail(text: &str) -> Result<Fail, InvalidValue> {
     match text {
         "read" => Ok(Fail::Read),
         "write" => Ok(Fail::Write),
         "flush" => Ok(Fail::Flush),
-        _ => wrong(
+        _ => invalid(
             format!("unknown operation \"{}\"", text.escape_debug()),
             "write \"read\", \"write\" or \"flush\"",
         ),

@@ -2,6 +2,7 @@
 //! and docs/router.example.toml those of a router.
 
 mod access;
+mod access_lint;
 pub mod attachment;
 mod chap;
 mod exposed;
@@ -9,22 +10,21 @@ mod limits;
 mod lun;
 mod portal;
 pub mod router;
-mod shut_out;
 mod target;
 mod unused;
 mod value;
 
+pub use access_lint::access_lint;
 pub use exposed::exposed;
 pub use lun::{Fail, Filter, Lun, Share, Source};
 pub(crate) use lun::{OneFile, one_name};
 pub(crate) use lunar_config::iscsi_name;
 pub use router::Router;
-pub use shut_out::shut_out;
 pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;
 
-use lunar_config::{Problem, Problems, Section, Wrong, number, read, syntax, wrong};
+use lunar_config::{Diagnostic, Diagnostics, InvalidValue, Section, invalid, number, read, syntax};
 use lunar_runtime::CoreSelection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ pub struct Target {
 
 /// Reads and checks a configuration file. All problems that can be found in one run are told, in the order of
 /// the file.
-pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
+pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     let source = read(path).map_err(|problem| vec![problem])?;
     // The same file is the same configuration, however its path is written: by a link, or through other folders. The system
     // does not always know the folder in which this process is.
@@ -107,13 +107,13 @@ pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
 
 /// Checks the text of a configuration file. `path` names it in problems, and relative paths start at its
 /// folder.
-pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Problem>> {
+pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Diagnostic>> {
     parse_at(source, path, path)
 }
 
 /// As [`parse`], for the file that is at `whole`.
-fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Problem>> {
-    let mut problems = Problems::new(path, source);
+fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Diagnostic>> {
+    let mut problems = Diagnostics::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
     for error in &errors {
         syntax(&mut problems, root.get_ref(), error);
@@ -129,11 +129,11 @@ fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Probl
 
 /// What the configuration is without a file: every default, no target.
 pub(crate) fn defaults() -> Config {
-    let mut problems = Problems::new(Path::new(""), "");
+    let mut problems = Diagnostics::new(Path::new(""), "");
     root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""))
 }
 
-fn root_table(p: &mut Problems<'_>, mut root: Section<'_>, base: &Path) -> Config {
+fn root_table(p: &mut Diagnostics<'_>, mut root: Section<'_>, base: &Path) -> Config {
     let config = root_sections(p, &mut root, base);
     root.done(p);
     if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
@@ -142,7 +142,7 @@ fn root_table(p: &mut Problems<'_>, mut root: Section<'_>, base: &Path) -> Confi
     config
 }
 
-fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> Config {
+fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Config {
     let section = root.section(p, "server", "[server]");
     let server = server(p, section, base);
     let section = root.section(p, "limits", "[limits]");
@@ -153,12 +153,12 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
     let section = root.section(p, "discovery", "[discovery]");
     let discovery = portal::discovery(p, section, &users);
     let mut groups = portal::portal_groups(p, root);
-    let mut unique = lun::Unique::new();
-    let around = target::Around { users: &users, tags: &groups.tags(), base };
+    let mut unique = lun::UniqueValues::new();
+    let around = target::Context { users: &users, tags: &groups.tags(), base };
     let targets = target::targets(p, root, &around, &mut unique);
     let lists = access::lists(p, root, &users);
     let routers =
-        router::routers(p, root, router::Around { lists: &lists, base, unique: &mut unique }, &mut groups);
+        router::routers(p, root, router::Context { lists: &lists, base, unique: &mut unique }, &mut groups);
     Config {
         server,
         limits,
@@ -173,7 +173,7 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
     }
 }
 
-fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
+fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> Server {
     let cores = match s.find("cores") {
         Some(v) if v.get_ref().is_integer() => {
             number(p, "cores", v, 0..=CoreSelection::MAX_CORES as u64).and_then(CoreSelection::from_number)
@@ -187,9 +187,9 @@ fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
 }
 
 /// A path; a relative one starts at the folder of the configuration.
-fn path(text: &str, base: &Path) -> Result<PathBuf, Wrong> {
+fn path(text: &str, base: &Path) -> Result<PathBuf, InvalidValue> {
     if text.is_empty() || text.chars().any(char::is_control) {
-        return wrong(
+        return invalid(
             format!("\"{}\" is no path", text.escape_debug()),
             "write a path without control characters",
         );
@@ -198,11 +198,11 @@ fn path(text: &str, base: &Path) -> Result<PathBuf, Wrong> {
 }
 
 /// A path that fits into the address of a Unix socket.
-fn socket_path(text: &str, base: &Path) -> Result<PathBuf, Wrong> {
+fn socket_path(text: &str, base: &Path) -> Result<PathBuf, InvalidValue> {
     let path = path(text, base)?;
     let len = path.as_os_str().len();
     if len > 107 {
-        return wrong(
+        return invalid(
             format!("the path of the socket has {len} bytes"),
             "sockets can have paths of 107 bytes; choose a shorter one",
         );

@@ -3,14 +3,14 @@
 use super::chap::Users;
 use super::value::listen;
 use lunar_config::told;
-use lunar_config::{Once, Section, Value, kind};
-use lunar_config::{Problems, Wrong, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid};
+use lunar_config::{Section, UniqueKeys, Value, kind};
 use lunar_target::setup::{Discovery, Portal, PortalGroup, Provider, Transports};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 /// Who may discover.
-pub(super) fn discovery(p: &mut Problems<'_>, mut s: Section<'_>, users: &Users) -> Discovery {
+pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Users) -> Discovery {
     let disabled = !s.flag(p, "enabled", true);
     let chap = users.list(p, &mut s, "chap");
     let mutual = users.one(p, &mut s, "mutual");
@@ -25,14 +25,14 @@ pub(super) struct Groups {
     pub(super) list: Vec<PortalGroup>,
     /// The file has none, and this is the one that is there all the same.
     pub(super) is_default: bool,
-    pub(super) tags: Once<u16>,
-    addresses: Once<SocketAddr>,
+    pub(super) tags: UniqueKeys<u16>,
+    addresses: UniqueKeys<SocketAddr>,
 }
 
 /// All `[[portal_group]]`; without any, one on the loopback address.
-pub(super) fn portal_groups(p: &mut Problems<'_>, root: &mut Section<'_>) -> Groups {
+pub(super) fn portal_groups(p: &mut Diagnostics<'_>, root: &mut Section<'_>) -> Groups {
     let sections = root.sections(p, "portal_group", "[[portal_group]]");
-    let (mut tags, mut addresses) = (Once::new("portal group tag"), Once::new("the address"));
+    let (mut tags, mut addresses) = (UniqueKeys::new("portal group tag"), UniqueKeys::new("the address"));
     let is_default = sections.is_empty();
     let list = match is_default {
         true => vec![PortalGroup { tag: 1, portals: vec![default_portal()] }],
@@ -57,7 +57,7 @@ impl Groups {
     /// The portals that a section lists under `key`; None if it has no such key.
     pub(super) fn portals(
         &mut self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         s: &mut Section<'_>,
         key: &'static str,
     ) -> Option<Vec<Portal>> {
@@ -79,10 +79,10 @@ impl Groups {
 }
 
 fn portal_group(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     mut s: Section<'_>,
-    tags: &mut Once<u16>,
-    addresses: &mut Once<SocketAddr>,
+    tags: &mut UniqueKeys<u16>,
+    addresses: &mut UniqueKeys<SocketAddr>,
 ) -> Option<PortalGroup> {
     let tag_value = s.find("tag");
     // 0 cannot be a relative target port identifier, which is made of the tag.
@@ -110,7 +110,12 @@ fn portal_group(
 }
 
 /// A portal on all addresses takes those of its family that others want to listen on.
-fn check_overlap(p: &mut Problems<'_>, address: SocketAddr, addresses: &Once<SocketAddr>, at: &Range<usize>) {
+fn check_overlap(
+    p: &mut Diagnostics<'_>,
+    address: SocketAddr,
+    addresses: &UniqueKeys<SocketAddr>,
+    at: &Range<usize>,
+) {
     let overlaps = |other: &&SocketAddr| {
         let is_same_port = other.port() == address.port() && other.is_ipv4() == address.is_ipv4();
         let has_all = other.ip().is_unspecified() || address.ip().is_unspecified();
@@ -123,7 +128,7 @@ fn check_overlap(p: &mut Problems<'_>, address: SocketAddr, addresses: &Once<Soc
 }
 
 /// The highest bit of a tag makes the relative identifier of the port for SRP.
-fn check_for_srp(p: &mut Problems<'_>, tags: &mut Once<u16>, tag: u16, at: &Range<usize>) {
+fn check_for_srp(p: &mut Diagnostics<'_>, tags: &mut UniqueKeys<u16>, tag: u16, at: &Range<usize>) {
     const SRP: u16 = 0x8000;
     if tag & SRP != 0 {
         p.add(at, "a portal group with a portal for SRP has a tag below 32768", "give it another `tag`");
@@ -133,12 +138,12 @@ fn check_for_srp(p: &mut Problems<'_>, tags: &mut Once<u16>, tag: u16, at: &Rang
     }
 }
 
-fn no_portals(p: &mut Problems<'_>, at: &Range<usize>) {
+fn no_portals(p: &mut Diagnostics<'_>, at: &Range<usize>) {
     p.add(at, "the portal group has no portal", "add portals = [\"127.0.0.1:3260\"]");
 }
 
 /// What a portal carries; TCP alone, if nothing is said.
-fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
+fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     const KEY: &str = "transport";
     let written = s.find(KEY);
     let named = s.parsed_list(p, KEY, transport);
@@ -178,11 +183,11 @@ fn wrong_together(named: &[Carries]) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn provider(text: &str) -> Result<Provider, Wrong> {
+fn provider(text: &str) -> Result<Provider, InvalidValue> {
     match text {
         "iwarp" => Ok(Provider::Iwarp),
         "verbs" => Ok(Provider::Verbs),
-        _ => wrong(
+        _ => invalid(
             format!("\"{}\" is no provider of RDMA", text.escape_debug()),
             "it can be \"iwarp\" (in software, over TCP) or \"verbs\" (the devices that have the address)",
         ),
@@ -196,12 +201,12 @@ enum Carries {
     Srp,
 }
 
-fn transport(text: &str) -> Result<Carries, Wrong> {
+fn transport(text: &str) -> Result<Carries, InvalidValue> {
     match text {
         "tcp" => Ok(Carries::Tcp),
         "iser" => Ok(Carries::Iser),
         "srp" => Ok(Carries::Srp),
-        _ => wrong(
+        _ => invalid(
             format!("\"{}\" is no transport", text.escape_debug()),
             "it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
         ),
@@ -209,10 +214,10 @@ fn transport(text: &str) -> Result<Carries, Wrong> {
 }
 
 fn portal(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     key: &str,
     value: Value<'_>,
-    addresses: &mut Once<SocketAddr>,
+    addresses: &mut UniqueKeys<SocketAddr>,
 ) -> Option<Portal> {
     let portal = if let Some(text) = value.get_ref().as_str() {
         Portal::tcp(p.check(&value.span(), listen(text, Transports::TCP))?)

@@ -9,10 +9,10 @@ pub use failover::Failover;
 pub use upstream::{Policy, Reach, RemoteUrl, Upstream, UpstreamSource};
 
 use super::access::Lists;
-use super::lun::Unique;
+use super::lun::UniqueValues;
 use super::portal::Groups;
 use lunar_config::Section;
-use lunar_config::{Problems, Wrong, nearest, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
 use lunar_target::setup::Portal;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -133,14 +133,14 @@ impl Map {
 }
 
 /// What routers may refer to, and what they share with targets.
-pub(super) struct Around<'a> {
+pub(super) struct Context<'a> {
     pub(super) lists: &'a Lists,
     pub(super) base: &'a Path,
-    pub(super) unique: &'a mut Unique,
+    pub(super) unique: &'a mut UniqueValues,
 }
 
 /// A router whose portal group is not known yet.
-struct Draft {
+struct RouterDraft {
     router: Router,
     portals: Option<Vec<Portal>>,
     listen_at: Option<Range<usize>>,
@@ -150,14 +150,14 @@ struct Draft {
 
 /// All `[router.NAME]`; their portals become portal groups.
 pub(super) fn routers(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
-    mut around: Around<'_>,
+    mut around: Context<'_>,
     groups: &mut Groups,
 ) -> Vec<Router> {
     let sections = root.named(p, "router", "[router.NAME]");
     let drafts = sections.into_iter().map(|(name, at, s)| router(p, name, &at, s, &mut around, groups));
-    let drafts: Vec<Draft> = drafts.collect();
+    let drafts: Vec<RouterDraft> = drafts.collect();
     if groups.is_default && !drafts.is_empty() {
         let is_used = root.find("target").is_some() || drafts.iter().any(|draft| draft.portals.is_none());
         without_default(p, &drafts, is_used, groups);
@@ -172,7 +172,7 @@ pub(super) fn routers(
 
 /// The portal that is there without a `[[portal_group]]` goes when nothing is found by it; what stays in the way
 /// of others is told.
-fn without_default(p: &mut Problems<'_>, drafts: &[Draft], is_used: bool, groups: &mut Groups) {
+fn without_default(p: &mut Diagnostics<'_>, drafts: &[RouterDraft], is_used: bool, groups: &mut Groups) {
     if !is_used {
         return groups.list.clear();
     }
@@ -192,12 +192,12 @@ fn without_default(p: &mut Problems<'_>, drafts: &[Draft], is_used: bool, groups
 
 /// The router with its portal group, and where that of its peer stands.
 fn placed(
-    draft: Draft,
+    draft: RouterDraft,
     shared: &[u16],
     chosen: &[u16],
     groups: &mut Groups,
 ) -> (Router, Option<Range<usize>>) {
-    let Draft { mut router, portals, tag, peer_group_at, .. } = draft;
+    let RouterDraft { mut router, portals, tag, peer_group_at, .. } = draft;
     router.portal_groups = match portals {
         Some(portals) => vec![groups.add(portals, tag.map(|(tag, _)| tag), chosen)],
         None => shared.to_vec(),
@@ -206,13 +206,13 @@ fn placed(
 }
 
 fn router(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     name: &str,
     at: &Range<usize>,
     mut s: Section<'_>,
-    around: &mut Around<'_>,
+    around: &mut Context<'_>,
     groups: &mut Groups,
-) -> Draft {
+) -> RouterDraft {
     let listen_at = s.find("listen").map(|value| value.span());
     let portals = groups.portals(p, &mut s, "listen");
     let tag = tag(p, &mut s, listen_at.is_some(), groups);
@@ -246,7 +246,7 @@ fn router(
     s.done(p);
     router.failover = failover;
     router.upstreams = upstreams.good();
-    Draft {
+    RouterDraft {
         router,
         portals: portals.or(listen_at.as_ref().map(|_| Vec::new())),
         listen_at,
@@ -261,7 +261,7 @@ const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The tag of the router's own portals.
 fn tag(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     has_portals: bool,
     groups: &mut Groups,
@@ -279,11 +279,13 @@ fn tag(
     Some((tag, at))
 }
 
-fn mode(text: &str) -> Result<Mode, Wrong> {
+fn mode(text: &str) -> Result<Mode, InvalidValue> {
     match text {
         "block" => Ok(Mode::Block),
         "passthrough" => Ok(Mode::Passthrough),
-        _ => wrong(format!("unknown mode \"{}\"", text.escape_debug()), "write \"block\" or \"passthrough\""),
+        _ => {
+            invalid(format!("unknown mode \"{}\"", text.escape_debug()), "write \"block\" or \"passthrough\"")
+        }
     }
 }
 
@@ -292,7 +294,7 @@ fn mode(text: &str) -> Result<Mode, Wrong> {
 struct Upstreams(BTreeMap<String, (Option<Upstream>, Range<usize>)>);
 
 impl Upstreams {
-    fn read(p: &mut Problems<'_>, s: &mut Section<'_>, mode: Mode, around: &mut Around<'_>) -> Upstreams {
+    fn read(p: &mut Diagnostics<'_>, s: &mut Section<'_>, mode: Mode, around: &mut Context<'_>) -> Upstreams {
         let sections = s.named(p, "upstream", "[router.NAME.upstream.NAME]");
         let read = |(name, at, s): (&str, Range<usize>, Section<'_>)| {
             (name.to_owned(), (upstream::upstream(p, s, mode, around), at))
@@ -303,7 +305,7 @@ impl Upstreams {
     /// The upstream that a section names, its name and where that stands.
     fn named<'a>(
         &'a self,
-        p: &mut Problems<'_>,
+        p: &mut Diagnostics<'_>,
         s: &mut Section<'_>,
     ) -> Option<(&'a str, Option<&'a Upstream>, Range<usize>)> {
         if s.find("upstream").is_none() {

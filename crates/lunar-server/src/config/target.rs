@@ -1,17 +1,17 @@
 //! `[[target]]` with its logical units and its access list.
 
 use super::chap::{Named, Users};
-use super::lun::{Lun, Unique, lun};
+use super::lun::{Lun, UniqueValues, lun};
 use super::value::network;
-use lunar_config::{Once, Section, Value, kind, number, table};
-use lunar_config::{Problems, wrong};
+use lunar_config::{Diagnostics, invalid};
+use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
 use lunar_config::{iscsi_name, pattern, plain_text, told};
 use lunar_target::setup::{Access, Redirect};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a target may refer to.
-pub(super) struct Around<'a> {
+pub(super) struct Context<'a> {
     pub(super) users: &'a Users,
     pub(super) tags: &'a [u16],
     pub(super) base: &'a Path,
@@ -22,20 +22,20 @@ pub(super) const LUN_RANGE: std::ops::RangeInclusive<u64> = 0..=16383;
 
 /// All `[[target]]`.
 pub(super) fn targets(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
-    around: &Around<'_>,
-    unique: &mut Unique,
+    around: &Context<'_>,
+    unique: &mut UniqueValues,
 ) -> Vec<super::Target> {
     let sections = root.sections(p, "target", "[[target]]");
     sections.into_iter().filter_map(|s| target(p, s, around, unique)).collect()
 }
 
 fn target(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     mut s: Section<'_>,
-    around: &Around<'_>,
-    unique: &mut Unique,
+    around: &Context<'_>,
+    unique: &mut UniqueValues,
 ) -> Option<super::Target> {
     if s.find("name").is_none() {
         s.missing(p, "name", "\"iqn.2026-11.org.example:disks\"");
@@ -69,7 +69,7 @@ fn target(
 }
 
 /// The portal groups that a target names.
-fn tags(p: &mut Problems<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<u16>> {
+fn tags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<u16>> {
     let (values, at) = s.list(p, "portal_groups")?;
     if values.is_empty() {
         p.add(
@@ -85,7 +85,7 @@ fn tags(p: &mut Problems<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<
     Some(tags)
 }
 
-fn tag(p: &mut Problems<'_>, key: &str, value: Value<'_>, known: &[u16]) -> Option<u16> {
+fn tag(p: &mut Diagnostics<'_>, key: &str, value: Value<'_>, known: &[u16]) -> Option<u16> {
     let tag: u16 = number(p, key, value, 1..=65535)?;
     if !known.contains(&tag) {
         let shown = known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
@@ -98,8 +98,8 @@ fn tag(p: &mut Problems<'_>, key: &str, value: Value<'_>, known: &[u16]) -> Opti
     Some(tag)
 }
 
-fn redirects(p: &mut Problems<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec<Redirect> {
-    let mut once = Once::new("the redirect of portal group");
+fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec<Redirect> {
+    let mut once = UniqueKeys::new("the redirect of portal group");
     let values = s.list(p, "redirect").map(|(values, _)| values).unwrap_or_default();
     let mut redirects = Vec::new();
     for value in values {
@@ -123,14 +123,14 @@ fn redirects(p: &mut Problems<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec<Re
 
 /// The logical units, and the numbers of all of them, of wrong ones too.
 fn luns(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     base: &Path,
-    unique: &mut Unique,
+    unique: &mut UniqueValues,
 ) -> (BTreeMap<u16, Lun>, Vec<u16>) {
     let mut luns = BTreeMap::new();
     let mut numbers = Vec::new();
-    let mut once = Once::new("LUN");
+    let mut once = UniqueKeys::new("LUN");
     for mut s in s.sections(p, "lun", "[[target.lun]]") {
         let number_value = s.find("lun");
         if number_value.is_none() {
@@ -150,7 +150,7 @@ fn luns(
 }
 
 fn access_list(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     users: &Users,
     mutual: &Option<Named>,
@@ -175,10 +175,10 @@ fn access_list(
 
 /// A list that matches everything when it is left out; written and empty it would seem to match nothing.
 pub(super) fn not_empty<T>(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     key: &'static str,
-    parse: impl Fn(&str) -> Result<T, lunar_config::Wrong>,
+    parse: impl Fn(&str) -> Result<T, lunar_config::InvalidValue>,
 ) -> Vec<T> {
     if let Some(value) = s.find(key)
         && value.get_ref().as_array().is_some_and(|array| array.is_empty())
@@ -189,7 +189,7 @@ pub(super) fn not_empty<T>(
 }
 
 /// Initiator's LUN to target's LUN; a list leaves the numbers as they are.
-fn lun_map(p: &mut Problems<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Option<BTreeMap<u16, u16>> {
+fn lun_map(p: &mut Diagnostics<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Option<BTreeMap<u16, u16>> {
     let value = s.find("luns")?;
     let mut map = BTreeMap::new();
     if let Some(array) = value.get_ref().as_array() {
@@ -213,14 +213,14 @@ fn lun_map(p: &mut Problems<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Option
 }
 
 /// The key of a LUN map.
-fn lun_number(text: &str) -> Result<u16, lunar_config::Wrong> {
+fn lun_number(text: &str) -> Result<u16, lunar_config::InvalidValue> {
     match text.parse::<u16>() {
         Ok(lun) if LUN_RANGE.contains(&u64::from(lun)) => Ok(lun),
-        _ => wrong(format!("\"{}\" is no LUN", text.escape_debug()), "a LUN is a number of 0 to 16383"),
+        _ => invalid(format!("\"{}\" is no LUN", text.escape_debug()), "a LUN is a number of 0 to 16383"),
     }
 }
 
-fn lun_of_target(p: &mut Problems<'_>, value: Value<'_>, numbers: &[u16]) -> Option<u16> {
+fn lun_of_target(p: &mut Diagnostics<'_>, value: Value<'_>, numbers: &[u16]) -> Option<u16> {
     let lun: u16 = number(p, "luns", value, LUN_RANGE)?;
     if !numbers.contains(&lun) {
         let shown = numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");

@@ -56,14 +56,14 @@ fn before_target(source: &str) -> String {
 pub(crate) type Case<'a> = (&'a str, &'a [&'a str]);
 
 pub(crate) fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
-    let mut wrong = String::new();
+    let mut invalid = String::new();
     for (source, expected) in cases {
         let actual = run(source);
         if actual.lines().map(str::trim).ne(expected.iter().copied()) {
-            wrong += &format!("--- {source}\n{actual}");
+            invalid += &format!("--- {source}\n{actual}");
         }
     }
-    assert!(wrong.is_empty(), "{wrong}");
+    assert!(invalid.is_empty(), "{invalid}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Addresses and networks of the configuration, as the target has them.
 
-use lunar_config::{Wrong, wrong};
+use lunar_config::{InvalidValue, invalid};
 use lunar_target::setup::{Network, Transports};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub const PORT: u16 = 3260;
 
 /// An address with a prefix length, or a single address.
-pub(crate) fn network(text: &str) -> Result<Network, Wrong> {
+pub(crate) fn network(text: &str) -> Result<Network, InvalidValue> {
     let not = || {
-        wrong(
+        invalid(
             format!("\"{}\" is no network", text.escape_debug()),
             "write it as 192.0.2.0/24 or 2001:db8::/32",
         )
@@ -29,7 +29,7 @@ pub(crate) fn network(text: &str) -> Result<Network, Wrong> {
     let first = first_address(address, bits);
     if first != address {
         let what = format!("the network {text} has bits set after its first {bits}");
-        return wrong(what, format!("write {first}/{bits}, or {address} for that address alone"));
+        return invalid(what, format!("write {first}/{bits}, or {address} for that address alone"));
     }
     Ok(Network { address, bits })
 }
@@ -52,14 +52,14 @@ fn first_address(address: IpAddr, bits: u8) -> IpAddr {
 const SRP_PORT: u16 = 5555;
 
 /// An address to listen on: `ADDR:PORT`, or `ADDR` for the port where initiators look for what it carries.
-pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, Wrong> {
+pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, InvalidValue> {
     let port = if transports.srp { SRP_PORT } else { PORT };
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(SocketAddr::new(address, port));
     }
     text.parse().or_else(|_| {
-        wrong(
+        invalid(
             format!("\"{}\" is no address to listen on", text.escape_debug()),
             "write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
         )

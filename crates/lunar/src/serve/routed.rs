@@ -3,7 +3,7 @@
 use super::{Event, Service};
 use crate::server::Server;
 use lunar_admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
-use lunar_admin::{Action, Request, Response, Running, Session};
+use lunar_admin::{Action, Request, Response, ServerControl, Session};
 use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -29,7 +29,7 @@ pub fn tell(events: &Mutex<Sender<Event>>, event: Event) {
     _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
 }
 
-impl<S: Server> Running for Desk<S> {
+impl<S: Server> ServerControl for Desk<S> {
     fn sessions(&self) -> Vec<Session> {
         self.server.sessions()
     }

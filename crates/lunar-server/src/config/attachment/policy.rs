@@ -1,6 +1,6 @@
 //! Which of several paths takes the next operation, as arguments and files name it.
 
-use lunar_config::{Wrong, unknown};
+use lunar_config::{InvalidValue, unknown};
 use lunar_initiator::multipath;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ impl Policy {
 }
 
 /// The policy of a name.
-pub(super) fn policy(text: &str) -> Result<Policy, Wrong> {
+pub(super) fn policy(text: &str) -> Result<Policy, InvalidValue> {
     let names = Policy::ALL.map(Policy::name);
     let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
     named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))

@@ -3,7 +3,7 @@
 use super::{Mode, Router, UpstreamSource, Upstreams};
 use lunar_config::Section;
 use lunar_config::iscsi_name;
-use lunar_config::{Problems, Wrong, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid};
 use lunar_initiator::{Portal, PortalAddress};
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub struct Failover {
 
 /// Reads the section; the pair, and where the peer's portal group stands.
 pub(super) fn failover(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     mut s: Section<'_>,
     upstreams: &Upstreams,
 ) -> (Option<Failover>, Option<Range<usize>>) {
@@ -47,17 +47,19 @@ pub(super) fn failover(
     (failover, group_at)
 }
 
-fn portal(text: &str) -> Result<Portal, Wrong> {
+fn portal(text: &str) -> Result<Portal, InvalidValue> {
     let hint = "write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260";
     match PortalAddress::parse(text) {
         Ok(PortalAddress { host, port, tag: None }) => Ok(Portal { host, port }),
-        Ok(_) => wrong(format!("\"{}\" has a portal group tag", text.escape_debug()), "write it as `group`"),
-        Err(why) => wrong(format!("\"{}\" is no portal: {why}", text.escape_debug()), hint),
+        Ok(_) => {
+            invalid(format!("\"{}\" has a portal group tag", text.escape_debug()), "write it as `group`")
+        }
+        Err(why) => invalid(format!("\"{}\" is no portal: {why}", text.escape_debug()), hint),
     }
 }
 
 /// Both routers of a pair reach the same disks, and one keeps the other off by reservations.
-fn fits(p: &mut Problems<'_>, s: &Section<'_>, upstreams: &Upstreams) {
+fn fits(p: &mut Diagnostics<'_>, s: &Section<'_>, upstreams: &Upstreams) {
     for (name, (upstream, _)) in &upstreams.0 {
         let Some(upstream) = upstream else { continue };
         if upstream.mode != Mode::Block {
@@ -74,7 +76,7 @@ fn fits(p: &mut Problems<'_>, s: &Section<'_>, upstreams: &Upstreams) {
 
 /// The portals of the peer and ours are different ports of one target (SPC-5 section 5.18).
 pub(super) fn check_groups(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     routers: &[Router],
     at: &[Option<Range<usize>>],
     own: &[u16],

@@ -1,10 +1,10 @@
 //! `[[router.NAME.target]]`: what of the upstreams becomes what.
 
-use super::{Around, From, Map, Mode, Reach, RouterTarget, Upstream, Upstreams};
+use super::{Context, From, Map, Mode, Reach, RouterTarget, Upstream, Upstreams};
 use crate::config::target::LUN_RANGE;
 use lunar_config::iscsi_name;
-use lunar_config::{Once, Section};
-use lunar_config::{Problems, Wrong, unknown};
+use lunar_config::{Diagnostics, InvalidValue, unknown};
+use lunar_config::{Section, UniqueKeys};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -14,28 +14,30 @@ const MAPS: [(&str, &[&str]); 3] =
 
 /// What of the upstreams is served already.
 struct Served {
-    upstreams: Once<String>,
-    luns: Once<String>,
+    upstreams: UniqueKeys<String>,
+    luns: UniqueKeys<String>,
 }
 
 /// All `[[router.NAME.target]]` of a router.
 pub(super) fn targets(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
-    around: &mut Around<'_>,
+    around: &mut Context<'_>,
 ) -> Vec<RouterTarget> {
-    let mut served =
-        Served { upstreams: Once::new("the mapping of upstream"), luns: Once::new("the LUN of upstream") };
+    let mut served = Served {
+        upstreams: UniqueKeys::new("the mapping of upstream"),
+        luns: UniqueKeys::new("the LUN of upstream"),
+    };
     let sections = s.sections(p, "target", "[[router.NAME.target]]");
     sections.into_iter().filter_map(|s| target(p, s, upstreams, around, &mut served)).collect()
 }
 
 fn target(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     mut s: Section<'_>,
     upstreams: &Upstreams,
-    around: &mut Around<'_>,
+    around: &mut Context<'_>,
     served: &mut Served,
 ) -> Option<RouterTarget> {
     let access = around.lists.grant(p, &mut s);
@@ -61,14 +63,14 @@ fn target(
 }
 
 /// The kind of mapping; what does not fit it is told.
-fn kind(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<&'static str> {
+fn kind(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<&'static str> {
     if s.find("map").is_none() {
         s.missing(p, "map", "\"transparent\" (or \"target\", \"lun\")");
     }
     let (text, at) = s.text(p, "map")?;
     let Some((name, keys)) = MAPS.into_iter().find(|(name, _)| *name == text) else {
         let all = "write \"transparent\", \"target\" or \"lun\"";
-        let Wrong { what, hint } = unknown("map", text, MAPS.map(|(name, _)| name), all);
+        let InvalidValue { what, hint } = unknown("map", text, MAPS.map(|(name, _)| name), all);
         p.add(&at, what, hint);
         return None;
     };
@@ -82,7 +84,12 @@ fn kind(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<&'static str> {
 }
 
 /// The name of the target that is made, which nothing else has.
-fn name(p: &mut Problems<'_>, s: &mut Section<'_>, kind: &str, around: &mut Around<'_>) -> Option<String> {
+fn name(
+    p: &mut Diagnostics<'_>,
+    s: &mut Section<'_>,
+    kind: &str,
+    around: &mut Context<'_>,
+) -> Option<String> {
     let Some(value) = s.find("name") else {
         if kind != "transparent" {
             s.missing(p, "name", "\"iqn.2026-11.org.example:disks\"");
@@ -96,7 +103,7 @@ fn name(p: &mut Problems<'_>, s: &mut Section<'_>, kind: &str, around: &mut Arou
 
 /// The upstream of a mapping that takes all of it.
 fn whole(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
     served: &mut Served,
@@ -114,7 +121,7 @@ fn whole(
     Some(name.into())
 }
 
-fn misfit(p: &mut Problems<'_>, (name, upstream): (&str, &Upstream), at: &Range<usize>, wanted: &str) {
+fn misfit(p: &mut Diagnostics<'_>, (name, upstream): (&str, &Upstream), at: &Range<usize>, wanted: &str) {
     let hint = match upstream.reach() {
         Reach::Portal => "map = \"transparent\" takes a portal",
         Reach::Target(_) => "map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",
@@ -125,12 +132,12 @@ fn misfit(p: &mut Problems<'_>, (name, upstream): (&str, &Upstream), at: &Range<
 
 /// The LUNs of a target that is put together.
 fn luns(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
     served: &mut Served,
 ) -> BTreeMap<u16, From> {
-    let (mut luns, mut once) = (BTreeMap::new(), Once::new("LUN"));
+    let (mut luns, mut once) = (BTreeMap::new(), UniqueKeys::new("LUN"));
     match s.find("lun") {
         None => s.missing(p, "lun", "[{ lun = 0, upstream = \"a\" }]"),
         Some(value) if value.get_ref().as_array().is_some_and(|list| list.is_empty()) => {
@@ -157,7 +164,7 @@ fn luns(
 
 /// What stands behind a LUN.
 fn from(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
     served: &mut Served,

@@ -1,11 +1,11 @@
 //! `[router.NAME.upstream.NAME]`: what is routed to.
 
-use super::{Around, Mode, mode};
+use super::{Context, Mode, mode};
 use crate::config::lun::Source;
 use crate::config::{attachment, path};
 use lunar_config::scsi_text;
-use lunar_config::{Once, Section, text};
-use lunar_config::{Problems, Wrong, unknown, wrong};
+use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
+use lunar_config::{Section, UniqueKeys, text};
 use lunar_initiator::Url;
 use lunar_proto::size;
 use lunar_router::routes::LuAddress;
@@ -189,10 +189,10 @@ const SOURCES: [&str; 6] = ["urls", "file", "device", "sg", "null", "memory"];
 
 /// Reads an upstream.
 pub(super) fn upstream(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     mut s: Section<'_>,
     default: Mode,
-    around: &mut Around<'_>,
+    around: &mut Context<'_>,
 ) -> Option<Upstream> {
     let late = s.parsed(p, "late_writes", attachment::late_writes);
     let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
@@ -217,7 +217,7 @@ pub(super) fn upstream(
     source.map(|_| upstream)
 }
 
-fn source(p: &mut Problems<'_>, s: &mut Section<'_>, around: &mut Around<'_>) -> Option<UpstreamSource> {
+fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>) -> Option<UpstreamSource> {
     let there = SOURCES.map(|key| s.find(key).map(|value| value.span()));
     let mut there: Vec<Range<usize>> = there.into_iter().flatten().collect();
     there.sort_by_key(|at| at.start);
@@ -241,10 +241,10 @@ fn source(p: &mut Problems<'_>, s: &mut Section<'_>, around: &mut Around<'_>) ->
 
 /// A file or a device, which nothing else in the configuration writes.
 fn disk(
-    p: &mut Problems<'_>,
+    p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     key: &'static str,
-    around: &mut Around<'_>,
+    around: &mut Context<'_>,
 ) -> Option<PathBuf> {
     let at = s.find(key)?.span();
     let found = s.parsed(p, key, |text| path(text, around.base))?;
@@ -253,7 +253,7 @@ fn disk(
 }
 
 /// The URLs, which all lead to the same kind of thing.
-fn urls(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<RemoteUrl>> {
+fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<RemoteUrl>> {
     let (values, at) = s.list(p, "urls")?;
     if values.is_empty() {
         p.add(
@@ -262,7 +262,7 @@ fn urls(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<Re
             "write urls = [\"iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0\"]",
         );
     }
-    let (mut urls, mut once): (Vec<RemoteUrl>, _) = (Vec::new(), Once::new("the URL"));
+    let (mut urls, mut once): (Vec<RemoteUrl>, _) = (Vec::new(), UniqueKeys::new("the URL"));
     for value in values {
         let at = value.span();
         let url = text(p, "urls", value).and_then(|text| p.check(&at, url(text, base)));
@@ -284,20 +284,20 @@ fn urls(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<Re
     Some(urls).filter(|urls| !urls.is_empty())
 }
 
-fn url(text: &str, base: &Path) -> Result<RemoteUrl, Wrong> {
+fn url(text: &str, base: &Path) -> Result<RemoteUrl, InvalidValue> {
     match Url::parse(text) {
         Ok(_) => {}
-        Err(e) => return wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
+        Err(e) => return invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
     }
     let text = attachment::absolute(text, base);
     match Url::parse(&text) {
         Ok(url) => Ok(RemoteUrl { url, text }),
-        Err(e) => wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
+        Err(e) => invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
     }
 }
 
 /// A password in a file that others can read is none.
-fn refuse_open_secret(p: &mut Problems<'_>, url: &RemoteUrl, at: &Range<usize>) {
+fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize>) {
     if let (true, Some(mode)) = (url.url.holds_secret(), p.open_to_others()) {
         let what = format!("the URL holds a secret, and the file has mode {mode:04o}");
         let file = p.file().display();
@@ -305,14 +305,14 @@ fn refuse_open_secret(p: &mut Problems<'_>, url: &RemoteUrl, at: &Range<usize>) 
     }
 }
 
-fn policy(text: &str) -> Result<Policy, Wrong> {
+fn policy(text: &str) -> Result<Policy, InvalidValue> {
     let names = Policy::ALL.map(Policy::name);
     let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
     named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
 }
 
 /// A designator as `lunar ls` shows it.
-fn identity(text: &str) -> Result<String, Wrong> {
+fn identity(text: &str) -> Result<String, InvalidValue> {
     let hex = |digits: &str, lengths: &[usize]| {
         lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
     };
@@ -322,7 +322,7 @@ fn identity(text: &str) -> Result<String, Wrong> {
         Some(("t10" | "iqn", rest)) if !rest.is_empty() && !text.chars().any(char::is_control) => {
             Ok(text.into())
         }
-        _ => wrong(
+        _ => invalid(
             format!("\"{}\" is no identity of a LUN", text.escape_debug()),
             "write it as lunar ls shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
         ),
@@ -330,7 +330,7 @@ fn identity(text: &str) -> Result<String, Wrong> {
 }
 
 /// Which keys fit which kind of upstream.
-fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
+fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut Upstream) {
     let (is_remote, is_pass) =
         (matches!(u.source, UpstreamSource::Remote { .. }), u.mode == Mode::Passthrough);
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });

@@ -6,7 +6,7 @@
 
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{Lun, Source, one_name};
-use crate::{ErrorCode, Problem, create_folder, identity, io_text};
+use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
 use lunar_target::lock_file::{self, LockFile, has_no_locks};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 const MAX_TEXT_BYTES: u64 = 16 << 10;
 
 /// Held for as long as a unit is served.
-pub(super) struct Hold {
+pub(super) struct StateLock {
     path: PathBuf,
     lock: LockFile,
 }
 
 /// All holds of a process, shared by the units of before and after a reload.
 #[derive(Default)]
-pub(super) struct Holds(Mutex<BTreeMap<PathBuf, Weak<Hold>>>);
+pub(super) struct StateLocks(Mutex<BTreeMap<PathBuf, Weak<StateLock>>>);
 
 /// What is to be held: what it is, the file of the lock, and how it can be another.
 struct Wanted {
@@ -34,15 +34,20 @@ struct Wanted {
     remedy: &'static str,
 }
 
-impl Holds {
+impl StateLocks {
     /// Takes what a unit needs. What another definition of the unit has already is to be signed ([`sign`]) once the new
     /// one is in force.
-    pub(super) fn take(&self, state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
+    pub(super) fn take(
+        &self,
+        state_dir: &Path,
+        name: &Name,
+        lun: &Lun,
+    ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
         let place = place(name, lun);
         wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
     }
 
-    fn one(&self, wanted: Wanted, place: &str) -> Result<Option<Arc<Hold>>, Problem> {
+    fn one(&self, wanted: Wanted, place: &str) -> Result<Option<Arc<StateLock>>, Diagnostic> {
         let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         holds.retain(|_, hold| hold.strong_count() > 0);
         if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
@@ -50,7 +55,7 @@ impl Holds {
         }
         wanted.path.parent().map_or(Ok(()), create_folder)?;
         let hold = match LockFile::lock(&wanted.path) {
-            Ok(Some(lock)) => Arc::new(Hold { path: wanted.path.clone(), lock }),
+            Ok(Some(lock)) => Arc::new(StateLock { path: wanted.path.clone(), lock }),
             Ok(None) => return Err(wanted.refused(place)),
             // Any other fault may end by itself, and another server could have the lock by then.
             Err(e) if has_no_locks(&e) => {
@@ -66,15 +71,15 @@ impl Holds {
 }
 
 /// Writes into the locks of a unit what it is served from.
-pub(super) fn sign(holds: &[Arc<Hold>], name: &Name, lun: &Lun) {
+pub(super) fn sign(holds: &[Arc<StateLock>], name: &Name, lun: &Lun) {
     let place = place(name, lun);
     holds.iter().for_each(|hold| hold.sign(&place));
 }
 
 /// A lock of a unit that another process has.
-pub(crate) struct Held {
+pub(crate) struct LockConflict {
     /// As a server says it.
-    pub(crate) problem: Problem,
+    pub(crate) problem: Diagnostic,
     /// The process, and the configuration that it runs by; None: it does not say.
     pub(crate) by: Option<(u32, Option<PathBuf>)>,
     /// It has the lock for this unit on this medium.
@@ -82,13 +87,13 @@ pub(crate) struct Held {
 }
 
 /// The locks that a unit needs and others have. Nothing is taken.
-pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
+pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<LockConflict> {
     let place = place(name, lun);
     let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
     let one = |wanted: Wanted| {
         let signed = wanted.signed();
         let is_same = signed.as_ref().is_some_and(|(_, of)| *of == place);
-        Held {
+        LockConflict {
             problem: wanted.refused(&place),
             by: signed.map(|(pid, _)| (pid, configuration(pid))),
             is_same,
@@ -101,7 +106,7 @@ pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
 ///
 /// # Errors
 /// Those of a server.
-pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<String>, Problem> {
+pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<String>, Diagnostic> {
     let mut notes = Vec::new();
     for wanted in wanted(state_dir, name, lun) {
         let Some(folder) = wanted.path.parent() else { continue };
@@ -137,13 +142,13 @@ fn serial(name: &Name, lun: &Lun) -> Option<String> {
 }
 
 /// Hosts take two disks with one serial number for one, whether it is written or made of names.
-pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Problem>> {
+pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Diagnostic>> {
     let mut first = BTreeMap::new();
     for (name, lun) in wanted {
         let Some(serial) = serial(name, lun) else { continue };
         if let Some((number, target)) = first.insert(serial.clone(), (name.1, &name.0)) {
             let what = format!("the serial number {serial} is that of LUN {number} of {target} too");
-            return Err(vec![of_lun(name, Problem::new(what, "give one of them another `serial`"))]);
+            return Err(vec![of_lun(name, Diagnostic::new(what, "give one of them another `serial`"))]);
         }
     }
     Ok(())
@@ -181,19 +186,19 @@ impl Wanted {
         format!("{} is not locked against other servers: {}", self.what, io_text(e))
     }
 
-    fn unlockable(&self, e: &io::Error) -> Problem {
+    fn unlockable(&self, e: &io::Error) -> Diagnostic {
         let folder = self.path.parent().unwrap_or(&self.path).display();
         let what = format!("{} cannot be locked against other servers: {}", self.what, io_text(e));
         if lunar_runtime::descriptors::is_exhausted(e) {
-            return Problem::new(what, lunar_runtime::descriptors::HINT);
+            return Diagnostic::new(what, lunar_runtime::descriptors::HINT);
         }
-        Problem::new(
+        Diagnostic::new(
             what,
             format!("let the server write to {folder}, or name another folder: state_dir of [server]"),
         )
     }
 
-    fn refused(&self, place: &str) -> Problem {
+    fn refused(&self, place: &str) -> Diagnostic {
         let (held, stop) = match self.signed() {
             // A copy of the configuration, or the same server once more.
             Some((pid, of)) if of == place => {
@@ -203,7 +208,7 @@ impl Wanted {
                     self.what
                 );
                 let hint = format!("stop process {pid}, or {}", self.remedy);
-                return Problem::new(what, hint).with_code(ErrorCode::InUse);
+                return Diagnostic::new(what, hint).with_code(ErrorCode::InUse);
             }
             Some((pid, of)) => {
                 let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
@@ -213,7 +218,7 @@ impl Wanted {
             None => (format!("{} is in use by another server", self.what), "stop the other server".into()),
         };
         let hint = format!("hosts take both for one disk: {}, or {stop}", self.remedy);
-        Problem::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
+        Diagnostic::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
     }
 
     /// The process that has it, and for what.
@@ -249,7 +254,7 @@ pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
     folder.join(file).canonicalize().ok()
 }
 
-impl Hold {
+impl StateLock {
     /// Writes the process and the place. Without that the lock holds all the same.
     fn sign(&self, place: &str) {
         if let Err(e) = self.lock.sign(format!("{}\n{place}\n", std::process::id())) {
@@ -258,7 +263,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for StateLock {
     fn drop(&mut self) {
         self.lock.remove();
     }
@@ -277,12 +282,17 @@ mod tests {
         Lun { serial: serial.map(Into::into), ..Lun::new(source, Kind::Disk) }
     }
 
-    fn take(folder: &Folder, target: &str, number: u16, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
+    fn take(
+        folder: &Folder,
+        target: &str,
+        number: u16,
+        lun: &Lun,
+    ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
         // Each as another process does it.
-        Holds::default().take(&folder.0, &(target.into(), number), lun)
+        StateLocks::default().take(&folder.0, &(target.into(), number), lun)
     }
 
-    fn refused(result: Result<Vec<Arc<Hold>>, Problem>) -> Problem {
+    fn refused(result: Result<Vec<Arc<StateLock>>, Diagnostic>) -> Diagnostic {
         result.err().expect("another server has it")
     }
 
@@ -329,7 +339,7 @@ mod tests {
     #[test]
     fn one_process_shares_what_it_holds() {
         let folder = Folder::new("hold-share");
-        let (holds, name) = (Holds::default(), (TARGET.to_string(), 0));
+        let (holds, name) = (StateLocks::default(), (TARGET.to_string(), 0));
         let before = holds.take(&folder.0, &name, &lun("/a.img", None)).ok().unwrap();
         let after = holds.take(&folder.0, &name, &lun("/b.img", None)).ok().unwrap();
         assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));

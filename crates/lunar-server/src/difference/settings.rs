@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A setting.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fact {
+pub(super) struct Setting {
     /// As people call it; the same as in the file where that has a word for it.
     pub(super) key: &'static str,
     /// Its value.
@@ -23,7 +23,7 @@ pub(super) struct Fact {
 
 /// A part of a configuration; they are in the order in which they are told.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum ConfigPart {
     Server,
     Limits,
     Session,
@@ -37,21 +37,23 @@ pub(super) enum Place {
     Behind(String, String, u16),
 }
 
-impl Place {
+impl ConfigPart {
     /// The part and those that it is in.
     pub(super) fn names(&self) -> Vec<String> {
         match self {
-            Place::Server => vec!["server".into()],
-            Place::Limits => vec!["limits".into()],
-            Place::Session => vec!["session".into()],
-            Place::Discovery => vec!["discovery".into()],
-            Place::Group(tag) => vec![format!("portal group {tag}")],
-            Place::Target(name) => vec![format!("target {name}")],
-            Place::Lun(name, lun) => vec![format!("target {name}"), format!("LUN {lun}")],
-            Place::Router(name) => vec![format!("router {name}")],
-            Place::Upstream(router, name) => vec![format!("router {router}"), format!("upstream {name}")],
-            Place::Mapping(router, name) => vec![format!("router {router}"), name.clone()],
-            Place::Behind(router, name, lun) => {
+            ConfigPart::Server => vec!["server".into()],
+            ConfigPart::Limits => vec!["limits".into()],
+            ConfigPart::Session => vec!["session".into()],
+            ConfigPart::Discovery => vec!["discovery".into()],
+            ConfigPart::Group(tag) => vec![format!("portal group {tag}")],
+            ConfigPart::Target(name) => vec![format!("target {name}")],
+            ConfigPart::Lun(name, lun) => vec![format!("target {name}"), format!("LUN {lun}")],
+            ConfigPart::Router(name) => vec![format!("router {name}")],
+            ConfigPart::Upstream(router, name) => {
+                vec![format!("router {router}"), format!("upstream {name}")]
+            }
+            ConfigPart::Mapping(router, name) => vec![format!("router {router}"), name.clone()],
+            ConfigPart::Behind(router, name, lun) => {
                 vec![format!("router {router}"), name.clone(), format!("LUN {lun}")]
             }
         }
@@ -59,40 +61,42 @@ impl Place {
 
     /// What is for the life of a process.
     pub(super) fn needs_restart(&self) -> bool {
-        matches!(self, Place::Server | Place::Group(_))
+        matches!(self, ConfigPart::Server | ConfigPart::Group(_))
     }
 }
 
 /// All parts of a configuration. The first fact of each is what it is.
-pub(super) struct Facts(pub(super) BTreeMap<Place, Vec<Fact>>);
+pub(super) struct Settings(pub(super) BTreeMap<ConfigPart, Vec<Setting>>);
 
-impl Facts {
+impl Settings {
     /// What a configuration says. Targets that routers made of what they found are none of it.
-    pub(super) fn of(config: &Config) -> Facts {
+    pub(super) fn of(config: &Config) -> Settings {
         let server = &config.server;
         let server = vec![
-            fact("cores", cores(&server.cores)),
-            fact("state_dir", path(server.state_dir.as_deref())),
-            fact("admin_socket", path(server.admin_socket.as_deref())),
+            setting("cores", cores(&server.cores)),
+            setting("state_dir", path(server.state_dir.as_deref())),
+            setting("admin_socket", path(server.admin_socket.as_deref())),
         ];
-        let mut facts = BTreeMap::from([
-            (Place::Server, server),
-            (Place::Limits, limits(&config.limits, config.max_registrants)),
-            (Place::Session, session(&config.session)),
-            (Place::Discovery, discovery(&config.discovery)),
+        let mut settings = BTreeMap::from([
+            (ConfigPart::Server, server),
+            (ConfigPart::Limits, limits(&config.limits, config.max_registrants)),
+            (ConfigPart::Session, session(&config.session)),
+            (ConfigPart::Discovery, discovery(&config.discovery)),
         ]);
-        facts.extend(config.portal_groups.iter().map(|group| (Place::Group(group.tag), portals(group))));
+        settings
+            .extend(config.portal_groups.iter().map(|group| (ConfigPart::Group(group.tag), portals(group))));
         for one in config.targets.iter().filter(|target| target.router.is_none()) {
-            facts.insert(Place::Target(one.name.clone()), target(one));
-            facts.extend(one.luns.iter().map(|(n, unit)| (Place::Lun(one.name.clone(), *n), lun(unit))));
+            settings.insert(ConfigPart::Target(one.name.clone()), target(one));
+            settings
+                .extend(one.luns.iter().map(|(n, unit)| (ConfigPart::Lun(one.name.clone(), *n), lun(unit))));
         }
-        config.routers.iter().for_each(|one| router(one, &mut facts));
-        Facts(facts)
+        config.routers.iter().for_each(|one| router(one, &mut settings));
+        Settings(settings)
     }
 }
 
-fn fact(key: &'static str, shown: impl ToString) -> Fact {
-    Fact { key, shown: shown.to_string(), hidden: Vec::new() }
+fn setting(key: &'static str, shown: impl ToString) -> Setting {
+    Setting { key, shown: shown.to_string(), hidden: Vec::new() }
 }
 
 fn path(path: Option<&Path>) -> String {
@@ -127,38 +131,38 @@ fn size(bytes: usize) -> String {
     size::show(bytes as u64)
 }
 
-fn limits(l: &Limits, max_registrants: usize) -> Vec<Fact> {
+fn limits(l: &Limits, max_registrants: usize) -> Vec<Setting> {
     vec![
-        fact("connections", l.connections),
-        fact("connections_before_login", l.connections_before_login),
-        fact("login_timeout_s", seconds(l.login_timeout)),
-        fact("sessions", l.sessions),
-        fact("sessions_per_initiator", l.sessions_per_initiator),
-        fact("discovery_sessions", l.discovery_sessions),
-        fact("discovery_timeout_s", seconds(l.discovery_timeout)),
-        fact("commands_per_session", l.commands_per_session),
-        fact("text_bytes", size(l.text_bytes)),
-        fact("memory", size(l.memory)),
-        fact("registrants", max_registrants),
+        setting("connections", l.connections),
+        setting("connections_before_login", l.connections_before_login),
+        setting("login_timeout_s", seconds(l.login_timeout)),
+        setting("sessions", l.sessions),
+        setting("sessions_per_initiator", l.sessions_per_initiator),
+        setting("discovery_sessions", l.discovery_sessions),
+        setting("discovery_timeout_s", seconds(l.discovery_timeout)),
+        setting("commands_per_session", l.commands_per_session),
+        setting("text_bytes", size(l.text_bytes)),
+        setting("memory", size(l.memory)),
+        setting("registrants", max_registrants),
     ]
 }
 
-fn session(s: &Session) -> Vec<Fact> {
+fn session(s: &Session) -> Vec<Setting> {
     vec![
-        fact("initial_r2t", s.initial_r2t),
-        fact("immediate_data", s.immediate_data),
-        fact("max_recv_data_segment_length", s.max_recv_data_segment_length),
-        fact("max_burst_length", s.max_burst_length),
-        fact("first_burst_length", s.first_burst_length),
-        fact("max_outstanding_r2t", s.max_outstanding_r2t),
-        fact("default_time2wait", s.default_time2wait),
-        fact("default_time2retain", s.default_time2retain),
-        fact("header_digest", digests(&s.header_digest)),
-        fact("data_digest", digests(&s.data_digest)),
-        fact("nop_interval_s", seconds(s.nop_interval.unwrap_or_default())),
-        fact("nop_timeout_s", seconds(s.nop_timeout)),
-        fact("data_out_timeout_s", seconds(s.data_out_timeout)),
-        fact("chap_algorithms", list(s.chap_algorithms.iter().map(|algorithm| algorithm.name()))),
+        setting("initial_r2t", s.initial_r2t),
+        setting("immediate_data", s.immediate_data),
+        setting("max_recv_data_segment_length", s.max_recv_data_segment_length),
+        setting("max_burst_length", s.max_burst_length),
+        setting("first_burst_length", s.first_burst_length),
+        setting("max_outstanding_r2t", s.max_outstanding_r2t),
+        setting("default_time2wait", s.default_time2wait),
+        setting("default_time2retain", s.default_time2retain),
+        setting("header_digest", digests(&s.header_digest)),
+        setting("data_digest", digests(&s.data_digest)),
+        setting("nop_interval_s", seconds(s.nop_interval.unwrap_or_default())),
+        setting("nop_timeout_s", seconds(s.nop_timeout)),
+        setting("data_out_timeout_s", seconds(s.data_out_timeout)),
+        setting("chap_algorithms", list(s.chap_algorithms.iter().map(|algorithm| algorithm.name()))),
     ]
 }
 
@@ -167,50 +171,50 @@ fn digests(digests: &Digests) -> String {
     list(names.into_iter().filter(|(_, allowed)| *allowed).map(|(name, _)| name))
 }
 
-fn discovery(d: &Discovery) -> Vec<Fact> {
+fn discovery(d: &Discovery) -> Vec<Setting> {
     vec![
-        fact("enabled", !d.disabled),
+        setting("enabled", !d.disabled),
         users("chap", d.chap.as_deref()),
         users("mutual", d.mutual.as_slice().into()),
     ]
 }
 
 /// Users by their names; None, for everybody, is shown as nothing.
-fn users(key: &'static str, users: Option<&[User]>) -> Fact {
+fn users(key: &'static str, users: Option<&[User]>) -> Setting {
     let users = users.unwrap_or_default();
     let secrets =
         users.iter().flat_map(|user| [&(user.secret.len() as u64).to_be_bytes()[..], &user.secret].concat());
-    Fact { key, shown: list(users.iter().map(|user| &user.name)), hidden: secrets.collect() }
+    Setting { key, shown: list(users.iter().map(|user| &user.name)), hidden: secrets.collect() }
 }
 
-fn portals(group: &PortalGroup) -> Vec<Fact> {
+fn portals(group: &PortalGroup) -> Vec<Setting> {
     let shown = group.portals.iter().map(|portal| {
         let told = portal.advertise.as_ref().map_or(String::new(), |told| format!(" advertised as {told}"));
         let by_rdma = portal.transports.by_rdma();
         let carries = if by_rdma { format!(" for {}", portal.transports) } else { String::new() };
         format!("{}{told}{carries}", portal.listen)
     });
-    vec![fact("portals", list(shown))]
+    vec![setting("portals", list(shown))]
 }
 
-fn target(t: &Target) -> Vec<Fact> {
+fn target(t: &Target) -> Vec<Setting> {
     let redirects = t.redirects.iter().map(|r| {
         let how = if r.permanent { ", for good" } else { "" };
         format!("portal group {} to {}{how}", r.portal_group, r.to)
     });
     vec![
-        fact("alias", option(&t.alias)),
-        fact("portal_groups", list(&t.portal_groups)),
-        fact("redirect", list(redirects)),
-        fact("offline", t.offline),
+        setting("alias", option(&t.alias)),
+        setting("portal_groups", list(&t.portal_groups)),
+        setting("redirect", list(redirects)),
+        setting("offline", t.offline),
         users("mutual", t.mutual.as_slice().into()),
         access(&t.access),
     ]
 }
 
 /// An access list in the order in which it decides.
-fn access(entries: &[Access]) -> Fact {
-    let mut all = Fact { key: "access", ..Fact::default() };
+fn access(entries: &[Access]) -> Setting {
+    let mut all = Setting { key: "access", ..Setting::default() };
     let mut shown = Vec::new();
     for entry in entries {
         let users = users("chap", entry.chap.as_deref());
@@ -241,23 +245,23 @@ fn who(entry: &Access, chap: &str) -> String {
     if parts.is_empty() { "everybody".into() } else { parts.join(" ") }
 }
 
-fn lun(l: &Lun) -> Vec<Fact> {
+fn lun(l: &Lun) -> Vec<Setting> {
     vec![
-        fact("source", &l.source),
-        fact("kind", format!("{:?}", l.kind).to_lowercase()),
-        fact("block_size", block_size(l)),
-        fact("physical_block_size", l.physical_block_size),
-        fact("read_only", l.read_only),
-        fact("removable", l.removable),
-        fact("write_cache", l.write_cache),
-        fact("direct", l.direct),
-        fact("format", if l.raw { "raw" } else { "" }),
-        fact("on_missing_file", l.on_missing_file.name()),
-        fact("thin", l.thin),
-        fact("serial", option(&l.serial)),
-        fact("vendor", &l.vendor),
-        fact("product", &l.product),
-        fact("filters", list(l.filters.iter().map(filter))),
+        setting("source", &l.source),
+        setting("kind", format!("{:?}", l.kind).to_lowercase()),
+        setting("block_size", block_size(l)),
+        setting("physical_block_size", l.physical_block_size),
+        setting("read_only", l.read_only),
+        setting("removable", l.removable),
+        setting("write_cache", l.write_cache),
+        setting("direct", l.direct),
+        setting("format", if l.raw { "raw" } else { "" }),
+        setting("on_missing_file", l.on_missing_file.name()),
+        setting("thin", l.thin),
+        setting("serial", option(&l.serial)),
+        setting("vendor", &l.vendor),
+        setting("product", &l.product),
+        setting("filters", list(l.filters.iter().map(filter))),
     ]
 }
 
@@ -279,7 +283,7 @@ fn filter(filter: &Filter) -> String {
     }
 }
 
-fn router(r: &Router, facts: &mut BTreeMap<Place, Vec<Fact>>) {
+fn router(r: &Router, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     let failover = r.failover.as_ref().map(|pair| {
         let preferred = if pair.is_preferred { ", this one preferred" } else { "" };
         let key = pair.key.map_or(String::new(), |key| format!(", key {key:#x}"));
@@ -287,21 +291,21 @@ fn router(r: &Router, facts: &mut BTreeMap<Place, Vec<Fact>>) {
         format!("peer {} in portal group {}{preferred}{key}{name}", pair.peer, pair.group)
     });
     let own = vec![
-        fact("portal_groups", list(&r.portal_groups)),
-        fact("path_loss_timeout_s", seconds(r.path_loss_timeout)),
-        fact("max_sessions", option(&r.max_sessions)),
-        fact("iops", r.iops),
-        fact("bytes_per_s", r.bytes_per_s),
-        fact("failover", option(&failover)),
+        setting("portal_groups", list(&r.portal_groups)),
+        setting("path_loss_timeout_s", seconds(r.path_loss_timeout)),
+        setting("max_sessions", option(&r.max_sessions)),
+        setting("iops", r.iops),
+        setting("bytes_per_s", r.bytes_per_s),
+        setting("failover", option(&failover)),
     ];
-    facts.insert(Place::Router(r.name.clone()), own);
+    settings.insert(ConfigPart::Router(r.name.clone()), own);
     let upstreams =
-        r.upstreams.iter().map(|(name, u)| (Place::Upstream(r.name.clone(), name.clone()), upstream(u)));
-    facts.extend(upstreams);
-    r.targets.iter().for_each(|one| mapping(r, one, facts));
+        r.upstreams.iter().map(|(name, u)| (ConfigPart::Upstream(r.name.clone(), name.clone()), upstream(u)));
+    settings.extend(upstreams);
+    r.targets.iter().for_each(|one| mapping(r, one, settings));
 }
 
-fn upstream(u: &Upstream) -> Vec<Fact> {
+fn upstream(u: &Upstream) -> Vec<Setting> {
     let hidden = match &u.source {
         UpstreamSource::Remote { urls } => {
             urls.iter().flat_map(|url| url.secret_text().bytes().chain([0])).collect()
@@ -313,18 +317,18 @@ fn upstream(u: &Upstream) -> Vec<Fact> {
         UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => u.place(),
     };
     vec![
-        Fact { key: "source", shown, hidden },
-        fact("mode", u.mode.name()),
-        fact("policy", u.policy.name()),
-        fact("identity", option(&u.identity)),
-        fact("vendor", option(&u.vendor)),
-        fact("product", option(&u.product)),
-        fact("serial", option(&u.serial)),
+        Setting { key: "source", shown, hidden },
+        setting("mode", u.mode.name()),
+        setting("policy", u.policy.name()),
+        setting("identity", option(&u.identity)),
+        setting("vendor", option(&u.vendor)),
+        setting("product", option(&u.product)),
+        setting("serial", option(&u.serial)),
     ]
 }
 
 /// A mapping is known by the target that it makes, or else by its upstream.
-fn mapping(router: &Router, one: &RouterTarget, facts: &mut BTreeMap<Place, Vec<Fact>>) {
+fn mapping(router: &Router, one: &RouterTarget, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     let name = match &one.map {
         Map::Transparent { upstream } => format!("targets of {upstream}"),
         Map::Target { name, .. } | Map::Lun { name, .. } => format!("target {name}"),
@@ -334,19 +338,19 @@ fn mapping(router: &Router, one: &RouterTarget, facts: &mut BTreeMap<Place, Vec<
         Map::Lun { .. } => "",
     };
     let own = vec![
-        fact("map", one.map.kind()),
-        fact("upstream", upstream),
-        fact("access", one.access.names.join(", ")),
-        Fact { key: "entries of its access lists", ..access(&one.access.entries) },
+        setting("map", one.map.kind()),
+        setting("upstream", upstream),
+        setting("access", one.access.names.join(", ")),
+        Setting { key: "entries of its access lists", ..access(&one.access.entries) },
     ];
-    facts.insert(Place::Mapping(router.name.clone(), name.clone()), own);
+    settings.insert(ConfigPart::Mapping(router.name.clone(), name.clone()), own);
     if let Map::Lun { luns, .. } = &one.map {
-        facts.extend(luns.iter().map(|(number, from)| {
+        settings.extend(luns.iter().map(|(number, from)| {
             let behind = match from.lun {
                 Some(lun) => format!("LUN {lun} of upstream {}", from.upstream),
                 None => format!("upstream {}", from.upstream),
             };
-            (Place::Behind(router.name.clone(), name.clone(), *number), vec![fact("source", behind)])
+            (ConfigPart::Behind(router.name.clone(), name.clone(), *number), vec![setting("source", behind)])
         }));
     }
 }

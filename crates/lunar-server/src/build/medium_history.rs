@@ -6,7 +6,7 @@
 
 use super::{MAX_STATE_BYTES, Media, Medium, Name, Units, notes_of_size};
 use crate::config::{Lun, Source, one_name};
-use crate::{ErrorCode, Problem, io_text};
+use crate::{Diagnostic, ErrorCode, io_text};
 use lunar_block::Backend;
 use lunar_scsi::Kind;
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
@@ -55,7 +55,7 @@ enum Format {
 }
 
 /// The past of a LUN: its media by their paths.
-pub(crate) struct Past {
+pub(crate) struct MediumHistory {
     file: PathBuf,
     newest: Option<Record>,
     /// A server that kept no records has served it.
@@ -95,8 +95,8 @@ impl Units {
     }
 
     /// The medium of a path, opened unless it is open in the same way.
-    pub(super) fn at_path(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Problem> {
-        let past = Past::read(&self.state_file(name, lun)?)?;
+    pub(super) fn at_path(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Diagnostic> {
+        let past = MediumHistory::read(&self.state_file(name, lun)?)?;
         let (blocks, is_new) = match media.find(name, lun) {
             Some(blocks) => (blocks, false),
             None => (self.open_anew(lun, media, &past)?, true),
@@ -120,7 +120,12 @@ impl Units {
     }
 
     /// Opens a path that leads to nothing else than before.
-    fn open_anew(&self, lun: &Lun, media: &Media<'_>, past: &Past) -> Result<Arc<dyn Backend>, Problem> {
+    fn open_anew(
+        &self,
+        lun: &Lun,
+        media: &Media<'_>,
+        past: &MediumHistory,
+    ) -> Result<Arc<dyn Backend>, Diagnostic> {
         media.in_place(lun)?;
         past.check_there(lun)?;
         let opened = media.open(lun, past.is_raw(lun), &self.state_dir)?;
@@ -144,15 +149,15 @@ pub fn was_served(state_dir: &Path, path: &Path) -> bool {
     let files = entries(state_dir.join("lu")).flat_map(|target| entries(target.path()));
     let mut records =
         files.map(|file| file.path()).filter(|file| file.extension() == Some("medium".as_ref()));
-    records.any(|file| Past::read(&file).is_ok_and(|past| past.of(&lun).is_some()))
+    records.any(|file| MediumHistory::read(&file).is_ok_and(|past| past.of(&lun).is_some()))
 }
 
-impl Past {
+impl MediumHistory {
     /// Of the LUN whose state is in this file.
-    pub(crate) fn read(state_file: &Path) -> Result<Past, Problem> {
+    pub(crate) fn read(state_file: &Path) -> Result<MediumHistory, Diagnostic> {
         let file = state_file.with_extension("medium");
         let newest = read(&file)?;
-        Ok(Past { file, newest, has_state: state_file.exists() })
+        Ok(MediumHistory { file, newest, has_state: state_file.exists() })
     }
 
     /// The bytes of the medium are those of the disk: somebody said so, or it was served like this before.
@@ -162,7 +167,7 @@ impl Past {
 
     /// Refuses a file that is not there, or is empty, though this unit was served from its path: an empty disk under the
     /// identity of the old one would look to hosts as if all data were lost.
-    pub(crate) fn check_there(&self, lun: &Lun) -> Result<(), Problem> {
+    pub(crate) fn check_there(&self, lun: &Lun) -> Result<(), Diagnostic> {
         let Source::File { path, .. } = &lun.source else { return Ok(()) };
         let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
         let fault = match std::fs::metadata(path) {
@@ -175,11 +180,11 @@ impl Past {
         let hint = format!(
             "restore the image (is its file system mounted?); to begin with an empty disk on purpose, remove the record {file}"
         );
-        Err(Problem::new(what, hint).with_code(ErrorCode::NotFound))
+        Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound))
     }
 
     /// Another file is at the path of the one that was served.
-    pub(crate) fn replaced(&self, lun: &Lun) -> Option<Problem> {
+    pub(crate) fn replaced(&self, lun: &Lun) -> Option<Diagnostic> {
         let now = Place::of(lun)?;
         let before = self.at(&now.path)?.place();
         let is_other = now.inode.is_some() && !now.is(&before);
@@ -188,15 +193,15 @@ impl Past {
             "{path} is another file than the one that was served before: that was {before}, this is {now}"
         );
         let hint = "if nobody has replaced it on purpose, stop the server and restore the old file";
-        is_other.then(|| Problem::new(what, hint))
+        is_other.then(|| Diagnostic::new(what, hint))
     }
 
     /// The medium has less than the one that was served from this path.
-    pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Problem> {
+    pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Diagnostic> {
         let path = Place::of(lun)?.path;
         let before = self.at(&path)?.size.filter(|before| size < *before)?;
         let what = format!("{} has {size} bytes; it had {before} when it was served before", path.display());
-        Some(Problem::new(what, "stop the hosts, and restore the medium unless it was to be smaller"))
+        Some(Diagnostic::new(what, "stop the hosts, and restore the medium unless it was to be smaller"))
     }
 
     /// The path of a LUN is the one that it was served from last.
@@ -348,10 +353,10 @@ fn has_table_of_usual(lun: &Lun) -> bool {
     read.is_ok() && is_at(USUAL) && !is_at(LARGEST)
 }
 
-fn read(file: &Path) -> Result<Option<Record>, Problem> {
+fn read(file: &Path) -> Result<Option<Record>, Diagnostic> {
     let failed = |what: String| {
         let hint = "remove it: what the medium is, is then found out as at the first start";
-        Problem::new(format!("the record {} {what}", file.display()), hint)
+        Diagnostic::new(format!("the record {} {what}", file.display()), hint)
     };
     let opened = match File::open(file) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -372,8 +377,8 @@ mod tests {
         Lun::new(Source::Device { path: path.into() }, Kind::Disk)
     }
 
-    fn past(folder: &Folder) -> Past {
-        Past::read(&folder.0.join("0.state")).unwrap()
+    fn past(folder: &Folder) -> MediumHistory {
+        MediumHistory::read(&folder.0.join("0.state")).unwrap()
     }
 
     /// A LUN is served.
@@ -564,7 +569,7 @@ mod tests {
     fn a_damaged_record_is_refused_by_its_name() {
         let folder = Folder::new("record-damaged");
         folder.file("0.medium", "{", 0o600);
-        let problem = Past::read(&folder.0.join("0.state")).err().unwrap();
+        let problem = MediumHistory::read(&folder.0.join("0.state")).err().unwrap();
         assert!(problem.what.contains("0.medium is damaged"), "{}", problem.what);
     }
 }

@@ -9,7 +9,7 @@ use lunar_target::setup::{Access, Network};
 const PORT: &str = "0x";
 
 /// A line for each.
-pub fn shut_out(config: &Config) -> Vec<String> {
+pub fn access_lint(config: &Config) -> Vec<String> {
     let groups = config.portal_groups.iter();
     let has_srp = |tags: &[u16]| {
         groups
@@ -80,7 +80,7 @@ mod tests {
         folder.file("ann", "a secret of ann", 0o600);
         let source = format!("{source}[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann\"\n");
         let config = parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string());
-        shut_out(&config.unwrap_or_else(|e| panic!("{e}")))
+        access_lint(&config.unwrap_or_else(|e| panic!("{e}")))
     }
 
     #[test]
