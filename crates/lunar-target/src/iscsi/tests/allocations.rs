@@ -2,7 +2,7 @@
 
 use super::connections::{Joined, joined};
 use crate::iscsi::dispatch::Ingress;
-use crate::iscsi::receive::{Arrived, Data, Sink};
+use crate::iscsi::receive::{Arrived, Data, PduHandler};
 use crate::iser::tests::house::play;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::{Bhs, opcode, request};
