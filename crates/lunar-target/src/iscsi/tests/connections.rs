@@ -13,9 +13,16 @@ use lunar_wire::scsi::{Status, cdb};
 use std::rc::Rc;
 
 /// A session that has two connections, and what keeps its place.
-struct Joined {
+pub struct Joined {
     nexus: Rc<ItNexus<Session>>,
     _places: [(Seat, Counted); 2],
+}
+
+impl Joined {
+    /// The I_T nexus.
+    pub fn nexus(&self) -> &ItNexus<Session> {
+        &self.nexus
+    }
 }
 
 impl Drop for Joined {
@@ -38,7 +45,7 @@ fn join(first: Begun, second: Begun) -> Joined {
 }
 
 /// The ends of both connections. CmdSN goes on from 1, and tags of the second from 100.
-async fn joined(house: &House) -> (Host, Host, Joined) {
+pub async fn joined(house: &House) -> (Host, Host, Joined) {
     let (mut a, first) = Host::logged_in(house, 1).await;
     let (mut b, second) = Host::logged_in(house, 2).await;
     a.go_on_from(1, 0);

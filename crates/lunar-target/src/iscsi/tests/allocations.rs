@@ -1,0 +1,45 @@
+//! What a command costs on the fast path, from its PDU to the socket: no memory.
+
+use super::connections::{Joined, joined};
+use crate::iscsi::dispatch::Ingress;
+use crate::iscsi::receive::{Arrived, Data, Sink};
+use crate::iser::tests::house::play;
+use lunar_runtime::SendPump;
+use lunar_wire::iscsi::{Bhs, opcode, request};
+use lunar_wire::scsi::cdb;
+
+/// Bytes of a command's data.
+const LEN: u32 = 4096;
+const BLOCKS: u16 = 8;
+
+/// Allocations while the PDU of a command, with its data, is taken and answered.
+fn allocations(joined: &Joined, header: Bhs, data: &[u8]) -> u64 {
+    let connection = joined.nexus().state().front().connections()[0].clone();
+    let counted = allocation_counter::measure(|| {
+        let pdu = Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] };
+        assert!(Ingress::new(&mut joined.nexus().state(), &connection).take(pdu));
+        SendPump::flush(&connection);
+    });
+    counted.count_total
+}
+
+#[test]
+fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
+    play(|house| async move {
+        let (mut host, _other, joined) = joined(&house).await;
+        let [mut reads, mut writes] = [Vec::new(), Vec::new()];
+        // The first ones fill the queue, the pool and the snapshot of the nexus.
+        for _ in 0..8 {
+            let mut read = host.command(&cdb::read_10(0, BLOCKS));
+            request::reads(&mut read, LEN);
+            reads.push(allocations(&joined, read, &[]));
+            host.next().await.expect("an answer");
+            let mut write = host.command(&cdb::write_10(0, BLOCKS, false));
+            request::writes(&mut write, LEN, false);
+            write.set_data_len(LEN as usize);
+            writes.push(allocations(&joined, write, &[7; LEN as usize]));
+            assert_eq!(host.told(opcode::SCSI_RESPONSE).await.0[3], 0);
+        }
+        assert_eq!((&reads[4..], &writes[4..]), (&[0; 4][..], &[0; 4][..]), "{reads:?} {writes:?}");
+    });
+}
