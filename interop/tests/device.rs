@@ -165,7 +165,8 @@ fn an_erase_that_is_aborted_before_it_begins_erases_nothing() {
     other.clear_attentions(3);
     let write = other.command(3, 0x80 | WRITE, &write10(0, 1), 512).data(&[9; 512]);
     other.send(&write);
-    std::thread::sleep(Duration::from_millis(100));
+    // Its answer shows that the write was taken: it is inside the gate of its logical unit.
+    other.ping();
     let erase = raw.command(3, 0x80, &BLOCK_ERASE, 0);
     raw.send(&erase);
     let abort = raw.tmf(ABORT_TASK, 3, erase.tag(), erase.get32(24));
