@@ -299,6 +299,7 @@ struct Ingress<'a> {
 
 impl Taker for Ingress<'_> {
     fn take(&mut self, came: Came<'_>) -> io::Result<bool> {
+        self.conn.heard.set(true);
         match came {
             Came::Message(unit) => self.unit(unit),
             Came::Read(id, buf) => self.read(id as u32, buf),
@@ -344,7 +345,6 @@ impl Ingress<'_> {
         if !self.session().asking.answered(about, tag) {
             return Err(self.conn.fault(reason::ANSWER, "an SRP response to a request that was not sent"));
         }
-        self.conn.heard.set(true);
         Ok(true)
     }
 
@@ -390,7 +390,6 @@ impl Ingress<'_> {
         if self.is_over() {
             return Ok(false);
         }
-        self.conn.heard.set(true);
         let bytes = if let lunar_wire::srp::Data::Immediate(bytes) = data { bytes } else { &[] };
         session::take_command(self.state, command, bytes);
         Ok(!self.is_over())
@@ -409,7 +408,6 @@ impl Ingress<'_> {
         if self.is_over() {
             return Ok(false);
         }
-        self.conn.heard.set(true);
         if let Some(why) = self.conn.why_late() {
             self.state.is_over(why);
             return Ok(false);
