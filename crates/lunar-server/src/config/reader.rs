@@ -39,6 +39,12 @@ impl<'a> Section<'a> {
         self.table?.get(key)
     }
 
+    /// A key by its name, or by its older one where the file has only that.
+    pub(super) fn by_name(&self, key: &'static str, older: &'static str) -> &'static str {
+        let has = |key| self.table.is_some_and(|table| table.get(key).is_some());
+        if has(older) && !has(key) { older } else { key }
+    }
+
     /// Reports that a key is missing.
     pub(super) fn missing(&self, p: &mut Problems<'_>, key: &str, example: &str) {
         p.add(&self.at, format!("{} has no `{key}`", self.name), format!("add {key} = {example}"));

@@ -216,13 +216,14 @@ fn router(
     let listen_at = s.find("listen").map(|value| value.span());
     let portals = groups.portals(p, &mut s, "listen");
     let tag = tag(p, &mut s, listen_at.is_some(), groups);
-    let mode = s.parsed(p, "mode", mode).unwrap_or(Mode::Block);
+    let mode = s.parsed(p, s.by_name("mode", "path"), mode).unwrap_or(Mode::Block);
+    let path_loss_timeout = s.by_name("path_loss_timeout_s", "hold_s");
     let mut router = Router {
         name: name.into(),
         portal_groups: Vec::new(),
         has_own_portals: listen_at.is_some(),
         path_loss_timeout: s
-            .time(p, "path_loss_timeout_s", Duration::ZERO..=MAX_PATH_LOSS_TIMEOUT)
+            .time(p, path_loss_timeout, Duration::ZERO..=MAX_PATH_LOSS_TIMEOUT)
             .unwrap_or(PATH_LOSS_TIMEOUT),
         max_sessions: s.number(p, "max_sessions", 1..=65535),
         iops: s.number(p, "iops", 0..=1_000_000_000).unwrap_or(0),
@@ -240,7 +241,8 @@ fn router(
         let hint = format!("add [[router.{name}.target]] with a map");
         p.add(at, format!("the router {name} has no target"), hint);
     }
-    let section = s.find("failover").is_some().then(|| s.section(p, "failover", "[router.NAME.failover]"));
+    let failover = s.by_name("failover", "pair");
+    let section = s.find(failover).is_some().then(|| s.section(p, failover, "[router.NAME.failover]"));
     let (failover, peer_group_at) =
         section.map(|section| failover::failover(p, section, &upstreams)).unwrap_or_default();
     s.done(p);
@@ -282,7 +284,7 @@ fn tag(
 fn mode(text: &str) -> Result<Mode, Wrong> {
     match text {
         "block" => Ok(Mode::Block),
-        "passthrough" => Ok(Mode::Passthrough),
+        "passthrough" | "pass" => Ok(Mode::Passthrough),
         _ => wrong(format!("unknown mode \"{}\"", text.escape_debug()), "write \"block\" or \"passthrough\""),
     }
 }

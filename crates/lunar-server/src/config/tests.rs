@@ -135,7 +135,7 @@ fn each_key_in_seconds_takes_a_duration() {
         "nop_interval_s" => config.session.nop_interval.unwrap_or_default(),
         "nop_timeout_s" => config.session.nop_timeout,
         "data_out_timeout_s" => config.session.data_out_timeout,
-        "path_loss_timeout_s" => config.routers[0].path_loss_timeout,
+        "path_loss_timeout_s" | "hold_s" => config.routers[0].path_loss_timeout,
         other => panic!("{other} is in no table here"),
     };
     let router = "[router.r1.upstream.m]\nmemory = \"1MiB\"\n[[router.r1.target]]\nmap = \"lun\"\n\
@@ -146,10 +146,10 @@ fn each_key_in_seconds_takes_a_duration() {
     let keys: BTreeSet<&str> =
         source.split('"').skip(1).step_by(2).filter(|word| word.ends_with("_s")).collect();
     let keys: Vec<&str> = keys.into_iter().filter(|key| *key != "bytes_per_s").collect();
-    assert_eq!(keys.len(), 6, "{keys:?}");
+    assert_eq!(keys.len(), 7, "{keys:?}");
     for key in keys {
         let table = match key {
-            "path_loss_timeout_s" => router,
+            "path_loss_timeout_s" | "hold_s" => router,
             _ if key.starts_with("login") || key.starts_with("discovery") => "[limits]\n",
             _ => "[session]\n",
         };
@@ -166,7 +166,9 @@ fn each_key_in_seconds_takes_a_duration() {
         }
         let short = parsed(table, key, "\"500ms\"");
         match key {
-            "path_loss_timeout_s" => assert_eq!(of(&short.unwrap(), key), Duration::from_millis(500)),
+            "path_loss_timeout_s" | "hold_s" => {
+                assert_eq!(of(&short.unwrap(), key), Duration::from_millis(500));
+            }
             _ => {
                 let problem = short.unwrap_err().remove(0);
                 let says = |part: &str| problem.to_string().contains(part);

@@ -38,6 +38,19 @@ fn of_pair(keys: &str) -> String {
     problems(&format!("[router.r1.failover]\n{keys}\n{PORTAL}{MAP}"))
 }
 
+#[test]
+fn older_names_of_keys_mean_the_same() {
+    let keys = "[router.r1]\nhold_s = 3\npath = \"pass\"\n";
+    let config = good(&format!("{keys}{PORTAL}path = \"block\"\n{MAP}"));
+    let router = &config.routers[0];
+    assert_eq!(router.path_loss_timeout, Duration::from_secs(3));
+    assert_eq!(router.upstreams["a"].mode, Mode::Block);
+    let config = good(&format!("{keys}{PORTAL}{MAP}"));
+    assert_eq!(config.routers[0].upstreams["a"].mode, Mode::Passthrough);
+    let both = of_router("mode = \"block\"\npath = \"block\"");
+    assert!(both.contains("unknown key `path`"), "{both}");
+}
+
 fn example() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router.example.toml");
     std::fs::read_to_string(path).unwrap()

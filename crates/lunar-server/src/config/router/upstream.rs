@@ -196,7 +196,7 @@ pub(super) fn upstream(
 ) -> Option<Upstream> {
     let late = s.parsed(p, "late_writes", attachment::late_writes);
     let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
-    let mode = s.parsed(p, "mode", mode).unwrap_or(default);
+    let mode = s.parsed(p, s.by_name("mode", "path"), mode).unwrap_or(default);
     let mut upstream = Upstream {
         // Without a source there is no upstream, and what else is wrong is told all the same.
         source: source.clone().unwrap_or(UpstreamSource::Local(Source::Null { size: 0 })),
