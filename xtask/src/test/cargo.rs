@@ -17,6 +17,8 @@ use crate::root::{self, Step};
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// More failures than this are no accident of a busy machine.
 const FEW: usize = 5;
+/// In front of what programs print. Those that the tests of this file run are no tests of the step that runs these.
+const MARGIN: &str = if cfg!(test) { "| " } else { "" };
 /// Failures that the summary names.
 const NAMED: usize = 20;
 /// The exit status of a program whose tests ran to their end, and some failed.
@@ -100,7 +102,14 @@ fn jobs(plan: &Plan, programs: &[Program]) -> (Vec<Job>, Vec<Job>) {
     let skip = |test: &&str| ["--skip".to_owned(), test.to_string()];
     let together = programs.iter().map(|p| job(p, tests_alone(p).iter().flat_map(skip).collect())).collect();
     let has_alone = programs.iter().filter(|program| !tests_alone(program).is_empty());
-    (together, has_alone.map(|program| job(program, exactly(tests_alone(program)))).collect())
+    (together, has_alone.map(|program| by_itself(plan, program, tests_alone(program))).collect())
+}
+
+/// These tests of a program, one at a time. The program takes a number of threads once.
+fn by_itself<T: ToString>(plan: &Plan, program: &Program, tests: &[T]) -> Job {
+    let options = plan.options.iter().filter(|word| !word.starts_with("--test-threads"));
+    let arguments = options.map(|word| word.to_string()).chain(exactly(tests)).collect();
+    Job { program: program.clone(), arguments }
 }
 
 /// Arguments that select these tests, one at a time.
@@ -127,8 +136,8 @@ fn run_all(plan: &Plan, jobs: Vec<Job>, width: usize) -> Result<Vec<Ran>> {
 fn run_aloud(plan: &Plan, job: &Job) -> Result<Output> {
     println!("\n--- {}", job.program.name);
     run_job(plan.variables, job, |line| match line {
-        Line::Out(line) => println!("{line}"),
-        Line::Err(line) => eprintln!("{line}"),
+        Line::Out(line) => println!("{MARGIN}{line}"),
+        Line::Err(line) => eprintln!("{MARGIN}{line}"),
     })
 }
 
@@ -136,6 +145,7 @@ fn run_quietly(plan: &Plan, job: &Job) -> Result<Output> {
     let (begin, mut text) = (Instant::now(), String::new());
     let output = run_job(plan.variables, job, |line| {
         let (Line::Out(line) | Line::Err(line)) = line;
+        text += MARGIN;
         text += line;
         text.push('\n');
     })?;
@@ -269,13 +279,14 @@ mod tests {
     #[test]
     fn tests_alone_are_left_out_of_the_others() {
         let programs: Vec<Program> = ["a", "b"].map(Program::of_shell).to_vec();
-        let plan = Plan { first: &["b"], alone: &[("a", &["slow::one"])], ..ONE_BY_ONE };
+        let options = &["--test-threads=4"];
+        let plan = Plan { options, first: &["b"], alone: &[("a", &["slow::one"])], ..ONE_BY_ONE };
         let words = |jobs: Vec<Job>| {
             let text = |job: Job| format!("{} {}", job.program.name, job.arguments.join(" "));
             jobs.into_iter().map(text).collect::<Vec<_>>()
         };
         let (together, alone) = jobs(&plan, &programs);
-        assert_eq!(words(together), ["b ", "a --skip slow::one"]);
+        assert_eq!(words(together), ["b --test-threads=4", "a --test-threads=4 --skip slow::one"]);
         assert_eq!(words(alone), ["a --test-threads=1 --exact slow::one"]);
     }
 
