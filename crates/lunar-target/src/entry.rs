@@ -1,7 +1,7 @@
 //! The entry of sessions: a place among the others once a login has succeeded, and what is logged.
 
 use crate::Visit;
-use crate::registry::{Key, Letter, Request, Seat};
+use crate::registry::{CLOSED, Key, Letter, Request, Seat};
 use crate::session::Info;
 use crate::setup::{Setup, Target};
 use crate::shared::{Counted, Shared, luns_now};
@@ -93,7 +93,7 @@ pub fn log_begin(shared: &Shared, info: &Info, seat: &Seat) {
 
 /// Logs that a session ends: for the reason `end`, or because its connection broke, or because its initiator closed it.
 pub fn log_end(shared: &Shared, info: &Info, tsih: u16, end: Option<&'static str>, broken: Option<String>) {
-    let closed = || "the initiator closed the connection".to_owned();
+    let closed = || CLOSED.to_owned();
     let reason = end.map(str::to_owned).or(broken).unwrap_or_else(closed);
     let Info { initiator, address, .. } = info;
     let Some(target) = &info.target else {

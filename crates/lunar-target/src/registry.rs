@@ -34,6 +34,10 @@ pub struct Key {
 const TRIES: u32 = 5;
 const SETTLE: Duration = Duration::from_millis(20);
 
+/// Why sessions end, by what became of their connections.
+pub const CLOSED: &str = "the initiator closed the connection";
+pub const RESET: &str = "the initiator reset the connection";
+pub const LOST: &str = "the connection was lost";
 /// Why a session ends that another one replaces.
 pub const LOGGED_IN_AGAIN: &str = "its initiator logged in again";
 

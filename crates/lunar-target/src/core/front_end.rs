@@ -9,6 +9,14 @@ use crate::registry::Which;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_wire::scsi::Sense;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// While so many bytes wait to be sent, nothing is received.
+pub const MAX_WAITING: usize = 16 << 20;
+/// Task management functions of a session that may be unanswered at a time.
+pub const MAX_FUNCTIONS: usize = 16;
+/// How long the last answers of a session may take to leave.
+pub const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
 /// A session of a transport: the side of an I_T nexus that speaks its protocol. It belongs to the [`State`] of its nexus.
 pub trait FrontEnd: Sized + 'static {
@@ -108,7 +116,7 @@ pub trait InFlightData {
 }
 
 /// Reads from the memory of the initiator, and what waits for their end, at some time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct InFlightReads {
     /// The number of the latest read.
     pub latest: u64,

@@ -10,7 +10,7 @@ use super::lun_map::Found;
 use super::nexus::{ItNexus, Life, State};
 use super::task::Aborted;
 use crate::fence::{self, Fence, InFlight};
-use crate::registry::{LOGGED_IN_AGAIN, Which};
+use crate::registry::{CLOSED, LOGGED_IN_AGAIN, Which};
 use crate::session::Info;
 use lunar_wire::scsi::op;
 use std::cell::Cell;
@@ -18,8 +18,6 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-
-const CLOSED: &str = "the initiator closed the connection";
 
 /// READ changes nothing, so nobody is harmed by one that begins late.
 pub const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];

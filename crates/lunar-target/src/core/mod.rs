@@ -30,7 +30,7 @@ mod task_management;
 mod transfer;
 
 pub use command::{Attribute, Cdb, Command};
-pub use front_end::{FrontEnd, InFlightData, InFlightReads};
+pub use front_end::{FrontEnd, InFlightData, InFlightReads, LAST_ANSWERS, MAX_FUNCTIONS, MAX_WAITING};
 pub use late::READS;
 
 pub use nexus::{ItNexus, Life, Opening, State};

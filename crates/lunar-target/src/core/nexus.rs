@@ -4,13 +4,13 @@ use super::front_end::FrontEnd;
 use super::lun_map::Luns;
 use super::task::{Aborted, Task};
 use crate::access::Door;
-use crate::fence::Fence;
-use crate::registry::{Done, Which};
+use crate::fence::{self, Fence, InFlight};
+use crate::registry::{Done, LOGGED_IN_AGAIN, LOST, Which};
 use crate::session::Info;
 use crate::share::Origin;
 use crate::shared::Shared;
 use event_listener::Event;
-use lunar_runtime::Pool;
+use lunar_runtime::{Buf, Pool, SendPump};
 use lunar_scsi::Port;
 use std::cell::{RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
@@ -150,6 +150,33 @@ impl<F: FrontEnd> ItNexus<F> {
         &self.fence
     }
 
+    /// Begins to take what has come. None: another core has ended the session meanwhile, and it is over.
+    #[inline]
+    pub fn begin_receive(&self) -> Option<InFlight<&Fence>> {
+        let under_way = fence::enter(&*self.fence);
+        if under_way.is_none() {
+            self.state().is_over(LOGGED_IN_AGAIN);
+        }
+        under_way
+    }
+
+    /// Waits while so much waits to be sent by this pump that nothing more is to be received.
+    pub async fn wait_for_room(&self, pump: &SendPump, is_full: impl Fn() -> bool) {
+        let is_full = || pump.is_blocked() && is_full() && self.state().life() != Life::Over;
+        while is_full() {
+            let drained = pump.drained().listen();
+            if is_full() {
+                drained.await;
+            }
+        }
+    }
+
+    /// A connection was lost: the session is over.
+    pub fn lost(&self) {
+        self.state().is_over(LOST);
+        self.notify();
+    }
+
     /// Its share of the buffers.
     pub fn pool(&self) -> &Pool {
         &self.pool
@@ -228,6 +255,12 @@ impl<F: FrontEnd> State<F> {
     /// Its share of the buffers.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// A buffer for data that have no place: one beyond the pool's limit per connection, so that receiving never waits for
+    /// memory that only further receiving can free.
+    pub fn buffer(&self, len: usize) -> Buf {
+        self.pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
     }
 
     /// How far its life has come.

@@ -7,7 +7,7 @@ use super::receive::{Broken, Received};
 use super::session::Session;
 use super::transport::{Datamover, Incoming, Out, PduTaker, Transport, TransportHandle};
 use crate::access::Door;
-use crate::core::ItNexus;
+use crate::core::{ItNexus, MAX_WAITING};
 use crate::registry::{Letter, Seat};
 use crate::session::Info;
 use crate::shared::{Counted, Shared};
@@ -21,10 +21,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// While this much waits to be sent, nothing is received.
-const MAX_WAITING: usize = 16 << 20;
-
-/// The same of data that is in no buffer of the pool.
+/// While this much waits to be sent that is in no buffer of the pool, nothing is received.
 const MAX_OWN: usize = 1 << 20;
 
 /// A connection that has just logged in.

@@ -8,16 +8,13 @@ use super::scsi_command;
 use super::session::{OutOfOrderPdu, Session};
 use super::transport::PduTaker;
 use crate::core::{Arrival, Life, Origin, State, Taken};
-use crate::registry::Which;
+use crate::registry::{CLOSED, LOST, Which};
 use lunar_proto::transfer::Segment;
 use lunar_proto::window::Admit;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::rc::Rc;
-
-const CLOSED: &str = "the initiator closed the connection";
-const LOST: &str = "the connection was lost";
 
 /// What takes the PDUs of a connection.
 pub struct Ingress<'a> {
@@ -60,7 +57,7 @@ impl Sink for Ingress<'_> {
     }
 
     fn buffer(&mut self, len: usize) -> Buf {
-        buffer(self.state, len)
+        self.state.buffer(len)
     }
 
     fn is_full(&self) -> bool {
@@ -95,12 +92,6 @@ impl Sink for Ingress<'_> {
 fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
     let is_data = header.opcode() == opcode::DATA_OUT;
     is_data.then(|| state.landing_place(origin(header), segment(header))).flatten()
-}
-
-/// A buffer for data without a place: one beyond the pool's limit per connection, so that receiving never waits for memory
-/// that only further receiving can free. A command does not keep it.
-fn buffer(state: &State<Session>, len: usize) -> Buf {
-    state.pool().try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
 /// Requests with a CmdSN, and the login that has no place here.

@@ -7,17 +7,12 @@ use super::receive::{Broken, Received};
 use super::session::Session;
 use super::transport::Incoming;
 use crate::core::keepalive::{self, Pinged};
-use crate::core::{FrontEnd, ItNexus, Life, Opening, State, messages};
-use crate::registry::LOGGED_IN_AGAIN;
-use crate::{entry, fence};
+use crate::core::{FrontEnd, ItNexus, LAST_ANSWERS, Opening, State, messages};
+use crate::entry;
 use lunar_runtime::{SendPump, SendSide};
 use lunar_wire::iscsi::{NONE, pdu};
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
-
-/// How long the last answers may take to leave.
-const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Serves a session from the end of its login to its end.
 pub async fn run(begun: Begun) {
@@ -50,7 +45,7 @@ async fn finish(nexus: &Rc<ItNexus<Session>>) {
             connection.drain(nexus).await;
             SendPump::flushed(connection).await;
         };
-        let _ = compio::time::timeout(FAREWELL, farewell).await;
+        let _ = compio::time::timeout(LAST_ANSWERS, farewell).await;
         connection.close();
     }
 }
@@ -90,7 +85,7 @@ impl Connection {
                 return Ok(());
             }
             self.flush_session(nexus);
-            self.wait_for_room(nexus).await;
+            nexus.wait_for_room(self.send_pump(), || self.is_full()).await;
             next = if next == Received::Full {
                 self.take(nexus, |incoming, ingress| incoming.resume(ingress))?
             } else {
@@ -119,22 +114,10 @@ impl Connection {
         nexus: &ItNexus<Session>,
         what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, Broken>,
     ) -> Result<Received, Broken> {
-        let Some(_under_way) = fence::enter(&**nexus.fence()) else {
-            nexus.state().is_over(LOGGED_IN_AGAIN);
+        let Some(_under_way) = nexus.begin_receive() else {
             return Ok(Received::End);
         };
         what(&mut self.incoming().borrow_mut(), &mut Ingress::new(&mut nexus.state(), self))
-    }
-
-    async fn wait_for_room(&self, nexus: &ItNexus<Session>) {
-        let is_full =
-            || self.send_pump().is_blocked() && self.is_full() && nexus.state().life() != Life::Over;
-        while is_full() {
-            let drained = self.send_pump().drained().listen();
-            if is_full() {
-                drained.await;
-            }
-        }
     }
 }
 
@@ -160,8 +143,7 @@ impl SendSide for Connection {
     fn lost(&self, _: io::Error) {
         self.give_up();
         if let Some(nexus) = self.nexus() {
-            nexus.state().is_over("the connection was lost");
-            nexus.notify();
+            nexus.lost();
         }
         self.close();
     }

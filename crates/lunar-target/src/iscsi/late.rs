@@ -3,10 +3,10 @@
 use super::out::Digests;
 use super::receive::last_opcode;
 use crate::core::READS;
+use crate::registry::RESET;
 use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
 
-const RESET: &str = "the initiator reset the connection";
 const NO_LOGOUT: &str = "the initiator closed the connection without a logout";
 
 /// Bytes behind the last command of a closed connection, among which a logout is looked for. Sockets hold less by default

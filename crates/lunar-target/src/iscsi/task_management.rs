@@ -3,15 +3,12 @@
 use super::dispatch::Ingress;
 use super::out::Payload;
 use super::session::Session;
-use crate::core::{FrontEnd, Function, ItNexus, Life, Managed, State};
+use crate::core::{FrontEnd, Function, ItNexus, Life, MAX_FUNCTIONS, Managed, State};
 use crate::fence;
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, pdu};
 use std::rc::Rc;
-
-/// Functions of a session that may be unanswered at a time.
-const MANAGING: usize = 16;
 
 /// Responses (RFC 7143 section 11.6.1).
 const COMPLETE: u8 = 0;
@@ -59,7 +56,7 @@ impl Ingress<'_> {
                 return self.reply(answer, Payload::Empty);
             }
         };
-        if self.state.front().managing.len() >= MANAGING {
+        if self.state.front().managing.len() >= MAX_FUNCTIONS {
             return self.reject(RejectReason::TooManyImmediate, header, &[]);
         }
         let Some(nexus) = self.state.nexus() else { return };

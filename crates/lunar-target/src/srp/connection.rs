@@ -7,13 +7,13 @@ use super::slots::{Kind, Pending};
 use super::{answer, memory, request};
 use crate::core::keepalive::{self, Pinged};
 use crate::core::{
-    Arrival, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, Life, Managed, Opening, State,
-    Taken as Took, messages,
+    Arrival, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, LAST_ANSWERS, Life, MAX_FUNCTIONS,
+    MAX_WAITING, Managed, Opening, State, Taken as Took, messages,
 };
 use crate::entry::{self, Entered};
 use crate::fence;
 use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
-use crate::registry::LOGGED_IN_AGAIN;
+use crate::registry::{LOGGED_IN_AGAIN, RESET};
 use crate::shared::Shared;
 use lunar_rdma::{Endpoint, Events};
 use lunar_runtime::out::Payload;
@@ -24,21 +24,13 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Where requests have their tag.
 const TAG_AT: usize = 8;
-/// While this much waits to be sent, nothing is received.
-const MAX_WAITING: usize = 16 << 20;
 /// Messages and ends of RDMA Reads that are taken at once at most.
 const MOST_EVENTS: u64 = 1 << 16;
-/// How long the last answers may take to leave.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// Functions of a session that may be unanswered at a time.
-const MANAGING: usize = 16;
 /// NONE of the tags of commands.
 const NO_TAG: u32 = u32::MAX;
-const RESET: &str = "the initiator reset the connection";
 
 /// A connection. Lives on the core of its session.
 pub struct Connection {
@@ -130,7 +122,7 @@ impl Connection {
         let mut next = self.take_some(nexus)?;
         while next != Taken::End {
             SendPump::flush(self);
-            self.wait_for_room(nexus).await;
+            nexus.wait_for_room(&self.pump, || self.is_full()).await;
             if next != Taken::Full {
                 self.receiver.readable().await?;
                 lunar_block::next_turn();
@@ -142,8 +134,7 @@ impl Connection {
 
     /// Takes what has come, unless another core has ended the session meanwhile.
     fn take_some(&self, nexus: &ItNexus<Session>) -> io::Result<Taken> {
-        let Some(_under_way) = fence::enter(&**nexus.fence()) else {
-            nexus.state().is_over(LOGGED_IN_AGAIN);
+        let Some(_under_way) = nexus.begin_receive() else {
             return Ok(Taken::End);
         };
         self.receiver.receive(&mut Ingress { state: &mut nexus.state(), conn: self })
@@ -167,22 +158,12 @@ impl Connection {
         }
     }
 
-    async fn wait_for_room(&self, nexus: &ItNexus<Session>) {
-        let is_full = || self.pump.is_blocked() && self.is_full() && nexus.state().life() != Life::Over;
-        while is_full() {
-            let drained = self.pump.drained().listen();
-            if is_full() {
-                drained.await;
-            }
-        }
-    }
-
     /// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
     async fn finish(self: &Rc<Self>, nexus: &ItNexus<Session>) {
         nexus.state().front_mut().clear_queue();
         nexus.end_tasks().await;
         self.say_logout(&mut nexus.state());
-        let _ = compio::time::timeout(FAREWELL, SendPump::flushed(self)).await;
+        let _ = compio::time::timeout(LAST_ANSWERS, SendPump::flushed(self)).await;
         self.close();
     }
 
@@ -220,8 +201,7 @@ impl SendSide for Connection {
 
     fn lost(&self, _: io::Error) {
         if let Some(nexus) = self.nexus.get().and_then(Weak::upgrade) {
-            nexus.state().is_over("the connection was lost");
-            nexus.notify();
+            nexus.lost();
         }
         self.close();
     }
@@ -267,14 +247,12 @@ impl InFlightData for Connection {
 
     fn reads(&self) -> InFlightReads {
         let nexus = self.nexus.get().and_then(Weak::upgrade);
-        let (latest, deferred) = nexus.map_or((0, 0), |nexus| nexus.state().reads_now());
-        InFlightReads { latest, deferred }
+        nexus.map(|nexus| nexus.state().reads_now()).unwrap_or_default()
     }
 
     fn have_ended(&self, before: InFlightReads) -> bool {
         let nexus = self.nexus.get().and_then(Weak::upgrade);
-        let have_ended =
-            |nexus: Rc<ItNexus<Session>>| nexus.state().reads_have_ended(before.latest, before.deferred);
+        let have_ended = |nexus: Rc<ItNexus<Session>>| nexus.state().have_ended(before);
         self.receiver.has_ended() || nexus.is_none_or(have_ended)
     }
 
@@ -421,7 +399,7 @@ impl Ingress<'_> {
             return self.session().defer(tag, answer::Answer::managed(refusal));
         }
         let Some(nexus) = self.state.nexus() else { return };
-        if self.session().managing >= MANAGING {
+        if self.session().managing >= MAX_FUNCTIONS {
             return self.session().defer(tag, answer::Answer::function(task_status::FAILED));
         }
         self.session().managing += 1;

@@ -7,9 +7,10 @@ use super::slots::{Kind, Pending, Slots};
 use super::{answer, memory};
 use crate::core::data_in::DataIn;
 use crate::core::{
-    Arrival, Command, FrontEnd, InFlightData, ItNexus, Life, Origin, READS, Response, Sent, State, Transfer,
+    Arrival, Command, FrontEnd, InFlightData, InFlightReads, ItNexus, Life, Origin, READS, Response, Sent,
+    State, Transfer,
 };
-use crate::registry::Which;
+use crate::registry::{CLOSED, LOST, Which};
 use lunar_proto::parameters::Parameters;
 use lunar_proto::transfer::{DataOutSequencer, Segment};
 use lunar_proto::window::precedes;
@@ -19,9 +20,6 @@ use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp;
 use std::collections::VecDeque;
 use std::rc::Rc;
-
-const LOST: &str = "the connection was lost";
-const CLOSED: &str = "the initiator closed the connection";
 
 /// A command that waits for its table of descriptors, or behind one that does.
 struct Queued {
@@ -267,7 +265,7 @@ fn fetch(state: &mut State<Session>) {
         let segment = Segment { data_sn: 0, offset, len, is_final: true };
         let place = state.landing_place(origin, segment);
         let lands = place.is_some();
-        let (buf, at) = place.unwrap_or_else(|| (buffer(state, len as usize), 0));
+        let (buf, at) = place.unwrap_or_else(|| (state.buffer(len as usize), 0));
         let Session { slots, places, connection, .. } = state.front_mut();
         let Some(slot) = slots.get(tag) else { continue };
         places.clear();
@@ -277,11 +275,6 @@ fn fetch(state: &mut State<Session>) {
         connection.endpoint().gather(tag.into(), places, buf, at);
         slots.begin(tag, Pending::Data { origin, segment, lands });
     }
-}
-
-/// One beyond the pool's limit per connection, so that receiving never waits for memory that only further receiving can free.
-fn buffer(state: &State<Session>, len: usize) -> Buf {
-    state.pool().try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
 impl FrontEnd for Session {
@@ -402,15 +395,16 @@ impl FrontEnd for Session {
 }
 
 impl State<Session> {
-    /// How many responses were ever deferred, and the number of the latest RDMA Read.
-    pub(super) fn reads_now(&self) -> (u64, u64) {
-        (self.front().slots.latest_read(), self.front().ever_deferred)
+    /// RDMA Reads, and what waits for their end, as of now.
+    pub(super) fn reads_now(&self) -> InFlightReads {
+        let session = self.front();
+        InFlightReads { latest: session.slots.latest_read(), deferred: session.ever_deferred }
     }
 
     /// Whether these have ended, and what waited for them has gone.
-    pub(super) fn reads_have_ended(&self, latest: u64, deferred: u64) -> bool {
+    pub(super) fn have_ended(&self, reads: InFlightReads) -> bool {
         let session = self.front();
         let gone = session.ever_deferred - session.deferred.len() as u64;
-        gone >= deferred && !session.slots.reads_up_to(latest)
+        gone >= reads.deferred && !session.slots.reads_up_to(reads.latest)
     }
 }
