@@ -46,6 +46,12 @@ impl<T: 'static> CoreLocal<T> {
     }
 }
 
+impl<T> Clone for CoreLocal<T> {
+    fn clone(&self) -> CoreLocal<T> {
+        CoreLocal { id: self.id, value: PhantomData }
+    }
+}
+
 impl<T: 'static> Default for CoreLocal<T> {
     fn default() -> CoreLocal<T> {
         CoreLocal::new()
@@ -81,6 +87,12 @@ impl<T> Drop for Registration<T> {
 pub struct CoreHandle<T, M> {
     local: CoreLocal<T>,
     mailbox: flume::Sender<M>,
+}
+
+impl<T, M> Clone for CoreHandle<T, M> {
+    fn clone(&self) -> CoreHandle<T, M> {
+        CoreHandle { local: self.local.clone(), mailbox: self.mailbox.clone() }
+    }
 }
 
 impl<T: 'static, M> CoreHandle<T, M> {

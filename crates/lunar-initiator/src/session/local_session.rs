@@ -1,4 +1,4 @@
-//! A session on its own core, and the registry of the sessions of a core.
+//! A session on its own core.
 
 use super::errors::{changed, closed};
 use super::event::Listeners;
@@ -14,7 +14,6 @@ use event_listener::Event as Bell;
 use lunar_runtime::SendPump;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -70,13 +69,6 @@ pub struct LocalSession {
     /// A recovery of a command is under way.
     pub escalating: Cell<bool>,
 }
-
-type Places = Vec<Option<(u64, Rc<LocalSession>)>>;
-
-thread_local! {
-    static HERE: RefCell<Places> = const { RefCell::new(Vec::new()) };
-}
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl LocalSession {
     /// A session that has no connection yet.
@@ -151,64 +143,5 @@ impl LocalSession {
             return Some(changed());
         }
         self.state.borrow().unverified.obstacle(command.lun)
-    }
-}
-
-/// Where a session lives on its core.
-#[derive(Clone, Copy, Debug)]
-pub struct CoreSlot {
-    id: u64,
-    at: usize,
-}
-
-/// Gives a session its place on this core.
-pub fn settle(local: Rc<LocalSession>) -> CoreSlot {
-    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    HERE.with_borrow_mut(|here| {
-        let free = here.iter().position(Option::is_none);
-        let at = free.unwrap_or(here.len());
-        match free {
-            Some(_) => here[at] = Some((id, local)),
-            None => here.push(Some((id, local))),
-        }
-        CoreSlot { id, at }
-    })
-}
-
-/// Takes its place back.
-pub fn leave(local: &Rc<LocalSession>) {
-    HERE.with_borrow_mut(|here| {
-        let mine =
-            |h: &Option<(u64, Rc<LocalSession>)>| h.as_ref().is_some_and(|(_, h)| Rc::ptr_eq(h, local));
-        if let Some(place) = here.iter_mut().find(|h| mine(h)) {
-            *place = None;
-        }
-    });
-}
-
-impl CoreSlot {
-    #[inline]
-    fn ask<T>(&self, question: impl FnOnce(&Rc<LocalSession>) -> T) -> Option<T> {
-        HERE.with_borrow(|here| match here.get(self.at) {
-            Some(Some((id, local))) if *id == self.id => Some(question(local)),
-            _ => None,
-        })
-    }
-
-    /// The session; None on another core.
-    #[inline]
-    pub fn local(&self) -> Option<Rc<LocalSession>> {
-        self.ask(Rc::clone)
-    }
-
-    /// See [`crate::Session::window`].
-    pub fn window(&self) -> Option<u32> {
-        self.ask(|local| local.state.borrow().command_window.window())
-    }
-
-    /// About now; None on another core.
-    #[inline]
-    pub fn about_now(&self) -> Option<Instant> {
-        self.ask(|local| local.state.borrow().now)
     }
 }

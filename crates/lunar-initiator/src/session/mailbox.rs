@@ -1,17 +1,18 @@
 //! The tasks of a session: its mailbox, its clock, and its connections.
 
 use super::local_session::LocalSession;
-use super::request::SessionRequest;
+use super::request::{SessionCore, SessionRequest};
 use super::task::Waiter;
 use super::{error_handler, identity_checks, logout, owner_requests, recovery};
 use crate::connect::Connected;
 use std::rc::Rc;
 
 /// Starts the tasks of a session.
-pub fn start(local: Rc<LocalSession>, connected: Connected, inbox: flume::Receiver<SessionRequest>) {
-    lunar_runtime::spawn(mail(local.clone(), inbox));
+pub fn start(core: SessionCore, connected: Connected) {
+    let local = core.registration.value();
+    lunar_runtime::spawn(mail(local.clone(), core.requests));
     lunar_runtime::spawn(error_handler::watch(local.clone()));
-    lunar_runtime::spawn(recovery::live(local, connected));
+    lunar_runtime::spawn(recovery::live(core.registration, connected));
 }
 
 /// Takes what comes from other cores. When all handles are gone, the session ends.

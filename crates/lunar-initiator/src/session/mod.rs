@@ -63,15 +63,17 @@ use local_session::LocalSession;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::PortId;
-use pending::Address;
 use proof::Proof;
-use request::{RequestSender, SessionRequest};
+use request::{SessionHandle, SessionRequest};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Shared by all handles of a session.
 struct Shared {
-    address: Address,
+    handle: SessionHandle,
+    /// Commands that came from other cores.
+    sent: AtomicU64,
     facts: Arc<Mutex<SessionInfo>>,
     listeners: Arc<Listeners>,
     deferred_errors: DeferredErrors,
@@ -143,25 +145,24 @@ impl Session {
         }
         let facts = Arc::new(Mutex::new(facts));
         let listeners = Arc::new(Listeners::default());
-        let (requests, inbox) = RequestSender::new();
         let local = LocalSession::new(login_target, options.clone(), facts.clone(), listeners.clone());
-        let address = Address::new(local_session::settle(local.clone()), requests);
-        mailbox::start(local, connected, inbox);
-        let deferred_errors = DeferredErrors::default();
-        Ok(Session(Arc::new(Shared { address, facts, listeners, deferred_errors, options })))
+        let (handle, core) = SessionHandle::new(local);
+        mailbox::start(core, connected);
+        let (sent, deferred_errors) = (AtomicU64::new(0), DeferredErrors::default());
+        Ok(Session(Arc::new(Shared { handle, sent, facts, listeners, deferred_errors, options })))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
     /// there is none. The buffer comes back in both cases. [`Pending::id`] names the command for [`Session::abort`].
     #[inline]
     pub fn submit(&self, command: Command) -> Pending {
-        pending::submit(&self.0.address, command)
+        pending::submit(&self.0.handle, &self.0.sent, command)
     }
 
     /// Submits many commands of one owner without a future for each. None on another core than that of the
     /// session.
     pub fn batch(&self) -> Option<Batch> {
-        self.0.address.here.local().map(Batch::new)
+        self.0.handle.local().map(Batch::new)
     }
 
     /// Requests a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
@@ -222,13 +223,13 @@ impl Session {
     /// Commands that the target takes at once (MaxCmdSN - ExpCmdSN + 1); None on another core than that of
     /// the session.
     pub fn window(&self) -> Option<u32> {
-        self.0.address.here.window()
+        self.0.handle.local().map(|local| local.state.borrow().command_window.window())
     }
 
     /// About now: the kernel is not asked on the session's own core.
     #[inline]
     pub(crate) fn about_now(&self) -> Instant {
-        self.0.address.here.about_now().unwrap_or_else(Instant::now)
+        self.0.handle.local().map_or_else(Instant::now, |local| local.state.borrow().now)
     }
 
     /// The initiator's end of its nexus, and the target.
@@ -276,8 +277,7 @@ impl Session {
 
     /// The same while the returned hold exists.
     pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<Held, Error> {
-        self.request(|reply| SessionRequest::Hold(Held::new(&self.0.address.requests, lun), identity, reply))
-            .await?
+        self.request(|reply| SessionRequest::Hold(Held::new(&self.0.handle, lun), identity, reply)).await?
     }
 
     /// Records that a logical unit is another one: it takes no commands until a check finds the pinned one.
@@ -339,10 +339,10 @@ impl Session {
     }
 
     async fn request<T>(&self, request: impl FnOnce(flume::Sender<T>) -> SessionRequest) -> Result<T, Error> {
-        self.0.address.requests.ask(request).await
+        self.0.handle.ask(request).await
     }
 
     fn mail(&self, mail: SessionRequest) -> Result<(), Error> {
-        self.0.address.requests.send(mail)
+        self.0.handle.send(mail)
     }
 }

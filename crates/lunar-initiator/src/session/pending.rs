@@ -1,8 +1,8 @@
 //! Commands that are under way, for their owners.
 
 use super::errors::closed;
-use super::local_session::{CoreSlot, LocalSession};
-use super::request::{CommandId, CommandKey, RequestSender, SessionRequest};
+use super::local_session::LocalSession;
+use super::request::{CommandId, CommandKey, SessionHandle, SessionRequest};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
 use lunar_block::range::Hold;
@@ -11,23 +11,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-
-/// How commands reach a session.
-pub struct Address {
-    /// On its own core.
-    pub here: CoreSlot,
-    /// From other cores.
-    pub requests: RequestSender,
-    /// Commands that came from other cores.
-    sent: AtomicU64,
-}
-
-impl Address {
-    /// That of a session that takes these requests.
-    pub fn new(here: CoreSlot, requests: RequestSender) -> Address {
-        Address { here, requests, sent: AtomicU64::new(0) }
-    }
-}
 
 impl LocalSession {
     /// The end of a command that was taken in here.
@@ -58,19 +41,19 @@ enum PendingState {
     Done,
 }
 
-/// Hands a command to its session.
+/// Hands a command to its session. `sent` numbers those that come from other cores.
 #[inline]
-pub fn submit(address: &Address, command: Command) -> Pending {
-    if let Some(local) = address.here.local() {
+pub fn submit(session: &SessionHandle, sent: &AtomicU64, command: Command) -> Pending {
+    if let Some(local) = session.local() {
         return Pending(match local.accept(command, Waiter::Unknown) {
             Ok(tag) => PendingState::Local(local, tag),
             Err(finished) => PendingState::Rejected(finished),
         });
     }
     let (reply, answer) = flume::bounded(1);
-    let number = address.sent.fetch_add(1, Ordering::Relaxed);
+    let number = sent.fetch_add(1, Ordering::Relaxed);
     let hold = command.hold.as_ref().map(Hold::again);
-    let Err(refused) = address.requests.try_send(SessionRequest::Command(command, reply, number)) else {
+    let Err(refused) = session.try_send(SessionRequest::Command(command, reply, number)) else {
         return Pending(PendingState::Remote(answer.into_recv_async(), number, hold));
     };
     Pending(match *refused {

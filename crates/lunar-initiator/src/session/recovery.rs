@@ -4,14 +4,14 @@ use super::command_window::CommandWindow;
 use super::errors::closed;
 use super::event::{Event, lock};
 use super::hooks::SessionLogin;
-use super::local_session::{self, LocalSession};
+use super::local_session::LocalSession;
 use super::session_state::Online;
 use super::transport::TransportReceiver;
 use super::violations::Violations;
 use super::{connection, identity_checks};
 use crate::connect::{self, Connected};
 use crate::{Error, LateWrites};
-use lunar_runtime::either;
+use lunar_runtime::{Registration, either};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -25,16 +25,17 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 const LONGEST_WAIT_S: u16 = 3600;
 
 /// Runs a session from its first connection to its end.
-pub async fn live(local: Rc<LocalSession>, connected: Connected) {
+pub async fn live(registration: Registration<LocalSession>, connected: Connected) {
+    let local = registration.value();
     let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
         let begun = Instant::now();
-        let why = match accepted(&local, &connected).await {
+        let why = match accepted(local, &connected).await {
             Err(why) => why,
-            Ok(()) => run(&local, connected).await,
+            Ok(()) => run(local, connected).await,
         };
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-        next = reconnect(&local, why, short_lives).await;
+        next = reconnect(local, why, short_lives).await;
     }
     // What comes later is not taken in.
     local.closing.set(true);
@@ -46,7 +47,6 @@ pub async fn live(local: Rc<LocalSession>, connected: Connected) {
     local.over.set(true);
     local.bell.notify(usize::MAX);
     *local.stream.borrow_mut() = None;
-    local_session::leave(&local);
 }
 
 /// Runs the hook after a login. The first one was accepted when the session was opened.

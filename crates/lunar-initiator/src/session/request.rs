@@ -1,9 +1,12 @@
 //! Requests to a session from other cores.
 
 use super::errors::closed;
+use super::local_session::LocalSession;
 use super::proof::Proof;
 use crate::{Command, CommandResult, Error};
+use lunar_runtime::{CoreHandle, Registration};
 use lunar_wire::iscsi::request::Function;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Names a command of a session: [`crate::Session::abort`].
@@ -39,25 +42,45 @@ pub enum SessionRequest {
     Close(flume::Sender<Result<(), Error>>),
 }
 
-/// Where requests are sent.
+/// How every core reaches a session.
 #[derive(Clone)]
-pub struct RequestSender(flume::Sender<SessionRequest>);
+pub struct SessionHandle(CoreHandle<LocalSession, SessionRequest>);
 
-impl RequestSender {
-    /// Requests, and the end at which they arrive.
-    pub fn new() -> (RequestSender, flume::Receiver<SessionRequest>) {
-        let (sender, inbox) = flume::unbounded();
-        (RequestSender(sender), inbox)
+/// A session on its core, and the requests to it.
+pub struct SessionCore {
+    /// The core finds the session until this is dropped.
+    pub registration: Registration<LocalSession>,
+    /// From other cores.
+    pub requests: flume::Receiver<SessionRequest>,
+}
+
+impl SessionHandle {
+    /// That of a session of this core.
+    pub fn new(local: Rc<LocalSession>) -> (SessionHandle, SessionCore) {
+        let (handle, registration, requests) = CoreHandle::new(local);
+        (SessionHandle(handle), SessionCore { registration, requests })
     }
 
-    /// Sends a request; None when the session is over.
+    /// The session itself; None on another core.
+    #[inline]
+    pub fn local(&self) -> Option<Rc<LocalSession>> {
+        self.0.local()
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// The session is over.
     pub fn send(&self, request: SessionRequest) -> Result<(), Error> {
         self.0.send(request).map_err(|_| closed())
     }
 
-    /// Sends a request, or gives it back when the session is over.
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// The request, when the session is over.
     pub fn try_send(&self, request: SessionRequest) -> Result<(), Box<SessionRequest>> {
-        self.0.send(request).map_err(|flume::SendError(request)| Box::new(request))
+        self.0.send(request).map_err(Box::new)
     }
 
     /// Sends a request and waits for its answer.
@@ -70,7 +93,7 @@ impl RequestSender {
 
 /// A user of a logical unit as storage.
 pub struct Held {
-    requests: RequestSender,
+    session: SessionHandle,
     lun: u64,
     /// It was counted.
     counts: bool,
@@ -78,8 +101,8 @@ pub struct Held {
 
 impl Held {
     /// One that is not counted yet.
-    pub fn new(requests: &RequestSender, lun: u64) -> Held {
-        Held { requests: requests.clone(), lun, counts: false }
+    pub fn new(session: &SessionHandle, lun: u64) -> Held {
+        Held { session: session.clone(), lun, counts: false }
     }
 
     /// The eight bytes of the LUN.
@@ -99,7 +122,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.counts {
             // The session is over: nothing will be sent any more.
-            let _ = self.requests.send(SessionRequest::ReleaseHold(self.lun));
+            let _ = self.session.send(SessionRequest::ReleaseHold(self.lun));
         }
     }
 }
