@@ -125,3 +125,26 @@ fn what_nobody_uses_any_more_is_logged_out() {
         }
     });
 }
+
+/// SendTargets (RFC 7143 appendix C) names a portal that is away before one that answers.
+#[test]
+fn upstream_whose_first_named_portal_is_away_opens_the_next() {
+    let target = Script::new().listen();
+    let live = format!("{},1", target.address());
+    let asked = Script::new().at(op::TEXT, move |link, pdu| {
+        let keys = [
+            ("TargetName", interop::TARGET),
+            ("TargetAddress", "127.0.0.1:1,1"),
+            ("TargetAddress", live.as_str()),
+        ];
+        link.send(Pdu::new(op::TEXT_RESPONSE).itt(pdu.tag()).ttt(u32::MAX).keys(&keys));
+        Turn::Done
+    });
+    let asked = asked.listen();
+    let url = format!("iscsi://{}?login_tries=1", asked.address());
+    run(move || async move {
+        let disk = open(&upstream(&[url], 8000)).await;
+        read(&disk, 0).await.expect("the second portal answers");
+    });
+    assert!(!target.requests(op::SCSI).is_empty());
+}
