@@ -17,7 +17,7 @@ pub struct Row {
     pub quick: bool,
     /// Part of every run, and nothing goes on without it
     pub always: bool,
-    /// Goes on beside the steps behind it, with what they leave of the processor
+    /// Goes on beside the steps behind it, which mostly wait
     pub beside: bool,
     /// Does it
     pub run: fn() -> Result<Report>,
@@ -28,11 +28,11 @@ pub const STEPS: [Row; 8] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
-    quick("server", "raw PDUs against the running server", server),
+    Row { beside: true, ..long("lab", "the Linux kernel in a guest", lab) },
     Row { beside: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
+    quick("server", "raw PDUs against the running server", server),
     quick("peers", "libiscsi, QEMU, STGT and istgt", peers),
     long("polling", "tests of sockets and files, without io_uring", polling),
-    long("lab", "the Linux kernel in a guest", lab),
 ];
 
 const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<Report>) -> Row {
@@ -155,7 +155,7 @@ fn peers() -> Result<Report> {
     cargo::test(&Plan { selection: &["--package", "interop", "--test", "peers"], ..ONE_BY_ONE })
 }
 
-/// One guest at a time: an emulated machine fills two cores.
+/// One guest at a time: two take longer than one after the other.
 fn lab() -> Result<Report> {
     let examples = [("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")];
     root::build_examples(Profile::Test, &examples)?;
