@@ -207,9 +207,10 @@ fn summary(rows: &[Row]) -> String {
 fn page(text: &str) -> Result<String> {
     let mut page = format!(
         "# Conformance to RFC 7143 and 7144\n\n\
-         Made by `{WRITE_IT}` from [{ROWS}](../{ROWS}). Each row is a rule for error recovery level 0 and one\n\
-         connection per session. Tests of the target speak raw PDUs to the running server. Tests of the initiator\n\
-         run `lunar` against a scripted target, or, where the name has `::`, feed the protocol's machines.\n"
+         `{WRITE_IT}` generates this page from [{ROWS}](../{ROWS}). Each row is a rule for error\n\
+         recovery level 0 and one connection per session. Tests of the target send raw PDUs to the running server. Tests\n\
+         of the initiator run `lunar` against a scripted target. Tests with `::` in their names are unit tests of the\n\
+         protocol.\n"
     );
     for role in &ROLES {
         page += &part(&ours(text, role)?, role);
