@@ -22,12 +22,14 @@ pub struct Section<'a> {
     pub at: Range<usize>,
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
+    /// Former keys, each with the key that replaced it.
+    renamed: &'static [(&'static str, &'static str)],
 }
 
 impl<'a> Section<'a> {
     /// The table of a value that should be one.
     pub fn of(name: &'static str, table: &'a DeTable<'a>, at: Range<usize>) -> Section<'a> {
-        Section { name, at, table: Some(table), known: Vec::new() }
+        Section { name, at, table: Some(table), known: Vec::new(), renamed: &[] }
     }
 
     /// The value of a key.
@@ -43,7 +45,12 @@ impl<'a> Section<'a> {
         p.add(&self.at, format!("{} has no `{key}`", self.name), format!("add {key} = {example}"));
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Names former keys of this table, so that `done` can hint at the keys that replaced them.
+    pub fn renamed(&mut self, renamed: &'static [(&'static str, &'static str)]) {
+        self.renamed = renamed;
+    }
+
+    /// Reports every key that no call looked up.
     pub fn done(self, p: &mut Diagnostics<'_>) {
         let Some(table) = self.table else { return };
         for (key, _) in table {
@@ -51,11 +58,19 @@ impl<'a> Section<'a> {
             if self.known.contains(&word) {
                 continue;
             }
-            let hint = match nearest(word, self.known.iter().copied()) {
-                Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("known keys: {}", self.known.join(", ")),
-            };
+            let hint = self.hint(word);
             p.add(&key.span(), format!("unknown key `{}` in {}", word.escape_debug(), self.name), hint);
+        }
+    }
+
+    /// The key to write instead of an unknown one.
+    fn hint(&self, word: &str) -> String {
+        if let Some((_, new)) = self.renamed.iter().find(|(old, _)| *old == word) {
+            return format!("`{word}` was renamed: write `{new}`");
+        }
+        match nearest(word, self.known.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("known keys: {}", self.known.join(", ")),
         }
     }
 
@@ -179,7 +194,7 @@ impl<'a> Section<'a> {
 
     /// A table of its own, or its defaults.
     pub fn section(&mut self, p: &mut Diagnostics<'_>, key: &'static str, name: &'static str) -> Section<'a> {
-        let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new() };
+        let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new(), renamed: &[] };
         let Some(value) = self.find(key) else { return nothing };
         match value.get_ref().as_table() {
             Some(table) => Section::of(name, table, value.span()),

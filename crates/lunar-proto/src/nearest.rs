@@ -6,7 +6,8 @@ const LONGEST: usize = 64;
 /// The candidate that is most like `word`, if any is near enough to be meant.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let word: Vec<char> = word.to_lowercase().chars().take(LONGEST).collect();
-    let limit = (word.len() / 3).max(1);
+    // At a distance of 2, nearly every word of three letters would match.
+    let limit = (word.len() / 3).max(if word.len() < 4 { 1 } else { 2 });
     candidates
         .into_iter()
         .map(|candidate| (distance(&word, candidate), candidate))
@@ -47,5 +48,7 @@ mod tests {
         assert_eq!(nearest("Read-Only", keys), Some("read_only"));
         assert_eq!(nearest("colour", keys), None);
         assert_eq!(nearest("", keys), None);
+        assert_eq!(nearest("moda", ["node", "map"]), Some("node"));
+        assert_eq!(nearest("ab", ["key"]), None);
     }
 }

@@ -213,6 +213,7 @@ fn router(
     around: &mut Context<'_>,
     groups: &mut Groups,
 ) -> RouterDraft {
+    s.renamed(&[("path", "mode"), ("hold_s", "path_loss_timeout_s"), ("pair", "failover")]);
     let listen_at = s.find("listen").map(|value| value.span());
     let portals = groups.portals(p, &mut s, "listen");
     let tag = tag(p, &mut s, listen_at.is_some(), groups);
@@ -280,13 +281,13 @@ fn tag(
 }
 
 fn mode(text: &str) -> Result<Mode, InvalidValue> {
-    match text {
-        "block" => Ok(Mode::Block),
-        "passthrough" => Ok(Mode::Passthrough),
-        _ => {
-            invalid(format!("unknown mode \"{}\"", text.escape_debug()), "write \"block\" or \"passthrough\"")
-        }
-    }
+    let hint = match text {
+        "block" => return Ok(Mode::Block),
+        "passthrough" => return Ok(Mode::Passthrough),
+        "pass" => "\"pass\" was renamed: write \"passthrough\"",
+        _ => "write \"block\" or \"passthrough\"",
+    };
+    invalid(format!("unknown mode \"{}\"", text.escape_debug()), hint)
 }
 
 /// The upstreams of a router with where they stand. One that is wrong has problems of its own and stands here

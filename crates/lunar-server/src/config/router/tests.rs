@@ -200,6 +200,43 @@ fn problems_of_a_router() {
 }
 
 #[test]
+fn former_keys_are_rejected_with_the_new_key() {
+    check_all(
+        of_router,
+        &[
+            (
+                "path = \"block\"",
+                &[
+                    "t.toml:2:1: unknown key `path` in [router.NAME]",
+                    "hint: `path` was renamed: write `mode`",
+                ],
+            ),
+            (
+                "hold_s = 8",
+                &[
+                    "t.toml:2:1: unknown key `hold_s` in [router.NAME]",
+                    "hint: `hold_s` was renamed: write `path_loss_timeout_s`",
+                ],
+            ),
+            (
+                "[router.r1.pair]\npeer = \"10.0.0.6\"",
+                &[
+                    "t.toml:2:12: unknown key `pair` in [router.NAME]",
+                    "hint: `pair` was renamed: write `failover`",
+                ],
+            ),
+            (
+                "mode = \"pass\"",
+                &["t.toml:2:8: unknown mode \"pass\"", "hint: \"pass\" was renamed: write \"passthrough\""],
+            ),
+        ],
+    );
+    let upstream = of_upstream("memory = \"1M\"\npath = \"block\"");
+    assert!(upstream.contains("t.toml:3:1: unknown key `path` in [router.NAME.upstream.NAME]"), "{upstream}");
+    assert!(upstream.contains("hint: `path` was renamed: write `mode`"), "{upstream}");
+}
+
+#[test]
 fn problems_of_an_upstream() {
     let keys = "`urls`, `file`, `device`, `sg`, `null`, `memory`";
     let nowhere = format!("hint: add one of {keys}");

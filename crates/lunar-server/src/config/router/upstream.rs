@@ -194,6 +194,7 @@ pub(super) fn upstream(
     default: Mode,
     around: &mut Context<'_>,
 ) -> Option<Upstream> {
+    s.renamed(&[("path", "mode")]);
     let late = s.parsed(p, "late_writes", attachment::late_writes);
     let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
     let mode = s.parsed(p, "mode", mode).unwrap_or(default);
