@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use lunar_router::sg::Device;
 use lunar_runtime::Buf;
-use lunar_target::{Data, Passed, Reply, Way};
+use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::be;
 use lunar_wire::iscsi::request::{Attribute, Function};
 use lunar_wire::scsi::{Sense, cdb};
@@ -44,17 +44,17 @@ struct Tried<W> {
     tags: Cell<u64>,
 }
 
-impl<W: Way> Tried<W> {
-    async fn answer(&self, cdb: cdb::Cdb, data: Data) -> Reply {
+impl<W: PassthroughNexus> Tried<W> {
+    async fn answer(&self, cdb: cdb::Cdb, data: PassthroughData) -> PassthroughResponse {
         let tag = self.tags.replace(self.tags.get() + 1);
-        self.way.submit(Passed { tag, cdb: cdb.into(), attribute: Attribute::Simple, data }).await
+        self.way.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute: Attribute::Simple, data }).await
     }
 
     /// What comes in; the command must end with GOOD.
     async fn read(&self, cdb: cdb::Cdb, len: usize) -> Result<(Vec<u8>, u64)> {
-        let reply = self.answer(cdb, Data::In(Buf::zeroed(len))).await;
+        let reply = self.answer(cdb, PassthroughData::In(Buf::zeroed(len))).await;
         match reply {
-            Reply { status: 0, data: Some(data), moved, .. } => Ok((data.to_vec(), moved)),
+            PassthroughResponse { status: 0, data: Some(data), moved, .. } => Ok((data.to_vec(), moved)),
             other => Err(format!("{:02x}h: {}", cdb[0], reported(&other)).into()),
         }
     }
@@ -62,7 +62,7 @@ impl<W: Way> Tried<W> {
     async fn write(&self, cdb: cdb::Cdb, bytes: &[u8]) -> Result<()> {
         let mut buf = Buf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
-        let reply = self.answer(cdb, Data::Out(buf)).await;
+        let reply = self.answer(cdb, PassthroughData::Out(buf)).await;
         must(reply.status == 0 && reply.moved == bytes.len() as u64, &reported(&reply))
     }
 }
@@ -85,26 +85,26 @@ async fn exercise(path: &str) -> Result<()> {
     let row = |(name, value)| format!("{name}={value}");
     println!(
         "{}",
-        lunar_target::Passage::describe(&*device).into_iter().map(row).collect::<Vec<_>>().join(" ")
+        lunar_target::PassthroughLu::describe(&*device).into_iter().map(row).collect::<Vec<_>>().join(" ")
     );
     Ok(())
 }
 
 /// A command of no device is refused by the device, and one that no kernel carries by the kernel.
-async fn unknown_commands(tried: &Tried<impl Way>) -> Result<()> {
+async fn unknown_commands(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut unknown = [0; 16];
     unknown[0] = 0xdf;
-    let reply = tried.answer(unknown, Data::None).await;
+    let reply = tried.answer(unknown, PassthroughData::None).await;
     must(is(&reply, Sense::INVALID_OPCODE), &reported(&reply))?;
     let mut long = vec![0; 260];
     (long[0], long[7]) = (0x7f, 252);
-    let data = Data::None;
-    let passed = Passed { tag: 1, cdb: long.into(), attribute: Attribute::Ordered, data };
+    let data = PassthroughData::None;
+    let passed = PassthroughCommand { tag: 1, cdb: long.into(), attribute: Attribute::Ordered, data };
     let reply = tried.way.submit(passed).await;
     must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &reported(&reply))
 }
 
-async fn disk(tried: &Tried<impl Way>) -> Result<()> {
+async fn disk(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     ready(tried).await?;
     let (capacity, _) = tried.read(cdb::read_capacity_10(), 8).await?;
     let (blocks, size) = (u64::from(be::get32(&capacity)) + 1, be::get32(&capacity[4..]) as usize);
@@ -118,18 +118,19 @@ async fn disk(tried: &Tried<impl Way>) -> Result<()> {
     for read in reads {
         must(read.await?.0 == bytes, "other bytes than were written")?;
     }
-    let beyond = tried.answer(cdb::read_16(blocks, 1), Data::In(Buf::zeroed(size))).await;
+    let beyond = tried.answer(cdb::read_16(blocks, 1), PassthroughData::In(Buf::zeroed(size))).await;
     must(is(&beyond, Sense::LBA_OUT_OF_RANGE), &reported(&beyond))?;
     // More than the kernel takes at a time.
-    let huge = tried.answer(cdb::read_16(0, (HUGE / size) as u32), Data::In(Buf::zeroed(HUGE))).await;
+    let huge =
+        tried.answer(cdb::read_16(0, (HUGE / size) as u32), PassthroughData::In(Buf::zeroed(HUGE))).await;
     must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &reported(&huge))
 }
 
 /// Unit attentions are told once each.
-async fn ready(tried: &Tried<impl Way>) -> Result<()> {
+async fn ready(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut last = String::new();
     for _ in 0..8 {
-        let reply = tried.answer(cdb::test_unit_ready(), Data::None).await;
+        let reply = tried.answer(cdb::test_unit_ready(), PassthroughData::None).await;
         if reply.status == 0 {
             return Ok(());
         }
@@ -143,7 +144,7 @@ async fn watch(path: &str) -> Result<()> {
     let tried = Tried { way: device.way(), tags: Cell::new(0) };
     let mut last = String::new();
     while !device.is_gone() {
-        let now = reported(&tried.answer(cdb::test_unit_ready(), Data::None).await);
+        let now = reported(&tried.answer(cdb::test_unit_ready(), PassthroughData::None).await);
         if now != last {
             println!("{now}");
             last = now;
@@ -154,13 +155,13 @@ async fn watch(path: &str) -> Result<()> {
     Ok(())
 }
 
-fn is(reply: &Reply, sense: Sense) -> bool {
+fn is(reply: &PassthroughResponse, sense: Sense) -> bool {
     Sense::decode(&reply.sense).is_some_and(|reported| {
         (reported.key, reported.asc, reported.ascq) == (sense.key, sense.asc, sense.ascq)
     })
 }
 
-fn reported(reply: &Reply) -> String {
+fn reported(reply: &PassthroughResponse) -> String {
     match Sense::decode(&reply.sense) {
         Some(sense) => sense.to_string(),
         None => format!("status {:02x}h, {} bytes", reply.status, reply.moved),

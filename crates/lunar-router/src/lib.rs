@@ -1,7 +1,7 @@
 //! The storage router: logical units of other targets, and SCSI devices of this host, as LUNs of this target.
 //!
 //! An upstream has one of two modes. *Block*: the upstream logical unit is a [`lunar_block::Backend`], and this target's
-//! device server executes the commands. *Passthrough*: commands are forwarded unchanged ([`lunar_target::Passage`]).
+//! device server executes the commands. *Passthrough*: commands are forwarded unchanged ([`lunar_target::PassthroughLu`]).
 #![deny(unsafe_code)]
 
 pub mod failover;

@@ -4,7 +4,9 @@ use event_listener::Event;
 use lunar_block::Future;
 use lunar_block::filter::Rate;
 use lunar_scsi::Port;
-use lunar_target::{Data, Fate, Passage, Passed, Reply, Way};
+use lunar_target::{
+    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
+};
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::scsi::Status;
 use std::cell::RefCell;
@@ -14,17 +16,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A passage with a share of operations and bytes a second, which others may have a part in.
-pub fn with_rate_limit(passage: Arc<dyn Passage>, rate: Arc<Rate>) -> Arc<dyn Passage> {
+pub fn with_rate_limit(passage: Arc<dyn PassthroughLu>, rate: Arc<Rate>) -> Arc<dyn PassthroughLu> {
     Arc::new(RateLimited { passage, rate })
 }
 
 struct RateLimited {
-    passage: Arc<dyn Passage>,
+    passage: Arc<dyn PassthroughLu>,
     rate: Arc<Rate>,
 }
 
-impl Passage for RateLimited {
-    fn enter(&self, port: &Arc<Port>) -> Rc<dyn Way> {
+impl PassthroughLu for RateLimited {
+    fn enter(&self, port: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
         Rc::new(RateLimitedNexus {
             way: self.passage.enter(port),
             rate: self.rate.clone(),
@@ -40,7 +42,7 @@ impl Passage for RateLimited {
 }
 
 struct RateLimitedNexus {
-    way: Rc<dyn Way>,
+    way: Rc<dyn PassthroughNexus>,
     rate: Arc<Rate>,
     /// Tags of the commands that wait here, in the order in which they came: so they go.
     line: RefCell<VecDeque<u64>>,
@@ -83,11 +85,11 @@ impl RateLimitedNexus {
     }
 }
 
-impl Way for RateLimitedNexus {
-    fn submit(&self, command: Passed) -> Future<'_, Reply> {
+impl PassthroughNexus for RateLimitedNexus {
+    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
         let bytes = match &command.data {
-            Data::None => 0,
-            Data::In(buf) | Data::Out(buf) => buf.len() as u64,
+            PassthroughData::None => 0,
+            PassthroughData::In(buf) | PassthroughData::Out(buf) => buf.len() as u64,
         };
         Box::pin(async move {
             let tag = command.tag;
@@ -96,7 +98,7 @@ impl Way for RateLimitedNexus {
                 // Nobody waits for the reply.
                 false => {
                     let (status, sense) = (Status::TaskAborted as u8, Box::default());
-                    Reply { status, sense, data: None, moved: 0, fate: Fate::Over }
+                    PassthroughResponse { status, sense, data: None, moved: 0, fate: CommandFate::Ended }
                 }
             };
             self.aborted.borrow_mut().remove(&tag);
@@ -104,7 +106,7 @@ impl Way for RateLimitedNexus {
         })
     }
 
-    fn abort(&self, tag: u64) -> Future<'_, Fate> {
+    fn abort(&self, tag: u64) -> Future<'_, CommandFate> {
         self.aborted.borrow_mut().insert(tag);
         self.notifier.notify(usize::MAX);
         self.way.abort(tag)
@@ -126,15 +128,21 @@ mod tests {
     #[derive(Default)]
     struct Seen(RefCell<Vec<u64>>);
 
-    impl Way for Seen {
-        fn submit(&self, command: Passed) -> Future<'_, Reply> {
+    impl PassthroughNexus for Seen {
+        fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
             self.0.borrow_mut().push(command.tag);
-            let reply = Reply { status: 0, sense: Box::default(), data: None, moved: 0, fate: Fate::Over };
+            let reply = PassthroughResponse {
+                status: 0,
+                sense: Box::default(),
+                data: None,
+                moved: 0,
+                fate: CommandFate::Ended,
+            };
             Box::pin(async { reply })
         }
 
-        fn abort(&self, _: u64) -> Future<'_, Fate> {
-            Box::pin(async { Fate::Over })
+        fn abort(&self, _: u64) -> Future<'_, CommandFate> {
+            Box::pin(async { CommandFate::Ended })
         }
 
         fn manage(&self, _: Function) -> Future<'_, bool> {
@@ -142,8 +150,13 @@ mod tests {
         }
     }
 
-    fn command(tag: u64) -> Passed {
-        Passed { tag, cdb: [0; 16].into(), attribute: Attribute::Simple, data: Data::None }
+    fn command(tag: u64) -> PassthroughCommand {
+        PassthroughCommand {
+            tag,
+            cdb: [0; 16].into(),
+            attribute: Attribute::Simple,
+            data: PassthroughData::None,
+        }
     }
 
     fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<Seen>, RateLimitedNexus) {
@@ -176,7 +189,8 @@ mod tests {
         runtime.block_on(async {
             let (seen, way) = with_rate_limit(0, 10_000);
             let way = Rc::new(way);
-            let write = |tag| Passed { data: Data::Out(Buf::zeroed(4000)), ..command(tag) };
+            let write =
+                |tag| PassthroughCommand { data: PassthroughData::Out(Buf::zeroed(4000)), ..command(tag) };
             let commands = [write(1), write(2), command(3), write(4), command(5)];
             let begin = |command| {
                 let way = way.clone();

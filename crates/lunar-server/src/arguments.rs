@@ -5,7 +5,7 @@ use crate::config::{self, Config, Lun, OneFile, Source};
 use crate::{Diagnostic, ErrorCode, identity};
 use lunar_config::{InvalidValue, invalid, nearest};
 use lunar_scsi::Kind;
-use lunar_target::setup::{Portal, PortalGroup, Transports};
+use lunar_target::config::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -26,8 +26,8 @@ use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
 use lunar_scsi::{Lu, Passes, Settings};
-use lunar_target::setup::{Answers, Setup, Target};
-use lunar_target::{Instance, Passage, Resting, Unit};
+use lunar_target::config::{TargetConfig, TargetNode, TextKeyHandler};
+use lunar_target::{Instance, LogicalUnit, PassthroughLu, Quiesced};
 use state_lock::{StateLock, StateLocks};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The logical units of the configuration that runs. It lives as long as the server, and makes each new
-/// [`Setup`]. A LUN stays the same unit for as long as it is served from the same medium or under the same
+/// [`TargetConfig`]. A LUN stays the same unit for as long as it is served from the same medium or under the same
 /// identity, and with it reservations, unit attentions and mode pages; what changes of it changes while it
 /// rests.
 pub struct Units {
@@ -54,8 +54,8 @@ pub struct Units {
 /// Target and LUN.
 pub(crate) type Name = (String, u16);
 
-/// Brings the units that change to rest (`lunar_target::Server::rest`).
-pub type Rest<'a> = &'a dyn Fn(Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)>;
+/// Brings the units that change to rest (`lunar_target::Server::quiesce`).
+pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)>;
 
 /// An open logical unit and what it was made of.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ struct Open {
     lun: Lun,
     max_registrants: usize,
     medium: Medium,
-    unit: Arc<Unit>,
+    unit: Arc<LogicalUnit>,
     /// Its state and its serial number are nobody else's.
     _holds: Vec<Arc<StateLock>>,
 }
@@ -73,7 +73,7 @@ struct Open {
 struct Medium {
     blocks: Arc<dyn Backend>,
     /// Where commands go that are not carried out here; there are no blocks then.
-    commands: Option<(Arc<dyn Passage>, Passes)>,
+    commands: Option<(Arc<dyn PassthroughLu>, Passes)>,
     /// What all LUNs of its routing instance let through.
     rate: Option<Arc<Rate>>,
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
@@ -92,7 +92,7 @@ impl Medium {
     }
 
     /// The passage, at the rate that it has a part in.
-    fn passage(&self) -> Option<Arc<dyn Passage>> {
+    fn passage(&self) -> Option<Arc<dyn PassthroughLu>> {
         let (passage, _) = self.commands.as_ref()?;
         Some(match &self.rate {
             Some(rate) => with_rate_limit(passage.clone(), rate.clone()),
@@ -126,7 +126,7 @@ struct Next {
     medium: Medium,
     holds: Vec<Arc<StateLock>>,
     /// None: the unit goes on.
-    fresh: Option<Arc<Unit>>,
+    fresh: Option<Arc<LogicalUnit>>,
 }
 
 impl Units {
@@ -152,7 +152,7 @@ impl Units {
     ///
     /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
     /// opened in another way or handed to another unit. Units that are forgotten stay busy.
-    pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Diagnostic>> {
+    pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
         let wanted = wanted(config);
         let routes = self.routes.clone();
         let stays = |name: &Name, open: &Open| {
@@ -239,7 +239,7 @@ impl Units {
             let (lun, medium, holds) = (next.lun, next.medium, next.holds);
             open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds });
         }
-        resting.into_values().for_each(Resting::retire);
+        resting.into_values().for_each(Quiesced::retire);
         Ok(open)
     }
 
@@ -290,8 +290,8 @@ impl Units {
                 };
                 let lu = Arc::new(lu);
                 Some(Arc::new(match medium.passage() {
-                    Some(passage) => Unit::passing(lu, passage, state_file),
-                    None => Unit::new(lu, medium.filtered(&lun), state_file),
+                    Some(passage) => LogicalUnit::new_passthrough(lu, passage, state_file),
+                    None => LogicalUnit::new(lu, medium.filtered(&lun), state_file),
                 }))
             }
         };
@@ -331,10 +331,10 @@ impl Units {
         Ok(file)
     }
 
-    fn assemble(&self, config: &Config) -> Setup {
+    fn assemble(&self, config: &Config) -> TargetConfig {
         let targets =
             config.targets.iter().map(|target| (target.name.clone(), self.target(target))).collect();
-        Setup {
+        TargetConfig {
             limits: config.limits.clone(),
             session: config.session.clone(),
             discovery: config.discovery.clone(),
@@ -342,7 +342,7 @@ impl Units {
             targets,
             awaited: config.awaited.clone(),
             instances: self.instances(config),
-            answers: self.answers(),
+            text_keys: self.answers(),
         }
     }
 
@@ -363,16 +363,16 @@ impl Units {
     }
 
     /// Who asks what is behind a target, or what this router is in its pair, is answered by the routes.
-    fn answers(&self) -> Answers {
-        let Some(routes) = &self.routes else { return Answers::default() };
+    fn answers(&self) -> TextKeyHandler {
+        let Some(routes) = &self.routes else { return TextKeyHandler::default() };
         let routes = routes.clone();
-        Answers::new(move |target, key, value| routes.answer(target, key, value))
+        TextKeyHandler::new(move |target, key, value| routes.answer(target, key, value))
     }
 
-    fn target(&self, target: &crate::config::Target) -> Target {
+    fn target(&self, target: &crate::config::Target) -> TargetNode {
         let unit =
             |number: &u16| Some((*number, self.open.get(&(target.name.clone(), *number))?.unit.clone()));
-        Target {
+        TargetNode {
             name: target.name.clone(),
             alias: target.alias.clone(),
             portal_groups: target.portal_groups.clone(),
@@ -414,7 +414,7 @@ fn to_rest(
     leaving: &BTreeMap<Name, Open>,
     wanted: &BTreeMap<Name, &Lun>,
     rest: Rest<'_>,
-) -> Result<BTreeMap<Name, Resting>, Vec<Diagnostic>> {
+) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
     let hint = "everything stays as it was: try it again later, or restart lunar";
     let problem = |name: &Name, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
     let names: Vec<&Name> = leaving.keys().collect();
@@ -423,7 +423,7 @@ fn to_rest(
         Some(name) => problem(name, format!("cannot be changed now: {}", io_text(&e))),
         None => vec![Diagnostic::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
     })?;
-    let resting: BTreeMap<Name, Resting> = names.into_iter().cloned().zip(resting).collect();
+    let resting: BTreeMap<Name, Quiesced> = names.into_iter().cloned().zip(resting).collect();
     for (name, one) in &resting {
         let Err(e) = &one.flushed else { continue };
         // What is routed is not ours to keep: that it cannot be reached is often why it is changed.
@@ -505,7 +505,7 @@ impl Next {
     }
 
     /// The unit at rest goes on as this.
-    fn succeed(&self, open: &Open, resting: &Resting) {
+    fn succeed(&self, open: &Open, resting: &Quiesced) {
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
         let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);

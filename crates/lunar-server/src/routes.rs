@@ -14,7 +14,7 @@ use lunar_initiator::multipath;
 use lunar_router::failover;
 use lunar_router::routes::{self, LuAddress, Spec};
 use lunar_scsi::Kind;
-use lunar_target::setup::Access;
+use lunar_target::config::AccessRule;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -173,8 +173,8 @@ fn depth(luns: &BTreeMap<u16, Lun>, found: &Found) -> Option<u32> {
 }
 
 /// An entry that lets nobody in: no initiator is without a name.
-fn nobody() -> Access {
-    Access {
+fn nobody() -> AccessRule {
+    AccessRule {
         initiators: vec![String::new()],
         networks: Vec::new(),
         chap: None,

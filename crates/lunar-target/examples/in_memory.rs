@@ -9,8 +9,10 @@ use lunar_rdma::mem::{self, Faults};
 use lunar_runtime::cores::Place;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Identity, Lu, Settings};
-use lunar_target::setup::{Answers, Digests, Discovery, Limits, Setup, Target, Transports};
-use lunar_target::{Unit, single, srp};
+use lunar_target::config::{
+    Digests, DiscoveryConfig, TargetConfig, TargetLimits, TargetNode, TextKeyHandler, Transports,
+};
+use lunar_target::{LogicalUnit, single_connection, srp};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -33,8 +35,8 @@ struct Load {
     time: Duration,
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> TargetLimits {
+    TargetLimits {
         connections: 2,
         connections_before_login: 2,
         login_timeout: Duration::from_secs(5),
@@ -48,9 +50,9 @@ fn limits() -> Limits {
     }
 }
 
-fn session() -> lunar_target::setup::Session {
+fn session() -> lunar_target::config::SessionConfig {
     let digests = Digests { none: true, crc32c: false };
-    lunar_target::setup::Session {
+    lunar_target::config::SessionConfig {
         initial_r2t: true,
         immediate_data: true,
         max_recv_data_segment_length: 262_144,
@@ -68,7 +70,7 @@ fn session() -> lunar_target::setup::Session {
     }
 }
 
-fn disk() -> Result<Unit, Box<dyn Error>> {
+fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
     let identity = Identity {
         vendor: "LUNAR".into(),
         product: "null".into(),
@@ -96,11 +98,11 @@ fn disk() -> Result<Unit, Box<dyn Error>> {
     let medium = lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Null, CAPACITY))
         .map_err(|e| e.what)?;
     let lu = Lu::new(settings, None).map_err(|_| "the settings of the disk")?;
-    Ok(Unit::new(Arc::new(lu), medium, None))
+    Ok(LogicalUnit::new(Arc::new(lu), medium, None))
 }
 
-fn setup() -> Result<Setup, Box<dyn Error>> {
-    let target = Target {
+fn config() -> Result<TargetConfig, Box<dyn Error>> {
+    let target = TargetNode {
         name: NAME.into(),
         alias: None,
         portal_groups: vec![1],
@@ -112,20 +114,20 @@ fn setup() -> Result<Setup, Box<dyn Error>> {
         instance: None,
         depth: None,
     };
-    Ok(Setup {
+    Ok(TargetConfig {
         limits: limits(),
         session: session(),
-        discovery: Discovery::default(),
+        discovery: DiscoveryConfig::default(),
         portal_groups: Vec::new(),
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
         instances: Default::default(),
-        answers: Answers::default(),
+        text_keys: TextKeyHandler::default(),
     })
 }
 
 /// Logs in to a target that is begun here.
-async fn log_in(load: Load, setup: Setup, place: Place) -> Result<Session, lunar_initiator::Error> {
+async fn log_in(load: Load, config: TargetConfig, place: Place) -> Result<Session, lunar_initiator::Error> {
     let mut options = Options::new("iqn.2026-11.org.example:host");
     (options.transport, options.timeouts.noop_interval) = (load.transport, Duration::ZERO);
     let is_srp = load.transport == Transport::Srp;
@@ -139,7 +141,7 @@ async fn log_in(load: Load, setup: Setup, place: Place) -> Result<Session, lunar
         let faults: [Rc<Faults>; 2] = Default::default();
         faults.iter().for_each(|end| end.logs.set(false));
         let (request, connecting) = mem::request_with(private, terms, faults);
-        compio::runtime::spawn(single::serve(setup, transports, place, request)).detach();
+        compio::runtime::spawn(single_connection::serve(config, transports, place, request)).detach();
         connecting
     };
     Session::open_on(&name, options, make).await
@@ -168,8 +170,8 @@ async fn work(
 }
 
 /// Commands, and the CPU time of this thread for them in nanoseconds.
-async fn run(load: Load, setup: Setup, place: Place) -> Result<(u64, u64), String> {
-    let session = log_in(load, setup, place).await.map_err(|e| e.to_string())?;
+async fn run(load: Load, config: TargetConfig, place: Place) -> Result<(u64, u64), String> {
+    let session = log_in(load, config, place).await.map_err(|e| e.to_string())?;
     let lun = Lun::open(&session, 0).await.map_err(|e| e.to_string())?;
     let (on, count) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
     let workers: Vec<_> = (0..load.depth as u64)
@@ -193,9 +195,9 @@ fn cpu_ns() -> Result<u64, String> {
 }
 
 fn measure(load: Load) -> Result<(u64, u64), Box<dyn Error>> {
-    let (setup, cores) = (setup()?, Cores::one()?);
+    let (config, cores) = (config()?, Cores::one()?);
     let place = cores.place(None);
-    Ok(cores.wait(0, move || run(load, setup, place))??)
+    Ok(cores.wait(0, move || run(load, config, place))??)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

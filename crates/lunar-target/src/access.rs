@@ -1,7 +1,7 @@
 //! Who may log in where, how they prove who they are, and which LUNs they see.
 
-use crate::Unit;
-use crate::setup::{Access, Discovery, Network, Setup, Target, User};
+use crate::LogicalUnit;
+use crate::config::{AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, TargetConfig, TargetNode};
 use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
 use lunar_proto::login::{Policy, TargetInfo};
 use lunar_wire::iscsi::status::LoginStatus;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// A LUN as one initiator sees it.
 #[derive(Clone)]
-pub struct Visible {
+pub struct LunEntry {
     /// What serves it.
-    pub unit: Arc<Unit>,
+    pub unit: Arc<LogicalUnit>,
     /// Writes are refused.
     pub read_only: bool,
     /// Asynchronous SCSI events are sent.
@@ -21,23 +21,27 @@ pub struct Visible {
 }
 
 /// Initiator's LUN to what serves it.
-pub type LunMap = BTreeMap<u16, Visible>;
+pub type LunMap = BTreeMap<u16, LunEntry>;
 
 /// A connection's view of the configuration: through which portal group, from where.
 #[derive(Clone)]
-pub struct Door {
+pub struct LoginContext {
     /// The configuration at the time of the login.
-    pub setup: Arc<Setup>,
+    pub config: Arc<TargetConfig>,
     /// Tag of the portal group.
     pub group: u16,
     /// The initiator's address.
     pub peer: IpAddr,
 }
 
-impl Door {
+impl LoginContext {
     /// The access entry that decides for an initiator; None for a target without a list (everybody, all), an
     /// error when nobody lets it in.
-    pub fn entry<'a>(&self, target: &'a Target, initiator: &str) -> Result<Option<&'a Access>, LoginStatus> {
+    pub fn entry<'a>(
+        &self,
+        target: &'a TargetNode,
+        initiator: &str,
+    ) -> Result<Option<&'a AccessRule>, LoginStatus> {
         if target.access.is_empty() {
             return Ok(None);
         }
@@ -46,7 +50,7 @@ impl Door {
     }
 
     /// The LUNs of a target as this initiator sees them.
-    pub fn lun_map(&self, target: &Target, initiator: &str) -> LunMap {
+    pub fn lun_map(&self, target: &TargetNode, initiator: &str) -> LunMap {
         match self.entry(target, initiator) {
             Err(_) => LunMap::new(),
             Ok(entry) => lun_map(target, entry),
@@ -54,15 +58,15 @@ impl Door {
     }
 
     /// Whether this initiator may see the target at all, in discovery.
-    pub fn shows(&self, target: &Target, initiator: &str) -> bool {
+    pub fn shows(&self, target: &TargetNode, initiator: &str) -> bool {
         self.entry(target, initiator).is_ok()
     }
 }
 
-fn lun_map(target: &Target, entry: Option<&Access>) -> LunMap {
+fn lun_map(target: &TargetNode, entry: Option<&AccessRule>) -> LunMap {
     let read_only = entry.is_some_and(|a| a.read_only);
     let aen = entry.is_some_and(|a| a.aen);
-    let visible = |unit: &Arc<Unit>| Visible { unit: unit.clone(), read_only, aen };
+    let visible = |unit: &Arc<LogicalUnit>| LunEntry { unit: unit.clone(), read_only, aen };
     match entry.and_then(|a| a.luns.as_ref()) {
         None => target.luns.iter().map(|(lun, unit)| (*lun, visible(unit))).collect(),
         Some(map) => {
@@ -71,13 +75,13 @@ fn lun_map(target: &Target, entry: Option<&Access>) -> LunMap {
     }
 }
 
-fn admits(access: &Access, initiator: &str, peer: IpAddr) -> bool {
+fn admits(access: &AccessRule, initiator: &str, peer: IpAddr) -> bool {
     let name = access.initiators.is_empty() || access.initiators.iter().any(|p| matches(p, initiator));
     let network = access.networks.is_empty() || access.networks.iter().any(|n| n.contains(peer));
     name && network
 }
 
-impl Network {
+impl IpNetwork {
     /// Whether an address lies in it; an IPv4 address mapped into IPv6 counts as IPv4.
     pub fn contains(&self, peer: IpAddr) -> bool {
         match (self.address, peer.to_canonical()) {
@@ -131,10 +135,10 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 
 fn authentication(
     algorithms: &[Algorithm],
-    users: Option<&Vec<User>>,
-    mutual: Option<&User>,
+    users: Option<&Vec<ChapAccount>>,
+    mutual: Option<&ChapAccount>,
 ) -> Authentication {
-    let chap = |u: &User| ChapUser { name: u.name.clone(), secret: Secret::new(&u.secret) };
+    let chap = |u: &ChapAccount| ChapUser { name: u.name.clone(), secret: Secret::new(&u.secret) };
     Authentication {
         required: users.is_some(),
         users: users.into_iter().flatten().map(chap).collect(),
@@ -143,18 +147,19 @@ fn authentication(
     }
 }
 
-impl Policy for Door {
+impl Policy for LoginContext {
     fn discovery(&self) -> Result<Authentication, LoginStatus> {
-        let Discovery { disabled, chap, mutual } = &self.setup.discovery;
+        let DiscoveryConfig { disabled, chap, mutual } = &self.config.discovery;
         if *disabled {
             return Err(LoginStatus::SESSION_TYPE_UNSUPPORTED);
         }
-        Ok(authentication(&self.setup.session.chap_algorithms, chap.as_ref(), mutual.as_ref()))
+        Ok(authentication(&self.config.session.chap_algorithms, chap.as_ref(), mutual.as_ref()))
     }
 
     fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus> {
-        let target = self.setup.targets.get(name).filter(|target| target.portal_groups.contains(&self.group));
-        let target = target.ok_or_else(|| match self.setup.awaited.contains(&self.group) {
+        let target =
+            self.config.targets.get(name).filter(|target| target.portal_groups.contains(&self.group));
+        let target = target.ok_or_else(|| match self.config.awaited.contains(&self.group) {
             true => LoginStatus::SERVICE_UNAVAILABLE,
             false => LoginStatus::NOT_FOUND,
         })?;
@@ -166,7 +171,7 @@ impl Policy for Door {
         Ok(TargetInfo {
             alias: target.alias.clone(),
             authentication: authentication(
-                &self.setup.session.chap_algorithms,
+                &self.config.session.chap_algorithms,
                 entry.and_then(|a| a.chap.as_ref()),
                 target.mutual.as_ref(),
             ),
@@ -182,9 +187,9 @@ impl Policy for Door {
     ) -> Result<(), LoginStatus> {
         // Authentication admitted the users of this very entry only; what is left is a list that asks for
         // one.
-        let Some(target) = target.and_then(|t| self.setup.targets.get(t)) else { return Ok(()) };
+        let Some(target) = target.and_then(|t| self.config.targets.get(t)) else { return Ok(()) };
         match self.entry(target, initiator)? {
-            Some(Access { chap: Some(users), .. }) => {
+            Some(AccessRule { chap: Some(users), .. }) => {
                 let listed = user.is_some_and(|u| users.iter().any(|x| x.name == u));
                 if listed { Ok(()) } else { Err(LoginStatus::AUTHORIZATION_FAILURE) }
             }
@@ -246,7 +251,7 @@ mod tests {
 
     #[test]
     fn demand_has_the_allowed_algorithms_alone() {
-        let users = vec![User { name: "alice".into(), secret: b"twelve bytes".to_vec().into() }];
+        let users = vec![ChapAccount { name: "alice".into(), secret: b"twelve bytes".to_vec().into() }];
         let demand = authentication(&[Algorithm::Sha3], Some(&users), None);
         assert!(demand.required);
         assert_eq!(demand.algorithms, [Algorithm::Sha3]);
@@ -254,7 +259,7 @@ mod tests {
 
     #[test]
     fn networks() {
-        let net = |a: &str, bits| Network { address: a.parse().expect("an address"), bits };
+        let net = |a: &str, bits| IpNetwork { address: a.parse().expect("an address"), bits };
         let ip = |a: &str| a.parse().expect("an address");
         for (network, peer, inside) in [
             (net("10.0.0.0", 8), "10.255.1.2", true),

@@ -10,26 +10,26 @@ const CLOSED: u32 = 1 << 31;
 /// cache line of its own: the core of the session writes to it for each receive.
 #[derive(Default)]
 #[repr(align(64))]
-pub struct Fence(AtomicU32);
+pub struct SessionFence(AtomicU32);
 
 /// Something that may carry out commands is under way while this lives.
-pub struct InFlight<F: Deref<Target = Fence>>(F);
+pub struct InFlightGuard<F: Deref<Target = SessionFence>>(F);
 
 /// Begins something that may carry out commands. None once the fence is closed.
 #[inline]
-pub fn enter<F: Deref<Target = Fence>>(fence: F) -> Option<InFlight<F>> {
+pub fn enter<F: Deref<Target = SessionFence>>(fence: F) -> Option<InFlightGuard<F>> {
     let before = fence.0.fetch_add(1, SeqCst);
-    let entered = InFlight(fence);
+    let entered = InFlightGuard(fence);
     (before & CLOSED == 0).then_some(entered)
 }
 
-impl<F: Deref<Target = Fence>> Drop for InFlight<F> {
+impl<F: Deref<Target = SessionFence>> Drop for InFlightGuard<F> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, SeqCst);
     }
 }
 
-impl Fence {
+impl SessionFence {
     /// Nothing begins from here on. What is under way goes on to its end.
     pub fn close(&self) {
         self.0.fetch_or(CLOSED, SeqCst);
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn closed_fence_lets_nothing_begin() {
-        let fence = Fence::default();
+        let fence = SessionFence::default();
         assert!(enter(&fence).is_some());
         fence.close();
         assert!(enter(&fence).is_none());
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn closed_fence_is_quiet_when_the_last_has_ended() {
-        let fence = Arc::new(Fence::default());
+        let fence = Arc::new(SessionFence::default());
         let (first, second) = (enter(fence.clone()), enter(fence.clone()));
         assert!(!fence.is_quiet());
         fence.close();

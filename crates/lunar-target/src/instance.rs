@@ -63,17 +63,17 @@ impl Instance {
 
 /// A session's place in an instance; given up when dropped, if not before.
 #[derive(Debug)]
-pub struct Visit {
+pub struct InstanceSession {
     instance: Arc<Instance>,
     has_left: AtomicBool,
 }
 
-impl Visit {
+impl InstanceSession {
     /// Counts a login.
     ///
     /// # Errors
     /// When there are as many sessions as there may be, or none is taken now.
-    pub fn enter(instance: &Arc<Instance>) -> Result<Visit, LoginStatus> {
+    pub fn enter(instance: &Arc<Instance>) -> Result<InstanceSession, LoginStatus> {
         if instance.draining.load(Relaxed) {
             return Err(LoginStatus::SERVICE_UNAVAILABLE);
         }
@@ -82,7 +82,7 @@ impl Visit {
         let entered = instance.logins_active.fetch_update(SeqCst, SeqCst, admitted);
         entered.map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
         instance.logins_accepted.fetch_add(1, Relaxed);
-        Ok(Visit { instance: instance.clone(), has_left: AtomicBool::new(false) })
+        Ok(InstanceSession { instance: instance.clone(), has_left: AtomicBool::new(false) })
     }
 
     /// Where.
@@ -98,7 +98,7 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for InstanceSession {
     fn drop(&mut self) {
         self.leave();
     }
@@ -129,14 +129,14 @@ mod tests {
     fn sessions_are_counted_and_bounded() {
         let instance = Arc::new(Instance::new("r1"));
         instance.max_sessions.store(1, Relaxed);
-        let visit = Visit::enter(&instance).expect("the first");
-        assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::OUT_OF_RESOURCES));
-        visit.leave();
-        drop(visit);
+        let instance_session = InstanceSession::enter(&instance).expect("the first");
+        assert_eq!(InstanceSession::enter(&instance).err(), Some(LoginStatus::OUT_OF_RESOURCES));
+        instance_session.leave();
+        drop(instance_session);
         assert_eq!(instance.logins_active.load(Relaxed), 0);
-        assert!(Visit::enter(&instance).is_ok());
+        assert!(InstanceSession::enter(&instance).is_ok());
         instance.draining.store(true, Relaxed);
-        assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::SERVICE_UNAVAILABLE));
+        assert_eq!(InstanceSession::enter(&instance).err(), Some(LoginStatus::SERVICE_UNAVAILABLE));
         assert_eq!(instance.logins_accepted.load(Relaxed), 2);
         assert_eq!(instance.logins_active.load(Relaxed), 0);
     }

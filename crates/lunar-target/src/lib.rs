@@ -2,46 +2,48 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod config;
+mod connection_slots;
 pub(crate) mod core;
-mod crowds;
-mod devices;
-mod entry;
 mod exec;
+mod fair_share;
 mod fence;
-mod gate;
 mod instance;
 mod iscsi;
 mod iser;
 pub mod lock_file;
-mod missing;
-mod nexuses;
-mod passage;
+mod logical_unit;
+mod missing_medium;
+mod nexus_list;
+mod passthrough;
+mod quiesce;
+mod rdma_portals;
 mod rdma_receiver;
 mod registry;
-mod rest;
+mod scsi_error;
 mod server;
-mod session;
-pub mod setup;
-mod share;
-mod shared;
-pub mod single;
+mod server_state;
+mod session_entry;
+mod session_info;
+pub mod single_connection;
 pub mod srp;
 mod state_file;
-mod streams;
-mod told;
-mod unit;
+mod task_set_lock;
+mod tcp_portals;
 
 pub use iscsi::testing;
 
-pub use instance::{Instance, Visit};
+pub use instance::{Instance, InstanceSession};
 pub use lock_file::LockFile;
-pub use missing::OnMissing;
-pub use nexuses::Nexuses;
-pub use passage::{Data, Fate, Passage, Passed, Reply, Way};
-pub use rest::Resting;
+pub use logical_unit::LogicalUnit;
+pub use missing_medium::OnMissing;
+pub use nexus_list::NexusList;
+pub use passthrough::{
+    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
+};
+pub use quiesce::Quiesced;
+pub use scsi_error::ScsiError;
 pub use server::{Server, cannot_bind};
-pub use session::{Count, Counters, Info, Transport};
-pub use shared::Bound;
+pub use server_state::BoundPortal;
+pub use session_info::{SessionCounter, SessionCounters, SessionInfo, SessionTransport};
 pub use state_file::{remove_leftovers, replace as replace_file};
-pub use told::Told;
-pub use unit::Unit;

@@ -1,13 +1,13 @@
 //! Files by which one process at a time has something: a lock (flock) that the kernel ends with the process.
 //!
 //! Somebody may delete the file, or the folder that it is in. So the holder looks for it each second, and creates and locks it
-//! again. A mark that is no file ([`mark`]) keeps others of the same host out meanwhile.
+//! again. A mark that is no file ([`host_lock`]) keeps others of the same host out meanwhile.
 
-mod keeper;
-mod mark;
+mod host_lock;
+mod watcher;
 
+use host_lock::HostLock;
 use lunar_block::FileId;
-use mark::Mark;
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
 use std::io;
@@ -22,14 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The end of a lock waits so long for the file system. One that does not answer ends it later, or with the process.
-const FAREWELL: Duration = Duration::from_secs(1);
+const UNLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A locked file. It is unlocked when this is dropped.
 #[derive(Debug)]
-pub struct LockFile(Arc<Held>);
+pub struct LockFile(Arc<LockInner>);
 
 #[derive(Debug)]
-struct Held {
+struct LockInner {
     path: PathBuf,
     /// Never locked during a call of the file system, which may not come back.
     state: Mutex<State>,
@@ -42,7 +42,7 @@ struct State {
     /// None: the lock is given up, and nobody creates the file again.
     file: Option<Arc<File>>,
     /// None: this process must do without, as one without a network may have to.
-    mark: Option<Mark>,
+    host_lock: Option<HostLock>,
     text: String,
     /// When the log said that the file cannot be had back.
     logged: Option<Instant>,
@@ -66,12 +66,13 @@ impl LockFile {
 
     /// The mark comes first: where another has it, no file is left behind.
     fn once(path: &Path) -> io::Result<Option<LockFile>> {
-        let Ok(mark) = Mark::take(path) else { return Ok(None) };
+        let Ok(host_lock) = HostLock::take(path) else { return Ok(None) };
         let Some(file) = try_lock(path)? else { return Ok(None) };
-        let state = State { file: Some(Arc::new(file)), mark, text: String::new(), logged: None };
-        let held = Held { path: path.to_path_buf(), state: Mutex::new(state), writing: Mutex::default() };
+        let state = State { file: Some(Arc::new(file)), host_lock, text: String::new(), logged: None };
+        let held =
+            LockInner { path: path.to_path_buf(), state: Mutex::new(state), writing: Mutex::default() };
         let held = Arc::new(held);
-        keeper::watch(&held);
+        watcher::watch(&held);
         Ok(Some(LockFile(held)))
     }
 
@@ -79,7 +80,7 @@ impl LockFile {
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn sign(&self, text: String) -> io::Result<()> {
+    pub fn write_owner(&self, text: String) -> io::Result<()> {
         self.0.state().text = text;
         self.0.write()
     }
@@ -96,7 +97,7 @@ impl Drop for LockFile {
     }
 }
 
-impl Held {
+impl LockInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,14 +116,14 @@ impl Held {
 
     /// Gives the lock up, whoever looks at its file just now.
     fn end(&self, removes: bool) {
-        let (file, mark) = {
+        let (file, host_lock) = {
             let mut state = self.state();
-            (state.file.take(), state.mark.take())
+            (state.file.take(), state.host_lock.take())
         };
-        drop(mark);
+        drop(host_lock);
         let Some(file) = file else { return };
         let path = self.path.clone();
-        within(FAREWELL, move || release(&file, &path, removes));
+        within(UNLOCK_TIMEOUT, move || release(&file, &path, removes));
     }
 }
 
@@ -193,7 +194,7 @@ pub fn has_no_locks(e: &io::Error) -> bool {
 /// Another has the lock. Nothing is created.
 pub fn is_held(path: &Path) -> bool {
     let lock = File::open(path).map(|file| file.try_lock_shared());
-    matches!(lock, Ok(Err(TryLockError::WouldBlock))) || mark::is_taken(path)
+    matches!(lock, Ok(Err(TryLockError::WouldBlock))) || host_lock::is_taken(path)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The receiving side of a connection over RDMA: what comes arrives in batches, of which a part may have to wait, until it
 //! is stopped.
 
-use event_listener::Event as Bell;
+use event_listener::Event as Notify;
 use lunar_rdma::{Endpoint, Event, Events, Wait};
 use lunar_runtime::Buf;
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 
 /// Something has come.
-pub enum Came<'a> {
+pub enum RdmaDelivery<'a> {
     /// A message.
     Message(&'a [u8]),
     /// An RDMA Read has ended well: its number, and its buffer.
@@ -17,12 +17,12 @@ pub enum Came<'a> {
 }
 
 /// What takes what comes.
-pub trait Taker {
+pub trait DeliveryHandler {
     /// Takes one thing that has come. False: nothing more is wanted.
     ///
     /// # Errors
     /// Why the connection cannot go on.
-    fn take(&mut self, came: Came<'_>) -> io::Result<bool>;
+    fn take(&mut self, delivery: RdmaDelivery<'_>) -> io::Result<bool>;
 
     /// There is no room for more answers now.
     fn is_full(&self) -> bool;
@@ -30,7 +30,7 @@ pub trait Taker {
 
 /// What a receive came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum ReceiveOutcome {
     /// Go on when there is more.
     More,
     /// There is no room for more answers: go on when there is.
@@ -54,7 +54,7 @@ pub struct RdmaReceiver {
     ends: Cell<bool>,
     /// Events that were taken so far.
     taken: Cell<u64>,
-    stopped: Bell,
+    stopped: Notify,
 }
 
 impl RdmaReceiver {
@@ -62,38 +62,38 @@ impl RdmaReceiver {
     pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> RdmaReceiver {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
         let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
-        RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Bell::new() }
+        RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Notify::new() }
     }
 
     /// Hands over what is there, one by one, unless it was stopped.
     ///
     /// # Errors
     /// When the connection has broken, or what came breaks it.
-    pub fn receive(&self, taker: &mut impl Taker) -> io::Result<Taken> {
-        if self.over.get() { Ok(Taken::End) } else { self.take(taker) }
+    pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveOutcome> {
+        if self.over.get() { Ok(ReceiveOutcome::End) } else { self.take(taker) }
     }
 
     /// The same, stopped or not.
     ///
     /// # Errors
     /// As [`RdmaReceiver::receive`].
-    pub fn take(&self, taker: &mut impl Taker) -> io::Result<Taken> {
+    pub fn take(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveOutcome> {
         let mut events = self.events.take();
         if events.is_empty() {
             events.clear();
             self.endpoint.poll(&mut events);
             self.ends.set(ends(&events));
         }
-        let (mut messages, mut taken, mut result) = (0, 0, Ok(Taken::More));
+        let (mut messages, mut taken, mut result) = (0, 0, Ok(ReceiveOutcome::More));
         let Events { list, bytes } = &mut events;
         for event in list.iter_mut() {
             taken += 1;
             let more = match std::mem::replace(event, Event::End(None)) {
                 Event::Message(range, _) => {
                     messages += 1;
-                    taker.take(Came::Message(&bytes[range]))
+                    taker.take(RdmaDelivery::Message(&bytes[range]))
                 }
-                Event::Read(id, buf, Ok(())) => taker.take(Came::Read(id, buf)),
+                Event::Read(id, buf, Ok(())) => taker.take(RdmaDelivery::Read(id, buf)),
                 Event::Read(_, _, Err(e)) | Event::End(Some(e)) => {
                     self.ended.set(true);
                     Err(e)
@@ -104,9 +104,9 @@ impl RdmaReceiver {
                 }
             };
             result = match more {
-                Ok(true) if taker.is_full() => Ok(Taken::Full),
+                Ok(true) if taker.is_full() => Ok(ReceiveOutcome::Full),
                 Ok(true) => continue,
-                Ok(false) => Ok(Taken::End),
+                Ok(false) => Ok(ReceiveOutcome::End),
                 Err(e) => Err(e),
             };
             break;
@@ -139,7 +139,7 @@ impl RdmaReceiver {
     ///
     /// # Errors
     /// When nothing can come any more.
-    pub async fn comes(&self) -> io::Result<()> {
+    pub async fn wait_for_event(&self) -> io::Result<()> {
         if self.events.borrow().is_empty() { self.endpoint.readable().await } else { Ok(()) }
     }
 

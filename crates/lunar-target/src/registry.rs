@@ -1,9 +1,9 @@
 //! The sessions of the process, across cores: who they are, how to reach them, and how one replaces another.
 
 use crate::access::LunMap;
-use crate::setup::Limits;
-use crate::share::{self, Origin, Place};
-use crate::{Unit, session::Info};
+use crate::config::TargetLimits;
+use crate::fair_share::{self, AdmissionSlot, SourcePrefix};
+use crate::{LogicalUnit, session_info::SessionInfo};
 use lunar_scsi::NexusId;
 use lunar_wire::iscsi::status::LoginStatus;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// What makes a session unique (RFC 7143 section 4.4.3; for discovery section 7.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct SessionKey {
     /// iSCSI name of the initiator.
     pub initiator: String,
     /// Its ISID.
@@ -42,122 +42,124 @@ pub const LOST: &str = "the connection was lost";
 pub const LOGGED_IN_AGAIN: &str = "its initiator logged in again";
 
 /// A message to a connection. It answers by dropping `done`.
-pub enum Letter {
+pub enum SessionMessage {
     /// End all tasks, then the connection.
     End {
         /// For the log.
         why: &'static str,
         /// Dropped once it is over.
-        done: Done,
+        done: DoneSender,
     },
     /// End tasks that others have a say in.
     Abort {
         /// Which.
-        which: Which,
+        scope: AbortScope,
         /// The session that ends them.
-        from: Arc<Info>,
+        from: Arc<SessionInfo>,
         /// Set where one of them may still be carried out elsewhere.
         indeterminate: Indeterminate,
         /// Dropped once no task is left.
-        done: Done,
+        done: DoneSender,
     },
     /// Finish what is in flight, ask the initiator to log out, end the connection.
     Stop {
         /// Dropped once it is over.
-        done: Done,
+        done: DoneSender,
     },
     /// The configuration has changed: this is what the initiator sees now; None: nothing any more.
     Luns(Option<Arc<LunMap>>),
     /// A logical unit has something to tell (asynchronous SCSI event), where the access list asks for it.
-    Attention(Arc<Unit>),
+    Attention(Arc<LogicalUnit>),
 }
 
 /// Tasks have ended here and may still be carried out elsewhere.
 pub type Indeterminate = Arc<AtomicBool>;
 
 /// A sender that is never used: its end is the news.
-pub type Done = flume::Sender<()>;
+pub type DoneSender = flume::Sender<()>;
 
 /// Which tasks to end.
 #[derive(Clone)]
-pub enum Which {
-    /// All of some logical units, in the order of their addresses: made by [`Which::units`].
-    Units(Arc<[Arc<Unit>]>),
+pub enum AbortScope {
+    /// All of some logical units, in the order of their addresses: made by [`AbortScope::units`].
+    LogicalUnits(Arc<[Arc<LogicalUnit>]>),
     /// Those of some nexuses.
     Nexuses(Arc<[NexusId]>),
 }
 
-impl Which {
+impl AbortScope {
     /// All tasks of these logical units.
-    pub fn units(units: impl IntoIterator<Item = Arc<Unit>>) -> Which {
+    pub fn units(units: impl IntoIterator<Item = Arc<LogicalUnit>>) -> AbortScope {
         let mut units: Vec<_> = units.into_iter().collect();
         units.sort_by_key(Arc::as_ptr);
         units.dedup_by_key(|unit| Arc::as_ptr(unit));
-        Which::Units(units.into())
+        AbortScope::LogicalUnits(units.into())
     }
 
     /// Whether it names the tasks of a nexus at a logical unit.
-    pub fn names(&self, unit: &Arc<Unit>, nexus: NexusId) -> bool {
+    pub fn covers(&self, unit: &Arc<LogicalUnit>, nexus: NexusId) -> bool {
         match self {
-            Which::Units(units) => units.binary_search_by_key(&Arc::as_ptr(unit), Arc::as_ptr).is_ok(),
-            Which::Nexuses(list) => list.contains(&nexus),
+            AbortScope::LogicalUnits(units) => {
+                units.binary_search_by_key(&Arc::as_ptr(unit), Arc::as_ptr).is_ok()
+            }
+            AbortScope::Nexuses(list) => list.contains(&nexus),
         }
     }
 }
 
-struct Entry {
-    key: Key,
+struct SessionEntry {
+    key: SessionKey,
     cid: u16,
-    mailbox: flume::Sender<Letter>,
-    info: Arc<Info>,
-    place: Place,
+    mailbox: flume::Sender<SessionMessage>,
+    info: Arc<SessionInfo>,
+    place: AdmissionSlot,
 }
 
 /// All sessions, by TSIH.
 #[derive(Default)]
 pub struct Registry {
-    table: Mutex<Table>,
+    table: Mutex<SessionTable>,
 }
 
 #[derive(Default)]
-struct Table {
-    sessions: BTreeMap<u16, Entry>,
+struct SessionTable {
+    sessions: BTreeMap<u16, SessionEntry>,
     /// The handle given last: the next one differs, so that an old one is not soon used again.
     last: u16,
 }
 
 /// What a login asks for.
-pub struct Request {
+pub struct RegisterRequest {
     /// The session's identity.
-    pub key: Key,
+    pub key: SessionKey,
     /// TSIH of the login: 0 for a new session.
     pub tsih: u16,
     /// Connection ID.
     pub cid: u16,
     /// Where the connection takes messages.
-    pub mailbox: flume::Sender<Letter>,
+    pub mailbox: flume::Sender<SessionMessage>,
     /// What `lunar session` shows.
-    pub info: Arc<Info>,
+    pub info: Arc<SessionInfo>,
 }
 
 /// A place among the sessions; given up when dropped.
-pub struct Seat {
+pub struct SessionGuard {
     registry: Arc<Registry>,
-    info: Arc<Info>,
+    info: Arc<SessionInfo>,
     /// The handle of the session.
     pub tsih: u16,
 }
 
-impl Drop for Seat {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         self.registry.lock().remove(self.tsih, &self.info);
     }
 }
 
-enum Verdict {
-    Seated(u16),
+enum Registration {
+    Registered(u16),
     /// An older session with the same identity has to end first.
-    After(u16, flume::Sender<Letter>, Arc<Info>),
+    ReplaceFirst(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>),
 }
 
 /// A session that is replaced has so long for an orderly end once nothing of it is under way. One whose core is held up does
@@ -167,7 +169,7 @@ const ORDERLY: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Ends when nothing of these sessions is under way, nor will be, and they have not come to an orderly end: false.
-async fn will_not_end(sessions: &[(u16, Arc<Info>)]) -> bool {
+async fn fence_unresponsive(sessions: &[(u16, Arc<SessionInfo>)]) -> bool {
     let fences = || sessions.iter().map(|(_, info)| &info.fence);
     compio::time::sleep(ORDERLY).await;
     fences().for_each(|fence| fence.close());
@@ -179,47 +181,55 @@ async fn will_not_end(sessions: &[(u16, Arc<Info>)]) -> bool {
 }
 
 /// Sessions that were asked to end.
-struct Ending {
-    sessions: Vec<(u16, Arc<Info>)>,
+struct EndingSessions {
+    sessions: Vec<(u16, Arc<SessionInfo>)>,
     ended: flume::Receiver<()>,
 }
 
 /// Asks sessions to end.
-fn ask_to_end(chosen: Vec<(u16, flume::Sender<Letter>, Arc<Info>)>, why: &'static str) -> Ending {
+fn request_end(
+    chosen: Vec<(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)>,
+    why: &'static str,
+) -> EndingSessions {
     let (done, ended) = flume::bounded(0);
     // Either the letter arrives, or the connection is already gone. A letter that nobody read goes with the last sender:
     // ours must not outlive the wait.
-    let ask = |(tsih, mailbox, info): (u16, flume::Sender<Letter>, Arc<Info>)| {
-        let _ = mailbox.send(Letter::End { why, done: done.clone() });
+    let ask = |(tsih, mailbox, info): (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)| {
+        let _ = mailbox.send(SessionMessage::End { why, done: done.clone() });
         (tsih, info)
     };
-    Ending { sessions: chosen.into_iter().map(ask).collect(), ended }
+    EndingSessions { sessions: chosen.into_iter().map(ask).collect(), ended }
 }
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Takes a place, after the session that it reinstates (if any) has ended with all its tasks
     /// (RFC 7143 section 6.3.5).
-    pub async fn enter(self: &Arc<Self>, request: &Request, limits: &Limits) -> Result<Seat, LoginStatus> {
+    pub async fn register(
+        self: &Arc<Self>,
+        request: &RegisterRequest,
+        limits: &TargetLimits,
+    ) -> Result<SessionGuard, LoginStatus> {
         let (mut wanted, mut kept, mut tries) = (request.tsih, None, 0);
         loop {
-            let verdict = self.judge(request, wanted, kept, limits);
-            if verdict.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES) && tries < TRIES
+            let registration = self.try_register(request, wanted, kept, limits);
+            if registration.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES)
+                && tries < TRIES
             {
                 // Sessions whose peers have closed them do not count: they are over in a moment.
                 tries += 1;
                 compio::time::sleep(SETTLE).await;
                 continue;
             }
-            match verdict? {
-                Verdict::Seated(tsih) => {
-                    return Ok(Seat { registry: self.clone(), info: request.info.clone(), tsih });
+            match registration? {
+                Registration::Registered(tsih) => {
+                    return Ok(SessionGuard { registry: self.clone(), info: request.info.clone(), tsih });
                 }
-                Verdict::After(tsih, old, info) => {
-                    self.over(ask_to_end(vec![(tsih, old, info)], LOGGED_IN_AGAIN)).await;
+                Registration::ReplaceFirst(tsih, old, info) => {
+                    self.wait_for_end(request_end(vec![(tsih, old, info)], LOGGED_IN_AGAIN)).await;
                     // A reinstated connection keeps the handle of its session.
                     kept = kept.or((wanted != 0).then_some(wanted));
                     wanted = 0;
@@ -228,21 +238,21 @@ impl Registry {
         }
     }
 
-    fn judge(
+    fn try_register(
         &self,
-        request: &Request,
+        request: &RegisterRequest,
         wanted: u16,
         kept: Option<u16>,
-        limits: &Limits,
-    ) -> Result<Verdict, LoginStatus> {
+        limits: &TargetLimits,
+    ) -> Result<Registration, LoginStatus> {
         let mut table = self.lock();
         let sessions = &table.sessions;
         if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
             return match wanted {
-                0 => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
+                0 => Ok(Registration::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
                 w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
                 _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
-                _ => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
+                _ => Ok(Registration::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
             };
         }
         if wanted != 0 {
@@ -251,16 +261,16 @@ impl Registry {
         let place = table.place(&request.info, limits).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
         let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
-        let Request { key, cid, mailbox, info, .. } = request;
+        let RegisterRequest { key, cid, mailbox, info, .. } = request;
         let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
-        let entry = Entry { key, cid: *cid, mailbox, info, place };
+        let entry = SessionEntry { key, cid: *cid, mailbox, info, place };
         table.sessions.insert(tsih, entry);
         table.last = tsih;
-        Ok(Verdict::Seated(tsih))
+        Ok(Registration::Registered(tsih))
     }
 
     /// Writes to every session but `except` and waits until all have dropped the letter's `done`.
-    pub async fn tell_all(&self, except: Option<u16>, letter: impl Fn(Done) -> Letter) {
+    pub async fn broadcast(&self, except: Option<u16>, message: impl Fn(DoneSender) -> SessionMessage) {
         let (done, ended) = flume::bounded(0);
         let others: Vec<_> = {
             let table = self.lock();
@@ -268,32 +278,32 @@ impl Registry {
             chosen.map(|(_, entry)| entry.mailbox.clone()).collect()
         };
         for mailbox in others {
-            let _ = mailbox.send(letter(done.clone()));
+            let _ = mailbox.send(message(done.clone()));
         }
         drop(done);
         let _ = ended.recv_async().await;
     }
 
     /// Ends the sessions that are chosen, and waits until they are over. How many there were.
-    pub async fn end(&self, chosen: impl Fn(&Info) -> bool, why: &'static str) -> usize {
+    pub async fn end(&self, chosen: impl Fn(&SessionInfo) -> bool, why: &'static str) -> usize {
         let chosen: Vec<_> = {
             let table = self.lock();
             let chosen = table.sessions.iter().filter(|(_, entry)| chosen(&entry.info));
             chosen.map(|(tsih, entry)| (*tsih, entry.mailbox.clone(), entry.info.clone())).collect()
         };
         let count = chosen.len();
-        self.over(ask_to_end(chosen, why)).await;
+        self.wait_for_end(request_end(chosen, why)).await;
         count
     }
 
     /// Waits until sessions are over. That of a core that is held up is over once nothing of it can be carried out any more:
     /// what it held is given up for it.
-    async fn over(&self, Ending { sessions, ended }: Ending) {
+    async fn wait_for_end(&self, EndingSessions { sessions, ended }: EndingSessions) {
         let is_over = async {
             _ = ended.recv_async().await;
             true
         };
-        if lunar_runtime::either(is_over, will_not_end(&sessions)).await {
+        if lunar_runtime::either(is_over, fence_unresponsive(&sessions)).await {
             return;
         }
         for (tsih, info) in &sessions {
@@ -304,37 +314,37 @@ impl Registry {
         }
     }
 
-    /// Writes to every session what `letter` makes of its key and address.
-    pub fn tell_each(&self, letter: impl Fn(&Info) -> Option<Letter>) {
+    /// Writes to every session what `message` makes of its key and address.
+    pub fn send_each(&self, message: impl Fn(&SessionInfo) -> Option<SessionMessage>) {
         for entry in self.lock().sessions.values() {
-            if let Some(l) = letter(&entry.info) {
+            if let Some(l) = message(&entry.info) {
                 let _ = entry.mailbox.send(l);
             }
         }
     }
 
     /// What is known of a session; None if there is none with this TSIH.
-    pub fn find(&self, tsih: u16) -> Option<Arc<Info>> {
+    pub fn find(&self, tsih: u16) -> Option<Arc<SessionInfo>> {
         self.lock().sessions.get(&tsih).map(|e| e.info.clone())
     }
 
     /// What is known of every session, by TSIH.
-    pub fn list(&self) -> Vec<(u16, Arc<Info>)> {
+    pub fn list(&self) -> Vec<(u16, Arc<SessionInfo>)> {
         self.lock().sessions.iter().map(|(tsih, e)| (*tsih, e.info.clone())).collect()
     }
 }
 
-impl Table {
+impl SessionTable {
     /// The handle may be that of a newer session: false.
-    fn remove(&mut self, tsih: u16, info: &Arc<Info>) -> bool {
+    fn remove(&mut self, tsih: u16, info: &Arc<SessionInfo>) -> bool {
         let is_it = self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
         is_it && self.sessions.remove(&tsih).is_some()
     }
 
     /// One more session, where the limits and the share of its address allow it. Discovery takes nothing from normal sessions.
-    fn place(&self, info: &Info, limits: &Limits) -> Option<Place> {
-        let origin = Origin::from(info.address.ip());
-        let (mut used, mut of_groups, mut of_name) = (0, share::Own::default(), 0);
+    fn place(&self, info: &SessionInfo, limits: &TargetLimits) -> Option<AdmissionSlot> {
+        let origin = SourcePrefix::from(info.address.ip());
+        let (mut used, mut of_groups, mut of_name) = (0, fair_share::GroupCounts::default(), 0);
         for other in self.sessions.values().filter(|e| e.info.discovery == info.discovery) {
             let counts = other.place.counts_for(origin);
             // Without CHAP anybody may claim a name.
@@ -347,7 +357,7 @@ impl Table {
             true => (limits.discovery_sessions, usize::MAX),
             false => (limits.sessions, limits.sessions_per_initiator),
         };
-        Place::new(origin, limit, used, of_groups).filter(|_| of_name < per_name)
+        AdmissionSlot::new(origin, limit, used, of_groups).filter(|_| of_name < per_name)
     }
 
     fn free_tsih(&self) -> Option<u16> {

@@ -1,13 +1,13 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
-use crate::crowds::NO_DESCRIPTORS;
-use crate::devices;
-use crate::registry::Letter;
-use crate::session::Info;
-use crate::setup::{Portal, PortalGroup, Setup};
-use crate::shared::{Bound, Counted, Shared, luns_now};
-use crate::streams;
-use crate::{Resting, Unit};
+use crate::config::{Portal, PortalGroup, TargetConfig};
+use crate::connection_slots::NO_DESCRIPTORS;
+use crate::rdma_portals;
+use crate::registry::SessionMessage;
+use crate::server_state::{BoundPortal, ConnectionGuard, ServerState, luns_update};
+use crate::session_info::SessionInfo;
+use crate::tcp_portals;
+use crate::{LogicalUnit, Quiesced};
 use lunar_runtime::{Cores, Listener, Stream, descriptors};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the sizes and the paths of media are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
 /// Looks that have not come back: with more, none begins. A core has more threads than that.
-const MAX_LOOKS: usize = 32;
+const MAX_CHECKS: usize = 32;
 /// Connections of a portal that wait for room, how often each looks, and the time in between.
 const WAITING: usize = 64;
 const TRIES: usize = 20;
@@ -33,7 +33,7 @@ const STOP: Duration = Duration::from_secs(20);
 
 /// A running target.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     /// Takes connections: a loop of its own, so that hosts get in while a core is held up.
     entrance: Cores,
     cores: Arc<Cores>,
@@ -44,18 +44,18 @@ impl Server {
     ///
     /// # Errors
     /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
-    pub fn start(setup: Setup, cpus: &[usize]) -> io::Result<Server> {
-        let (portals, sockets) = bind(&setup)?;
+    pub fn start(config: TargetConfig, cpus: &[usize]) -> io::Result<Server> {
+        let (portals, sockets) = bind(&config)?;
         let cores = Arc::new(Cores::start(cpus)?);
         descriptors::hold_spares();
         // What the server itself has open does not count as room for connections.
-        let shared = Arc::new(Shared::new(setup, portals));
+        let shared = Arc::new(ServerState::new(config, portals));
         shared.warn_of_room();
         let entrance = Cores::one()?;
         for (i, socket) in sockets.into_iter().enumerate() {
             let at = i % cores.count();
             if shared.portals[i].transports.by_devices() {
-                devices::listen(&shared, &cores, at, i)?;
+                rdma_portals::listen(&shared, &cores, at, i)?;
             }
             let (shared, to) = (shared.clone(), cores.clone());
             let Some(socket) = socket else { continue };
@@ -67,18 +67,18 @@ impl Server {
     }
 
     /// Where it listens, with portal group tags.
-    pub fn portals(&self) -> &[Bound] {
+    pub fn portals(&self) -> &[BoundPortal] {
         &self.shared.portals
     }
 
     /// The sessions, by TSIH.
-    pub fn sessions(&self) -> Vec<(u16, Arc<Info>)> {
+    pub fn sessions(&self) -> Vec<(u16, Arc<SessionInfo>)> {
         self.shared.registry.list()
     }
 
     /// The configuration in force.
-    pub fn setup(&self) -> Arc<Setup> {
-        self.shared.setup()
+    pub fn config(&self) -> Arc<TargetConfig> {
+        self.shared.config()
     }
 
     /// Brings units to rest, one after the other, so that what they are made of can be changed. Each answers
@@ -86,32 +86,35 @@ impl Server {
     ///
     /// # Errors
     /// What keeps a unit from its rest, with its number in the list; all of them go on then.
-    pub fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
+    pub fn quiesce(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)> {
         if units.is_empty() {
             return Ok(Vec::new());
         }
         let (result, ended) = flume::bounded(1);
         self.cores.run_on(0, move || {
-            lunar_runtime::spawn(async move { drop(result.send(rest(&units).await)) });
+            lunar_runtime::spawn(async move { drop(result.send(quiesce(&units).await)) });
         });
         ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop died"))))
     }
 
     /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone;
     /// initiators hear of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
-    pub fn reload(&self, setup: Setup) {
-        let setup = Arc::new(setup);
-        self.shared.set_setup(setup.clone());
+    pub fn reload(&self, config: TargetConfig) {
+        let config = Arc::new(config);
+        self.shared.set_setup(config.clone());
         self.shared.warn_of_room();
-        self.shared.registry.tell_each(|info| luns_now(&setup, info));
+        self.shared.registry.send_each(|info| luns_update(&config, info));
     }
 
     /// Asks the sessions of a SCSI routing instance to log out once their commands have ended, and ends those that
     /// do not. It is not waited for.
     pub fn dismiss(&self, instance: &str) {
-        self.shared.registry.tell_each(|info| {
-            let is_there = info.visit.get().is_some_and(|visit| visit.instance().name == instance);
-            is_there.then(|| Letter::Stop { done: flume::bounded(0).0 })
+        self.shared.registry.send_each(|info| {
+            let is_there = info
+                .instance_session
+                .get()
+                .is_some_and(|instance_session| instance_session.instance().name == instance);
+            is_there.then(|| SessionMessage::Stop { done: flume::bounded(0).0 })
         });
     }
 
@@ -125,7 +128,7 @@ impl Server {
         let (result, ended) = flume::bounded(1);
         let shared = self.shared.clone();
         self.cores.run_on(0, move || {
-            lunar_runtime::spawn(async move { drop(result.send(wind_down(shared).await)) });
+            lunar_runtime::spawn(async move { drop(result.send(stop_sessions(shared).await)) });
         });
         let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
         last();
@@ -135,12 +138,12 @@ impl Server {
     }
 }
 
-async fn rest(units: &[Arc<Unit>]) -> Result<Vec<Resting>, (usize, io::Error)> {
-    let (end, mut resting) = (Instant::now() + REST, Vec::new());
+async fn quiesce(units: &[Arc<LogicalUnit>]) -> Result<Vec<Quiesced>, (usize, io::Error)> {
+    let (end, mut quiesced) = (Instant::now() + REST, Vec::new());
     for (i, unit) in units.iter().enumerate() {
         let left = end.saturating_duration_since(Instant::now());
-        match compio::time::timeout(left, unit.rest()).await {
-            Ok(Ok(rests)) => resting.push(rests),
+        match compio::time::timeout(left, unit.quiesce()).await {
+            Ok(Ok(rests)) => quiesced.push(rests),
             Ok(Err(e)) => return Err((i, e)),
             Err(_) => {
                 let e = io::Error::new(io::ErrorKind::TimedOut, "its commands did not end within 10 seconds");
@@ -148,16 +151,16 @@ async fn rest(units: &[Arc<Unit>]) -> Result<Vec<Resting>, (usize, io::Error)> {
             }
         }
     }
-    Ok(resting)
+    Ok(quiesced)
 }
 
-async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
-    let farewell = shared.registry.tell_all(None, |done| Letter::Stop { done });
-    if compio::time::timeout(STOP, farewell).await.is_err() {
+async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
+    let stopping = shared.registry.broadcast(None, |done| SessionMessage::Stop { done });
+    if compio::time::timeout(STOP, stopping).await.is_err() {
         tracing::warn!(sessions = shared.registry.list().len(), "sessions did not end in time");
     }
     let mut result = Ok(());
-    for unit in shared.setup().targets.values().flat_map(|t| t.luns.values()) {
+    for unit in shared.config().targets.values().flat_map(|t| t.luns.values()) {
         let backend = unit.backend();
         if let Err(e) = backend.flush().await
             && !backend.is_unwritten()
@@ -179,7 +182,7 @@ pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
             false => Ok(()),
         };
         let by_devices = || match portal.transports.by_devices() {
-            true => devices::can_listen(address),
+            true => rdma_portals::can_listen(address),
             false => Ok(()),
         };
         by_tcp.and_then(|()| by_devices()).err().map(|e| (address, e))
@@ -192,14 +195,14 @@ fn not_bound(address: SocketAddr, e: io::Error) -> io::Error {
 }
 
 /// The portals, and the sockets of those that take TCP.
-fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<Option<TcpListener>>)> {
+fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
-    for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
+    for (tag, portal) in config.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
         let bind = || bind_one(portal.listen).map_err(|e| not_bound(portal.listen, e));
         let socket = portal.transports.by_tcp().then(bind).transpose()?;
         let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
         let advertise = portal.advertise.clone();
-        bound.push(Bound { address, tag, advertise, transports: portal.transports });
+        bound.push(BoundPortal { address, tag, advertise, transports: portal.transports });
         sockets.push(socket);
     }
     Ok((bound, sockets))
@@ -221,7 +224,7 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Takes connections of one portal and deals them out over the cores: each to one that has the fewest, and of
 /// these to the one where its packets arrive.
-async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
+async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
     let listener = match Listener::new(socket) {
         Ok(l) => l,
         Err(e) => return tracing::error!(error = %e, "a portal cannot be served"),
@@ -237,8 +240,9 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
                     continue;
                 }
                 let stream = stream.into();
-                let arrival = Arrival { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
-                if Counted::has_room(&shared, peer) || Rc::strong_count(&waiting) > WAITING {
+                let arrival =
+                    AcceptedConnection { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
+                if ConnectionGuard::has_room(&shared, peer) || Rc::strong_count(&waiting) > WAITING {
                     arrival.hand_over();
                 } else {
                     let waiting = waiting.clone();
@@ -257,21 +261,21 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
 }
 
 /// A connection that was accepted.
-struct Arrival {
-    shared: Arc<Shared>,
+struct AcceptedConnection {
+    shared: Arc<ServerState>,
     cores: Arc<Cores>,
     stream: TcpStream,
     peer: SocketAddr,
     portal: usize,
 }
 
-impl Arrival {
+impl AcceptedConnection {
     /// Waits a moment for room: connections that their peers have closed do not count against a new one, and the cores
     /// take note of them soon.
     async fn settle(self) {
         for _ in 0..TRIES {
             compio::time::sleep(SETTLE).await;
-            if Counted::has_room(&self.shared, self.peer) {
+            if ConnectionGuard::has_room(&self.shared, self.peer) {
                 break;
             }
         }
@@ -279,13 +283,13 @@ impl Arrival {
     }
 
     fn hand_over(self) {
-        let Arrival { shared, cores, stream, peer, portal } = self;
+        let AcceptedConnection { shared, cores, stream, peer, portal } = self;
         // To wake another CPU costs more than most commands do.
-        match Counted::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
+        match ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
             Err(NO_DESCRIPTORS) => shared.out_of_descriptors(peer),
-            Err(reason) => shared.turned_away(peer, reason),
+            Err(reason) => shared.log_closed_before_login(peer, reason),
             Ok(count) => cores.run_on(count.core(), move || {
-                lunar_runtime::spawn(streams::serve(shared, stream, peer, portal, count));
+                lunar_runtime::spawn(tcp_portals::serve(shared, stream, peer, portal, count));
             }),
         }
     }
@@ -293,38 +297,38 @@ impl Arrival {
 
 /// Notices media that were resized, deleted or replaced from outside. A look may not come back, as that at a path on a
 /// file server that is gone: a thread does it, and the next one looks at all other media.
-pub(crate) async fn refresh(shared: Arc<Shared>) {
+pub(crate) async fn refresh(shared: Arc<ServerState>) {
     let mut next = Instant::now();
     let looks = Arc::new(());
     loop {
         next += REFRESH;
         lunar_runtime::sleep_until(next).await;
-        if Arc::strong_count(&looks) > MAX_LOOKS {
+        if Arc::strong_count(&looks) > MAX_CHECKS {
             continue;
         }
         let (shared, look) = (shared.clone(), looks.clone());
         lunar_runtime::spawn(lunar_runtime::blocking(move || {
             let _look = look;
-            look_at_media(&shared);
+            check_media(&shared);
             Ok(())
         }));
     }
 }
 
 /// Looks at each medium that nobody looks at, unless another configuration is in force meanwhile.
-fn look_at_media(shared: &Shared) {
-    let setup = shared.setup();
-    let all = setup.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
+fn check_media(shared: &ServerState) {
+    let config = shared.config();
+    let all = config.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
     for (name, lun, unit) in all {
-        if !Arc::ptr_eq(&setup, &shared.setup()) {
+        if !Arc::ptr_eq(&config, &shared.config()) {
             return;
         }
-        let Some(_look) = unit.begin_look() else { continue };
+        let Some(_look) = unit.begin_check() else { continue };
         unit.watch_path(name, *lun);
         if !unit.refresh() {
             continue;
         }
         unit.log_size(name, *lun);
-        shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
+        shared.registry.send_each(|_| Some(SessionMessage::Attention(unit.clone())));
     }
 }

@@ -85,14 +85,14 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    struct Folder(PathBuf);
+    struct TempDir(PathBuf);
 
-    impl Folder {
-        fn new(name: &str) -> Folder {
+    impl TempDir {
+        fn new(name: &str) -> TempDir {
             let path = std::env::temp_dir().join(format!("lunar-state-{name}-{}", std::process::id()));
             _ = std::fs::remove_dir_all(&path);
             std::fs::create_dir_all(&path).unwrap();
-            Folder(path)
+            TempDir(path)
         }
 
         fn names(&self) -> Vec<String> {
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             _ = std::fs::remove_dir_all(&self.0);
         }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn writers_at_the_same_time_do_not_mix() {
-        let folder = Folder::new("writers");
+        let folder = TempDir::new("writers");
         let file = folder.0.join("0.state");
         let text = |n: u8| vec![n; 64 << 10];
         std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_killed_writers_left_is_removed_and_nothing_else() {
-        let folder = Folder::new("leftovers");
+        let folder = TempDir::new("leftovers");
         let file = folder.0.join("0.state");
         let living = format!("0.state.new-{}-7-0", std::process::id());
         let old = format!("0.state.new-{}-8-0", std::process::id());
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replaced_leaves_nothing_behind() {
-        let folder = Folder::new("cannot");
+        let folder = TempDir::new("cannot");
         let file = folder.0.join("0.state");
         std::fs::create_dir(&file).unwrap();
         assert!(replace(&file, b"x").is_err());

@@ -5,10 +5,10 @@
 use lunar_initiator::{Command, Direction, Discovery, Options, Session};
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Identity, Lu, Settings};
-use lunar_target::setup::{
-    Answers, Digests, Discovery as MayDiscover, Limits, Portal, PortalGroup, Setup, Target,
+use lunar_target::config::{
+    Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
 };
-use lunar_target::{Server, Unit};
+use lunar_target::{LogicalUnit, Server};
 use lunar_wire::scsi::cdb;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ const NAME: &str = "iqn.2026-11.org.example:disk";
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> TargetLimits {
+    TargetLimits {
         connections: 16,
         connections_before_login: 16,
         login_timeout: LIMIT,
@@ -33,9 +33,9 @@ fn limits() -> Limits {
     }
 }
 
-fn session() -> lunar_target::setup::Session {
+fn session() -> lunar_target::config::SessionConfig {
     let digests = Digests { none: true, crc32c: true };
-    lunar_target::setup::Session {
+    lunar_target::config::SessionConfig {
         initial_r2t: false,
         immediate_data: true,
         max_recv_data_segment_length: 65536,
@@ -54,7 +54,7 @@ fn session() -> lunar_target::setup::Session {
 }
 
 /// A memory disk of 1 MiB.
-fn unit() -> Unit {
+fn unit() -> LogicalUnit {
     const CAPACITY: u64 = 1 << 20;
     let identity = Identity {
         vendor: "LUNAR".into(),
@@ -82,11 +82,11 @@ fn unit() -> Unit {
     };
     let medium =
         lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory");
-    Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
+    LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
 }
 
-fn serve(answers: Answers) -> Server {
-    let target = Target {
+fn serve(answers: TextKeyHandler) -> Server {
+    let target = TargetNode {
         name: NAME.into(),
         alias: None,
         portal_groups: vec![1],
@@ -99,17 +99,17 @@ fn serve(answers: Answers) -> Server {
         depth: None,
     };
     let portal = Portal::tcp(([127, 0, 0, 1], 0).into());
-    let setup = Setup {
+    let config = TargetConfig {
         limits: limits(),
         session: session(),
-        discovery: MayDiscover::default(),
+        discovery: DiscoveryConfig::default(),
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
         instances: Default::default(),
-        answers,
+        text_keys: answers,
     };
-    Server::start(setup, &[0]).expect("a server")
+    Server::start(config, &[0]).expect("a server")
 }
 
 /// Does something on an event loop beside the server, whose portal it is told.
@@ -135,7 +135,7 @@ fn own_keys_are_answered_in_both_kinds_of_session() {
     // Longer than what either side takes in one PDU.
     let long = "router,".repeat(10_000);
     let told = long.clone();
-    let answers = Answers::new(move |target, key, value| match key {
+    let answers = TextKeyHandler::new(move |target, key, value| match key {
         "X-org.lunar.route" if target.is_some_and(|name| name != NAME) => None,
         "X-org.lunar.route" => Some(told.clone()),
         "X-org.lunar.pair" => Some(format!("{value} is active")),
@@ -163,7 +163,7 @@ fn own_keys_are_answered_in_both_kinds_of_session() {
 
 #[test]
 fn nobody_answers_unless_told_to() {
-    let (normal, discovery) = beside(serve(Answers::default()), |portal, options| async move {
+    let (normal, discovery) = beside(serve(TextKeyHandler::default()), |portal, options| async move {
         let session = Session::open(portal.clone(), NAME, options.clone()).await.expect("a session");
         let normal = session.text(&[("X-org.lunar.route", "?")]).await.expect("an answer");
         let mut discovery = Discovery::open(portal, &options).await.expect("a discovery session");
@@ -178,7 +178,7 @@ fn nobody_answers_unless_told_to() {
 #[test]
 fn long_cdbs_arrive_with_and_without_digests() {
     for crc32c in [false, true] {
-        let ends = beside(serve(Answers::default()), move |portal, mut options| async move {
+        let ends = beside(serve(TextKeyHandler::default()), move |portal, mut options| async move {
             let digests = Digests { none: !crc32c, crc32c };
             (options.offer.header_digest, options.offer.data_digest) = (digests, digests);
             let session = Session::open(portal, NAME, options).await.expect("a session");

@@ -5,10 +5,11 @@ use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, iwar
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Cores, Stream};
 use lunar_scsi::{Identity, Lu, Settings};
-use lunar_target::setup::{
-    Answers, Digests, Discovery, Limits, Portal, PortalGroup, Setup, Target, Transports,
+use lunar_target::config::{
+    Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
+    Transports,
 };
-use lunar_target::{Server, Unit};
+use lunar_target::{LogicalUnit, Server};
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
     Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
@@ -24,8 +25,8 @@ const NAME: &str = "iqn.2026-11.org.example:disk";
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> TargetLimits {
+    TargetLimits {
         connections: 16,
         connections_before_login: 16,
         login_timeout: LIMIT,
@@ -39,9 +40,9 @@ fn limits() -> Limits {
     }
 }
 
-fn session() -> lunar_target::setup::Session {
+fn session() -> lunar_target::config::SessionConfig {
     let digests = Digests { none: true, crc32c: true };
-    lunar_target::setup::Session {
+    lunar_target::config::SessionConfig {
         initial_r2t: false,
         immediate_data: true,
         max_recv_data_segment_length: 65536,
@@ -60,7 +61,7 @@ fn session() -> lunar_target::setup::Session {
 }
 
 /// A memory disk of 1 MiB.
-fn unit() -> Unit {
+fn unit() -> LogicalUnit {
     const CAPACITY: u64 = 1 << 20;
     let identity = Identity {
         vendor: "LUNAR".into(),
@@ -88,11 +89,11 @@ fn unit() -> Unit {
     };
     let medium =
         lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory");
-    Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
+    LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
 }
 
 fn serve() -> Server {
-    let target = Target {
+    let target = TargetNode {
         name: NAME.into(),
         alias: None,
         portal_groups: vec![1],
@@ -105,17 +106,17 @@ fn serve() -> Server {
         depth: None,
     };
     let portal = Portal { transports: Transports::SRP, ..Portal::tcp(([127, 0, 0, 1], 0).into()) };
-    let setup = Setup {
+    let config = TargetConfig {
         limits: limits(),
         session: session(),
-        discovery: Discovery::default(),
+        discovery: DiscoveryConfig::default(),
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
         instances: Default::default(),
-        answers: Answers::default(),
+        text_keys: TextKeyHandler::default(),
     };
-    Server::start(setup, &[0]).expect("a server")
+    Server::start(config, &[0]).expect("a server")
 }
 
 /// Does something on an event loop beside the server, whose portal it is told.

@@ -3,7 +3,7 @@
 use lunar_proto::chap::Algorithm;
 use lunar_server::config::router::Map;
 use lunar_server::config::{Config, Lun, Target};
-use lunar_target::Bound;
+use lunar_target::BoundPortal;
 use lunar_target::srp::port_id;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -31,7 +31,7 @@ pub struct Reach {
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
-pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
+pub fn reach(config: &Config, portals: &[BoundPortal]) -> Option<Reach> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
     let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
     // The command has a user and a secret of its own, if it needs them.
@@ -41,9 +41,9 @@ pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
 /// The first LUN of a target for a CHAP user, where `place` says that a portal is.
 fn reach_of(
     target: &Target,
-    portals: &[Bound],
+    portals: &[BoundPortal],
     user: Option<String>,
-    place: fn(&Bound) -> String,
+    place: fn(&BoundPortal) -> String,
 ) -> Option<Reach> {
     let lun = target.luns.keys().next()?;
     let bound = portals.iter().find(|bound| leads_to(target, bound))?;
@@ -62,7 +62,7 @@ fn reach_of(
 }
 
 /// A portal for iSCSI has this target.
-fn leads_to(target: &Target, bound: &Bound) -> bool {
+fn leads_to(target: &Target, bound: &BoundPortal) -> bool {
     !bound.transports.srp && target.portal_groups.contains(&bound.tag)
 }
 
@@ -84,7 +84,7 @@ fn local(address: SocketAddr) -> SocketAddr {
 }
 
 /// Where other hosts connect to. For an unspecified address it is the one by which this host reaches others.
-fn public(bound: &Bound) -> String {
+fn public(bound: &BoundPortal) -> String {
     match (&bound.advertise, bound.address) {
         (None, address) if address.ip().is_unspecified() => {
             anywhere(outgoing(address).unwrap_or_else(|| local(address)))
@@ -114,9 +114,9 @@ fn outgoing(address: SocketAddr) -> Option<SocketAddr> {
 }
 
 /// All that is printed, with `ready` at its end.
-pub fn banner(config: &Config, portals: &[Bound]) -> String {
+pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     let mut text = String::new();
-    for Bound { address, tag, transports, .. } in portals {
+    for BoundPortal { address, tag, transports, .. } in portals {
         let what = if transports.by_rdma() { format!(", for {transports}") } else { String::new() };
         _ = writeln!(text, "listening on {address}, portal group {tag}{what}");
     }
@@ -132,7 +132,7 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
     // One that is offline refuses each login.
     let served = config.targets.iter().filter(|target| !target.offline);
     let reached = served.filter_map(|target| {
-        let by = |portals: &[Bound]| reach_of(target, portals, chap_user(target), public);
+        let by = |portals: &[BoundPortal]| reach_of(target, portals, chap_user(target), public);
         Some((by(portals)?, by(&of_other_version(target, portals))))
     });
     let (reached, others): (Vec<Reach>, Vec<Option<Reach>>) = reached.take(TARGETS).unzip();
@@ -141,10 +141,11 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
 }
 
 /// Where the first portal of a target takes all addresses of one IP version: those that do so for the other version.
-fn of_other_version(target: &Target, portals: &[Bound]) -> Vec<Bound> {
+fn of_other_version(target: &Target, portals: &[BoundPortal]) -> Vec<BoundPortal> {
     let Some(first) = portals.iter().find(|bound| leads_to(target, bound)) else { return Vec::new() };
-    let takes_all = |bound: &Bound| bound.advertise.is_none() && bound.address.ip().is_unspecified();
-    let is_other = |bound: &&Bound| takes_all(bound) && bound.address.is_ipv4() != first.address.is_ipv4();
+    let takes_all = |bound: &BoundPortal| bound.advertise.is_none() && bound.address.ip().is_unspecified();
+    let is_other =
+        |bound: &&BoundPortal| takes_all(bound) && bound.address.is_ipv4() != first.address.is_ipv4();
     if takes_all(first) { portals.iter().filter(is_other).cloned().collect() } else { Vec::new() }
 }
 
@@ -233,7 +234,7 @@ struct BySrp {
 }
 
 /// What leads to targets by SRP, once for each portal and target.
-fn ways_by_srp(config: &Config, portals: &[Bound]) -> Vec<BySrp> {
+fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<BySrp> {
     let mut ways = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
@@ -251,7 +252,7 @@ fn ways_by_srp(config: &Config, portals: &[Bound]) -> Vec<BySrp> {
 }
 
 /// Where other hosts find a portal.
-fn told_address(portal: &Bound) -> String {
+fn told_address(portal: &BoundPortal) -> String {
     match &portal.advertise {
         Some(told) if told.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => told.clone(),
         Some(told) => format!("{told}:{}", portal.address.port()),
@@ -259,7 +260,7 @@ fn told_address(portal: &Bound) -> String {
     }
 }
 
-fn srp(config: &Config, portals: &[Bound]) -> String {
+fn srp(config: &Config, portals: &[BoundPortal]) -> String {
     let ways = ways_by_srp(config, portals);
     if ways.is_empty() {
         return String::new();
@@ -297,18 +298,18 @@ fn describe(lun: &Lun) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_target::setup::Transports;
+    use lunar_target::config::Transports;
 
     const SOURCE: &str = "[[portal_group]]\ntag = 1\nportals = [\"0.0.0.0:0\"]\n[[portal_group]]\ntag = 2\n\
         portals = [\"[::1]:0\"]\n[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target]]\n\
         name = \"iqn.2026-11.org.example:b\"\nportal_groups = [2]\n[[target.lun]]\nlun = 3\nbackend = \"null\"\n\
         size = \"1T\"\nread_only = true\n";
 
-    fn bound(address: &str, tag: u16, transports: Transports) -> Bound {
-        Bound { address: address.parse().unwrap(), tag, advertise: None, transports }
+    fn bound(address: &str, tag: u16, transports: Transports) -> BoundPortal {
+        BoundPortal { address: address.parse().unwrap(), tag, advertise: None, transports }
     }
 
-    fn portals() -> Vec<Bound> {
+    fn portals() -> Vec<BoundPortal> {
         vec![bound("0.0.0.0:3260", 1, Transports::TCP), bound("[::1]:4000", 2, Transports::TCP)]
     }
 
@@ -325,7 +326,7 @@ mod tests {
             text.contains("\nURL of SRP:\n  srp://[::1]:5555/21c2f69f0bcae0f6/3\nSRP, to /sys/"),
             "{text}"
         );
-        let verbs = Transports { provider: lunar_target::setup::Provider::Verbs, ..Transports::SRP };
+        let verbs = Transports { provider: lunar_target::config::RdmaProvider::Verbs, ..Transports::SRP };
         let text = banner(&config, &[bound("[::1]:5555", 2, verbs)]);
         assert!(text.contains("/21c2f69f0bcae0f6/3?provider=verbs\n"), "{text}");
         assert!(
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn each_way_by_srp_is_told_with_its_target_and_where_others_find_it() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
-        let told = |advertise: &str| Bound {
+        let told = |advertise: &str| BoundPortal {
             advertise: Some(advertise.into()),
             ..bound("[::1]:5555", 2, Transports::SRP)
         };
@@ -461,7 +462,10 @@ mod tests {
         let own = outgoing(any.address).unwrap_or_else(|| local(any.address));
         assert_eq!(public(&any), own.to_string());
         assert!(!own.ip().is_unspecified());
-        assert_eq!(public(&Bound { advertise: Some("disks.example".into()), ..any }), "disks.example:3260");
+        assert_eq!(
+            public(&BoundPortal { advertise: Some("disks.example".into()), ..any }),
+            "disks.example:3260"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use lunar_runtime::CoreSelection;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders};
-use lunar_target::setup::Setup;
+use lunar_target::config::TargetConfig;
 use retry::Retry;
 use routed::{Desk, tell};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -54,7 +54,7 @@ const RESCUE: Duration = Duration::from_secs(60);
 /// Serves until a signal, or until the captive command ends.
 pub fn serve<S: Server>(
     args: Serve,
-    start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
+    start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
 ) -> Result<ExitCode, Vec<Problem>> {
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
@@ -156,7 +156,7 @@ impl<S: Server> Service<S> {
     fn start(
         args: &Serve,
         events: &Sender<Event>,
-        start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
+        start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Problem>> {
         let one = |problem| vec![problem];
         let config = match &args.config {

@@ -1,21 +1,21 @@
 //! The target as `lunar serve` runs it.
 
 use lunar_admin::{Counters, Parameters, Session, Srp};
-use lunar_target::setup::{Provider, Setup};
-use lunar_target::{Bound, Info, Resting, Transport, Unit};
+use lunar_target::config::{RdmaProvider, TargetConfig};
+use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionTransport};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// A target that runs.
 pub trait Server: Send + Sync + 'static {
     /// Where it listens.
-    fn portals(&self) -> Vec<Bound>;
+    fn portals(&self) -> Vec<BoundPortal>;
 
     /// Brings units to rest; the number of the one that does not come to it, and why.
-    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)>;
+    fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)>;
 
     /// Replaces the configuration.
-    fn reload(&self, setup: Setup);
+    fn reload(&self, setup: TargetConfig);
 
     /// Asks the sessions of a routing instance to leave.
     fn dismiss(&self, instance: &str);
@@ -32,7 +32,7 @@ pub trait Server: Send + Sync + 'static {
 pub struct Live(RwLock<Option<lunar_target::Server>>);
 
 /// Starts the target on these cores.
-pub fn start(setup: Setup, cores: &[usize]) -> io::Result<Live> {
+pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<Live> {
     Ok(Live(RwLock::new(Some(lunar_target::Server::start(setup, cores)?))))
 }
 
@@ -56,15 +56,15 @@ impl Server for Live {
         }
     }
 
-    fn portals(&self) -> Vec<Bound> {
+    fn portals(&self) -> Vec<BoundPortal> {
         self.server().as_ref().map(lunar_target::Server::portals).unwrap_or_default().to_vec()
     }
 
-    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
-        self.server().as_ref().map_or(Ok(Vec::new()), |server| server.rest(units))
+    fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)> {
+        self.server().as_ref().map_or(Ok(Vec::new()), |server| server.quiesce(units))
     }
 
-    fn reload(&self, setup: Setup) {
+    fn reload(&self, setup: TargetConfig) {
         if let Some(server) = &*self.server() {
             server.reload(setup);
         }
@@ -77,8 +77,8 @@ impl Server for Live {
 }
 
 /// What there is to tell of a channel of SRP; `list` has all sessions, in order.
-fn srp(tsih: u16, info: &Info, list: &[(u16, Arc<Info>)]) -> Option<Srp> {
-    let Transport::Srp(_) = info.transport else { return None };
+fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Option<Srp> {
+    let SessionTransport::Srp(_) = info.transport else { return None };
     let beside = || list.iter().filter(|(_, other)| other.is_beside(info));
     Some(Srp {
         initiator_port: info.initiator.clone(),
@@ -89,23 +89,23 @@ fn srp(tsih: u16, info: &Info, list: &[(u16, Arc<Info>)]) -> Option<Srp> {
 }
 
 /// Names of what carries a session, and of what carries RDMA.
-fn names(transport: Transport) -> (&'static str, Option<&'static str>) {
+fn names(transport: SessionTransport) -> (&'static str, Option<&'static str>) {
     let named = |provider| match provider {
-        Provider::Iwarp => "iwarp",
-        Provider::Verbs => "verbs",
+        RdmaProvider::Iwarp => "iwarp",
+        RdmaProvider::Verbs => "verbs",
     };
     match transport {
-        Transport::Tcp => ("TCP", None),
-        Transport::Iser(provider) => ("iSER", Some(named(provider))),
-        Transport::Srp(provider) => ("SRP", Some(named(provider))),
+        SessionTransport::Tcp => ("TCP", None),
+        SessionTransport::Iser(provider) => ("iSER", Some(named(provider))),
+        SessionTransport::Srp(provider) => ("SRP", Some(named(provider))),
     }
 }
 
 /// A session as it is told.
-fn session(tsih: u16, info: &Info) -> Session {
+fn session(tsih: u16, info: &SessionInfo) -> Session {
     let counters = &info.counters;
     let (transport, provider) = names(info.transport);
-    let is_srp = matches!(info.transport, Transport::Srp(_));
+    let is_srp = matches!(info.transport, SessionTransport::Srp(_));
     Session {
         tsih,
         initiator: info.initiator.clone(),
@@ -138,9 +138,9 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.org.example:disk";
 
-    fn info(initiator: &str, transport: Transport) -> Arc<Info> {
+    fn info(initiator: &str, transport: SessionTransport) -> Arc<SessionInfo> {
         let address = ([127, 0, 0, 1], 5555).into();
-        Arc::new(Info {
+        Arc::new(SessionInfo {
             initiator: initiator.into(),
             alias: None,
             address,
@@ -155,7 +155,7 @@ mod tests {
             parameters: Default::default(),
             since: Instant::now(),
             counters: Default::default(),
-            visit: Default::default(),
+            instance_session: Default::default(),
             fence: Default::default(),
             nexuses: Default::default(),
         })
@@ -164,11 +164,11 @@ mod tests {
     #[test]
     fn the_channels_between_two_ports_are_counted() {
         let (one, other) = ("0x00000000000000010000000000000002", "0x00000000000000010000000000000003");
-        let iwarp = Transport::Srp(Provider::Iwarp);
+        let iwarp = SessionTransport::Srp(RdmaProvider::Iwarp);
         let list = [
             (3, info(one, iwarp)),
-            (4, info(other, Transport::Srp(Provider::Verbs))),
-            (5, info("iqn.a", Transport::Iser(Provider::Verbs))),
+            (4, info(other, SessionTransport::Srp(RdmaProvider::Verbs))),
+            (5, info("iqn.a", SessionTransport::Iser(RdmaProvider::Verbs))),
             (9, info(one, iwarp)),
         ];
         let told: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();

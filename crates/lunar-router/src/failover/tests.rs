@@ -9,7 +9,7 @@ use lunar_block::Backend;
 use lunar_initiator::{ErrorCode, Options, Session, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::Access;
-use lunar_target::{Instance, Told};
+use lunar_target::{Instance, ScsiError};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ impl Half {
         let mut buf = Buf::zeroed(LEN);
         buf.fill(byte);
         let written = self.disk.write(0, buf, false).await.0;
-        written.map_err(|e| Told::of(&e).and_then(|reported| reported.sense))
+        written.map_err(|e| ScsiError::of(&e).and_then(|reported| reported.sense))
     }
 
     async fn read(&self) -> u8 {
@@ -308,7 +308,7 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         for disk in &far {
             let refused = disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("it is not taken");
             assert_eq!(
-                Told::of(&refused).and_then(|reported| reported.sense),
+                ScsiError::of(&refused).and_then(|reported| reported.sense),
                 Some(Sense::NOT_READY_STANDBY)
             );
         }

@@ -18,7 +18,7 @@ use crate::upstream::PathStatus;
 use event_listener::Event as Notifier;
 use lunar_initiator::{Options, Url};
 use lunar_scsi::Port;
-use lunar_target::{Passage, Way};
+use lunar_target::{PassthroughLu, PassthroughNexus};
 use nexus::{Key, UpstreamNexus};
 use status::HostLu;
 use std::cell::RefCell;
@@ -112,8 +112,8 @@ impl PassthroughUpstream {
     }
 }
 
-impl Passage for PassthroughUpstream {
-    fn enter(&self, port: &Arc<Port>) -> Rc<dyn Way> {
+impl PassthroughLu for PassthroughUpstream {
+    fn enter(&self, port: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
         let spec = &self.0.spec;
         let key = Key::of(spec, port);
         let nexus = NEXUSES.with_borrow_mut(|nexuses| {

@@ -13,7 +13,7 @@ use lunar_initiator::{
 };
 use lunar_runtime::Buf;
 use lunar_scsi::Port;
-use lunar_target::{Data, Fate, Passed, Reply, Way};
+use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::iscsi::lun;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::scsi::cdb;
@@ -390,12 +390,12 @@ impl LuNexus {
         LuNexus { shared, nexus, host_lu, lun, stale, live: RefCell::default() }
     }
 
-    async fn carry(&self, command: Passed) -> Reply {
-        let Passed { tag, cdb, attribute, data } = command;
+    async fn carry(&self, command: PassthroughCommand) -> PassthroughResponse {
+        let PassthroughCommand { tag, cdb, attribute, data } = command;
         let (direction, reads) = match data {
-            Data::None => (Direction::None, false),
-            Data::In(buf) => (Direction::In(buf), true),
-            Data::Out(buf) => (Direction::Out(buf), false),
+            PassthroughData::None => (Direction::None, false),
+            PassthroughData::In(buf) => (Direction::In(buf), true),
+            PassthroughData::Out(buf) => (Direction::Out(buf), false),
         };
         let Ok(mut command) = Command::long(self.lun, &cdb, direction) else {
             return reply::failed(
@@ -450,7 +450,7 @@ impl LuNexus {
                 let is_changed = e.code == lunar_initiator::ErrorCode::IdentityMismatch;
                 self.host_lu.is_changed.fetch_or(is_changed, Relaxed);
                 let fate = fate(&session, changes);
-                Reply { fate, ..reply::failed(&e, repeatable) }
+                PassthroughResponse { fate, ..reply::failed(&e, repeatable) }
             }
         }
     }
@@ -464,26 +464,26 @@ impl LuNexus {
         matches!(self.live.borrow().get(&tag), Some(Stage::Aborted))
     }
 
-    async fn end(&self, tag: u64) -> Fate {
+    async fn end(&self, tag: u64) -> CommandFate {
         let stage = self.live.borrow_mut().insert(tag, Stage::Aborted);
         self.nexus.notifier.notify(usize::MAX);
-        let Some(Stage::Sent(session, id, changes)) = stage else { return Fate::Over };
-        let Err(e) = session.abort(id).await else { return Fate::Over };
+        let Some(Stage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
+        let Err(e) = session.abort(id).await else { return CommandFate::Ended };
         // A login as the same nexus ends whatever is left of this one, but is not waited for.
         tracing::warn!(target = session.facts().target, "cannot abort a command: {e}");
         session.reset_abandoned().await;
-        if changes { Fate::Indeterminate } else { Fate::Over }
+        if changes { CommandFate::Indeterminate } else { CommandFate::Ended }
     }
 }
 
 /// What is known of a command that has failed on this session.
-fn fate(session: &Session, changes: bool) -> Fate {
+fn fate(session: &Session, changes: bool) -> CommandFate {
     let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
-    if is_known || !changes { Fate::Over } else { Fate::Indeterminate }
+    if is_known || !changes { CommandFate::Ended } else { CommandFate::Indeterminate }
 }
 
-impl Way for LuNexus {
-    fn submit(&self, command: Passed) -> lunar_block::Future<'_, Reply> {
+impl PassthroughNexus for LuNexus {
+    fn submit(&self, command: PassthroughCommand) -> lunar_block::Future<'_, PassthroughResponse> {
         let tag = command.tag;
         self.live.borrow_mut().insert(tag, Stage::Waiting);
         self.count();
@@ -495,10 +495,10 @@ impl Way for LuNexus {
         })
     }
 
-    fn abort(&self, tag: u64) -> lunar_block::Future<'_, Fate> {
+    fn abort(&self, tag: u64) -> lunar_block::Future<'_, CommandFate> {
         Box::pin(async move {
             let is_live = self.live.borrow().contains_key(&tag);
-            if is_live { self.end(tag).await } else { Fate::Over }
+            if is_live { self.end(tag).await } else { CommandFate::Ended }
         })
     }
 

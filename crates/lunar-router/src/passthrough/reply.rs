@@ -2,7 +2,7 @@
 
 use lunar_initiator::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
-use lunar_target::{Fate, Reply};
+use lunar_target::{CommandFate, PassthroughResponse};
 use lunar_wire::scsi::{Sense, Status};
 
 /// ABORTED COMMAND, logical unit communication failure: it may have been carried out. Hosts repeat it where that does
@@ -12,33 +12,39 @@ const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
 const WRONG_LU: Sense = Sense::new(0x02, 0x04, 0x03);
 
 /// An answer of sense data.
-pub fn sense(sense: Sense) -> Reply {
+pub fn sense(sense: Sense) -> PassthroughResponse {
     let sense = sense.encode(false).into();
-    Reply { status: Status::CheckCondition as u8, sense, data: None, moved: 0, fate: Fate::Over }
+    PassthroughResponse {
+        status: Status::CheckCondition as u8,
+        sense,
+        data: None,
+        moved: 0,
+        fate: CommandFate::Ended,
+    }
 }
 
 /// There is no way to the logical unit now: hosts look for another path, or try again.
-pub fn no_path() -> Reply {
+pub fn no_path() -> PassthroughResponse {
     sense(Sense::NOT_READY_TRANSITION)
 }
 
 /// It is another logical unit than the one that is to be there.
-pub fn wrong_lu() -> Reply {
+pub fn wrong_lu() -> PassthroughResponse {
     sense(WRONG_LU)
 }
 
 /// What the logical unit answered. `reads`: the buffer is Data-In.
-pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> Reply {
+pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> PassthroughResponse {
     let moved = c.transferred as u64 + u64::from(c.overflow);
     let data = buf.filter(|_| reads).map(|mut buf| {
         buf.set_visible(c.transferred.min(buf.len()));
         buf
     });
-    Reply { status: c.status, sense: c.sense, data, moved, fate: Fate::Over }
+    PassthroughResponse { status: c.status, sense: c.sense, data, moved, fate: CommandFate::Ended }
 }
 
 /// There was no answer, and no other try that would do no harm (`repeatable`) had one in time.
-pub fn failed(e: &Error, repeatable: bool) -> Reply {
+pub fn failed(e: &Error, repeatable: bool) -> PassthroughResponse {
     match e.code {
         ErrorCode::IdentityMismatch => wrong_lu(),
         ErrorCode::InvalidArgument => sense(Sense::INVALID_FIELD_IN_CDB),
@@ -52,7 +58,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn reported(reply: &Reply) -> Option<Sense> {
+    fn reported(reply: &PassthroughResponse) -> Option<Sense> {
         Sense::decode(&reply.sense)
     }
 

@@ -7,7 +7,7 @@ use crate::{FoundLun, Hops, passthrough, sg};
 use lunar_block::Backend;
 use lunar_initiator::{Error, ErrorCode, Url};
 use lunar_scsi::Passes;
-use lunar_target::Passage;
+use lunar_target::PassthroughLu;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub enum RoutedLu {
     /// Blocks.
     Blocks(Arc<dyn Backend>),
     /// Commands as they are, and which.
-    Commands(Arc<dyn Passage>, Passes),
+    Commands(Arc<dyn PassthroughLu>, Passes),
 }
 
 #[derive(Clone)]

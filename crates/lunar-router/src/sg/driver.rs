@@ -1,6 +1,6 @@
 //! The seam between a device and the kernel: requests to the kernel and its completions.
 
-use lunar_target::Data;
+use lunar_target::PassthroughData;
 use std::io;
 
 /// One open device. Commands in flight, their CDBs and their buffers belong to it.
@@ -39,7 +39,7 @@ pub(super) struct SgIo {
     /// The CDB, as long as the command is.
     pub cdb: Box<[u8]>,
     /// Its data.
-    pub data: Data,
+    pub data: PassthroughData,
     /// How long it may take in the device before the kernel ends it.
     pub timeout_ms: u32,
     /// Before all that wait in the kernel (HEAD OF QUEUE), not after them.
@@ -50,8 +50,8 @@ impl SgIo {
     /// Bytes of its data buffer.
     pub fn len(&self) -> usize {
         match &self.data {
-            Data::None => 0,
-            Data::In(buf) | Data::Out(buf) => buf.len(),
+            PassthroughData::None => 0,
+            PassthroughData::In(buf) | PassthroughData::Out(buf) => buf.len(),
         }
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::{Outcome, SgCompletion, SgDriver, SgIo};
-use lunar_target::Data;
+use lunar_target::PassthroughData;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl};
@@ -154,8 +154,10 @@ impl InFlightIo {
     /// The header for the kernel; None when the CDB is too long for it.
     fn header(&mut self, id: u32) -> Option<Header> {
         let (direction, at, len) = match &mut self.sg_io.data {
-            Data::In(buf) if !buf.is_empty() => (DXFER_FROM_DEV, address(buf.as_mut_ptr()), buf.len()),
-            Data::Out(buf) if !buf.is_empty() => (DXFER_TO_DEV, address(buf.as_ptr()), buf.len()),
+            PassthroughData::In(buf) if !buf.is_empty() => {
+                (DXFER_FROM_DEV, address(buf.as_mut_ptr()), buf.len())
+            }
+            PassthroughData::Out(buf) if !buf.is_empty() => (DXFER_TO_DEV, address(buf.as_ptr()), buf.len()),
             _ => (DXFER_NONE, 0, 0),
         };
         Some(Header {

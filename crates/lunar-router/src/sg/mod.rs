@@ -28,7 +28,9 @@ use driver::{SgDriver, SgIo};
 use ioctl::ScsiId;
 use lunar_block::Future;
 use lunar_scsi::Port;
-use lunar_target::{Data, Fate, Passage, Passed, Reply, Way};
+use lunar_target::{
+    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
+};
 use lunar_wire::iscsi::request::Function;
 use std::convert::Infallible;
 use std::io;
@@ -118,7 +120,7 @@ impl Device {
     }
 
     /// A way to the device, for any I_T nexus or none.
-    pub fn way(&self) -> impl Way + use<> {
+    pub fn way(&self) -> impl PassthroughNexus + use<> {
         SgNexus { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
     }
 }
@@ -133,8 +135,8 @@ impl Slot {
     }
 }
 
-impl Passage for Device {
-    fn enter(&self, _port: &Arc<Port>) -> Rc<dyn Way> {
+impl PassthroughLu for Device {
+    fn enter(&self, _port: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
         Rc::new(self.way())
     }
 
@@ -178,7 +180,7 @@ impl Shared {
         self.driver.wake();
     }
 
-    fn sg_io(&self, cdb: &[u8], data: Data, first: bool) -> SgIo {
+    fn sg_io(&self, cdb: &[u8], data: PassthroughData, first: bool) -> SgIo {
         let opcode = cdb.first().copied().unwrap_or(0);
         let limit = table::limit(self.device_type(), opcode);
         let timeout_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
@@ -228,9 +230,9 @@ struct SgNexus {
     number: u64,
 }
 
-impl Way for SgNexus {
+impl PassthroughNexus for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
-    fn submit(&self, command: Passed) -> Future<'_, Reply> {
+    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
         let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
         let first = command.attribute == lunar_wire::iscsi::request::Attribute::HeadOfQueue;
         let sg_io = device.sg_io(&command.cdb, command.data, first);
@@ -240,12 +242,12 @@ impl Way for SgNexus {
         Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
     }
 
-    fn abort(&self, tag: u64) -> Future<'_, Fate> {
+    fn abort(&self, tag: u64) -> Future<'_, CommandFate> {
         Box::pin(async move {
-            let Some(device) = self.slot.now() else { return Fate::Indeterminate };
+            let Some(device) = self.slot.now() else { return CommandFate::Indeterminate };
             match device.ended(Which::Tag(self.number, tag)).await {
-                true => Fate::Over,
-                false => Fate::Indeterminate,
+                true => CommandFate::Ended,
+                false => CommandFate::Indeterminate,
             }
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::FoundLun;
 use lunar_runtime::Buf;
-use lunar_target::{Data, Passed, Reply, Way};
+use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::be;
 use lunar_wire::iscsi::request::Attribute;
 use lunar_wire::scsi::{cdb, fields, vpd};
@@ -28,7 +28,7 @@ const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 ///
 /// # Errors
 /// It does not answer an INQUIRY.
-pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
+pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
     let standard = ask(way, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
     if standard.len() < usize::from(STANDARD_LEN) {
         return Err(io::Error::other(format!("{} bytes of INQUIRY data; 36 are required", standard.len())));
@@ -59,7 +59,7 @@ pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
 }
 
 /// Blocks and bytes of a block; 0 when the device does not report them, as without a medium.
-async fn capacity(way: &impl Way) -> (u64, u32) {
+async fn capacity(way: &impl PassthroughNexus) -> (u64, u32) {
     let short = ask(way, cdb::read_capacity_10(), 8).await.unwrap_or_default();
     match (short.get(..4).map(be::get32), short.get(4..8).map(be::get32)) {
         // More than this form of the command can report.
@@ -74,7 +74,7 @@ async fn capacity(way: &impl Way) -> (u64, u32) {
 }
 
 /// A whole VPD page; empty when the device fails or gives another.
-async fn page(way: &impl Way, code: u8) -> Vec<u8> {
+async fn page(way: &impl PassthroughNexus, code: u8) -> Vec<u8> {
     let page = inquiry(way, code, PAGE_LEN).await;
     let Some(len) = page.get(2..4).map(be::get16) else { return page };
     let len = len.saturating_add(4);
@@ -82,19 +82,23 @@ async fn page(way: &impl Way, code: u8) -> Vec<u8> {
 }
 
 /// As much of a VPD page; empty when the device fails or gives another.
-async fn inquiry(way: &impl Way, code: u8, len: u16) -> Vec<u8> {
+async fn inquiry(way: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
     let page = ask(way, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
     if page.len() >= 4 && page[1] == code { page } else { Vec::new() }
 }
 
 /// What came in.
-async fn ask(way: &impl Way, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
+async fn ask(way: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
     let mut reported = Ok(Vec::new());
     for tag in 0..TRIES {
-        let (data, attribute) = (Data::In(Buf::zeroed(len.into())), Attribute::Simple);
-        match way.submit(Passed { tag, cdb: cdb.into(), attribute, data }).await {
-            Reply { status: 0, data, .. } => return Ok(data.map_or(Vec::new(), |data| data.to_vec())),
-            Reply { status, sense, .. } => reported = Err(io::Error::other(told_of(status, &sense))),
+        let (data, attribute) = (PassthroughData::In(Buf::zeroed(len.into())), Attribute::Simple);
+        match way.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute, data }).await {
+            PassthroughResponse { status: 0, data, .. } => {
+                return Ok(data.map_or(Vec::new(), |data| data.to_vec()));
+            }
+            PassthroughResponse { status, sense, .. } => {
+                reported = Err(io::Error::other(told_of(status, &sense)))
+            }
         }
     }
     reported
@@ -111,26 +115,31 @@ fn told_of(status: u8, sense: &[u8]) -> String {
 mod tests {
     use super::*;
     use lunar_block::Future;
-    use lunar_target::Fate;
+    use lunar_target::CommandFate;
     use lunar_wire::iscsi::request::Function;
     use proptest::prelude::*;
 
     /// A device that says the same to every page.
     struct Says(Vec<u8>);
 
-    impl Way for Says {
-        fn submit(&self, command: Passed) -> Future<'_, Reply> {
-            let Data::In(mut buf) = command.data else { unreachable!("INQUIRY reads") };
+    impl PassthroughNexus for Says {
+        fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+            let PassthroughData::In(mut buf) = command.data else { unreachable!("INQUIRY reads") };
             let len = buf.len().min(self.0.len());
             buf[..len].copy_from_slice(&self.0[..len]);
             buf.set_visible(len);
-            let reply =
-                Reply { status: 0, sense: [].into(), moved: len as u64, data: Some(buf), fate: Fate::Over };
+            let reply = PassthroughResponse {
+                status: 0,
+                sense: [].into(),
+                moved: len as u64,
+                data: Some(buf),
+                fate: CommandFate::Ended,
+            };
             Box::pin(async { reply })
         }
 
-        fn abort(&self, _tag: u64) -> Future<'_, Fate> {
-            Box::pin(async { Fate::Over })
+        fn abort(&self, _tag: u64) -> Future<'_, CommandFate> {
+            Box::pin(async { CommandFate::Ended })
         }
 
         fn manage(&self, _function: Function) -> Future<'_, bool> {

@@ -115,10 +115,10 @@ fn device(queue_depth: i16, device_type: i32) -> (Arc<Fake>, Arc<Device>) {
 }
 
 /// TEST UNIT READY with a mark.
-fn command(mark: u8, attribute: Attribute) -> Passed {
+fn command(mark: u8, attribute: Attribute) -> PassthroughCommand {
     let mut cdb = cdb::test_unit_ready();
     cdb[1] = mark;
-    Passed { tag: mark.into(), cdb: cdb.into(), attribute, data: Data::None }
+    PassthroughCommand { tag: mark.into(), cdb: cdb.into(), attribute, data: PassthroughData::None }
 }
 
 async fn is_pending<T>(future: &mut Future<'_, T>) -> bool {
@@ -169,7 +169,8 @@ fn the_kernel_is_told_length_and_time_limit() {
     let (fake, device) = device(1, 1);
     let way = device.way();
     let cdb = [&[0x01, 7][..], &[0; 14]].concat().into();
-    let _rewind = way.submit(Passed { tag: 1, cdb, attribute: Simple, data: Data::None });
+    let _rewind =
+        way.submit(PassthroughCommand { tag: 1, cdb, attribute: Simple, data: PassthroughData::None });
     assert_eq!(fake.sent(1), [7]);
     let state = fake.state();
     let sg_io = &state.flying[0].1;
@@ -240,8 +241,8 @@ fn dropped_nexus_drops_its_waiting_commands() {
     runs(async {
         let (fake, device) = device(1, 0);
         let (way, other) = (device.way(), device.way());
-        let data = Data::In(Buf::zeroed(512));
-        drop(way.submit(Passed { data, ..command(1, Simple) }));
+        let data = PassthroughData::In(Buf::zeroed(512));
+        drop(way.submit(PassthroughCommand { data, ..command(1, Simple) }));
         drop(way.submit(command(2, Simple)));
         assert_eq!(fake.sent(1), [1]);
         drop(way);
@@ -333,7 +334,7 @@ const NAA: [u8; 8] = [0x50, 1, 2, 3, 4, 5, 6, 7];
 
 /// A tape with a serial number, and a page 83h that is longer than old devices may have it.
 fn tape(sg_io: &mut SgIo) -> Outcome {
-    let Data::In(buf) = &mut sg_io.data else { return Outcome::default() };
+    let PassthroughData::In(buf) = &mut sg_io.data else { return Outcome::default() };
     let name = [&[2, 1, 0, 44][..], b"EXAMPLE_", &[b'x'; 36]].concat();
     let port = [0x61, 0x94, 0, 4, 0, 0, 0, 1];
     let naa = [&[1, 3, 0, 8][..], &NAA].concat();
@@ -358,7 +359,7 @@ fn disk(sg_io: &mut SgIo) -> Outcome {
         0x25 => &[0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
         _ => &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
     };
-    let Data::In(buf) = &mut sg_io.data else { return Outcome::default() };
+    let PassthroughData::In(buf) = &mut sg_io.data else { return Outcome::default() };
     buf[..reported.len()].copy_from_slice(reported);
     Outcome { residual: (buf.len() - reported.len()) as i32, ..Outcome::default() }
 }

@@ -5,7 +5,7 @@
 //! sends the command again, and a tape must not write a block twice.
 
 use super::driver::{Outcome, SgIo};
-use lunar_target::{Data, Fate, Reply};
+use lunar_target::{CommandFate, PassthroughData, PassthroughResponse};
 use lunar_wire::scsi::{Sense, Status};
 use rustix::io::Errno;
 use std::io;
@@ -69,7 +69,7 @@ const HOST_IS_FINE: [u16; 2] = [0x00, 0x0a];
 const DRIVER_SENSE: u16 = 8;
 
 /// The answer to a command that has ended.
-pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> Reply {
+pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> PassthroughResponse {
     let len = sg_io.len() as u64;
     let moved = len.saturating_add_signed(-i64::from(outcome.residual));
     let (status, sense) = match said(&outcome) {
@@ -77,14 +77,14 @@ pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> Reply {
         Err(answer) => return answer.reply(),
     };
     let data = match sg_io.data {
-        Data::In(mut buf) => {
+        PassthroughData::In(mut buf) => {
             buf.set_visible(moved.min(len) as usize);
             Some(buf)
         }
         _ => None,
     };
     let sense = if status == Status::CheckCondition { sense } else { Vec::new() };
-    Reply { status: status as u8, sense: sense.into(), data, moved, fate: Fate::Over }
+    PassthroughResponse { status: status as u8, sense: sense.into(), data, moved, fate: CommandFate::Ended }
 }
 
 /// The status from the device itself, or its substitute.
@@ -137,12 +137,18 @@ impl Answer {
     pub const ENDED: Answer = Answer::Status(Status::TaskAborted);
 
     /// As a reply without data.
-    pub fn reply(self) -> Reply {
+    pub fn reply(self) -> PassthroughResponse {
         let (status, sense) = match self {
             Answer::Status(status) => (status, Vec::new()),
             Answer::Check(sense) => (Status::CheckCondition, sense.encode(false)),
         };
-        Reply { status: status as u8, sense: sense.into(), data: None, moved: 0, fate: Fate::Over }
+        PassthroughResponse {
+            status: status as u8,
+            sense: sense.into(),
+            data: None,
+            moved: 0,
+            fate: CommandFate::Ended,
+        }
     }
 }
 
@@ -154,15 +160,15 @@ mod tests {
 
     const SENSE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0];
 
-    fn sg_io(data: Data) -> SgIo {
+    fn sg_io(data: PassthroughData) -> SgIo {
         SgIo { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
     }
 
-    fn came(len: usize, outcome: Outcome) -> Reply {
-        reply(sg_io(Data::In(Buf::zeroed(len))), outcome)
+    fn came(len: usize, outcome: Outcome) -> PassthroughResponse {
+        reply(sg_io(PassthroughData::In(Buf::zeroed(len))), outcome)
     }
 
-    fn key(reply: &Reply) -> (u8, u8, u8) {
+    fn key(reply: &PassthroughResponse) -> (u8, u8, u8) {
         let sense = Sense::decode(&reply.sense).expect("sense data");
         (sense.key, sense.asc, sense.ascq)
     }
@@ -173,7 +179,10 @@ mod tests {
         assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
         let over = came(96, Outcome { residual: -4, ..Outcome::default() });
         assert_eq!((over.moved, over.data.expect("data").len()), (100, 96));
-        let out = reply(sg_io(Data::Out(Buf::zeroed(512))), Outcome { residual: 12, ..Outcome::default() });
+        let out = reply(
+            sg_io(PassthroughData::Out(Buf::zeroed(512))),
+            Outcome { residual: 12, ..Outcome::default() },
+        );
         assert!((out.moved, out.data.is_none()) == (500, true));
     }
 
@@ -228,9 +237,9 @@ mod tests {
             sense in proptest::collection::vec(any::<u8>(), 0..97), residual: i32, len in 0_usize..9000, way in 0..3,
         ) {
             let data = match way {
-                0 => Data::None,
-                1 => Data::In(Buf::zeroed(len)),
-                _ => Data::Out(Buf::zeroed(len)),
+                0 => PassthroughData::None,
+                1 => PassthroughData::In(Buf::zeroed(len)),
+                _ => PassthroughData::Out(Buf::zeroed(len)),
             };
             let reply = reply(sg_io(data), Outcome { status, host, driver, sense, residual });
             prop_assert!(status_of(reply.status).is_some());

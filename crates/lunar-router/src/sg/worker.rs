@@ -2,7 +2,7 @@
 
 use super::driver::{SgCompletion, SgDriver, SgIo};
 use super::translate::{Answer, refused, reply};
-use lunar_target::Reply;
+use lunar_target::PassthroughResponse;
 use lunar_wire::iscsi::request::Attribute;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -47,7 +47,7 @@ pub(super) struct Job {
     /// The command.
     pub sg_io: SgIo,
     /// The channel for its reply.
-    pub reply: flume::Sender<Reply>,
+    pub reply: flume::Sender<PassthroughResponse>,
 }
 
 /// Commands that are to end.
@@ -75,7 +75,7 @@ impl Which {
 struct InFlightIo {
     from: (u64, u64),
     ordered: bool,
-    reply: flume::Sender<Reply>,
+    reply: flume::Sender<PassthroughResponse>,
     /// Closed when it has ended.
     ends: Vec<EndMark>,
 }
@@ -190,7 +190,7 @@ impl SgWorker {
         !apart && self.flying.len() < self.depth
     }
 
-    fn not_taken(&self, e: &io::Error, sg_io: &SgIo, len: usize, to: &flume::Sender<Reply>) {
+    fn not_taken(&self, e: &io::Error, sg_io: &SgIo, len: usize, to: &flume::Sender<PassthroughResponse>) {
         self.counters.refused.fetch_add(1, Relaxed);
         let reported = refused(e, len, self.max_transfer);
         if reported == Answer::GONE && !self.counters.gone.swap(true, Relaxed) {
@@ -242,6 +242,6 @@ impl SgWorker {
 }
 
 /// The reply is dropped if the receiver has gone.
-fn answer(to: &flume::Sender<Reply>, reply: Reply) {
+fn answer(to: &flume::Sender<PassthroughResponse>, reply: PassthroughResponse) {
     let _ = to.send(reply);
 }

@@ -16,7 +16,7 @@ use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
 use lunar_initiator::multipath::{self, Multipath, Path as _, Settings, Times};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
-use lunar_target::Told;
+use lunar_target::ScsiError;
 use lunar_wire::scsi::Sense;
 use std::io;
 use std::rc::Rc;
@@ -194,7 +194,7 @@ impl UpstreamLu {
 
     /// Lets a command through in a failover pair, for as long as what this gives lives.
     pub(super) fn enter_gate(&self) -> io::Result<Option<IoPermit>> {
-        let standby = || io::Error::from(Told::from(Sense::NOT_READY_STANDBY));
+        let standby = || io::Error::from(ScsiError::from(Sense::NOT_READY_STANDBY));
         self.gate().map(|gate| gate.enter().ok_or_else(standby)).transpose()
     }
 
@@ -226,7 +226,7 @@ impl UpstreamLu {
         match self.gate() {
             Some(gate) if conflict => {
                 gate.shut();
-                Told::from(Sense::NOT_READY_TRANSITION).into()
+                ScsiError::from(Sense::NOT_READY_TRANSITION).into()
             }
             _ => with_scsi_error(e),
         }

@@ -1,7 +1,7 @@
 //! What the failure of an upstream is to a host.
 
 use lunar_initiator::{Error, ErrorCode};
-use lunar_target::Told;
+use lunar_target::ScsiError;
 use lunar_wire::scsi::{Sense, Status};
 use std::io;
 
@@ -32,13 +32,13 @@ const STATUSES: [Status; 5] =
     [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive, Status::TaskAborted];
 
 /// What the logical unit has answered is passed on as it is; for the rest stands a condition of this target.
-pub fn scsi_error(e: &Error) -> Told {
+pub fn scsi_error(e: &Error) -> ScsiError {
     if let Some(sense) = e.sense {
         return sense.into();
     }
     let answered = |status: &&Status| e.status == Some(**status as u8);
     if let Some(status) = STATUSES.iter().find(answered) {
-        return Told { status: *status, sense: None };
+        return ScsiError { status: *status, sense: None };
     }
     let row = WITHOUT_ANSWER.iter().find(|(kind, _)| *kind == e.code);
     row.map_or(Sense::INTERNAL_FAILURE, |(_, sense)| *sense).into()
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn sense_of(e: Error) -> Option<Sense> {
-        Told::of(&with_scsi_error(e.into())).expect("told").sense
+        ScsiError::of(&with_scsi_error(e.into())).expect("told").sense
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
             (ErrorCode::ScsiError, Status::TaskAborted),
         ] {
             let e = with_scsi_error(Error::new(kind, "answered").with_status(status as u8).into());
-            assert_eq!(Told::of(&e), Some(Told { status, sense: None }), "{kind:?}");
+            assert_eq!(ScsiError::of(&e), Some(ScsiError { status, sense: None }), "{kind:?}");
         }
     }
 
@@ -110,6 +110,6 @@ mod tests {
     #[test]
     fn an_error_of_the_operating_system_stays_what_it_is() {
         let e = with_scsi_error(io::ErrorKind::StorageFull.into());
-        assert_eq!((e.kind(), Told::of(&e)), (io::ErrorKind::StorageFull, None));
+        assert_eq!((e.kind(), ScsiError::of(&e)), (io::ErrorKind::StorageFull, None));
     }
 }

@@ -43,7 +43,7 @@ fn the_address_of_a_medium_error_is_passed_through() {
     });
     let (_target, url) = scripted(script);
     let end = read_first(url, 500);
-    let sense = Told::of(&end.expect_err("unreadable")).and_then(|reported| reported.sense);
+    let sense = ScsiError::of(&end.expect_err("unreadable")).and_then(|reported| reported.sense);
     assert_eq!(sense, Some(Sense::READ_ERROR.at(5)));
 }
 

@@ -13,7 +13,7 @@ use lunar_initiator::Url;
 use lunar_router::loops::LoopDetector;
 use lunar_router::upstream::{Health, Upstream, UpstreamLu, probe};
 use lunar_runtime::{Buf, Cores};
-use lunar_target::Told;
+use lunar_target::ScsiError;
 use lunar_wire::scsi::{Sense, Status};
 use std::io;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ async fn read(disk: &UpstreamLu, n: u64) -> io::Result<Buf> {
 /// Key, code and qualifier of what a host is told.
 fn reported(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
     let e = result.err().expect("a failure");
-    let reported = Told::of(&e).unwrap_or_else(|| panic!("nothing is told: {e}"));
+    let reported = ScsiError::of(&e).unwrap_or_else(|| panic!("nothing is told: {e}"));
     (reported.status, reported.sense.map(|s| (s.key, s.asc, s.ascq)))
 }
 

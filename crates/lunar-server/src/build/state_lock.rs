@@ -257,7 +257,7 @@ pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
 impl StateLock {
     /// Writes the process and the place. Without that the lock holds all the same.
     fn sign(&self, place: &str) {
-        if let Err(e) = self.lock.sign(format!("{}\n{place}\n", std::process::id())) {
+        if let Err(e) = self.lock.write_owner(format!("{}\n{place}\n", std::process::id())) {
             tracing::warn!("{}: {}", self.path.display(), io_text(&e));
         }
     }

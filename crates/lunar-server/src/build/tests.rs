@@ -8,7 +8,7 @@ fn config(folder: &Folder, luns: &str) -> Config {
     parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap()
 }
 
-fn unit(setup: &Setup, lun: u16) -> &Arc<Unit> {
+fn unit(setup: &TargetConfig, lun: u16) -> &Arc<LogicalUnit> {
     &setup.targets["iqn.2026-11.org.example:disks"].luns[&lun]
 }
 
@@ -17,9 +17,9 @@ const NULL: &str = "[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1TiB\"
 const MEMORY: &str = "[[target.lun]]\nlun = 2\nbackend = \"memory\"\nsize = \"1MiB\"\n";
 
 /// As the server does it.
-fn rest(units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)> {
+fn rest(units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)> {
     let runtime = compio::runtime::Runtime::new().unwrap();
-    Ok(units.iter().map(|unit| runtime.block_on(unit.rest()).unwrap()).collect())
+    Ok(units.iter().map(|unit| runtime.block_on(unit.quiesce()).unwrap()).collect())
 }
 
 /// What another server is told that wants the disk.
@@ -27,7 +27,7 @@ fn locked(folder: &Folder) -> String {
     lunar_block::open(&Spec::path(folder.0.join("disk.img"))).err().unwrap().what
 }
 
-fn told(result: Result<Setup, Vec<Diagnostic>>, folder: &Folder) -> String {
+fn told(result: Result<TargetConfig, Vec<Diagnostic>>, folder: &Folder) -> String {
     let list = result.err().unwrap();
     let text: Vec<String> = list.iter().map(Diagnostic::to_string).collect();
     text.join("\n").replace(&format!("{}/", folder.0.display()), "")
@@ -114,13 +114,13 @@ fn a_second_null_disk_of_a_name_keeps_no_state() {
 }
 
 /// Somebody has the configuration read again.
-fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Diagnostic>> {
+fn again(units: &mut Units, config: &Config) -> Result<TargetConfig, Vec<Diagnostic>> {
     units.look_at_paths(config)?;
     served(units, config)
 }
 
 /// A server starts, or goes on, with this configuration.
-fn served(units: &mut Units, config: &Config) -> Result<Setup, Vec<Diagnostic>> {
+fn served(units: &mut Units, config: &Config) -> Result<TargetConfig, Vec<Diagnostic>> {
     let setup = units.setup(config, &rest)?;
     units.record();
     Ok(setup)

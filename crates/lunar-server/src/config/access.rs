@@ -6,7 +6,7 @@ use super::value::network;
 use lunar_config::pattern;
 use lunar_config::{Diagnostics, nearest};
 use lunar_config::{Section, Value, kind, text};
-use lunar_target::setup::Access;
+use lunar_target::config::AccessRule;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -18,14 +18,14 @@ pub struct Grant {
     /// Nobody.
     pub none: bool,
     /// The entries of the lists; the first that matches decides. Empty: everybody, or nobody.
-    pub entries: Vec<Access>,
+    pub entries: Vec<AccessRule>,
 }
 
 /// The words that are no names of lists.
 const WORDS: [&str; 2] = ["all", "none"];
 
 /// All access lists of a file. One that is wrong has problems of its own, and is as if it were good.
-pub(super) struct Lists(BTreeMap<String, Access>);
+pub(super) struct Lists(BTreeMap<String, AccessRule>);
 
 /// Reads all `[access.NAME]`.
 pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Users) -> Lists {
@@ -44,9 +44,9 @@ pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Use
     Lists(lists)
 }
 
-fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &Users) -> Access {
+fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &Users) -> AccessRule {
     let chap = users.list(p, s, "chap");
-    Access {
+    AccessRule {
         initiators: not_empty(p, s, "initiators", pattern),
         networks: not_empty(p, s, "networks", network),
         chap: chap.map(|users| users.into_iter().map(|(user, _)| user).collect()),
@@ -94,7 +94,7 @@ impl Lists {
         }
     }
 
-    fn entry(&self, p: &mut Diagnostics<'_>, name: &str, at: &Range<usize>) -> Option<Access> {
+    fn entry(&self, p: &mut Diagnostics<'_>, name: &str, at: &Range<usize>) -> Option<AccessRule> {
         if let Some(entry) = self.0.get(name) {
             return Some(entry.clone());
         }

@@ -3,7 +3,7 @@
 
 use super::Config;
 use lunar_target::access::matches;
-use lunar_target::setup::{Access, Network};
+use lunar_target::config::{AccessRule, IpNetwork};
 
 /// Ports of SRP initiators begin so where iSCSI has names.
 const PORT: &str = "0x";
@@ -27,7 +27,7 @@ pub fn access_lint(config: &Config) -> Vec<String> {
     own.chain(routed).flat_map(|(name, has_srp, list)| of(&name, has_srp, list)).collect()
 }
 
-fn of(name: &str, has_srp: bool, list: &[Access]) -> Vec<String> {
+fn of(name: &str, has_srp: bool, list: &[AccessRule]) -> Vec<String> {
     if !has_srp {
         return Vec::new();
     }
@@ -42,7 +42,7 @@ fn of(name: &str, has_srp: bool, list: &[Access]) -> Vec<String> {
 }
 
 /// An entry for ports that another one keeps from being reached.
-fn shadowed(name: &str, n: usize, entry: &Access, before: &[Access]) -> Option<String> {
+fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> Option<String> {
     let shuts = |port: &String| {
         let first = before.iter().position(|one| covers(one, port, &entry.networks))?;
         before[first].chap.is_some().then(|| (port.clone(), first + 1))
@@ -56,8 +56,9 @@ fn shadowed(name: &str, n: usize, entry: &Access, before: &[Access]) -> Option<S
 }
 
 /// Whoever has this name and comes from one of these networks meets the entry.
-fn covers(entry: &Access, name: &str, networks: &[Network]) -> bool {
-    let within = |one: &Network| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
+fn covers(entry: &AccessRule, name: &str, networks: &[IpNetwork]) -> bool {
+    let within =
+        |one: &IpNetwork| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
     let by_name =
         entry.initiators.is_empty() || entry.initiators.iter().any(|pattern| matches(pattern, name));
     by_name && (entry.networks.is_empty() || !networks.is_empty() && networks.iter().all(within))

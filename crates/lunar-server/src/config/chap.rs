@@ -2,18 +2,18 @@
 
 use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
 use lunar_config::{Section, UniqueKeys, text};
-use lunar_target::setup::User;
+use lunar_target::config::ChapAccount;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use zeroize::Zeroizing;
 
 /// A user that is named at a place of the file.
-pub(super) type Named = (User, Range<usize>);
+pub(super) type Named = (ChapAccount, Range<usize>);
 
 /// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here
 /// without.
-pub(super) struct Users(BTreeMap<String, Option<User>>);
+pub(super) struct Users(BTreeMap<String, Option<ChapAccount>>);
 
 /// Reads all `[[chap_user]]` with their secrets.
 pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Users {
@@ -33,7 +33,7 @@ pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path
                 if let Some(name) = name
                     && once.first(p, name.clone(), &at)
                 {
-                    users.insert(name.clone(), secret.map(|secret| User { name, secret }));
+                    users.insert(name.clone(), secret.map(|secret| ChapAccount { name, secret }));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Portals and targets that are open to more, or to fewer, than a reader of the configuration may expect.
 
 use super::Config;
-use lunar_target::setup::{Access, Portal};
+use lunar_target::config::{AccessRule, Portal};
 use std::net::{IpAddr, SocketAddr};
 
 /// A line for each portal that takes IPv6 alone on all addresses, and for each target that other hosts reach without an
@@ -35,20 +35,21 @@ fn takes_ipv6_alone(address: &SocketAddr, all: &[SocketAddr]) -> bool {
 }
 
 /// No access list, or one of which an entry admits every host without CHAP.
-fn is_open(access: &[Access]) -> bool {
-    let admits_all = |entry: &Access| has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none();
+fn is_open(access: &[AccessRule]) -> bool {
+    let admits_all =
+        |entry: &AccessRule| has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none();
     access.is_empty() || access.iter().any(admits_all)
 }
 
 /// No pattern, or one that fits each name, or each that is usual.
-fn has_all_names(entry: &Access) -> bool {
+fn has_all_names(entry: &AccessRule) -> bool {
     let is_all =
         |pattern: &String| pattern.trim_matches('*').is_empty() || pattern.eq_ignore_ascii_case("iqn.*");
     entry.initiators.is_empty() || entry.initiators.iter().any(is_all)
 }
 
 /// No network, or one that has all addresses of an IP version.
-fn has_all_networks(entry: &Access) -> bool {
+fn has_all_networks(entry: &AccessRule) -> bool {
     entry.networks.is_empty() || entry.networks.iter().any(|network| network.bits == 0)
 }
 

@@ -4,12 +4,12 @@ use lunar_config::Diagnostics;
 use lunar_config::{Section, kind, text};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::duration;
-use lunar_target::setup::{Digests, Limits, Session};
+use lunar_target::config::{Digests, SessionConfig, TargetLimits};
 use std::time::Duration;
 
 /// Bounds, and how many registrants a LUN may have.
-pub(super) fn limits(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> (Limits, usize) {
-    let limits = Limits {
+pub(super) fn limits(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> (TargetLimits, usize) {
+    let limits = TargetLimits {
         connections: s.number(p, "connections", 1..=1_000_000).unwrap_or(4096),
         connections_before_login: s.number(p, "connections_before_login", 1..=1_000_000).unwrap_or(256),
         login_timeout: time(p, &mut s, "login_timeout_s", 3600, 15),
@@ -66,9 +66,9 @@ fn nop_interval(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<Duration
 const LENGTH: std::ops::RangeInclusive<u64> = 512..=(1 << 24) - 1;
 
 /// Negotiation and keepalive.
-pub(super) fn session(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> Session {
+pub(super) fn session(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> SessionConfig {
     let first_burst_at = s.find("first_burst_length").map(|value| value.span());
-    let session = Session {
+    let session = SessionConfig {
         initial_r2t: s.flag(p, "initial_r2t", false),
         immediate_data: s.flag(p, "immediate_data", true),
         max_recv_data_segment_length: length(p, &mut s, "max_recv_data_segment_length", 256 << 10),

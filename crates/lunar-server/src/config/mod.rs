@@ -36,15 +36,15 @@ pub struct Config {
     /// The process itself.
     pub server: Server,
     /// Bounds on what peers can make the process hold.
-    pub limits: lunar_target::setup::Limits,
+    pub limits: lunar_target::config::TargetLimits,
     /// Persistent reservation registrants of one LUN at most.
     pub max_registrants: usize,
     /// Negotiation and keepalive.
-    pub session: lunar_target::setup::Session,
+    pub session: lunar_target::config::SessionConfig,
     /// Who may discover.
-    pub discovery: lunar_target::setup::Discovery,
+    pub discovery: lunar_target::config::DiscoveryConfig,
     /// Where connections arrive.
-    pub portal_groups: Vec<lunar_target::setup::PortalGroup>,
+    pub portal_groups: Vec<lunar_target::config::PortalGroup>,
     /// What is served.
     pub targets: Vec<Target>,
     /// What is routed. It becomes targets once it is found ([`crate::routes::expand`]).
@@ -76,15 +76,15 @@ pub struct Target {
     /// Tags of the portal groups where it is found.
     pub portal_groups: Vec<u16>,
     /// Where logins to a portal group are sent instead.
-    pub redirects: Vec<lunar_target::setup::Redirect>,
+    pub redirects: Vec<lunar_target::config::LoginRedirect>,
     /// Logins are refused with 03/01.
     pub offline: bool,
     /// As whom it answers a challenge.
-    pub mutual: Option<lunar_target::setup::User>,
+    pub mutual: Option<lunar_target::config::ChapAccount>,
     /// Its logical units.
     pub luns: BTreeMap<u16, Lun>,
     /// Who may use which of them.
-    pub access: Vec<lunar_target::setup::Access>,
+    pub access: Vec<lunar_target::config::AccessRule>,
     /// The instance that made it of its mappings; None for a `[[target]]` of the file.
     pub router: Option<String>,
     /// Commands that a session may have in flight, where that is less than the limit; None: as many as that.

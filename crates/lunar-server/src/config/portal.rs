@@ -5,19 +5,19 @@ use super::value::listen;
 use lunar_config::told;
 use lunar_config::{Diagnostics, InvalidValue, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind};
-use lunar_target::setup::{Discovery, Portal, PortalGroup, Provider, Transports};
+use lunar_target::config::{DiscoveryConfig, Portal, PortalGroup, RdmaProvider, Transports};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 /// Who may discover.
-pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Users) -> Discovery {
+pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Users) -> DiscoveryConfig {
     let disabled = !s.flag(p, "enabled", true);
     let chap = users.list(p, &mut s, "chap");
     let mutual = users.one(p, &mut s, "mutual");
     users.refuse_shared(p, &mutual, chap.iter().flatten());
     s.done(p);
     let chap = chap.map(|users| users.into_iter().map(|(user, _)| user).collect());
-    Discovery { disabled, chap, mutual: mutual.map(|(user, _)| user) }
+    DiscoveryConfig { disabled, chap, mutual: mutual.map(|(user, _)| user) }
 }
 
 /// The portal groups of a file, and what of them may stand only once.
@@ -183,10 +183,10 @@ fn wrong_together(named: &[Carries]) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn provider(text: &str) -> Result<Provider, InvalidValue> {
+fn provider(text: &str) -> Result<RdmaProvider, InvalidValue> {
     match text {
-        "iwarp" => Ok(Provider::Iwarp),
-        "verbs" => Ok(Provider::Verbs),
+        "iwarp" => Ok(RdmaProvider::Iwarp),
+        "verbs" => Ok(RdmaProvider::Verbs),
         _ => invalid(
             format!("\"{}\" is no provider of RDMA", text.escape_debug()),
             "it can be \"iwarp\" (in software, over TCP) or \"verbs\" (the devices that have the address)",

@@ -13,7 +13,7 @@ use super::lun::UniqueValues;
 use super::portal::Groups;
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
-use lunar_target::setup::Portal;
+use lunar_target::config::Portal;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;

@@ -6,7 +6,7 @@ use super::value::network;
 use lunar_config::{Diagnostics, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
 use lunar_config::{iscsi_name, pattern, plain_text, told};
-use lunar_target::setup::{Access, Redirect};
+use lunar_target::config::{AccessRule, LoginRedirect};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -98,7 +98,7 @@ fn tag(p: &mut Diagnostics<'_>, key: &str, value: Value<'_>, known: &[u16]) -> O
     Some(tag)
 }
 
-fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec<Redirect> {
+fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec<LoginRedirect> {
     let mut once = UniqueKeys::new("the redirect of portal group");
     let values = s.list(p, "redirect").map(|(values, _)| values).unwrap_or_default();
     let mut redirects = Vec::new();
@@ -114,7 +114,7 @@ fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec
         }
         if let (Some(portal_group), Some(to)) = (portal_group, to) {
             once.first(p, portal_group, &s.at);
-            redirects.push(Redirect { portal_group, to, permanent });
+            redirects.push(LoginRedirect { portal_group, to, permanent });
         }
         s.done(p);
     }
@@ -155,12 +155,12 @@ fn access_list(
     users: &Users,
     mutual: &Option<Named>,
     numbers: &[u16],
-) -> Vec<Access> {
+) -> Vec<AccessRule> {
     let mut list = Vec::new();
     for mut s in s.sections(p, "access", "[[target.access]]") {
         let chap = users.list(p, &mut s, "chap");
         users.refuse_shared(p, mutual, chap.iter().flatten());
-        list.push(Access {
+        list.push(AccessRule {
             initiators: not_empty(p, &mut s, "initiators", pattern),
             networks: not_empty(p, &mut s, "networks", network),
             chap: chap.map(|users| users.into_iter().map(|(user, _)| user).collect()),

@@ -970,7 +970,7 @@ fn broken_examples_never_panic() {
 
 mod values {
     use super::super::value::*;
-    use lunar_target::setup::Transports;
+    use lunar_target::config::Transports;
 
     #[test]
     fn network_is_an_address_and_a_prefix() {

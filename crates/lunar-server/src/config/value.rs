@@ -1,14 +1,14 @@
 //! Addresses and networks of the configuration, as the target has them.
 
 use lunar_config::{InvalidValue, invalid};
-use lunar_target::setup::{Network, Transports};
+use lunar_target::config::{IpNetwork, Transports};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The port that IANA gave to iSCSI targets (RFC 7143 section 15).
 pub const PORT: u16 = 3260;
 
 /// An address with a prefix length, or a single address.
-pub(crate) fn network(text: &str) -> Result<Network, InvalidValue> {
+pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
     let not = || {
         invalid(
             format!("\"{}\" is no network", text.escape_debug()),
@@ -31,7 +31,7 @@ pub(crate) fn network(text: &str) -> Result<Network, InvalidValue> {
         let what = format!("the network {text} has bits set after its first {bits}");
         return invalid(what, format!("write {first}/{bits}, or {address} for that address alone"));
     }
-    Ok(Network { address, bits })
+    Ok(IpNetwork { address, bits })
 }
 
 /// The address with all but its leading bits cleared.

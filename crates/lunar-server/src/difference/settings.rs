@@ -5,7 +5,9 @@ use crate::config::{Config, Filter, Lun, Source, Target};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
-use lunar_target::setup::{Access, Digests, Discovery, Limits, Network, PortalGroup, Session, User};
+use lunar_target::config::{
+    AccessRule, ChapAccount, Digests, DiscoveryConfig, IpNetwork, PortalGroup, SessionConfig, TargetLimits,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -131,7 +133,7 @@ fn size(bytes: usize) -> String {
     size::show(bytes as u64)
 }
 
-fn limits(l: &Limits, max_registrants: usize) -> Vec<Setting> {
+fn limits(l: &TargetLimits, max_registrants: usize) -> Vec<Setting> {
     vec![
         setting("connections", l.connections),
         setting("connections_before_login", l.connections_before_login),
@@ -147,7 +149,7 @@ fn limits(l: &Limits, max_registrants: usize) -> Vec<Setting> {
     ]
 }
 
-fn session(s: &Session) -> Vec<Setting> {
+fn session(s: &SessionConfig) -> Vec<Setting> {
     vec![
         setting("initial_r2t", s.initial_r2t),
         setting("immediate_data", s.immediate_data),
@@ -171,7 +173,7 @@ fn digests(digests: &Digests) -> String {
     list(names.into_iter().filter(|(_, allowed)| *allowed).map(|(name, _)| name))
 }
 
-fn discovery(d: &Discovery) -> Vec<Setting> {
+fn discovery(d: &DiscoveryConfig) -> Vec<Setting> {
     vec![
         setting("enabled", !d.disabled),
         users("chap", d.chap.as_deref()),
@@ -180,7 +182,7 @@ fn discovery(d: &Discovery) -> Vec<Setting> {
 }
 
 /// Users by their names; None, for everybody, is shown as nothing.
-fn users(key: &'static str, users: Option<&[User]>) -> Setting {
+fn users(key: &'static str, users: Option<&[ChapAccount]>) -> Setting {
     let users = users.unwrap_or_default();
     let secrets =
         users.iter().flat_map(|user| [&(user.secret.len() as u64).to_be_bytes()[..], &user.secret].concat());
@@ -213,7 +215,7 @@ fn target(t: &Target) -> Vec<Setting> {
 }
 
 /// An access list in the order in which it decides.
-fn access(entries: &[Access]) -> Setting {
+fn access(entries: &[AccessRule]) -> Setting {
     let mut all = Setting { key: "access", ..Setting::default() };
     let mut shown = Vec::new();
     for entry in entries {
@@ -227,8 +229,8 @@ fn access(entries: &[Access]) -> Setting {
 }
 
 /// Whom an entry lets in, to what.
-fn who(entry: &Access, chap: &str) -> String {
-    let network = |network: &Network| format!("{}/{}", network.address, network.bits);
+fn who(entry: &AccessRule, chap: &str) -> String {
+    let network = |network: &IpNetwork| format!("{}/{}", network.address, network.bits);
     let mut parts = vec![list(&entry.initiators), list(entry.networks.iter().map(network))];
     if entry.chap.is_some() {
         parts.push(format!("as {chap}"));

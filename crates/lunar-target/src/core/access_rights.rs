@@ -3,7 +3,7 @@
 use super::front_end::FrontEnd;
 use super::nexus::State;
 use super::task_management::Function;
-use crate::Unit;
+use crate::LogicalUnit;
 use lunar_wire::iscsi::lun;
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ impl<F: FrontEnd> State<F> {
 
     /// Every logical unit of its target is among its LUNs.
     fn sees_whole_target(&self) -> bool {
-        let setup = self.shared.setup();
-        let target = self.info.target.as_ref().and_then(|name| setup.targets.get(name));
-        let sees = |unit: &Arc<Unit>| self.luns.map().values().any(|v| Arc::ptr_eq(&v.unit, unit));
+        let config = self.shared.config();
+        let target = self.info.target.as_ref().and_then(|name| config.targets.get(name));
+        let sees = |unit: &Arc<LogicalUnit>| self.luns.map().values().any(|v| Arc::ptr_eq(&v.unit, unit));
         target.is_some_and(|target| target.luns.values().all(sees))
     }
 }

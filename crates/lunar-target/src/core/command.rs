@@ -2,7 +2,7 @@
 
 /// Task attributes (SAM-5 section 8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attribute {
+pub enum TaskAttribute {
     /// Runs beside others.
     Simple,
     /// Runs after all before it and before all after it.
@@ -22,7 +22,7 @@ pub enum Cdb {
 
 /// A SCSI command, as far as its end needs it.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct ScsiCommand {
     /// Names the command among those of its I_T nexus (in iSCSI the Initiator Task Tag).
     pub tag: u32,
     /// The connection that brought it, and takes its answer: its place among those of the session.
@@ -40,14 +40,14 @@ pub struct Command {
     /// More Data-Out follows without being asked for.
     pub has_unsolicited: bool,
     /// Task attribute.
-    pub attribute: Attribute,
+    pub attribute: TaskAttribute,
     /// Bytes that the initiator expects to move.
     pub expected_len: u32,
     /// The CDB.
     pub cdb: Cdb,
 }
 
-impl Command {
+impl ScsiCommand {
     /// The CDB, 16 bytes or more.
     #[inline]
     pub fn cdb(&self) -> &[u8] {
@@ -59,13 +59,13 @@ impl Command {
 
     /// Bytes of Data-In that the initiator takes.
     #[inline]
-    pub fn room(&self) -> u32 {
+    pub fn data_in_len(&self) -> u32 {
         if self.reads { self.expected_len } else { 0 }
     }
 
     /// Bytes of Data-Out that the initiator has.
     #[inline]
-    pub fn offered(&self) -> u32 {
+    pub fn data_out_len(&self) -> u32 {
         if self.writes { self.expected_len } else { 0 }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
-use crate::Unit;
-use crate::exec::{self, Ended, Outcome};
+use crate::LogicalUnit;
+use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
 use lunar_scsi::Failure;
 use std::collections::VecDeque;
@@ -56,27 +56,27 @@ pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize>
 }
 
 /// A part on its way, or here.
-enum Part<'a> {
+enum PendingRead<'a> {
     Coming(lunar_block::Future<'a, Result<Buf, Failure>>),
     Here(Result<Buf, Failure>),
 }
 
-impl Part<'_> {
+impl PendingRead<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) {
-        if let Part::Coming(read) = self
+        if let PendingRead::Coming(read) = self
             && let Poll::Ready(result) = read.as_mut().poll(cx)
         {
-            *self = Part::Here(result);
+            *self = PendingRead::Here(result);
         }
     }
 }
 
 /// The first of some parts, once it is here; all of them go on meanwhile.
-async fn first(parts: &mut VecDeque<Part<'_>>) -> Option<Result<Buf, Failure>> {
+async fn first(parts: &mut VecDeque<PendingRead<'_>>) -> Option<Result<Buf, Failure>> {
     poll_fn(|cx| {
         parts.iter_mut().for_each(|part| part.poll(cx));
         match parts.pop_front() {
-            Some(Part::Here(result)) => Poll::Ready(Some(result)),
+            Some(PendingRead::Here(result)) => Poll::Ready(Some(result)),
             Some(coming) => {
                 parts.push_front(coming);
                 Poll::Pending
@@ -90,7 +90,12 @@ async fn first(parts: &mut VecDeque<Part<'_>>) -> Option<Result<Buf, Failure>> {
 impl<F: FrontEnd> TaskExecution<F> {
     /// Reads part by part and sends each when it is here; the last is left to the end of the command. After a
     /// failure those that are on their way are waited for, and not sent.
-    pub async fn read_in_parts(&self, unit: &Arc<Unit>, mut offset: u64, buffers: ReadBuffers) -> Ended {
+    pub async fn read_in_parts(
+        &self,
+        unit: &Arc<LogicalUnit>,
+        mut offset: u64,
+        buffers: ReadBuffers,
+    ) -> ExecutionResult {
         let mut buffers: VecDeque<Buf> = buffers.first.into_iter().chain(buffers.rest).collect();
         let (mut parts, mut last, mut failed, mut ahead) = (VecDeque::new(), None, None, AT_FIRST);
         loop {
@@ -100,7 +105,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             {
                 let at = offset;
                 offset += buf.len() as u64;
-                parts.push_back(Part::Coming(Box::pin(exec::read_part(unit, at, buf))));
+                parts.push_back(PendingRead::Coming(Box::pin(exec::read_part(unit, at, buf))));
             }
             let Some(result) = first(&mut parts).await else { break };
             ahead = AHEAD;
@@ -113,8 +118,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         }
         match (failed, last) {
             (Some(failure), _) => Err(failure),
-            (None, Some(last)) => Ok(Outcome::Medium(last)),
-            (None, None) => Ok(Outcome::Good),
+            (None, Some(last)) => Ok(ExecutionOutput::Medium(last)),
+            (None, None) => Ok(ExecutionOutput::Good),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Data-Out: from the command that announces it to the last byte, and the requests for data in between.
 
-use super::command::Command;
-use super::complete::Completion;
+use super::command::ScsiCommand;
+use super::complete::CommandCompletion;
+use super::data_out_buffers::{CHUNK_LEN, DataOutBuffers};
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, Life, State};
-use super::places::{PIECE, Places};
-use super::task::{Aborted, Receiving, Task};
-use super::transfer::{Arrival, Origin, Taken, Transfer};
+use super::nexus::{ItNexus, SessionPhase, State};
+use super::task::{AbortResponse, DataOutTransfer, Task};
+use super::transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};
 use lunar_proto::transfer::{self, Segment, Verdict};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Failure};
@@ -33,24 +33,24 @@ fn sense_of(failure: transfer::Failure) -> Sense {
 
 impl<F: FrontEnd> State<F> {
     /// Makes ready for a command's Data-Out.
-    pub(super) fn receive_for(
+    pub(super) fn begin_data_out(
         &mut self,
-        c: &Command,
+        c: &ScsiCommand,
         answer: &mut Option<Answer>,
-        data: Arrival<'_>,
-        in_pieces: bool,
-    ) -> Receiving {
+        data: ReceivedData<'_>,
+        is_chunked: bool,
+    ) -> DataOutTransfer {
         let needed = match answer {
             Some(Ok(plan)) => plan.data_out_len(),
             Some(Err(_)) => 0,
             None => u32::MAX,
         };
-        let wanted = needed.min(c.offered());
+        let wanted = needed.min(c.data_out_len());
         let immediate = data.bytes().len();
         let mut sequencer = self.front.sequencer(c, wanted, immediate as u32);
         // What comes unasked comes to the first piece.
-        let in_pieces = in_pieces && sequencer.asked() <= PIECE;
-        let first = if in_pieces { PIECE } else { wanted };
+        let is_chunked = is_chunked && sequencer.asked() <= CHUNK_LEN;
+        let first = if is_chunked { CHUNK_LEN } else { wanted };
         let buf = self.buffer_for(data, first as usize).unwrap_or_else(|failure| {
             // What the initiator sends unasked still comes, and is dropped, before it hears of it.
             sequencer.stop();
@@ -58,26 +58,26 @@ impl<F: FrontEnd> State<F> {
             None
         });
         self.transfer_base = (self.transfer_base + 1) % BASES;
-        let places = Places::first(buf);
-        if in_pieces {
-            sequencer.in_pieces(PIECE);
-            sequencer.allow(places.end());
+        let buffers = DataOutBuffers::first(buf);
+        if is_chunked {
+            sequencer.in_pieces(CHUNK_LEN);
+            sequencer.allow(buffers.end());
         }
-        let mut receiving = Receiving {
+        let mut receiving = DataOutTransfer {
             sequencer,
-            places,
+            buffers,
             wanted,
             transfer_base: self.transfer_base,
-            damaged: false,
-            full: false,
-            moved: true,
-            late: 0,
-            looks: 0,
-            max_looks: 0,
-            asked: self.requests,
-            in_pieces,
+            has_digest_error: false,
+            is_out_of_memory: false,
+            has_progressed: true,
+            idle_checks: 0,
+            checks: 0,
+            max_checks: 0,
+            last_request: self.requests,
+            is_chunked,
             is_launched: false,
-            is_left: false,
+            is_abandoned: false,
         };
         // It has its first buffer.
         if immediate > 0 || self.front.fetches_data() {
@@ -86,11 +86,11 @@ impl<F: FrontEnd> State<F> {
         receiving
     }
 
-    fn buffer_for(&self, data: Arrival<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
+    fn buffer_for(&self, data: ReceivedData<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
         match data {
             _ if wanted == 0 => Ok(None),
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
-            Arrival::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
+            ReceivedData::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
             // An initiator that only announces data has no memory for it. A front end that fetches them needs it now.
             data if data.bytes().is_empty() && !self.front.fetches_data() => {
                 self.pool.promise(wanted).map(Some).ok_or(Status::TaskSetFull.into())
@@ -109,18 +109,18 @@ impl<F: FrontEnd> State<F> {
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         let Some(receiving) = &mut task.receiving else { return };
         if receiving.is_launched {
-            return self.goes_on(tag);
+            return self.notify_progress(tag);
         }
         if receiving.may_begin() && task.aborted.is_none() {
             receiving.is_launched = true;
             self.launch(tag, None);
-            return self.ask(tag);
+            return self.request_more(tag);
         }
         if !receiving.sequencer.is_complete() {
-            return self.ask(tag);
+            return self.request_more(tag);
         }
         let failure = receiving.failure();
-        let buf = task.receiving.take().and_then(|mut r| r.places.take());
+        let buf = task.receiving.take().and_then(|mut r| r.buffers.take());
         match (task.aborted, failure) {
             (Some(how), _) => self.give_up(tag, how),
             (None, Some(failure)) => self.fail(tag, failure),
@@ -129,20 +129,20 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Some data of a task that runs have come.
-    fn goes_on(&mut self, tag: u32) {
-        self.ask(tag);
+    fn notify_progress(&mut self, tag: u32) {
+        self.request_more(tag);
         let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
-        if receiving.is_some_and(Receiving::is_news) {
+        if receiving.is_some_and(DataOutTransfer::has_news) {
             self.notify();
         }
     }
 
     /// Asks for the data that are due.
-    pub(super) fn ask(&mut self, tag: u32) {
-        if !std::mem::replace(&mut self.is_expecting, true) {
-            lunar_runtime::spawn(expect_data(
+    pub(super) fn request_more(&mut self, tag: u32) {
+        if !std::mem::replace(&mut self.is_data_timer_running, true) {
+            lunar_runtime::spawn(data_out_timer(
                 self.me.clone(),
-                self.door.setup.session.data_out_timeout / PARTS,
+                self.login_context.config.session.data_out_timeout / PARTS,
             ));
         }
         loop {
@@ -150,22 +150,22 @@ impl<F: FrontEnd> State<F> {
             let Some(part) = r.sequencer.next_r2t() else { return };
             let transfer = r.transfer_base << INDEX_BITS | u32::from(part.ttt_index);
             self.requests += 1;
-            r.asked = self.requests;
-            self.front.request_data(command, Transfer { tag: transfer, part });
+            r.last_request = self.requests;
+            self.front.request_data(command, DataRequest { tag: transfer, part });
         }
     }
 
     /// Ends a task that was not launched.
     pub(super) fn fail(&mut self, tag: u32, failure: Failure) {
         if let Some(task) = self.remove(tag) {
-            self.complete(&task.command, Completion::of(Err(failure)));
+            self.complete(&task.command, CommandCompletion::of(Err(failure)));
             self.notify();
         }
     }
 
     /// Ends a task that was not launched, because it was aborted.
-    pub(super) fn give_up(&mut self, tag: u32, how: Aborted) {
-        if let Some(failure) = how.answer() {
+    pub(super) fn give_up(&mut self, tag: u32, how: AbortResponse) {
+        if let Some(failure) = how.failure() {
             return self.fail(tag, failure);
         }
         if let Some(task) = self.remove(tag) {
@@ -175,14 +175,14 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Looks at the tasks that wait for data. None: there is none; else whether the data of one are late.
-    fn expects_data(&mut self) -> Option<bool> {
+    fn check_data_out(&mut self) -> Option<bool> {
         // What the target does not receive now cannot come.
         let is_full = self.is_full();
         let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
         let lacks = waiting.iter().map(|(_, receiving)| u64::from(receiving.lacks())).sum();
         let mut is_slow = false;
         for (_, receiving) in &mut waiting {
-            receiving.moved |= is_full;
+            receiving.has_progressed |= is_full;
             is_slow |= receiving.is_slow(lacks, is_full);
         }
         (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
@@ -195,7 +195,7 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Where data of a task belong: the task's buffer and the place in it, if they are awaited.
-    pub fn landing_place(&mut self, origin: Origin, segment: Segment) -> Option<(Buf, usize)> {
+    pub fn placement_buffer(&mut self, origin: DataOutId, segment: Segment) -> Option<(Buf, usize)> {
         let task = self.tasks.get_mut(&origin.tag)?;
         let receiving = task.receiving.as_mut()?;
         let index = index_of(origin.transfer, receiving.transfer_base)?;
@@ -206,70 +206,76 @@ impl<F: FrontEnd> State<F> {
             return None;
         }
         receiving.grow(&self.pool);
-        receiving.places.land(segment.offset, segment.len)
+        receiving.buffers.land(segment.offset, segment.len)
     }
 
     /// Takes data that have arrived. They are damaged unless they are `intact`.
-    pub fn take_data(&mut self, origin: Origin, segment: Segment, data: Arrival<'_>, intact: bool) -> Taken {
+    pub fn receive_data(
+        &mut self,
+        origin: DataOutId,
+        segment: Segment,
+        data: ReceivedData<'_>,
+        intact: bool,
+    ) -> DataOutResult {
         let newest = self.transfer_base;
         let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&origin.tag) else {
             // What was asked for before its task was aborted may still come, and harms nothing.
             let may_come = origin.transfer.is_some_and(|transfer| transfer >> INDEX_BITS <= newest);
-            return if may_come { Taken::Ignored } else { Taken::Invalid };
+            return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };
         };
         let index = index_of(origin.transfer, r.transfer_base);
-        if let Arrival::Landed(buf) = data {
+        if let ReceivedData::Placed(buf) = data {
             // Data of another task, which ended while they were on their way, and left its tag to this one.
-            let Some(index) = index else { return Taken::Ignored };
-            r.places.landed(segment.offset, buf);
+            let Some(index) = index else { return DataOutResult::Ignored };
+            r.buffers.landed(segment.offset, buf);
             r.sequencer.take(index, segment);
-            r.moved |= segment.len > 0;
+            r.has_progressed |= segment.len > 0;
         } else {
             let index = index.filter(|index| index.is_none() || origin.lun == command.lun);
-            let Some(index) = index else { return Taken::Invalid };
+            let Some(index) = index else { return DataOutResult::Invalid };
             let verdict = r.sequencer.take(index, segment);
             // A segment without data is no progress: it costs an initiator nothing.
-            r.moved |= segment.len > 0 && verdict != Verdict::Invalid;
+            r.has_progressed |= segment.len > 0 && verdict != Verdict::Invalid;
             match verdict {
                 Verdict::Accept { offset } => {
                     r.claim();
                     r.grow(&self.pool);
-                    r.places.copy(offset, data.bytes());
+                    r.buffers.copy(offset, data.bytes());
                 }
                 Verdict::Discard => {}
-                Verdict::Invalid => return Taken::Invalid,
+                Verdict::Invalid => return DataOutResult::Invalid,
             }
         }
         r.checked(intact);
-        Taken::Yes
+        DataOutResult::Accepted
     }
 }
 
 /// Looks at those that wait for data, with their serials, every [`PARTS`]th part of the time that they may wait. Data come in
 /// the order in which they were asked for: who waits behind one that gets some is not late. One that has been asked for more
 /// was getting some just then.
-fn is_late(mut waiting: Vec<(u64, &mut Receiving)>) -> bool {
-    waiting.sort_unstable_by_key(|(serial, receiving)| (receiving.asked, *serial));
+fn is_late(mut waiting: Vec<(u64, &mut DataOutTransfer)>) -> bool {
+    waiting.sort_unstable_by_key(|(serial, receiving)| (receiving.last_request, *serial));
     let (mut moves, mut late) = (false, false);
     for (_, receiving) in waiting {
-        moves |= std::mem::take(&mut receiving.moved);
-        receiving.late = if moves { 0 } else { receiving.late + 1 };
-        late |= receiving.late >= PARTS;
+        moves |= std::mem::take(&mut receiving.has_progressed);
+        receiving.idle_checks = if moves { 0 } else { receiving.idle_checks + 1 };
+        late |= receiving.idle_checks >= PARTS;
     }
     late
 }
 
 /// Ends the connection of an initiator that does not send the data that it announced or was asked for. Ends when no task
 /// waits for data.
-async fn expect_data<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
+async fn data_out_timer<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
     loop {
         lunar_runtime::sleep_until(Instant::now() + part).await;
         let Some(nexus) = nexus.upgrade() else { return };
         let mut state = nexus.state();
-        let late = state.expects_data().filter(|_| state.life() != Life::Over);
-        state.is_expecting = late == Some(false);
+        let late = state.check_data_out().filter(|_| state.phase() != SessionPhase::Ended);
+        state.is_data_timer_running = late == Some(false);
         if late == Some(true) {
-            state.set_end("the initiator does not send the data of a write");
+            state.set_end_reason("the initiator does not send the data of a write");
             return state.front.close();
         }
         if late.is_none() {
@@ -284,13 +290,13 @@ fn index_of(transfer: Option<u32>, base: u32) -> Option<Option<u16>> {
     (tag >> INDEX_BITS == base).then_some(Some((tag & ((1 << INDEX_BITS) - 1)) as u16))
 }
 
-impl Receiving {
+impl DataOutTransfer {
     /// Why the command cannot run, or go on.
     pub fn failure(&self) -> Option<Failure> {
-        match (self.damaged, self.sequencer.failure()) {
+        match (self.has_digest_error, self.sequencer.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
             (false, Some(failure)) => Some(sense_of(failure).into()),
-            (false, None) => self.full.then(|| Status::TaskSetFull.into()),
+            (false, None) => self.is_out_of_memory.then(|| Status::TaskSetFull.into()),
         }
     }
 
@@ -302,28 +308,28 @@ impl Receiving {
     /// Its data have been missing for too long altogether. `lacks`: what the session waits for; `is_full`: the target does not
     /// receive.
     fn is_slow(&mut self, lacks: u64, is_full: bool) -> bool {
-        if self.max_looks == 0 {
+        if self.max_checks == 0 {
             let times = u64::from(TIMES) + lacks / STRETCH;
-            self.max_looks = u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(PARTS);
+            self.max_checks = u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(PARTS);
         }
-        self.looks += u32::from(!is_full);
-        self.looks >= self.max_looks
+        self.checks += u32::from(!is_full);
+        self.checks >= self.max_checks
     }
 
     /// The first of its data is here: its buffer counts from now on. Without room for it all of them are dropped.
     fn claim(&mut self) -> bool {
-        if !self.places.claim() {
-            self.places = Places::default();
-            self.full = true;
+        if !self.buffers.claim() {
+            self.buffers = DataOutBuffers::default();
+            self.is_out_of_memory = true;
             self.sequencer.stop();
         }
-        !self.full
+        !self.is_out_of_memory
     }
 
     /// A digest was looked at. No piece behind damaged data is asked for.
     fn checked(&mut self, intact: bool) {
-        self.damaged |= !intact;
-        if self.damaged && self.in_pieces {
+        self.has_digest_error |= !intact;
+        if self.has_digest_error && self.is_chunked {
             self.sequencer.stop();
         }
     }
@@ -335,28 +341,28 @@ mod tests {
     use lunar_proto::parameters::Parameters;
     use lunar_proto::transfer::DataOutSequencer;
 
-    fn receiving() -> Receiving {
+    fn receiving() -> DataOutTransfer {
         let sequencer = DataOutSequencer::new(4096, 4096, 0, true, &Parameters::default());
-        Receiving {
+        DataOutTransfer {
             sequencer,
-            places: Places::default(),
+            buffers: DataOutBuffers::default(),
             wanted: 4096,
             transfer_base: 0,
-            damaged: false,
-            full: false,
-            moved: true,
-            late: 0,
-            looks: 0,
-            max_looks: 0,
-            asked: 0,
-            in_pieces: false,
+            has_digest_error: false,
+            is_out_of_memory: false,
+            has_progressed: true,
+            idle_checks: 0,
+            checks: 0,
+            max_checks: 0,
+            last_request: 0,
+            is_chunked: false,
             is_launched: false,
-            is_left: false,
+            is_abandoned: false,
         }
     }
 
     /// Whether data are late, of which the older was announced first.
-    fn look([older, younger]: &mut [Receiving; 2]) -> bool {
+    fn look([older, younger]: &mut [DataOutTransfer; 2]) -> bool {
         is_late(vec![(2, younger), (1, older)])
     }
 
@@ -367,9 +373,9 @@ mod tests {
             assert!(!look(&mut waiting));
         }
         // Data of the younger one are no excuse for the older one.
-        waiting[1].moved = true;
+        waiting[1].has_progressed = true;
         assert!(look(&mut waiting));
-        assert_eq!([waiting[0].late, waiting[1].late], [PARTS, 0]);
+        assert_eq!([waiting[0].idle_checks, waiting[1].idle_checks], [PARTS, 0]);
     }
 
     /// A byte now and then is no excuse for ever; what the target cannot receive is one.
@@ -377,20 +383,20 @@ mod tests {
     fn data_that_drip_are_late_after_all_times() {
         let mut waiting = receiving();
         for _ in 1..TIMES * PARTS {
-            waiting.moved = true;
+            waiting.has_progressed = true;
             assert!(!waiting.is_slow(4096, false) && !waiting.is_slow(4096, true));
         }
         assert!(waiting.is_slow(4096, false));
         let mut much = receiving();
-        let looks = (1..).find(|_| much.is_slow(3 << 20, false));
-        assert_eq!(looks, Some((TIMES + 3) * PARTS));
+        let checks = (1..).find(|_| much.is_slow(3 << 20, false));
+        assert_eq!(checks, Some((TIMES + 3) * PARTS));
     }
 
     #[test]
     fn data_behind_data_that_come_are_not_late() {
         let mut waiting = [receiving(), receiving()];
         for _ in 0..=2 * PARTS {
-            waiting[0].moved = true;
+            waiting[0].has_progressed = true;
             assert!(!look(&mut waiting));
         }
     }
@@ -399,14 +405,14 @@ mod tests {
     #[test]
     fn older_write_waits_for_what_was_asked_for_before() {
         let mut waiting = [receiving(), receiving()];
-        (waiting[0].asked, waiting[1].asked) = (9, 5);
+        (waiting[0].last_request, waiting[1].last_request) = (9, 5);
         for _ in 0..=2 * PARTS {
-            waiting[1].moved = true;
+            waiting[1].has_progressed = true;
             assert!(!look(&mut waiting));
         }
-        waiting[0].moved = true;
+        waiting[0].has_progressed = true;
         assert!(!look(&mut waiting));
-        assert_eq!(waiting[1].late, 1);
+        assert_eq!(waiting[1].idle_checks, 1);
     }
 
     #[test]

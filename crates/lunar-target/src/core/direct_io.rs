@@ -1,18 +1,18 @@
 //! READs and WRITEs before which nothing stands but a medium that has to be waited for: they are inside their gate, what
 //! they do is decided, and their data, or a buffer for it, is here.
 
-use super::command::Command;
+use super::command::ScsiCommand;
 use super::cut_through;
 use super::execution::TaskEnd;
 use super::front_end::FrontEnd;
-use super::io_queue::{Begun, IoQueue, Work};
-use super::lun_map::{Found, LunHandle};
+use super::io_queue::{DirectIo, DirectIoCommand, IoQueue};
+use super::lun_map::{LunHandle, LunLookup};
 use super::nexus::{ItNexus, State};
-use super::response::Sent;
+use super::response::DataInProgress;
 use super::task::Task;
-use super::transfer::Arrival;
-use crate::Unit;
-use crate::exec::{self, Ended, Outcome};
+use super::transfer::ReceivedData;
+use crate::LogicalUnit;
+use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use crate::fence;
 use lunar_runtime::Pool;
 use lunar_scsi::Plan;
@@ -20,22 +20,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-impl Work {
+impl DirectIo {
     /// None if it needs more than this: data or a buffer that are not here, parts that are sent early, an answer of another
     /// length than the initiator has room for.
-    fn of(pool: &Pool, handle: &LunHandle, c: &Command, plan: &Plan, data: &Arrival<'_>) -> Option<Work> {
+    fn of(
+        pool: &Pool,
+        handle: &LunHandle,
+        c: &ScsiCommand,
+        plan: &Plan,
+        data: &ReceivedData<'_>,
+    ) -> Option<DirectIo> {
         match (plan, data) {
-            (&Plan::Read { offset, len }, _) if len > 0 && len <= c.room() && c.offered() == 0 => {
+            (&Plan::Read { offset, len }, _)
+                if len > 0 && len <= c.data_in_len() && c.data_out_len() == 0 =>
+            {
                 let len = len as usize;
-                let stride = handle.is_afar.then(|| handle.backend.stride()).flatten();
+                let stride = handle.is_remote.then(|| handle.backend.stride()).flatten();
                 let is_whole = len <= Pool::MAX_BUFFER && cut_through::lengths(len, stride).nth(1).is_none();
                 let buf = is_whole.then(|| pool.try_get(len)).flatten()?;
-                Some(Work::Read { offset, buf })
+                Some(DirectIo::Read { offset, buf })
             }
-            (&Plan::Write { offset, len, stable }, Arrival::Bytes(data)) if data.len() == len as usize => {
+            (&Plan::Write { offset, len, stable }, ReceivedData::Bytes(data))
+                if data.len() == len as usize =>
+            {
                 let mut buf = pool.try_get(data.len())?;
                 buf.copy_from_slice(data);
-                Some(Work::Write { offset, buf, stable })
+                Some(DirectIo::Write { offset, buf, stable })
             }
             _ => None,
         }
@@ -44,15 +54,17 @@ impl Work {
     /// Bytes of Data-Out.
     fn written(&self) -> u32 {
         match self {
-            Work::Read { .. } => 0,
-            Work::Write { buf, .. } => buf.len() as u32,
+            DirectIo::Read { .. } => 0,
+            DirectIo::Write { buf, .. } => buf.len() as u32,
         }
     }
 
-    async fn done(self, unit: &Arc<Unit>) -> Ended {
+    async fn execute(self, unit: &Arc<LogicalUnit>) -> ExecutionResult {
         match self {
-            Work::Read { offset, buf } => exec::read_part(unit, offset, buf).await.map(Outcome::Medium),
-            Work::Write { offset, buf, stable } => exec::write(unit, offset, buf, stable).await,
+            DirectIo::Read { offset, buf } => {
+                exec::read_part(unit, offset, buf).await.map(ExecutionOutput::Medium)
+            }
+            DirectIo::Write { offset, buf, stable } => exec::write(unit, offset, buf, stable).await,
         }
     }
 }
@@ -60,30 +72,34 @@ impl Work {
 impl<F: FrontEnd> State<F> {
     /// Begins a READ, or a WRITE that has brought all of its data, which is inside its gate, and stays there until it has
     /// ended. False: it needs more than that, and nothing was done.
-    pub(super) fn goes_direct(&mut self, c: &Command, plan: &Plan, data: &Arrival<'_>) -> bool {
-        let (Found::Unit(handle), Some(nexus)) = (self.luns.find(c.lun), self.me.upgrade()) else {
+    pub(super) fn try_direct_io(&mut self, c: &ScsiCommand, plan: &Plan, data: &ReceivedData<'_>) -> bool {
+        let (LunLookup::LogicalUnit(handle), Some(nexus)) = (self.luns.find(c.lun), self.me.upgrade()) else {
             return false;
         };
-        let Some(work) = Work::of(&self.pool, handle, c, plan, data) else { return false };
+        let Some(work) = DirectIo::of(&self.pool, handle, c, plan, data) else { return false };
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
-        let (unit, inside, queue) = (handle.unit.clone(), handle.member().entered(), handle.queue());
+        let (unit, inside, queue) = (handle.unit.clone(), handle.task_set().into_guard(), handle.queue());
         self.serial += 1;
         let task = Task {
             serial: self.serial,
             command: c.clone(),
-            place: Some((unit.clone(), handle.nexus.id())),
-            reaches: Vec::new(),
+            lu_nexus: Some((unit.clone(), handle.nexus.id())),
+            copy_nexuses: Vec::new(),
             epoch: handle.nexus.epoch(),
             medium: unit.lu.medium(),
             aborted: None,
             receiving: None,
             answer: None,
-            sent: Sent::default(),
-            began: None,
+            sent: DataInProgress::default(),
+            started_at: None,
         };
         self.tasks.insert(c.tag, task);
-        self.info.visit.get().into_iter().for_each(|visit| visit.instance().front.add(Duration::ZERO));
-        let begun = Begun {
+        self.info
+            .instance_session
+            .get()
+            .into_iter()
+            .for_each(|instance_session| instance_session.instance().front.add(Duration::ZERO));
+        let begun = DirectIoCommand {
             tag: c.tag,
             connection: c.connection,
             serial: self.serial,
@@ -98,7 +114,7 @@ impl<F: FrontEnd> State<F> {
                     lunar_runtime::spawn(serve(queue, nexus));
                 }
             }
-            None => lunar_runtime::spawn(alone(nexus, begun, work)),
+            None => lunar_runtime::spawn(run_unqueued(nexus, begun, work)),
         }
         true
     }
@@ -110,19 +126,19 @@ async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
 }
 
 /// A command whose medium takes it by itself.
-async fn alone<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: Begun, work: Work) {
-    let why_late = nexus.state().front().why_late(begun.connection, None);
-    let ended = match why_late {
-        None => work.done(&begun.unit).await,
-        Some(_) => Err(exec::gone()),
+async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand, work: DirectIo) {
+    let stale_reason = nexus.state().front().stale_reason(begun.connection, None);
+    let ended = match stale_reason {
+        None => work.execute(&begun.unit).await,
+        Some(_) => Err(exec::aborted_failure()),
     };
     nexus.end_direct(begun, ended);
 }
 
 impl<F: FrontEnd> ItNexus<F> {
     /// A command that went straight to its medium is over.
-    pub(super) fn end_direct(self: &Rc<Self>, begun: Begun, ended: Ended) {
-        let Begun { tag, serial, written, inside, .. } = begun;
+    pub(super) fn end_direct(self: &Rc<Self>, begun: DirectIoCommand, ended: ExecutionResult) {
+        let DirectIoCommand { tag, serial, written, inside, .. } = begun;
         drop(inside);
         let ended = TaskEnd { ended, moved: written.into(), written: (written > 0).then_some(written) };
         self.end_task(tag, serial, ended);

@@ -1,11 +1,11 @@
 //! The boundary to the transports: the transport protocol services of SAM-5 section 5.4, as a trait.
 
-use super::command::Command;
+use super::command::ScsiCommand;
 use super::data_in::DataIn;
 use super::nexus::{ItNexus, State};
-use super::response::{Response, Sent};
-use super::transfer::Transfer;
-use crate::registry::Which;
+use super::response::{DataInProgress, Response};
+use super::transfer::DataRequest;
+use crate::registry::AbortScope;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_wire::scsi::Sense;
 use std::rc::Rc;
@@ -24,38 +24,38 @@ pub trait FrontEnd: Sized + 'static {
     fn immediate_limit(&self) -> u32;
 
     /// How the Data-Out of a command comes, which wants so many bytes and has brought so many.
-    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer;
+    fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer;
 
     /// It fetches data by itself, into the memory that they are for: that has to be there before.
     fn fetches_data(&self) -> bool;
 
     /// Asks the initiator for a part of a command's Data-Out.
-    fn request_data(&mut self, c: &Command, transfer: Transfer);
+    fn request_data(&mut self, c: &ScsiCommand, transfer: DataRequest);
 
     /// Sends a part of a command's Data-In behind what was `sent`; more follows. Returns what has been sent then.
-    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent;
+    fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress;
 
     /// Sends the rest of a command's Data-In, and its end.
-    fn respond(&mut self, c: &Command, response: Response);
+    fn respond(&mut self, c: &ScsiCommand, response: Response);
 
     /// A command has ended, with or without a response: the initiator may send another one.
-    fn release(&mut self, c: &Command);
+    fn release(&mut self, c: &ScsiCommand);
 
     /// So much waits to be sent that nothing more is taken.
     fn is_full(&self) -> bool;
 
     /// Why commands of this connection may not begin any more: its initiator has gone. `behind` was received and is not taken
     /// yet; None: that is with the receiver.
-    fn why_late(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str>;
+    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str>;
 
-    /// What [`FrontEnd::why_late`] has found for this connection holds no longer.
+    /// What [`FrontEnd::stale_reason`] has found for this connection holds no longer.
     fn look_anew(&self, connection: u16);
 
     /// Has the commands that have arrived and were not taken yet come behind a function of another session about these.
     ///
     /// # Errors
     /// Why the session is over.
-    fn recall(state: &mut State<Self>, which: &Which) -> Result<(), &'static str>;
+    fn drain_received(state: &mut State<Self>, scope: &AbortScope) -> Result<(), &'static str>;
 
     /// Every command before this place in the order of its initiator has arrived, or never will.
     fn has_received(&self, sequence: u32) -> bool;

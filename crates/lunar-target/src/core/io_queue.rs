@@ -1,10 +1,10 @@
 //! READs and WRITEs of one LUN at a medium that takes many at once: one task of the nexus takes the ends of all, for as
 //! long as there are any.
 
-use crate::Unit;
-use crate::exec::{self, Ended};
-use crate::fence::{Fence, InFlight};
-use crate::gate::Shared;
+use crate::LogicalUnit;
+use crate::exec::{self, ExecutionResult};
+use crate::fence::{InFlightGuard, SessionFence};
+use crate::task_set_lock::SharedGuard;
 use lunar_block::{Finished, Queue};
 use lunar_runtime::Buf;
 use std::cell::RefCell;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// The commands of a LUN that are with its medium.
-pub struct IoQueue(RefCell<Inner>);
+pub struct IoQueue(RefCell<IoQueueState>);
 
-struct Inner {
+struct IoQueueState {
     queue: Box<dyn Queue>,
     /// What was begun, at its lane.
-    begun: Vec<Option<(Begun, Kind)>>,
+    begun: Vec<Option<(DirectIoCommand, IoKind)>>,
     free: Vec<usize>,
     /// Who takes the ends, once they wait for one: what is begun meanwhile does not move by itself.
     waits: Option<Waker>,
 }
 
 /// What is to be done at the medium.
-pub enum Work {
+pub enum DirectIo {
     /// Fills the buffer.
     Read { offset: u64, buf: Buf },
     /// Writes the buffer.
@@ -33,7 +33,7 @@ pub enum Work {
 }
 
 /// A command inside its gate.
-pub struct Begun {
+pub struct DirectIoCommand {
     /// Its tag.
     pub tag: u32,
     /// The connection that brought it.
@@ -41,30 +41,30 @@ pub struct Begun {
     /// That of its task.
     pub serial: u64,
     /// What serves it.
-    pub unit: Arc<Unit>,
+    pub unit: Arc<LogicalUnit>,
     /// Its place inside the gate.
-    pub inside: Shared,
+    pub inside: SharedGuard,
     /// The end of the session waits for it.
-    pub _under_way: InFlight<Arc<Fence>>,
+    pub _under_way: InFlightGuard<Arc<SessionFence>>,
     /// Bytes of Data-Out.
     pub written: u32,
 }
 
-enum Kind {
+enum IoKind {
     Read { offset: u64 },
     Write { offset: u64 },
 }
 
-impl Kind {
-    fn end(self, unit: &Unit, finished: Finished) -> Ended {
+impl IoKind {
+    fn end(self, unit: &LogicalUnit, finished: Finished) -> ExecutionResult {
         match self {
-            Kind::Read { offset } => exec::was_read(unit, offset, finished),
-            Kind::Write { offset } => exec::was_written(unit, offset, finished),
+            IoKind::Read { offset } => exec::finish_read(unit, offset, finished),
+            IoKind::Write { offset } => exec::finish_write(unit, offset, finished),
         }
     }
 }
 
-impl Inner {
+impl IoQueueState {
     fn is_idle(&self) -> bool {
         self.free.len() == self.begun.len()
     }
@@ -80,22 +80,22 @@ impl Inner {
 impl IoQueue {
     /// None is under way.
     pub fn new(queue: Box<dyn Queue>) -> IoQueue {
-        IoQueue(RefCell::new(Inner { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
+        IoQueue(RefCell::new(IoQueueState { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
     }
 
     /// Begins what a command does at the medium. True: nothing was under way, and somebody has to take the ends from now on.
-    pub fn begin(&self, begun: Begun, work: Work) -> bool {
+    pub fn begin(&self, begun: DirectIoCommand, work: DirectIo) -> bool {
         let inner = &mut *self.0.borrow_mut();
         let is_first = inner.is_idle();
         let lane = inner.free_lane();
         let kind = match work {
-            Work::Read { offset, buf } => {
+            DirectIo::Read { offset, buf } => {
                 inner.queue.read(lane, offset, buf);
-                Kind::Read { offset }
+                IoKind::Read { offset }
             }
-            Work::Write { offset, buf, stable } => {
+            DirectIo::Write { offset, buf, stable } => {
                 inner.queue.write(lane, offset, buf, stable);
-                Kind::Write { offset }
+                IoKind::Write { offset }
             }
         };
         inner.begun[lane] = Some((begun, kind));
@@ -104,7 +104,7 @@ impl IoQueue {
     }
 
     /// Hands the ends to `end` until nothing is under way.
-    pub async fn take_ends(&self, mut end: impl FnMut(Begun, Ended)) {
+    pub async fn take_ends(&self, mut end: impl FnMut(DirectIoCommand, ExecutionResult)) {
         poll_fn(|cx| {
             while let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) {
                 let ended = kind.end(&begun.unit, finished);
@@ -115,7 +115,7 @@ impl IoQueue {
         .await;
     }
 
-    fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<((Begun, Kind), Finished)> {
+    fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<((DirectIoCommand, IoKind), Finished)> {
         let inner = &mut *self.0.borrow_mut();
         let Poll::Ready((lane, finished)) = inner.queue.poll_ended(cx) else {
             inner.waits = Some(cx.waker().clone());

@@ -1,12 +1,12 @@
 //! The keepalive of a connection: pings where the initiator is silent, and the end of one that does not answer.
 
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, Life, State};
+use super::nexus::{ItNexus, SessionPhase, State};
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 
 /// A connection that can be asked for a sign of life.
-pub trait Pinged<F: FrontEnd>: 'static {
+pub trait KeepaliveConnection<F: FrontEnd>: 'static {
     /// Something was received, or what waited to be sent was taken, since this was asked last.
     fn is_alive(&self, state: &mut State<F>) -> bool;
 
@@ -25,7 +25,7 @@ pub trait Pinged<F: FrontEnd>: 'static {
 
 /// Pings a silent initiator, and ends the connection when a ping stays without any answer. Discovery sessions get no ping:
 /// they end when they are idle.
-pub async fn run<F: FrontEnd, C: Pinged<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>) {
+pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>) {
     let Some((idle, ping)) = nexus.upgrade().map(|nexus| schedule(&nexus)) else { return };
     match (idle, ping) {
         (Some(timeout), _) => end_idle(nexus, conn, timeout).await,
@@ -38,29 +38,33 @@ pub async fn run<F: FrontEnd, C: Pinged<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<
 /// some.
 fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Duration, Duration)>) {
     let state = nexus.state();
-    let setup = &state.door().setup;
-    let idle = state.info().discovery.then_some(setup.limits.discovery_timeout);
-    (idle, setup.session.nop_interval.map(|interval| (interval, setup.session.nop_timeout)))
+    let config = &state.login_context().config;
+    let idle = state.info().discovery.then_some(config.limits.discovery_timeout);
+    (idle, config.session.nop_interval.map(|interval| (interval, config.session.nop_timeout)))
 }
 
 /// An initiator that has learned the targets has no use for the connection.
-async fn end_idle<F: FrontEnd, C: Pinged<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>, timeout: Duration) {
+async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
+    nexus: Weak<ItNexus<F>>,
+    conn: Weak<C>,
+    timeout: Duration,
+) {
     loop {
         lunar_runtime::sleep_until(Instant::now() + timeout).await;
         let (Some(nexus), Some(conn)) = (nexus.upgrade(), conn.upgrade()) else { return };
         let mut state = nexus.state();
-        if state.life() == Life::Over {
+        if state.phase() == SessionPhase::Ended {
             return;
         }
         if !conn.is_alive(&mut state) {
-            state.set_end("a discovery session was idle for too long");
+            state.set_end_reason("a discovery session was idle for too long");
             return conn.close();
         }
     }
 }
 
 /// Waits for the interval, pings if the initiator was silent, and waits for an answer. False: the connection is over.
-async fn is_answered<F: FrontEnd, C: Pinged<F>>(
+async fn is_answered<F: FrontEnd, C: KeepaliveConnection<F>>(
     nexus: &Weak<ItNexus<F>>,
     conn: &Weak<C>,
     interval: Duration,
@@ -70,7 +74,7 @@ async fn is_answered<F: FrontEnd, C: Pinged<F>>(
     {
         let (Some(nexus), Some(conn)) = (nexus.upgrade(), conn.upgrade()) else { return false };
         let mut state = nexus.state();
-        if state.life() == Life::Over {
+        if state.phase() == SessionPhase::Ended {
             return false;
         }
         if conn.is_alive(&mut state) || !conn.ping(&mut state) {
@@ -86,7 +90,7 @@ async fn is_answered<F: FrontEnd, C: Pinged<F>>(
     if is_alive {
         conn.forget_ping();
     } else {
-        nexus.state().set_end("no answer to a ping");
+        nexus.state().set_end_reason("no answer to a ping");
         conn.close();
     }
     is_alive

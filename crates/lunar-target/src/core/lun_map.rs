@@ -1,11 +1,11 @@
 //! The LUNs of an I_T nexus: what each is, and the I_T_L nexus that it has become once it was used.
 
 use super::io_queue::IoQueue;
-use crate::access::{LunMap, Visible};
-use crate::exec::copy::{End, Ends};
-use crate::gate::Member;
-use crate::nexuses::{Listed, Nexuses};
-use crate::{Unit, Way};
+use crate::access::{LunEntry, LunMap};
+use crate::exec::copy::{CopyEnd, CopyEnds};
+use crate::nexus_list::{NexusList, NexusListing};
+use crate::task_set_lock::TaskSetHandle;
+use crate::{LogicalUnit, PassthroughNexus};
 use lunar_block::Backend;
 use lunar_scsi::{Answer, CopyRange, CopySegment, Nexus, Port};
 use lunar_wire::iscsi::lun;
@@ -18,29 +18,29 @@ pub struct LunHandle {
     /// The I_T_L nexus.
     pub nexus: Nexus,
     /// What serves it.
-    pub unit: Arc<Unit>,
+    pub unit: Arc<LogicalUnit>,
     /// The blocks, as of the epoch.
     pub backend: Arc<dyn Backend>,
     /// Nothing needs to be read or kept, as of the epoch.
     pub null: bool,
     /// The blocks are somewhere else, and nothing is done on the spot; as of the epoch.
-    pub is_afar: bool,
+    pub is_remote: bool,
     /// The nexus's epoch when the unit was asked for its blocks.
     epoch: u64,
     /// ORDERED commands that are unfinished.
     pub ordered: i32,
     /// Its nexus with the logical unit elsewhere, for commands that are not carried out here.
-    pub way: Option<Rc<dyn Way>>,
+    pub passthrough: Option<Rc<dyn PassthroughNexus>>,
     /// Its commands at a medium that takes many at once; of the epoch.
     queue: Option<Rc<IoQueue>>,
     /// Its place among the nexuses of the session.
-    _listed: Listed,
+    _listing: NexusListing,
 }
 
 impl LunHandle {
     /// Its core's place at the gate.
-    pub fn member(&self) -> Member {
-        self.unit.gate.member(self.nexus.shard())
+    pub fn task_set(&self) -> TaskSetHandle {
+        self.unit.task_set.handle(self.nexus.shard())
     }
 
     /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
@@ -49,7 +49,7 @@ impl LunHandle {
     pub fn begin(&mut self, cdb: &[u8]) -> Answer {
         let answer = self.nexus.begin(cdb);
         if self.nexus.epoch() != self.epoch {
-            self.look();
+            self.refresh();
         }
         answer
     }
@@ -63,19 +63,19 @@ impl LunHandle {
     }
 
     #[cold]
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         self.backend = self.unit.backend();
         self.queue = None;
         self.null = self.backend.facts().null;
-        self.is_afar = self.backend.stride().is_some();
+        self.is_remote = self.backend.stride().is_some();
         self.epoch = self.nexus.epoch();
     }
 }
 
 /// What a LUN field names.
-pub enum Found<'a> {
+pub enum LunLookup<'a> {
     /// A logical unit.
-    Unit(&'a mut LunHandle),
+    LogicalUnit(&'a mut LunHandle),
     /// The REPORT LUNS well-known logical unit.
     WellKnown,
     /// Nothing that this initiator sees.
@@ -83,17 +83,17 @@ pub enum Found<'a> {
 }
 
 /// The LUNs of an I_T nexus.
-pub struct Luns {
+pub struct NexusLuns {
     map: Arc<LunMap>,
     port: Arc<Port>,
     handles: Vec<Option<Box<LunHandle>>>,
-    nexuses: Arc<Nexuses>,
+    nexuses: Arc<NexusList>,
 }
 
-impl Luns {
+impl NexusLuns {
     /// None is used yet.
-    pub fn new(map: Arc<LunMap>, port: Arc<Port>, nexuses: Arc<Nexuses>) -> Self {
-        Luns { map, port, handles: Vec::new(), nexuses }
+    pub fn new(map: Arc<LunMap>, port: Arc<Port>, nexuses: Arc<NexusList>) -> Self {
+        NexusLuns { map, port, handles: Vec::new(), nexuses }
     }
 
     /// What the initiator sees.
@@ -103,16 +103,16 @@ impl Luns {
 
     /// What a LUN field names. The first use of a LUN makes its nexus.
     #[inline]
-    pub fn find(&mut self, field: u64) -> Found<'_> {
+    pub fn find(&mut self, field: u64) -> LunLookup<'_> {
         let Some(number) = lun::of_request(field) else {
-            return if field == lun::REPORT_LUNS { Found::WellKnown } else { Found::Absent };
+            return if field == lun::REPORT_LUNS { LunLookup::WellKnown } else { LunLookup::Absent };
         };
         if !self.handles.get(number as usize).is_some_and(Option::is_some) && !self.open(number) {
-            return Found::Absent;
+            return LunLookup::Absent;
         }
         match self.handles.get_mut(number as usize) {
-            Some(Some(handle)) => Found::Unit(handle),
-            _ => Found::Absent,
+            Some(Some(handle)) => LunLookup::LogicalUnit(handle),
+            _ => LunLookup::Absent,
         }
     }
 
@@ -122,15 +122,15 @@ impl Luns {
         let backend = unit.backend();
         let nexus = unit.lu.attach(self.port.clone(), visible.read_only);
         let handle = LunHandle {
-            _listed: self.nexuses.list(&nexus),
+            _listing: self.nexuses.list(&nexus),
             nexus,
             null: backend.facts().null,
-            is_afar: backend.stride().is_some(),
+            is_remote: backend.stride().is_some(),
             backend,
             // It has not looked yet.
             epoch: 0,
             ordered: 0,
-            way: unit.passage().map(|passage| passage.enter(&self.port)),
+            passthrough: unit.passthrough().map(|passthrough| passthrough.enter(&self.port)),
             queue: None,
             unit,
         };
@@ -143,22 +143,27 @@ impl Luns {
     }
 
     /// The ends of a segment of EXTENDED COPY, which are LUNs of this session; naming one uses it.
-    pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
+    pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
         let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
         let end = |lun| {
             let h = self.handle(lun)?;
-            let (nexus, member, medium) = (h.nexus.id(), h.member(), h.unit.lu.medium());
-            Some(End { lun, unit: h.unit.clone(), nexus, member, medium })
+            let (nexus, task_set, medium) = (h.nexus.id(), h.task_set(), h.unit.lu.medium());
+            Some(CopyEnd { lun, unit: h.unit.clone(), nexus, task_set, medium })
         };
-        let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
+        let ends = end(from).zip(end(to)).map(|(source, destination)| CopyEnds { source, destination });
         ends.ok_or(segment.unreachable(number))
     }
 
     /// The bytes that a segment moves, if this initiator may read the one end and write the other now, and
     /// they still are what they were.
-    pub fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
-        let nexus = |end: &End| {
+    pub fn copy_range(
+        &self,
+        number: u16,
+        segment: &CopySegment,
+        ends: &CopyEnds,
+    ) -> Result<CopyRange, Sense> {
+        let nexus = |end: &CopyEnd| {
             let handle = self.handle(end.lun).filter(|h| Arc::ptr_eq(&h.unit, &end.unit));
             handle.map(|h| &h.nexus).ok_or(segment.unreachable(number))
         };
@@ -166,22 +171,22 @@ impl Luns {
     }
 
     /// The ways of these LUNs to logical units elsewhere; naming one uses it.
-    pub fn ways(&mut self, units: &[Arc<Unit>]) -> Vec<Rc<dyn Way>> {
-        let passing = |(_, v): &(&u16, &Visible)| {
-            v.unit.passage().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
+    pub fn passthrough_nexuses(&mut self, units: &[Arc<LogicalUnit>]) -> Vec<Rc<dyn PassthroughNexus>> {
+        let passing = |(_, v): &(&u16, &LunEntry)| {
+            v.unit.passthrough().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
         };
         let numbers: Vec<u16> = self.map.iter().filter(passing).map(|(number, _)| *number).collect();
         let way = |number: u16| {
             let used = self.handle(number).is_some() || self.open(number);
-            self.handle(number).filter(|_| used)?.way.clone()
+            self.handle(number).filter(|_| used)?.passthrough.clone()
         };
         numbers.into_iter().filter_map(way).collect()
     }
 
     /// The view of a LUN, if that is still this unit: a reload may have given its number to another one.
-    pub fn unit(&mut self, field: u64, unit: &Arc<Unit>) -> Option<&mut LunHandle> {
+    pub fn unit(&mut self, field: u64, unit: &Arc<LogicalUnit>) -> Option<&mut LunHandle> {
         match self.find(field) {
-            Found::Unit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
+            LunLookup::LogicalUnit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
             _ => None,
         }
     }
@@ -227,7 +232,7 @@ impl Luns {
             anew.extend(ordered.map(|ordered| (number as u16, ordered)));
         }
         // Descriptors of media that were replaced close with the last who holds them.
-        self.used().for_each(LunHandle::look);
+        self.used().for_each(LunHandle::refresh);
         self.map = map;
         for (number, ordered) in anew {
             if self.open(number)
@@ -252,23 +257,24 @@ mod tests {
     use super::*;
     use crate::exec::tests::{lu, port};
 
-    fn map(unit: &Arc<Unit>, read_only: bool) -> Arc<LunMap> {
-        let visible = Visible { unit: unit.clone(), read_only, aen: false };
+    fn map(unit: &Arc<LogicalUnit>, read_only: bool) -> Arc<LunMap> {
+        let visible = LunEntry { unit: unit.clone(), read_only, aen: false };
         Arc::new(LunMap::from([(0, visible)]))
     }
 
-    fn ordered(luns: &mut Luns) -> Option<i32> {
+    fn ordered(luns: &mut NexusLuns) -> Option<i32> {
         match luns.find(0) {
-            Found::Unit(handle) => Some(handle.ordered),
+            LunLookup::LogicalUnit(handle) => Some(handle.ordered),
             _ => None,
         }
     }
 
     #[test]
     fn ordered_commands_are_known_under_another_access_but_not_to_another_unit() {
-        let [one, other] = [(); 2].map(|()| Arc::new(Unit::new(lu(true), lunar_block::nothing(), None)));
-        let mut luns = Luns::new(map(&one, false), port(), Default::default());
-        let Found::Unit(handle) = luns.find(0) else { panic!("it is there") };
+        let [one, other] =
+            [(); 2].map(|()| Arc::new(LogicalUnit::new(lu(true), lunar_block::nothing(), None)));
+        let mut luns = NexusLuns::new(map(&one, false), port(), Default::default());
+        let LunLookup::LogicalUnit(handle) = luns.find(0) else { panic!("it is there") };
         handle.ordered = 2;
         luns.replace(map(&one, true));
         assert_eq!(ordered(&mut luns), Some(2));

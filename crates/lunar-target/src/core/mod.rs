@@ -4,37 +4,37 @@
 //! SAM-5's transport protocol services. Nothing here knows a PDU.
 
 mod access_rights;
+mod chunked_write;
 pub mod command;
 mod complete;
-mod context;
 mod cut_through;
 pub mod data_in;
 mod data_out;
+mod data_out_buffers;
 mod direct_io;
 mod execution;
 mod front_end;
 mod io_queue;
 pub mod keepalive;
-mod late;
 mod lun_map;
 pub mod messages;
 mod nexus;
 mod passthrough;
 mod perform;
-mod pieces;
-mod places;
 mod response;
+mod stale;
 mod submit;
 mod task;
+mod task_context;
 mod task_management;
 mod transfer;
 
-pub use command::{Attribute, Cdb, Command};
+pub use command::{Cdb, ScsiCommand, TaskAttribute};
 pub use front_end::{FrontEnd, InFlightData, InFlightReads, LAST_ANSWERS, MAX_FUNCTIONS, MAX_WAITING};
-pub use late::READS;
+pub use stale::READS;
 
-pub use nexus::{ItNexus, Life, Opening, State};
-pub use response::{Residual, Response, Sent};
-pub use task::Aborted;
-pub use task_management::{Function, Managed};
-pub use transfer::{Arrival, Origin, Taken, Transfer};
+pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
+pub use response::{DataInProgress, Residual, Response};
+pub use task::AbortResponse;
+pub use task_management::{Function, ManagementResponse};
+pub use transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};

@@ -1,14 +1,14 @@
 //! An I_T nexus: what a session of any transport has of SCSI, on its core.
 
 use super::front_end::FrontEnd;
-use super::lun_map::Luns;
-use super::task::{Aborted, Task};
-use crate::access::Door;
-use crate::fence::{self, Fence, InFlight};
-use crate::registry::{Done, LOGGED_IN_AGAIN, LOST, Which};
-use crate::session::Info;
-use crate::share::Origin;
-use crate::shared::Shared;
+use super::lun_map::NexusLuns;
+use super::task::{AbortResponse, Task};
+use crate::access::LoginContext;
+use crate::fair_share::SourcePrefix;
+use crate::fence::{self, InFlightGuard, SessionFence};
+use crate::registry::{AbortScope, DoneSender, LOGGED_IN_AGAIN, LOST};
+use crate::server_state::ServerState;
+use crate::session_info::SessionInfo;
 use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
 use lunar_scsi::Port;
@@ -19,23 +19,23 @@ use std::sync::Arc;
 
 /// How far the life of a session has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum SessionPhase {
     /// All commands are taken.
     Running,
     /// The initiator was asked to log out: no new commands.
-    Leaving,
+    LoggingOut,
     /// Nothing more is taken.
-    Over,
+    Ended,
 }
 
 /// What a login leaves to an I_T nexus.
-pub struct Opening {
+pub struct NexusParams {
     /// What all sessions share.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServerState>,
     /// Its view of the configuration.
-    pub door: Door,
+    pub login_context: LoginContext,
     /// What is shown from outside.
-    pub info: Arc<Info>,
+    pub info: Arc<SessionInfo>,
     /// Its handle in the registry.
     pub tsih: u16,
 }
@@ -44,7 +44,7 @@ pub struct Opening {
 pub struct ItNexus<F: FrontEnd> {
     state: RefCell<State<F>>,
     /// What is under way.
-    fence: Arc<Fence>,
+    fence: Arc<SessionFence>,
     pool: Pool,
     /// A task has ended or is aborted, a command has arrived, or life is over.
     changed: Event,
@@ -54,12 +54,12 @@ pub struct ItNexus<F: FrontEnd> {
 pub struct State<F: FrontEnd> {
     pub(super) me: Weak<ItNexus<F>>,
     pub(super) front: F,
-    pub(super) shared: Arc<Shared>,
-    pub(super) info: Arc<Info>,
-    pub(super) door: Door,
+    pub(super) shared: Arc<ServerState>,
+    pub(super) info: Arc<SessionInfo>,
+    pub(super) login_context: LoginContext,
     pub(super) tsih: u16,
     pub(super) pool: Pool,
-    pub(super) luns: Luns,
+    pub(super) luns: NexusLuns,
     /// Commands that did not end on the spot, by tag.
     pub(super) tasks: HashMap<u32, Task>,
     /// Of the latest task.
@@ -71,18 +71,18 @@ pub struct State<F: FrontEnd> {
     /// Requests for data that were sent.
     pub(super) requests: u64,
     /// It is looked whether data that were announced come.
-    pub(super) is_expecting: bool,
+    pub(super) is_data_timer_running: bool,
     /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
-    pub(super) recalling: Option<Which>,
-    life: Life,
+    pub(super) busy_scope: Option<AbortScope>,
+    phase: SessionPhase,
     /// Why it ends, if it is not that the initiator closed the connection.
     end: Option<&'static str>,
     /// Those who wait for its end.
-    pub(super) waiting_for_end: Vec<Done>,
+    pub(super) waiting_for_end: Vec<DoneSender>,
 }
 
-fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
-    let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
+fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<Port> {
+    let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
     let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
     Arc::new(Port {
         initiator: info.initiator.clone(),
@@ -95,22 +95,24 @@ fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
 }
 
 /// The owner of the memory of a session: its address, and its CHAP user. Everybody chooses the name of an initiator.
-fn owner_of(info: &Info) -> String {
-    let (user, origin) = (info.user.as_deref().unwrap_or_default(), Origin::from(info.address.ip()));
+fn owner_of(info: &SessionInfo) -> String {
+    let (user, origin) = (info.user.as_deref().unwrap_or_default(), SourcePrefix::from(info.address.ip()));
     format!("{origin} {user}")
 }
 
-fn luns_of(shared: &Shared, info: &Info, door: &Door) -> Luns {
-    let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
-    let map =
-        target.filter(|_| !info.discovery).map(|t| door.lun_map(t, &info.initiator)).unwrap_or_default();
-    Luns::new(Arc::new(map), port_of(shared, info, door), info.nexuses.clone())
+fn luns_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> NexusLuns {
+    let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
+    let map = target
+        .filter(|_| !info.discovery)
+        .map(|t| login_context.lun_map(t, &info.initiator))
+        .unwrap_or_default();
+    NexusLuns::new(Arc::new(map), port_of(shared, info, login_context), info.nexuses.clone())
 }
 
 impl<F: FrontEnd> ItNexus<F> {
     /// That of a session which has logged in.
-    pub fn new(opening: Opening, front: F) -> Rc<ItNexus<F>> {
-        let Opening { shared, door, info, tsih } = opening;
+    pub fn new(params: NexusParams, front: F) -> Rc<ItNexus<F>> {
+        let NexusParams { shared, login_context, info, tsih } = params;
         let pool = shared.pool.share_of(&owner_of(&info));
         Rc::new_cyclic(|me| ItNexus {
             fence: info.fence.clone(),
@@ -119,10 +121,10 @@ impl<F: FrontEnd> ItNexus<F> {
             state: RefCell::new(State {
                 me: me.clone(),
                 front,
-                luns: luns_of(&shared, &info, &door),
+                luns: luns_of(&shared, &info, &login_context),
                 shared,
                 info,
-                door,
+                login_context,
                 tsih,
                 pool,
                 tasks: HashMap::new(),
@@ -130,9 +132,9 @@ impl<F: FrontEnd> ItNexus<F> {
                 indeterminate: VecDeque::new(),
                 transfer_base: 0,
                 requests: 0,
-                is_expecting: false,
-                recalling: None,
-                life: Life::Running,
+                is_data_timer_running: false,
+                busy_scope: None,
+                phase: SessionPhase::Running,
                 end: None,
                 waiting_for_end: Vec::new(),
             }),
@@ -146,23 +148,23 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// What is under way.
-    pub fn fence(&self) -> &Arc<Fence> {
+    pub fn fence(&self) -> &Arc<SessionFence> {
         &self.fence
     }
 
     /// Begins to take what has come. None: another core has ended the session meanwhile, and it is over.
     #[inline]
-    pub fn begin_receive(&self) -> Option<InFlight<&Fence>> {
+    pub fn begin_receive(&self) -> Option<InFlightGuard<&SessionFence>> {
         let under_way = fence::enter(&*self.fence);
         if under_way.is_none() {
-            self.state().is_over(LOGGED_IN_AGAIN);
+            self.state().end_with(LOGGED_IN_AGAIN);
         }
         under_way
     }
 
     /// Waits while so much waits to be sent by this pump that nothing more is to be received.
     pub async fn wait_for_room(&self, pump: &SendPump, is_full: impl Fn() -> bool) {
-        let is_full = || pump.is_blocked() && is_full() && self.state().life() != Life::Over;
+        let is_full = || pump.is_blocked() && is_full() && self.state().phase() != SessionPhase::Ended;
         while is_full() {
             let drained = pump.drained().listen();
             if is_full() {
@@ -173,7 +175,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// A connection was lost: the session is over.
     pub fn lost(&self) {
-        self.state().is_over(LOST);
+        self.state().end_with(LOST);
         self.notify();
     }
 
@@ -208,8 +210,8 @@ impl<F: FrontEnd> ItNexus<F> {
     pub async fn end_tasks(&self) {
         let all = {
             let mut state = self.state();
-            state.life = Life::Over;
-            state.abort(|_| true, Aborted::Silently, false)
+            state.phase = SessionPhase::Ended;
+            state.abort(|_| true, AbortResponse::None, false)
         };
         self.wait_for(&all).await;
         self.state().luns.close();
@@ -217,7 +219,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// The session is over, for this reason unless there is another one; nothing more is received.
     pub(super) fn end(&self, why: &'static str) {
-        self.state().is_over(why);
+        self.state().end_with(why);
         self.notify();
         self.state.borrow().front.stop_receiving();
     }
@@ -243,13 +245,13 @@ impl<F: FrontEnd> State<F> {
 
     /// What is shown from outside.
     #[inline]
-    pub fn info(&self) -> &Arc<Info> {
+    pub fn info(&self) -> &Arc<SessionInfo> {
         &self.info
     }
 
     /// Its view of the configuration.
-    pub fn door(&self) -> &Door {
-        &self.door
+    pub fn login_context(&self) -> &LoginContext {
+        &self.login_context
     }
 
     /// Its share of the buffers.
@@ -265,48 +267,52 @@ impl<F: FrontEnd> State<F> {
 
     /// How far its life has come.
     #[inline]
-    pub fn life(&self) -> Life {
-        self.life
+    pub fn phase(&self) -> SessionPhase {
+        self.phase
     }
 
     /// No new commands from here on.
-    pub(super) fn leave(&mut self) {
-        if self.life == Life::Running {
-            self.life = Life::Leaving;
+    pub(super) fn begin_logout(&mut self) {
+        if self.phase == SessionPhase::Running {
+            self.phase = SessionPhase::LoggingOut;
         }
     }
 
     /// Takes nothing more; the first reason is the one that counts.
-    pub fn is_over(&mut self, why: &'static str) {
-        self.life = Life::Over;
-        self.set_end(why);
+    pub fn end_with(&mut self, why: &'static str) {
+        self.phase = SessionPhase::Ended;
+        self.set_end_reason(why);
     }
 
     /// Why it ends.
-    pub fn end(&self) -> Option<&'static str> {
+    pub fn end_reason(&self) -> Option<&'static str> {
         self.end
     }
 
     /// This is why it will end, unless there is another reason.
-    pub fn set_end(&mut self, why: &'static str) {
+    pub fn set_end_reason(&mut self, why: &'static str) {
         self.end.get_or_insert(why);
     }
 
     /// Takes those who wait for the end.
-    pub fn take_waiting_for_end(&mut self) -> Vec<Done> {
+    pub fn take_waiting_for_end(&mut self) -> Vec<DoneSender> {
         std::mem::take(&mut self.waiting_for_end)
     }
 
     /// What arrives now comes behind a function of another session about these.
-    pub fn recalling(&self) -> Option<&Which> {
-        self.recalling.as_ref()
+    pub fn busy_scope(&self) -> Option<&AbortScope> {
+        self.busy_scope.as_ref()
     }
 
     /// Does something with what comes behind a function of another session about these.
-    pub fn behind<T>(&mut self, recalled: Option<Which>, work: impl FnOnce(&mut Self) -> T) -> T {
-        let outer = std::mem::replace(&mut self.recalling, recalled);
+    pub fn with_busy_scope<T>(
+        &mut self,
+        busy_scope: Option<AbortScope>,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let outer = std::mem::replace(&mut self.busy_scope, busy_scope);
         let done = work(self);
-        self.recalling = outer;
+        self.busy_scope = outer;
         done
     }
 
@@ -330,20 +336,25 @@ impl<F: FrontEnd> State<F> {
 
     /// So much waits to be sent that no more is taken. What is recalled is always taken.
     pub fn is_full(&self) -> bool {
-        self.recalling.is_none() && self.front.is_full()
+        self.busy_scope.is_none() && self.front.is_full()
     }
 
     /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has
     /// to be waited for. With `wait` those that wait for data end when what was asked for has come (RFC
     /// 7143 section 4.2.3.3), else at once.
-    pub(super) fn abort(&mut self, which: impl Fn(&Task) -> bool, how: Aborted, wait: bool) -> Vec<u64> {
+    pub(super) fn abort(
+        &mut self,
+        scope: impl Fn(&Task) -> bool,
+        how: AbortResponse,
+        wait: bool,
+    ) -> Vec<u64> {
         let (mut serials, mut idle) = (Vec::new(), Vec::new());
-        for task in self.tasks.values_mut().filter(|t| which(t)) {
+        for task in self.tasks.values_mut().filter(|t| scope(t)) {
             serials.push(task.serial);
             let how = *task.aborted.get_or_insert(how);
             if let Some(r) = &mut task.receiving {
                 r.sequencer.stop();
-                r.is_left |= !wait;
+                r.is_abandoned |= !wait;
                 // One that has begun ends by itself.
                 if !r.is_launched && (!wait || r.sequencer.is_complete()) {
                     idle.push((task.command.tag, how));
@@ -356,7 +367,7 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Aborts the task with this tag, if there is one.
-    pub fn abort_tag(&mut self, tag: u32, how: Aborted) {
+    pub fn abort_tag(&mut self, tag: u32, how: AbortResponse) {
         self.abort(|t| t.command.tag == tag, how, false);
     }
 }

@@ -1,16 +1,16 @@
 //! The way of a task from its data to its end: its turn, its plan, device server and backend.
 
-use super::command::Command;
-use super::context::TaskContext;
+use super::chunked_write;
+use super::command::ScsiCommand;
 use super::cut_through::{self, ReadBuffers};
-use super::execution::{Standing, TaskEnd, TaskExecution};
+use super::execution::{TaskEnd, TaskExecution, TaskOrdering};
 use super::front_end::FrontEnd;
-use super::late::{READS, Waited};
 use super::nexus::State;
 use super::passthrough::passes;
-use super::pieces;
-use crate::Unit;
-use crate::exec::{self, Ended};
+use super::stale::{READS, WaitTracker};
+use super::task_context::TaskContext;
+use crate::LogicalUnit;
+use crate::exec::{self, ExecutionResult};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Failure, Op, Plan};
 use lunar_wire::scsi::{Sense, Status, op};
@@ -30,19 +30,19 @@ impl<F: FrontEnd> State<F> {
             nexus,
             serial: task.serial,
             command: task.command.clone(),
-            unit: task.place.as_ref().map(|(unit, _)| unit.clone()),
+            unit: task.lu_nexus.as_ref().map(|(unit, _)| unit.clone()),
             answer: task.answer.take(),
             epoch: task.epoch,
             medium: task.medium,
-            gate: None,
-            began: task.began,
-            in_pieces: task.receiving.is_some(),
+            lock: None,
+            started_at: task.started_at,
+            is_chunked: task.receiving.is_some(),
         };
         lunar_runtime::spawn(async move {
             let ended = execution.perform(data).await;
-            let TaskExecution { nexus, command, serial, in_pieces, .. } = &execution;
-            if *in_pieces {
-                nexus.rest_of_data(command.tag, *serial).await;
+            let TaskExecution { nexus, command, serial, is_chunked, .. } = &execution;
+            if *is_chunked {
+                nexus.wait_for_requested_data(command.tag, *serial).await;
             }
             nexus.end_task(command.tag, *serial, ended);
         });
@@ -56,21 +56,21 @@ impl<F: FrontEnd> TaskExecution<F> {
         let answer = self.answer.take();
         let Some(unit) = self.unit.clone() else {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
-            return TaskEnd::of(exec::without_unit(answer, &self.context()));
+            return TaskEnd::of(exec::run_without_lu(answer, &self.context()));
         };
-        let Some(Standing { member, entry, exact }) = nexus.standing(&self.command, &unit) else {
+        let Some(TaskOrdering { member, entry, exact }) = nexus.ordering(&self.command, &unit) else {
             return TaskEnd::of(gone());
         };
-        self.gate = Some((member.clone(), entry));
-        let waited = Waited::default();
-        waited.at(nexus.in_order(&self.command, self.serial)).await;
-        let room = match waited.at(self.read_buffers(&unit, answer.as_ref())).await {
+        self.lock = Some((member.clone(), entry));
+        let tracker = WaitTracker::default();
+        tracker.track(nexus.wait_for_order(&self.command, self.serial)).await;
+        let room = match tracker.track(self.read_buffers(&unit, answer.as_ref())).await {
             Ok(room) => room,
             Err(status) => return TaskEnd::of(Err(status.into())),
         };
-        let inside = self.step_in(&member, entry, &waited).await;
-        let Some((inside, under_way)) = inside else { return TaskEnd::of(untold(answer)) };
-        if let Err(failure) = self.is_still_meant(&unit) {
+        let inside = self.acquire(&member, entry, &tracker).await;
+        let Some((inside, under_way)) = inside else { return TaskEnd::of(unreported(answer)) };
+        if let Err(failure) = self.check_medium(&unit) {
             return TaskEnd::of(Err(failure));
         }
         // While it waited, a reservation, write protection, the size or the write cache may have changed.
@@ -79,7 +79,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
         };
-        nexus.count_front(self.began);
+        nexus.record_front_latency(self.started_at);
         let needed = plan.data_out_len();
         if passes(&plan) {
             // Boxed, so that other commands carry none of it about.
@@ -88,9 +88,9 @@ impl<F: FrontEnd> TaskExecution<F> {
         if let Some(sense) = misfit(&self.command, needed, exact) {
             return TaskEnd { moved: needed.into(), ..TaskEnd::of(Err(sense.into())) };
         }
-        if let (true, &Plan::Write { offset, len, stable }) = (self.in_pieces, &plan) {
-            let (write, within) = (pieces::Write { offset, len, stable }, (inside, under_way));
-            let ended = Box::pin(self.write_in_pieces(&unit, write, within)).await;
+        if let (true, &Plan::Write { offset, len, stable }) = (self.is_chunked, &plan) {
+            let (write, guards) = (chunked_write::WriteRange { offset, len, stable }, (inside, under_way));
+            let ended = Box::pin(self.write_in_chunks(&unit, write, guards)).await;
             return TaskEnd { ended, moved: needed.into(), written: Some(len) };
         }
         cut(&mut data, needed as usize);
@@ -107,7 +107,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             }
             plan => Ok(plan),
         };
-        let plan = exec::keep(&unit, plan).await;
+        let plan = exec::persist(&unit, plan).await;
         // While it sanitizes, the logical unit answers others at once: that it does. PREEMPT AND ABORT waits
         // for tasks that may wait at the gate themselves. And a copy passes other gates, which it must not
         // wait for while it is inside this one.
@@ -123,7 +123,7 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     /// Executes a plan. After MODE SELECT the write cache may be off: what it holds has to be stable first.
-    async fn carry_out(&self, unit: &Arc<Unit>, plan: Answer, data: Option<Buf>) -> Ended {
+    async fn carry_out(&self, unit: &Arc<LogicalUnit>, plan: Answer, data: Option<Buf>) -> ExecutionResult {
         let plan = plan?;
         if MODE_SELECT.contains(&self.command.cdb()[0]) {
             exec::flush(unit).await?;
@@ -133,16 +133,16 @@ impl<F: FrontEnd> TaskExecution<F> {
 
     /// The buffer of a READ. It is taken before the gate, where nobody waits for one. And it is not waited for
     /// without end: those who hold all others may wait until this READ is over.
-    async fn read_buffers(&self, unit: &Unit, answer: Option<&Answer>) -> Result<ReadBuffers, Status> {
-        let offered = self.command.room() as usize;
+    async fn read_buffers(&self, unit: &LogicalUnit, answer: Option<&Answer>) -> Result<ReadBuffers, Status> {
+        let offered = self.command.data_in_len() as usize;
         let len = match answer {
-            _ if unit.passage().is_some() => offered,
+            _ if unit.passthrough().is_some() => offered,
             Some(Ok(Plan::Read { len, .. })) => *len as usize,
             _ if READS.contains(&self.command.cdb()[0]) => offered,
             _ => 0,
         };
         let wanted = len > 0 && len <= Pool::MAX_BUFFER;
-        if !wanted || (unit.passage().is_none() && unit.backend().facts().null) {
+        if !wanted || (unit.passthrough().is_none() && unit.backend().facts().null) {
             return Ok(ReadBuffers::default());
         }
         // What the initiator has no room for is not sent early either.
@@ -163,7 +163,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             return Ok(buf);
         }
         let room = compio::time::timeout(ROOM, self.nexus.pool().get(len));
-        match self.nexus.unless_aborted(&self.command, self.serial, room).await {
+        match self.nexus.until_aborted(&self.command, self.serial, room).await {
             Some(Ok(buf)) => Ok(buf),
             // Who is aborted is not answered, whatever it ends with.
             Some(Err(_)) | None => Err(Status::TaskSetFull),
@@ -171,18 +171,18 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     fn context(&self) -> TaskContext<'_, F> {
-        let (nexus, command, gate) = (&self.nexus, &self.command, self.gate.clone());
-        TaskContext { nexus, command, serial: self.serial, gate }
+        let (nexus, command, lock) = (&self.nexus, &self.command, self.lock.clone());
+        TaskContext { nexus, command, serial: self.serial, lock }
     }
 
-    async fn execute(&self, unit: &Arc<Unit>, plan: Plan, data: Option<Buf>) -> Ended {
+    async fn execute(&self, unit: &Arc<LogicalUnit>, plan: Plan, data: Option<Buf>) -> ExecutionResult {
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
         // A PREEMPT AND ABORT waits for tasks, among which may be one that waits for this.
         let goes_on = sanitizes(&plan) || preempts(&plan);
         let context = self.context();
         let work = exec::run(unit, self.nexus.pool(), plan, data, &context);
         let ended = match goes_on {
-            true => self.nexus.unless_aborted(&self.command, self.serial, work).await.unwrap_or_else(gone),
+            true => self.nexus.until_aborted(&self.command, self.serial, work).await.unwrap_or_else(gone),
             false => work.await,
         };
         if ended.is_ok() && reports {
@@ -231,8 +231,8 @@ const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
 /// Why a command's Data-Out does not fit its CDB. Of more than the CDB asks for, the rest is not taken, unless the amount is
 /// part of the meaning (`exact`): then the CDB asks for too little. Less is refused as a whole (FCP-4 section 9.4.2).
-fn misfit(c: &Command, needed: u32, exact: bool) -> Option<Sense> {
-    match c.offered().cmp(&needed) {
+fn misfit(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
+    match c.data_out_len().cmp(&needed) {
         Ordering::Less => Some(Sense::INVALID_FIELD_IN_COMMAND_IU),
         Ordering::Greater if exact => Some(Sense::INVALID_FIELD_IN_CDB),
         Ordering::Equal | Ordering::Greater => None,
@@ -247,10 +247,10 @@ fn cut(data: &mut Option<Buf>, needed: usize) {
 }
 
 /// The end of an aborted command. A unit attention that it was to report is kept by who ends it.
-fn untold(answer: Option<Answer>) -> Ended {
+fn unreported(answer: Option<Answer>) -> ExecutionResult {
     answer.and_then(Result::err).map_or_else(gone, Err)
 }
 
-fn gone() -> Ended {
+fn gone() -> ExecutionResult {
     Err(Failure::from(Sense::LUN_NOT_SUPPORTED))
 }

@@ -30,7 +30,7 @@ impl Residual {
 
 /// How much of a command's Data-In has gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct DataInProgress {
     /// Bytes.
     pub bytes: usize,
     /// Parts, as the front end counts them (in iSCSI the next DataSN).
@@ -48,7 +48,7 @@ pub struct Response {
     /// The rest of the Data-In, which goes before the status.
     pub data: DataIn,
     /// What went before that.
-    pub sent: Sent,
+    pub sent: DataInProgress,
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! SCSI commands: those that end on the spot, and the way of all others.
 
-use super::command::{Attribute, Command};
-use super::complete::Completion;
+use super::chunked_write;
+use super::command::{ScsiCommand, TaskAttribute};
+use super::complete::CommandCompletion;
 use super::front_end::FrontEnd;
-use super::lun_map::{Found, LunHandle};
+use super::lun_map::{LunHandle, LunLookup};
 use super::nexus::State;
-use super::pieces;
-use super::response::Sent;
+use super::response::DataInProgress;
 use super::task::Task;
-use super::transfer::Arrival;
-use crate::Unit;
-use crate::exec::{Ended, Outcome};
-use crate::registry::Which;
+use super::transfer::ReceivedData;
+use crate::LogicalUnit;
+use crate::exec::{ExecutionOutput, ExecutionResult};
+use crate::registry::AbortScope;
 use lunar_block::Inline;
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Count, Failure, Plan};
@@ -23,179 +23,190 @@ use std::time::Instant;
 const READ_NOW: u32 = 256 << 10;
 
 /// What a read on the spot came to.
-enum Read {
+enum ReadAttempt {
     Zeros,
     Done(Buf),
-    Not,
+    NotNow,
 }
 
 /// Reads from the cache, or knows that all is zeros.
 #[inline]
-fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> Read {
+fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
     if handle.null {
-        return Read::Zeros;
+        return ReadAttempt::Zeros;
     }
     let n = len.min(room);
-    if n == 0 || n > READ_NOW || handle.is_afar {
-        return Read::Not;
+    if n == 0 || n > READ_NOW || handle.is_remote {
+        return ReadAttempt::NotNow;
     }
-    let Some(mut buf) = pool.try_get(n as usize) else { return Read::Not };
+    let Some(mut buf) = pool.try_get(n as usize) else { return ReadAttempt::NotNow };
     match handle.backend.read_now(offset, &mut buf) {
-        Inline::Done(Ok(())) => Read::Done(buf),
-        _ => Read::Not,
+        Inline::Done(Ok(())) => ReadAttempt::Done(buf),
+        _ => ReadAttempt::NotNow,
     }
 }
 
 impl<F: FrontEnd> State<F> {
     /// Starts a command. Most end here; the others become tasks.
     #[inline]
-    pub fn command(&mut self, c: Command, data: Arrival<'_>) {
+    pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
         self.info.counters.commands.add(1);
         let brings = self.brings_all(&c, &data);
         let handle = match self.luns.find(c.lun) {
-            Found::Unit(handle) => handle,
-            Found::WellKnown => return self.elsewhere(c, lunar_scsi::well_known, data),
-            Found::Absent => return self.elsewhere(c, lunar_scsi::absent, data),
+            LunLookup::LogicalUnit(handle) => handle,
+            LunLookup::WellKnown => return self.command_without_lu(c, lunar_scsi::well_known, data),
+            LunLookup::Absent => return self.command_without_lu(c, lunar_scsi::absent, data),
         };
-        if c.attribute != Attribute::Simple
+        if c.attribute != TaskAttribute::Simple
             || handle.ordered > 0
-            || self.recalling.is_some()
-            || !handle.unit.gate.try_enter(handle.nexus.part())
+            || self.busy_scope.is_some()
+            || !handle.unit.task_set.try_lock_shared(handle.nexus.part())
         {
             let is_recalled =
-                |which: &Which| which.names(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
-            let recalled = self.recalling.as_ref().and_then(is_recalled);
+                |scope: &AbortScope| scope.covers(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
+            let busy_scope = self.busy_scope.as_ref().and_then(is_recalled);
             // Who is busy says so at once: at the gate it could be a long wait.
-            if let Some(status) = recalled.or_else(|| handle.unit.lu.refuses()) {
-                return self.task(c, None, Some(Err(status.into())), data);
+            if let Some(status) = busy_scope.or_else(|| handle.unit.lu.refuses()) {
+                return self.start_task(c, None, Some(Err(status.into())), data);
             }
-            let place = (handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
-            return self.task(c, Some(place), None, data);
+            let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
+            return self.start_task(c, Some(lu_nexus), None, data);
         }
         match handle.begin(c.cdb()) {
-            Ok(Plan::Read { offset, len }) => match read_now(handle, &self.pool, offset, len, c.room()) {
-                Read::Not => self.waits(c, Plan::Read { offset, len }, data),
-                Read::Zeros => self.read_done(&c, Outcome::Zeros(len as usize), len),
-                Read::Done(buf) => self.read_done(&c, Outcome::Medium(buf), len),
-            },
-            Ok(Plan::Write { offset, len, stable }) if brings && len == c.offered() => {
+            Ok(Plan::Read { offset, len }) => {
+                match read_now(handle, &self.pool, offset, len, c.data_in_len()) {
+                    ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
+                    ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
+                    ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
+                }
+            }
+            Ok(Plan::Write { offset, len, stable }) if brings && len == c.data_out_len() => {
                 let now =
                     if stable { Inline::WouldWait } else { handle.backend.write_now(offset, data.bytes()) };
                 match now {
                     Inline::Done(Ok(())) => self.write_done(&c, len),
-                    _ => self.waits(c, Plan::Write { offset, len, stable }, data),
+                    _ => self.wait_for_medium(c, Plan::Write { offset, len, stable }, data),
                 }
             }
-            answer => self.inside(c, answer, data),
+            answer => self.defer(c, answer, data),
         }
     }
 
     /// All of a command's Data-Out came with it, as it may.
     #[inline]
-    fn brings_all(&self, c: &Command, data: &Arrival<'_>) -> bool {
-        let whole = !c.has_unsolicited && data.bytes().len() == c.offered() as usize;
-        whole && c.offered() <= self.front.immediate_limit()
+    fn brings_all(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
+        let whole = !c.has_unsolicited && data.bytes().len() == c.data_out_len() as usize;
+        whole && c.data_out_len() <= self.front.immediate_limit()
     }
 
     #[inline]
-    fn read_done(&mut self, c: &Command, outcome: Outcome, len: u32) {
-        self.leave_gate(c, Count::ReadBytes, len);
-        self.complete(c, Completion { moved: len.into(), ..Completion::of(Ok(outcome)) });
+    fn read_done(&mut self, c: &ScsiCommand, outcome: ExecutionOutput, len: u32) {
+        self.unlock_task_set(c, Count::ReadBytes, len);
+        self.complete(c, CommandCompletion { moved: len.into(), ..CommandCompletion::of(Ok(outcome)) });
     }
 
     #[inline]
-    fn write_done(&mut self, c: &Command, len: u32) {
-        self.leave_gate(c, Count::WriteBytes, len);
+    fn write_done(&mut self, c: &ScsiCommand, len: u32) {
+        self.unlock_task_set(c, Count::WriteBytes, len);
         let (moved, written) = (u64::from(len), Some(len));
-        self.complete(c, Completion { moved, written, ..Completion::of(Ok(Outcome::Good)) });
+        self.complete(
+            c,
+            CommandCompletion { moved, written, ..CommandCompletion::of(Ok(ExecutionOutput::Good)) },
+        );
     }
 
     /// Steps out of the gate that a command entered on the spot; the logical unit counts what it did.
     #[inline]
-    fn leave_gate(&mut self, c: &Command, count: Count, bytes: u32) {
-        if let Found::Unit(handle) = self.luns.find(c.lun) {
+    fn unlock_task_set(&mut self, c: &ScsiCommand, count: Count, bytes: u32) {
+        if let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) {
             let part = handle.nexus.part();
-            handle.unit.gate.leave(part);
+            handle.unit.task_set.unlock_shared(part);
             part.count(count, bytes as u64);
         }
     }
 
     /// A command that is inside the gate and has to wait for its medium.
-    fn waits(&mut self, c: Command, plan: Plan, data: Arrival<'_>) {
-        if !self.goes_direct(&c, &plan, &data) {
-            self.inside(c, Ok(plan), data);
+    fn wait_for_medium(&mut self, c: ScsiCommand, plan: Plan, data: ReceivedData<'_>) {
+        if !self.try_direct_io(&c, &plan, &data) {
+            self.defer(c, Ok(plan), data);
         }
     }
 
     /// A command that is inside the gate and did not end on the spot.
-    fn inside(&mut self, c: Command, answer: Answer, data: Arrival<'_>) {
-        let Found::Unit(handle) = self.luns.find(c.lun) else { return };
+    fn defer(&mut self, c: ScsiCommand, answer: Answer, data: ReceivedData<'_>) {
+        let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) else { return };
         // What is left to do waits for its turn again: a command that waits for its data must not keep others
         // out.
-        handle.unit.gate.leave(handle.nexus.part());
-        let place = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
+        handle.unit.task_set.unlock_shared(handle.nexus.part());
+        let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
         match answer {
-            Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(Outcome::Good), false),
-            Ok(Plan::Data(d)) if needs_no_more => self.finish_now(&c, Ok(Outcome::Data(d)), false),
-            Err(f) if needs_no_more && c.offered() == 0 => {
+            Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Good), false),
+            Ok(Plan::Data(d)) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Data(d)), false),
+            Err(f) if needs_no_more && c.data_out_len() == 0 => {
                 let descriptor = handle.nexus.sense_format();
                 self.finish_now(&c, Err(f), descriptor);
             }
-            answer => self.task(c, Some(place), Some(answer), data),
+            answer => self.start_task(c, Some(lu_nexus), Some(answer), data),
         }
     }
 
-    fn finish_now(&mut self, c: &Command, ended: Ended, descriptor: bool) {
-        self.complete(c, Completion { descriptor, ..Completion::of(ended) });
+    fn finish_now(&mut self, c: &ScsiCommand, ended: ExecutionResult, descriptor: bool) {
+        self.complete(c, CommandCompletion { descriptor, ..CommandCompletion::of(ended) });
     }
 
     /// A command for no logical unit.
-    fn elsewhere(&mut self, c: Command, decide: fn(&[u8]) -> Answer, data: Arrival<'_>) {
+    fn command_without_lu(&mut self, c: ScsiCommand, decide: fn(&[u8]) -> Answer, data: ReceivedData<'_>) {
         let answer = decide(c.cdb());
-        self.task(c, None, Some(answer), data);
+        self.start_task(c, None, Some(answer), data);
     }
 
     /// Makes a task of a command; it runs once its data is here. A place bears the epoch that its answer, if it
     /// has one, is of.
-    fn task(
+    fn start_task(
         &mut self,
-        c: Command,
-        place: Option<(Arc<Unit>, lunar_scsi::NexusId, u64)>,
+        c: ScsiCommand,
+        lu_nexus: Option<(Arc<LogicalUnit>, lunar_scsi::NexusId, u64)>,
         answer: Option<Answer>,
-        data: Arrival<'_>,
+        data: ReceivedData<'_>,
     ) {
         let mut answer = answer;
-        let in_pieces = pieces::suits(&c, place.as_ref().map(|(unit, ..)| &**unit), answer.as_ref());
-        let receiving = self.receive_for(&c, &mut answer, data, in_pieces);
+        let is_chunked =
+            chunked_write::is_chunked(&c, lu_nexus.as_ref().map(|(unit, ..)| &**unit), answer.as_ref());
+        let receiving = self.begin_data_out(&c, &mut answer, data, is_chunked);
         let tag = c.tag;
         self.serial += 1;
         let receiving = Some(receiving);
-        let epoch = place.as_ref().map_or(0, |(.., epoch)| *epoch);
-        let medium = place.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
-        let place = place.map(|(unit, nexus, _)| (unit, nexus));
-        self.count_ordered(&c, place.as_ref(), 1);
+        let epoch = lu_nexus.as_ref().map_or(0, |(.., epoch)| *epoch);
+        let medium = lu_nexus.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
+        let lu_nexus = lu_nexus.map(|(unit, nexus, _)| (unit, nexus));
+        self.count_ordered(&c, lu_nexus.as_ref(), 1);
         let task = Task {
             serial: self.serial,
             command: c,
-            place,
-            reaches: Vec::new(),
+            lu_nexus,
+            copy_nexuses: Vec::new(),
             epoch,
             medium,
             aborted: None,
             receiving,
             answer,
-            sent: Sent::default(),
-            began: self.info.visit.get().map(|_| Instant::now()),
+            sent: DataInProgress::default(),
+            started_at: self.info.instance_session.get().map(|_| Instant::now()),
         };
         self.tasks.insert(tag, task);
         self.progress(tag);
     }
 
     /// While ORDERED commands are unfinished, those that come after them wait.
-    fn count_ordered(&mut self, c: &Command, place: Option<&(Arc<Unit>, lunar_scsi::NexusId)>, by: i32) {
-        if c.attribute == Attribute::Ordered
-            && let Some((unit, _)) = place
+    fn count_ordered(
+        &mut self,
+        c: &ScsiCommand,
+        lu_nexus: Option<&(Arc<LogicalUnit>, lunar_scsi::NexusId)>,
+        by: i32,
+    ) {
+        if c.attribute == TaskAttribute::Ordered
+            && let Some((unit, _)) = lu_nexus
             && let Some(handle) = self.luns.unit(c.lun, unit)
         {
             // Never below zero: the LUN may have been another one meanwhile.
@@ -204,8 +215,13 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// A unit attention that its initiator does not hear of now is to be told later.
-    pub(super) fn keep_attention(&mut self, c: &Command, unit: &Arc<Unit>, untold: &Failure) {
-        if let Some(sense) = untold.sense.filter(Sense::is_unit_attention)
+    pub(super) fn restore_attention(
+        &mut self,
+        c: &ScsiCommand,
+        unit: &Arc<LogicalUnit>,
+        unreported: &Failure,
+    ) {
+        if let Some(sense) = unreported.sense.filter(Sense::is_unit_attention)
             && let Some(handle) = self.luns.unit(c.lun, unit)
         {
             handle.nexus.tell_again(sense);
@@ -215,9 +231,9 @@ impl<F: FrontEnd> State<F> {
     /// Takes a task out, which is to be completed or released.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks.remove(&tag)?;
-        self.count_ordered(&task.command, task.place.as_ref(), -1);
-        if let (Some((unit, _)), Some(Err(untold))) = (&task.place, &task.answer) {
-            self.keep_attention(&task.command, unit, untold);
+        self.count_ordered(&task.command, task.lu_nexus.as_ref(), -1);
+        if let (Some((unit, _)), Some(Err(unreported))) = (&task.lu_nexus, &task.answer) {
+            self.restore_attention(&task.command, unit, unreported);
         }
         Some(task)
     }

@@ -1,9 +1,9 @@
 //! Tasks: SCSI commands that did not end on the spot.
 
-use super::command::Command;
-use super::places::Places;
-use super::response::Sent;
-use crate::Unit;
+use super::command::ScsiCommand;
+use super::data_out_buffers::DataOutBuffers;
+use super::response::DataInProgress;
+use crate::LogicalUnit;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_scsi::{Answer, Failure, NexusId};
 use lunar_wire::scsi::{Sense, Status};
@@ -12,56 +12,56 @@ use std::time::Instant;
 
 /// Why a task ends without its own answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aborted {
+pub enum AbortResponse {
     /// By its own session: nothing is sent.
-    Silently,
+    None,
     /// By another nexus while TAS is set: TASK ABORTED.
-    Told,
+    TaskAborted,
     /// Data that its initiator asks for again cannot be sent again.
-    Unrecoverable,
+    SnackRejected,
 }
 
-impl Aborted {
+impl AbortResponse {
     /// What the initiator hears.
-    pub fn answer(self) -> Option<Failure> {
+    pub fn failure(self) -> Option<Failure> {
         match self {
-            Aborted::Silently => None,
-            Aborted::Told => Some(Status::TaskAborted.into()),
-            Aborted::Unrecoverable => Some(Sense::SNACK_REJECTED.into()),
+            AbortResponse::None => None,
+            AbortResponse::TaskAborted => Some(Status::TaskAborted.into()),
+            AbortResponse::SnackRejected => Some(Sense::SNACK_REJECTED.into()),
         }
     }
 }
 
 /// Data-Out on its way.
-pub struct Receiving {
+pub struct DataOutTransfer {
     /// Which bytes have come, and which are to be asked for next.
     pub sequencer: DataOutSequencer,
     /// Where it goes.
-    pub places: Places,
+    pub buffers: DataOutBuffers,
     /// Bytes that the command is to have.
     pub wanted: u32,
     /// Upper bits of the tags of its transfers.
     pub transfer_base: u32,
     /// A data digest did not fit.
-    pub damaged: bool,
+    pub has_digest_error: bool,
     /// There was no room for its data when they came.
-    pub full: bool,
+    pub is_out_of_memory: bool,
     /// Bytes have come since this was looked at last.
-    pub moved: bool,
+    pub has_progressed: bool,
     /// How often no data had come when it was looked.
-    pub late: u32,
+    pub idle_checks: u32,
     /// How often data were missing when it was looked.
-    pub looks: u32,
+    pub checks: u32,
     /// With so many looks its data are late; 0: not looked at yet.
-    pub max_looks: u32,
+    pub max_checks: u32,
     /// Requests for data of the session, up to its latest one.
-    pub asked: u64,
+    pub last_request: u64,
     /// It is taken piece by piece.
-    pub in_pieces: bool,
+    pub is_chunked: bool,
     /// Its command has begun, and ends this.
     pub is_launched: bool,
     /// Its command ends without the data that were asked for.
-    pub is_left: bool,
+    pub is_abandoned: bool,
 }
 
 /// A command that did not end on the spot.
@@ -69,30 +69,30 @@ pub struct Task {
     /// Unique in its I_T nexus.
     pub serial: u64,
     /// The command.
-    pub command: Command,
+    pub command: ScsiCommand,
     /// The logical unit and the nexus, when there is one.
-    pub place: Option<(Arc<Unit>, NexusId)>,
+    pub lu_nexus: Option<(Arc<LogicalUnit>, NexusId)>,
     /// The nexuses with other logical units through which it copies.
-    pub reaches: Vec<NexusId>,
+    pub copy_nexuses: Vec<NexusId>,
     /// The logical unit's epoch when the answer was found.
     pub epoch: u64,
     /// The medium that it was asked of.
     pub medium: u64,
     /// It is to end without an answer of its own.
-    pub aborted: Option<Aborted>,
+    pub aborted: Option<AbortResponse>,
     /// Data-Out on its way; None: it is all here, and the command runs.
-    pub receiving: Option<Receiving>,
+    pub receiving: Option<DataOutTransfer>,
     /// What it comes to; None: to be decided when its turn has come, or it runs.
     pub answer: Option<Answer>,
     /// How much of its Data-In has gone.
-    pub sent: Sent,
+    pub sent: DataInProgress,
     /// When it arrived, if that is counted.
-    pub began: Option<Instant>,
+    pub started_at: Option<Instant>,
 }
 
 impl Task {
     /// Its serial, and its Data-Out if the initiator is to send some.
-    pub fn waits_for_data(&mut self) -> Option<(u64, &mut Receiving)> {
+    pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
         let receiving = self.receiving.as_mut().filter(|receiving| receiving.sequencer.is_awaited());
         receiving.map(|receiving| (self.serial, receiving))
     }

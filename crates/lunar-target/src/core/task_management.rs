@@ -1,13 +1,13 @@
 //! Task management (SAM-5 section 7).
 
 use super::front_end::{FrontEnd, InFlightData};
-use super::lun_map::Found;
-use super::nexus::{ItNexus, Life, State};
-use super::task::{Aborted, Task};
-use crate::registry::{Indeterminate, Letter, Which};
-use crate::session::Info;
-use crate::shared::Shared;
-use crate::{Unit, exec};
+use super::lun_map::LunLookup;
+use super::nexus::{ItNexus, SessionPhase, State};
+use super::task::{AbortResponse, Task};
+use crate::registry::{AbortScope, Indeterminate, SessionMessage};
+use crate::server_state::ServerState;
+use crate::session_info::SessionInfo;
+use crate::{LogicalUnit, exec};
 use lunar_proto::window::precedes;
 use lunar_scsi::NexusId;
 use lunar_wire::iscsi::lun;
@@ -55,7 +55,7 @@ pub enum Function {
 
 /// What came of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Managed {
+pub enum ManagementResponse {
     /// FUNCTION COMPLETE.
     Complete,
     /// There is no such task.
@@ -68,24 +68,24 @@ pub enum Managed {
     Rejected,
 }
 
-impl Managed {
-    fn if_done(is_done: bool) -> Managed {
-        if is_done { Managed::Complete } else { Managed::Rejected }
+impl ManagementResponse {
+    fn if_done(is_done: bool) -> ManagementResponse {
+        if is_done { ManagementResponse::Complete } else { ManagementResponse::Rejected }
     }
 }
 
 impl<F: FrontEnd> State<F> {
     /// Why a function is not even begun; None: it may be.
-    pub fn refuses(&self, function: Function, lun: u64) -> Option<Managed> {
+    pub fn refuses(&self, function: Function, lun: u64) -> Option<ManagementResponse> {
         let is_of_one = !matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
         if is_of_one && self.unit_at(lun).is_none() {
-            return Some(Managed::NoSuchLun);
+            return Some(ManagementResponse::NoSuchLun);
         }
-        (!self.may_manage(function, lun)).then_some(Managed::Unauthorized)
+        (!self.may_manage(function, lun)).then_some(ManagementResponse::Unauthorized)
     }
 
     /// The logical unit of a LUN field, whether it was used or not.
-    fn unit_at(&self, field: u64) -> Option<Arc<Unit>> {
+    fn unit_at(&self, field: u64) -> Option<Arc<LogicalUnit>> {
         self.luns.map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
     }
 
@@ -100,7 +100,7 @@ impl<F: FrontEnd> State<F> {
     /// The nexus of a LUN field, if it was used.
     fn nexus_at(&mut self, field: u64) -> Option<NexusId> {
         match self.luns.find(field) {
-            Found::Unit(h) => Some(h.nexus.id()),
+            LunLookup::LogicalUnit(h) => Some(h.nexus.id()),
             _ => None,
         }
     }
@@ -113,31 +113,31 @@ fn is_before(task: &Task, sequence: u32) -> bool {
 
 impl<F: FrontEnd> ItNexus<F> {
     /// Carries out a function that was not refused, at this place in the order of its initiator.
-    pub async fn manage(self: &Rc<Self>, function: Function, lun: u64, sequence: u32) -> Managed {
+    pub async fn manage(self: &Rc<Self>, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
         match function {
             Function::AbortTask { tag } => self.abort_task(tag, lun).await,
-            Function::ClearAca => Managed::Complete,
+            Function::ClearAca => ManagementResponse::Complete,
             Function::TargetWarmReset | Function::TargetColdReset => self.reset_target(sequence).await,
             Function::AbortTaskSet | Function::ClearTaskSet | Function::LunReset => {
                 // Every command before it has arrived, or never will (RFC 7143 section 4.2.3.3).
-                self.wait_until(|s| s.life() == Life::Over || s.front.has_received(sequence)).await;
+                self.wait_until(|s| s.phase() == SessionPhase::Ended || s.front.has_received(sequence)).await;
                 self.task_set(function, lun, sequence).await
             }
         }
     }
 
     /// ABORT TASK waits for the task.
-    async fn abort_task(&self, tag: u32, lun: u64) -> Managed {
+    async fn abort_task(&self, tag: u32, lun: u64) -> ManagementResponse {
         let serials = {
             let mut state = self.state();
             let same = |t: &Task| t.command.tag == tag && t.command.lun == lun;
             if !state.tasks.values().any(same) {
-                return Managed::NoSuchTask;
+                return ManagementResponse::NoSuchTask;
             }
-            state.abort(same, Aborted::Silently, false)
+            state.abort(same, AbortResponse::None, false)
         };
         let unit = self.state().unit_at(lun);
-        Managed::if_done(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
+        ManagementResponse::if_done(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
     }
 
     /// Waits for the end of aborted tasks. False: one of them may still be carried out, so that the function was not
@@ -155,32 +155,32 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
-    async fn task_set(&self, function: Function, lun: u64, sequence: u32) -> Managed {
-        let Some(unit) = self.state().unit_at(lun) else { return Managed::NoSuchLun };
-        let which = Which::units([unit.clone()]);
+    async fn task_set(&self, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
+        let Some(unit) = self.state().unit_at(lun) else { return ManagementResponse::NoSuchLun };
+        let scope = AbortScope::units([unit.clone()]);
         // First, so that what the reset ends elsewhere is not taken for an answer, or tried again.
-        let own = self.abort_own(&which, sequence);
-        let forwarded = self.forward(&which, function).await;
-        let others = function == Function::AbortTaskSet || self.abort_others(which.clone()).await;
-        let are_over = self.wait_for_own(&own, &which).await && others;
+        let own = self.abort_own(&scope, sequence);
+        let forwarded = self.forward(&scope, function).await;
+        let others = function == Function::AbortTaskSet || self.abort_others(scope.clone()).await;
+        let are_over = self.wait_for_own(&own, &scope).await && others;
         // Also before FUNCTION REJECTED: tasks of other hosts have ended here without an answer, and the unit attention is all
         // that they hear of it (SAM-5 sections 5.14 and 7).
         match function {
             Function::AbortTaskSet => {}
             // Another session may have the place of this one, and what it reserved stays.
-            _ if self.state().life() == Life::Over => {}
+            _ if self.state().phase() == SessionPhase::Ended => {}
             Function::ClearTaskSet => {
                 let nexus = self.state().nexus_at(lun);
                 unit.lu.cleared(nexus);
             }
             _ => exec::reset(&unit).await,
         }
-        Managed::if_done(forwarded && are_over)
+        ManagementResponse::if_done(forwarded && are_over)
     }
 
     /// Does the same at logical units elsewhere, and tells whether it was done there.
-    async fn forward(&self, which: &Which, function: Function) -> bool {
-        let Which::Units(units) = which else { return true };
+    async fn forward(&self, scope: &AbortScope, function: Function) -> bool {
+        let AbortScope::LogicalUnits(units) = scope else { return true };
         let function = match function {
             Function::ClearTaskSet => request::Function::ClearTaskSet,
             Function::LunReset | Function::TargetWarmReset | Function::TargetColdReset => {
@@ -189,42 +189,42 @@ impl<F: FrontEnd> ItNexus<F> {
             // Tasks are aborted there one by one.
             Function::AbortTask { .. } | Function::AbortTaskSet | Function::ClearAca => return true,
         };
-        let ways = self.state().luns.ways(units);
+        let passthrough_nexuses = self.state().luns.passthrough_nexuses(units);
         let mut done = true;
-        for way in ways {
-            done &= way.manage(function).await;
+        for nexus in passthrough_nexuses {
+            done &= nexus.manage(function).await;
         }
         done
     }
 
     /// Marks the tasks of this session at some logical units that were sent before the function; their
     /// serials are what to wait for.
-    fn abort_own(&self, which: &Which, sequence: u32) -> Vec<u64> {
+    fn abort_own(&self, scope: &AbortScope, sequence: u32) -> Vec<u64> {
         let mut state = self.state();
         let wait = state.front.waits_for_data();
-        state.abort(|t| which.names_task(t) && is_before(t, sequence), Aborted::Silently, wait)
+        state.abort(|t| scope.covers_task(t) && is_before(t, sequence), AbortResponse::None, wait)
     }
 
     /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after
     /// the function without having negotiated FastAbort. False: one of them may still be carried out.
-    async fn wait_for_own(&self, serials: &[u64], which: &Which) -> bool {
+    async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
         if compio::time::timeout(PATIENCE, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
-            self.state().abort(own, Aborted::Silently, false);
+            self.state().abort(own, AbortResponse::None, false);
         }
-        self.are_over(serials, which.is_elsewhere()).await
+        self.are_over(serials, scope.is_elsewhere()).await
     }
 
     /// Ends the tasks of other sessions. False: one of them may still be carried out.
-    async fn abort_others(&self, which: Which) -> bool {
+    async fn abort_others(&self, scope: AbortScope) -> bool {
         let (shared, from) = self.origin();
         let tsih = self.state().tsih;
-        let (is_elsewhere, indeterminate) = (which.is_elsewhere(), Indeterminate::default());
-        let letter = |done| {
-            let (which, from, indeterminate) = (which.clone(), from.clone(), indeterminate.clone());
-            Letter::Abort { which, from, indeterminate, done }
+        let (is_elsewhere, indeterminate) = (scope.is_elsewhere(), Indeterminate::default());
+        let message = |done| {
+            let (scope, from, indeterminate) = (scope.clone(), from.clone(), indeterminate.clone());
+            SessionMessage::Abort { scope, from, indeterminate, done }
         };
-        let told = shared.registry.tell_all(Some(tsih), letter);
+        let told = shared.registry.broadcast(Some(tsih), message);
         let in_time = match is_elsewhere {
             true => compio::time::timeout(CERTAINTY, told).await.is_ok(),
             false => {
@@ -236,59 +236,60 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// What a letter to other sessions needs: how to reach them, and whom it is from.
-    pub(super) fn origin(&self) -> (Arc<Shared>, Arc<Info>) {
+    pub(super) fn origin(&self) -> (Arc<ServerState>, Arc<SessionInfo>) {
         let state = self.state();
         (state.shared.clone(), state.info.clone())
     }
 
     /// TARGET WARM RESET: every logical unit that this session can reach.
-    async fn reset_target(&self, sequence: u32) -> Managed {
-        let which = Which::units(self.state().luns.map().values().map(|v| v.unit.clone()));
-        let own = self.abort_own(&which, sequence);
-        let forwarded = self.forward(&which, Function::TargetWarmReset).await;
-        let others = self.abort_others(which.clone()).await;
-        let are_over = self.wait_for_own(&own, &which).await && others;
-        let Which::Units(units) = which else { return Managed::Complete };
+    async fn reset_target(&self, sequence: u32) -> ManagementResponse {
+        let scope = AbortScope::units(self.state().luns.map().values().map(|v| v.unit.clone()));
+        let own = self.abort_own(&scope, sequence);
+        let forwarded = self.forward(&scope, Function::TargetWarmReset).await;
+        let others = self.abort_others(scope.clone()).await;
+        let are_over = self.wait_for_own(&own, &scope).await && others;
+        let AbortScope::LogicalUnits(units) = scope else { return ManagementResponse::Complete };
         for unit in units.iter() {
-            if self.state().life() == Life::Over {
-                return Managed::Complete;
+            if self.state().phase() == SessionPhase::Ended {
+                return ManagementResponse::Complete;
             }
             exec::reset(unit).await;
             // Each of them tells all of its nexuses: others of this core come first.
             lunar_runtime::yield_now().await;
         }
-        Managed::if_done(forwarded && are_over)
+        ManagementResponse::if_done(forwarded && are_over)
     }
 
     /// The rest of TARGET COLD RESET: every session of the target ends, this one too.
-    pub async fn power_on(self: Rc<Self>) {
+    pub async fn end_target_sessions(self: Rc<Self>) {
         let (shared, target) = {
             let state = self.state();
             (state.shared.clone(), state.info.target.clone())
         };
         F::flushed(&self).await;
-        shared.registry.tell_each(|info| {
+        shared.registry.send_each(|info| {
             (info.target == target)
-                .then(|| Letter::End { why: "TARGET COLD RESET", done: flume::bounded(0).0 })
+                .then(|| SessionMessage::End { why: "TARGET COLD RESET", done: flume::bounded(0).0 })
         });
     }
 
     /// Ends the tasks that another session has a say in.
     pub(super) async fn abort_for_others(
         self: &Rc<Self>,
-        which: &Which,
-        from: &Info,
+        scope: &AbortScope,
+        from: &SessionInfo,
         indeterminate: &Indeterminate,
     ) {
-        self.recall(which, from);
+        self.drain_received(scope, from);
         let (serials, concerns) = {
             let mut state = self.state();
-            let concerns = state.is_concerned(which);
-            state.report_termination(|t| which.names_task(t));
-            let told = state.tells_aborted(which);
-            let tells = |t: &Task| t.place.as_ref().is_some_and(|(_, nexus)| told.contains(nexus));
-            let mut serials = state.abort(|t| which.names_task(t) && tells(t), Aborted::Told, false);
-            serials.extend(state.abort(|t| which.names_task(t) && !tells(t), Aborted::Silently, false));
+            let concerns = state.is_concerned(scope);
+            state.report_termination(|t| scope.covers_task(t));
+            let told = state.reports_aborted(scope);
+            let tells = |t: &Task| t.lu_nexus.as_ref().is_some_and(|(_, nexus)| told.contains(nexus));
+            let mut serials =
+                state.abort(|t| scope.covers_task(t) && tells(t), AbortResponse::TaskAborted, false);
+            serials.extend(state.abort(|t| scope.covers_task(t) && !tells(t), AbortResponse::None, false));
             (serials, concerns)
         };
         F::flush(self);
@@ -306,14 +307,14 @@ impl<F: FrontEnd> ItNexus<F> {
     /// something else. What was begun later is of other tasks. An initiator that holds it up loses the connection, and
     /// with it the data.
     async fn drain(&self) {
-        let (in_flight, life) = {
+        let (in_flight, phase) = {
             let state = self.state();
-            (state.front.in_flight_data(), state.life())
+            (state.front.in_flight_data(), state.phase())
         };
-        let patience = if life == Life::Over { AT_THE_END } else { PATIENCE };
+        let patience = if phase == SessionPhase::Ended { AT_THE_END } else { PATIENCE };
         for data in in_flight {
             if !drains(&*data, patience).await {
-                self.state().is_over("it held up the end of tasks that another session aborted");
+                self.state().end_with("it held up the end of tasks that another session aborted");
                 data.reset();
                 self.state().front.stop_receiving();
             }
@@ -339,39 +340,40 @@ async fn drains(mover: &dyn InFlightData, patience: Duration) -> bool {
 /// RDMA Reads have ended that were begun before, and what they held back has been sent and has arrived.
 async fn drained(mover: &dyn InFlightData) {
     let reads = mover.reads();
-    look_until(|| mover.have_ended(reads)).await;
+    poll_until(|| mover.have_ended(reads)).await;
     let fence = mover.fence();
-    look_until(|| mover.fence_done(fence)).await;
+    poll_until(|| mover.fence_done(fence)).await;
 }
 
-async fn look_until(is_so: impl Fn() -> bool) {
+async fn poll_until(is_so: impl Fn() -> bool) {
     while !is_so() {
         compio::time::sleep(LOOK).await;
     }
 }
 
 /// Its tasks are carried out by another target, which may be away.
-fn is_elsewhere(unit: &Arc<Unit>) -> bool {
-    unit.passage().is_some() || unit.backend().stride().is_some()
+fn is_elsewhere(unit: &Arc<LogicalUnit>) -> bool {
+    unit.passthrough().is_some() || unit.backend().stride().is_some()
 }
 
-impl Which {
+impl AbortScope {
     fn is_elsewhere(&self) -> bool {
-        matches!(self, Which::Units(units) if units.iter().any(is_elsewhere))
+        matches!(self, AbortScope::LogicalUnits(units) if units.iter().any(is_elsewhere))
     }
 
     /// A copy belongs to every nexus that it works through, too: who is preempted must not go on writing.
-    fn names_task(&self, task: &Task) -> bool {
-        let placed = task.place.as_ref().is_some_and(|(unit, nexus)| self.names(unit, *nexus));
-        placed || matches!(self, Which::Nexuses(list) if task.reaches.iter().any(|n| list.contains(n)))
+    fn covers_task(&self, task: &Task) -> bool {
+        let placed = task.lu_nexus.as_ref().is_some_and(|(unit, nexus)| self.covers(unit, *nexus));
+        placed
+            || matches!(self, AbortScope::Nexuses(list) if task.copy_nexuses.iter().any(|n| list.contains(n)))
     }
 }
 
 impl<F: FrontEnd> State<F> {
     /// It has used one of these logical units, or ends and cannot tell any more.
-    fn is_concerned(&mut self, which: &Which) -> bool {
-        let is_over = self.life() == Life::Over;
-        is_over || self.luns.used().any(|h| which.names(&h.unit, h.nexus.id()))
+    fn is_concerned(&mut self, scope: &AbortScope) -> bool {
+        let is_over = self.phase() == SessionPhase::Ended;
+        is_over || self.luns.used().any(|h| scope.covers(&h.unit, h.nexus.id()))
     }
 
     /// Reports to an initiator whose aborted tasks wait for no data which logical units lose its tasks (FastAbort, RFC 7143
@@ -388,9 +390,10 @@ impl<F: FrontEnd> State<F> {
 
     /// The nexuses whose tasks, aborted by another nexus, are answered TASK ABORTED (TAS of the control mode
     /// page).
-    fn tells_aborted(&mut self, which: &Which) -> BTreeSet<NexusId> {
-        let places = self.tasks.values().filter(|t| which.names_task(t)).filter_map(|t| t.place.as_ref());
-        let concerned: BTreeSet<NexusId> = places.map(|(_, nexus)| *nexus).collect();
+    fn reports_aborted(&mut self, scope: &AbortScope) -> BTreeSet<NexusId> {
+        let buffers =
+            self.tasks.values().filter(|t| scope.covers_task(t)).filter_map(|t| t.lu_nexus.as_ref());
+        let concerned: BTreeSet<NexusId> = buffers.map(|(_, nexus)| *nexus).collect();
         if concerned.is_empty() {
             return concerned;
         }

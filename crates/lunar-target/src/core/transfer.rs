@@ -5,7 +5,7 @@ use lunar_runtime::Buf;
 
 /// A part of the data of a command that is to be asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Transfer {
+pub struct DataRequest {
     /// Names it among all transfers of the nexus (in iSCSI the Target Transfer Tag).
     pub tag: u32,
     /// Which part.
@@ -13,29 +13,29 @@ pub struct Transfer {
 }
 
 /// Data that have arrived.
-pub enum Arrival<'a> {
+pub enum ReceivedData<'a> {
     /// Where they were received: gone after the call.
     Bytes(&'a [u8]),
     /// In a buffer of their own.
     Buf(Buf),
     /// In the buffer of their task, which comes back.
-    Landed(Buf),
+    Placed(Buf),
 }
 
-impl Arrival<'_> {
+impl ReceivedData<'_> {
     /// The bytes; those that landed with their task are not shown.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Arrival::Bytes(bytes) => bytes,
-            Arrival::Buf(buf) => buf,
-            Arrival::Landed(_) => &[],
+            ReceivedData::Bytes(bytes) => bytes,
+            ReceivedData::Buf(buf) => buf,
+            ReceivedData::Placed(_) => &[],
         }
     }
 }
 
 /// What data are a part of.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct DataOutId {
     /// The tag of the command.
     pub tag: u32,
     /// The LUN field that came with them.
@@ -46,9 +46,9 @@ pub struct Origin {
 
 /// What came of data that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum DataOutResult {
     /// They were taken, or are no longer wanted: [`State::progress`] is due.
-    Yes,
+    Accepted,
     /// Their task has ended, which harms nothing.
     Ignored,
     /// They were never asked for, or are not what was asked for.

@@ -1,8 +1,8 @@
 //! Reads and writes of the medium: what each is counted as, and what its failure is to an initiator.
 
-use super::copy::Ends;
-use crate::gate::{Entry, Member};
-use crate::{Reply, Told, Unit};
+use super::copy::CopyEnds;
+use crate::task_set_lock::{LockMode, TaskSetHandle};
+use crate::{LogicalUnit, PassthroughResponse, ScsiError};
 use lunar_block::Finished;
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CopyRange, CopySegment, Count, Failure, NexusId};
@@ -17,7 +17,7 @@ pub(super) const STEP: usize = 1 << 20;
 const MEDIUM_ERROR: u8 = 3;
 
 /// How a command ends.
-pub enum Outcome {
+pub enum ExecutionOutput {
     /// GOOD without data.
     Good,
     /// GOOD with parameter data.
@@ -27,98 +27,103 @@ pub enum Outcome {
     /// GOOD with so many zeros.
     Zeros(usize),
     /// What a logical unit elsewhere answered.
-    Passed(Reply),
+    PassthroughCommand(PassthroughResponse),
 }
 
 /// The end of a command.
-pub type Ended = Result<Outcome, Failure>;
+pub type ExecutionResult = Result<ExecutionOutput, Failure>;
 
 /// What a command may need beyond its own logical unit.
-pub trait Surroundings {
+pub trait ExecutionContext {
     /// The LUNs that this initiator sees.
     fn luns(&self) -> Vec<u16>;
     /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them.
-    fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<Ends, Sense>;
+    fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense>;
     /// The bytes that it moves, if this initiator may read the one end and write the other now: to be asked
     /// inside their gates.
-    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense>;
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense>;
     /// The gate of the command's own logical unit, and how the command steps in.
-    fn own_gate(&self) -> Option<(Member, Entry)>;
+    fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)>;
     /// Ends every task of these nexuses, and waits for it.
     fn abort(&self, victims: Vec<NexusId>) -> lunar_block::Future<'_, ()>;
     /// The command is aborted: a long operation asks between its steps, and ends with
-    /// [`gone`] when it is.
+    /// [`aborted_failure`] when it is.
     fn is_aborted(&self) -> bool;
 }
 
 /// The end of a command that nobody hears of any more.
-pub fn gone() -> Failure {
+pub fn aborted_failure() -> Failure {
     Status::TaskAborted.into()
 }
 
 /// The end of a READ of which the medium has ended.
-pub fn was_read(unit: &Unit, offset: u64, finished: Finished) -> Ended {
-    fetched(unit, offset, finished, &READ).map(Outcome::Medium)
+pub fn finish_read(unit: &LogicalUnit, offset: u64, finished: Finished) -> ExecutionResult {
+    fetched(unit, offset, finished, &READ).map(ExecutionOutput::Medium)
 }
 
 /// The end of a WRITE of which the medium has ended.
-pub fn was_written(unit: &Unit, offset: u64, finished: Finished) -> Ended {
-    stored(unit, offset, finished).map(|_| Outcome::Good)
+pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: Finished) -> ExecutionResult {
+    stored(unit, offset, finished).map(|_| ExecutionOutput::Good)
 }
 
 /// Reads what a command reads, or a part of it.
-pub async fn read_part(unit: &Arc<Unit>, offset: u64, buf: Buf) -> Result<Buf, Failure> {
+pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result<Buf, Failure> {
     fetch_into(unit, offset, buf, &READ).await
 }
 
 /// A buffer for one step of a long operation that is inside a gate. It does not wait for one of the pool:
 /// those who hold them may wait at that gate.
-pub(super) fn step_buffer(pool: &Pool, len: usize) -> Buf {
+pub(super) fn buffer_without_waiting(pool: &Pool, len: usize) -> Buf {
     debug_assert!(len <= STEP);
     pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
 /// Reads one step of a long operation.
 pub(super) async fn fetch(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     pool: &Pool,
     offset: u64,
     len: usize,
-    access: &Access,
+    access: &MediumAccess,
 ) -> Result<Buf, Failure> {
-    fetch_into(unit, offset, step_buffer(pool, len), access).await
+    fetch_into(unit, offset, buffer_without_waiting(pool, len), access).await
 }
 
 /// Reads into a buffer.
 pub(super) async fn fetch_into(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     offset: u64,
     buf: Buf,
-    access: &Access,
+    access: &MediumAccess,
 ) -> Result<Buf, Failure> {
     let finished = unit.backend().read(offset, buf).await;
     fetched(unit, offset, finished, access)
 }
 
 pub(super) fn fetched(
-    unit: &Unit,
+    unit: &LogicalUnit,
     offset: u64,
     (result, buf): Finished,
-    access: &Access,
+    access: &MediumAccess,
 ) -> Result<Buf, Failure> {
-    result.map_err(|e| failed(unit, &e, offset, access))?;
+    result.map_err(|e| io_failure(unit, &e, offset, access))?;
     unit.lu.count(access.bytes, buf.len() as u64);
     Ok(buf)
 }
 
 /// Writes what a command has brought.
-pub async fn write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
-    put(unit, offset, data, stable).await?;
-    Ok(Outcome::Good)
+pub async fn write(unit: &Arc<LogicalUnit>, offset: u64, data: Buf, stable: bool) -> ExecutionResult {
+    write_buf(unit, offset, data, stable).await?;
+    Ok(ExecutionOutput::Good)
 }
 
 /// Writes a buffer and gives it back.
-pub async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<Buf, Failure> {
+pub async fn write_buf(
+    unit: &Arc<LogicalUnit>,
+    offset: u64,
+    data: Buf,
+    stable: bool,
+) -> Result<Buf, Failure> {
     if data.is_empty() {
         return Ok(data);
     }
@@ -126,35 +131,36 @@ pub async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Resu
     stored(unit, offset, finished)
 }
 
-pub(super) fn stored(unit: &Unit, offset: u64, (result, buf): Finished) -> Result<Buf, Failure> {
-    result.map_err(|e| failed(unit, &e, offset, &WRITE))?;
+pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): Finished) -> Result<Buf, Failure> {
+    result.map_err(|e| io_failure(unit, &e, offset, &WRITE))?;
     unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)
 }
 
 /// Every acknowledged write becomes stable.
-pub async fn flush(unit: &Arc<Unit>) -> Ended {
-    unit.backend().flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
-    Ok(Outcome::Good)
+pub async fn flush(unit: &Arc<LogicalUnit>) -> ExecutionResult {
+    unit.backend().flush().await.map_err(|e| io_failure(unit, &e, 0, &WRITE))?;
+    Ok(ExecutionOutput::Good)
 }
 
 /// How an access of the medium is counted, and what the failure of the medium is to an initiator.
-pub(super) struct Access {
+pub(super) struct MediumAccess {
     pub(super) bytes: Count,
     errors: Count,
     sense: Sense,
 }
 
-pub(super) const READ: Access =
-    Access { bytes: Count::ReadBytes, errors: Count::ReadErrors, sense: Sense::READ_ERROR };
-pub(super) const WRITE: Access =
-    Access { bytes: Count::WriteBytes, errors: Count::WriteErrors, sense: Sense::WRITE_ERROR };
-pub(super) const VERIFY: Access = Access { bytes: Count::VerifyBytes, errors: Count::VerifyErrors, ..READ };
+pub(super) const READ: MediumAccess =
+    MediumAccess { bytes: Count::ReadBytes, errors: Count::ReadErrors, sense: Sense::READ_ERROR };
+pub(super) const WRITE: MediumAccess =
+    MediumAccess { bytes: Count::WriteBytes, errors: Count::WriteErrors, sense: Sense::WRITE_ERROR };
+pub(super) const VERIFY: MediumAccess =
+    MediumAccess { bytes: Count::VerifyBytes, errors: Count::VerifyErrors, ..READ };
 
 /// What an error of a backend is to an initiator. A medium error tells its LBA; what a SCSI device behind the backend
 /// has said is passed on.
-pub(super) fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
-    if let Some(told) = Told::of(e) {
+pub(super) fn io_failure(unit: &LogicalUnit, e: &io::Error, offset: u64, access: &MediumAccess) -> Failure {
+    if let Some(told) = ScsiError::of(e) {
         let is_medium = told.sense.is_some_and(|sense| sense.key == MEDIUM_ERROR);
         unit.lu.count(if is_medium { access.errors } else { Count::OtherErrors }, 1);
         return Failure { status: told.status, sense: told.sense };
@@ -173,7 +179,7 @@ pub(super) fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -
     if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
         return Status::Busy.into();
     }
-    unit.tell_failure(e, offset);
+    unit.log_io_failure(e, offset);
     let lba = offset / unit.lu.settings().block_size as u64;
     let sense = match e.kind() {
         // A file too large: of the file system, or of the limit on this process (ulimit -f).

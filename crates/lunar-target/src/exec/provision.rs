@@ -1,7 +1,10 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::medium::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put, step_buffer};
-use crate::Unit;
+use super::medium::{
+    ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, WRITE, aborted_failure,
+    buffer_without_waiting, flush, io_failure, write_buf,
+};
+use crate::LogicalUnit;
 use lunar_block::{Backend, Future};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::Failure;
@@ -10,22 +13,22 @@ use std::sync::Arc;
 
 /// Without a block, or with one of zeros, the backend is asked for zeros; it knows a quick way.
 pub async fn write_same(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     pool: &Pool,
     (offset, len): (u64, u64),
     block: Option<Buf>,
     (unmap, stable): (bool, bool),
-    around: &dyn Surroundings,
-) -> Ended {
+    context: &dyn ExecutionContext,
+) -> ExecutionResult {
     let block = block.filter(|b| b.iter().any(|x| *x != 0));
     match block {
         None => {
-            clear(unit, (offset, len), STRETCH, around, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
+            clear(unit, (offset, len), STRETCH, context, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
             unit.lu.count(WRITE.bytes, len);
         }
-        Some(block) => repeat(unit, pool, (offset, len), &block, &|| !around.is_aborted()).await?,
+        Some(block) => repeat(unit, pool, (offset, len), &block, &|| !context.is_aborted()).await?,
     }
-    if stable { flush(unit).await } else { Ok(Outcome::Good) }
+    if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
 }
 
 /// Bytes that are cleared at a time: a backend that has to write them takes its time.
@@ -36,20 +39,20 @@ const LONG_STRETCH: u64 = 16 * STRETCH;
 /// Clears a range with `one` stretch after the other, until it is aborted. They end where backends have ends of their
 /// own, so that none is left with a part of what it could give back.
 async fn clear(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     (offset, len): (u64, u64),
     stretch: u64,
-    around: &dyn Surroundings,
+    context: &dyn ExecutionContext,
     one: impl Fn(&dyn Backend, u64, u64) -> Future<'_, io::Result<()>>,
 ) -> Result<(), Failure> {
     let (backend, end) = (unit.backend(), offset + len);
     let mut at = offset;
     while at < end {
-        if around.is_aborted() {
-            return Err(gone());
+        if context.is_aborted() {
+            return Err(aborted_failure());
         }
         let n = (stretch - at % stretch).min(end - at);
-        one(&*backend, at, n).await.map_err(|e| failed(unit, &e, at, &WRITE))?;
+        one(&*backend, at, n).await.map_err(|e| io_failure(unit, &e, at, &WRITE))?;
         at += n;
     }
     Ok(())
@@ -57,48 +60,53 @@ async fn clear(
 
 /// Writes `block` from `offset` on until `len` bytes are covered, or until it is not to go on.
 pub async fn repeat(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     pool: &Pool,
     (offset, len): (u64, u64),
     block: &[u8],
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
     let whole = (STEP / block.len()).max(1) * block.len();
-    let mut buf = step_buffer(pool, whole.min(len as usize));
+    let mut buf = buffer_without_waiting(pool, whole.min(len as usize));
     buf.chunks_mut(block.len()).for_each(|c| c.copy_from_slice(&block[..c.len()]));
     let mut done = 0;
     while done < len {
         if !goes_on() {
-            return Err(gone());
+            return Err(aborted_failure());
         }
         buf.set_visible(whole.min((len - done) as usize));
         let n = buf.len() as u64;
-        buf = put(unit, offset + done, buf, false).await?;
+        buf = write_buf(unit, offset + done, buf, false).await?;
         done += n;
     }
     Ok(())
 }
 
 pub async fn unmap(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     extents: Vec<(u64, u64)>,
     stable: bool,
-    around: &dyn Surroundings,
-) -> Ended {
+    context: &dyn ExecutionContext,
+) -> ExecutionResult {
     for extent in extents {
-        clear(unit, extent, LONG_STRETCH, around, |b, at, n| b.unmap(at, n)).await?;
+        clear(unit, extent, LONG_STRETCH, context, |b, at, n| b.unmap(at, n)).await?;
     }
-    if stable { flush(unit).await } else { Ok(Outcome::Good) }
+    if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
 }
 
 /// Enough extents for one answer; an initiator asks again from where it ends.
 const MAX_EXTENTS: usize = 256;
 
-pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, block_size: u32) -> Ended {
+pub async fn lba_status(
+    unit: &Arc<LogicalUnit>,
+    offset: u64,
+    allocation_len: u32,
+    block_size: u32,
+) -> ExecutionResult {
     let end = unit.backend().facts().capacity / block_size as u64 * block_size as u64;
     let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
     let found = unit.backend().extents(offset, end.saturating_sub(offset), room).await;
-    let found = found.map_err(|e| failed(unit, &e, offset, &READ))?;
+    let found = found.map_err(|e| io_failure(unit, &e, offset, &READ))?;
     let extents: Vec<(u64, bool)> = found.iter().map(|extent| (extent.len, extent.mapped)).collect();
-    Ok(Outcome::Data(lunar_scsi::lba_status(offset, &extents, block_size, allocation_len)))
+    Ok(ExecutionOutput::Data(lunar_scsi::lba_status(offset, &extents, block_size, allocation_len)))
 }

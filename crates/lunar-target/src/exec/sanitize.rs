@@ -1,14 +1,14 @@
 //! SANITIZE (SBC-4 section 4.11): the whole medium is overwritten or erased, with progress to be asked for.
 
-use super::medium::{Ended, Outcome, STEP, WRITE, failed, flush};
-use crate::Unit;
+use super::medium::{ExecutionOutput, ExecutionResult, STEP, WRITE, flush, io_failure};
+use crate::LogicalUnit;
 use lunar_runtime::Pool;
 use lunar_scsi::Failure;
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
 /// What to do with the medium.
-pub struct Job {
+pub struct SanitizeJob {
     /// Overwrite with this, or erase.
     pub pattern: Option<Vec<u8>>,
     /// How often.
@@ -17,15 +17,15 @@ pub struct Job {
     pub invert: bool,
 }
 
-/// That it runs is kept already ([`super::keep`]). Nothing ends the work before its time, not even the end of its command:
+/// That it runs is kept already ([`super::persist`]). Nothing ends the work before its time, not even the end of its command:
 /// it goes on behind the status with `immediate`, and when this is dropped because the task was aborted (SBC-4 section
 /// 4.11).
-pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> Ended {
+pub async fn run(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob, immediate: bool) -> ExecutionResult {
     let (unit, pool) = (unit.clone(), pool.clone());
     let (end, ended) = flume::bounded(1);
     let whole = async move {
         if immediate {
-            let _ = end.try_send(Ok(Outcome::Good));
+            let _ = end.try_send(Ok(ExecutionOutput::Good));
         }
         let result = work(&unit, &pool, job).await;
         let _ = end.try_send(result); // to a command that has its status already, or is gone
@@ -34,15 +34,15 @@ pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> En
     ended.recv_async().await.unwrap_or(Err(Sense::INTERNAL_FAILURE.into()))
 }
 
-async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
+async fn work(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob) -> ExecutionResult {
     let result = overwrite(unit, pool, &job).await;
     unit.lu.sanitized(result.as_ref().map(drop));
-    keep(unit).await;
-    result.map(|()| Outcome::Good)
+    save_state(unit).await;
+    result.map(|()| ExecutionOutput::Good)
 }
 
 /// A restart must know that the medium is not clean; what has no state file forgets its medium as well.
-async fn keep(unit: &Arc<Unit>) {
+async fn save_state(unit: &Arc<LogicalUnit>) {
     if let Err(error) = unit.save().await
         && error.kind() != std::io::ErrorKind::Unsupported
     {
@@ -50,7 +50,7 @@ async fn keep(unit: &Arc<Unit>) {
     }
 }
 
-async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failure> {
+async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> Result<(), Failure> {
     let capacity = unit.backend().facts().capacity;
     let passes = if job.pattern.is_some() { job.passes.max(1) as u64 } else { 1 };
     for pass in 0..passes {
@@ -70,16 +70,16 @@ async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failu
 }
 
 async fn stretch(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     pool: &Pool,
-    job: &Job,
+    job: &SanitizeJob,
     pass: u64,
     at: u64,
     n: u64,
 ) -> Result<(), Failure> {
     let Some(pattern) = &job.pattern else {
         let erased = unit.backend().write_zeroes(at, n, true).await;
-        return erased.map_err(|e| failed(unit, &e, at, &WRITE));
+        return erased.map_err(|e| io_failure(unit, &e, at, &WRITE));
     };
     let size = unit.lu.settings().block_size;
     let block = lunar_scsi::overwrite_block(pattern, size, pass as u8, job.passes, job.invert);

@@ -1,11 +1,11 @@
 //! What is acknowledged as stable, on a disk that loses its cache; and what the logical unit counts.
 
-mod troubled;
+mod failing_media;
 
-use super::medium::failed;
+use super::medium::io_failure;
 use super::*;
-use crate::Told;
-use crate::gate::{Entry, Member};
+use crate::ScsiError;
+use crate::task_set_lock::{LockMode, TaskSetHandle};
 use lunar_block::testing::Lossy;
 use lunar_block::{Backend, Kind, Spec};
 use lunar_scsi::{CopyRange, CopySegment, NexusId};
@@ -19,19 +19,19 @@ const FUA: u8 = 0x08;
 const LOSSES: [Option<u64>; 4] = [None, Some(1), Some(2), Some(3)];
 
 /// No command here needs more than its logical unit. True: it is aborted.
-struct Nothing(bool);
+struct NoContext(bool);
 
-impl Surroundings for Nothing {
+impl ExecutionContext for NoContext {
     fn luns(&self) -> Vec<u16> {
         Vec::new()
     }
-    fn copy_ends(&self, _: u16, _: &CopySegment) -> Result<copy::Ends, Sense> {
+    fn copy_ends(&self, _: u16, _: &CopySegment) -> Result<copy::CopyEnds, Sense> {
         Err(Sense::LUN_NOT_SUPPORTED)
     }
-    fn copy_range(&self, _: u16, _: &CopySegment, _: &copy::Ends) -> Result<CopyRange, Sense> {
+    fn copy_range(&self, _: u16, _: &CopySegment, _: &copy::CopyEnds) -> Result<CopyRange, Sense> {
         Err(Sense::LUN_NOT_SUPPORTED)
     }
-    fn own_gate(&self) -> Option<(Member, Entry)> {
+    fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {
         None
     }
     fn abort(&self, _: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
@@ -44,9 +44,9 @@ impl Surroundings for Nothing {
 }
 
 /// A logical unit on a lossy disk, and one nexus of it.
-struct Disk {
+struct TestDisk {
     lossy: Arc<Lossy>,
-    unit: Arc<Unit>,
+    unit: Arc<LogicalUnit>,
     nexus: Nexus,
     pool: Pool,
 }
@@ -97,41 +97,41 @@ pub fn port() -> Arc<Port> {
     })
 }
 
-fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
+fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<LogicalUnit>, Nexus) {
     let lu = lu(write_cache);
     let mut nexus = lu.attach(port(), false);
     assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
-    (Arc::new(Unit::new(lu, backend, None)), nexus)
+    (Arc::new(LogicalUnit::new(lu, backend, None)), nexus)
 }
 
-impl Disk {
-    fn new(write_cache: bool) -> Disk {
+impl TestDisk {
+    fn new(write_cache: bool) -> TestDisk {
         let lossy = Arc::new(Lossy::new(memory()));
         let (unit, nexus) = unit(write_cache, lossy.clone());
-        Disk { lossy, unit, nexus, pool: Pool::new(64 << 20) }
+        TestDisk { lossy, unit, nexus, pool: Pool::new(64 << 20) }
     }
 
     /// Runs a CDB to its end.
-    async fn end(&mut self, cdb: &[u8], data: &[u8]) -> Ended {
+    async fn end(&mut self, cdb: &[u8], data: &[u8]) -> ExecutionResult {
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
         let plan = match self.nexus.begin(&padded)? {
             Plan::Parameters { .. } => self.nexus.parameters(&padded, data)?,
             plan => plan,
         };
-        let plan = keep(&self.unit, Ok(plan)).await?;
+        let plan = persist(&self.unit, Ok(plan)).await?;
         let data = (plan.data_out_len() > 0).then(|| {
             let mut buf = Buf::zeroed(data.len());
             buf.copy_from_slice(data);
             buf
         });
-        run(&self.unit, &self.pool, plan, data, &Nothing(false)).await
+        run(&self.unit, &self.pool, plan, data, &NoContext(false)).await
     }
 
     async fn good(&mut self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
         match self.end(cdb, data).await {
-            Ok(Outcome::Medium(buf)) => buf.to_vec(),
-            Ok(Outcome::Data(data)) => data,
+            Ok(ExecutionOutput::Medium(buf)) => buf.to_vec(),
+            Ok(ExecutionOutput::Data(data)) => data,
             Ok(_) => Vec::new(),
             Err(f) => panic!("{cdb:02x?}: {f:?}"),
         }
@@ -166,7 +166,7 @@ fn runs(test: impl Future<Output = ()>) {
 #[test]
 fn a_cached_write_may_be_lost() {
     runs(async {
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         disk.write(1, 7, 0).await;
         assert_eq!(disk.left(1, None).await, [0; BLOCK]);
     });
@@ -176,7 +176,7 @@ fn a_cached_write_may_be_lost() {
 fn a_write_with_fua_is_stable() {
     runs(async {
         for loss in LOSSES {
-            let mut disk = Disk::new(true);
+            let mut disk = TestDisk::new(true);
             disk.write(1, 6, 0).await;
             disk.write(1, 7, FUA).await;
             assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
@@ -188,7 +188,7 @@ fn a_write_with_fua_is_stable() {
 fn without_write_cache_every_write_is_stable() {
     runs(async {
         for loss in LOSSES {
-            let mut disk = Disk::new(false);
+            let mut disk = TestDisk::new(false);
             disk.write(1, 7, 0).await;
             assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
         }
@@ -199,7 +199,7 @@ fn without_write_cache_every_write_is_stable() {
 #[test]
 fn a_write_cache_that_is_switched_off_is_off() {
     runs(async {
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         let mut list = [0; 24];
         list[4..6].copy_from_slice(&[0x08, 0x12]);
         disk.good(&[op::MODE_SELECT_6, 0x10, 0, 0, list.len() as u8, 0], &list).await;
@@ -213,7 +213,7 @@ fn a_flush_makes_the_writes_before_it_stable() {
     runs(async {
         for cdb in [&[op::SYNCHRONIZE_CACHE_10][..], &[op::SYNCHRONIZE_CACHE_16]] {
             for loss in LOSSES {
-                let mut disk = Disk::new(true);
+                let mut disk = TestDisk::new(true);
                 disk.write(1, 7, 0).await;
                 disk.write(2, 8, 0).await;
                 disk.good(cdb, &[]).await;
@@ -243,21 +243,21 @@ fn rarer_writes_keep_the_promise_too() {
         for (cdb, data, fua) in
             [(&verify, &block, false), (&same, &block, false), (&compare, &both, true), (&or, &block, true)]
         {
-            let mut disk = Disk::new(false);
+            let mut disk = TestDisk::new(false);
             disk.good(cdb, data).await;
             assert_eq!(disk.left(1, None).await, [7; BLOCK], "{:02x} without a write cache", cdb[0]);
             if fua {
-                let mut disk = Disk::new(true);
+                let mut disk = TestDisk::new(true);
                 let mut cdb = cdb.clone();
                 cdb[1] |= FUA;
                 disk.good(&cdb, data).await;
                 assert_eq!(disk.left(1, None).await, [7; BLOCK], "{:02x} with FUA", cdb[0]);
             }
         }
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         disk.good(&verify, &block).await;
         assert_eq!(disk.left(1, None).await, [7; BLOCK], "verified is written");
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         disk.write(1, 7, 0).await;
         disk.good(&[op::START_STOP_UNIT, 0, 0, 0, 0], &[]).await;
         disk.good(&[op::START_STOP_UNIT, 0, 0, 0, 1], &[]).await;
@@ -275,7 +275,7 @@ const ERRORS: u8 = 6;
 #[test]
 fn the_log_tells_what_was_done() {
     runs(async {
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         disk.write(1, 7, 0).await;
         disk.good(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 3, 0], &[]).await;
         disk.good(&[op::VERIFY_10, 0, 0, 0, 0, 1, 0, 0, 2, 0], &[]).await;
@@ -291,7 +291,7 @@ fn the_log_tells_what_was_done() {
 #[test]
 fn the_log_tells_what_failed() {
     runs(async {
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         let failing = lunar_block::filter::error(memory(), lunar_block::filter::Op::Read, 1.0, None);
         (disk.unit, disk.nexus) = unit(true, failing);
         assert!(disk.end(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
@@ -300,7 +300,7 @@ fn the_log_tells_what_failed() {
             assert_eq!(disk.logged(page, ERRORS).await, errors, "page {page:02x}");
             assert_eq!(disk.logged(page, BYTES).await, 0, "page {page:02x}");
         }
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         assert!(disk.end(&[op::VERIFY_10, 2, 0, 0, 0, 1, 0, 0, 1, 0], &[7; BLOCK]).await.is_err());
         assert_eq!(disk.logged(VERIFIES, ERRORS).await, 0, "a miscompare");
     });
@@ -310,7 +310,7 @@ fn the_log_tells_what_failed() {
 #[test]
 fn an_aborted_operation_stops() {
     runs(async {
-        let disk = Disk::new(true);
+        let disk = TestDisk::new(true);
         let all = CAPACITY;
         let verify = Op::Verify { offset: 0, len: all, compare: lunar_scsi::Compare::Nothing };
         let same = Op::WriteSame {
@@ -338,7 +338,7 @@ fn an_aborted_operation_stops() {
                 buf
             });
             let plan = Plan::Op(Box::new(op));
-            let ended = run(&disk.unit, &disk.pool, plan, data, &Nothing(true)).await;
+            let ended = run(&disk.unit, &disk.pool, plan, data, &NoContext(true)).await;
             assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));
         }
         let read = disk.unit.backend().read(0, Buf::zeroed(BLOCK)).await;
@@ -373,11 +373,11 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
     let file = folder.join("0.state");
     runs(async {
         block_folder(&folder, false);
-        let mut disk = Disk::new(true);
+        let mut disk = TestDisk::new(true);
         let lu = lu(true);
         let other = Arc::new(Port { isid: [0x80, 0, 0, 2, 0, 0], ..(*port()).clone() });
         (disk.unit, disk.nexus) =
-            (Arc::new(Unit::new(lu.clone(), memory(), Some(file.clone()))), lu.attach(port(), false));
+            (Arc::new(LogicalUnit::new(lu.clone(), memory(), Some(file.clone()))), lu.attach(port(), false));
         let mut victim = lu.attach(other, false);
         for nexus in [&mut disk.nexus, &mut victim] {
             assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
@@ -421,28 +421,28 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
 fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
     let (unit, _) = unit(true, memory());
     let far = Sense { key: 3, asc: 0x11, ascq: 4, ..Sense::READ_ERROR }.at(99);
-    let busy = Told { status: Status::Busy, sense: None };
-    for told in [Told::from(far), Told::from(Sense::NOT_READY_TRANSITION), busy] {
-        let failure = failed(&unit, &told.into(), 512, &READ);
+    let busy = ScsiError { status: Status::Busy, sense: None };
+    for told in [ScsiError::from(far), ScsiError::from(Sense::NOT_READY_TRANSITION), busy] {
+        let failure = io_failure(&unit, &told.into(), 512, &READ);
         assert_eq!((failure.status, failure.sense), (told.status, told.sense));
     }
-    let own = failed(&unit, &std::io::Error::other("a scratch"), 512, &READ);
+    let own = io_failure(&unit, &std::io::Error::other("a scratch"), 512, &READ);
     assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
 }
 
 /// A file of `CAPACITY` bytes that goes with the test.
-struct Image(std::path::PathBuf);
+struct TempImage(std::path::PathBuf);
 
-impl Image {
-    fn new(name: &str) -> (Image, Arc<dyn Backend>) {
+impl TempImage {
+    fn new(name: &str) -> (TempImage, Arc<dyn Backend>) {
         let path = std::env::temp_dir().join(format!("lunar-image-{name}-{}", std::process::id()));
         _ = std::fs::remove_file(&path);
         let spec = Spec { kind: Kind::File, size: Some(CAPACITY), create: true, ..Spec::path(&path) };
-        (Image(path), lunar_block::open(&spec).expect("a file"))
+        (TempImage(path), lunar_block::open(&spec).expect("a file"))
     }
 }
 
-impl Drop for Image {
+impl Drop for TempImage {
     fn drop(&mut self) {
         _ = std::fs::remove_file(&self.0);
     }
@@ -450,7 +450,7 @@ impl Drop for Image {
 
 #[test]
 fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
-    let (image, backend) = Image::new("shrunk");
+    let (image, backend) = TempImage::new("shrunk");
     let (unit, mut nexus) = unit(true, backend);
     let cdb = |op, lba: u8| [op, 0, 0, 0, 0, lba, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     let plan = nexus.begin(&cdb(0x28, 9)).expect("a plan");
@@ -461,7 +461,7 @@ fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
         .expect("shrunk");
     let pool = Pool::new(64 << 20);
     let runtime = compio::runtime::Runtime::new().expect("a runtime");
-    let ended = runtime.block_on(run(&unit, &pool, plan, None, &Nothing(false)));
+    let ended = runtime.block_on(run(&unit, &pool, plan, None, &NoContext(false)));
     assert_eq!(ended.err().and_then(|failure| failure.sense), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
     let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
     assert_eq!(sense(nexus.begin(&cdb(0x28, 9))), Some(Sense::CAPACITY_CHANGED));
@@ -473,7 +473,7 @@ fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
 #[test]
 fn a_deleted_image_is_handled_as_the_setting_says() {
     use crate::OnMissing;
-    let (image, backend) = Image::new("deleted");
+    let (image, backend) = TempImage::new("deleted");
     let (unit, mut nexus) = unit(true, lunar_block::filter::stats(backend).0);
     unit.set_on_missing(OnMissing::NotReady);
     unit.watch_path("t", 0);

@@ -2,9 +2,10 @@
 //! (SBC-4).
 
 use super::medium::{
-    Ended, Outcome, READ, STEP, Surroundings, VERIFY, WRITE, failed, fetch, fetch_into, gone, put,
+    ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, VERIFY, WRITE, aborted_failure, fetch,
+    fetch_into, io_failure, write_buf,
 };
-use crate::{Told, Unit};
+use crate::{LogicalUnit, ScsiError};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Compare, Failure};
 use lunar_wire::scsi::Sense;
@@ -19,18 +20,18 @@ fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), Failure
 }
 
 pub async fn verify(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     pool: &Pool,
     (offset, len): (u64, u64),
     compare: Compare,
     data: Option<Buf>,
-    around: &dyn Surroundings,
-) -> Ended {
+    context: &dyn ExecutionContext,
+) -> ExecutionResult {
     let expected = data.as_deref().unwrap_or_default();
     let mut done = 0;
     while done < len {
-        if around.is_aborted() {
-            return Err(gone());
+        if context.is_aborted() {
+            return Err(aborted_failure());
         }
         let n = (len - done).min(STEP as u64) as usize;
         let medium = fetch(unit, pool, offset + done, n, &VERIFY).await?;
@@ -45,34 +46,34 @@ pub async fn verify(
         }
         done += n as u64;
     }
-    Ok(Outcome::Good)
+    Ok(ExecutionOutput::Good)
 }
 
 pub async fn write_verify(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     pool: &Pool,
     offset: u64,
     data: Buf,
     compare: bool,
-    around: &dyn Surroundings,
-) -> Ended {
-    let data = put(unit, offset, data, true).await?;
+    context: &dyn ExecutionContext,
+) -> ExecutionResult {
+    let data = write_buf(unit, offset, data, true).await?;
     let how = if compare { Compare::Whole } else { Compare::Nothing };
     let len = data.len() as u64;
-    verify(unit, pool, (offset, len), how, Some(data), around).await
+    verify(unit, pool, (offset, len), how, Some(data), context).await
 }
 
 /// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical
 /// unit.
 pub async fn compare_and_write(
-    unit: &Arc<Unit>,
+    unit: &Arc<LogicalUnit>,
     offset: u64,
     len: usize,
     mut data: Buf,
     stable: bool,
-) -> Ended {
+) -> ExecutionResult {
     if len == 0 {
-        return Ok(Outcome::Good);
+        return Ok(ExecutionOutput::Good);
     }
     // Not from the pool: those who hold it may wait for this very command.
     let medium = fetch_into(unit, offset, Buf::zeroed(len), &READ).await?;
@@ -80,15 +81,15 @@ pub async fn compare_and_write(
     data.copy_within(len..2 * len, 0);
     data.set_visible(len);
     let (result, _) = unit.backend().write(offset, data, stable).await;
-    result.map_err(|e| uncertain(failed(unit, &e, offset, &WRITE), Told::of(&e)))?;
+    result.map_err(|e| may_have_written(io_failure(unit, &e, offset, &WRITE), ScsiError::of(&e)))?;
     unit.lu.count(WRITE.bytes, len as u64);
-    Ok(Outcome::Good)
+    Ok(ExecutionOutput::Good)
 }
 
 /// The write of a COMPARE AND WRITE that has failed somewhere else, or that was not waited for to its end, may have been
 /// done there: an answer after which it is sent again as if it were not would make its own success a miscompare. BUSY
 /// that a device has `told` is the answer of one that did nothing.
-fn uncertain(failure: Failure, told: Option<Told>) -> Failure {
+fn may_have_written(failure: Failure, told: Option<ScsiError>) -> Failure {
     const NOT_READY: u8 = 2;
     const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
     match failure.sense {
@@ -99,12 +100,12 @@ fn uncertain(failure: Failure, told: Option<Told>) -> Failure {
 }
 
 /// The caller is alone in the logical unit.
-pub async fn or_write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
+pub async fn or_write(unit: &Arc<LogicalUnit>, offset: u64, data: Buf, stable: bool) -> ExecutionResult {
     if data.is_empty() {
-        return Ok(Outcome::Good);
+        return Ok(ExecutionOutput::Good);
     }
     let mut medium = fetch_into(unit, offset, Buf::zeroed(data.len()), &READ).await?;
     medium.iter_mut().zip(data.iter()).for_each(|(m, d)| *m |= d);
-    put(unit, offset, medium, stable).await?;
-    Ok(Outcome::Good)
+    write_buf(unit, offset, medium, stable).await?;
+    Ok(ExecutionOutput::Good)
 }

@@ -1,16 +1,16 @@
 //! A connection in full feature phase: its transport, its digests, StatSN, and what it knows of its peer.
 
 use super::keepalive::Keepalive;
-use super::late;
 use super::out::{Digests, Payload};
 use super::receive::{ReceiveError, Received};
 use super::session::Session;
-use super::transport::{Datamover, Incoming, Out, PduTaker, Transport, TransportHandle};
-use crate::access::Door;
+use super::stale;
+use super::transport::{ConnectionPduHandler, Datamover, Inbound, Outbound, Transport, TransportHandle};
+use crate::access::LoginContext;
 use crate::core::{ItNexus, MAX_WAITING};
-use crate::registry::{Letter, Seat};
-use crate::session::Info;
-use crate::shared::{Counted, Shared};
+use crate::registry::{SessionGuard, SessionMessage};
+use crate::server_state::{ConnectionGuard, ServerState};
+use crate::session_info::SessionInfo;
 use lunar_proto::login::SessionType;
 use lunar_proto::text::Exchange;
 use lunar_runtime::SendPump;
@@ -25,21 +25,21 @@ use std::sync::Arc;
 const MAX_OWN: usize = 1 << 20;
 
 /// A connection that has just logged in.
-pub struct Begun {
+pub struct OpenedConnection {
     /// What all connections share.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServerState>,
     /// The connection.
     pub transport: Transport,
     /// Its view of the configuration.
-    pub door: Door,
+    pub login_context: LoginContext,
     /// What was found out.
-    pub info: Arc<Info>,
+    pub info: Arc<SessionInfo>,
     /// Its place among the sessions.
-    pub seat: Seat,
+    pub guard: SessionGuard,
     /// Its messages.
-    pub letters: flume::Receiver<Letter>,
+    pub messages: flume::Receiver<SessionMessage>,
     /// Its place in the counts.
-    pub count: Counted,
+    pub count: ConnectionGuard,
     /// Commands that may be in flight.
     pub depth: u32,
     /// The first ExpCmdSN.
@@ -52,15 +52,15 @@ pub struct Begun {
 pub struct Connection {
     nexus: Weak<ItNexus<Session>>,
     /// Its place among the connections of the session.
-    place: u16,
+    index: u16,
     /// Connection ID.
     cid: u16,
     /// Our address.
     local: SocketAddr,
     handle: TransportHandle,
     /// What waits to be sent.
-    out: RefCell<Out>,
-    incoming: RefCell<Incoming>,
+    out: RefCell<Outbound>,
+    inbound: RefCell<Inbound>,
     digests: Digests,
     /// StatSN of the next response.
     stat_sn: Cell<u32>,
@@ -72,7 +72,7 @@ pub struct Connection {
     /// A closed connection ends with a Logout; None: not looked at yet.
     logs_out: Cell<Option<bool>>,
     /// The answer to a logout: it goes when no task is left.
-    last_word: Cell<Option<Bhs>>,
+    logout_response: Cell<Option<Bhs>>,
     pump: SendPump,
 }
 
@@ -84,29 +84,29 @@ impl Connection {
         cid: u16,
         stat_sn: u32,
     ) -> Rc<Connection> {
-        let Transport { handle, out, incoming } = transport;
+        let Transport { handle, out, inbound } = transport;
         let mut state = nexus.state();
-        let (limits, info) = (state.door().setup.limits.clone(), state.info().clone());
+        let (limits, info) = (state.login_context().config.limits.clone(), state.info().clone());
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
         let p = &info.parameters;
-        let connection = |place| Connection {
+        let connection = |index| Connection {
             nexus: Rc::downgrade(nexus),
-            place,
+            index,
             cid,
             local: info.portal,
             handle,
             out: RefCell::new(out),
-            incoming: RefCell::new(incoming),
+            inbound: RefCell::new(inbound),
             digests: Digests { header: p.header_digest, data: p.data_digest },
             stat_sn: Cell::new(stat_sn),
             max_xmit: Cell::new(p.max_xmit_data_segment_length),
             text: RefCell::new(Exchange::new(session_type, limits.text_bytes)),
             keepalive: RefCell::default(),
             logs_out: Cell::default(),
-            last_word: Cell::default(),
+            logout_response: Cell::default(),
             pump: SendPump::default(),
         };
-        state.front_mut().add(|place| Rc::new(connection(place)))
+        state.front_mut().add(|index| Rc::new(connection(index)))
     }
 
     /// The nexus of its session, unless that is gone.
@@ -118,8 +118,8 @@ impl Connection {
         &self.handle
     }
 
-    pub(super) fn incoming(&self) -> &RefCell<Incoming> {
-        &self.incoming
+    pub(super) fn inbound(&self) -> &RefCell<Inbound> {
+        &self.inbound
     }
 
     pub(super) fn send_pump(&self) -> &SendPump {
@@ -130,33 +130,33 @@ impl Connection {
     #[inline]
     pub(super) fn flush_stream(&self) -> Option<io::Result<bool>> {
         match (&self.handle, &mut *self.out.borrow_mut()) {
-            (TransportHandle::Tcp(stream), Out::Tcp(out)) => Some(out.flush(stream)),
+            (TransportHandle::Tcp(stream), Outbound::Tcp(out)) => Some(out.flush(stream)),
             _ => None,
         }
     }
 
     /// Forgets what waits: nothing can be sent any more.
-    pub(super) fn give_up(&self) {
-        self.out.borrow_mut().give_up();
+    pub(super) fn discard_queue(&self) {
+        self.out.borrow_mut().discard_queue();
     }
 
     /// Takes the answer to a logout.
-    pub(super) fn take_last_word(&self) -> Option<Bhs> {
-        self.last_word.take()
+    pub(super) fn take_logout_response(&self) -> Option<Bhs> {
+        self.logout_response.take()
     }
 
     /// Takes all that has arrived by now.
     ///
     /// # Errors
     /// Why the connection cannot go on.
-    pub fn take_arrived(&self, taker: &mut impl PduTaker) -> Result<Received, ReceiveError> {
-        self.incoming.borrow_mut().take_arrived(&self.handle, taker)
+    pub fn take_arrived(&self, taker: &mut impl ConnectionPduHandler) -> Result<Received, ReceiveError> {
+        self.inbound.borrow_mut().take_arrived(&self.handle, taker)
     }
 
     /// Its place among the connections of the session.
     #[inline]
-    pub fn place(&self) -> u16 {
-        self.place
+    pub fn index(&self) -> u16 {
+        self.index
     }
 
     /// Connection ID.
@@ -205,7 +205,7 @@ impl Connection {
 
     /// The initiator declares that it takes data segments of so many bytes.
     pub fn set_max_xmit(&self, len: u32) {
-        if self.out.borrow().heeds_declarations() {
+        if self.out.borrow().uses_declared_length() {
             self.max_xmit.set(len);
         }
     }
@@ -238,17 +238,17 @@ impl Connection {
     }
 
     /// The answer to a logout, which goes when no task is left.
-    pub fn set_last_word(&self, header: Bhs) {
-        self.last_word.set(Some(header));
+    pub fn set_logout_response(&self, header: Bhs) {
+        self.logout_response.set(Some(header));
     }
 
     /// Why nothing may begin any more. `behind` was received and is not taken yet; None: that is with the receiver.
     #[inline]
-    pub fn why_late(&self, behind: Option<&[u8]>) -> Option<&'static str> {
-        late::why(self.handle.peer_state(), || self.ends_with_logout(behind))
+    pub fn stale_reason(&self, behind: Option<&[u8]>) -> Option<&'static str> {
+        stale::why(self.handle.peer_state(), || self.ends_with_logout(behind))
     }
 
-    /// What [`Connection::why_late`] has found holds no longer.
+    /// What [`Connection::stale_reason`] has found holds no longer.
     pub fn look_anew(&self) {
         self.handle.look_anew();
     }
@@ -260,13 +260,13 @@ impl Connection {
         if let Some(known) = self.logs_out.get() {
             return known;
         }
-        let unread = self.handle.peek(late::MOST_UNREAD);
-        let last_word = self.last_word.take();
-        self.last_word.set(last_word);
-        let logs_out = last_word.is_some()
+        let unread = self.handle.peek(stale::MAX_UNREAD);
+        let logout_response = self.logout_response.take();
+        self.logout_response.set(logout_response);
+        let logs_out = logout_response.is_some()
             || match behind {
-                Some(behind) => late::is_logout_last(self.digests, &[behind, &unread[..]].concat()),
-                None => late::is_logout(self.incoming.borrow().last_opcode(&unread)),
+                Some(behind) => stale::is_logout_last(self.digests, &[behind, &unread[..]].concat()),
+                None => stale::is_logout(self.inbound.borrow().last_opcode(&unread)),
             };
         self.logs_out.set(Some(logs_out));
         logs_out

@@ -1,14 +1,14 @@
 //! From a PDU that has arrived to what takes it: digests, life, CmdSN order, opcode.
 
 use super::connection::Connection;
-use super::late;
 use super::out::Payload;
 use super::receive::{Arrived, Data, PduHandler, Received};
 use super::scsi_command;
 use super::session::{OutOfOrderPdu, Session};
-use super::transport::PduTaker;
-use crate::core::{Arrival, Life, Origin, State, Taken};
-use crate::registry::{CLOSED, LOST, Which};
+use super::stale;
+use super::transport::ConnectionPduHandler;
+use crate::core::{DataOutId, DataOutResult, ReceivedData, SessionPhase, State};
+use crate::registry::{AbortScope, CLOSED, LOST};
 use lunar_proto::transfer::Segment;
 use lunar_proto::window::Admit;
 use lunar_runtime::Buf;
@@ -17,15 +17,15 @@ use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::rc::Rc;
 
 /// What takes the PDUs of a connection.
-pub struct Ingress<'a> {
+pub struct PduDispatcher<'a> {
     pub(super) state: &'a mut State<Session>,
     pub(super) connection: &'a Connection,
 }
 
-impl<'a> Ingress<'a> {
+impl<'a> PduDispatcher<'a> {
     /// Takes those of this connection for this session.
-    pub fn new(state: &'a mut State<Session>, connection: &'a Connection) -> Ingress<'a> {
-        Ingress { state, connection }
+    pub fn new(state: &'a mut State<Session>, connection: &'a Connection) -> PduDispatcher<'a> {
+        PduDispatcher { state, connection }
     }
 
     pub(super) fn session(&mut self) -> &mut Session {
@@ -34,24 +34,24 @@ impl<'a> Ingress<'a> {
 
     /// Sends a PDU that carries status.
     pub(super) fn reply(&self, header: Bhs, payload: Payload) {
-        self.state.front().reply(self.connection.place(), header, payload);
+        self.state.front().reply(self.connection.index(), header, payload);
     }
 
     pub(super) fn reject(&self, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
-        self.state.front().reject(self.connection.place(), reason, header, ahs);
+        self.state.front().reject(self.connection.index(), reason, header, ahs);
     }
 
     /// Whether a request comes too late to begin; then the session is over. `behind` was received and is not taken yet; None:
     /// that is with the receiver.
     #[inline]
     fn is_late(&mut self, behind: Option<&[u8]>) -> bool {
-        let Some(why) = self.connection.why_late(behind) else { return false };
-        self.state.is_over(why);
+        let Some(why) = self.connection.stale_reason(behind) else { return false };
+        self.state.end_with(why);
         true
     }
 }
 
-impl PduHandler for Ingress<'_> {
+impl PduHandler for PduDispatcher<'_> {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         place(self.state, header)
     }
@@ -66,12 +66,12 @@ impl PduHandler for Ingress<'_> {
 
     #[inline]
     fn take(&mut self, pdu: Arrived<'_>) -> bool {
-        if self.state.life() == Life::Over {
+        if self.state.phase() == SessionPhase::Ended {
             return false;
         }
         self.connection.keepalive().borrow_mut().heard();
         let Arrived { header, ahs, data, intact, behind } = pdu;
-        if late::changes(&header) && self.is_late(Some(behind)) {
+        if stale::changes(&header) && self.is_late(Some(behind)) {
             return false;
         }
         match header.opcode() {
@@ -85,13 +85,13 @@ impl PduHandler for Ingress<'_> {
             }
             _ => self.in_turn(header, ahs, data, behind),
         }
-        self.state.life() != Life::Over
+        self.state.phase() != SessionPhase::Ended
     }
 }
 
 fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
     let is_data = header.opcode() == opcode::DATA_OUT;
-    is_data.then(|| state.landing_place(origin(header), segment(header))).flatten()
+    is_data.then(|| state.placement_buffer(origin(header), segment(header))).flatten()
 }
 
 /// Requests with a CmdSN, and the login that has no place here.
@@ -108,9 +108,9 @@ fn is_request(op: u8) -> bool {
 }
 
 /// What the data of a Data-Out are a part of.
-fn origin(header: &Bhs) -> Origin {
+fn origin(header: &Bhs) -> DataOutId {
     let transfer = Some(header.word20()).filter(|ttt| *ttt != NONE);
-    Origin { tag: header.itt(), lun: header.lun(), transfer }
+    DataOutId { tag: header.itt(), lun: header.lun(), transfer }
 }
 
 /// Which part of the data of its command a Data-Out is.
@@ -119,15 +119,15 @@ fn segment(header: &Bhs) -> Segment {
     Segment { data_sn, offset, len, is_final: header.is_final() }
 }
 
-fn arrival(data: Data<'_>) -> Arrival<'_> {
+fn arrival(data: Data<'_>) -> ReceivedData<'_> {
     match data {
-        Data::Bytes(bytes) => Arrival::Bytes(bytes),
-        Data::Buf(buf) => Arrival::Buf(buf),
-        Data::Landed(buf) => Arrival::Landed(buf),
+        Data::Bytes(bytes) => ReceivedData::Bytes(bytes),
+        Data::Buf(buf) => ReceivedData::Buf(buf),
+        Data::Landed(buf) => ReceivedData::Placed(buf),
     }
 }
 
-impl Ingress<'_> {
+impl PduDispatcher<'_> {
     /// Takes a request when its CmdSN is due, and then those that have waited for it.
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>, behind: &[u8]) {
@@ -139,7 +139,7 @@ impl Ingress<'_> {
         if !self.state.front().held.is_empty() {
             self.release_held(Some(behind));
         }
-        if !self.state.front().managing.is_empty() {
+        if !self.state.front().pending_functions.is_empty() {
             self.state.notify();
         }
     }
@@ -153,35 +153,35 @@ impl Ingress<'_> {
             Some(_) => Some(self.buffer(bytes.len())),
         };
         let Some(mut data) = room else {
-            return self.state.is_over("too much waits for a command that does not come");
+            return self.state.end_with("too much waits for a command that does not come");
         };
         data.copy_from_slice(bytes);
-        let connection = self.state.front().connections()[usize::from(self.connection.place())].clone();
-        let recalled = self.state.recalling().cloned();
-        let pdu = OutOfOrderPdu { connection, header, ahs: ahs.to_vec(), data, recalled };
+        let connection = self.state.front().connections()[usize::from(self.connection.index())].clone();
+        let busy_scope = self.state.busy_scope().cloned();
+        let pdu = OutOfOrderPdu { connection, header, ahs: ahs.to_vec(), data, busy_scope };
         self.session().held.insert(header.cmd_sn(), pdu);
     }
 
     /// Takes the requests whose turn has come. `behind` was received and is not taken yet; None: that is with the receiver.
     /// A request may have been held for long, and the one that releases it may change nothing: so each is checked here too.
     pub(super) fn release_held(&mut self, behind: Option<&[u8]>) {
-        while self.state.life() != Life::Over
+        while self.state.phase() != SessionPhase::Ended
             && let Some(cmd_sn) = self.session().window.next_held()
         {
             let Some(pdu) = self.session().held.remove(&cmd_sn) else {
                 self.session().window.finished();
                 continue;
             };
-            let OutOfOrderPdu { connection, header, ahs, data, recalled } = pdu;
-            let behind = behind.filter(|_| connection.place() == self.connection.place());
+            let OutOfOrderPdu { connection, header, ahs, data, busy_scope } = pdu;
+            let behind = behind.filter(|_| connection.index() == self.connection.index());
             let take = |state: &mut State<Session>| {
-                let mut ingress = Ingress::new(state, &connection);
-                let is_late = late::changes(&header) && ingress.is_late(behind);
+                let mut dispatcher = PduDispatcher::new(state, &connection);
+                let is_late = stale::changes(&header) && dispatcher.is_late(behind);
                 if !is_late {
-                    ingress.request(&header, &ahs, Data::Bytes(&data));
+                    dispatcher.request(&header, &ahs, Data::Bytes(&data));
                 }
             };
-            self.state.behind(recalled, take);
+            self.state.with_busy_scope(busy_scope, take);
         }
     }
 
@@ -204,15 +204,15 @@ impl Ingress<'_> {
 
     #[inline]
     fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
-        let Some(c) = scsi_command::read(header, ahs, self.connection.place()) else {
+        let Some(c) = scsi_command::read(header, ahs, self.connection.index()) else {
             tracing::debug!(?header, "a SCSI Command that contradicts itself");
-            return self.state.is_over("format error: a SCSI Command contradicts itself");
+            return self.state.end_with("format error: a SCSI Command contradicts itself");
         };
         let refusal = if c.tag == NONE {
             Some(RejectReason::InvalidField)
         } else if self.state.has_task(c.tag) {
             Some(RejectReason::TaskInProgress)
-        } else if self.state.life() == Life::Leaving {
+        } else if self.state.phase() == SessionPhase::LoggingOut {
             Some(RejectReason::WaitingForLogout)
         } else if c.immediate && !self.session().begin_immediate() {
             Some(RejectReason::TooManyImmediate)
@@ -228,10 +228,10 @@ impl Ingress<'_> {
 
     /// Takes a Data-Out (RFC 7143 section 11.7).
     fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>, intact: bool) {
-        match self.state.take_data(origin(header), segment(header), arrival(data), intact) {
-            Taken::Yes => {}
-            Taken::Ignored => return,
-            Taken::Invalid => return self.reject(RejectReason::InvalidField, header, ahs),
+        match self.state.receive_data(origin(header), segment(header), arrival(data), intact) {
+            DataOutResult::Accepted => {}
+            DataOutResult::Ignored => return,
+            DataOutResult::Invalid => return self.reject(RejectReason::InvalidField, header, ahs),
         }
         if !intact {
             self.reject(RejectReason::DataDigest, header, ahs);
@@ -240,7 +240,7 @@ impl Ingress<'_> {
     }
 }
 
-impl PduTaker for Ingress<'_> {
+impl ConnectionPduHandler for PduDispatcher<'_> {
     fn awaits(&self, itt: u32, ttt: u32) -> bool {
         self.state.awaits(itt, ttt)
     }
@@ -253,8 +253,8 @@ impl PduTaker for Ingress<'_> {
         self.state.front().is_held(itt)
     }
 
-    fn most_tasks(&self) -> usize {
-        self.state.front().most_tasks()
+    fn max_tasks(&self) -> usize {
+        self.state.front().max_tasks()
     }
 }
 
@@ -262,12 +262,13 @@ impl PduTaker for Ingress<'_> {
 ///
 /// # Errors
 /// Why the session is over.
-pub fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
-    recall_held(state, which);
+pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), &'static str> {
+    mark_held_busy(state, scope);
     let connections: Vec<Rc<Connection>> = state.front().connections().to_vec();
     for connection in &connections {
-        let take = |state: &mut State<Session>| connection.take_arrived(&mut Ingress::new(state, connection));
-        match state.behind(Some(which.clone()), take) {
+        let take =
+            |state: &mut State<Session>| connection.take_arrived(&mut PduDispatcher::new(state, connection));
+        match state.with_busy_scope(Some(scope.clone()), take) {
             Ok(Received::More | Received::Full) => {}
             Ok(Received::End) => return Err(CLOSED),
             Err(_) => return Err(LOST),
@@ -277,10 +278,10 @@ pub fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static 
 }
 
 /// Commands that wait for their turn do not begin after a function of another session about these.
-fn recall_held(state: &mut State<Session>, which: &Which) {
+fn mark_held_busy(state: &mut State<Session>, scope: &AbortScope) {
     let mut held = std::mem::take(&mut state.front_mut().held);
-    for pdu in held.values_mut().filter(|pdu| state.is_about(which, pdu.lun())) {
-        pdu.recall(which);
+    for pdu in held.values_mut().filter(|pdu| state.is_covered(scope, pdu.lun())) {
+        pdu.drain_received(scope);
     }
     state.front_mut().held = held;
 }

@@ -2,10 +2,12 @@
 
 use super::connection::Connection;
 use super::dispatch;
-use super::session::{Last, Session, data_in_header, set_residual};
+use super::session::{FinalPdu, Session, data_in_header, set_residual};
 use crate::core::data_in::DataIn;
-use crate::core::{Command, FrontEnd, InFlightData, ItNexus, Response, Sent, State, Transfer};
-use crate::registry::Which;
+use crate::core::{
+    DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, Response, ScsiCommand, State,
+};
+use crate::registry::AbortScope;
 use lunar_proto::parameters::TaskReporting;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_proto::window::precedes;
@@ -26,32 +28,32 @@ impl FrontEnd for Session {
         if self.parameters().immediate_data { self.parameters().first_burst_length } else { 0 }
     }
 
-    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer {
-        DataOutSequencer::new(c.offered(), wanted, immediate, !c.has_unsolicited, self.parameters())
+    fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer {
+        DataOutSequencer::new(c.data_out_len(), wanted, immediate, !c.has_unsolicited, self.parameters())
     }
 
     fn fetches_data(&self) -> bool {
         self.connections().iter().any(|connection| connection.datamover().is_some())
     }
 
-    fn request_data(&mut self, c: &Command, Transfer { tag, part }: Transfer) {
+    fn request_data(&mut self, c: &ScsiCommand, DataRequest { tag, part }: DataRequest) {
         self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, part.r2t_sn, part.offset, part.len));
     }
 
-    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent {
-        self.data_in_pdus(c, data, sent, Last::Open)
+    fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress {
+        self.data_in_pdus(c, data, sent, FinalPdu::Open)
     }
 
     /// Status goes with the last Data-In where it is GOOD (RFC 7143 section 11.7).
     #[inline]
-    fn respond(&mut self, c: &Command, response: Response) {
+    fn respond(&mut self, c: &ScsiCommand, response: Response) {
         let Response { status, sense, residual, data, sent } = response;
         let len = data.len();
         if len == 0 {
             return self.scsi_response(c, status, &sense, residual, sent.parts);
         }
         if status != Status::Good as u8 || !sense.is_empty() {
-            let sent = self.data_in_pdus(c, data, sent, Last::Data);
+            let sent = self.data_in_pdus(c, data, sent, FinalPdu::Data);
             return self.scsi_response(c, status, &sense, residual, sent.parts);
         }
         let most = self.connection(c.connection).longest_data_in();
@@ -60,11 +62,11 @@ impl FrontEnd for Session {
             set_residual(&mut header, 0x80 | STATUS, residual);
             return self.reply(c.connection, header, data.whole());
         }
-        self.data_in_pdus(c, data, sent, Last::Status(residual));
+        self.data_in_pdus(c, data, sent, FinalPdu::Status(residual));
     }
 
     #[inline]
-    fn release(&mut self, c: &Command) {
+    fn release(&mut self, c: &ScsiCommand) {
         if c.immediate {
             self.immediate -= 1;
         } else {
@@ -77,16 +79,16 @@ impl FrontEnd for Session {
     }
 
     #[inline]
-    fn why_late(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str> {
-        self.connection(connection).why_late(behind)
+    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str> {
+        self.connection(connection).stale_reason(behind)
     }
 
     fn look_anew(&self, connection: u16) {
         self.connection(connection).look_anew();
     }
 
-    fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
-        dispatch::recall(state, which)
+    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), &'static str> {
+        dispatch::drain_received(state, scope)
     }
 
     fn has_received(&self, sequence: u32) -> bool {
@@ -152,11 +154,11 @@ impl FrontEnd for Session {
 
 /// Does something with every connection, with the state free meanwhile. Most sessions have one.
 fn each(nexus: &ItNexus<Session>, act: impl Fn(&Rc<Connection>)) {
-    let mut place = 0;
+    let mut index = 0;
     loop {
-        let connection = nexus.state().front().connections().get(place).cloned();
+        let connection = nexus.state().front().connections().get(index).cloned();
         let Some(connection) = connection else { return };
         act(&connection);
-        place += 1;
+        index += 1;
     }
 }

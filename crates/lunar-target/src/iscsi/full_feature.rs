@@ -1,36 +1,37 @@
 //! The full feature phase of a session: its loops, and its end.
 
-use super::connection::{Begun, Connection};
-use super::dispatch::Ingress;
+use super::connection::{Connection, OpenedConnection};
+use super::dispatch::PduDispatcher;
 use super::out::Payload;
 use super::receive::{ReceiveError, Received};
 use super::session::Session;
-use super::transport::Incoming;
-use crate::core::keepalive::{self, Pinged};
-use crate::core::{FrontEnd, ItNexus, LAST_ANSWERS, Opening, State, messages};
-use crate::entry;
+use super::transport::Inbound;
+use crate::core::keepalive::{self, KeepaliveConnection};
+use crate::core::{FrontEnd, ItNexus, LAST_ANSWERS, NexusParams, State, messages};
+use crate::session_entry;
 use lunar_runtime::{SendPump, SendSide};
 use lunar_wire::iscsi::{NONE, pdu};
 use std::io;
 use std::rc::Rc;
 
 /// Serves a session from the end of its login to its end.
-pub async fn run(begun: Begun) {
-    let session = Session::new(&begun);
-    let Begun { shared, transport, door, info, seat, letters, count, stat_sn, .. } = begun;
-    let opening = Opening { shared: shared.clone(), door, info: info.clone(), tsih: seat.tsih };
-    let nexus = ItNexus::new(opening, session);
+pub async fn run(opened: OpenedConnection) {
+    let session = Session::new(&opened);
+    let OpenedConnection { shared, transport, login_context, info, guard, messages, count, stat_sn, .. } =
+        opened;
+    let params = NexusParams { shared: shared.clone(), login_context, info: info.clone(), tsih: guard.tsih };
+    let nexus = ItNexus::new(params, session);
     let conn = Connection::open(&nexus, transport, info.cid, stat_sn);
-    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), letters));
+    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
     lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
     let received = conn.receive(&nexus).await;
-    let end = nexus.state().end();
-    entry::log_end(&shared, &info, seat.tsih, end, received.err().map(|broken| broken.to_string()));
+    let end = nexus.state().end_reason();
+    session_entry::log_end(&shared, &info, guard.tsih, end, received.err().map(|broken| broken.to_string()));
     finish(&nexus).await;
     let waiting = nexus.state().take_waiting_for_end();
     // In this order: those who wait for the end find the session's place free and its nexuses gone.
     drop((conn, nexus));
-    drop((seat, count));
+    drop((guard, count));
     drop(waiting);
 }
 
@@ -40,20 +41,20 @@ async fn finish(nexus: &Rc<ItNexus<Session>>) {
     nexus.end_tasks().await;
     let connections = nexus.state().front().connections().to_vec();
     for connection in &connections {
-        connection.say_last_word(nexus);
-        let farewell = async {
+        connection.send_logout_response(nexus);
+        let last_sends = async {
             connection.drain(nexus).await;
             SendPump::flushed(connection).await;
         };
-        let _ = compio::time::timeout(LAST_ANSWERS, farewell).await;
+        let _ = compio::time::timeout(LAST_ANSWERS, last_sends).await;
         connection.close();
     }
 }
 
 impl Connection {
-    fn say_last_word(&self, nexus: &ItNexus<Session>) {
-        if let Some(header) = self.take_last_word() {
-            nexus.state().front().reply(self.place(), header, Payload::Empty);
+    fn send_logout_response(&self, nexus: &ItNexus<Session>) {
+        if let Some(header) = self.take_logout_response() {
+            nexus.state().front().reply(self.index(), header, Payload::Empty);
         }
     }
 
@@ -61,10 +62,10 @@ impl Connection {
     async fn drain(&self, nexus: &ItNexus<Session>) {
         let Some(mover) = self.datamover() else { return };
         while mover.has_deferred() {
-            if mover.receiver().comes().await.is_err() {
+            if mover.receiver().wait_for_event().await.is_err() {
                 return;
             }
-            if mover.take(&mut Ingress::new(&mut nexus.state(), self)).is_err() {
+            if mover.take(&mut PduDispatcher::new(&mut nexus.state(), self)).is_err() {
                 return;
             }
         }
@@ -76,9 +77,9 @@ impl Connection {
     /// Why it cannot go on.
     pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), ReceiveError> {
         let mut next = Received::More;
-        let has_begun = self.incoming().borrow().has_begun();
+        let has_begun = self.inbound().borrow().has_begun();
         if has_begun {
-            next = self.take(nexus, |incoming, ingress| incoming.resume(ingress))?;
+            next = self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?;
         }
         loop {
             if next == Received::End {
@@ -87,11 +88,11 @@ impl Connection {
             self.flush_session(nexus);
             nexus.wait_for_room(self.send_pump(), || self.is_full()).await;
             next = if next == Received::Full {
-                self.take(nexus, |incoming, ingress| incoming.resume(ingress))?
+                self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?
             } else {
                 self.handle().readable().await?;
                 lunar_block::next_turn();
-                self.take(nexus, |incoming, ingress| incoming.receive(self.handle(), ingress))?
+                self.take(nexus, |inbound, dispatcher| inbound.receive(self.handle(), dispatcher))?
             };
         }
     }
@@ -112,12 +113,12 @@ impl Connection {
     fn take(
         self: &Rc<Self>,
         nexus: &ItNexus<Session>,
-        what: impl FnOnce(&mut Incoming, &mut Ingress<'_>) -> Result<Received, ReceiveError>,
+        what: impl FnOnce(&mut Inbound, &mut PduDispatcher<'_>) -> Result<Received, ReceiveError>,
     ) -> Result<Received, ReceiveError> {
         let Some(_under_way) = nexus.begin_receive() else {
             return Ok(Received::End);
         };
-        what(&mut self.incoming().borrow_mut(), &mut Ingress::new(&mut nexus.state(), self))
+        what(&mut self.inbound().borrow_mut(), &mut PduDispatcher::new(&mut nexus.state(), self))
     }
 }
 
@@ -132,7 +133,7 @@ impl SendSide for Connection {
             return sent;
         }
         let (Some(nexus), Some(mover)) = (self.nexus(), self.datamover()) else { return Ok(true) };
-        mover.flush(&mut Ingress::new(&mut nexus.state(), self))
+        mover.flush(&mut PduDispatcher::new(&mut nexus.state(), self))
     }
 
     async fn writable(&self) -> io::Result<()> {
@@ -141,7 +142,7 @@ impl SendSide for Connection {
 
     /// What waits is dropped: it must not keep the receiving loop from its end.
     fn lost(&self, _: io::Error) {
-        self.give_up();
+        self.discard_queue();
         if let Some(nexus) = self.nexus() {
             nexus.lost();
         }
@@ -155,7 +156,7 @@ impl SendSide for Connection {
 }
 
 /// Pings are NOP-In (RFC 7143 section 11.19).
-impl Pinged<Session> for Connection {
+impl KeepaliveConnection<Session> for Connection {
     fn is_alive(&self, _: &mut State<Session>) -> bool {
         self.keepalive().borrow_mut().take_heard() | self.has_moved()
     }
@@ -163,7 +164,7 @@ impl Pinged<Session> for Connection {
     fn ping(&self, state: &mut State<Session>) -> bool {
         let tag = self.keepalive().borrow_mut().begin();
         if let Some(tag) = tag {
-            state.front().notice(self.place(), pdu::nop_in(0, NONE, tag));
+            state.front().notice(self.index(), pdu::nop_in(0, NONE, tag));
         }
         true
     }

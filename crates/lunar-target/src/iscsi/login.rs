@@ -1,15 +1,15 @@
 //! The login phase of a connection: PDUs between the transport and the machine, and a place among the sessions.
 
-use super::connection::Begun;
+use super::connection::OpenedConnection;
 use super::out::Digests;
 use super::receive::Receiver;
 use super::transport::Transport;
-use crate::access::Door;
-use crate::entry::{self, Ends, Entered};
-use crate::registry::Key;
-use crate::session::{self, Info};
-use crate::setup::Provider;
-use crate::shared::{Bound, Counted, Shared};
+use crate::access::LoginContext;
+use crate::config::RdmaProvider;
+use crate::registry::SessionKey;
+use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::session_entry::{self, Addresses, RegisteredSession};
+use crate::session_info::{SessionInfo, SessionTransport};
 use lunar_proto::Pdu;
 use lunar_proto::login::{Login, SEGMENT_LEN, SessionType, Step};
 use lunar_proto::parameters::{Offer, Parameters};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A connection before its login: how the PDUs of a login travel.
-pub trait Fresh {
+pub trait LoginTransport {
     /// The next PDU, or None when the peer has closed without a word.
     async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>>;
 
@@ -34,7 +34,7 @@ pub trait Fresh {
     }
 
     /// What carries the session, by this provider if it is RDMA.
-    fn transport(&self, provider: Provider) -> session::Transport;
+    fn transport(&self, provider: RdmaProvider) -> SessionTransport;
 
     /// What is offered where this is the transport.
     fn offer(&self, offer: Offer) -> Offer;
@@ -43,44 +43,44 @@ pub trait Fresh {
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
     /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
-    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Transport>;
+    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<Transport>;
 }
 
 /// Leads a connection through login; None if it did not succeed.
 pub async fn login(
-    shared: &Arc<Shared>,
-    fresh: impl Fresh,
-    ends: Ends,
+    shared: &Arc<ServerState>,
+    fresh: impl LoginTransport,
+    addresses: Addresses,
     portal: usize,
-    count: Counted,
-) -> Option<Begun> {
-    let limit = shared.setup().limits.login_timeout;
-    let login = count.evicted().or(limit, negotiate(shared, fresh, ends, portal, count)).await;
+    count: ConnectionGuard,
+) -> Option<OpenedConnection> {
+    let limit = shared.config().limits.login_timeout;
+    let login = count.evicted().or(limit, negotiate(shared, fresh, addresses, portal, count)).await;
     login.unwrap_or_else(|e| {
-        shared.turned_away(ends.peer, &e.to_string());
+        shared.log_closed_before_login(addresses.peer, &e.to_string());
         None
     })
 }
 
 async fn negotiate(
-    shared: &Arc<Shared>,
-    mut fresh: impl Fresh,
-    ends: Ends,
+    shared: &Arc<ServerState>,
+    mut fresh: impl LoginTransport,
+    addresses: Addresses,
     portal: usize,
-    count: Counted,
-) -> io::Result<Option<Begun>> {
-    let setup = shared.setup();
+    count: ConnectionGuard,
+) -> io::Result<Option<OpenedConnection>> {
+    let config = shared.config();
     let bound = shared.portals[portal].clone();
-    let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
-    let mut machine = Login::new(fresh.offer(setup.session.offer()), bound.tag, setup.limits.text_bytes);
+    let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
+    let mut machine = Login::new(fresh.offer(config.session.offer()), bound.tag, config.limits.text_bytes);
     loop {
         // Nothing was said: somebody looked whether the port is open.
         let Some((header, data)) = fresh.next().await? else { return Ok(None) };
-        match machine.request(&header, &data, &door) {
+        match machine.request(&header, &data, &login_context) {
             Step::Reply(pdu) => fresh.send(&pdu).await?,
             Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
             Step::Refuse(pdu) => {
-                refused(shared, &door, ends, &machine, &pdu);
+                refused(shared, &login_context, addresses, &machine, &pdu);
                 fresh.send(&pdu).await?;
                 return Ok(None);
             }
@@ -90,9 +90,9 @@ async fn negotiate(
     let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
     let transport = fresh.transport(bound.transports.provider);
     let session = shared.registry.find(machine.tsih());
-    let info = info(&machine, ends, transport, bound.tag, parameters, session);
+    let info = info(&machine, addresses, transport, bound.tag, parameters, session);
     let key = key(&info, &bound);
-    let entering = Entered::enter(shared, &setup, info, key, machine.tsih(), count);
+    let entering = RegisteredSession::register(shared, &config, info, key, machine.tsih(), count);
     // It may wait for the end of the session that it replaces.
     let Some(entered) = either(async { Some(entering.await) }, async {
         fresh.gone().await;
@@ -106,22 +106,33 @@ async fn negotiate(
         Ok(entered) => entered,
         Err(status) => {
             let pdu = machine.refuse(status);
-            refused(shared, &door, ends, &machine, &pdu);
+            refused(shared, &login_context, addresses, &machine, &pdu);
             fresh.send(&pdu).await?;
             return Ok(None);
         }
     };
-    let pdu = machine.accept(entered.seat.tsih, entered.depth);
+    let pdu = machine.accept(entered.guard.tsih, entered.depth);
     let transport = fresh.accept(&pdu, &entered.info, entered.depth).await?;
-    entry::log_begin(shared, &entered.info, &entered.seat);
+    session_entry::log_begin(shared, &entered.info, &entered.guard);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
-    let (shared, Entered { info, seat, depth, letters, count }) = (shared.clone(), entered);
-    Ok(Some(Begun { shared, transport, door, info, seat, letters, count, depth, cmd_sn, stat_sn }))
+    let (shared, RegisteredSession { info, guard, depth, messages, count }) = (shared.clone(), entered);
+    Ok(Some(OpenedConnection {
+        shared,
+        transport,
+        login_context,
+        info,
+        guard,
+        messages,
+        count,
+        depth,
+        cmd_sn,
+        stat_sn,
+    }))
 }
 
 /// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
-fn key(info: &Info, bound: &Bound) -> Key {
-    Key {
+fn key(info: &SessionInfo, bound: &BoundPortal) -> SessionKey {
+    SessionKey {
         initiator: info.initiator.clone(),
         isid: info.isid,
         target: info.target.clone(),
@@ -134,17 +145,17 @@ fn key(info: &Info, bound: &Bound) -> Key {
 /// What is known of the connection; `session` is the one that it reinstates.
 fn info(
     machine: &Login,
-    ends: Ends,
-    transport: session::Transport,
+    addresses: Addresses,
+    transport: SessionTransport,
     tag: u16,
     own: Parameters,
-    session: Option<Arc<Info>>,
-) -> Arc<Info> {
-    Arc::new(Info {
+    session: Option<Arc<SessionInfo>>,
+) -> Arc<SessionInfo> {
+    Arc::new(SessionInfo {
         initiator: machine.initiator_name().to_owned(),
         alias: machine.initiator_alias().map(str::to_owned),
-        address: ends.peer,
-        portal: ends.local,
+        address: addresses.peer,
+        portal: addresses.local,
         target: machine.target_name().map(str::to_owned),
         tag,
         isid: machine.isid(),
@@ -155,21 +166,27 @@ fn info(
         parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
         since: Instant::now(),
         counters: Default::default(),
-        visit: Default::default(),
+        instance_session: Default::default(),
         fence: Default::default(),
         nexuses: Default::default(),
     })
 }
 
-fn refused(shared: &Shared, door: &Door, ends: Ends, machine: &Login, pdu: &Pdu) {
+fn refused(
+    shared: &ServerState,
+    login_context: &LoginContext,
+    addresses: Addresses,
+    machine: &Login,
+    pdu: &Pdu,
+) {
     let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
     if let Some(target) = machine.target_name() {
-        door.setup.refused(door.group, target, status);
+        login_context.config.refused(login_context.group, target, status);
     }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
     // It is printable already.
     let reason = machine.reason().map_or(String::new(), |reason| format!(": {reason}"));
-    shared.refused(ends.peer, initiator, target, &format!("{status}{reason}"));
+    shared.log_login_refused(addresses.peer, initiator, target, &format!("{status}{reason}"));
 }
 
 /// How often it is looked whether a peer that waits is still there.
@@ -177,7 +194,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const CLOSED: &str = "the initiator closed it within its login";
 
 /// Over a stream of bytes.
-pub struct Tcp {
+pub struct TcpLogin {
     stream: Stream,
     /// Bytes beyond the PDU that was taken last.
     pending: Vec<u8>,
@@ -185,10 +202,10 @@ pub struct Tcp {
     begun: bool,
 }
 
-impl Tcp {
+impl TcpLogin {
     /// A connection of which these bytes were received already.
-    pub fn new(stream: Stream, pending: Vec<u8>) -> Tcp {
-        Tcp { stream, pending, begun: false }
+    pub fn new(stream: Stream, pending: Vec<u8>) -> TcpLogin {
+        TcpLogin { stream, pending, begun: false }
     }
 
     /// The next PDU, if all of it is here.
@@ -209,7 +226,7 @@ impl Tcp {
     }
 }
 
-impl Fresh for Tcp {
+impl LoginTransport for TcpLogin {
     async fn gone(&self) {
         while self.stream.peer_state() == PeerState::Open {
             compio::time::sleep(LOOK).await;
@@ -250,8 +267,8 @@ impl Fresh for Tcp {
         Ok(())
     }
 
-    fn transport(&self, _: Provider) -> session::Transport {
-        session::Transport::Tcp
+    fn transport(&self, _: RdmaProvider) -> SessionTransport {
+        SessionTransport::Tcp
     }
 
     fn offer(&self, offer: Offer) -> Offer {
@@ -262,7 +279,7 @@ impl Fresh for Tcp {
         parameters
     }
 
-    async fn accept(mut self, pdu: &Pdu, info: &Info, _depth: u32) -> io::Result<Transport> {
+    async fn accept(mut self, pdu: &Pdu, info: &SessionInfo, _depth: u32) -> io::Result<Transport> {
         self.send(pdu).await?;
         let p = &info.parameters;
         let digests = Digests { header: p.header_digest, data: p.data_digest };

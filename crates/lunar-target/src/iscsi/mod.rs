@@ -5,11 +5,11 @@ mod dispatch;
 mod front_end;
 mod full_feature;
 mod keepalive;
-mod late;
 pub mod login;
 mod scsi_command;
 mod services;
 pub mod session;
+mod stale;
 mod task_management;
 pub mod testing;
 #[cfg(test)]

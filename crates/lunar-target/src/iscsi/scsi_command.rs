@@ -1,6 +1,6 @@
 //! SCSI Command PDUs (RFC 7143 section 11.3).
 
-use crate::core::command::{Attribute, Cdb, Command};
+use crate::core::command::{Cdb, ScsiCommand, TaskAttribute};
 use lunar_wire::iscsi::Bhs;
 
 /// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
@@ -9,19 +9,19 @@ const EXTENDED_CDB: u8 = 1;
 /// Reads a SCSI Command PDU that this connection of the session brought; None for one that contradicts itself (a format
 /// error, RFC 7143 section 7.7).
 #[inline]
-pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<Command> {
+pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     let flags = h.flags();
     let (reads, writes, edtl) = (flags & 0x40 != 0, flags & 0x20 != 0, h.word20());
     if (!writes && !h.is_final()) || (edtl > 0 && !reads && !writes) {
         return None;
     }
     let attribute = match flags & 7 {
-        2 => Attribute::Ordered,
-        3 => Attribute::HeadOfQueue,
-        _ => Attribute::Simple,
+        2 => TaskAttribute::Ordered,
+        3 => TaskAttribute::HeadOfQueue,
+        _ => TaskAttribute::Simple,
     };
     let cdb = if ahs.is_empty() { Cdb::Short(*h.cdb()) } else { extended(h.cdb(), ahs)? };
-    Some(Command {
+    Some(ScsiCommand {
         tag: h.itt(),
         connection,
         lun: h.lun(),

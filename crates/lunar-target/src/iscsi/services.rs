@@ -1,11 +1,11 @@
 //! NOP, Text, Logout and SNACK.
 
-use super::dispatch::Ingress;
+use super::dispatch::PduDispatcher;
 use super::out::Payload;
 use super::session::Session;
 use crate::access::target_address;
-use crate::core::Aborted;
-use crate::setup::Target;
+use crate::config::TargetNode;
+use crate::core::AbortResponse;
 use lunar_proto::name::fold;
 use lunar_proto::text::{SendTargets, TargetRecord, TextStep};
 use lunar_wire::iscsi::status::RejectReason;
@@ -20,7 +20,7 @@ const RECOVERY: u8 = 2;
 const CID_NOT_FOUND: u8 = 1;
 const RECOVERY_UNSUPPORTED: u8 = 2;
 
-impl Ingress<'_> {
+impl PduDispatcher<'_> {
     /// NOP-Out: a ping to answer, or the answer to ours (RFC 7143 section 11.18).
     pub(super) fn nop_out(&mut self, header: &Bhs, data: &[u8]) {
         if header.itt() == NONE {
@@ -33,9 +33,9 @@ impl Ingress<'_> {
     /// Text Request (RFC 7143 section 11.10).
     pub(super) fn text_request(&mut self, header: &Bhs, ahs: &[u8], data: &[u8]) {
         let (session, connection) = (self.state.front(), self.connection);
-        let setup = session.shared.setup();
+        let config = session.shared.config();
         let target = session.info.target.clone();
-        let own = |key: &str, value: &str| setup.answers.ask(target.as_deref(), key, value);
+        let own = |key: &str, value: &str| config.text_keys.ask(target.as_deref(), key, value);
         let records = |wanted: SendTargets<'_>| session.records(wanted, connection.local());
         let max = connection.max_xmit() as u32;
         let step = connection.text().borrow_mut().request(header, data, max, records, own);
@@ -67,8 +67,8 @@ impl Ingress<'_> {
         };
         let answer = pdu::logout_response(header.itt(), response, wait, retain);
         if response == 0 {
-            self.state.is_over("logout");
-            self.connection.set_last_word(answer);
+            self.state.end_with("logout");
+            self.connection.set_logout_response(answer);
         } else {
             self.reply(answer, Payload::Empty);
         }
@@ -80,7 +80,7 @@ impl Ingress<'_> {
         let is_data = header.flags() & 0x0f == 0;
         self.reject(RejectReason::Snack, header, ahs);
         if is_data {
-            self.state.abort_tag(header.itt(), Aborted::Unrecoverable);
+            self.state.abort_tag(header.itt(), AbortResponse::SnackRejected);
         }
     }
 }
@@ -93,8 +93,12 @@ impl Session {
     /// The targets that this initiator may see, with every address of theirs as it can be reached from `local`. One without an
     /// address is left out: it would be looked for here (RFC 7143 appendix C).
     fn records(&self, wanted: SendTargets<'_>, local: SocketAddr) -> Vec<TargetRecord> {
-        let setup = self.shared.setup();
-        let door = crate::access::Door { setup: setup.clone(), group: self.door.group, peer: self.door.peer };
+        let config = self.shared.config();
+        let login_context = crate::access::LoginContext {
+            config: config.clone(),
+            group: self.login_context.group,
+            peer: self.login_context.peer,
+        };
         let own = self.info.target.as_deref();
         let named = if let SendTargets::Named(name) = wanted { fold(name) } else { Cow::default() };
         let asked = |name: &str| match wanted {
@@ -102,9 +106,11 @@ impl Session {
             SendTargets::Named(_) => named == name && (self.info.discovery || own == Some(name)),
             SendTargets::Empty => own == Some(name),
         };
-        let visible =
-            setup.targets.values().filter(|t| asked(&t.name) && door.shows(t, &self.info.initiator));
-        let record = |t: &Target| TargetRecord {
+        let visible = config
+            .targets
+            .values()
+            .filter(|t| asked(&t.name) && login_context.shows(t, &self.info.initiator));
+        let record = |t: &TargetNode| TargetRecord {
             name: t.name.clone(),
             addresses: self.addresses(&t.portal_groups, local),
         };

@@ -1,13 +1,13 @@
 //! A session in full feature phase: CmdSN, and what its connections share (RFC 7143 section 4.4).
 
-use super::connection::{Begun, Connection};
+use super::connection::{Connection, OpenedConnection};
 use super::out::Payload;
-use crate::access::Door;
+use crate::access::LoginContext;
 use crate::core::data_in::DataIn;
-use crate::core::{Command, Residual, Sent};
-use crate::registry::Which;
-use crate::session::Info;
-use crate::shared::Shared;
+use crate::core::{DataInProgress, Residual, ScsiCommand};
+use crate::registry::AbortScope;
+use crate::server_state::ServerState;
+use crate::session_info::SessionInfo;
 use lunar_proto::parameters::Parameters;
 use lunar_proto::window::CmdWindow;
 use lunar_runtime::Buf;
@@ -32,7 +32,7 @@ pub struct OutOfOrderPdu {
     pub(super) ahs: Vec<u8>,
     pub(super) data: Buf,
     /// It had arrived before a function of another session about these.
-    pub(super) recalled: Option<Which>,
+    pub(super) busy_scope: Option<AbortScope>,
 }
 
 impl OutOfOrderPdu {
@@ -47,8 +47,8 @@ impl OutOfOrderPdu {
     }
 
     /// A function of another session about these, which include its logical unit, comes before it.
-    pub fn recall(&mut self, which: &Which) {
-        self.recalled = Some(which.clone());
+    pub fn drain_received(&mut self, scope: &AbortScope) {
+        self.busy_scope = Some(scope.clone());
     }
 }
 
@@ -56,9 +56,9 @@ impl OutOfOrderPdu {
 pub struct Session {
     /// In the order in which they logged in.
     connections: Vec<Rc<Connection>>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) info: Arc<Info>,
-    pub(super) door: Door,
+    pub(super) shared: Arc<ServerState>,
+    pub(super) info: Arc<SessionInfo>,
+    pub(super) login_context: LoginContext,
     parameters: Parameters,
     /// CmdSN.
     pub(super) window: CmdWindow,
@@ -67,22 +67,22 @@ pub struct Session {
     /// Immediate commands that have not ended.
     pub(super) immediate: u32,
     /// Tags of task management functions that are not answered yet.
-    pub(super) managing: Vec<u32>,
+    pub(super) pending_functions: Vec<u32>,
 }
 
 impl Session {
     /// Without a connection, which is to be added at once.
-    pub fn new(begun: &Begun) -> Session {
+    pub fn new(opened: &OpenedConnection) -> Session {
         Session {
             connections: Vec::new(),
-            shared: begun.shared.clone(),
-            info: begun.info.clone(),
-            door: begun.door.clone(),
-            parameters: begun.info.parameters.clone(),
-            window: CmdWindow::new(begun.cmd_sn, begun.depth),
+            shared: opened.shared.clone(),
+            info: opened.info.clone(),
+            login_context: opened.login_context.clone(),
+            parameters: opened.info.parameters.clone(),
+            window: CmdWindow::new(opened.cmd_sn, opened.depth),
             held: BTreeMap::new(),
             immediate: 0,
-            managing: Vec::new(),
+            pending_functions: Vec::new(),
         }
     }
 
@@ -99,8 +99,8 @@ impl Session {
     }
 
     #[inline]
-    pub(super) fn connection(&self, place: u16) -> &Connection {
-        &self.connections[usize::from(place)]
+    pub(super) fn connection(&self, index: u16) -> &Connection {
+        &self.connections[usize::from(index)]
     }
 
     /// What was negotiated for the session.
@@ -109,7 +109,7 @@ impl Session {
     }
 
     /// Commands that may be known at a time, those outside the CmdSN order included.
-    pub fn most_tasks(&self) -> usize {
+    pub fn max_tasks(&self) -> usize {
         self.window.depth() as usize + IMMEDIATE as usize
     }
 
@@ -120,9 +120,9 @@ impl Session {
 
     /// An immediate command begins; false if there are too many.
     pub fn begin_immediate(&mut self) -> bool {
-        let is_one_more = self.immediate < IMMEDIATE;
-        self.immediate += u32::from(is_one_more);
-        is_one_more
+        let has_room = self.immediate < IMMEDIATE;
+        self.immediate += u32::from(has_room);
+        has_room
     }
 
     /// Sends a PDU that carries status: StatSN of its connection advances.
@@ -157,7 +157,13 @@ impl Session {
 
     /// Several Data-In PDUs behind what was `sent` already: F at the end of every burst and, unless more follows, of all.
     /// Status goes in the last, if there is one.
-    pub(super) fn data_in_pdus(&self, c: &Command, data: DataIn, mut sent: Sent, last: Last) -> Sent {
+    pub(super) fn data_in_pdus(
+        &self,
+        c: &ScsiCommand,
+        data: DataIn,
+        mut sent: DataInProgress,
+        last: FinalPdu,
+    ) -> DataInProgress {
         let connection = self.connection(c.connection);
         let (most, burst) = (connection.longest_data_in(), self.parameters.max_burst_length as usize);
         let (len, data) = (data.len(), data.shared());
@@ -167,10 +173,10 @@ impl Session {
             let n = most.min(len - at).min(to_burst);
             let is_last = at + n == len;
             let mut header = data_in_header(c, sent);
-            let is_final = n == to_burst || (is_last && last != Last::Open);
+            let is_final = n == to_burst || (is_last && last != FinalPdu::Open);
             header.0[1] = if is_final { 0x80 } else { 0 };
             match last {
-                Last::Status(residual) if is_last => {
+                FinalPdu::Status(residual) if is_last => {
                     set_residual(&mut header, STATUS, residual);
                     self.reply(c.connection, header, data.part(at, n));
                 }
@@ -181,7 +187,7 @@ impl Session {
                 }
             }
             at += n;
-            sent = Sent { bytes: sent.bytes + n, parts: sent.parts + 1 };
+            sent = DataInProgress { bytes: sent.bytes + n, parts: sent.parts + 1 };
         }
         sent
     }
@@ -190,7 +196,7 @@ impl Session {
     #[inline]
     pub(super) fn scsi_response(
         &self,
-        c: &Command,
+        c: &ScsiCommand,
         status: u8,
         sense: &[u8],
         residual: Residual,
@@ -206,7 +212,7 @@ impl Session {
 
 /// What goes with the last of some Data-In PDUs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum FinalPdu {
     /// GOOD, and the residual count.
     Status(Residual),
     /// Nothing: a response follows.
@@ -233,7 +239,7 @@ fn sense_segment(sense: &[u8]) -> Payload {
 }
 
 #[inline]
-pub(super) fn data_in_header(c: &Command, sent: Sent) -> Bhs {
+pub(super) fn data_in_header(c: &ScsiCommand, sent: DataInProgress) -> Bhs {
     let mut header = Bhs::new(opcode::DATA_IN);
     header.set_word(16, c.tag);
     header.set_word(20, NONE);

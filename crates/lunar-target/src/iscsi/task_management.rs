@@ -1,9 +1,9 @@
 //! Task Management Function Requests (RFC 7143 section 11.5).
 
-use super::dispatch::Ingress;
+use super::dispatch::PduDispatcher;
 use super::out::Payload;
 use super::session::Session;
-use crate::core::{FrontEnd, Function, ItNexus, Life, MAX_FUNCTIONS, Managed, State};
+use crate::core::{FrontEnd, Function, ItNexus, MAX_FUNCTIONS, ManagementResponse, SessionPhase, State};
 use crate::fence;
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::status::RejectReason;
@@ -36,17 +36,17 @@ fn function(header: &Bhs) -> Option<Function> {
     }
 }
 
-fn response(managed: Managed) -> u8 {
+fn response(managed: ManagementResponse) -> u8 {
     match managed {
-        Managed::Complete => COMPLETE,
-        Managed::NoSuchTask => NO_SUCH_TASK,
-        Managed::NoSuchLun => NO_SUCH_LUN,
-        Managed::Unauthorized => UNAUTHORIZED,
-        Managed::Rejected => REJECTED,
+        ManagementResponse::Complete => COMPLETE,
+        ManagementResponse::NoSuchTask => NO_SUCH_TASK,
+        ManagementResponse::NoSuchLun => NO_SUCH_LUN,
+        ManagementResponse::Unauthorized => UNAUTHORIZED,
+        ManagementResponse::Rejected => REJECTED,
     }
 }
 
-impl Ingress<'_> {
+impl PduDispatcher<'_> {
     /// Takes a task management function. All but the plain refusals are answered once they are done.
     pub(super) fn task_management(&mut self, header: &Bhs) {
         let function = match self.begins(header) {
@@ -56,12 +56,12 @@ impl Ingress<'_> {
                 return self.reply(answer, Payload::Empty);
             }
         };
-        if self.state.front().managing.len() >= MAX_FUNCTIONS {
+        if self.state.front().pending_functions.len() >= MAX_FUNCTIONS {
             return self.reject(RejectReason::TooManyImmediate, header, &[]);
         }
         let Some(nexus) = self.state.nexus() else { return };
-        self.session().managing.push(header.itt());
-        let (header, connection) = (*header, self.connection.place());
+        self.session().pending_functions.push(header.itt());
+        let (header, connection) = (*header, self.connection.index());
         let under_way = fence::enter(nexus.fence().clone());
         lunar_runtime::spawn(async move {
             if let Some(_under_way) = under_way {
@@ -78,9 +78,9 @@ impl Ingress<'_> {
         };
         let refusal = self.state.refuses(function, header.lun());
         // A function that is not answered cannot be aborted.
-        let is_of_function = |tag: &u32| self.state.front().managing.contains(tag);
+        let is_of_function = |tag: &u32| self.state.front().pending_functions.contains(tag);
         match (refusal, function) {
-            (Some(Managed::NoSuchLun), _) => Err(NO_SUCH_LUN),
+            (Some(ManagementResponse::NoSuchLun), _) => Err(NO_SUCH_LUN),
             (_, Function::AbortTask { tag }) if is_of_function(&tag) => Err(REJECTED),
             (Some(refusal), _) => Err(response(refusal)),
             (None, _) => Ok(function),
@@ -90,20 +90,20 @@ impl Ingress<'_> {
 
 async fn manage(nexus: Rc<ItNexus<Session>>, connection: u16, header: Bhs, function: Function) {
     let mut managed = nexus.manage(function, header.lun(), header.cmd_sn()).await;
-    if managed == Managed::NoSuchTask && plug(&mut nexus.state(), &header) {
-        managed = Managed::Complete;
+    if managed == ManagementResponse::NoSuchTask && plug(&mut nexus.state(), &header) {
+        managed = ManagementResponse::Complete;
     }
     {
         let mut state = nexus.state();
-        state.front_mut().managing.retain(|tag| *tag != header.itt());
-        if state.life() != Life::Over {
+        state.front_mut().pending_functions.retain(|tag| *tag != header.itt());
+        if state.phase() != SessionPhase::Ended {
             let answer = pdu::task_management_response(header.itt(), response(managed));
             state.front().reply(connection, answer, Payload::Empty);
         }
     }
     Session::flush(&nexus);
     if function == Function::TargetColdReset {
-        nexus.power_on().await;
+        nexus.end_target_sessions().await;
     }
 }
 
@@ -118,7 +118,7 @@ fn plug(state: &mut State<Session>, header: &Bhs) -> bool {
     }
     session.held.remove(&ref_cmd_sn);
     if let Some(connection) = session.connections().first().cloned() {
-        Ingress::new(state, &connection).release_held(None);
+        PduDispatcher::new(state, &connection).release_held(None);
     }
     // Functions wait for what came before them, too.
     state.notify();

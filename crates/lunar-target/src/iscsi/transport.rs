@@ -14,10 +14,10 @@ use std::rc::Rc;
 
 /// Messages and ends of RDMA Reads that are taken at once at most. There are fewer: without an answer an initiator has no
 /// more credits.
-const MOST_EVENTS: u64 = 1 << 16;
+const MAX_EVENTS: u64 = 1 << 16;
 
 /// What takes the PDUs of a connection, and knows its tasks.
-pub trait PduTaker: PduHandler {
+pub trait ConnectionPduHandler: PduHandler {
     /// A task waits for the data of this Target Transfer Tag.
     fn awaits(&self, itt: u32, ttt: u32) -> bool;
 
@@ -28,7 +28,7 @@ pub trait PduTaker: PduHandler {
     fn is_held(&self, itt: u32) -> bool;
 
     /// Commands that may be known at a time.
-    fn most_tasks(&self) -> usize;
+    fn max_tasks(&self) -> usize;
 }
 
 /// What carries PDUs and is no stream of bytes.
@@ -46,19 +46,19 @@ pub trait Datamover: InFlightData {
     ///
     /// # Errors
     /// When the connection has broken.
-    fn flush(&self, taker: &mut dyn PduTaker) -> io::Result<bool>;
+    fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool>;
 
     /// Takes what is there, unless it was stopped, and hands every PDU over.
     ///
     /// # Errors
     /// When the connection has broken, or what came breaks it.
-    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError>;
+    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError>;
 
     /// The same, stopped or not.
     ///
     /// # Errors
     /// As [`Datamover::receive`].
-    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError>;
+    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError>;
 
     /// Something is held back that is to go behind something else.
     fn has_deferred(&self) -> bool;
@@ -69,23 +69,23 @@ pub enum TransportHandle {
     /// A stream of bytes.
     Tcp(Stream),
     /// A datamover.
-    Moved(Rc<dyn Datamover>),
+    Datamover(Rc<dyn Datamover>),
 }
 
 /// Its sending side.
-pub enum Out {
+pub enum Outbound {
     /// PDUs one behind the other.
     Tcp(out::PduQueue),
     /// A datamover.
-    Moved(Rc<dyn Datamover>),
+    Datamover(Rc<dyn Datamover>),
 }
 
 /// Its receiving side.
-pub enum Incoming {
+pub enum Inbound {
     /// PDUs one behind the other.
     Tcp(Receiver),
     /// A datamover.
-    Moved(Rc<dyn Datamover>),
+    Datamover(Rc<dyn Datamover>),
 }
 
 /// A connection as its login leaves it.
@@ -93,9 +93,9 @@ pub struct Transport {
     /// The connection.
     pub handle: TransportHandle,
     /// Its sending side.
-    pub out: Out,
+    pub out: Outbound,
     /// Its receiving side.
-    pub incoming: Incoming,
+    pub inbound: Inbound,
 }
 
 impl Transport {
@@ -103,17 +103,17 @@ impl Transport {
     pub fn tcp(stream: Stream, receiver: Receiver) -> Transport {
         Transport {
             handle: TransportHandle::Tcp(stream),
-            out: Out::Tcp(out::PduQueue::default()),
-            incoming: Incoming::Tcp(receiver),
+            out: Outbound::Tcp(out::PduQueue::default()),
+            inbound: Inbound::Tcp(receiver),
         }
     }
 
     /// Over a datamover.
-    pub fn moved(mover: Rc<dyn Datamover>) -> Transport {
+    pub fn datamover(mover: Rc<dyn Datamover>) -> Transport {
         Transport {
-            handle: TransportHandle::Moved(mover.clone()),
-            out: Out::Moved(mover.clone()),
-            incoming: Incoming::Moved(mover),
+            handle: TransportHandle::Datamover(mover.clone()),
+            out: Outbound::Datamover(mover.clone()),
+            inbound: Inbound::Datamover(mover),
         }
     }
 }
@@ -123,7 +123,7 @@ impl TransportHandle {
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.readable().await,
-            TransportHandle::Moved(mover) => mover.receiver().readable().await,
+            TransportHandle::Datamover(mover) => mover.receiver().readable().await,
         }
     }
 
@@ -131,7 +131,7 @@ impl TransportHandle {
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.writable().await,
-            TransportHandle::Moved(mover) => mover.receiver().endpoint().writable().await,
+            TransportHandle::Datamover(mover) => mover.receiver().endpoint().writable().await,
         }
     }
 
@@ -140,8 +140,8 @@ impl TransportHandle {
     pub fn peer_state(&self) -> PeerState {
         match self {
             TransportHandle::Tcp(stream) => stream.peer_state(),
-            TransportHandle::Moved(mover) if mover.receiver().ends() => PeerState::Reset,
-            TransportHandle::Moved(_) => PeerState::Open,
+            TransportHandle::Datamover(mover) if mover.receiver().ends() => PeerState::Reset,
+            TransportHandle::Datamover(_) => PeerState::Open,
         }
     }
 
@@ -149,7 +149,7 @@ impl TransportHandle {
     pub fn look_anew(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.look_anew(),
-            TransportHandle::Moved(mover) => mover.receiver().endpoint().look_anew(),
+            TransportHandle::Datamover(mover) => mover.receiver().endpoint().look_anew(),
         }
     }
 
@@ -157,7 +157,7 @@ impl TransportHandle {
     fn taken(&self) -> u64 {
         match self {
             TransportHandle::Tcp(stream) => stream.received(),
-            TransportHandle::Moved(mover) => mover.receiver().taken(),
+            TransportHandle::Datamover(mover) => mover.receiver().taken(),
         }
     }
 
@@ -165,7 +165,7 @@ impl TransportHandle {
     pub fn peek(&self, most: usize) -> Vec<u8> {
         match self {
             TransportHandle::Tcp(stream) => stream.peek(most),
-            TransportHandle::Moved(_) => Vec::new(),
+            TransportHandle::Datamover(_) => Vec::new(),
         }
     }
 
@@ -173,7 +173,7 @@ impl TransportHandle {
     pub fn datamover(&self) -> Option<&Rc<dyn Datamover>> {
         match self {
             TransportHandle::Tcp(_) => None,
-            TransportHandle::Moved(mover) => Some(mover),
+            TransportHandle::Datamover(mover) => Some(mover),
         }
     }
 
@@ -181,7 +181,7 @@ impl TransportHandle {
     pub fn stop_receiving(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Read),
-            TransportHandle::Moved(mover) => mover.receiver().stop(),
+            TransportHandle::Datamover(mover) => mover.receiver().stop(),
         }
     }
 
@@ -189,82 +189,82 @@ impl TransportHandle {
     pub fn close(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            TransportHandle::Moved(mover) => mover.receiver().close(),
+            TransportHandle::Datamover(mover) => mover.receiver().close(),
         }
     }
 }
 
-impl Out {
+impl Outbound {
     /// Queues a PDU.
     #[inline]
     pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
         match self {
-            Out::Tcp(out) => out.push(header, payload, digests),
-            Out::Moved(mover) => mover.push(header, payload),
+            Outbound::Tcp(out) => out.push(header, payload, digests),
+            Outbound::Datamover(mover) => mover.push(header, payload),
         }
     }
 
     /// Bytes that wait, and what holds them.
     pub fn waiting(&self) -> usize {
         match self {
-            Out::Tcp(out) => out.waiting(),
-            Out::Moved(mover) => mover.waiting(),
+            Outbound::Tcp(out) => out.waiting(),
+            Outbound::Datamover(mover) => mover.waiting(),
         }
     }
 
     /// Bytes that wait and that no pool counts, where they are told apart.
     pub fn own(&self) -> usize {
         match self {
-            Out::Tcp(out) => out.own(),
-            Out::Moved(_) => 0,
+            Outbound::Tcp(out) => out.own(),
+            Outbound::Datamover(_) => 0,
         }
     }
 
     /// Whether anything has left since the last call.
     pub fn has_moved(&mut self) -> bool {
         match self {
-            Out::Tcp(out) => out.has_moved(),
-            Out::Moved(mover) => mover.receiver().endpoint().has_moved(),
+            Outbound::Tcp(out) => out.has_moved(),
+            Outbound::Datamover(mover) => mover.receiver().endpoint().has_moved(),
         }
     }
 
     /// Whether the initiator has room for an event; there is a unit attention for each, too.
     pub fn takes_event(&self) -> bool {
         match self {
-            Out::Tcp(_) => true,
-            Out::Moved(mover) => mover.takes_event(),
+            Outbound::Tcp(_) => true,
+            Outbound::Datamover(mover) => mover.takes_event(),
         }
     }
 
     /// Forgets what waits: nothing can be sent any more.
-    pub fn give_up(&mut self) {
-        if let Out::Tcp(out) = self {
+    pub fn discard_queue(&mut self) {
+        if let Outbound::Tcp(out) = self {
             *out = out::PduQueue::default();
         }
     }
 
     /// Whether what the initiator declares of its data segments is so; over RDMA it has the room that it has.
-    pub fn heeds_declarations(&self) -> bool {
-        matches!(self, Out::Tcp(_))
+    pub fn uses_declared_length(&self) -> bool {
+        matches!(self, Outbound::Tcp(_))
     }
 
     /// The longest Data-In in bytes, where the initiator takes segments of so many.
     #[inline]
     pub fn longest_data_in(&self, max_xmit: usize) -> usize {
         match self {
-            Out::Tcp(_) => MAX_SEGMENT.min(max_xmit),
+            Outbound::Tcp(_) => MAX_SEGMENT.min(max_xmit),
             // It goes where the initiator has said, and not into a segment.
-            Out::Moved(_) => MAX_SEGMENT,
+            Outbound::Datamover(_) => MAX_SEGMENT,
         }
     }
 }
 
-impl Incoming {
+impl Inbound {
     /// There may be PDUs already.
     pub fn has_begun(&self) -> bool {
         match self {
-            Incoming::Tcp(receiver) => receiver.has_begun(),
-            Incoming::Moved(_) => true,
+            Inbound::Tcp(receiver) => receiver.has_begun(),
+            Inbound::Datamover(_) => true,
         }
     }
 
@@ -273,28 +273,28 @@ impl Incoming {
     pub fn receive(
         &mut self,
         handle: &TransportHandle,
-        taker: &mut impl PduTaker,
+        taker: &mut impl ConnectionPduHandler,
     ) -> Result<Received, ReceiveError> {
         match (self, handle) {
-            (Incoming::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, taker),
-            (Incoming::Moved(mover), _) => mover.receive(taker),
-            (Incoming::Tcp(_), TransportHandle::Moved(_)) => Ok(Received::End),
+            (Inbound::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, taker),
+            (Inbound::Datamover(mover), _) => mover.receive(taker),
+            (Inbound::Tcp(_), TransportHandle::Datamover(_)) => Ok(Received::End),
         }
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume(&mut self, taker: &mut impl PduTaker) -> Result<Received, ReceiveError> {
+    pub fn resume(&mut self, taker: &mut impl ConnectionPduHandler) -> Result<Received, ReceiveError> {
         match self {
-            Incoming::Tcp(receiver) => receiver.resume(taker),
-            Incoming::Moved(mover) => mover.receive(taker),
+            Inbound::Tcp(receiver) => receiver.resume(taker),
+            Inbound::Datamover(mover) => mover.receive(taker),
         }
     }
 
     /// The opcode of the last PDU of what was received and not taken yet, and of these bytes behind it.
     pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
         match self {
-            Incoming::Tcp(receiver) => receiver.last_opcode(behind),
-            Incoming::Moved(_) => None,
+            Inbound::Tcp(receiver) => receiver.last_opcode(behind),
+            Inbound::Datamover(_) => None,
         }
     }
 
@@ -302,11 +302,11 @@ impl Incoming {
     pub fn take_arrived(
         &mut self,
         handle: &TransportHandle,
-        taker: &mut impl PduTaker,
+        taker: &mut impl ConnectionPduHandler,
     ) -> Result<Received, ReceiveError> {
         let most = match handle {
             TransportHandle::Tcp(stream) => stream.received() + stream.unread(),
-            TransportHandle::Moved(mover) => mover.receiver().taken() + MOST_EVENTS,
+            TransportHandle::Datamover(mover) => mover.receiver().taken() + MAX_EVENTS,
         };
         let mut received = self.resume(taker)?;
         while received == Received::More && handle.taken() < most {

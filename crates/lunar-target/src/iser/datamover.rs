@@ -4,8 +4,8 @@
 use super::deferred::DeferredResponses;
 use crate::core::{InFlightData, InFlightReads};
 use crate::iscsi::receive::{Arrived, Data, ReceiveError, Received};
-use crate::iscsi::transport::{Datamover, PduTaker};
-use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
+use crate::iscsi::transport::{ConnectionPduHandler, Datamover};
+use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, Events, Remote};
 use lunar_runtime::Buf;
@@ -26,7 +26,7 @@ const TASK_TERMINATION: u8 = 5;
 
 /// The memory that a command advertises.
 #[derive(Clone, Copy, Debug)]
-struct Tags {
+struct AdvertisedBuffers {
     read: Option<Advertised>,
     write: Option<Advertised>,
     /// Bytes of its Data-Out that did not wait to be asked for.
@@ -34,7 +34,7 @@ struct Tags {
 }
 
 /// Data-Out that is being read from the initiator.
-struct Coming {
+struct RdmaRead {
     /// The header of the Data-Out that it will be.
     header: Bhs,
     /// It goes straight into the buffer of its task.
@@ -42,27 +42,27 @@ struct Coming {
 }
 
 #[derive(Default)]
-struct Inner {
+struct DatamoverState {
     /// By Initiator Task Tag.
-    tags: HashMap<u32, Tags>,
+    tags: HashMap<u32, AdvertisedBuffers>,
     /// R2Ts whose data is still to be read.
-    asked: VecDeque<Bhs>,
+    pending_r2ts: VecDeque<Bhs>,
     /// By the number of the RDMA Read.
-    coming: HashMap<u64, Coming>,
+    pending_reads: HashMap<u64, RdmaRead>,
     reads: u64,
     /// StatSNs of events that the initiator has not acknowledged.
     events: VecDeque<u32>,
     /// What waits behind the end of tasks, whose data must not come any more when it is told.
-    held: DeferredResponses,
+    deferred: DeferredResponses,
     /// Commands that the session may have.
-    most_tasks: usize,
+    max_tasks: usize,
 }
 
 /// The datamover of one connection.
 pub struct IserDatamover {
     endpoint: Rc<dyn Endpoint>,
     receiver: RdmaReceiver,
-    inner: RefCell<Inner>,
+    inner: RefCell<DatamoverState>,
     /// Responses end the rights to the buffers of their commands.
     invalidate: bool,
     /// Memory that is advertised for a write begins with its first byte, and not behind its unsolicited data.
@@ -83,26 +83,26 @@ impl IserDatamover {
     }
 
     /// Sends a PDU, or what it stands for.
-    fn put(&self, inner: &mut Inner, header: Bhs, payload: Payload) {
+    fn put(&self, inner: &mut DatamoverState, header: Bhs, payload: Payload) {
         match header.opcode() {
             opcode::DATA_IN => self.data_in(inner, &header, payload),
-            opcode::R2T => inner.asked.push_back(header),
+            opcode::R2T => inner.pending_r2ts.push_back(header),
             opcode::SCSI_RESPONSE => {
                 let tags = inner.tags.remove(&header.itt());
                 let tag = tags.and_then(|tags| tags.read.or(tags.write)).filter(|_| self.invalidate);
-                self.say(header, payload, tag.map(|tag| tag.stag));
+                self.send_message(header, payload, tag.map(|tag| tag.stag));
             }
-            _ => self.say(header, payload, None),
+            _ => self.send_message(header, payload, None),
         }
     }
 
-    fn say(&self, header: Bhs, payload: Payload, invalidate: Option<u32>) {
+    fn send_message(&self, header: Bhs, payload: Payload, invalidate: Option<u32>) {
         let (head, payload) = message(header, payload);
         self.endpoint.send(&head, payload, invalidate);
     }
 
     /// Data goes where the command has said; there is no status but that of a response (RFC 7145 section 7.3.5).
-    fn data_in(&self, inner: &mut Inner, header: &Bhs, payload: Payload) {
+    fn data_in(&self, inner: &mut DatamoverState, header: &Bhs, payload: Payload) {
         let itt = header.itt();
         if let Some(place) = inner.tags.get(&itt).and_then(|tags| tags.read) {
             self.endpoint.write(remote(place).beyond(header.word(40).into()), payload);
@@ -116,8 +116,8 @@ impl IserDatamover {
     }
 
     /// Begins to read what was asked for, unless its task has gone.
-    fn read(&self, inner: &mut Inner, taker: &mut dyn PduTaker) {
-        while let Some(r2t) = inner.asked.pop_front() {
+    fn read(&self, inner: &mut DatamoverState, taker: &mut dyn ConnectionPduHandler) {
+        while let Some(r2t) = inner.pending_r2ts.pop_front() {
             let (offset, len) = (r2t.word(40), r2t.word(44));
             let burst = request::Burst { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
             let mut header = request::data_out(burst, 0, offset, true, 0);
@@ -132,13 +132,13 @@ impl IserDatamover {
             let lands = place.is_some();
             let (buf, at) = place.unwrap_or_else(|| (taker.buffer(len as usize), 0));
             inner.reads += 1;
-            inner.coming.insert(inner.reads, Coming { header, lands });
+            inner.pending_reads.insert(inner.reads, RdmaRead { header, lands });
             self.endpoint.read(inner.reads, from, buf, at, len as usize);
         }
     }
 
     /// Where this byte of a command's Data-Out lies at the initiator.
-    fn source(&self, tags: &Tags, offset: u32) -> Option<Remote> {
+    fn source(&self, tags: &AdvertisedBuffers, offset: u32) -> Option<Remote> {
         let before = if self.whole { 0 } else { tags.unsolicited };
         Some(remote(tags.write?).beyond(u64::from(offset.checked_sub(before)?)))
     }
@@ -146,12 +146,12 @@ impl IserDatamover {
     /// Sends what has waited, up to what still waits.
     fn release(&self) {
         let mut inner = self.inner.borrow_mut();
-        while let Some((header, payload)) = inner.let_go() {
+        while let Some((header, payload)) = inner.pop_ready() {
             self.put(&mut inner, header, payload);
         }
     }
 
-    fn message(&self, taker: &mut dyn PduTaker, message: &[u8]) -> io::Result<bool> {
+    fn message(&self, taker: &mut dyn ConnectionPduHandler, message: &[u8]) -> io::Result<bool> {
         let pdu = iser::Pdu::decode(message).map_err(|e| broken(e.to_string()))?;
         self.inner.borrow_mut().acknowledged(pdu.bhs.word(28));
         match pdu.bhs.opcode() {
@@ -172,7 +172,7 @@ impl IserDatamover {
     }
 
     /// Takes note of the memory that a command advertises.
-    fn note(&self, taker: &dyn PduTaker, pdu: &iser::Pdu<'_>) -> io::Result<()> {
+    fn note(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::Pdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
         let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
@@ -181,23 +181,26 @@ impl IserDatamover {
             return Err(broken("a command that advertises no memory for its data"));
         }
         let mut inner = self.inner.borrow_mut();
-        inner.most_tasks = taker.most_tasks();
+        inner.max_tasks = taker.max_tasks();
         // Those of tasks that ended without a response. The session does not know this command yet.
-        if inner.tags.len() >= 2 * inner.most_tasks {
-            let Inner { tags, held, .. } = &mut *inner;
+        if inner.tags.len() >= 2 * inner.max_tasks {
+            let DatamoverState { tags, deferred, .. } = &mut *inner;
             let is_known = |itt: u32| taker.has_task(itt) || taker.is_held(itt);
-            tags.retain(|itt, _| is_known(*itt) || held.names(*itt));
+            tags.retain(|itt, _| is_known(*itt) || deferred.names(*itt));
         }
         // One whose tag is that of another will be rejected; that one keeps its memory.
         if !taker.has_task(pdu.bhs.itt()) {
-            let tags = Tags { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
+            let tags =
+                AdvertisedBuffers { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
             inner.tags.insert(pdu.bhs.itt(), tags);
         }
         Ok(())
     }
 
-    fn arrived(&self, taker: &mut dyn PduTaker, id: u64, buf: Buf) -> bool {
-        let Some(Coming { header, lands }) = self.inner.borrow_mut().coming.remove(&id) else { return true };
+    fn arrived(&self, taker: &mut dyn ConnectionPduHandler, id: u64, buf: Buf) -> bool {
+        let Some(RdmaRead { header, lands }) = self.inner.borrow_mut().pending_reads.remove(&id) else {
+            return true;
+        };
         let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
         let is_awaited = taker.awaits(header.itt(), header.word20());
         let more = !is_awaited || taker.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
@@ -206,7 +209,7 @@ impl IserDatamover {
     }
 }
 
-impl Inner {
+impl DatamoverState {
     /// The initiator waits for this StatSN next: it has all before it.
     fn acknowledged(&mut self, exp_stat_sn: u32) {
         while self.events.front().is_some_and(|stat_sn| precedes(*stat_sn, exp_stat_sn)) {
@@ -215,37 +218,39 @@ impl Inner {
     }
 
     fn is_busy_for(&self, header: &Bhs) -> bool {
-        is_busy(&self.coming, header)
+        is_busy(&self.pending_reads, header)
     }
 
     /// The first of what is held, if it need not wait any more.
-    fn let_go(&mut self) -> Option<(Bhs, Payload)> {
-        let Inner { held, coming, .. } = self;
-        held.let_go(|header| is_busy(coming, header))
+    fn pop_ready(&mut self) -> Option<(Bhs, Payload)> {
+        let DatamoverState { deferred, pending_reads, .. } = self;
+        deferred.pop_ready(|header| is_busy(pending_reads, header))
     }
 }
 
 /// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something else.
-fn is_busy(coming: &HashMap<u64, Coming>, header: &Bhs) -> bool {
+fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     match header.opcode() {
-        opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !coming.is_empty(),
-        opcode::ASYNC => header.0[36] == TASK_TERMINATION && !coming.is_empty(),
-        opcode::SCSI_RESPONSE => coming.values().any(|coming| coming.header.itt() == header.itt()),
+        opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !pending_reads.is_empty(),
+        opcode::ASYNC => header.0[36] == TASK_TERMINATION && !pending_reads.is_empty(),
+        opcode::SCSI_RESPONSE => {
+            pending_reads.values().any(|pending_reads| pending_reads.header.itt() == header.itt())
+        }
         _ => false,
     }
 }
 
 /// What comes to a datamover goes through it to the session.
-struct Through<'a> {
+struct PduAdapter<'a> {
     mover: &'a IserDatamover,
-    taker: &'a mut dyn PduTaker,
+    taker: &'a mut dyn ConnectionPduHandler,
 }
 
-impl Taker for Through<'_> {
-    fn take(&mut self, came: Came<'_>) -> io::Result<bool> {
+impl DeliveryHandler for PduAdapter<'_> {
+    fn take(&mut self, came: RdmaDelivery<'_>) -> io::Result<bool> {
         match came {
-            Came::Message(message) => self.mover.message(self.taker, message),
-            Came::Read(id, buf) => Ok(self.mover.arrived(self.taker, id, buf)),
+            RdmaDelivery::Message(message) => self.mover.message(self.taker, message),
+            RdmaDelivery::Read(id, buf) => Ok(self.mover.arrived(self.taker, id, buf)),
         }
     }
 
@@ -261,13 +266,13 @@ impl InFlightData for IserDatamover {
 
     fn reads(&self) -> InFlightReads {
         let inner = self.inner.borrow();
-        InFlightReads { latest: inner.reads, deferred: inner.held.mark() }
+        InFlightReads { latest: inner.reads, deferred: inner.deferred.mark() }
     }
 
     fn have_ended(&self, before: InFlightReads) -> bool {
         let inner = self.inner.borrow();
-        let are_read = || !inner.coming.keys().any(|id| *id <= before.latest);
-        self.receiver.has_ended() || inner.held.has_passed(before.deferred) && are_read()
+        let are_read = || !inner.pending_reads.keys().any(|id| *id <= before.latest);
+        self.receiver.has_ended() || inner.deferred.has_passed(before.deferred) && are_read()
     }
 
     fn fence(&self) -> u64 {
@@ -293,11 +298,11 @@ impl Datamover for IserDatamover {
         if header.opcode() == opcode::ASYNC {
             inner.events.push_back(header.word(24));
         }
-        if inner.held.is_empty() && !inner.is_busy_for(&header) {
+        if inner.deferred.is_empty() && !inner.is_busy_for(&header) {
             return self.put(&mut inner, header, payload);
         }
-        inner.held.hold(header, payload);
-        if inner.held.is_too_much(inner.most_tasks) {
+        inner.deferred.hold(header, payload);
+        if inner.deferred.is_over_limit(inner.max_tasks) {
             self.endpoint.close();
         }
     }
@@ -306,29 +311,29 @@ impl Datamover for IserDatamover {
         self.inner.borrow().events.len() < EVENTS
     }
 
-    fn flush(&self, taker: &mut dyn PduTaker) -> io::Result<bool> {
+    fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool> {
         self.read(&mut self.inner.borrow_mut(), taker);
         self.endpoint.flush()
     }
 
-    fn receive(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError> {
-        Ok(received(self.receiver.receive(&mut Through { mover: self, taker })?))
+    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError> {
+        Ok(received(self.receiver.receive(&mut PduAdapter { mover: self, taker })?))
     }
 
-    fn take(&self, taker: &mut dyn PduTaker) -> Result<Received, ReceiveError> {
-        Ok(received(self.receiver.take(&mut Through { mover: self, taker })?))
+    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError> {
+        Ok(received(self.receiver.take(&mut PduAdapter { mover: self, taker })?))
     }
 
     fn has_deferred(&self) -> bool {
-        !self.inner.borrow().held.is_empty()
+        !self.inner.borrow().deferred.is_empty()
     }
 }
 
-fn received(taken: Taken) -> Received {
+fn received(taken: ReceiveOutcome) -> Received {
     match taken {
-        Taken::More => Received::More,
-        Taken::Full => Received::Full,
-        Taken::End => Received::End,
+        ReceiveOutcome::More => Received::More,
+        ReceiveOutcome::Full => Received::Full,
+        ReceiveOutcome::End => Received::End,
     }
 }
 

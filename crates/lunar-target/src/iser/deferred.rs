@@ -6,8 +6,8 @@ use lunar_wire::iscsi::{Bhs, opcode};
 use std::collections::VecDeque;
 
 /// Answers that may wait, beside those of as many commands as a session may have; and the bytes of all.
-const BESIDE: usize = 1024;
-const MOST_BYTES: usize = 16 << 20;
+const EXTRA: usize = 1024;
+const MAX_BYTES: usize = 16 << 20;
 
 /// PDUs that are held back, in their order.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl DeferredResponses {
     }
 
     /// The first, if it need not wait any more.
-    pub fn let_go(&mut self, is_busy_for: impl FnOnce(&Bhs) -> bool) -> Option<(Bhs, Payload)> {
+    pub fn pop_ready(&mut self, is_busy_for: impl FnOnce(&Bhs) -> bool) -> Option<(Bhs, Payload)> {
         if is_busy_for(&self.list.front()?.0) {
             return None;
         }
@@ -46,8 +46,8 @@ impl DeferredResponses {
     }
 
     /// Somebody asks on and on, and does not send what the answers wait for; of commands there may be so many.
-    pub fn is_too_much(&self, commands: usize) -> bool {
-        self.answers > commands + BESIDE || self.bytes > MOST_BYTES
+    pub fn is_over_limit(&self, commands: usize) -> bool {
+        self.answers > commands + EXTRA || self.bytes > MAX_BYTES
     }
 
     /// Whether a task of this tag has something here.
@@ -87,22 +87,22 @@ mod tests {
     #[test]
     fn what_has_gone_does_not_count_among_what_is_held() {
         let mut held = DeferredResponses::default();
-        ping(&mut held, MOST_BYTES / 2);
+        ping(&mut held, MAX_BYTES / 2);
         let mark = held.mark();
-        assert!(held.let_go(|_| true).is_none() && !held.has_passed(mark));
-        ping(&mut held, MOST_BYTES / 2 + 1);
-        assert!(held.is_too_much(0));
-        assert!(held.let_go(|_| false).is_some() && held.has_passed(mark) && !held.is_too_much(0));
+        assert!(held.pop_ready(|_| true).is_none() && !held.has_passed(mark));
+        ping(&mut held, MAX_BYTES / 2 + 1);
+        assert!(held.is_over_limit(0));
+        assert!(held.pop_ready(|_| false).is_some() && held.has_passed(mark) && !held.is_over_limit(0));
         assert!(!held.is_empty() && !held.has_passed(held.mark()));
     }
 
     #[test]
     fn answers_are_bounded_and_data_before_its_answer_is_not() {
         let mut held = DeferredResponses::default();
-        for _ in 0..2 * BESIDE {
+        for _ in 0..2 * EXTRA {
             held.hold(Bhs::new(opcode::DATA_IN), Payload::Zeros(512));
         }
-        (0..BESIDE + 7).for_each(|_| ping(&mut held, 0));
-        assert_eq!([7, 6].map(|commands| held.is_too_much(commands)), [false, true]);
+        (0..EXTRA + 7).for_each(|_| ping(&mut held, 0));
+        assert_eq!([7, 6].map(|commands| held.is_over_limit(commands)), [false, true]);
     }
 }

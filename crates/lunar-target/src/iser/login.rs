@@ -1,10 +1,10 @@
 //! The PDUs of a login, each in a message.
 
 use super::datamover::{IserDatamover, message};
-use crate::iscsi::login::Fresh;
+use crate::config::RdmaProvider;
+use crate::iscsi::login::LoginTransport;
 use crate::iscsi::transport::Transport;
-use crate::session::{self, Info};
-use crate::setup::Provider;
+use crate::session_info::{SessionInfo, SessionTransport};
 use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
 use lunar_proto::parameters::{Digests, Offer, Parameters};
@@ -20,10 +20,10 @@ const SEGMENT: u32 = 8192;
 /// Room for additional header segments.
 const MAX_AHS: usize = 1020;
 /// Messages beside the commands: task management, pings, logout.
-const BESIDE: usize = 32;
+const EXTRA: usize = 32;
 
 /// A connection before its login.
-pub struct Iser {
+pub struct IserLogin {
     endpoint: Rc<dyn Endpoint>,
     /// The initiator lets us end the rights to its buffers.
     invalidate: bool,
@@ -31,13 +31,13 @@ pub struct Iser {
     events: Events,
 }
 
-impl Iser {
+impl IserLogin {
     /// A connection on which one message of a login may come.
-    pub fn new(endpoint: Rc<dyn Endpoint>, invalidate: bool) -> Iser {
-        Iser { endpoint, invalidate, events: Events::default() }
+    pub fn new(endpoint: Rc<dyn Endpoint>, invalidate: bool) -> IserLogin {
+        IserLogin { endpoint, invalidate, events: Events::default() }
     }
 
-    async fn say(&self, pdu: &Pdu) -> io::Result<()> {
+    async fn send_message(&self, pdu: &Pdu) -> io::Result<()> {
         let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data.clone()) };
         let (head, payload) = message(pdu.header, data);
         self.endpoint.send(&head, payload, None);
@@ -48,7 +48,7 @@ impl Iser {
     }
 }
 
-impl Fresh for Iser {
+impl LoginTransport for IserLogin {
     async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
         loop {
             if !self.events.is_empty() {
@@ -71,11 +71,11 @@ impl Fresh for Iser {
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
         // Before the answer, which brings the next request.
         self.endpoint.receives(1, LOGIN_LEN);
-        self.say(pdu).await
+        self.send_message(pdu).await
     }
 
-    fn transport(&self, provider: Provider) -> session::Transport {
-        session::Transport::Iser(provider)
+    fn transport(&self, provider: RdmaProvider) -> SessionTransport {
+        SessionTransport::Iser(provider)
     }
 
     fn offer(&self, offer: Offer) -> Offer {
@@ -108,14 +108,14 @@ impl Fresh for Iser {
         Parameters { max_recv_data_segment_length, max_xmit_data_segment_length, ..parameters }
     }
 
-    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Transport> {
+    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<Transport> {
         let segment = info.parameters.max_recv_data_segment_length.max(SEGMENT) as usize;
         let longest = OVERHEAD + MAX_AHS + segment;
         // All of them before the last word of the login: what follows it finds its place.
-        self.endpoint.receives(depth as usize + BESIDE, longest);
-        self.say(pdu).await?;
+        self.endpoint.receives(depth as usize + EXTRA, longest);
+        self.send_message(pdu).await?;
         let whole = !info.parameters.tagged_buffer_for_solicited_data_only;
         let mover = IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, whole);
-        Ok(Transport::moved(Rc::new(mover)))
+        Ok(Transport::datamover(Rc::new(mover)))
     }
 }

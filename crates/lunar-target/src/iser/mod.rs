@@ -7,10 +7,10 @@ mod login;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::entry::Ends;
 use crate::iscsi;
 use crate::iscsi::login::login;
-use crate::shared::{Counted, Shared};
+use crate::server_state::{ConnectionGuard, ServerState};
+use crate::session_entry::Addresses;
 use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::Stream;
 use lunar_wire::iser::{Abilities, LOGIN_LEN};
@@ -21,34 +21,39 @@ const READS: u16 = 64;
 
 /// Serves a connection over software iWARP to its end; `begun` has come on it already.
 pub async fn serve_stream(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     stream: Stream,
     begun: Vec<u8>,
-    Ends { local, peer }: Ends,
+    Addresses { local, peer }: Addresses,
     portal: usize,
-    count: Counted,
+    count: ConnectionGuard,
 ) {
-    let (limit, options) = (shared.setup().limits.login_timeout, lunar_rdma::iwarp::Options::default());
+    let (limit, options) = (shared.config().limits.login_timeout, lunar_rdma::iwarp::Options::default());
     let request = lunar_rdma::iwarp::request(stream, begun, local, peer, &options);
     match count.evicted().or(limit, request).await {
         Ok(request) => serve(shared, request, portal, count).await,
-        Err(e) => shared.turned_away(peer, &e.to_string()),
+        Err(e) => shared.log_closed_before_login(peer, &e.to_string()),
     }
 }
 
 /// Serves one connection to its end.
-pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
+pub async fn serve(
+    shared: Arc<ServerState>,
+    request: Box<dyn Request>,
+    portal: usize,
+    count: ConnectionGuard,
+) {
     let (local, peer) = request.addresses();
     let theirs = Abilities::decode(request.private());
     let ours = Abilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
     let terms = ConnParam { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
     match request.accept(ours.encode().to_vec(), terms).await {
         Ok(endpoint) => {
-            let fresh = login::Iser::new(endpoint, ours.invalidate);
-            if let Some(session) = login(&shared, fresh, Ends { local, peer }, portal, count).await {
+            let fresh = login::IserLogin::new(endpoint, ours.invalidate);
+            if let Some(session) = login(&shared, fresh, Addresses { local, peer }, portal, count).await {
                 iscsi::run(session).await;
             }
         }
-        Err(e) => shared.turned_away(peer, &e.to_string()),
+        Err(e) => shared.log_closed_before_login(peer, &e.to_string()),
     }
 }

@@ -1,13 +1,13 @@
 use super::*;
 
-struct Folder(PathBuf);
+struct TempDir(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl TempDir {
+    fn new(name: &str) -> TempDir {
         let path = std::env::temp_dir().join(format!("lunar-lock-file-{name}-{}", std::process::id()));
         _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
+        TempDir(path)
     }
 
     fn lock(&self) -> PathBuf {
@@ -15,7 +15,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         _ = std::fs::remove_dir_all(&self.0);
     }
@@ -28,16 +28,19 @@ fn a_file_system_without_locks_is_known_by_its_error() {
     }
 }
 
-fn lock(folder: &Folder) -> Option<LockFile> {
+fn lock(folder: &TempDir) -> Option<LockFile> {
     LockFile::lock(&folder.lock()).expect("a lock")
 }
 
 #[test]
 fn a_lock_is_held_by_one_and_signed() {
-    let folder = Folder::new("one");
+    let folder = TempDir::new("one");
     assert!(!is_held(&folder.lock()) && !folder.lock().exists());
     let first = lock(&folder).expect("free");
-    first.sign("first, long".into()).and_then(|()| first.sign("second".into())).expect("signed");
+    first
+        .write_owner("first, long".into())
+        .and_then(|()| first.write_owner("second".into()))
+        .expect("signed");
     assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "second");
     assert!(is_held(&folder.lock()) && lock(&folder).is_none());
     drop(first);
@@ -47,13 +50,13 @@ fn a_lock_is_held_by_one_and_signed() {
 }
 
 /// What the keeper has in the middle of a look.
-fn look(held: &LockFile) -> (Arc<Held>, Option<Arc<File>>) {
+fn look(held: &LockFile) -> (Arc<LockInner>, Option<Arc<File>>) {
     (held.0.clone(), held.0.state().file.clone())
 }
 
 #[test]
 fn a_lock_is_free_at_once_though_it_is_looked_at() {
-    let folder = Folder::new("looked-at");
+    let folder = TempDir::new("looked-at");
     let first = lock(&folder).expect("free");
     let look_at_first = look(&first);
     drop(first);
@@ -67,7 +70,7 @@ fn a_lock_is_free_at_once_though_it_is_looked_at() {
 
 #[test]
 fn a_lock_that_was_given_up_is_not_created_again() {
-    let folder = Folder::new("given-up");
+    let folder = TempDir::new("given-up");
     let first = lock(&folder).expect("free");
     let (held, _) = look(&first);
     std::fs::remove_file(folder.lock()).expect("deleted");
@@ -75,8 +78,8 @@ fn a_lock_that_was_given_up_is_not_created_again() {
     let again = try_lock(&folder.lock());
     first.remove();
     assert!(folder.lock().exists());
-    held.settle(again);
-    held.keep();
+    held.relock(again);
+    held.check();
     assert!(!folder.lock().exists());
 }
 
@@ -94,7 +97,7 @@ fn the_end_of_a_lock_does_not_wait_for_a_dead_file_system() {
 
 #[test]
 fn a_lock_of_a_file_that_was_removed_does_not_count() {
-    let folder = Folder::new("removed");
+    let folder = TempDir::new("removed");
     let first = lock(&folder).expect("free");
     let waits = File::options().read(true).write(true).open(folder.lock()).expect("there");
     first.remove();
@@ -106,40 +109,40 @@ fn a_lock_of_a_file_that_was_removed_does_not_count() {
 
 #[test]
 fn a_deleted_lock_file_still_keeps_others_out() {
-    let folder = Folder::new("deleted");
+    let folder = TempDir::new("deleted");
     let _first = lock(&folder).expect("free");
     std::fs::remove_dir_all(&folder.0).expect("deleted");
     // The mark, as the file is not there.
-    assert!(Mark::take(&folder.lock()).is_err() && is_held(&folder.lock()));
+    assert!(HostLock::take(&folder.lock()).is_err() && is_held(&folder.lock()));
     assert!(lock(&folder).is_none());
 }
 
 #[test]
 fn a_deleted_lock_file_is_created_and_locked_again() {
-    let folder = Folder::new("again");
+    let folder = TempDir::new("again");
     let first = lock(&folder).expect("free");
-    first.sign("mine".into()).expect("signed");
+    first.write_owner("mine".into()).expect("signed");
     std::fs::remove_dir_all(&folder.0).expect("deleted");
-    first.0.keep();
+    first.0.check();
     assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "mine");
     assert!(try_lock(&folder.lock()).expect("a lock").is_none());
     // Replaced by a copy, as some editors do.
     std::fs::remove_file(folder.lock())
         .and_then(|()| std::fs::write(folder.lock(), "other"))
         .expect("replaced");
-    first.0.keep();
+    first.0.check();
     assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "mine");
     assert!(try_lock(&folder.lock()).expect("a lock").is_none());
 }
 
 #[test]
 fn a_lock_that_another_took_is_left_to_it() {
-    let folder = Folder::new("taken");
+    let folder = TempDir::new("taken");
     let first = lock(&folder).expect("free");
     std::fs::remove_file(folder.lock()).expect("deleted");
     // As from a container with a network of its own, which does not see the mark.
     let other = try_lock(&folder.lock()).expect("a lock").expect("a new file");
-    first.0.keep();
+    first.0.check();
     assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it stays");
     first.remove();
     assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it is not removed");

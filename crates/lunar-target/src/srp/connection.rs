@@ -1,20 +1,20 @@
 //! A connection in full feature phase: its loop, and the information units that come (SRP r16a section 6).
 
-use super::asking::{About, reason, reason_of};
 use super::login::IU_LEN;
+use super::request_table::{SlotKind, SlotRead};
 use super::session::{self, Session};
-use super::slots::{Kind, Pending};
-use super::{answer, memory, request};
-use crate::core::keepalive::{self, Pinged};
+use super::target_requests::{RequestKind, reason, reason_of};
+use super::{memory, request, response};
+use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::{
-    Arrival, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, LAST_ANSWERS, Life, MAX_FUNCTIONS,
-    MAX_WAITING, Managed, Opening, State, Taken as Took, messages,
+    DataOutResult, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, LAST_ANSWERS, MAX_FUNCTIONS,
+    MAX_WAITING, ManagementResponse, NexusParams, ReceivedData, SessionPhase, State, messages,
 };
-use crate::entry::{self, Entered};
 use crate::fence;
-use crate::rdma_receiver::{Came, RdmaReceiver, Taken, Taker, broken};
+use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
 use crate::registry::{LOGGED_IN_AGAIN, RESET};
-use crate::shared::Shared;
+use crate::server_state::ServerState;
+use crate::session_entry::{self, RegisteredSession};
 use lunar_rdma::{Endpoint, Events};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, SendPump, SendSide};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Where requests have their tag.
 const TAG_AT: usize = 8;
 /// Messages and ends of RDMA Reads that are taken at once at most.
-const MOST_EVENTS: u64 = 1 << 16;
+const MAX_EVENTS: u64 = 1 << 16;
 /// NONE of the tags of commands.
 const NO_TAG: u32 = u32::MAX;
 
@@ -48,27 +48,27 @@ pub struct Connection {
 
 /// Serves a session from the end of its login to its end.
 pub async fn run(
-    shared: &Arc<Shared>,
-    entered: Entered,
-    door: crate::access::Door,
+    shared: &Arc<ServerState>,
+    entered: RegisteredSession,
+    login_context: crate::access::LoginContext,
     session: impl FnOnce(Rc<Connection>) -> Session,
     conn: Connection,
 ) {
-    let Entered { info, seat, letters, count, .. } = entered;
+    let RegisteredSession { info, guard, messages, count, .. } = entered;
     let conn = Rc::new(conn);
-    let opening = Opening { shared: shared.clone(), door, info: info.clone(), tsih: seat.tsih };
-    let nexus = ItNexus::new(opening, session(conn.clone()));
+    let params = NexusParams { shared: shared.clone(), login_context, info: info.clone(), tsih: guard.tsih };
+    let nexus = ItNexus::new(params, session(conn.clone()));
     let _ = conn.nexus.set(Rc::downgrade(&nexus));
-    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), letters));
+    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
     lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
     let received = conn.receive_all(&nexus).await;
-    let end = nexus.state().end();
-    entry::log_end(shared, &info, seat.tsih, end, received.err().map(|e| e.to_string()));
+    let end = nexus.state().end_reason();
+    session_entry::log_end(shared, &info, guard.tsih, end, received.err().map(|e| e.to_string()));
     conn.finish(&nexus).await;
     let waiting = nexus.state().take_waiting_for_end();
     // In this order: those who wait for the end find the session's place free and its nexuses gone.
     drop((conn, nexus));
-    drop((seat, count));
+    drop((guard, count));
     drop(waiting);
 }
 
@@ -103,7 +103,7 @@ impl Connection {
     }
 
     /// Why nothing may begin any more.
-    pub fn why_late(&self) -> Option<&'static str> {
+    pub fn stale_reason(&self) -> Option<&'static str> {
         self.receiver.ends().then_some(RESET)
     }
 
@@ -120,10 +120,10 @@ impl Connection {
 
     async fn receive_all(self: &Rc<Self>, nexus: &ItNexus<Session>) -> io::Result<()> {
         let mut next = self.take_some(nexus)?;
-        while next != Taken::End {
+        while next != ReceiveOutcome::End {
             SendPump::flush(self);
             nexus.wait_for_room(&self.pump, || self.is_full()).await;
-            if next != Taken::Full {
+            if next != ReceiveOutcome::Full {
                 self.receiver.readable().await?;
                 lunar_block::next_turn();
             }
@@ -133,11 +133,11 @@ impl Connection {
     }
 
     /// Takes what has come, unless another core has ended the session meanwhile.
-    fn take_some(&self, nexus: &ItNexus<Session>) -> io::Result<Taken> {
+    fn take_some(&self, nexus: &ItNexus<Session>) -> io::Result<ReceiveOutcome> {
         let Some(_under_way) = nexus.begin_receive() else {
-            return Ok(Taken::End);
+            return Ok(ReceiveOutcome::End);
         };
-        self.receiver.receive(&mut Ingress { state: &mut nexus.state(), conn: self })
+        self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
     }
 
     /// Takes all that has arrived by now; false: the connection has ended.
@@ -145,15 +145,15 @@ impl Connection {
     /// # Errors
     /// Why it cannot go on.
     pub fn take_arrived(&self, state: &mut State<Session>) -> io::Result<bool> {
-        let most = self.receiver.taken() + MOST_EVENTS;
+        let most = self.receiver.taken() + MAX_EVENTS;
         loop {
             let before = self.receiver.taken();
-            let taken = self.receiver.receive(&mut Ingress { state, conn: self })?;
+            let taken = self.receiver.receive(&mut IuDispatcher { state, conn: self })?;
             let is_more = self.receiver.taken() > before && self.receiver.taken() < most;
             match taken {
-                Taken::More if is_more => {}
-                Taken::More | Taken::Full => return Ok(true),
-                Taken::End => return Ok(false),
+                ReceiveOutcome::More if is_more => {}
+                ReceiveOutcome::More | ReceiveOutcome::Full => return Ok(true),
+                ReceiveOutcome::End => return Ok(false),
             }
         }
     }
@@ -162,17 +162,18 @@ impl Connection {
     async fn finish(self: &Rc<Self>, nexus: &ItNexus<Session>) {
         nexus.state().front_mut().clear_queue();
         nexus.end_tasks().await;
-        self.say_logout(&mut nexus.state());
+        self.send_logout(&mut nexus.state());
         let _ = compio::time::timeout(LAST_ANSWERS, SendPump::flushed(self)).await;
         self.close();
     }
 
     /// Initiators of Linux only log it, and wait for the end of the connection, which follows.
-    fn say_logout(&self, state: &mut State<Session>) {
+    fn send_logout(&self, state: &mut State<Session>) {
         let ours = |why| if why == LOGGED_IN_AGAIN { reason::ANOTHER_LOGIN } else { reason::NONE };
-        let reason = self.fault.get().or(state.end().map(ours));
+        let reason = self.fault.get().or(state.end_reason().map(ours));
         let session = state.front_mut();
-        let unit = reason.filter(|_| session.has_heard).and_then(|reason| session.asking.logout(reason));
+        let unit =
+            reason.filter(|_| session.has_received_any).and_then(|reason| session.requests.logout(reason));
         unit.iter().for_each(|unit| self.send(unit));
     }
 
@@ -215,17 +216,17 @@ impl SendSide for Connection {
 /// Is the initiator there? It answers to credits, and none will do. The first word is the initiator's, as iWARP demands it (RFC
 /// 5044 section 7.1), and a channel of several may never say one. One that does not answer what it was asked before is not
 /// asked again.
-impl Pinged<Session> for Connection {
+impl KeepaliveConnection<Session> for Connection {
     fn is_alive(&self, _: &mut State<Session>) -> bool {
         self.heard.take() | self.endpoint.has_moved()
     }
 
     fn ping(&self, state: &mut State<Session>) -> bool {
         let session = state.front_mut();
-        if !session.has_heard {
+        if !session.has_received_any {
             return false;
         }
-        session.asking.credits(0).iter().for_each(|unit| self.send(unit));
+        session.requests.credits(0).iter().for_each(|unit| self.send(unit));
         true
     }
 
@@ -270,17 +271,17 @@ impl InFlightData for Connection {
 }
 
 /// What takes what comes on a connection.
-struct Ingress<'a> {
+struct IuDispatcher<'a> {
     state: &'a mut State<Session>,
     conn: &'a Connection,
 }
 
-impl Taker for Ingress<'_> {
-    fn take(&mut self, came: Came<'_>) -> io::Result<bool> {
+impl DeliveryHandler for IuDispatcher<'_> {
+    fn take(&mut self, came: RdmaDelivery<'_>) -> io::Result<bool> {
         self.conn.heard.set(true);
         match came {
-            Came::Message(unit) => self.unit(unit),
-            Came::Read(id, buf) => self.read(id as u32, buf),
+            RdmaDelivery::Message(unit) => self.unit(unit),
+            RdmaDelivery::Read(id, buf) => self.read(id as u32, buf),
         }
     }
 
@@ -293,14 +294,14 @@ fn no_credit() -> io::Error {
     broken("more SRP requests than it has credits for")
 }
 
-impl Ingress<'_> {
+impl IuDispatcher<'_> {
     fn session(&mut self) -> &mut Session {
         self.state.front_mut()
     }
 
     /// Takes an information unit.
     fn unit(&mut self, unit: &[u8]) -> io::Result<bool> {
-        self.session().has_heard = true;
+        self.session().has_received_any = true;
         match FromInitiator::decode(unit, self.conn.immediate_offset) {
             Ok(FromInitiator::Command(c)) if !request::is_served(&c) => {
                 self.refuse_command(c.tag, c.notifications)
@@ -308,8 +309,8 @@ impl Ingress<'_> {
             Ok(FromInitiator::Command(c)) => self.command(&c),
             Ok(FromInitiator::TaskManagement(asked)) => self.task_management(&asked),
             Ok(FromInitiator::Logout(_)) => Ok(false),
-            Ok(FromInitiator::CreditResponse(tag)) => self.answered(About::Credits, tag),
-            Ok(FromInitiator::AerResponse(tag)) => self.answered(About::Event, tag),
+            Ok(FromInitiator::CreditResponse(tag)) => self.answered(RequestKind::Credits, tag),
+            Ok(FromInitiator::AerResponse(tag)) => self.answered(RequestKind::Event, tag),
             // It is whole, and only asks for what there is not.
             Err(Error::Format(_) | Error::Attribute(_)) if unit.len() >= Command::LEN => {
                 self.refuse_command(lunar_wire::be::get64(&unit[TAG_AT..]), unit[1])
@@ -319,24 +320,29 @@ impl Ingress<'_> {
     }
 
     /// The initiator has answered a request.
-    fn answered(&mut self, about: About, tag: u64) -> io::Result<bool> {
-        if !self.session().asking.answered(about, tag) {
+    fn answered(&mut self, kind: RequestKind, tag: u64) -> io::Result<bool> {
+        if !self.session().requests.answered(kind, tag) {
             return Err(self.conn.fault(reason::ANSWER, "an SRP response to a request that was not sent"));
         }
         Ok(true)
     }
 
     fn refuse_command(&mut self, tag: u64, notifications: u8) -> io::Result<bool> {
-        let answer = answer::Answer::failure(Sense::INVALID_FIELD_IN_COMMAND_IU);
+        let answer = response::PendingResponse::failure(Sense::INVALID_FIELD_IN_COMMAND_IU);
         self.refuse(tag, notifications, &answer)
     }
 
-    fn refuse(&mut self, tag: u64, notifications: u8, answer: &answer::Answer) -> io::Result<bool> {
+    fn refuse(
+        &mut self,
+        tag: u64,
+        notifications: u8,
+        answer: &response::PendingResponse,
+    ) -> io::Result<bool> {
         self.session().refuse(tag, notifications, answer).then_some(true).ok_or_else(no_credit)
     }
 
     fn is_over(&self) -> bool {
-        self.state.life() == Life::Over
+        self.state.phase() == SessionPhase::Ended
     }
 
     fn command(&mut self, c: &Command<'_>) -> io::Result<bool> {
@@ -344,12 +350,12 @@ impl Ingress<'_> {
         let table = request::table(&data);
         let room = table.map(|table| self.state.pool().try_get(table.len as usize));
         if let Some(None) = room {
-            return self.refuse(c.tag, c.notifications, &answer::Answer::status(Status::Busy));
+            return self.refuse(c.tag, c.notifications, &response::PendingResponse::status(Status::Busy));
         }
         let conn = self.conn;
         let session = self.session();
         let sequence = session.sequence();
-        let tag = session.slots.take(Kind::Command(sequence), c.tag, c.notifications);
+        let tag = session.slots.take(SlotKind::Command(sequence), c.tag, c.notifications);
         let tag = tag.ok_or_else(no_credit)?;
         // Also of one that waits for its table: those behind it wait for it.
         session.take_sequence();
@@ -357,11 +363,11 @@ impl Ingress<'_> {
         let Some(slot) = session.slots.get(tag) else { return Ok(true) };
         slot.writes = request::writes(c);
         if let (Some(table), Some(Some(buf))) = (table, room) {
-            let (len, said) = (table.len as usize, command.expected_len);
+            let (len, declared_len) = (table.len as usize, command.expected_len);
             conn.endpoint.read(tag.into(), memory::remote(table), buf, 0, len);
-            session.slots.begin(tag, Pending::Table { len, said });
-            let recalled = self.state.recalling().cloned();
-            self.session().queue_until_read(command, recalled);
+            session.slots.begin(tag, SlotRead::Table { len, declared_len });
+            let busy_scope = self.state.busy_scope().cloned();
+            self.session().queue_until_read(command, busy_scope);
             return Ok(true);
         }
         request::pieces(&data, &mut slot.pieces);
@@ -376,18 +382,19 @@ impl Ingress<'_> {
     fn task_management(&mut self, asked: &TaskManagement) -> io::Result<bool> {
         let session = self.session();
         let (task, sequence) = (session.slots.command(asked.task_tag), session.sequence());
-        let tag = session.slots.take(Kind::Function, asked.tag, asked.notifications).ok_or_else(no_credit)?;
+        let tag =
+            session.slots.take(SlotKind::Function, asked.tag, asked.notifications).ok_or_else(no_credit)?;
         // A command that is not known is none that could still come.
         let task = task.map_or(NO_TAG, |(tag, _)| tag);
         let Some(function) = request::function(asked, task) else {
-            session.answer(tag, answer::Answer::function(task_status::NOT_SUPPORTED));
+            session.answer(tag, response::PendingResponse::function(task_status::NOT_SUPPORTED));
             return Ok(true);
         };
         if self.is_over() {
             return Ok(false);
         }
-        if let Some(why) = self.conn.why_late() {
-            self.state.is_over(why);
+        if let Some(why) = self.conn.stale_reason() {
+            self.state.end_with(why);
             return Ok(false);
         }
         self.begin_function(tag, function, asked.lun, sequence);
@@ -396,13 +403,13 @@ impl Ingress<'_> {
 
     fn begin_function(&mut self, tag: u32, function: Function, lun: u64, sequence: u32) {
         if let Some(refusal) = self.state.refuses(function, lun) {
-            return self.session().defer(tag, answer::Answer::managed(refusal));
+            return self.session().defer(tag, response::PendingResponse::managed(refusal));
         }
         let Some(nexus) = self.state.nexus() else { return };
-        if self.session().managing >= MAX_FUNCTIONS {
-            return self.session().defer(tag, answer::Answer::function(task_status::FAILED));
+        if self.session().pending_functions >= MAX_FUNCTIONS {
+            return self.session().defer(tag, response::PendingResponse::function(task_status::FAILED));
         }
-        self.session().managing += 1;
+        self.session().pending_functions += 1;
         let under_way = fence::enter(nexus.fence().clone());
         lunar_runtime::spawn(async move {
             if let Some(_under_way) = under_way {
@@ -413,18 +420,18 @@ impl Ingress<'_> {
 
     /// What was being read for a request has come.
     fn read(&mut self, tag: u32, buf: Buf) -> io::Result<bool> {
-        match self.session().slots.came(tag) {
-            Some(Pending::Table { len, said }) => {
-                self.table(tag, said, &buf[..len])?;
+        match self.session().slots.take_read(tag) {
+            Some(SlotRead::Table { len, declared_len }) => {
+                self.table(tag, declared_len, &buf[..len])?;
                 self.session().is_read(tag);
                 session::begin_queued(self.state);
             }
-            Some(Pending::Data { origin, segment, lands }) => {
+            Some(SlotRead::Data { origin, segment, lands }) => {
                 let is_awaited =
                     origin.transfer.is_some_and(|transfer| self.state.awaits(origin.tag, transfer));
                 if is_awaited && !self.is_over() {
-                    let data = if lands { Arrival::Landed(buf) } else { Arrival::Buf(buf) };
-                    if self.state.take_data(origin, segment, data, true) == Took::Yes {
+                    let data = if lands { ReceivedData::Placed(buf) } else { ReceivedData::Buf(buf) };
+                    if self.state.receive_data(origin, segment, data, true) == DataOutResult::Accepted {
                         self.state.progress(origin.tag);
                     }
                 }
@@ -436,11 +443,11 @@ impl Ingress<'_> {
     }
 
     /// The descriptors of a command, for so many bytes of data, are here.
-    fn table(&mut self, tag: u32, said: u32, table: &[u8]) -> io::Result<()> {
+    fn table(&mut self, tag: u32, declared_len: u32, table: &[u8]) -> io::Result<()> {
         let pieces = || table.as_chunks().0.iter().map(Descriptor::decode);
         let sum = pieces().map(|piece| u64::from(piece.len)).sum();
-        if u64::from(said) != sum {
-            return Err(self.conn.fault(reason::NONE, Error::Total { said, sum }.to_string()));
+        if u64::from(declared_len) != sum {
+            return Err(self.conn.fault(reason::NONE, Error::Total { said: declared_len, sum }.to_string()));
         }
         if let Some(slot) = self.session().slots.get(tag) {
             slot.pieces.extend(pieces());
@@ -453,15 +460,15 @@ async fn manage(nexus: Rc<ItNexus<Session>>, tag: u32, function: Function, (lun,
     let managed = nexus.manage(function, lun, sequence).await;
     {
         let mut state = nexus.state();
-        if let (Managed::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
+        if let (ManagementResponse::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
             state.front_mut().drop_queued(tag);
             session::begin_queued(&mut state);
         }
-        let is_over = state.life() == Life::Over;
+        let is_over = state.phase() == SessionPhase::Ended;
         let session = state.front_mut();
-        session.managing -= 1;
+        session.pending_functions -= 1;
         if !is_over {
-            session.defer(tag, answer::Answer::managed(managed));
+            session.defer(tag, response::PendingResponse::managed(managed));
         }
     }
     Session::flush(&nexus);

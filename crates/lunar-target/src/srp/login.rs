@@ -1,11 +1,11 @@
 //! Login: the private data of a connection against the configuration, and a place among the sessions (SRP r16a
 //! sections 5.4 and 6.2 to 6.4).
 
-use crate::access::Door;
-use crate::entry::{Ends, Entered};
-use crate::registry::{Key, LOGGED_IN_AGAIN};
-use crate::session::{Info, Transport};
-use crate::shared::{Bound, Counted, Shared};
+use crate::access::LoginContext;
+use crate::registry::{LOGGED_IN_AGAIN, SessionKey};
+use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::session_entry::{Addresses, RegisteredSession};
+use crate::session_info::{SessionInfo, SessionTransport};
 use lunar_proto::login::Policy;
 use lunar_proto::parameters::Parameters;
 use lunar_wire::iscsi::status::LoginStatus;
@@ -44,11 +44,11 @@ pub fn port_id(target: &str) -> PortId {
 }
 
 /// A login that succeeds.
-pub struct Granted {
+pub struct AcceptedLogin {
     /// Its place among the sessions.
-    pub entered: Entered,
+    pub entered: RegisteredSession,
     /// Its view of the configuration.
-    pub door: Door,
+    pub login_context: LoginContext,
     /// What the initiator hears.
     pub response: LoginResponse,
     /// Where immediate data begins in a command, if there may be any.
@@ -58,38 +58,38 @@ pub struct Granted {
 }
 
 /// Why a login fails, for the initiator and for the log.
-struct Refusal(Reason, &'static str);
+struct LoginRefusal(Reason, &'static str);
 
 /// Answers the private data of a connection: a login request, with zeros behind it.
 ///
 /// # Errors
 /// What the initiator is to hear.
 pub async fn log_in(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     private: &[u8],
-    ends: Ends,
+    addresses: Addresses,
     portal: usize,
-    count: Counted,
-) -> Result<Granted, LoginReject> {
+    count: ConnectionGuard,
+) -> Result<AcceptedLogin, LoginReject> {
     let request = match LoginRequest::decode(private, form(private)) {
         Ok(request) => request,
         Err(e) => {
-            shared.turned_away(ends.peer, &e.to_string());
+            shared.log_closed_before_login(addresses.peer, &e.to_string());
             let reason =
                 if matches!(e, Error::Channels(_)) { Reason::NO_MULTICHANNEL } else { Reason::UNABLE };
             return Err(reject(reason, 0));
         }
     };
-    enter(shared, &request, ends, portal, count).await.map_err(|Refusal(reason, why)| {
+    enter(shared, &request, addresses, portal, count).await.map_err(|LoginRefusal(reason, why)| {
         let (initiator, target) = (request.initiator, request.target);
-        shared.refused(ends.peer, &initiator.to_string(), &target.to_string(), why);
+        shared.log_login_refused(addresses.peer, &initiator.to_string(), &target.to_string(), why);
         reject(reason, request.tag)
     })
 }
 
 /// A login took too long, or lost its place.
-pub fn cut_off(shared: &Shared, peer: SocketAddr, why: &io::Error) -> LoginReject {
-    shared.turned_away(peer, &why.to_string());
+pub fn login_cut_off(shared: &ServerState, peer: SocketAddr, why: &io::Error) -> LoginReject {
+    shared.log_closed_before_login(peer, &why.to_string());
     reject(Reason::UNABLE, 0)
 }
 
@@ -107,23 +107,23 @@ fn form(private: &[u8]) -> Form {
 }
 
 async fn enter(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     request: &LoginRequest,
-    ends: Ends,
+    addresses: Addresses,
     portal: usize,
-    count: Counted,
-) -> Result<Granted, Refusal> {
+    count: ConnectionGuard,
+) -> Result<AcceptedLogin, LoginRefusal> {
     check(request)?;
-    let (setup, bound) = (shared.setup(), &shared.portals[portal]);
-    let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
+    let (config, bound) = (shared.config(), &shared.portals[portal]);
+    let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let initiator = request.initiator.to_string();
-    let name = target(&door, &initiator, request.target)?;
-    let info = info(initiator, name.clone(), bound, ends);
+    let name = target(&login_context, &initiator, request.target)?;
+    let info = info(initiator, name.clone(), bound, addresses);
     let previous = previous(shared, &info, request.keep_channels).await;
     let key = key(&info);
-    let entered = Entered::enter(shared, &setup, info, key, 0, count).await;
+    let entered = RegisteredSession::register(shared, &config, info, key, 0, count).await;
     let mut entered = entered.map_err(|status| {
-        setup.refused(bound.tag, &name, status);
+        config.refused(bound.tag, &name, status);
         refusal(status, request.keep_channels)
     })?;
     // One more than commands, so that there is always one for task management.
@@ -138,65 +138,75 @@ async fn enter(
         previous,
         immediate: immediate_offset.is_some(),
     };
-    Ok(Granted { entered, door, response, immediate_offset, notifications: request.notifications })
+    Ok(AcceptedLogin {
+        entered,
+        login_context,
+        response,
+        immediate_offset,
+        notifications: request.notifications,
+    })
 }
 
-fn check(request: &LoginRequest) -> Result<(), Refusal> {
+fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
     if request.it_iu_len as usize > IU_LEN {
-        return Err(Refusal(Reason::IT_IU_TOO_LONG, "its information units are too long"));
+        return Err(LoginRefusal(Reason::IT_IU_TOO_LONG, "its information units are too long"));
     }
     if request.it_iu_len < LEAST_IU_LEN {
-        return Err(Refusal(Reason::UNABLE, "its information units are too short for a command"));
+        return Err(LoginRefusal(Reason::UNABLE, "its information units are too short for a command"));
     }
     if request.formats & !FORMATS != 0 {
-        return Err(Refusal(Reason::FORMATS, "it wants formats of data buffers that are not known"));
+        return Err(LoginRefusal(Reason::FORMATS, "it wants formats of data buffers that are not known"));
     }
     Ok(())
 }
 
 /// The name of the target whose port is asked for, if this initiator may use it.
-fn target(door: &Door, initiator: &str, port: PortId) -> Result<String, Refusal> {
-    const NOBODY: Refusal = Refusal(Reason::NOT_ASSOCIATED, "there is no such target port");
+fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result<String, LoginRefusal> {
+    const NOBODY: LoginRefusal = LoginRefusal(Reason::NOT_ASSOCIATED, "there is no such target port");
     let is_asked_for = |name: &&String| port_id(name) == port;
-    let count = |name: &str, status| door.setup.refused(door.group, name, status);
-    let Some(name) = door.setup.targets.keys().find(is_asked_for) else {
+    let count = |name: &str, status| login_context.config.refused(login_context.group, name, status);
+    let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
         count("", LoginStatus::NOT_FOUND);
         return Err(NOBODY);
     };
-    let info = door.target(name, initiator).map_err(|status| {
+    let info = login_context.target(name, initiator).map_err(|status| {
         count(name, status);
         refusal(status, false)
     })?;
     if info.authentication.required {
         count(name, LoginStatus::AUTHENTICATION_FAILURE);
-        return Err(Refusal(
+        return Err(LoginRefusal(
             Reason::NOT_ASSOCIATED,
             "the target asks for CHAP, which there is none of in SRP",
         ));
     }
     match info.redirect {
-        Some(_) => Err(Refusal(Reason::UNABLE, "the target is somewhere else")),
+        Some(_) => Err(LoginRefusal(Reason::UNABLE, "the target is somewhere else")),
         None => Ok(name.clone()),
     }
 }
 
-fn refusal(status: LoginStatus, keeps_channels: bool) -> Refusal {
+fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
     match status {
-        LoginStatus::NOT_FOUND => Refusal(Reason::NOT_ASSOCIATED, "the target is not in this portal group"),
-        LoginStatus::AUTHORIZATION_FAILURE => Refusal(Reason::NOT_ASSOCIATED, "no access list lets it in"),
+        LoginStatus::NOT_FOUND => {
+            LoginRefusal(Reason::NOT_ASSOCIATED, "the target is not in this portal group")
+        }
+        LoginStatus::AUTHORIZATION_FAILURE => {
+            LoginRefusal(Reason::NOT_ASSOCIATED, "no access list lets it in")
+        }
         LoginStatus::OUT_OF_RESOURCES if keeps_channels => {
-            Refusal(Reason::TOO_MANY_CHANNELS, "there are as many sessions as [limits] allows")
+            LoginRefusal(Reason::TOO_MANY_CHANNELS, "there are as many sessions as [limits] allows")
         }
         LoginStatus::OUT_OF_RESOURCES => {
-            Refusal(Reason::NO_RESOURCES, "there are as many sessions as [limits] allows")
+            LoginRefusal(Reason::NO_RESOURCES, "there are as many sessions as [limits] allows")
         }
-        _ => Refusal(Reason::UNABLE, "the target takes no logins now"),
+        _ => LoginRefusal(Reason::UNABLE, "the target takes no logins now"),
     }
 }
 
 /// What becomes of the channels that the nexus has: they stay, or are over before this goes on.
-async fn previous(shared: &Shared, info: &Info, keep: bool) -> Previous {
-    let is_of_nexus = |other: &Info| other.is_beside(info);
+async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> Previous {
+    let is_of_nexus = |other: &SessionInfo| other.is_beside(info);
     if keep {
         let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
         return if any { Previous::Kept } else { Previous::None };
@@ -208,9 +218,9 @@ async fn previous(shared: &Shared, info: &Info, keep: bool) -> Previous {
 }
 
 /// A channel is a session of its own.
-fn key(info: &Info) -> Key {
+fn key(info: &SessionInfo) -> SessionKey {
     let [_, _, channel @ ..] = CHANNEL.fetch_add(1, Relaxed).to_be_bytes();
-    Key {
+    SessionKey {
         initiator: info.initiator.clone(),
         isid: channel,
         target: info.target.clone(),
@@ -221,8 +231,13 @@ fn key(info: &Info) -> Key {
 }
 
 /// What is known of the connection. All channels of a nexus have one ISID: they are one initiator port.
-fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: Ends) -> Arc<Info> {
-    Arc::new(Info {
+fn info(
+    initiator: String,
+    target: String,
+    bound: &BoundPortal,
+    Addresses { local, peer }: Addresses,
+) -> Arc<SessionInfo> {
+    Arc::new(SessionInfo {
         initiator,
         alias: None,
         address: peer,
@@ -231,13 +246,13 @@ fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: 
         tag: bound.tag,
         isid: [0; 6],
         cid: 0,
-        transport: Transport::Srp(bound.transports.provider),
+        transport: SessionTransport::Srp(bound.transports.provider),
         discovery: false,
         user: None,
         parameters: parameters(),
         since: Instant::now(),
         counters: Default::default(),
-        visit: Default::default(),
+        instance_session: Default::default(),
         fence: Default::default(),
         nexuses: Default::default(),
     })

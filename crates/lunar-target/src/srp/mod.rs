@@ -1,22 +1,22 @@
 //! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux speaks it). Data move by RDMA Writes and Reads
 //! between buffers of tasks and the memory that commands describe.
 
-mod answer;
-mod asking;
 mod connection;
 mod login;
 mod memory;
 mod request;
+mod request_table;
+mod response;
 mod session;
-mod slots;
+mod target_requests;
 #[cfg(test)]
 mod tests;
 
-use crate::entry::{self, Ends};
-use crate::shared::{Counted, Shared};
+use crate::server_state::{ConnectionGuard, ServerState};
+use crate::session_entry::{self, Addresses};
 use connection::Connection;
 pub use login::port_id;
-use login::{Granted, IU_LEN};
+use login::{AcceptedLogin, IU_LEN};
 use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::Stream;
 use lunar_wire::srp::LoginReject;
@@ -27,49 +27,59 @@ use std::sync::Arc;
 /// RDMA Reads that one connection may have under way, if the initiator takes as many.
 const READS: u16 = 64;
 /// Messages that are taken beside those that credits are given for.
-const BESIDE: usize = 4;
+const EXTRA: usize = 4;
 
 /// Serves a connection over software iWARP to its end.
 pub(crate) async fn serve_stream(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     stream: Stream,
-    Ends { local, peer }: Ends,
+    Addresses { local, peer }: Addresses,
     portal: usize,
-    count: Counted,
+    count: ConnectionGuard,
 ) {
-    let (limit, options) = (shared.setup().limits.login_timeout, lunar_rdma::iwarp::Options::default());
+    let (limit, options) = (shared.config().limits.login_timeout, lunar_rdma::iwarp::Options::default());
     let request = lunar_rdma::iwarp::request(stream, Vec::new(), local, peer, &options);
     match count.evicted().or(limit, request).await {
         Ok(request) => serve(shared, request, portal, count).await,
-        Err(e) => shared.turned_away(peer, &e.to_string()),
+        Err(e) => shared.log_closed_before_login(peer, &e.to_string()),
     }
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
+pub(crate) async fn serve(
+    shared: Arc<ServerState>,
+    request: Box<dyn Request>,
+    portal: usize,
+    count: ConnectionGuard,
+) {
     let (local, peer) = request.addresses();
-    let limit = shared.setup().limits.login_timeout;
+    let limit = shared.config().limits.login_timeout;
     let evicted = count.evicted();
-    let asked = login::log_in(&shared, request.private(), Ends { local, peer }, portal, count);
+    let asked = login::log_in(&shared, request.private(), Addresses { local, peer }, portal, count);
     let answer = evicted.or(limit, async { Ok(asked.await) }).await;
-    match answer.unwrap_or_else(|e| Err(login::cut_off(&shared, peer, &e))) {
-        Ok(granted) => {
-            if let Err(e) = run(&shared, request, granted).await {
-                shared.turned_away(peer, &e.to_string());
+    match answer.unwrap_or_else(|e| Err(login::login_cut_off(&shared, peer, &e))) {
+        Ok(accepted) => {
+            if let Err(e) = run(&shared, request, accepted).await {
+                shared.log_closed_before_login(peer, &e.to_string());
             }
         }
         Err(reject) => request.reject(LoginReject::encode(&reject).to_vec()).await,
     }
 }
 
-async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) -> io::Result<()> {
-    let Granted { entered, door, response, immediate_offset, notifications } = granted;
+async fn run(
+    shared: &Arc<ServerState>,
+    request: Box<dyn Request>,
+    accepted: AcceptedLogin,
+) -> io::Result<()> {
+    let AcceptedLogin { entered, login_context, response, immediate_offset, notifications } = accepted;
     let credits = response.credits as usize;
-    let terms = ConnParam { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
+    let terms = ConnParam { ord: READS, ird: 1, receives: (credits + EXTRA, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
-    entry::log_begin(shared, &entered.info, &entered.seat);
+    session_entry::log_begin(shared, &entered.info, &entered.guard);
     let parameters = entered.info.parameters.clone();
     let session = |connection| Session::new(connection, parameters, credits, notifications);
-    connection::run(shared, entered, door, session, Connection::new(endpoint, immediate_offset)).await;
+    connection::run(shared, entered, login_context, session, Connection::new(endpoint, immediate_offset))
+        .await;
     Ok(())
 }

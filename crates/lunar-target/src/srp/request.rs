@@ -1,6 +1,6 @@
 //! Requests of an initiator as the core takes them.
 
-use crate::core::{self, Attribute, Cdb, Function};
+use crate::core::{self, Cdb, Function, TaskAttribute};
 use lunar_wire::srp::{self, Command, Data, Descriptor, TaskManagement, function};
 
 /// Bytes of an additional CDB that a session takes.
@@ -46,17 +46,17 @@ pub fn pieces(data: &Data<'_>, into: &mut Vec<Descriptor>) {
 }
 
 /// A command, which the core is to know by this tag and by its place in the order of the initiator.
-pub fn command(c: &Command<'_>, tag: u32, sequence: u32) -> core::Command {
+pub fn command(c: &Command<'_>, tag: u32, sequence: u32) -> core::ScsiCommand {
     let attribute = match c.attribute {
-        srp::Attribute::Ordered => Attribute::Ordered,
-        srp::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
-        srp::Attribute::Simple | srp::Attribute::Aca => Attribute::Simple,
+        srp::Attribute::Ordered => TaskAttribute::Ordered,
+        srp::Attribute::HeadOfQueue => TaskAttribute::HeadOfQueue,
+        srp::Attribute::Simple | srp::Attribute::Aca => TaskAttribute::Simple,
     };
     let cdb = match c.additional_cdb {
         [] => Cdb::Short(*c.cdb),
         rest => Cdb::Long([&c.cdb[..], rest].concat().into()),
     };
-    core::Command {
+    core::ScsiCommand {
         tag,
         connection: 0,
         lun: c.lun,

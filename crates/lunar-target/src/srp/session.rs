@@ -1,16 +1,16 @@
 //! A session: the requests of one channel between two ports, and what the target says of them (SRP r16a section 6).
 
-use super::asking::Asking;
 use super::connection::Connection;
 use super::login::IU_LEN;
-use super::slots::{Kind, Pending, Slots};
-use super::{answer, memory};
+use super::request_table::{RequestTable, SlotKind, SlotRead};
+use super::target_requests::TargetRequests;
+use super::{memory, response};
 use crate::core::data_in::DataIn;
 use crate::core::{
-    Arrival, Command, FrontEnd, InFlightData, InFlightReads, ItNexus, Life, Origin, READS, Response, Sent,
-    State, Transfer,
+    DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus, READS,
+    ReceivedData, Response, ScsiCommand, SessionPhase, State,
 };
-use crate::registry::{CLOSED, LOST, Which};
+use crate::registry::{AbortScope, CLOSED, LOST};
 use lunar_proto::parameters::Parameters;
 use lunar_proto::transfer::{DataOutSequencer, Segment};
 use lunar_proto::window::precedes;
@@ -22,44 +22,44 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A command that waits for its table of descriptors, or behind one that does.
-struct Queued {
-    command: Command,
+struct QueuedCommand {
+    command: ScsiCommand,
     /// Immediate data.
     data: Buf,
     /// Nothing more of it is being read.
     is_ready: bool,
     /// It had arrived before a function of another session about these.
-    recalled: Option<Which>,
+    busy_scope: Option<AbortScope>,
 }
 
 /// A response that waits for the end of RDMA Reads, or behind one that does.
-struct Deferred {
+struct DeferredResponse {
     tag: u32,
-    response: answer::Answer,
+    response: response::PendingResponse,
 }
 
 /// A session, which is one channel of an I_T nexus. Its requests have slots, by whose number the core knows them.
 pub struct Session {
     connection: Rc<Connection>,
     parameters: Parameters,
-    pub(super) slots: Slots,
+    pub(super) slots: RequestTable,
     /// What was asked of the initiator.
-    pub(super) asking: Asking,
+    pub(super) requests: TargetRequests,
     /// The initiator has sent something, so it has room for what it is asked.
-    pub(super) has_heard: bool,
+    pub(super) has_received_any: bool,
     /// Place of the next command in the order of the initiator.
     sequence: u32,
     /// Commands that have not begun, in their order.
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedCommand>,
     /// Transfers whose data is still to be read: with the tag and the LUN of their command.
-    asked: VecDeque<(u32, u64, Transfer)>,
+    asked: VecDeque<(u32, u64, DataRequest)>,
     /// Where what is about to be read lies; kept for its memory.
     places: Vec<Piece>,
-    deferred: VecDeque<Deferred>,
+    deferred: VecDeque<DeferredResponse>,
     /// Responses that were ever deferred.
     ever_deferred: u64,
     /// Task management functions that are not answered.
-    pub(super) managing: usize,
+    pub(super) pending_functions: usize,
 }
 
 impl Session {
@@ -73,16 +73,16 @@ impl Session {
         Session {
             connection,
             parameters,
-            slots: Slots::new(credits),
-            asking: Asking::new(notifications),
-            has_heard: false,
+            slots: RequestTable::new(credits),
+            requests: TargetRequests::new(notifications),
+            has_received_any: false,
             sequence: 1,
             queue: VecDeque::new(),
             asked: VecDeque::new(),
             places: Vec::new(),
             deferred: VecDeque::new(),
             ever_deferred: 0,
-            managing: 0,
+            pending_functions: 0,
         }
     }
 
@@ -113,8 +113,8 @@ impl Session {
     }
 
     /// A command waits for its table.
-    pub fn queue_until_read(&mut self, command: Command, recalled: Option<Which>) {
-        self.queue.push_back(Queued { command, data: Buf::zeroed(0), is_ready: false, recalled });
+    pub fn queue_until_read(&mut self, command: ScsiCommand, busy_scope: Option<AbortScope>) {
+        self.queue.push_back(QueuedCommand { command, data: Buf::zeroed(0), is_ready: false, busy_scope });
     }
 
     /// The table of a command is here.
@@ -132,7 +132,7 @@ impl Session {
     }
 
     /// Answers a request that has a slot, once nothing is being read for it, and behind those that wait.
-    pub(super) fn answer(&mut self, tag: u32, response: answer::Answer) {
+    pub(super) fn answer(&mut self, tag: u32, response: response::PendingResponse) {
         if self.deferred.is_empty() && !self.is_busy_for(tag) {
             return self.send_answer(tag, response);
         }
@@ -141,21 +141,21 @@ impl Session {
 
     /// The same behind the end of all reads: the answer to a task management function brings the credits of the commands that
     /// it has ended, and lets the initiator use their memory for something else.
-    pub(super) fn defer(&mut self, tag: u32, response: answer::Answer) {
+    pub(super) fn defer(&mut self, tag: u32, response: response::PendingResponse) {
         self.slots.queue(tag, true);
         self.ever_deferred += 1;
-        self.deferred.push_back(Deferred { tag, response });
+        self.deferred.push_back(DeferredResponse { tag, response });
     }
 
     fn is_busy_for(&mut self, tag: u32) -> bool {
         match self.slots.get(tag) {
-            Some(slot) if slot.kind == Kind::Function => self.slots.is_reading(),
+            Some(slot) if slot.kind == SlotKind::Function => self.slots.is_reading(),
             Some(slot) => slot.pending.is_some(),
             None => false,
         }
     }
 
-    fn send_answer(&mut self, tag: u32, response: answer::Answer) {
+    fn send_answer(&mut self, tag: u32, response: response::PendingResponse) {
         let Some(slot) = self.slots.get(tag) else { return };
         let (srp_tag, notifications) = (slot.tag, slot.notifications);
         // The slot is another request's from here on.
@@ -165,66 +165,66 @@ impl Session {
     }
 
     fn send_response(&self, response: &srp::Response<'_>, notifications: u8) {
-        let solicited = answer::is_solicited(notifications, response);
+        let solicited = response::is_solicited(notifications, response);
         let mut unit = Vec::with_capacity(srp::Response::LEN + response.data.len() + response.sense.len());
         srp::Response { solicited, ..*response }.encode(&mut unit);
         self.connection.send(&unit);
     }
 
     /// Answers a request that gets no slot; false if the initiator has no credit for it.
-    pub fn refuse(&mut self, tag: u64, notifications: u8, response: &answer::Answer) -> bool {
-        let Some(credits) = self.slots.at_once() else { return false };
+    pub fn refuse(&mut self, tag: u64, notifications: u8, response: &response::PendingResponse) -> bool {
+        let Some(credits) = self.slots.answer_without_slot() else { return false };
         self.send_response(&srp::Response { credits, tag, ..response.as_response() }, notifications);
         true
     }
 }
 
 /// Takes a command in its turn: now, or behind those that wait for their tables.
-pub fn take_command(state: &mut State<Session>, command: Command, data: &[u8]) {
+pub fn take_command(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
     if state.front().queue.is_empty() {
         return begin(state, command, data);
     }
     let mut copy = Buf::zeroed(data.len());
     copy.copy_from_slice(data);
-    let recalled = state.recalling().cloned();
-    state.front_mut().queue.push_back(Queued { command, data: copy, is_ready: true, recalled });
+    let busy_scope = state.busy_scope().cloned();
+    state.front_mut().queue.push_back(QueuedCommand { command, data: copy, is_ready: true, busy_scope });
 }
 
 /// Begins the commands whose turn has come.
 pub fn begin_queued(state: &mut State<Session>) {
-    while state.life() != Life::Over
+    while state.phase() != SessionPhase::Ended
         && state.front().queue.front().is_some_and(|queued| queued.is_ready)
         && let Some(queued) = state.front_mut().queue.pop_front()
     {
-        let Queued { command, data, recalled, .. } = queued;
-        state.behind(recalled, |state| begin(state, command, &data));
+        let QueuedCommand { command, data, busy_scope, .. } = queued;
+        state.with_busy_scope(busy_scope, |state| begin(state, command, &data));
     }
     // Functions wait for what came before them.
     state.notify();
 }
 
-fn begin(state: &mut State<Session>, command: Command, data: &[u8]) {
+fn begin(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
     if !READS.contains(&command.cdb()[0])
-        && let Some(why) = state.front().why_late(0, None)
+        && let Some(why) = state.front().stale_reason(0, None)
     {
-        return state.is_over(why);
+        return state.end_with(why);
     }
-    if state.life() == Life::Leaving {
-        return state.front_mut().answer(command.tag, answer::Answer::status(Status::Busy));
+    if state.phase() == SessionPhase::LoggingOut {
+        return state.front_mut().answer(command.tag, response::PendingResponse::status(Status::Busy));
     }
-    state.command(command, Arrival::Bytes(data));
+    state.command(command, ReceivedData::Bytes(data));
 }
 
 /// Sends what has waited, up to what still waits, and begins to read what was asked for.
 pub fn prepare(state: &mut State<Session>) {
     release(state);
     fetch(state);
-    let life = state.life();
+    let phase = state.phase();
     let session = state.front_mut();
     // Gives back the credits of commands that were aborted, if no answer is to come that could bring them.
-    let may_ask = life != Life::Over && session.asking.may();
+    let may_ask = phase != SessionPhase::Ended && session.requests.may();
     let owed = if may_ask { session.slots.overdue() } else { None };
-    if let Some(unit) = owed.and_then(|owed| session.asking.credits(owed)) {
+    if let Some(unit) = owed.and_then(|owed| session.requests.credits(owed)) {
         session.connection.send(&unit);
     }
 }
@@ -235,7 +235,7 @@ pub fn release(state: &mut State<Session>) {
     let session = state.front_mut();
     while let Some(tag) = session.deferred.front().map(|deferred| deferred.tag)
         && !session.is_busy_for(tag)
-        && let Some(Deferred { tag, response }) = session.deferred.pop_front()
+        && let Some(DeferredResponse { tag, response }) = session.deferred.pop_front()
     {
         session.send_answer(tag, response);
         session.slots.queue(tag, false);
@@ -261,9 +261,9 @@ fn fetch(state: &mut State<Session>) {
             continue;
         }
         let (offset, len) = (transfer.part.offset, transfer.part.len);
-        let origin = Origin { tag, lun, transfer: Some(transfer.tag) };
+        let origin = DataOutId { tag, lun, transfer: Some(transfer.tag) };
         let segment = Segment { data_sn: 0, offset, len, is_final: true };
-        let place = state.landing_place(origin, segment);
+        let place = state.placement_buffer(origin, segment);
         let lands = place.is_some();
         let (buf, at) = place.unwrap_or_else(|| (state.buffer(len as usize), 0));
         let Session { slots, places, connection, .. } = state.front_mut();
@@ -273,7 +273,7 @@ fn fetch(state: &mut State<Session>) {
             memory::places(&slot.pieces, offset as usize, len as usize).map(|(at, part)| (at, part.len())),
         );
         connection.endpoint().gather(tag.into(), places, buf, at);
-        slots.begin(tag, Pending::Data { origin, segment, lands });
+        slots.begin(tag, SlotRead::Data { origin, segment, lands });
     }
 }
 
@@ -282,57 +282,57 @@ impl FrontEnd for Session {
         IU_LEN as u32
     }
 
-    fn sequencer(&self, c: &Command, wanted: u32, immediate: u32) -> DataOutSequencer {
-        DataOutSequencer::new(c.offered(), wanted, immediate, true, &self.parameters)
+    fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer {
+        DataOutSequencer::new(c.data_out_len(), wanted, immediate, true, &self.parameters)
     }
 
     fn fetches_data(&self) -> bool {
         true
     }
 
-    fn request_data(&mut self, c: &Command, transfer: Transfer) {
+    fn request_data(&mut self, c: &ScsiCommand, transfer: DataRequest) {
         self.slots.queue(c.tag, true);
         self.asked.push_back((c.tag, c.lun, transfer));
     }
 
-    fn data_in(&mut self, c: &Command, data: DataIn, sent: Sent) -> Sent {
+    fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress {
         let len = data.len();
         self.send_data(c.tag, data, sent.bytes);
-        Sent { bytes: sent.bytes + len, parts: sent.parts + 1 }
+        DataInProgress { bytes: sent.bytes + len, parts: sent.parts + 1 }
     }
 
-    fn respond(&mut self, c: &Command, mut response: Response) {
+    fn respond(&mut self, c: &ScsiCommand, mut response: Response) {
         let data = std::mem::replace(&mut response.data, DataIn::None);
         if data.len() > 0 {
             self.send_data(c.tag, data, response.sent.bytes);
         }
         let writes = self.slots.get(c.tag).is_some_and(|slot| slot.writes);
-        self.answer(c.tag, answer::Answer::command(response, writes));
+        self.answer(c.tag, response::PendingResponse::command(response, writes));
     }
 
     /// The answer brings the credit, or [`release`] finds that there is none.
-    fn release(&mut self, _: &Command) {}
+    fn release(&mut self, _: &ScsiCommand) {}
 
     fn is_full(&self) -> bool {
         self.connection.is_full()
     }
 
-    fn why_late(&self, _: u16, _: Option<&[u8]>) -> Option<&'static str> {
-        self.connection.why_late()
+    fn stale_reason(&self, _: u16, _: Option<&[u8]>) -> Option<&'static str> {
+        self.connection.stale_reason()
     }
 
     fn look_anew(&self, _: u16) {
         self.endpoint().look_anew();
     }
 
-    fn recall(state: &mut State<Session>, which: &Which) -> Result<(), &'static str> {
+    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), &'static str> {
         let mut queue = std::mem::take(&mut state.front_mut().queue);
-        for queued in queue.iter_mut().filter(|queued| state.is_about(which, queued.command.lun)) {
-            queued.recalled = Some(which.clone());
+        for queued in queue.iter_mut().filter(|queued| state.is_covered(scope, queued.command.lun)) {
+            queued.busy_scope = Some(scope.clone());
         }
         state.front_mut().queue = queue;
         let connection = state.front().connection.clone();
-        match state.behind(Some(which.clone()), |state| connection.take_arrived(state)) {
+        match state.with_busy_scope(Some(scope.clone()), |state| connection.take_arrived(state)) {
             Ok(true) => Ok(()),
             Ok(false) => Err(CLOSED),
             Err(_) => Err(LOST),
@@ -357,7 +357,7 @@ impl FrontEnd for Session {
     /// An event that finds no room is left to the unit attention that stands for it, too.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
         let sense = event.encode(false);
-        let unit = self.has_heard.then(|| self.asking.event(lun, &sense)).flatten();
+        let unit = self.has_received_any.then(|| self.requests.event(lun, &sense)).flatten();
         unit.iter().for_each(|unit| self.connection.send(unit));
         unit.is_some()
     }

@@ -1,8 +1,8 @@
 use super::*;
 use lunar_admin::Session;
 use lunar_runtime::error::with_hint;
-use lunar_target::Bound;
-use lunar_target::setup::Transports;
+use lunar_target::BoundPortal;
+use lunar_target::config::Transports;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -19,20 +19,20 @@ impl Server for Fake {
         self.note(format!("dismiss {instance}"));
     }
 
-    fn portals(&self) -> Vec<Bound> {
+    fn portals(&self) -> Vec<BoundPortal> {
         let (address, transports) = ("127.0.0.1:3333".parse().unwrap(), Transports::TCP);
-        vec![Bound { address, tag: 1, advertise: None, transports }]
+        vec![BoundPortal { address, tag: 1, advertise: None, transports }]
     }
 
     fn rest(
         &self,
-        units: Vec<Arc<lunar_target::Unit>>,
-    ) -> Result<Vec<lunar_target::Resting>, (usize, io::Error)> {
+        units: Vec<Arc<lunar_target::LogicalUnit>>,
+    ) -> Result<Vec<lunar_target::Quiesced>, (usize, io::Error)> {
         assert!(units.is_empty(), "nothing changed");
         Ok(Vec::new())
     }
 
-    fn reload(&self, setup: Setup) {
+    fn reload(&self, setup: TargetConfig) {
         self.note(format!(
             "reload {}",
             setup.targets.values().map(|target| target.luns.len()).sum::<usize>()

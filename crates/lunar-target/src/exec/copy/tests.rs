@@ -17,7 +17,7 @@ const STEPS: u64 = 3;
 const LEN: u64 = STEPS * STEP as u64;
 
 /// Two logical units, the first full of sevens.
-fn units() -> [Arc<Unit>; 2] {
+fn units() -> [Arc<LogicalUnit>; 2] {
     [1, 2].map(|number| {
         let mut settings = Settings { capacity: LEN, ..settings(true) };
         settings.identity.naa[7] = number;
@@ -28,7 +28,7 @@ fn units() -> [Arc<Unit>; 2] {
         let mut buf = Buf::zeroed(LEN as usize);
         buf.fill(if number == 1 { 7 } else { 0 });
         assert!(now(backend.write(0, buf, false)).0.is_ok());
-        Arc::new(Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), backend, None))
+        Arc::new(LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), backend, None))
     })
 }
 
@@ -43,38 +43,38 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-fn attach(unit: &Arc<Unit>) -> Nexus {
+fn attach(unit: &Arc<LogicalUnit>) -> Nexus {
     let mut nexus = unit.lu.attach(port(), false);
     assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
     nexus
 }
 
 /// The first bytes of each step's part of a medium.
-fn parts(unit: &Arc<Unit>) -> [u8; STEPS as usize] {
+fn parts(unit: &Arc<LogicalUnit>) -> [u8; STEPS as usize] {
     let (result, buf) = now(unit.backend().read(0, Buf::zeroed(LEN as usize)));
     result.expect("memory");
     std::array::from_fn(|step| buf[step * STEP])
 }
 
 /// A session that sees both, and has sent a command to one of them.
-struct Session<'a> {
-    units: &'a [Arc<Unit>; 2],
+struct CopySession<'a> {
+    units: &'a [Arc<LogicalUnit>; 2],
     nexuses: [Nexus; 2],
-    members: [Member; 2],
+    members: [TaskSetHandle; 2],
     /// Which got the command, and how it steps in.
-    own: (usize, Entry),
+    own: (usize, LockMode),
     aborted: Cell<bool>,
     /// How often it was asked what may be copied, and what happens then.
     asked: Cell<u64>,
     then: RefCell<Box<dyn FnMut(u64) + 'a>>,
 }
 
-impl<'a> Session<'a> {
-    fn new(units: &'a [Arc<Unit>; 2], own: (usize, Entry)) -> Session<'a> {
-        Session {
+impl<'a> CopySession<'a> {
+    fn new(units: &'a [Arc<LogicalUnit>; 2], own: (usize, LockMode)) -> CopySession<'a> {
+        CopySession {
             units,
             nexuses: units.each_ref().map(attach),
-            members: units.each_ref().map(|u| u.gate.member(Shard::mine())),
+            members: units.each_ref().map(|u| u.task_set.handle(Shard::mine())),
             own,
             aborted: Cell::new(false),
             asked: Cell::new(0),
@@ -82,19 +82,19 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn then(self, then: impl FnMut(u64) + 'a) -> Session<'a> {
-        Session { then: RefCell::new(Box::new(then)), ..self }
+    fn then(self, then: impl FnMut(u64) + 'a) -> CopySession<'a> {
+        CopySession { then: RefCell::new(Box::new(then)), ..self }
     }
 
-    fn end(&self, naa: &[u8]) -> End {
+    fn end(&self, naa: &[u8]) -> CopyEnd {
         let at = naa[7] as usize - 1;
-        let (unit, member) = (self.units[at].clone(), self.members[at].clone());
+        let (unit, task_set) = (self.units[at].clone(), self.members[at].clone());
         let medium = unit.lu.medium();
-        End { lun: at as u16, unit, nexus: self.nexuses[at].id(), member, medium }
+        CopyEnd { lun: at as u16, unit, nexus: self.nexuses[at].id(), task_set, medium }
     }
 
     /// Copies all of one to the other; which one tells `from`.
-    async fn copy(&self, from: usize) -> Ended {
+    async fn copy(&self, from: usize) -> ExecutionResult {
         let naa = |at: usize| self.units[at].lu.settings().identity.naa.clone();
         let segment = CopySegment {
             source: naa(from),
@@ -112,20 +112,20 @@ impl<'a> Session<'a> {
     }
 }
 
-impl Surroundings for Session<'_> {
+impl ExecutionContext for CopySession<'_> {
     fn luns(&self) -> Vec<u16> {
         vec![0, 1]
     }
-    fn copy_ends(&self, _: u16, segment: &CopySegment) -> Result<Ends, Sense> {
-        Ok(Ends { source: self.end(&segment.source), destination: self.end(&segment.destination) })
+    fn copy_ends(&self, _: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
+        Ok(CopyEnds { source: self.end(&segment.source), destination: self.end(&segment.destination) })
     }
-    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense> {
         self.asked.set(self.asked.get() + 1);
         (self.then.borrow_mut())(self.asked.get());
-        let nexus = |end: &End| &self.nexuses[end.lun as usize];
+        let nexus = |end: &CopyEnd| &self.nexuses[end.lun as usize];
         segment.range(number, nexus(&ends.source), nexus(&ends.destination))
     }
-    fn own_gate(&self) -> Option<(Member, Entry)> {
+    fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {
         let (own, entry) = self.own;
         Some((self.members[own].clone(), entry))
     }
@@ -145,14 +145,14 @@ fn a_copy_waits_for_who_is_alone_at_either_end() {
     wait(async {
         for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let units = units();
-            let session = Session::new(&units, (own, Entry::Beside));
-            let other = units[alone].gate.member(Shard::mine());
-            let held = now(other.enter_alone());
+            let session = CopySession::new(&units, (own, LockMode::Shared));
+            let other = units[alone].task_set.handle(Shard::mine());
+            let held = now(other.lock_exclusive());
             let mut copy = pin!(session.copy(0));
             assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
             assert_eq!(parts(&units[1]), [0; 3]);
             drop(held);
-            assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(Outcome::Good))));
+            assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(ExecutionOutput::Good))));
             assert_eq!(parts(&units[1]), [7; 3]);
         }
     });
@@ -164,15 +164,15 @@ fn who_wants_to_be_alone_waits_for_one_step() {
     wait(async {
         for place in [0, 1] {
             let units = units();
-            let other = units[place].gate.member(Shard::mine());
-            let mut alone = Box::pin(other.enter_alone());
+            let other = units[place].task_set.handle(Shard::mine());
+            let mut alone = Box::pin(other.lock_exclusive());
             let wants = |asked| {
                 if asked == FIRST {
                     assert!(poll(alone.as_mut()).is_pending(), "the copy is inside");
                 }
             };
             {
-                let session = Session::new(&units, (0, Entry::Beside)).then(wants);
+                let session = CopySession::new(&units, (0, LockMode::Shared)).then(wants);
                 let mut copy = pin!(session.copy(0));
                 assert!(poll(copy.as_mut()).is_pending(), "after the first step it waits");
                 assert_eq!(parts(&units[1]), [7, 0, 0]);
@@ -186,20 +186,20 @@ fn who_wants_to_be_alone_waits_for_one_step() {
 #[test]
 fn an_ordered_copy_lets_nobody_in() {
     let units = units();
-    let other = units[0].gate.member(Shard::mine());
+    let other = units[0].task_set.handle(Shard::mine());
     let looks = |_| {
         assert!(
-            !other.try_enter() || {
-                other.leave();
+            !other.try_lock_shared() || {
+                other.unlock_shared();
                 false
             },
             "in the midst of it"
         )
     };
-    let session = Session::new(&units, (0, Entry::Alone)).then(looks);
+    let session = CopySession::new(&units, (0, LockMode::Exclusive)).then(looks);
     assert!(now(session.copy(0)).is_ok());
     assert_eq!((session.asked.get(), parts(&units[1])), (1 + STEPS, [7; 3]));
-    assert!(other.try_enter());
+    assert!(other.try_lock_shared());
 }
 
 /// A reservation that came with the second step stops it.
@@ -215,7 +215,7 @@ fn reservations_are_asked_for_at_each_step() {
                 assert!(other.begin(&cdb).is_ok());
             }
         };
-        let session = Session::new(&units, (0, Entry::Beside)).then(reserves);
+        let session = CopySession::new(&units, (0, LockMode::Shared)).then(reserves);
         let byte = if place == 0 { 4 } else { 6 };
         let refused = Sense::COPY_TARGET_UNREACHABLE.segment(0, byte);
         assert!(now(session.copy(0)).is_err_and(|f| f.sense == Some(refused)), "{place}");
@@ -229,7 +229,7 @@ fn a_copy_ends_where_a_medium_becomes_another_one() {
     for (at, byte) in [(0, 4), (1, 6)] {
         let units = units();
         let lu = &units[at].lu;
-        let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
+        let session = CopySession::new(&units, (0, LockMode::Shared)).then(|asked| {
             if asked == FIRST {
                 assert!(lu.redefine(Settings::clone(&lu.settings()), true).is_ok());
             }
@@ -244,9 +244,9 @@ fn a_copy_ends_where_a_medium_becomes_another_one() {
 fn an_aborted_copy_ends_between_two_steps() {
     wait(async {
         let units = units();
-        let other = units[1].gate.member(Shard::mine());
-        let alone = RefCell::new(Box::pin(other.enter_alone()));
-        let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
+        let other = units[1].task_set.handle(Shard::mine());
+        let alone = RefCell::new(Box::pin(other.lock_exclusive()));
+        let session = CopySession::new(&units, (0, LockMode::Shared)).then(|asked| {
             if asked == FIRST {
                 assert!(poll(alone.borrow_mut().as_mut()).is_pending());
             }
@@ -262,7 +262,7 @@ fn an_aborted_copy_ends_between_two_steps() {
 }
 
 /// What a thread does with both logical units, at the one of this number, in a round.
-type Work = fn(&[Arc<Unit>; 2], usize, usize);
+type ThreadWork = fn(&[Arc<LogicalUnit>; 2], usize, usize);
 
 /// Copies in opposite directions, ORDERED or not, and in each logical unit one who wants to be alone.
 #[test]
@@ -270,15 +270,15 @@ fn copies_in_opposite_directions_end() {
     const ROUNDS: usize = 100;
     let units = units();
     let (done, ended) = mpsc::channel();
-    let copies = |units: &[Arc<Unit>; 2], from: usize, round: usize| {
-        let entry = [Entry::Beside, Entry::Alone, Entry::Ahead][round % 3];
-        assert!(wait(Session::new(units, (from, entry)).copy(from)).is_ok());
+    let copies = |units: &[Arc<LogicalUnit>; 2], from: usize, round: usize| {
+        let entry = [LockMode::Shared, LockMode::Exclusive, LockMode::HeadOfQueue][round % 3];
+        assert!(wait(CopySession::new(units, (from, entry)).copy(from)).is_ok());
     };
-    let excludes = |units: &[Arc<Unit>; 2], at: usize, _| {
-        let _alone = wait(units[at].gate.member(Shard::mine()).enter_alone());
+    let excludes = |units: &[Arc<LogicalUnit>; 2], at: usize, _| {
+        let _alone = wait(units[at].task_set.handle(Shard::mine()).lock_exclusive());
         std::thread::sleep(Duration::from_micros(200));
     };
-    for (at, work) in [(0, copies as Work), (1, copies), (0, excludes), (1, excludes)] {
+    for (at, work) in [(0, copies as ThreadWork), (1, copies), (0, excludes), (1, excludes)] {
         let (units, done) = (units.clone(), done.clone());
         std::thread::spawn(move || {
             (0..ROUNDS).for_each(|round| work(&units, at, round));

@@ -1,9 +1,9 @@
 //! What a command costs on the fast path, from its PDU to the socket: no memory.
 
-use super::connections::{Joined, joined};
-use crate::iscsi::dispatch::Ingress;
+use super::connections::{TwoConnections, joined};
+use crate::iscsi::dispatch::PduDispatcher;
 use crate::iscsi::receive::{Arrived, Data, PduHandler};
-use crate::iser::tests::house::play;
+use crate::iser::tests::test_target::play;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::{Bhs, opcode, request};
 use lunar_wire::scsi::cdb;
@@ -13,11 +13,11 @@ const LEN: u32 = 4096;
 const BLOCKS: u16 = 8;
 
 /// Allocations while the PDU of a command, with its data, is taken and answered.
-fn allocations(joined: &Joined, header: Bhs, data: &[u8]) -> u64 {
+fn allocations(joined: &TwoConnections, header: Bhs, data: &[u8]) -> u64 {
     let connection = joined.nexus().state().front().connections()[0].clone();
     let counted = allocation_counter::measure(|| {
         let pdu = Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] };
-        assert!(Ingress::new(&mut joined.nexus().state(), &connection).take(pdu));
+        assert!(PduDispatcher::new(&mut joined.nexus().state(), &connection).take(pdu));
         SendPump::flush(&connection);
     });
     counted.count_total
@@ -25,8 +25,8 @@ fn allocations(joined: &Joined, header: Bhs, data: &[u8]) -> u64 {
 
 #[test]
 fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
-    play(|house| async move {
-        let (mut host, _other, joined) = joined(&house).await;
+    play(|target| async move {
+        let (mut host, _other, joined) = joined(&target).await;
         let [mut reads, mut writes] = [Vec::new(), Vec::new()];
         // The first ones fill the queue, the pool and the snapshot of the nexus.
         for _ in 0..8 {

@@ -1,53 +1,53 @@
 //! A session over two connections: what they share, and what each has of its own.
 
 use super::host::Host;
-use crate::core::{ItNexus, Opening};
-use crate::iscsi::connection::{Begun, Connection};
+use crate::core::{ItNexus, NexusParams};
+use crate::iscsi::connection::{Connection, OpenedConnection};
 use crate::iscsi::session::Session;
-use crate::iser::tests::house::{House, play, quiet};
-use crate::registry::Seat;
-use crate::shared::Counted;
+use crate::iser::tests::test_target::{TestTarget, play, quiet};
+use crate::registry::SessionGuard;
+use crate::server_state::ConnectionGuard;
 use lunar_wire::iscsi::request::{self, Function};
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::{Status, cdb};
 use std::rc::Rc;
 
 /// A session that has two connections, and what keeps its place.
-pub struct Joined {
+pub struct TwoConnections {
     nexus: Rc<ItNexus<Session>>,
-    _places: [(Seat, Counted); 2],
+    _places: [(SessionGuard, ConnectionGuard); 2],
 }
 
-impl Joined {
+impl TwoConnections {
     /// The I_T nexus.
     pub fn nexus(&self) -> &ItNexus<Session> {
         &self.nexus
     }
 }
 
-impl Drop for Joined {
+impl Drop for TwoConnections {
     fn drop(&mut self) {
-        self.nexus.state().is_over("the test is over");
+        self.nexus.state().end_with("the test is over");
     }
 }
 
 /// The second connection becomes one of the session of the first.
-fn join(first: Begun, second: Begun) -> Joined {
+fn join(first: OpenedConnection, second: OpenedConnection) -> TwoConnections {
     let session = Session::new(&first);
-    let Begun { shared, door, info, seat, count, transport, stat_sn, .. } = first;
-    let nexus = ItNexus::new(Opening { shared, door, info, tsih: seat.tsih }, session);
+    let OpenedConnection { shared, login_context, info, guard, count, transport, stat_sn, .. } = first;
+    let nexus = ItNexus::new(NexusParams { shared, login_context, info, tsih: guard.tsih }, session);
     let connections = [(transport, stat_sn), (second.transport, second.stat_sn)];
     for (cid, (transport, stat_sn)) in (0..).zip(connections) {
         let (nexus, connection) = (nexus.clone(), Connection::open(&nexus, transport, cid, stat_sn));
         lunar_runtime::spawn(async move { drop(connection.receive(&nexus).await) });
     }
-    Joined { nexus, _places: [(seat, count), (second.seat, second.count)] }
+    TwoConnections { nexus, _places: [(guard, count), (second.guard, second.count)] }
 }
 
 /// The ends of both connections. CmdSN goes on from 1, and tags of the second from 100.
-pub async fn joined(house: &House) -> (Host, Host, Joined) {
-    let (mut a, first) = Host::logged_in(house, 1).await;
-    let (mut b, second) = Host::logged_in(house, 2).await;
+pub async fn joined(target: &TestTarget) -> (Host, Host, TwoConnections) {
+    let (mut a, first) = Host::logged_in(target, 1).await;
+    let (mut b, second) = Host::logged_in(target, 2).await;
     a.go_on_from(1, 0);
     b.go_on_from(2, 100);
     (a, b, join(first, second))
@@ -62,8 +62,8 @@ fn ready(host: &mut Host) -> Bhs {
 
 #[test]
 fn cmd_sn_is_of_the_session_and_stat_sn_of_the_connection() {
-    play(|house| async move {
-        let (mut a, mut b, joined) = joined(&house).await;
+    play(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
         let second = ready(&mut b);
         quiet().await;
         assert!(b.next_now().is_none(), "a command with CmdSN 2 does not begin before that with 1");
@@ -85,8 +85,8 @@ fn cmd_sn_is_of_the_session_and_stat_sn_of_the_connection() {
 
 #[test]
 fn function_on_one_connection_ends_a_task_of_another() {
-    play(|house| async move {
-        let (mut a, mut b, joined) = joined(&house).await;
+    play(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
         ready(&mut a);
         a.told(opcode::SCSI_RESPONSE).await;
         let mut write = a.command(&cdb::write_10(0, 1, false));
@@ -105,8 +105,8 @@ fn function_on_one_connection_ends_a_task_of_another() {
 
 #[test]
 fn data_and_answer_go_by_the_connection_of_the_command() {
-    play(|house| async move {
-        let (mut a, mut b, joined) = joined(&house).await;
+    play(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
         ready(&mut a);
         a.told(opcode::SCSI_RESPONSE).await;
         let mut write = b.command(&cdb::write_10(0, 1, false));
@@ -116,7 +116,7 @@ fn data_and_answer_go_by_the_connection_of_the_command() {
         let r2t = b.told(opcode::R2T).await;
         b.answer(&r2t, 7).await;
         assert_eq!(b.told(opcode::SCSI_RESPONSE).await.0[3], 0);
-        assert_eq!(house.on_medium(0), 7);
+        assert_eq!(target.on_medium(0), 7);
         assert!(a.next_now().is_none());
         drop(joined);
     });

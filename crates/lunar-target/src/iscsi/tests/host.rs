@@ -1,12 +1,12 @@
 //! An initiator over TCP.
 
-use crate::entry::Ends;
 use crate::iscsi;
-use crate::iscsi::connection::Begun;
+use crate::iscsi::connection::OpenedConnection;
 use crate::iscsi::login;
 use crate::iscsi::out::Digests;
 use crate::iscsi::receive::encode;
-use crate::iser::tests::house::House;
+use crate::iser::tests::test_target::TestTarget;
+use crate::session_entry::Addresses;
 use lunar_runtime::Stream;
 use lunar_wire::iscsi::request::{self, Attribute, Function};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
@@ -30,12 +30,12 @@ const OPERATIONAL: u8 = 0x87;
 
 /// Holds the core of a connection up.
 #[derive(Default)]
-pub struct Hold {
+pub struct CoreHold {
     is_held: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Hold {
+impl CoreHold {
     /// From here on the core does nothing.
     pub fn begin(&self) {
         self.is_held.set(true);
@@ -73,28 +73,28 @@ pub struct Host {
 
 impl Host {
     /// A connection that is served.
-    pub fn connect(house: &House) -> Host {
-        Host::connect_held(house, ready(()))
+    pub fn connect(target: &TestTarget) -> Host {
+        Host::connect_held(target, ready(()))
     }
 
     /// A connection whose core is held up from the end of its login until then.
-    pub fn connect_held(house: &House, until: impl Future<Output = ()> + 'static) -> Host {
-        Host::connect_and(house, async |session| {
+    pub fn connect_held(target: &TestTarget, until: impl Future<Output = ()> + 'static) -> Host {
+        Host::connect_and(target, async |session| {
             until.await;
             iscsi::run(session).await;
         })
     }
 
-    fn connect_and(house: &House, serve: impl AsyncFnOnce(Begun) + 'static) -> Host {
+    fn connect_and(target: &TestTarget, serve: impl AsyncFnOnce(OpenedConnection) + 'static) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
         let (accepted, peer) = listener.accept().expect("a connection");
         socket.set_nonblocking(true).expect("a socket");
-        let ends = Ends { local: accepted.local_addr().expect("an address"), peer };
-        let fresh = login::Tcp::new(Stream::new(accepted).expect("a stream"), Vec::new());
-        let (shared, count) = (house.shared.clone(), house.count(peer));
+        let addresses = Addresses { local: accepted.local_addr().expect("an address"), peer };
+        let fresh = login::TcpLogin::new(Stream::new(accepted).expect("a stream"), Vec::new());
+        let (shared, count) = (target.shared.clone(), target.count(peer));
         lunar_runtime::spawn(async move {
-            if let Some(session) = login::login(&shared, fresh, ends, 0, count).await {
+            if let Some(session) = login::login(&shared, fresh, addresses, 0, count).await {
                 serve(session).await;
             }
         });
@@ -102,9 +102,9 @@ impl Host {
     }
 
     /// A connection that has logged in as a session of its own, which nobody serves yet.
-    pub async fn logged_in(house: &House, isid: u8) -> (Host, Begun) {
+    pub async fn logged_in(target: &TestTarget, isid: u8) -> (Host, OpenedConnection) {
         let (begun, login) = flume::bounded(1);
-        let mut host = Host::connect_and(house, async move |session| {
+        let mut host = Host::connect_and(target, async move |session| {
             let _ = begun.send(session);
         });
         host.ask_to_log_in("one", isid);
@@ -118,23 +118,23 @@ impl Host {
     }
 
     /// A session of this ISID, whose news were heard.
-    pub async fn session(house: &House, isid: u8) -> Host {
-        Host::session_of(house, "one", isid).await
+    pub async fn session(target: &TestTarget, isid: u8) -> Host {
+        Host::session_of(target, "one", isid).await
     }
 
     /// The same, and what holds its core up.
-    pub async fn session_to_hold(house: &House, isid: u8) -> (Host, Rc<Hold>) {
-        let hold = Rc::<Hold>::default();
+    pub async fn session_to_hold(target: &TestTarget, isid: u8) -> (Host, Rc<CoreHold>) {
+        let hold = Rc::<CoreHold>::default();
         let to_hold = hold.clone();
         let run = async move |session| to_hold.while_let(iscsi::run(session)).await;
-        let mut host = Host::connect_and(house, run);
+        let mut host = Host::connect_and(target, run);
         host.enter("one", isid).await;
         (host, hold)
     }
 
     /// A session of the initiator of this name.
-    pub async fn session_of(house: &House, name: &str, isid: u8) -> Host {
-        let mut host = Host::connect(house);
+    pub async fn session_of(target: &TestTarget, name: &str, isid: u8) -> Host {
+        let mut host = Host::connect(target);
         host.enter(name, isid).await;
         host
     }

@@ -2,7 +2,7 @@
 //! gives the core away.
 
 mod allocations;
+mod chunked_write;
 mod connections;
 mod host;
-mod late;
-mod pieces;
+mod stale_commands;

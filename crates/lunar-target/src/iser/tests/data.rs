@@ -1,7 +1,7 @@
 //! The data of commands.
 
 use super::host::{Host, KEYS, NAMES, pattern};
-use super::house::{play, quiet};
+use super::test_target::{play, quiet};
 use lunar_rdma::Remote;
 use lunar_rdma::mem::{Faults, Operation};
 use lunar_wire::iscsi::opcode;
@@ -33,8 +33,8 @@ fn reads(did: &[Operation], place: Remote) -> Vec<(u64, usize)> {
 
 #[test]
 fn what_was_written_is_read_back_in_whatever_pieces() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         for (blocks, immediate) in [
             (1, 0),
             (1, 512),
@@ -59,9 +59,9 @@ fn what_was_written_is_read_back_in_whatever_pieces() {
 /// Beside one buffer that every session may have at any time.
 #[test]
 fn a_write_that_finds_no_memory_is_to_be_tried_again_and_nothing_of_it_is_read() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
-        let all_of = |len| std::iter::from_fn(|| house.shared.pool.try_get(len)).collect::<Vec<_>>();
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let all_of = |len| std::iter::from_fn(|| target.shared.pool.try_get(len)).collect::<Vec<_>>();
         let memory = [1 << 20, 4096].map(all_of);
         host.faults[1].reads.hold();
         let data = pattern(4096);
@@ -82,8 +82,8 @@ fn a_write_that_finds_no_memory_is_to_be_tried_again_and_nothing_of_it_is_read()
 
 #[test]
 fn a_write_is_read_from_behind_its_immediate_data() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         let data = pattern(4096);
         let (itt, place) = host.write(&cdb::write_10(0, 8, false), &data, 1024);
         assert_eq!(host.answer(itt).await.status(), 0);
@@ -94,8 +94,8 @@ fn a_write_is_read_from_behind_its_immediate_data() {
 
 #[test]
 fn a_write_of_a_whole_tagged_buffer_is_read_from_behind_its_immediate_data_too() {
-    play(|house| async move {
-        let mut host = house.connect().await;
+    play(|target| async move {
+        let mut host = target.connect().await;
         host.negotiate(1, NAMES, &[KEYS, "TaggedBufferForSolicitedDataOnly=No\n"].concat()).await;
         host.ready().await;
         let data = pattern(4096);
@@ -109,8 +109,8 @@ fn a_write_of_a_whole_tagged_buffer_is_read_from_behind_its_immediate_data_too()
 
 #[test]
 fn a_write_that_brings_all_is_not_read() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         let data = pattern(4096);
         let itt = host.write_from(&cdb::write_10(0, 8, false), &data, 4096, Remote { stag: 0, offset: 0 });
         let told = host.answer(itt).await;
@@ -122,8 +122,8 @@ fn a_write_that_brings_all_is_not_read() {
 
 #[test]
 fn a_long_write_is_read_burst_by_burst() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         let data = pattern(600 << 10);
         let (itt, place) = host.write(&cdb::write_10(0, 1200, false), &data, 0);
         assert_eq!(host.answer(itt).await.status(), 0);
@@ -136,8 +136,8 @@ fn a_long_write_is_read_burst_by_burst() {
 
 #[test]
 fn many_writes_at_a_time_find_their_places_in_any_order() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         host.faults[1].reads.hold();
         let all: Vec<Vec<u8>> = (0..24).map(|i| vec![i as u8 + 1; 8192]).collect();
         let mut open: Vec<u32> = all
@@ -145,7 +145,7 @@ fn many_writes_at_a_time_find_their_places_in_any_order() {
             .zip(0..)
             .map(|(data, i)| host.write(&cdb::write_10(i * 16, 16, false), data, 0).0)
             .collect();
-        super::house::quiet().await;
+        super::test_target::quiet().await;
         // Answers to others pass them.
         host.goes_on().await;
         host.faults[1].reads.release();
@@ -162,8 +162,8 @@ fn many_writes_at_a_time_find_their_places_in_any_order() {
 
 #[test]
 fn residuals_tell_what_was_written_and_no_more_is() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         host.write(&cdb::write_10(0, 8, false), &pattern(4096), 4096);
         host.told(opcode::SCSI_RESPONSE).await;
         // Bytes that are expected, and the flag and count for two blocks.
@@ -186,8 +186,8 @@ fn residuals_tell_what_was_written_and_no_more_is() {
 
 #[test]
 fn a_write_of_another_amount_is_cut_to_its_cdb_or_refused() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         let data = pattern(4096);
         let (itt, place) = host.write(&cdb::write_10(0, 2, false), &data, 0);
         let told = host.answer(itt).await;
@@ -205,8 +205,8 @@ fn a_write_of_another_amount_is_cut_to_its_cdb_or_refused() {
 
 #[test]
 fn a_read_of_a_mebibyte_is_whole_before_its_answer() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         let data = pattern(1 << 20);
         let (itt, _) = host.write(&cdb::write_10(0, 2048, false), &data, 0);
         assert_eq!(host.answer(itt).await.status(), 0);
@@ -225,8 +225,8 @@ fn a_read_of_a_mebibyte_is_whole_before_its_answer() {
 
 #[test]
 fn a_check_condition_writes_no_data() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         let (itt, _) = host.read(&cdb::read_10(u32::MAX, 8), 4096);
         let told = host.answer(itt).await;
         assert_eq!((told.status(), told.residual()), (2, (0x02, 4096)));
@@ -237,8 +237,8 @@ fn a_check_condition_writes_no_data() {
 
 #[test]
 fn a_write_that_is_refused_is_not_read() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         for immediate in [0, 512] {
             let (itt, _) = host.write(&cdb::write_10(u32::MAX, 8, false), &pattern(4096), immediate);
             let told = host.answer(itt).await;
@@ -250,8 +250,8 @@ fn a_write_that_is_refused_is_not_read() {
 
 #[test]
 fn no_data_segment_above_128_bytes_goes_to_an_initiator_in_full_feature_phase() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         // Its receives end the connection at one byte more. A Reject quotes the headers that it is about.
         let mut bhs = host.command(&cdb::test_unit_ready());
         bhs.0[0] = 0x1c;
@@ -289,10 +289,10 @@ fn sense_data_is_cut_to_what_initiators_take() {
 
 #[test]
 fn only_agreed_tags_are_invalidated() {
-    play(|house| async move {
+    play(|target| async move {
         for invalidate in [true, false] {
             let private = Abilities { zero_based: false, invalidate }.encode();
-            let mut host = house.meet(&private, [Rc::<Faults>::default(), Rc::default()]).await;
+            let mut host = target.meet(&private, [Rc::<Faults>::default(), Rc::default()]).await;
             host.log_in(1).await;
             host.ready().await;
             let agreed = |stag| invalidate.then_some(stag);
@@ -322,8 +322,8 @@ impl Host {
 
 #[test]
 fn a_write_is_read_while_what_goes_out_waits() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         host.faults[1].sends.hold();
         let (read, place) = host.read(&cdb::read_10(0, 8), 4096);
         quiet().await;

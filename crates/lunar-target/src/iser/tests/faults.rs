@@ -1,7 +1,7 @@
 //! Initiators that are wrong: the worst that comes of it is the end of their connection.
 
 use super::host::{Host, advertised, pattern};
-use super::house::{play, quiet};
+use super::test_target::{play, quiet};
 use lunar_rdma::Remote;
 use lunar_rdma::mem::Operation;
 use lunar_wire::iscsi::request::{self, Burst};
@@ -19,8 +19,8 @@ fn command(host: &mut Host, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
 
 #[test]
 fn a_message_that_is_no_pdu_ends_its_connection_alone() {
-    type Spoil = fn(&mut Vec<u8>);
-    let rows: [(&str, Spoil); 9] = [
+    type Corruption = fn(&mut Vec<u8>);
+    let rows: [(&str, Corruption); 9] = [
         ("empty", |m| m.clear()),
         ("a part of a header", |m| m.truncate(HEADER_LEN - 1)),
         ("no PDU", |m| m.truncate(HEADER_LEN)),
@@ -31,31 +31,31 @@ fn a_message_that_is_no_pdu_ends_its_connection_alone() {
         ("more than it says", |m| m.extend([0; 5])),
         ("an unknown header", |m| m[0] = 0x70),
     ];
-    play(move |house| async move {
-        let mut other = house.session(1).await;
+    play(move |target| async move {
+        let mut other = target.session(1).await;
         for (what, spoil) in rows {
-            let mut host = house.session(2).await;
+            let mut host = target.session(2).await;
             let message = command(&mut host, spoil);
             host.say_bytes(&message);
             assert!(host.next().await.is_none(), "{what}");
             host.served.await.expect("it ends well");
             // The same before the login.
-            let mut host = house.connect().await;
+            let mut host = target.connect().await;
             let message = command(&mut host, spoil);
             host.say_bytes(&message);
             assert!(host.next().await.is_none(), "{what}");
             host.served.await.expect("it ends well");
             other.goes_on().await;
         }
-        assert_eq!(house.sessions(), 1);
+        assert_eq!(target.sessions(), 1);
     });
 }
 
 #[test]
 fn an_additional_header_that_contradicts_itself_ends_the_connection() {
-    play(|house| async move {
+    play(|target| async move {
         for ahs in [[0, 0, 1, 0], [0, 17, 1, 0], [255, 255, 1, 0]] {
-            let mut host = house.session(1).await;
+            let mut host = target.session(1).await;
             let message = command(&mut host, |m| {
                 m[HEADER_LEN + 4] = 1;
                 m.extend(ahs);
@@ -63,15 +63,15 @@ fn an_additional_header_that_contradicts_itself_ends_the_connection() {
             host.say_bytes(&message);
             host.over().await;
         }
-        house.session(1).await.goes_on().await;
+        target.session(1).await.goes_on().await;
     });
 }
 
 #[test]
 fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
-    play(|house| async move {
+    play(|target| async move {
         for (reads, immediate) in [(true, 0), (false, 0), (false, 512)] {
-            let mut host = house.session(1).await;
+            let mut host = target.session(1).await;
             let mut bhs = host.command(&if reads { cdb::read_10(0, 8) } else { cdb::write_10(0, 8, false) });
             if reads {
                 request::reads(&mut bhs, 4096);
@@ -84,18 +84,18 @@ fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
             host.say(Header::Control { write, read }, bhs, &pattern(immediate));
             host.over().await;
         }
-        let mut host = house.session(1).await;
+        let mut host = target.session(1).await;
         assert!(host.blocks(0, 8).await == [0; 4096]);
     });
 }
 
 #[test]
 fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
-    play(|house| async move {
-        let mut other = house.session(1).await;
+    play(|target| async move {
+        let mut other = target.session(1).await;
         for stag in [true, false] {
             for reads in [true, false] {
-                let mut host = house.session(2).await;
+                let mut host = target.session(2).await;
                 let place = match stag {
                     true if reads => host
                         .end
@@ -124,10 +124,10 @@ fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
 /// It knows neither the tag nor the offset, but could guess them.
 #[test]
 fn data_out_in_messages_does_not_pass_for_data_that_is_being_read() {
-    play(|house| async move {
-        let mut other = house.session(2).await;
+    play(|target| async move {
+        let mut other = target.session(2).await;
         for ttt in (0..16).map(|base| base << 5) {
-            let mut host = house.session(1).await;
+            let mut host = target.session(1).await;
             host.faults[1].reads.hold();
             let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
             quiet().await;
@@ -141,8 +141,8 @@ fn data_out_in_messages_does_not_pass_for_data_that_is_being_read() {
 
 #[test]
 fn unsolicited_data_out_fails_its_command_alone() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         // Announced, where InitialR2T is Yes.
         let place = host.lend(&[0xee; 4096]);
         let mut bhs = host.command(&cdb::write_10(0, 8, false));
@@ -165,8 +165,8 @@ fn unsolicited_data_out_fails_its_command_alone() {
 
 #[test]
 fn a_tag_that_is_in_use_is_rejected_and_its_command_keeps_its_memory() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         host.faults[1].reads.hold();
         let data = pattern(4096);
         let (itt, place) = host.write(&cdb::write_10(0, 8, false), &data, 0);
@@ -185,8 +185,8 @@ fn a_tag_that_is_in_use_is_rejected_and_its_command_keeps_its_memory() {
 
 #[test]
 fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         // More than the command has.
         let mut bhs = host.command(&cdb::write_10(0, 1, false));
         request::writes(&mut bhs, 512, false);
@@ -197,16 +197,16 @@ fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
         request::writes(&mut bhs, 32768, false);
         host.say(Header::PLAIN, bhs, &[0xee; 32768]);
         host.over().await;
-        let mut host = house.session(1).await;
+        let mut host = target.session(1).await;
         assert!(host.blocks(0, 1).await == [0; 512]);
     });
 }
 
 #[test]
 fn whatever_the_target_was_doing_a_lost_connection_ends_well() {
-    play(|house| async move {
+    play(|target| async move {
         for after in 0..12 {
-            let mut host = house.session(1).await;
+            let mut host = target.session(1).await;
             host.faults[1].lose_after.set(Some(after + 1));
             for i in 0..4 {
                 host.write(&cdb::write_10(i * 8, 8, false), &pattern(4096), 512);
@@ -217,15 +217,15 @@ fn whatever_the_target_was_doing_a_lost_connection_ends_well() {
                 host.did().iter().filter(|o| !matches!(o, Operation::ReadEnded { .. })).count() <= after + 1
             );
             host.served.await.expect("it ends well");
-            assert_eq!((house.sessions(), house.shared.pool.used()), (0, 0));
+            assert_eq!((target.sessions(), target.shared.pool.used()), (0, 0));
         }
     });
 }
 
 #[test]
 fn requests_that_have_no_place_here_are_rejected() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         for op in [opcode::LOGIN, 0x1c, opcode::SCSI_RESPONSE] {
             let mut bhs = Bhs::new(op | 0x40);
             bhs.set_word(16, 77);

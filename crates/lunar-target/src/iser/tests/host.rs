@@ -1,6 +1,6 @@
 //! An initiator as Linux plays it: Open-iSCSI logs in, ib_iser has room for 128 bytes of data after that.
 
-use super::house::NAME;
+use super::test_target::NAME;
 use lunar_rdma::mem::{Faults, Operation};
 use lunar_rdma::{Endpoint, Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
@@ -34,7 +34,7 @@ const OPERATIONAL: u8 = 0x87;
 
 /// A message of the target.
 #[derive(Debug)]
-pub struct Told {
+pub struct TargetMessage {
     /// Its header.
     pub bhs: Bhs,
     /// Its data.
@@ -43,7 +43,7 @@ pub struct Told {
     pub invalidated: Option<u32>,
 }
 
-impl Told {
+impl TargetMessage {
     /// Flags and residual count of a response.
     pub fn residual(&self) -> (u8, u32) {
         (self.bhs.flags() & 0x06, self.bhs.word(44))
@@ -113,7 +113,7 @@ impl Host {
     }
 
     /// The next message; None when the connection is over.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<TargetMessage> {
         while self.events.is_empty() {
             self.events.clear();
             let _ = self.end.readable().await;
@@ -126,7 +126,7 @@ impl Host {
         }
     }
 
-    fn read_message(&mut self, range: std::ops::Range<usize>, invalidated: Option<u32>) -> Told {
+    fn read_message(&mut self, range: std::ops::Range<usize>, invalidated: Option<u32>) -> TargetMessage {
         self.end.receives(1, self.room);
         let message = &self.events.bytes[range];
         assert_eq!(message[..HEADER_LEN], Header::PLAIN.encode(), "a target says no more");
@@ -138,18 +138,18 @@ impl Host {
             assert!(first || bhs.word(24) == self.stat_sn, "StatSN");
             self.stat_sn = bhs.word(24).wrapping_add(1);
         }
-        Told { bhs, data, invalidated }
+        TargetMessage { bhs, data, invalidated }
     }
 
     /// The next message, which is to be of this kind.
-    pub async fn told(&mut self, kind: u8) -> Told {
+    pub async fn told(&mut self, kind: u8) -> TargetMessage {
         let told = self.next().await.expect("the connection goes on");
         assert_eq!(opcode::name(told.bhs.opcode()), opcode::name(kind), "{told:?}");
         told
     }
 
     /// The answer to a command.
-    pub async fn answer(&mut self, itt: u32) -> Told {
+    pub async fn answer(&mut self, itt: u32) -> TargetMessage {
         let told = self.told(opcode::SCSI_RESPONSE).await;
         assert_eq!(told.bhs.itt(), itt);
         told

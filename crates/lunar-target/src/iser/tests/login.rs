@@ -1,8 +1,8 @@
 //! Logins and discovery.
 
 use super::host::{DISCOVERY, Host, KEYS, NAMES, ROOM, pairs};
-use super::house::{DEPTH, House, NAME, play, play_with, quiet, target};
-use super::spy::{Asked, Watched};
+use super::recording_endpoint::{EndpointCall, RecordingRequest};
+use super::test_target::{DEPTH, NAME, TestTarget, play, play_with, quiet, target};
 use lunar_rdma::mem::Faults;
 use lunar_wire::iscsi::{NONE, opcode, request};
 use lunar_wire::iser::{Abilities, Header, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN, VERSION};
@@ -15,8 +15,8 @@ fn value<'a>(said: &'a [(String, String)], key: &str) -> Option<&'a str> {
 
 #[test]
 fn no_key_is_volunteered() {
-    play(|house| async move {
-        let mut host = house.connect().await;
+    play(|target| async move {
+        let mut host = target.connect().await;
         let said = host.log_in(1).await;
         let offered = [NAMES, KEYS].concat();
         for (key, _) in &said {
@@ -44,8 +44,8 @@ fn no_key_is_volunteered() {
 
 #[test]
 fn keys_of_iser_are_answered_when_they_are_asked_for() {
-    play(|house| async move {
-        let mut host = house.connect().await;
+    play(|target| async move {
+        let mut host = target.connect().await;
         let more = "HeaderDigest=CRC32C,None\nDataDigest=None\nTaggedBufferForSolicitedDataOnly=Yes\n\
             iSERHelloRequired=No\nMaxOutstandingUnexpectedPDUs=4\nMaxAHSLength=64\n";
         let said = host.negotiate(1, NAMES, &[KEYS, more].concat()).await;
@@ -57,30 +57,35 @@ fn keys_of_iser_are_answered_when_they_are_asked_for() {
 
 #[test]
 fn a_digest_cannot_be_had() {
-    play(|house| async move {
-        let mut host = house.connect().await;
+    play(|target| async move {
+        let mut host = target.connect().await;
         host.log_in_with(1, 0x81, NAMES);
         host.keys().await;
         host.last_request(1, &[KEYS, "HeaderDigest=CRC32C\n"].concat());
         let told = host.told(opcode::LOGIN_RESPONSE).await;
         assert_eq!(told.bhs.0[36], 2, "an initiator error");
         host.over().await;
-        assert_eq!(house.sessions(), 0);
+        assert_eq!(target.sessions(), 0);
     });
 }
 
 #[test]
 fn all_receives_are_there_before_the_last_login_response() {
-    play(|house| async move {
+    play(|target| async move {
         let log = Rc::default();
         let faults = [Rc::<Faults>::default(), Rc::default()];
         let watched = Rc::clone(&log);
-        let spied = |request| Box::new(Watched(request, watched)) as Box<dyn lunar_rdma::Request>;
-        let mut host = house.meet_through(&[0; 4], faults, spied).await;
+        let spied = |request| Box::new(RecordingRequest(request, watched)) as Box<dyn lunar_rdma::Request>;
+        let mut host = target.meet_through(&[0; 4], faults, spied).await;
         host.log_in(1).await;
         let log = log.borrow();
-        let [Asked::Receives(1), Asked::Receives(1), Asked::Sent, Asked::Receives(many), Asked::Sent] =
-            log[..]
+        let [
+            EndpointCall::Receives(1),
+            EndpointCall::Receives(1),
+            EndpointCall::Sent,
+            EndpointCall::Receives(many),
+            EndpointCall::Sent,
+        ] = log[..]
         else {
             panic!("{log:?}")
         };
@@ -90,8 +95,8 @@ fn all_receives_are_there_before_the_last_login_response() {
 
 #[test]
 fn as_many_commands_as_the_window_takes_find_their_receives() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         for _ in 0..3 {
             let first = host.itt + 1;
             for _ in 0..DEPTH {
@@ -106,7 +111,7 @@ fn as_many_commands_as_the_window_takes_find_their_receives() {
 
 #[test]
 fn abilities_are_answered_with_zeros_behind_them_or_without() {
-    play(|house| async move {
+    play(|target| async move {
         let can = |invalidate| Abilities { zero_based: false, invalidate }.encode().to_vec();
         for (said, able, pads, want) in [
             (can(true), true, false, true),
@@ -119,7 +124,7 @@ fn abilities_are_answered_with_zeros_behind_them_or_without() {
             let faults = [Rc::<Faults>::default(), Rc::default()];
             faults.iter().for_each(|f| f.pads.set(pads));
             faults[1].invalidates.set(able);
-            let mut host = house.meet(&said, faults).await;
+            let mut host = target.meet(&said, faults).await;
             assert_eq!(host.private.len(), if pads { 196 } else { 4 });
             let told = Abilities::decode(&host.private);
             assert!(!told.zero_based && told.invalidate == want, "{said:?} {able} {pads}");
@@ -133,23 +138,23 @@ fn abilities_are_answered_with_zeros_behind_them_or_without() {
 
 #[test]
 fn a_hello_ends_its_connection_and_no_other() {
-    play(|house| async move {
-        let mut other = house.session(1).await;
+    play(|target| async move {
+        let mut other = target.session(1).await;
         let hello = Header::Hello { versions: (VERSION, VERSION), ird: 8 };
-        let before = house.connect().await;
+        let before = target.connect().await;
         before.say_bytes(&hello.encode());
         before.over().await;
-        let after = house.session(2).await;
+        let after = target.session(2).await;
         after.say_bytes(&hello.encode());
         after.over().await;
         other.goes_on().await;
-        assert_eq!(house.sessions(), 1);
+        assert_eq!(target.sessions(), 1);
     });
 }
 
 /// A Discovery session with as many targets as make more than 8 KiB of text, and the room of ib_iser for it.
-async fn discover(house: &House, keys: &str) -> Vec<u8> {
-    let mut host = house.connect().await;
+async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
+    let mut host = target.connect().await;
     host.negotiate(1, DISCOVERY, keys).await;
     let (mut all, mut ttt) = (Vec::new(), NONE);
     loop {
@@ -173,30 +178,30 @@ async fn discover(house: &House, keys: &str) -> Vec<u8> {
 #[test]
 fn a_discovery_session_tells_all_targets_in_pieces_that_a_login_buffer_takes() {
     let name = |i: u16| format!("iqn.2026-11.org.example:disk-{i:04}-of-a-large-house-that-has-long-names");
-    let many = move |setup: &mut crate::setup::Setup| {
-        setup.targets.extend((0..300).map(|i| (name(i), target(&name(i), BTreeMap::new()))));
+    let many = move |config: &mut crate::config::TargetConfig| {
+        config.targets.extend((0..300).map(|i| (name(i), target(&name(i), BTreeMap::new()))));
     };
-    play_with(many, move |house| async move {
+    play_with(many, move |target| async move {
         for declared in ["MaxRecvDataSegmentLength=32768\n", "MaxRecvDataSegmentLength=262144\n"] {
-            let text = discover(&house, declared).await;
+            let text = discover(&target, declared).await;
             let told = pairs(&text);
             let names: Vec<&str> =
                 told.iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| &**v).collect();
             assert_eq!((names.len(), names[0]), (301, NAME));
             assert!(text.len() > 3 * 8192 && names[300] == name(299));
         }
-        assert_eq!(house.sessions(), 0);
+        assert_eq!(target.sessions(), 0);
     });
 }
 
 #[test]
 fn text_in_full_feature_phase_stays_within_128_bytes_whatever_is_declared() {
-    let answers = crate::setup::Answers::new(|_, _, _| Some("x".repeat(500)));
+    let answers = crate::config::TextKeyHandler::new(|_, _, _| Some("x".repeat(500)));
     play_with(
-        |setup| setup.answers = answers,
-        |house| async move {
+        |config| config.text_keys = answers,
+        |target| async move {
             for keys in [KEYS.to_owned(), KEYS.replace("RDMAExtensions=Yes\n", "")] {
-                let mut host = house.connect().await;
+                let mut host = target.connect().await;
                 host.negotiate(1, NAMES, &keys).await;
                 host.ask(request::text(7, 0x80, 0, NONE), b"MaxRecvDataSegmentLength=65536\0");
                 assert!(host.told(opcode::TEXT_RESPONSE).await.bhs.is_final());
@@ -222,8 +227,8 @@ fn text_in_full_feature_phase_stays_within_128_bytes_whatever_is_declared() {
 
 #[test]
 fn a_ping_of_4_kib_is_answered_with_what_there_is_room_for() {
-    play(|house| async move {
-        let mut host = house.session(1).await;
+    play(|target| async move {
+        let mut host = target.session(1).await;
         for len in [0, 5, 128, 129, 4096, 8192] {
             let data = super::host::pattern(len);
             let itt = host.ping(&data);
@@ -237,12 +242,12 @@ fn a_ping_of_4_kib_is_answered_with_what_there_is_room_for() {
 
 #[test]
 fn a_login_of_the_same_name_takes_the_place_of_the_session_before() {
-    play(|house| async move {
-        let old = house.session(1).await;
-        let mut new = house.connect().await;
+    play(|target| async move {
+        let old = target.session(1).await;
+        let mut new = target.connect().await;
         new.log_in(1).await;
         old.over().await;
-        assert_eq!(house.sessions(), 1);
+        assert_eq!(target.sessions(), 1);
         new.goes_on().await;
         new.ready().await;
     });
@@ -250,9 +255,9 @@ fn a_login_of_the_same_name_takes_the_place_of_the_session_before() {
 
 #[test]
 fn who_leaves_within_the_login_leaves_nothing_behind() {
-    play(|house| async move {
+    play(|target| async move {
         for requests in 0..2 {
-            let mut host = house.connect().await;
+            let mut host = target.connect().await;
             if requests > 0 {
                 host.log_in_with(1, 0x81, NAMES);
                 host.keys().await;
@@ -262,7 +267,7 @@ fn who_leaves_within_the_login_leaves_nothing_behind() {
             served.await.expect("it ends well");
         }
         quiet().await;
-        assert_eq!(house.sessions(), 0);
-        assert_eq!(house.shared.connections(), 0);
+        assert_eq!(target.sessions(), 0);
+        assert_eq!(target.shared.connections(), 0);
     });
 }

@@ -1,5 +1,5 @@
-use super::world::{Answer, Host, OFFSET, command, encoded, rest};
-use super::{World, golden, on_core};
+use super::test_target::{Host, HostResponse, OFFSET, command, encoded, rest};
+use super::{TestTarget, golden, on_core};
 use lunar_rdma::mem::Operation;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
@@ -7,10 +7,10 @@ use lunar_wire::srp::{Command, DESCRIPTOR_LEN, Data, Descriptor, Indirect, Resid
 
 const BLOCK: usize = 512;
 
-async fn world() -> (World, Host) {
-    let world = World::new();
-    let host = world.host(1, false).await.ready().await;
-    (world, host)
+async fn target() -> (TestTarget, Host) {
+    let target = TestTarget::new();
+    let host = target.host(1, false).await.ready().await;
+    (target, host)
 }
 
 /// Bytes that differ from place to place.
@@ -34,21 +34,21 @@ fn indirect(list: &[u8]) -> Indirect<'_> {
 async fn write(host: &mut Host, bytes: &[u8]) {
     let (at, cdb) = (host.source(bytes), cdb::write_16(0, (bytes.len() / BLOCK) as u32, false));
     let write = Command { data_out: Data::Direct(at), ..command(100, &cdb) };
-    assert_eq!(host.does(&write).await, Answer::good(100));
+    assert_eq!(host.does(&write).await, HostResponse::good(100));
 }
 
 /// What is on the disk.
 async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
     let (at, cdb) = (host.sink(blocks * BLOCK as u32), cdb::read_16(0, blocks));
     let read = Command { data_in: Data::Direct(at), ..command(101, &cdb) };
-    assert_eq!(host.does(&read).await, Answer::good(101));
+    assert_eq!(host.does(&read).await, HostResponse::good(101));
     host.written(at)
 }
 
 #[test]
 fn what_is_written_is_read() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         for len in [BLOCK, 8 << 10, 3 << 20] {
             write(&mut host, &pattern(len)).await;
             assert!(read(&mut host, (len / BLOCK) as u32).await == pattern(len), "{len}");
@@ -60,7 +60,7 @@ fn what_is_written_is_read() {
 fn long_write_is_read_and_stored_piece_by_piece() {
     const PIECE: usize = 1 << 20;
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         let len = 20 * PIECE;
         write(&mut host, &pattern(len)).await;
         let log = host.faults[1].log();
@@ -74,7 +74,7 @@ fn long_write_is_read_and_stored_piece_by_piece() {
 #[test]
 fn a_read_goes_to_its_memory_and_then_its_answer() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         write(&mut host, &pattern(BLOCK)).await;
         host.faults[1].take_log();
         let (at, cdb) = (host.sink(512), cdb::read_10(0, 1));
@@ -104,7 +104,7 @@ fn length(operation: &Operation) -> usize {
 #[test]
 fn memory_in_several_pieces_is_used_piece_by_piece() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         let bytes = pattern(2 * BLOCK);
         let cuts = [0..100, 100..100, 100..900, 900..1024];
         let out: Vec<_> = cuts.iter().map(|cut| host.source(&bytes[cut.clone()])).collect();
@@ -117,17 +117,17 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
         let begun: Vec<_> = host.faults[1].take_log().iter().map(length).collect();
         assert_eq!(begun, [100, 800, 124], "none of them waits for another");
         host.faults[1].reads.release();
-        assert_eq!(host.answer().await, Answer::good(5));
+        assert_eq!(host.answer().await, HostResponse::good(5));
         let into: Vec<_> = [1, 1000, 23].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::read_10(0, 2));
         let read = Command { data_in: Data::Indirect(indirect(&list)), ..command(6, &cdb) };
-        assert_eq!(host.does(&read).await, Answer::good(6));
+        assert_eq!(host.does(&read).await, HostResponse::good(6));
         assert_eq!(into.iter().flat_map(|at| host.written(*at)).collect::<Vec<_>>(), bytes);
         // What a command came to that reads no medium, too.
         let into: Vec<_> = [5, 31].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::inquiry(None, 36));
         let inquiry = Command { data_in: Data::Indirect(indirect(&list)), ..command(7, &cdb) };
-        assert_eq!(host.does(&inquiry).await, Answer::good(7));
+        assert_eq!(host.does(&inquiry).await, HostResponse::good(7));
         assert_eq!(&host.written(into[1])[3..8], b"LUNAR");
     });
 }
@@ -135,7 +135,7 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
 #[test]
 fn a_table_that_is_not_in_the_command_is_read_first() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         write(&mut host, &pattern(2 * BLOCK)).await;
         let into: Vec<_> = [500, 24, 500].into_iter().map(|len| host.sink(len)).collect();
         let whole = table(&into);
@@ -147,57 +147,60 @@ fn a_table_that_is_not_in_the_command_is_read_first() {
         host.ask(&command(7, &cdb::test_unit_ready()));
         host.is_silent().await;
         host.faults[1].reads.release();
-        assert_eq!([host.answer().await, host.answer().await], [Answer::good(6), Answer::good(7)]);
+        assert_eq!(
+            [host.answer().await, host.answer().await],
+            [HostResponse::good(6), HostResponse::good(7)]
+        );
         assert_eq!(into.iter().flat_map(|at| host.written(*at)).collect::<Vec<_>>(), pattern(2 * BLOCK));
     });
 }
 
 /// Takes all the memory that the target has for data.
-fn exhausted(world: &World) -> Vec<Buf> {
-    let all_of = |len| std::iter::from_fn(move || world.shared.pool.try_get(len));
+fn exhausted(target: &TestTarget) -> Vec<Buf> {
+    let all_of = |len| std::iter::from_fn(move || target.shared.pool.try_get(len));
     [1 << 20, 4096, 16].into_iter().flat_map(all_of).collect()
 }
 
 #[test]
 fn a_command_whose_table_finds_no_memory_is_to_be_tried_again() {
     on_core(async move || {
-        let (world, mut host) = world().await;
+        let (target, mut host) = target().await;
         let into = table(&[host.sink(500), host.sink(524)]);
         let all = Indirect { table: host.source(&into), len: 1024, list: &[] };
         let cdb = cdb::read_10(0, 2);
         let read = |tag| Command { data_in: Data::Indirect(all), ..command(tag, &cdb) };
-        let memory = exhausted(&world);
+        let memory = exhausted(&target);
         host.faults[1].reads.hold();
         // It has the one buffer that everybody may have at any time.
         host.ask(&read(6));
         for tag in [7, 8] {
-            assert_eq!(host.does(&read(tag)).await, Answer { status: 8, ..Answer::good(tag) });
+            assert_eq!(host.does(&read(tag)).await, HostResponse { status: 8, ..HostResponse::good(tag) });
         }
         drop(memory);
         host.faults[1].reads.release();
-        assert_eq!(host.answer().await, Answer::good(6));
-        assert_eq!(host.does(&read(7)).await, Answer::good(7));
+        assert_eq!(host.answer().await, HostResponse::good(6));
+        assert_eq!(host.does(&read(7)).await, HostResponse::good(7));
     });
 }
 
 #[test]
 fn what_waits_behind_a_table_needs_no_memory_of_the_pool() {
     on_core(async move || {
-        let (world, mut host) = world().await;
+        let (target, mut host) = target().await;
         let bytes = pattern(2 * BLOCK);
         let from = table(&[host.source(&bytes[..100]), host.source(&bytes[100..])]);
         let all = Indirect { table: host.source(&from), len: 1024, list: &[] };
         let (first, second) = (cdb::write_10(0, 2, false), cdb::write_10(2, 2, false));
         host.faults[1].reads.hold();
         host.ask(&Command { data_out: Data::Indirect(all), ..command(6, &first) });
-        let memory = exhausted(&world);
+        let memory = exhausted(&target);
         host.ask(&Command { data_out: Data::Immediate(&bytes), ..command(7, &second) });
         host.is_silent().await;
         drop(memory);
         host.faults[1].reads.release();
         let mut answers = [host.answer().await, host.answer().await];
         answers.sort_by_key(|answer| answer.tag);
-        assert_eq!(answers, [Answer::good(6), Answer::good(7)]);
+        assert_eq!(answers, [HostResponse::good(6), HostResponse::good(7)]);
         assert_eq!(read(&mut host, 4).await, [&bytes[..], &bytes].concat());
     });
 }
@@ -205,14 +208,14 @@ fn what_waits_behind_a_table_needs_no_memory_of_the_pool() {
 #[test]
 fn data_may_come_with_its_command() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         let bytes = pattern(16 * BLOCK);
         let cdb = cdb::write_10(0, 16, false);
         let write = Command { data_out: Data::Immediate(&bytes), ..command(5, &cdb) };
         assert_eq!(encoded(&write).len(), 8260);
         assert_eq!(encoded(&write)[usize::from(OFFSET)..], bytes);
         host.faults[1].take_log();
-        assert_eq!(host.does(&write).await, Answer::good(5));
+        assert_eq!(host.does(&write).await, HostResponse::good(5));
         assert_eq!(host.faults[1].log().iter().map(length).collect::<Vec<_>>(), [Response::LEN]);
         assert_eq!(read(&mut host, 16).await, bytes);
     });
@@ -221,7 +224,7 @@ fn data_may_come_with_its_command() {
 #[test]
 fn a_residual_tells_what_was_not_moved_and_no_more_is() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         let inquiry = cdb::inquiry(None, 36);
         let read = cdb::read_10(0, 2);
         let write = cdb::write_10(0, 1, false);
@@ -252,13 +255,13 @@ fn a_residual_tells_what_was_not_moved_and_no_more_is() {
 #[test]
 fn a_check_condition_brings_its_sense_data_and_no_data() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         let (at, cdb) = (host.sink(512), cdb::read_16(1 << 40, 1));
         host.faults[1].take_log();
         let read = Command { data_in: Data::Direct(at), ..command(5, &cdb) };
-        assert_eq!(host.does(&read).await, Answer::check(5, (5, 0x21, 0)));
+        assert_eq!(host.does(&read).await, HostResponse::check(5, (5, 0x21, 0)));
         let other = Command { lun: 9 << 48, ..command(6, &cdb) };
-        assert_eq!(host.does(&other).await, Answer::check(6, (5, 0x25, 0)));
+        assert_eq!(host.does(&other).await, HostResponse::check(6, (5, 0x25, 0)));
         assert!(host.faults[1].log().iter().all(|op| matches!(op, Operation::Send { .. })));
     });
 }
@@ -266,7 +269,7 @@ fn a_check_condition_brings_its_sense_data_and_no_data() {
 #[test]
 fn notifications_are_solicited_where_they_are_wanted() {
     on_core(async move || {
-        let (_world, mut host) = world().await;
+        let (_world, mut host) = target().await;
         let cdb = cdb::test_unit_ready();
         for (notifications, lun, wanted) in [(0, 0, 0), (2, 0, 1), (4, 0, 0), (4, 9 << 48, 1)] {
             host.ask(&Command { notifications, lun, ..command(5, &cdb) });

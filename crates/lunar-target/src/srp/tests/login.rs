@@ -1,15 +1,15 @@
-use super::world::{Answer, NAME, command, login, rest};
-use super::{World, golden, on_core};
-use crate::setup::{Access, Network, User};
+use super::test_target::{HostResponse, NAME, command, login, rest};
+use super::{TestTarget, golden, on_core};
+use crate::config::{AccessRule, ChapAccount, IpNetwork};
 use crate::srp::port_id;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{Form, LoginReject, LoginRequest, PortId, Previous, Reason};
 
 /// Those of this name, or from there, may do anything.
-fn access(initiators: &[&str], network: Option<[u8; 4]>) -> Access {
-    Access {
+fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
+    AccessRule {
         initiators: initiators.iter().map(|name| name.to_string()).collect(),
-        networks: network.map(|a| Network { address: a.into(), bits: 8 }).into_iter().collect(),
+        networks: network.map(|a| IpNetwork { address: a.into(), bits: 8 }).into_iter().collect(),
         chap: None,
         luns: None,
         read_only: false,
@@ -27,10 +27,10 @@ fn a_target_has_a_port_that_its_name_decides() {
 #[test]
 fn both_forms_of_a_login_are_taken() {
     on_core(async move || {
-        let (world, mut hosts) = (World::new(), Vec::new());
+        let (target, mut hosts) = (TestTarget::new(), Vec::new());
         for form in [Form::RdmaCm, Form::Ib] {
             let request = LoginRequest { tag: 0x0102_0304_0506_0708, ..login(1) };
-            let host = world.connect(&request.encode(form)).await.expect("a login");
+            let host = target.connect(&request.encode(form)).await.expect("a login");
             let previous = if form == Form::RdmaCm { "80" } else { "81" };
             let head = "c0000000 00000004 0102030405060708 00002044 00000128 0006";
             let mut wanted = golden(&format!("{head} {previous}"));
@@ -45,13 +45,16 @@ fn both_forms_of_a_login_are_taken() {
 #[test]
 fn nothing_is_sent_before_the_first_command() {
     on_core(async move || {
-        let world = World::pinging(std::time::Duration::from_millis(1));
-        let mut host = world.host(1, false).await;
+        let target = TestTarget::pinging(std::time::Duration::from_millis(1));
+        let mut host = target.host(1, false).await;
         // As long as many pings would take, and the time for their answers.
         lunar_runtime::sleep_until(std::time::Instant::now() + std::time::Duration::from_millis(30)).await;
         rest().await;
         assert_eq!(host.faults[1].log(), []);
-        assert_eq!(host.does(&command(1, &cdb::test_unit_ready())).await, Answer::check(1, (6, 0x29, 0)));
+        assert_eq!(
+            host.does(&command(1, &cdb::test_unit_ready())).await,
+            HostResponse::check(1, (6, 0x29, 0))
+        );
     });
 }
 
@@ -68,11 +71,11 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
         }),
     ];
     on_core(async move || {
-        let world = World::new();
+        let target = TestTarget::new();
         for (what, reason, change) in bad {
             let mut request = LoginRequest { tag: 9, ..login(1) };
             change(&mut request);
-            let refused = world.connect(&request.encode(Form::RdmaCm)).await.err();
+            let refused = target.connect(&request.encode(Form::RdmaCm)).await.err();
             assert_eq!(refused, Some(LoginReject { reason, tag: 9, formats: 6 }), "{what}");
         }
     });
@@ -81,7 +84,7 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
 #[test]
 fn what_is_no_login_is_refused() {
     on_core(async move || {
-        let world = World::new();
+        let target = TestTarget::new();
         let mut channels = login(1).encode(Form::RdmaCm);
         channels[10] |= 2;
         let mut opcode = login(1).encode(Form::RdmaCm);
@@ -91,7 +94,7 @@ fn what_is_no_login_is_refused() {
         for (private, reason) in
             [(channels, Reason::NO_MULTICHANNEL), (opcode, Reason::UNABLE), (nothing, Reason::UNABLE)]
         {
-            let refused = world.connect(&private).await.err().expect("a refusal");
+            let refused = target.connect(&private).await.err().expect("a refusal");
             assert_eq!(refused.reason, reason);
         }
     });
@@ -101,8 +104,8 @@ fn what_is_no_login_is_refused() {
 fn access_lists_know_initiator_ports_and_networks() {
     let name = "0x000000000000aaaa0000000000000001";
     let elsewhere = || access(&[], Some([10, 0, 0, 0]));
-    let chap = Access {
-        chap: Some(vec![User { name: "a".into(), secret: vec![1; 16].into() }]),
+    let chap = AccessRule {
+        chap: Some(vec![ChapAccount { name: "a".into(), secret: vec![1; 16].into() }]),
         ..access(&[], None)
     };
     let lists = [
@@ -114,9 +117,9 @@ fn access_lists_know_initiator_ports_and_networks() {
     ];
     on_core(async move || {
         for (list, wanted) in lists {
-            let world = World::with(|target| target.access = list.clone());
+            let target = TestTarget::with(|target| target.access = list.clone());
             for (number, wanted) in [1, 2].into_iter().zip(wanted) {
-                let came = world.connect(&login(number).encode(Form::RdmaCm)).await;
+                let came = target.connect(&login(number).encode(Form::RdmaCm)).await;
                 assert_eq!(
                     came.as_ref().err().map(|r| r.reason),
                     (!wanted).then_some(Reason::NOT_ASSOCIATED)
@@ -129,20 +132,20 @@ fn access_lists_know_initiator_ports_and_networks() {
 #[test]
 fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
     on_core(async move || {
-        let world = World::new();
-        let mut first = world.host(1, false).await;
+        let target = TestTarget::new();
+        let mut first = target.host(1, false).await;
         assert_eq!(first.welcome.previous, Previous::None);
-        let second = world.host(1, true).await;
+        let second = target.host(1, true).await;
         assert_eq!(second.welcome.previous, Previous::Kept);
         let mut second = second.ready().await;
-        let mut other = world.host(2, false).await.ready().await;
-        assert_eq!(world.shared.registry.list().len(), 3);
-        let mut again = world.host(1, false).await;
+        let mut other = target.host(2, false).await.ready().await;
+        assert_eq!(target.shared.registry.list().len(), 3);
+        let mut again = target.host(1, false).await;
         assert_eq!(again.welcome.previous, Previous::Ended);
         first.ends().await;
         second.is_logged_out(4).await;
-        assert_eq!(world.shared.registry.list().len(), 2);
-        assert_eq!(other.does(&command(2, &cdb::test_unit_ready())).await, Answer::good(2));
+        assert_eq!(target.shared.registry.list().len(), 2);
+        assert_eq!(other.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
         again.does(&command(2, &cdb::test_unit_ready())).await;
     });
 }
@@ -150,16 +153,16 @@ fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
 #[test]
 fn a_channel_too_many_is_refused_and_the_others_stay() {
     on_core(async move || {
-        let world = World::new();
+        let target = TestTarget::new();
         let mut hosts = Vec::new();
         for keep in [false, true, true] {
-            hosts.push(world.host(1, keep).await.ready().await);
+            hosts.push(target.host(1, keep).await.ready().await);
         }
         let request = LoginRequest { keep_channels: true, ..login(1) };
-        let refused = world.connect(&request.encode(Form::RdmaCm)).await.err().expect("a refusal");
+        let refused = target.connect(&request.encode(Form::RdmaCm)).await.err().expect("a refusal");
         assert_eq!(refused.reason, Reason::TOO_MANY_CHANNELS);
         for host in &mut hosts {
-            assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, Answer::good(2));
+            assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
         }
     });
 }
@@ -167,10 +170,10 @@ fn a_channel_too_many_is_refused_and_the_others_stay() {
 #[test]
 fn all_channels_are_one_initiator_port_for_reservations() {
     on_core(async move || {
-        let world = World::new();
-        let mut first = world.host(1, false).await.ready().await;
-        let mut second = world.host(1, true).await.ready().await;
-        let mut other = world.host(2, false).await.ready().await;
+        let target = TestTarget::new();
+        let mut first = target.host(1, false).await.ready().await;
+        let mut second = target.host(1, true).await.ready().await;
+        let mut other = target.host(2, false).await.ready().await;
         // REGISTER the key 7, then RESERVE, write exclusive.
         let mut parameters = [0; 24];
         for (tag, (action, kind, key_at)) in (10..).zip([(0, 0, 15), (1, 1, 7)]) {
@@ -181,10 +184,10 @@ fn all_channels_are_one_initiator_port_for_reservations() {
                 data_out: lunar_wire::srp::Data::Direct(at),
                 ..command(tag, &cdb)
             };
-            assert_eq!(first.does(&out).await, Answer::good(tag));
+            assert_eq!(first.does(&out).await, HostResponse::good(tag));
         }
         let write = cdb::write_10(0, 0, false);
-        assert_eq!(second.does(&command(20, &write)).await, Answer::good(20));
+        assert_eq!(second.does(&command(20, &write)).await, HostResponse::good(20));
         assert_eq!(other.does(&command(20, &write)).await.status, 0x18);
     });
 }

@@ -1,16 +1,16 @@
 //! The target against an initiator that says what a test wants, with both ends in one process.
 
-mod asking;
-mod bad;
-mod cache;
 mod data;
-mod late;
 mod login;
-mod manage;
-mod order;
-mod pass;
+mod malformed;
+mod medium_watch;
+mod passthrough;
 mod reservations;
-mod watch;
-mod world;
+mod stale_commands;
+mod target_requests;
+mod task_management;
+mod task_order;
+mod test_target;
+mod write_cache;
 
-use world::{World, golden, on_core};
+use test_target::{TestTarget, golden, on_core};

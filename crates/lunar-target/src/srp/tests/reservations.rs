@@ -1,7 +1,7 @@
 //! Persistent reservations of initiators that have no names, and what the device says of its ports to them.
 
-use super::world::{Answer, Host, NAME, command};
-use super::{World, on_core};
+use super::test_target::{Host, HostResponse, NAME, command};
+use super::{TestTarget, on_core};
 use crate::srp::port_id;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::pr;
@@ -16,7 +16,7 @@ const FULL_STATUS: u8 = 3;
 const TYPE: u8 = 1;
 
 /// PERSISTENT RESERVE OUT, and its status.
-async fn out(host: &mut Host, action: u8, list: &[u8]) -> Answer {
+async fn out(host: &mut Host, action: u8, list: &[u8]) -> HostResponse {
     let (at, cdb) = (host.source(list), cdb::persistent_reserve_out(action, TYPE, list.len() as u32));
     host.does(&Command { data_out: Data::Direct(at), ..command(10, &cdb) }).await
 }
@@ -54,16 +54,16 @@ fn a_reservation_is_there_again_for_the_same_port_after_a_restart() {
     _ = std::fs::remove_file(&file);
     let state = file.clone();
     on_core(async move || {
-        let world = World::kept(&state);
-        let mut first = world.host(1, false).await.ready().await;
-        assert_eq!(out(&mut first, REGISTER, &keys(0, 7, true)).await, Answer::good(10));
-        assert_eq!(out(&mut first, RESERVE, &keys(7, 0, false)).await, Answer::good(10));
+        let target = TestTarget::kept(&state);
+        let mut first = target.host(1, false).await.ready().await;
+        assert_eq!(out(&mut first, REGISTER, &keys(0, 7, true)).await, HostResponse::good(10));
+        assert_eq!(out(&mut first, RESERVE, &keys(7, 0, false)).await, HostResponse::good(10));
     });
     let state = file.clone();
     on_core(async move || {
-        let world = World::kept(&state);
-        let mut first = world.host(1, false).await.ready().await;
-        let mut second = world.host(2, false).await.ready().await;
+        let target = TestTarget::kept(&state);
+        let mut first = target.host(1, false).await.ready().await;
+        let mut second = target.host(2, false).await.ready().await;
         assert_eq!(registrants(&mut second).await, [(7, 0x8001, FIRST.into(), true)]);
         assert_eq!((writes(&mut first).await, writes(&mut second).await), (0, CONFLICT));
     });
@@ -73,17 +73,17 @@ fn a_reservation_is_there_again_for_the_same_port_after_a_restart() {
 #[test]
 fn a_reservation_moves_to_the_port_that_its_transport_id_names() {
     on_core(async move || {
-        let world = World::new();
-        let mut first = world.host(1, false).await.ready().await;
-        let mut second = world.host(2, false).await.ready().await;
-        assert_eq!(out(&mut first, REGISTER, &keys(0, 7, false)).await, Answer::good(10));
-        assert_eq!(out(&mut first, RESERVE, &keys(7, 0, false)).await, Answer::good(10));
+        let target = TestTarget::new();
+        let mut first = target.host(1, false).await.ready().await;
+        let mut second = target.host(2, false).await.ready().await;
+        assert_eq!(out(&mut first, REGISTER, &keys(0, 7, false)).await, HostResponse::good(10));
+        assert_eq!(out(&mut first, RESERVE, &keys(7, 0, false)).await, HostResponse::good(10));
         let mut list = keys(7, 8, false);
         list[16..24].copy_from_slice(&[0, 2, 0x80, 1, 0, 0, 0, 24]);
         list.extend_from_slice(&[
             4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xaa, 0xaa, 0, 0, 0, 0, 0, 0, 0, 2,
         ]);
-        assert_eq!(out(&mut first, MOVE, &list).await, Answer::good(10));
+        assert_eq!(out(&mut first, MOVE, &list).await, HostResponse::good(10));
         assert_eq!(registrants(&mut first).await, [(8, 0x8001, SECOND.into(), true)]);
         assert_eq!((writes(&mut first).await, writes(&mut second).await), (CONFLICT, 0));
     });
@@ -92,8 +92,8 @@ fn a_reservation_moves_to_the_port_that_its_transport_id_names() {
 #[test]
 fn the_port_says_that_it_is_one_of_srp() {
     on_core(async move || {
-        let world = World::new();
-        let mut host = world.host(1, false).await.ready().await;
+        let target = TestTarget::new();
+        let mut host = target.host(1, false).await.ready().await;
         let standard = told(&mut host, cdb::inquiry(None, 0xff)).await;
         assert_eq!(standard[64..66], [0x09, 0x40], "the version descriptor of SRP");
         let ports = told(&mut host, cdb::inquiry(Some(0x88), 0xff)).await;

@@ -1,0 +1,202 @@
+//! The places of connections: in all, and before login. A new address gets one of the latter in a full table.
+
+use crate::config::TargetLimits;
+use crate::fair_share::{AdmissionSlot, SlotTable, SourcePrefix};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+/// Why a connection whose place another one has is closed.
+pub const EVICTED: &str = "its login was not done, and another address needed its place";
+
+/// Why no connection gets in any more, whatever the limits are.
+pub const NO_DESCRIPTORS: &str = "there are as many as the open files of this process allow";
+
+/// Connections in all, and those not logged in.
+#[derive(Default)]
+pub struct ConnectionSlots {
+    all: SlotTable,
+    before_login: SlotTable,
+    /// Those not logged in, the oldest first.
+    pending_logins: BTreeMap<u64, PendingLogin>,
+    /// Of the latest.
+    serial: u64,
+}
+
+/// A connection that is not logged in. When this is dropped, it has lost its place.
+pub struct PendingLogin {
+    origin: SourcePrefix,
+    place: AdmissionSlot,
+    _holds: flume::Sender<()>,
+}
+
+/// The place of a connection among those not logged in.
+pub struct LoginTicket {
+    serial: u64,
+    evicted: flume::Receiver<()>,
+}
+
+/// Comes back when a place is lost.
+#[derive(Default)]
+pub struct EvictionNotice(Option<flume::Receiver<()>>);
+
+impl LoginTicket {
+    /// Comes back when the place is lost.
+    pub fn evicted(&self) -> EvictionNotice {
+        EvictionNotice(Some(self.evicted.clone()))
+    }
+}
+
+impl EvictionNotice {
+    /// What comes before a session, unless it takes too long or its place is lost.
+    ///
+    /// # Errors
+    /// Those of `work`, and why it was cut off.
+    pub async fn or<T>(self, limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let evicted = async {
+            match self.0 {
+                Some(holds) => drop(holds.recv_async().await),
+                None => std::future::pending().await,
+            }
+            Err(io::Error::other(EVICTED))
+        };
+        let work = compio::time::timeout(limit, lunar_runtime::either(work, evicted));
+        work.await.unwrap_or_else(|_| Err(io::Error::other("the login took too long")))
+    }
+}
+
+impl ConnectionSlots {
+    /// Connections in all.
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.all.used()
+    }
+
+    /// There is a place for a connection from this address, where file descriptors allow `room` connections.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn admits(
+        &self,
+        origin: SourcePrefix,
+        limits: &TargetLimits,
+        room: usize,
+    ) -> Result<(), &'static str> {
+        if !self.all.has_room(origin, limits.connections) {
+            return Err("it has its share, or there are as many as `connections` of [limits] allows");
+        }
+        // The shares are of what there are.
+        if !self.all.has_room(origin, limits.connections.min(room)) {
+            return Err(NO_DESCRIPTORS);
+        }
+        if !self.before_login.has_room(origin, limits.connections_before_login)
+            && self.victim(origin, limits).is_none()
+        {
+            return Err(
+                "it has its share, or there are as many as `connections_before_login` of [limits] allows",
+            );
+        }
+        Ok(())
+    }
+
+    /// The login that gives way to a connection from this address, in a table without a free place: the oldest of those
+    /// that have the most.
+    fn victim(&self, origin: SourcePrefix, limits: &TargetLimits) -> Option<u64> {
+        if self.before_login.used() < limits.connections_before_login {
+            return None;
+        }
+        let largest = self.before_login.largest_before(origin)?;
+        let mut logins = self.pending_logins.iter();
+        logins.find(|(_, login)| self.before_login.is_of(largest, login.origin)).map(|(serial, _)| *serial)
+    }
+
+    /// Takes a place for a connection from this address, in all and before login.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn enter(
+        &mut self,
+        origin: SourcePrefix,
+        limits: &TargetLimits,
+        room: usize,
+    ) -> Result<(AdmissionSlot, LoginTicket), &'static str> {
+        self.admits(origin, limits, room)?;
+        if let Some(victim) = self.victim(origin, limits) {
+            self.end_login(victim);
+        }
+        let all = self.all.enter(origin, limits.connections.min(room));
+        let place = self.before_login.enter(origin, limits.connections_before_login);
+        self.serial += 1;
+        let (holds, evicted) = flume::bounded(0);
+        self.pending_logins.insert(self.serial, PendingLogin { origin, place, _holds: holds });
+        Ok((all, LoginTicket { serial: self.serial, evicted }))
+    }
+
+    fn end_login(&mut self, serial: u64) -> Option<PendingLogin> {
+        let login = self.pending_logins.remove(&serial)?;
+        self.before_login.leave(login.place);
+        Some(login)
+    }
+
+    /// The login is done. None: another connection has its place.
+    pub fn logged_in(&mut self, ticket: &LoginTicket) -> Option<PendingLogin> {
+        self.end_login(ticket.serial)
+    }
+
+    /// A connection is over.
+    pub fn leave(&mut self, place: AdmissionSlot, ticket: Option<LoginTicket>) {
+        self.all.leave(place);
+        ticket.map(|ticket| self.end_login(ticket.serial));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::IpAddr;
+
+    fn limits() -> TargetLimits {
+        TargetLimits {
+            connections: 64,
+            connections_before_login: 5,
+            login_timeout: Duration::MAX,
+            sessions: 64,
+            sessions_per_initiator: 64,
+            discovery_sessions: 64,
+            discovery_timeout: Duration::MAX,
+            commands_per_session: 1,
+            text_bytes: 4096,
+            memory: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn among_equal_addresses_the_oldest_login_gives_way() {
+        let origin = |last: u8| SourcePrefix::from(IpAddr::from([192, 0, 2, last]));
+        let (limits, mut slots) = (limits(), ConnectionSlots::default());
+        let mut all: Vec<_> =
+            (0..5).map(|last| slots.enter(origin(last), &limits, usize::MAX).expect("room").1).collect();
+        for last in 5..40 {
+            let (_, new) = slots.enter(origin(last), &limits, usize::MAX).expect("the place of the oldest");
+            all.push(new);
+        }
+        let left: Vec<bool> = all.iter().map(|ticket| slots.logged_in(ticket).is_some()).collect();
+        assert_eq!(left, [vec![false; 35], vec![true; 5]].concat());
+    }
+
+    /// A table of logins that one network has filled takes a neighbour of its site; the oldest of the network is over.
+    #[test]
+    fn a_full_table_takes_a_new_network_of_the_same_site() {
+        let origin = |address: &str| SourcePrefix::from(address.parse::<IpAddr>().expect("an address"));
+        let limits = limits();
+        let mut slots = ConnectionSlots::default();
+        let mut enter = |address| slots.enter(origin(address), &limits, usize::MAX);
+        let (_, neighbour) = enter("fd00:0:0:1::1").expect("room");
+        let greedy: Vec<_> = (0..3).map(|_| enter("fd00::1").expect("room").1).collect();
+        let (_, last) = enter("fd00:0:0:2::1").expect("the last place");
+        let (_, new) = enter("fd00:0:0:3::1").expect("the place of another");
+        assert!(enter("fd00::2").is_err());
+        assert!(slots.logged_in(&greedy[0]).is_none(), "the oldest of the largest");
+        assert!([&neighbour, &greedy[1], &last, &new].iter().all(|ticket| slots.logged_in(ticket).is_some()));
+    }
+}

@@ -1,0 +1,195 @@
+//! Long writes, piece by piece: each piece is written as soon as it has come, while the next one comes. So a command holds
+//! a few buffers, and not all of its data.
+//!
+//! Between two pieces the command is outside the gate: an initiator that is slow, or gone, keeps nobody out. So each piece
+//! asks anew for all that may have changed, and a piece that may not begin ends the command.
+
+use super::command::{ScsiCommand, TaskAttribute};
+use super::data_out_buffers::{BUFFERS, CHUNK_LEN};
+use super::execution::{ExecutionGuards, TaskExecution};
+use super::front_end::FrontEnd;
+use super::nexus::{ItNexus, State};
+use super::stale::WaitTracker;
+use super::task::DataOutTransfer;
+use crate::LogicalUnit;
+use crate::exec::{self, ExecutionOutput, ExecutionResult};
+use lunar_runtime::{Buf, Pool};
+use lunar_scsi::{Answer, Failure, Plan};
+use lunar_wire::scsi::{Sense, Status, op};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const WRITES: [u8; 3] = [op::WRITE_10, op::WRITE_12, op::WRITE_16];
+
+/// Whether a command takes its data in pieces. An ORDERED one is alone from its beginning to its end, and must not wait
+/// for data then. What is passed on goes with all of its data.
+pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&Answer>) -> bool {
+    let len = c.data_out_len();
+    let is_long = len > BUFFERS * CHUNK_LEN && len as usize <= Pool::MAX_BUFFER;
+    let is_plain = c.attribute != TaskAttribute::Ordered && !c.reads && WRITES.contains(&c.cdb()[0]);
+    let fits = match answer {
+        None => true,
+        Some(Ok(Plan::Write { len: needed, .. })) => *needed == len,
+        Some(_) => false,
+    };
+    is_long && is_plain && fits && unit.is_some_and(|unit| unit.passthrough().is_none())
+}
+
+/// What a WRITE does.
+pub struct WriteRange {
+    /// First byte on the medium.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+    /// It ends when they are on stable storage.
+    pub stable: bool,
+}
+
+impl DataOutTransfer {
+    /// The next piece is here, or none will be.
+    fn has_chunk(&self) -> bool {
+        self.failure().is_some() || self.buffers.is_filled(self.sequencer.arrived())
+    }
+
+    /// Its command can begin: it takes its data in pieces, and the first one is here.
+    pub fn may_begin(&self) -> bool {
+        self.is_chunked && self.failure().is_none() && self.has_chunk()
+    }
+
+    /// Somebody waits for what has come.
+    pub fn has_news(&self) -> bool {
+        self.has_chunk() || self.sequencer.is_complete()
+    }
+
+    /// Takes one more buffer, if this command has too few and there is one.
+    pub fn grow(&mut self, pool: &Pool) {
+        if self.is_chunked {
+            self.buffers.grow(pool, self.wanted);
+            self.sequencer.allow(self.buffers.end());
+        }
+    }
+}
+
+impl<F: FrontEnd> State<F> {
+    /// The Data-Out of a task that goes on.
+    fn receiving_of(&mut self, tag: u32, serial: u64) -> Option<&mut DataOutTransfer> {
+        let task = self.tasks.get_mut(&tag).filter(|t| t.serial == serial && t.aborted.is_none())?;
+        task.receiving.as_mut()
+    }
+
+    fn discard_rest(&mut self, tag: u32, serial: u64) {
+        let task = self.tasks.get_mut(&tag).filter(|t| t.serial == serial);
+        if let Some(receiving) = task.and_then(|t| t.receiving.as_mut()) {
+            receiving.sequencer.stop();
+            receiving.buffers = Default::default();
+        }
+    }
+
+    fn take_chunk(&mut self, tag: u32, serial: u64) -> Result<Buf, Failure> {
+        let receiving = self.receiving_of(tag, serial).ok_or_else(exec::aborted_failure)?;
+        match receiving.failure() {
+            Some(failure) => Err(failure),
+            None => receiving.buffers.take().ok_or(Sense::INTERNAL_FAILURE.into()),
+        }
+    }
+}
+
+impl<F: FrontEnd> ItNexus<F> {
+    /// The next piece of a task's data, once it is here.
+    async fn next_chunk(&self, tag: u32, serial: u64) -> Result<Buf, Failure> {
+        self.wait_until(|s| {
+            let task = s.tasks.get(&tag).filter(|t| t.serial == serial && t.aborted.is_none());
+            task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::has_chunk)
+        })
+        .await;
+        self.state().take_chunk(tag, serial)
+    }
+
+    /// A piece was written: its buffer is for another one, which is asked for.
+    fn chunk_written(self: &Rc<Self>, tag: u32, serial: u64, buf: Buf) {
+        let mut state = self.state();
+        let Some(receiving) = state.receiving_of(tag, serial) else { return };
+        receiving.buffers.reuse(buf, receiving.wanted);
+        receiving.grow(self.pool());
+        state.request_more(tag);
+        drop(state);
+        F::flush(self);
+    }
+
+    /// A task in pieces needs no more data. What was asked for still comes, before it may be answered (RFC 7143 section
+    /// 4.2.3.3 and 11.8); unless nothing is to be waited for any more.
+    pub async fn wait_for_requested_data(&self, tag: u32, serial: u64) {
+        self.state().discard_rest(tag, serial);
+        self.wait_until(|s| {
+            let task = s.tasks.get(&tag).filter(|t| t.serial == serial);
+            let left = |r: &DataOutTransfer| r.is_abandoned || r.sequencer.is_complete();
+            task.and_then(|t| t.receiving.as_ref()).is_none_or(left)
+        })
+        .await;
+    }
+}
+
+impl<F: FrontEnd> TaskExecution<F> {
+    /// Writes piece by piece. The first one is here, and is written within what was entered already.
+    pub async fn write_in_chunks(
+        &self,
+        unit: &Arc<LogicalUnit>,
+        mut write: WriteRange,
+        guards: ExecutionGuards,
+    ) -> ExecutionResult {
+        let nexus = &self.nexus;
+        let (tag, serial) = (self.command.tag, self.serial);
+        let (mut at, mut guards) = (0, guards);
+        let mut chunk = nexus.next_chunk(tag, serial).await?;
+        loop {
+            // What was offered beyond what the CDB asks for is left out.
+            let len = chunk.len().min((write.len - at) as usize);
+            chunk.set_visible(len);
+            let stored = exec::write_buf(unit, write.offset + u64::from(at), chunk, false).await?;
+            at += len as u32;
+            if at >= write.len {
+                break;
+            }
+            drop(guards);
+            nexus.chunk_written(tag, serial, stored);
+            chunk = nexus.next_chunk(tag, serial).await?;
+            guards = self.reacquire(unit, &mut write).await?;
+        }
+        if write.stable {
+            exec::flush(unit).await?;
+        }
+        drop(guards);
+        Ok(ExecutionOutput::Good)
+    }
+
+    /// Steps in for a piece behind the first, which is decided anew: meanwhile a reservation, write protection, the size or the
+    /// write cache may have changed. The command has begun, so no status says that it has not.
+    async fn reacquire(
+        &self,
+        unit: &Arc<LogicalUnit>,
+        write: &mut WriteRange,
+    ) -> Result<ExecutionGuards, Failure> {
+        let ordering = self.nexus.ordering(&self.command, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
+        let tracker = WaitTracker::for_data();
+        let inside = self.acquire(&ordering.member, ordering.entry, &tracker).await;
+        let guards = inside.ok_or_else(exec::aborted_failure)?;
+        self.check_medium(unit).map_err(has_begun)?;
+        match self.nexus.go_on(&self.command, unit).map_err(has_begun)? {
+            Plan::Write { offset, len, stable } if (offset, len) == (write.offset, write.len) => {
+                write.stable |= stable;
+                Ok(guards)
+            }
+            // Its blocks have another size.
+            _ => Err(Sense::MEDIUM_CHANGED.into()),
+        }
+    }
+}
+
+/// How a command ends that has begun and may not go on. BUSY and RESERVATION CONFLICT mean that nothing was done (SAM-5 section
+/// 5.3.1): a host that sends it again gets them then.
+fn has_begun(failure: Failure) -> Failure {
+    match failure.status {
+        Status::Busy | Status::ReservationConflict => Sense::COMMAND_ABORTED.into(),
+        _ => failure,
+    }
+}

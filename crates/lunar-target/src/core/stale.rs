@@ -1,0 +1,106 @@
+//! Commands that come too late. The kernel keeps what a connection has brought when the connection is over, so a core that
+//! was held up may find commands of an initiator that has long gone, repeated them on another path, and written newer data.
+//!
+//! No command begins after the initiator has reset the connection, closed it without a logout, or logged in again; and none
+//! that had arrived before a task management function of another session was carried out begins after that.
+
+use super::command::ScsiCommand;
+use super::front_end::FrontEnd;
+use super::lun_map::LunLookup;
+use super::nexus::{ItNexus, SessionPhase, State};
+use super::task::AbortResponse;
+use crate::fence::{self, InFlightGuard, SessionFence};
+use crate::registry::{AbortScope, CLOSED, LOGGED_IN_AGAIN};
+use crate::session_info::SessionInfo;
+use lunar_wire::scsi::op;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// READ changes nothing, so nobody is harmed by one that begins late.
+pub const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
+
+/// Whether a task had to wait before it could begin.
+#[derive(Default)]
+pub struct WaitTracker(Cell<bool>);
+
+impl WaitTracker {
+    /// It has waited for its data.
+    pub fn for_data() -> WaitTracker {
+        WaitTracker(Cell::new(true))
+    }
+
+    /// Does this, and takes note if it waits.
+    pub async fn track<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            let polled = work.as_mut().poll(cx);
+            self.0.set(self.0.get() || polled.is_pending());
+            polled
+        })
+        .await
+    }
+}
+
+impl<F: FrontEnd> State<F> {
+    /// Whether commands of this session that have arrived and were not taken yet belong before a function of another one. Those
+    /// of other initiators do not: nobody has repeated them elsewhere.
+    fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {
+        match scope {
+            AbortScope::LogicalUnits(_) => self.info.may_be_of_host(from),
+            AbortScope::Nexuses(list) => self.luns.used().any(|h| list.contains(&h.nexus.id())),
+        }
+    }
+
+    /// Whether a function about these ends commands with this LUN field.
+    pub fn is_covered(&mut self, scope: &AbortScope, lun: u64) -> bool {
+        match self.luns.find(lun) {
+            LunLookup::LogicalUnit(handle) => scope.covers(&handle.unit, handle.nexus.id()),
+            LunLookup::WellKnown | LunLookup::Absent => false,
+        }
+    }
+}
+
+impl<F: FrontEnd> ItNexus<F> {
+    /// Begins a task, which is under way while what comes back lives. None: it may not begin any more, and the session is over.
+    pub(super) fn begin_task(
+        &self,
+        c: &ScsiCommand,
+        serial: u64,
+        tracker: &WaitTracker,
+    ) -> Option<InFlightGuard<Arc<SessionFence>>> {
+        let mut state = self.state();
+        if tracker.0.get() {
+            state.front.look_anew(c.connection);
+        }
+        let late = match state.phase() {
+            SessionPhase::Ended => state.end_reason().or(Some(CLOSED)),
+            SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection, None),
+        };
+        // The last question: from here on the end of the session waits for this task.
+        let under_way = fence::enter(self.fence().clone());
+        let why = match (late, under_way) {
+            (None, Some(under_way)) => return Some(under_way),
+            (Some(why), _) => why,
+            (None, None) => LOGGED_IN_AGAIN,
+        };
+        state.end_with(why);
+        state.abort(|task| task.serial == serial, AbortResponse::None, false);
+        state.front.stop_receiving();
+        None
+    }
+
+    /// Takes the commands that have arrived before a function of another session: they do not begin after it. They were in
+    /// no task set, so they are not aborted but answered BUSY: an initiator that lives sends them again.
+    pub(super) fn drain_received(self: &Rc<Self>, scope: &AbortScope, from: &SessionInfo) {
+        let mut state = self.state();
+        if state.phase() == SessionPhase::Ended || !state.must_drain(scope, from) {
+            return;
+        }
+        let Err(why) = F::drain_received(&mut state, scope) else { return };
+        drop(state);
+        self.end(why);
+    }
+}

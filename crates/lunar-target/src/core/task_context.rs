@@ -1,0 +1,64 @@
+//! What a command may ask of the world around its logical unit.
+
+use super::command::ScsiCommand;
+use super::front_end::FrontEnd;
+use super::nexus::ItNexus;
+use crate::exec::ExecutionContext;
+use crate::exec::copy::CopyEnds;
+use crate::registry::{AbortScope, SessionMessage};
+use crate::task_set_lock::{LockMode, TaskSetHandle};
+use lunar_scsi::{CopyRange, CopySegment, NexusId};
+use lunar_wire::scsi::Sense;
+
+/// What one command may ask for.
+pub struct TaskContext<'a, F: FrontEnd> {
+    /// Its I_T nexus.
+    pub nexus: &'a ItNexus<F>,
+    /// The command.
+    pub command: &'a ScsiCommand,
+    /// The serial of its task.
+    pub serial: u64,
+    /// The gate of its logical unit, if it has one, and how it steps in.
+    pub lock: Option<(TaskSetHandle, LockMode)>,
+}
+
+impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
+    fn luns(&self) -> Vec<u16> {
+        self.nexus.state().luns.map().keys().copied().collect()
+    }
+
+    fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
+        let mut state = self.nexus.state();
+        let ends = state.luns.copy_ends(number, segment)?;
+        if let Some(task) = state.tasks.get_mut(&self.command.tag).filter(|t| t.serial == self.serial) {
+            task.copy_nexuses.extend([ends.source.nexus, ends.destination.nexus]);
+        }
+        Ok(ends)
+    }
+
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense> {
+        self.nexus.state().luns.copy_range(number, segment, ends)
+    }
+
+    fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {
+        self.lock.clone()
+    }
+
+    fn abort(&self, victims: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
+        let scope = AbortScope::Nexuses(victims.into());
+        let (shared, from) = self.nexus.origin();
+        Box::pin(async move {
+            let message = |done| {
+                let (scope, from, indeterminate) = (scope.clone(), from.clone(), Default::default());
+                SessionMessage::Abort { scope, from, indeterminate, done }
+            };
+            shared.registry.broadcast(None, message).await;
+        })
+    }
+
+    fn is_aborted(&self) -> bool {
+        let state = self.nexus.state();
+        let c = self.command;
+        state.is_aborted(c.tag, self.serial) || state.front().stale_reason(c.connection, None).is_some()
+    }
+}

@@ -1,0 +1,327 @@
+//! How much of a table one address may fill: most of it while nobody else needs it, and never the part that is kept for
+//! others. A new address gets in whatever another one has done.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The part of a table that is kept for addresses with few entries.
+const RESERVE: usize = 4;
+/// Within the reserve an address may have this part of what is free.
+const FEW: usize = 32;
+/// The bits of an IPv6 address that a link, a customer and a site have (RFC 4291 section 2.5.1, RFC 6177). The owner of some
+/// bits chooses the rest freely. Within the reserve each may have so many times the part of an address.
+const GROUPS: [(u32, usize); LEVELS] = [(64, 1), (56, 4), (48, 8)];
+const LEVELS: usize = 3;
+/// The largest group.
+const SITE: usize = LEVELS - 1;
+
+/// Entries that count for the groups of an address, the smallest group first: all of the smallest, and of the larger ones
+/// those within the reserve. So an address that fills a table leaves the reserve to its neighbours.
+pub type GroupCounts = [usize; LEVELS];
+
+/// An entry of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionSlot {
+    origin: SourcePrefix,
+    /// It is within the reserve.
+    is_reserved: bool,
+}
+
+impl AdmissionSlot {
+    /// One more entry of this address, where so many are used; None: its share or the limit is used up.
+    pub fn new(origin: SourcePrefix, limit: usize, used: usize, own: GroupCounts) -> Option<AdmissionSlot> {
+        let free = limit.saturating_sub(used);
+        let is_few = |(own, (_, weight)): (usize, (u32, usize))| own < (free * weight / FEW).max(1);
+        let is_reserved = free <= limit / RESERVE;
+        let admits = !is_reserved || free > 0 && own.into_iter().zip(GROUPS).all(is_few);
+        admits.then_some(AdmissionSlot { origin, is_reserved })
+    }
+
+    /// What it adds to the entries of an address.
+    pub fn counts_for(self, other: SourcePrefix) -> GroupCounts {
+        let (own, others) = (self.origin.groups(), other.groups());
+        std::array::from_fn(|level| usize::from(own[level] == others[level] && self.counts_at(level)))
+    }
+
+    fn counts_at(self, level: usize) -> bool {
+        level == 0 || self.is_reserved
+    }
+}
+
+/// Who counts as one: an IPv4 address, or the first 64 bits of an IPv6 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SourcePrefix(IpAddr);
+
+impl From<IpAddr> for SourcePrefix {
+    fn from(address: IpAddr) -> SourcePrefix {
+        SourcePrefix(prefix(address.to_canonical(), GROUPS[0].0))
+    }
+}
+
+impl fmt::Display for SourcePrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An IPv4 address as it is, or the first bits of an IPv6 address.
+fn prefix(address: IpAddr, bits: u32) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !0 << (128 - bits)).into(),
+        v4 => v4,
+    }
+}
+
+impl SourcePrefix {
+    /// Its groups, the smallest first. An IPv4 address is alone in each.
+    fn groups(self) -> [IpAddr; LEVELS] {
+        GROUPS.map(|(bits, _)| prefix(self.0, bits))
+    }
+}
+
+/// A table of which only the numbers count.
+#[derive(Default)]
+pub struct SlotTable {
+    used: usize,
+    /// Of each group of each level.
+    of: HashMap<(usize, IpAddr), GroupCount>,
+}
+
+/// Entries of a group.
+#[derive(Clone, Copy, Default)]
+struct GroupCount {
+    all: usize,
+    /// Those that count for shares.
+    own: usize,
+}
+
+/// The prefixes of an address ([`SourcePrefix`]) that have the most entries of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LargestPrefixes {
+    /// Of each site with so many entries.
+    OfSites(usize),
+    /// Those with so many entries, of this site.
+    ExecutionGuards(IpAddr, usize),
+}
+
+impl SlotTable {
+    /// Entries in all.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    fn count(&self, origin: SourcePrefix, level: usize) -> GroupCount {
+        self.of.get(&(level, origin.groups()[level])).copied().unwrap_or_default()
+    }
+
+    fn place(&self, origin: SourcePrefix, limit: usize) -> Option<AdmissionSlot> {
+        let own = std::array::from_fn(|level| self.count(origin, level).own);
+        AdmissionSlot::new(origin, limit, self.used, own)
+    }
+
+    /// The limit and the share of this address allow one more.
+    pub fn has_room(&self, origin: SourcePrefix, limit: usize) -> bool {
+        self.place(origin, limit).is_some()
+    }
+
+    /// The largest prefixes of the largest sites, if they have more than the site of this address would have with one more
+    /// entry, or this one has none. Otherwise those of its own site, by the same rule.
+    pub fn largest_before(&self, origin: SourcePrefix) -> Option<LargestPrefixes> {
+        let is_less = |own, most| own == 0 || own + 1 < most;
+        let sites = self.of.iter().filter(|((level, _), _)| *level == SITE);
+        let most = sites.map(|(_, count)| count.all).max()?;
+        if is_less(self.count(origin, SITE).all, most) {
+            return Some(LargestPrefixes::OfSites(most));
+        }
+        let site = origin.groups()[SITE];
+        let entries = self.largest_of(site);
+        is_less(self.count(origin, 0).all, entries).then_some(LargestPrefixes::ExecutionGuards(site, entries))
+    }
+
+    /// The most entries that a prefix of a site has.
+    fn largest_of(&self, site: IpAddr) -> usize {
+        let is_in = |prefix: &IpAddr| SourcePrefix(*prefix).groups()[SITE] == site;
+        let prefixes = self.of.iter().filter(|((level, prefix), _)| *level == 0 && is_in(prefix));
+        prefixes.map(|(_, count)| count.all).max().unwrap_or_default()
+    }
+
+    /// The address is in one of these prefixes.
+    pub fn is_of(&self, largest: LargestPrefixes, origin: SourcePrefix) -> bool {
+        let (site, own) = (origin.groups()[SITE], self.count(origin, 0).all);
+        match largest {
+            LargestPrefixes::OfSites(most) => {
+                self.count(origin, SITE).all == most && own == self.largest_of(site)
+            }
+            LargestPrefixes::ExecutionGuards(of, entries) => site == of && own == entries,
+        }
+    }
+
+    /// Takes an entry. Where there is no room it counts as one within the reserve.
+    pub fn enter(&mut self, origin: SourcePrefix, limit: usize) -> AdmissionSlot {
+        let place = self.place(origin, limit).unwrap_or(AdmissionSlot { origin, is_reserved: true });
+        self.used += 1;
+        for key in origin.groups().into_iter().enumerate() {
+            let count = self.of.entry(key).or_default();
+            count.all += 1;
+            count.own += usize::from(place.counts_at(key.0));
+        }
+        place
+    }
+
+    /// Gives an entry back.
+    pub fn leave(&mut self, place: AdmissionSlot) {
+        self.used -= 1;
+        for key in place.origin.groups().into_iter().enumerate() {
+            let Some(count) = self.of.get_mut(&key) else { continue };
+            count.all -= 1;
+            count.own -= usize::from(place.counts_at(key.0));
+            if count.all == 0 {
+                self.of.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(address: &str) -> SourcePrefix {
+        address.parse::<IpAddr>().expect("an address").into()
+    }
+
+    /// So many entries an address gets.
+    fn fill(table: &mut SlotTable, address: &str, limit: usize) -> usize {
+        std::iter::from_fn(|| enter(table, address, limit).then_some(())).count()
+    }
+
+    /// Takes an entry, if there is room.
+    fn enter(table: &mut SlotTable, address: &str, limit: usize) -> bool {
+        let may = table.has_room(origin(address), limit);
+        may.then(|| table.enter(origin(address), limit));
+        may
+    }
+
+    #[test]
+    fn an_ipv4_address_and_an_ipv6_prefix_count_as_one() {
+        assert_eq!(origin("2001:db8::1"), origin("2001:db8::ffff:1"));
+        assert_ne!(origin("2001:db8::1"), origin("2001:db8:0:1::1"));
+        assert_eq!(origin("::ffff:192.0.2.1"), origin("192.0.2.1"));
+        assert_ne!(origin("192.0.2.1"), origin("192.0.2.2"));
+    }
+
+    #[test]
+    fn one_address_fills_most_and_many_others_get_in() {
+        for limit in [256, 2048, 4096] {
+            let mut table = SlotTable::default();
+            assert_eq!(fill(&mut table, "192.0.2.1", limit), limit - limit / 4, "{limit}");
+            for other in 0..60 {
+                assert!(enter(&mut table, &format!("198.51.100.{other}"), limit), "{limit}: {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_greedy_addresses_leave_room_for_new_ones() {
+        let mut table = SlotTable::default();
+        for greedy in 0..100 {
+            assert!(fill(&mut table, &format!("192.0.2.{greedy}"), 2048) > 0, "{greedy}");
+        }
+        assert!(enter(&mut table, "198.51.100.1", 2048));
+    }
+
+    /// A site of 65,536 networks counts as eight addresses.
+    #[test]
+    fn a_site_of_many_networks_leaves_room_for_others() {
+        for limit in [256, 2048] {
+            let mut table = SlotTable::default();
+            let networks = 0..0x10000;
+            let got = networks.filter(|n| enter(&mut table, &format!("2001:db8:1:{n:x}::1"), limit)).count();
+            assert!(got <= limit - limit / 4 + limit / 16, "{got} of {limit}");
+            for other in 0..40 {
+                assert!(enter(&mut table, &format!("2001:db8:2:{other:x}00::1"), limit) || other > 3);
+                assert!(enter(&mut table, &format!("198.51.100.{other}"), limit), "{limit}: {other}");
+            }
+        }
+    }
+
+    /// Many hosts are in one site: all of a company, and most of those with unique local addresses (RFC 4193).
+    #[test]
+    fn a_greedy_network_leaves_room_for_others_of_its_site() {
+        for (limit, of_customer, of_site) in [(256, 7, 12), (2048, 56, 102)] {
+            for (step, count) in [(1, of_customer), (0x100, of_site)] {
+                let mut table = SlotTable::default();
+                assert_eq!(fill(&mut table, "fd00::1", limit), limit - limit / 4, "{limit}");
+                for network in 1..=count {
+                    let address = format!("fd00:0:0:{:x}::1", network * step);
+                    assert!(enter(&mut table, &address, limit), "{limit}: {address}");
+                }
+                assert!(!enter(&mut table, "fd00::2", limit), "{limit}: no more of the greedy one");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_reserve_gave_counts_for_the_site_until_it_is_back() {
+        let (mut table, limit) = (SlotTable::default(), 256);
+        let all = fill(&mut table, "fd00::1", limit);
+        let (first, second) = (origin("fd00:0:0:1::1"), origin("fd00:0:0:2::1"));
+        let reserved = table.enter(first, limit);
+        let own = |table: &SlotTable| [0, 1, 2].map(|level| table.count(second, level).own);
+        assert_eq!((reserved.counts_for(second), own(&table)), ([0, 1, 1], [0, 1, 1]));
+        table.leave(reserved);
+        assert_eq!((table.used(), own(&table)), (all, [0; LEVELS]));
+    }
+
+    fn table_of(addresses: &[&str]) -> SlotTable {
+        let mut table = SlotTable::default();
+        for address in addresses {
+            table.enter(origin(address), 256);
+        }
+        table
+    }
+
+    #[test]
+    fn the_largest_site_gives_way_to_smaller_ones() {
+        let sites = ["2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:ff00::1", "192.0.2.1", "192.0.2.1"];
+        let table = table_of(&sites);
+        let largest = table.largest_before(origin("192.0.2.2")).expect("a site of three");
+        let is_of = |address| table.is_of(largest, origin(address));
+        assert!(is_of("2001:db8:1:2::9") && !is_of("192.0.2.1"));
+        assert_eq!(table.largest_before(origin("192.0.2.1")), None, "as large with one more");
+        assert_eq!(table.largest_before(origin("2001:db8:1:1::1")), None, "one of the largest itself");
+        assert_eq!(SlotTable::default().largest_before(origin("192.0.2.1")), None);
+    }
+
+    #[test]
+    fn the_largest_prefix_gives_way_within_its_site() {
+        let (greedy, modest) = ("fd00:0:0:1::1", "fd00:0:0:2::1");
+        let table = table_of(&[modest, greedy, greedy, greedy, "192.0.2.1"]);
+        for other in ["fd00:0:0:3::1", modest, "192.0.2.1", "192.0.2.2"] {
+            let largest = table.largest_before(origin(other)).expect("a prefix of three");
+            assert!(table.is_of(largest, origin(greedy)) && !table.is_of(largest, origin(modest)), "{other}");
+        }
+        assert_eq!(table.largest_before(origin(greedy)), None, "the largest itself");
+    }
+
+    #[test]
+    fn a_table_is_never_more_than_full_and_small_ones_are_used() {
+        for limit in 0..9 {
+            let mut table = SlotTable::default();
+            let first = fill(&mut table, "192.0.2.1", limit);
+            let others = (0..20).map(|n| fill(&mut table, &format!("198.51.100.{n}"), limit));
+            assert_eq!((first + others.sum::<usize>(), first), (limit, limit - limit / 4));
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_is_there_again() {
+        let mut table = SlotTable::default();
+        let all: Vec<_> = (0..12).map(|_| table.enter(origin("192.0.2.1"), 16)).collect();
+        assert!(!table.has_room(origin("192.0.2.1"), 16));
+        all.into_iter().for_each(|place| table.leave(place));
+        assert!(table.used() == 0 && table.of.is_empty());
+        assert_eq!(fill(&mut table, "192.0.2.2", 16), 12);
+    }
+}

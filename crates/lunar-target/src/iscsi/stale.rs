@@ -1,0 +1,44 @@
+//! What tells that requests of a connection come too late to begin.
+
+use super::out::Digests;
+use super::receive::last_opcode;
+use crate::core::READS;
+use crate::registry::RESET;
+use lunar_runtime::PeerState;
+use lunar_wire::iscsi::{Bhs, opcode};
+
+const NO_LOGOUT: &str = "the initiator closed the connection without a logout";
+
+/// Bytes behind the last command of a closed connection, among which a logout is looked for. Sockets hold less by default
+/// (tcp_rmem, tcp(7)).
+pub const MAX_UNREAD: usize = 8 << 20;
+
+/// Begins something that may change what others see.
+#[inline]
+pub fn changes(header: &Bhs) -> bool {
+    match header.opcode() {
+        opcode::SCSI_COMMAND => !READS.contains(&header.cdb()[0]),
+        opcode::TASK_MANAGEMENT => true,
+        _ => false,
+    }
+}
+
+/// Why nothing may begin any more on a connection whose peer is so.
+#[inline]
+pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<&'static str> {
+    match peer {
+        PeerState::Open => None,
+        PeerState::Reset => Some(RESET),
+        PeerState::Closed => (!ends_with_logout()).then_some(NO_LOGOUT),
+    }
+}
+
+/// Whether the last of these PDUs is a Logout.
+pub fn is_logout_last(digests: Digests, bytes: &[u8]) -> bool {
+    is_logout(last_opcode(digests, bytes))
+}
+
+/// Whether this opcode is that of a Logout.
+pub fn is_logout(opcode: Option<u8>) -> bool {
+    opcode == Some(opcode::LOGOUT)
+}

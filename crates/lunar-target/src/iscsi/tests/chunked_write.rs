@@ -1,0 +1,542 @@
+//! Long writes, which are written piece by piece.
+
+use super::host::Host;
+use crate::config::TargetConfig;
+use crate::iser::tests::test_target::{self, TestTarget, play, play_with, quiet};
+use crate::task_set_lock::LockMode;
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_runtime::Buf;
+use lunar_scsi::Shard;
+use lunar_wire::iscsi::request::{self, Attribute, Function};
+use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_wire::scsi::Status;
+use lunar_wire::scsi::cdb::{self, Cdb};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+const CHUNK_LEN: u32 = 1 << 20;
+const CHUNK_BLOCKS: u32 = CHUNK_LEN / 512;
+/// Three pieces and a half.
+const LEN: u32 = 3 * CHUNK_LEN + CHUNK_LEN / 2;
+const BLOCKS: u32 = LEN / 512;
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+/// A long write, and what was asked for of it.
+struct LongWrite {
+    itt: u32,
+    r2ts: Vec<Bhs>,
+    answered: usize,
+}
+
+fn end_of(r2t: &Bhs) -> u32 {
+    r2t.word(40) + r2t.word(44)
+}
+
+impl LongWrite {
+    /// Announces a write of [`LEN`] bytes from block 0 on.
+    async fn begin(host: &mut Host) -> LongWrite {
+        LongWrite::begin_as(host, &cdb::write_10(0, BLOCKS as u16, false), Attribute::Simple).await
+    }
+
+    async fn begin_as(host: &mut Host, cdb: &Cdb, attribute: Attribute) -> LongWrite {
+        LongWrite::begin_of(LEN, host, cdb, attribute).await
+    }
+
+    async fn begin_of(len: u32, host: &mut Host, cdb: &Cdb, attribute: Attribute) -> LongWrite {
+        let mut header = host.command_as(cdb, attribute);
+        request::writes(&mut header, len, false);
+        host.queue(header, &[]);
+        host.send();
+        let mut long = LongWrite { itt: header.itt(), r2ts: Vec::new(), answered: 0 };
+        long.asked(host).await;
+        long
+    }
+
+    /// The next R2T. They leave no gaps, are numbered, and lie in one piece each (RFC 7143 section 11.8).
+    async fn asked(&mut self, host: &mut Host) {
+        let mut next = host.told(opcode::R2T).await;
+        while next.itt() != self.itt {
+            next = host.told(opcode::R2T).await;
+        }
+        let end = self.end();
+        assert_eq!((next.word(40), next.word(36)), (end, self.r2ts.len() as u32), "offset and R2TSN");
+        assert_eq!(end / CHUNK_LEN, (end_of(&next) - 1) / CHUNK_LEN, "{end} to {}", end_of(&next));
+        self.r2ts.push(next);
+    }
+
+    /// Where what was asked for ends.
+    fn end(&self) -> u32 {
+        self.r2ts.last().map_or(0, end_of)
+    }
+
+    /// Sends what is asked for and was not sent, up to this byte.
+    async fn send(&mut self, host: &mut Host, to: u32, byte: u8) {
+        loop {
+            let sent = self.answered.checked_sub(1).map_or(0, |last| end_of(&self.r2ts[last]));
+            if sent >= to {
+                return;
+            }
+            while self.answered == self.r2ts.len() {
+                self.asked(host).await;
+            }
+            host.answer(&self.r2ts[self.answered], byte).await;
+            self.answered += 1;
+        }
+    }
+
+    /// Sends the first piece, and waits until it is written.
+    async fn first_chunk(&mut self, target: &TestTarget, host: &mut Host) {
+        self.send(host, CHUNK_LEN, OLD).await;
+        while target.on_medium(CHUNK_BLOCKS - 1) != OLD {
+            lunar_runtime::yield_now().await;
+        }
+    }
+
+    /// Takes the R2Ts that come when the first piece is written: for the second and the third.
+    async fn take_asked(&mut self, host: &mut Host) {
+        while self.end() < 3 * CHUNK_LEN {
+            self.asked(host).await;
+        }
+    }
+}
+
+/// What is on the medium at the beginning of each piece.
+fn pieces(target: &TestTarget) -> [u8; 4] {
+    [0, 1, 2, 3].map(|n| target.on_medium(n * CHUNK_BLOCKS))
+}
+
+/// The status of the next response.
+async fn status(host: &mut Host) -> u8 {
+    host.told(opcode::SCSI_RESPONSE).await.0[3]
+}
+
+const GOOD: u8 = Status::Good as u8;
+
+#[test]
+fn long_write_is_asked_for_and_stored_piece_by_piece() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        while long.end() < CHUNK_LEN {
+            long.asked(&mut host).await;
+        }
+        quiet().await;
+        assert!(host.next_now().is_none(), "no more than a piece is asked for before data come");
+        long.first_chunk(&target, &mut host).await;
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+        long.send(&mut host, LEN, OLD).await;
+        assert_eq!(status(&mut host).await, GOOD);
+        assert_eq!(
+            (pieces(&target), target.on_medium(BLOCKS - 1), target.on_medium(BLOCKS)),
+            ([OLD; 4], OLD, 0)
+        );
+        assert_eq!(target.shared.pool.used(), 0);
+    });
+}
+
+#[test]
+fn long_writes_hold_two_pieces_each() {
+    const COUNT: usize = 8;
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        for _ in 0..COUNT {
+            LongWrite::begin(&mut host).await;
+        }
+        assert_eq!(target.shared.pool.used(), 0, "announcements hold nothing");
+        let mut hosts = Vec::new();
+        for n in 0..COUNT {
+            let mut host = Host::session_of(&target, &format!("host{n}"), 2).await;
+            let mut long = LongWrite::begin(&mut host).await;
+            long.first_chunk(&target, &mut host).await;
+            hosts.push(host);
+        }
+        quiet().await;
+        let used = target.shared.pool.used();
+        assert!(used > 0 && used <= 2 * COUNT * CHUNK_LEN as usize, "{used} bytes");
+    });
+}
+
+/// Sends the data of all R2Ts that were taken.
+async fn send_requested(host: &mut Host, long: &LongWrite) {
+    for r2t in &long.r2ts[long.answered..] {
+        host.answer(r2t, OLD).await;
+    }
+}
+
+#[test]
+fn aborted_long_write_stores_nothing_after_the_answer() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.take_asked(&mut host).await;
+        host.manage(Function::AbortTask, Some(long.itt));
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0);
+        send_requested(&mut host, &long).await;
+        host.write(BLOCKS, NEW);
+        host.send();
+        assert_eq!(status(&mut host).await, GOOD, "the session goes on");
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+        assert_eq!(target.shared.pool.used(), 0);
+    });
+}
+
+/// ABORT TASK SET waits for the data that were asked for (RFC 7143 section 4.2.3.3).
+#[test]
+fn aborted_set_awaits_the_piece_that_was_asked_for() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.take_asked(&mut host).await;
+        host.manage(Function::AbortTaskSet, None);
+        quiet().await;
+        assert!(host.next_now().is_none(), "it is not answered yet");
+        send_requested(&mut host, &long).await;
+        let told = host.next().await.expect("an answer");
+        assert_eq!((told.opcode(), told.0[2]), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn long_write_of_a_lost_connection_ends_in_the_middle() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.take_asked(&mut host).await;
+        send_requested(&mut host, &long).await;
+        host.reset();
+        while target.sessions() != 0 {
+            lunar_runtime::yield_now().await;
+        }
+        quiet().await;
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+        assert_eq!(target.shared.pool.used(), 0);
+    });
+}
+
+#[test]
+fn piece_at_the_gate_does_not_begin_after_a_reset() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.take_asked(&mut host).await;
+        let inside = target.disk().task_set.handle(Shard::mine()).lock(LockMode::Exclusive).await;
+        send_requested(&mut host, &long).await;
+        quiet().await;
+        host.reset();
+        drop(inside);
+        while target.sessions() != 0 {
+            lunar_runtime::yield_now().await;
+        }
+        quiet().await;
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+    });
+}
+
+/// A disk that can be written up to a place, and counts.
+struct HeldDisk {
+    inner: Arc<dyn Backend>,
+    end: u64,
+    /// Writes, and flushes behind the last of them.
+    counts: Mutex<[usize; 2]>,
+    /// Writes of the second piece end when the other end of this is dropped.
+    held: Mutex<Option<flume::Receiver<()>>>,
+}
+
+impl HeldDisk {
+    fn up_to(end: u32) -> Arc<HeldDisk> {
+        let inner =
+            lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, test_target::CAPACITY))
+                .expect("memory");
+        Arc::new(HeldDisk { inner, end: end.into(), counts: Mutex::default(), held: Mutex::default() })
+    }
+
+    fn counts(&self) -> [usize; 2] {
+        *self.counts.lock().expect("counts")
+    }
+}
+
+impl Backend for HeldDisk {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> lunar_block::Inline {
+        self.inner.read_now(offset, buf)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        let mut counts = self.counts.lock().expect("counts");
+        *counts = [counts[0] + 1, 0];
+        match offset < self.end {
+            true if offset == CHUNK_LEN.into() => Box::pin(async move {
+                let written = self.inner.write(offset, buf, stable).await;
+                let held = self.held.lock().expect("a hold").take();
+                if let Some(held) = held {
+                    _ = held.recv_async().await;
+                }
+                written
+            }),
+            true => self.inner.write(offset, buf, stable),
+            false => Box::pin(std::future::ready((Err(io::Error::other("a scratch")), buf))),
+        }
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.counts.lock().expect("counts")[1] += 1;
+        self.inner.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+/// LUN 0 has this disk.
+fn with(disk: Arc<HeldDisk>) -> impl FnOnce(&mut TargetConfig) {
+    let luns = BTreeMap::from([(0, test_target::unit_of(1, disk))]);
+    |config| _ = config.targets.insert(test_target::NAME.into(), test_target::target(test_target::NAME, luns))
+}
+
+/// The second piece is being written when the last one comes, and an answer of the kernel about the connection is new. It must
+/// not hold for the last piece, which does not wait for the gate. Several times: without the mend the last piece is written
+/// only if the coarse clock of the kernel has not moved on.
+#[test]
+fn piece_behind_another_does_not_begin_after_a_reset() {
+    for _ in 0..8 {
+        let (go_on, held) = flume::bounded(0);
+        let disk = HeldDisk::up_to(u32::MAX);
+        *disk.held.lock().expect("a hold") = Some(held);
+        play_with(with(disk), move |target| async move {
+            let (mut host, hold) = Host::session_to_hold(&target, 1).await;
+            // Nothing is asked for behind the second piece: it would be found that nothing can be sent.
+            let write = cdb::write_10(0, 3 * CHUNK_BLOCKS as u16, false);
+            let mut long = LongWrite::begin_of(3 * CHUNK_LEN, &mut host, &write, Attribute::Simple).await;
+            long.first_chunk(&target, &mut host).await;
+            long.take_asked(&mut host).await;
+            send_requested(&mut host, &long).await;
+            host.write(3 * CHUNK_BLOCKS, NEW);
+            host.send();
+            assert_eq!(status(&mut host).await, GOOD);
+            hold.begin();
+            host.reset();
+            drop(go_on);
+            quiet().await;
+            assert_eq!(pieces(&target), [OLD, OLD, 0, NEW]);
+            hold.end();
+            while target.sessions() != 0 {
+                lunar_runtime::yield_now().await;
+            }
+        });
+    }
+}
+
+#[test]
+fn long_write_with_fua_is_flushed_once_behind_its_last_piece() {
+    for (fua, flushes) in [(true, 1), (false, 0)] {
+        let disk = HeldDisk::up_to(u32::MAX);
+        let watched = disk.clone();
+        play_with(with(disk), move |target| async move {
+            let mut host = Host::session(&target, 1).await;
+            let cdb = cdb::write_10(0, BLOCKS as u16, fua);
+            let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Simple).await;
+            long.first_chunk(&target, &mut host).await;
+            long.send(&mut host, LEN - CHUNK_LEN / 2, OLD).await;
+            quiet().await;
+            assert_eq!(watched.counts(), [3, 0]);
+            long.send(&mut host, LEN, OLD).await;
+            assert_eq!(status(&mut host).await, GOOD);
+            assert_eq!(watched.counts(), [4, flushes], "{fua}");
+        });
+    }
+}
+
+#[test]
+fn abort_of_a_long_write_waits_for_what_has_begun() {
+    let (go_on, held) = flume::bounded(0);
+    let disk = HeldDisk::up_to(u32::MAX);
+    *disk.held.lock().expect("a hold") = Some(held);
+    play_with(with(disk), move |target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.take_asked(&mut host).await;
+        send_requested(&mut host, &long).await;
+        quiet().await;
+        host.manage(Function::AbortTask, Some(long.itt));
+        quiet().await;
+        assert!(host.next_now().is_none(), "it is not answered yet");
+        drop(go_on);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0);
+        let then = pieces(&target);
+        quiet().await;
+        assert_eq!((then, pieces(&target)), ([OLD, OLD, 0, 0], [OLD, OLD, 0, 0]));
+    });
+}
+
+#[test]
+fn error_in_the_middle_ends_a_long_write_behind_its_data() {
+    play_with(with(HeldDisk::up_to(CHUNK_LEN)), |target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.send(&mut host, 2 * CHUNK_LEN, OLD).await;
+        // Of the third piece some may have been asked for.
+        let answer = loop {
+            match host.next().await.expect("the session goes on") {
+                next if next.opcode() == opcode::R2T => host.answer(&next, OLD).await,
+                next => break next,
+            }
+        };
+        assert_eq!((answer.opcode(), answer.0[3]), (opcode::SCSI_RESPONSE, Status::CheckCondition as u8));
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+        assert_eq!(target.shared.pool.used(), 0);
+        host.write(0, NEW);
+        host.send();
+        assert_eq!(status(&mut host).await, GOOD);
+    });
+}
+
+#[test]
+fn ordered_command_waits_for_the_long_write_before_it() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        host.write_as(0, NEW, Attribute::Ordered);
+        host.write_as(BLOCKS - 1, NEW, Attribute::Simple);
+        host.send();
+        quiet().await;
+        assert_eq!((target.on_medium(0), target.on_medium(BLOCKS - 1)), (OLD, 0));
+        long.send(&mut host, LEN, OLD).await;
+        for _ in 0..3 {
+            assert_eq!(status(&mut host).await, GOOD);
+        }
+        assert_eq!((target.on_medium(0), target.on_medium(BLOCKS - 1)), (NEW, NEW));
+        assert_eq!(pieces(&target)[1..], [OLD; 3]);
+    });
+}
+
+/// Nothing of it is stored before all of it is here: it is alone while it is carried out.
+#[test]
+fn ordered_long_write_is_taken_as_a_whole() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let cdb = cdb::write_10(0, BLOCKS as u16, false);
+        let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Ordered).await;
+        long.send(&mut host, LEN - CHUNK_LEN / 2, OLD).await;
+        quiet().await;
+        assert_eq!(pieces(&target), [0; 4]);
+        long.send(&mut host, LEN, OLD).await;
+        assert_eq!(status(&mut host).await, GOOD);
+        assert_eq!(pieces(&target), [OLD; 4]);
+    });
+}
+
+#[test]
+fn long_write_between_two_pieces_keeps_nobody_out() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut other = Host::session_of(&target, "other", 2).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        let mut compare = other.command(&cdb::compare_and_write(u64::from(BLOCKS), 1, false));
+        request::writes(&mut compare, 1024, false);
+        other.queue(compare, &[[0; 512], [NEW; 512]].concat());
+        other.send();
+        assert_eq!(status(&mut other).await, GOOD);
+        long.send(&mut host, LEN, OLD).await;
+        assert_eq!(status(&mut host).await, GOOD);
+        assert_eq!((pieces(&target), target.on_medium(BLOCKS)), ([OLD; 4], NEW));
+    });
+}
+
+#[test]
+fn reservation_in_the_middle_stops_a_long_write() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut other = Host::session_of(&target, "other", 2).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        long.take_asked(&mut host).await;
+        let mut reserve = [0; 16];
+        reserve[0] = lunar_wire::scsi::op::RESERVE_6;
+        let reserve = other.command(&reserve);
+        other.queue(reserve, &[]);
+        other.send();
+        assert_eq!(status(&mut other).await, GOOD);
+        send_requested(&mut host, &long).await;
+        let answer = loop {
+            match host.next().await.expect("the session goes on") {
+                next if next.opcode() == opcode::R2T => host.answer(&next, OLD).await,
+                next => break next,
+            }
+        };
+        // It has begun: no status says that nothing was stored.
+        assert_eq!(answer.0[3], Status::CheckCondition as u8);
+        assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn attention_in_the_middle_waits_for_the_next_command() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long = LongWrite::begin(&mut host).await;
+        long.first_chunk(&target, &mut host).await;
+        target.disk().lu.luns_changed();
+        long.send(&mut host, LEN, OLD).await;
+        assert_eq!(status(&mut host).await, GOOD);
+        assert_eq!(pieces(&target), [OLD; 4]);
+        host.write(0, NEW);
+        host.send();
+        assert_eq!(status(&mut host).await, Status::CheckCondition as u8);
+    });
+}
+
+#[test]
+fn long_write_of_another_length_is_refused_or_cut() {
+    play(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        for (blocks, wanted) in [(BLOCKS + 1, 0), (BLOCKS - 3, OLD)] {
+            // Behind an ORDERED command it is not decided yet when its data are asked for.
+            let cdb = cdb::write_10(0, blocks as u16, false);
+            let inside = target.disk().task_set.handle(Shard::mine()).lock(LockMode::Exclusive).await;
+            let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Simple).await;
+            drop(inside);
+            let answer = loop {
+                if long.answered == long.r2ts.len() {
+                    match host.next().await.expect("the session goes on") {
+                        next if next.opcode() == opcode::R2T => long.r2ts.push(next),
+                        next => break next,
+                    }
+                } else {
+                    host.answer(&long.r2ts[long.answered], OLD).await;
+                    long.answered += 1;
+                }
+            };
+            let good = if wanted == 0 { Status::CheckCondition as u8 } else { GOOD };
+            assert_eq!(answer.0[3], good, "{blocks}");
+            assert_eq!(pieces(&target), [wanted; 4]);
+            assert_eq!(target.on_medium(blocks.min(BLOCKS - 1)), 0);
+        }
+    });
+}

@@ -1,0 +1,131 @@
+//! A connection that writes down what the target asks of it, in order.
+
+use lunar_rdma::{ConnParam, Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Request, Wait};
+use lunar_runtime::Buf;
+use lunar_runtime::out::Payload;
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointCall {
+    /// So many receives.
+    Receives(usize),
+    /// A message was handed over.
+    Sent,
+}
+
+/// What was asked for, in order.
+pub type Log = Rc<RefCell<Vec<EndpointCall>>>;
+
+struct RecordingEndpoint(Rc<dyn Endpoint>, Log);
+
+/// A request whose connection is watched.
+pub struct RecordingRequest(pub Box<dyn Request>, pub Log);
+
+impl Request for RecordingRequest {
+    fn private(&self) -> &[u8] {
+        self.0.private()
+    }
+
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        self.0.addresses()
+    }
+
+    fn sends_invalidate(&self) -> bool {
+        self.0.sends_invalidate()
+    }
+
+    fn accept(
+        self: Box<Self>,
+        private: Vec<u8>,
+        terms: ConnParam,
+    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+        self.1.borrow_mut().push(EndpointCall::Receives(terms.receives.0));
+        Box::pin(async move {
+            Ok(Rc::new(RecordingEndpoint(self.0.accept(private, terms).await?, self.1)) as Rc<dyn Endpoint>)
+        })
+    }
+
+    fn reject(self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+        self.0.reject(private)
+    }
+}
+
+impl Endpoint for RecordingEndpoint {
+    fn facts(&self) -> &Facts {
+        self.0.facts()
+    }
+
+    fn receives(&self, count: usize, len: usize) {
+        self.1.borrow_mut().push(EndpointCall::Receives(count));
+        self.0.receives(count, len);
+    }
+
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        self.1.borrow_mut().push(EndpointCall::Sent);
+        self.0.send(head, payload, invalidate);
+    }
+
+    fn write(&self, to: Remote, payload: Payload) {
+        self.0.write(to, payload);
+    }
+
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        self.0.gather(id, from, buf, at);
+    }
+
+    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
+        self.0.expose(memory)
+    }
+
+    fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
+        self.0.revoke(stag)
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        self.0.flush()
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.0.has_moved()
+    }
+
+    fn fence(&self) -> u64 {
+        self.0.fence()
+    }
+
+    fn fence_done(&self, mark: u64) -> bool {
+        self.0.fence_done(mark)
+    }
+
+    fn poll(&self, into: &mut Events) {
+        self.0.poll(into);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    fn look_anew(&self) {
+        self.0.look_anew();
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        self.0.readable()
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.0.writable()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}

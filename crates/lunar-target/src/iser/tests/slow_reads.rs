@@ -1,0 +1,127 @@
+//! RDMA Writes of a long read whose end is aborted by another session: they are at the device, and not at the initiator.
+
+use super::host::Host;
+use super::test_target::{self, TestTarget, play_with, quiet};
+use crate::config::TargetConfig;
+use event_listener::Event;
+use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_rdma::mem::Operation;
+use lunar_runtime::Buf;
+use lunar_wire::iscsi::opcode;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::scsi::cdb;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Reads come in parts, of which the first is short.
+const STRIDE: usize = 8192;
+const FIRST: usize = STRIDE / 4;
+
+/// A medium far away, of which nothing comes but the first part of each read.
+#[derive(Default)]
+struct SlowDisk {
+    has_come: AtomicBool,
+    bell: Event,
+}
+
+impl SlowDisk {
+    fn comes(&self) {
+        self.has_come.store(true, Ordering::SeqCst);
+        self.bell.notify(usize::MAX);
+    }
+}
+
+impl Backend for SlowDisk {
+    fn facts(&self) -> Facts {
+        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, test_target::CAPACITY))
+            .expect("memory")
+            .facts()
+    }
+
+    fn stride(&self) -> Option<usize> {
+        Some(STRIDE)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let comes = self.bell.listen();
+            if offset > 0 && !self.has_come.load(Ordering::SeqCst) {
+                comes.await;
+            }
+            (Ok(()), buf)
+        })
+    }
+
+    fn write(&self, _: u64, buf: Buf, _: bool) -> Future<'_, Finished> {
+        Box::pin(std::future::ready((Ok(()), buf)))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn unmap(&self, _: u64, _: u64) -> Future<'_, io::Result<()>> {
+        self.flush()
+    }
+
+    fn write_zeroes(&self, _: u64, _: u64, _: bool) -> Future<'_, io::Result<()>> {
+        self.flush()
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+/// A session whose long read has a part at the device, and another one that has asked for a reset meanwhile.
+async fn reset_meanwhile(target: &TestTarget, medium: &SlowDisk) -> (Host, Host, u32) {
+    let (mut one, mut other) = (target.session(1).await, target.session(2).await);
+    one.faults[1].line.hold();
+    one.read(&cdb::read_10(0, 64), 4 * STRIDE);
+    quiet().await;
+    let manage = other.manage(Function::LunReset, None);
+    quiet().await;
+    medium.comes();
+    quiet().await;
+    assert_eq!((one.did(), other.did()), (vec![], vec![]), "nothing has left, and nobody was answered");
+    (one, other, manage)
+}
+
+fn play<W: std::future::Future<Output = ()> + 'static>(
+    work: impl FnOnce(TestTarget, Arc<SlowDisk>) -> W + Send + 'static,
+) {
+    let medium = Arc::<SlowDisk>::default();
+    let served = medium.clone();
+    let change = |config: &mut TargetConfig| {
+        let luns = BTreeMap::from([(0, test_target::unit_of(1, served)), (1, test_target::unit(2))]);
+        config.targets.insert(test_target::NAME.into(), test_target::target(test_target::NAME, luns));
+    };
+    play_with(change, |target| work(target, medium));
+}
+
+#[test]
+fn no_rdma_write_of_another_session_is_under_way_when_a_reset_is_answered() {
+    play(|target, medium| async move {
+        let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
+        one.faults[1].line.release();
+        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert!(matches!(one.did()[..], [Operation::Write { len: FIRST, .. }, ..]));
+        assert_eq!(target.sessions(), 2);
+    });
+}
+
+#[test]
+fn one_that_takes_no_data_loses_its_connection_before_the_reset_of_another_is_answered() {
+    play(|target, medium| async move {
+        let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
+        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        one.faults[1].line.release();
+        assert_eq!(one.did(), []);
+        one.over().await;
+        assert_eq!(target.sessions(), 1);
+    });
+}

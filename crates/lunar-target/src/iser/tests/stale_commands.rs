@@ -1,0 +1,45 @@
+//! Commands that have arrived, and were not taken, when their connection ends or another session ends them.
+
+use super::test_target::{play, quiet};
+use crate::registry::{AbortScope, SessionMessage};
+use lunar_wire::scsi::cdb;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+const OLD: [u8; 512] = [1; 512];
+
+#[test]
+fn commands_before_the_end_do_not_begin_after_it() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
+        host.end.close();
+        while target.sessions() > 0 {
+            lunar_runtime::yield_now().await;
+        }
+        assert_eq!(target.on_medium(0), 0);
+    });
+}
+
+#[test]
+fn a_reset_by_another_session_lets_begin_no_older_command() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let from = target.shared.registry.list().pop().expect("a session").1;
+        let scope = AbortScope::units([target.disk()]);
+        let message = |done| {
+            let (scope, from, indeterminate) = (scope.clone(), from.clone(), Default::default());
+            SessionMessage::Abort { scope, from, indeterminate, done }
+        };
+        let mut told = pin!(target.shared.registry.broadcast(None, message));
+        // The letter is there first: the mover is woken by what comes.
+        assert!(poll_fn(|cx| Poll::Ready(told.as_mut().poll(cx).is_pending())).await);
+        lunar_runtime::yield_now().await;
+        host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
+        told.await;
+        let then = target.on_medium(0);
+        quiet().await;
+        assert_eq!((then, target.on_medium(0)), (0, 0));
+    });
+}

@@ -1,0 +1,382 @@
+//! Task management, and the ends of sessions.
+
+use super::host::{Host, TargetMessage, pattern};
+use super::test_target::{DEPTH, TestTarget, play, play_with, quiet};
+use crate::config::{AccessRule, TargetConfig};
+use crate::registry::SessionMessage;
+use lunar_rdma::mem::Operation;
+use lunar_wire::iscsi::request::{self, Function};
+use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_wire::scsi::cdb;
+
+/// Function authorization failed (RFC 7143 section 11.6.1).
+const AUTHORIZATION_FAILED: u8 = 6;
+
+/// A write that the target reads and has not read yet: its tag and its CmdSN.
+async fn write_under_way(host: &mut Host) -> (u32, u32) {
+    host.faults[1].reads.hold();
+    let cmd_sn = host.cmd_sn;
+    let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
+    quiet().await;
+    assert!(matches!(host.did()[..], [Operation::Read { len: 4096, .. }]));
+    (itt, cmd_sn)
+}
+
+/// Lets the data come, and checks that nothing was said before it was there.
+async fn comes_before(host: &mut Host, kind: u8) -> TargetMessage {
+    quiet().await;
+    assert_eq!(host.did(), [], "it waits for the data");
+    host.faults[1].reads.release();
+    let told = host.told(kind).await;
+    let did = host.did();
+    assert!(matches!(did[..], [Operation::ReadEnded { .. }, Operation::Send { .. }, ..]), "{did:?}");
+    told
+}
+
+async fn aborts(target: TestTarget, function: Function) {
+    let mut host = target.session(1).await;
+    let (itt, cmd_sn) = write_under_way(&mut host).await;
+    let task = (function == Function::AbortTask).then_some((itt, cmd_sn));
+    let manage = host.manage(function, task);
+    let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
+    assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+    // There is no answer to the write, nothing of it on the disk, and all goes on; it may tell of a reset first.
+    let bhs = host.command(&cdb::test_unit_ready());
+    host.say(lunar_wire::iser::Header::PLAIN, bhs, &[]);
+    host.answer(bhs.itt()).await;
+    assert!(host.blocks(0, 8).await == [0; 4096]);
+}
+
+#[test]
+fn no_rdma_is_under_way_when_an_abort_is_answered() {
+    play(|target| aborts(target, Function::AbortTask));
+}
+
+#[test]
+fn no_rdma_is_under_way_when_the_abort_of_all_tasks_is_answered() {
+    play(|target| aborts(target, Function::AbortTaskSet));
+}
+
+#[test]
+fn no_rdma_is_under_way_when_a_reset_of_the_logical_unit_is_answered() {
+    play(|target| aborts(target, Function::LunReset));
+}
+
+#[test]
+fn no_rdma_is_under_way_when_a_reset_of_the_target_is_answered() {
+    play(|target| aborts(target, Function::TargetWarmReset));
+}
+
+/// What was advertised for a command is forgotten with its answer, and there is none for one that was aborted.
+#[test]
+fn a_command_keeps_its_memory_however_many_were_aborted_before() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        for _ in 0..2 * (DEPTH + 64) + 2 {
+            let task = write_under_way(&mut host).await;
+            let manage = host.manage(Function::AbortTask, Some(task));
+            let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
+            assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        }
+        assert!(host.blocks(0, 8).await == [0; 4096]);
+    });
+}
+
+#[test]
+fn a_cold_reset_is_answered_before_the_connection_ends() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        write_under_way(&mut host).await;
+        let manage = host.manage(Function::TargetColdReset, None);
+        let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        host.over().await;
+        assert_eq!(target.sessions(), 0);
+    });
+}
+
+/// DATA PROTECT with COMMAND NOT ALLOWED, behind the length of the sense data.
+const FORBIDDEN: [u8; 3] = [7, 0x27, 0];
+
+#[test]
+fn a_read_only_guest_changes_nothing_that_others_share() {
+    let guests = AccessRule { read_only: true, ..AccessRule::default() };
+    let guarded =
+        |config: &mut TargetConfig| config.targets.values_mut().for_each(|t| t.access = vec![guests.clone()]);
+    play_with(guarded, |target| async move {
+        let mut host = target.session(1).await;
+        for forbidden in [Function::LunReset, Function::ClearTaskSet, Function::TargetColdReset] {
+            host.manage(forbidden, None);
+            let told = host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+            assert_eq!(told.bhs.0[2], AUTHORIZATION_FAILED, "{forbidden:?}");
+        }
+        host.manage(Function::AbortTaskSet, None);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
+        let (itt, place) = host.write(&cdb::write_10(0, 1, false), &[0xee; 512], 0);
+        assert_eq!(sense_of(&host.answer(itt).await), FORBIDDEN);
+        host.take_back(place);
+        let mut reserve = cdb::test_unit_ready();
+        reserve[0] = 0x16;
+        let bhs = host.command(&reserve);
+        host.say(lunar_wire::iser::Header::PLAIN, bhs, &[]);
+        assert_eq!(sense_of(&host.answer(bhs.itt()).await), FORBIDDEN);
+        assert!(host.blocks(0, 1).await == [0; 512]);
+        host.goes_on().await;
+    });
+}
+
+/// Sense key and additional sense of an answer, in fixed format.
+fn sense_of(told: &TargetMessage) -> [u8; 3] {
+    assert_eq!(told.status(), 2, "{told:?}");
+    [told.data[4] & 15, told.data[14], told.data[15]]
+}
+
+#[test]
+fn no_rdma_of_another_session_is_under_way_when_a_reset_is_answered() {
+    play(|target| async move {
+        let (mut one, mut other) = (target.session(1).await, target.session(2).await);
+        write_under_way(&mut one).await;
+        let manage = other.manage(Function::LunReset, None);
+        quiet().await;
+        assert_eq!(other.did(), [], "it waits for the data of the other session");
+        one.faults[1].reads.release();
+        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!(target.sessions(), 2);
+    });
+}
+
+/// The second finds no tasks any more; the first has ended them, and waits for their data.
+#[test]
+fn no_rdma_of_another_session_is_under_way_when_a_second_reset_is_answered() {
+    play(|target| async move {
+        let (mut one, mut first, mut second) =
+            (target.session(1).await, target.session(2).await, target.session(3).await);
+        let (itt, cmd_sn) = write_under_way(&mut one).await;
+        // Nor does it find those that their own session has ended.
+        one.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        for host in [&mut first, &mut second] {
+            host.manage(Function::LunReset, None);
+            quiet().await;
+            assert_eq!(host.did(), [], "it waits for the data of the other session");
+        }
+        one.faults[1].reads.release();
+        for host in [&mut first, &mut second] {
+            assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
+        }
+        assert_eq!(target.sessions(), 3);
+    });
+}
+
+#[test]
+fn one_that_holds_up_the_reset_of_another_loses_its_connection() {
+    play(|target| async move {
+        let (mut one, mut other) = (target.session(1).await, target.session(2).await);
+        write_under_way(&mut one).await;
+        let manage = other.manage(Function::LunReset, None);
+        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        one.over().await;
+        assert_eq!(target.sessions(), 1);
+    });
+}
+
+#[test]
+fn what_waits_behind_the_end_of_tasks_is_bounded() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let (itt, cmd_sn) = write_under_way(&mut host).await;
+        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        for _ in 0..100 {
+            (0..16).for_each(|_| _ = host.ping(&[]));
+            quiet().await;
+        }
+        host.over().await;
+        assert_eq!(target.sessions(), 0);
+    });
+}
+
+#[test]
+fn an_abort_waits_neither_for_other_connections_nor_they_for_it() {
+    play(|target| async move {
+        let (mut one, mut other) = (target.session(1).await, target.session(2).await);
+        let (itt, cmd_sn) = write_under_way(&mut one).await;
+        one.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        other.goes_on().await;
+        assert!(other.blocks(0, 8).await == [0; 4096]);
+        comes_before(&mut one, opcode::TASK_MANAGEMENT_RESPONSE).await;
+    });
+}
+
+#[test]
+fn an_abort_of_a_read_that_is_answered_finds_no_task() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let cmd_sn = host.cmd_sn;
+        let (itt, place) = host.read(&cdb::read_10(0, 8), 4096);
+        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        host.answer(itt).await;
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 1);
+        host.take_back(place);
+        quiet().await;
+        host.goes_on().await;
+    });
+}
+
+/// Its memory is used for something else from then on.
+#[test]
+fn a_write_is_not_answered_while_its_data_is_being_read() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let (itt, _) = write_under_way(&mut host).await;
+        // A SNACK for data ends the command that it is about, which is told apart from others.
+        let mut snack = Bhs::new(opcode::SNACK);
+        snack.set_word(16, itt);
+        snack.set_word(20, lunar_wire::iscsi::NONE);
+        host.ask(snack, &[]);
+        assert_eq!(host.told(opcode::REJECT).await.bhs.0[2], 3);
+        host.did();
+        let told = comes_before(&mut host, opcode::SCSI_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.status()), (itt, 2));
+        host.goes_on().await;
+    });
+}
+
+#[test]
+fn data_that_comes_for_a_task_that_has_ended_harms_no_other_of_its_tag() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let (itt, cmd_sn) = write_under_way(&mut host).await;
+        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        // It does not wait for the answer, as it should, before it uses the tag again.
+        host.itt = itt - 1;
+        let data = pattern(65536);
+        let (again, _) = host.write(&cdb::write_10(64, 128, false), &data, 0);
+        assert_eq!(again, itt);
+        quiet().await;
+        host.faults[1].reads.release();
+        host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!(host.answer(itt).await.status(), 0);
+        host.itt += 9;
+        assert!(host.blocks(64, 128).await == data);
+        assert!(host.blocks(0, 8).await == [0; 4096]);
+    });
+}
+
+#[test]
+fn what_was_asked_for_a_task_that_has_ended_is_not_read_for_another_of_its_tag() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        let first = write_under_way(&mut host).await;
+        // What comes behind the answer to it waits with it: also what is asked for the next write.
+        host.manage(Function::AbortTask, Some(first));
+        quiet().await;
+        let cmd_sn = host.cmd_sn;
+        let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
+        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        // It does not wait for the answer, as it should, before it uses the tag again.
+        host.itt = itt - 1;
+        let data = pattern(8192);
+        host.write(&cdb::write_10(64, 16, false), &data, 0);
+        quiet().await;
+        host.did();
+        host.faults[1].reads.release();
+        host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!(host.answer(itt).await.status(), 0);
+        let len = |did| if let Operation::Read { len, .. } = did { Some(len) } else { None };
+        assert_eq!(host.did().into_iter().filter_map(len).collect::<Vec<_>>(), [8192]);
+        host.itt += 9;
+        assert!(host.blocks(64, 16).await == data);
+        assert!(host.blocks(0, 8).await == [0; 4096]);
+    });
+}
+
+#[test]
+fn a_logout_is_answered_before_the_connection_ends() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        host.ask(request::logout(99), &[]);
+        let told = host.told(opcode::LOGOUT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (99, 0));
+        host.over().await;
+        assert_eq!(target.sessions(), 0);
+    });
+}
+
+#[test]
+fn a_logout_is_answered_when_no_data_comes_any_more() {
+    play(|target| async move {
+        let mut host = target.session(1).await;
+        write_under_way(&mut host).await;
+        host.ask(request::logout(99), &[]);
+        let told = comes_before(&mut host, opcode::LOGOUT_RESPONSE).await;
+        assert_eq!(told.bhs.itt(), 99);
+        host.over().await;
+        assert_eq!(target.sessions(), 0);
+    });
+}
+
+#[test]
+fn a_connection_that_is_lost_while_a_write_is_being_read_leaves_nothing_behind() {
+    play(|target| async move {
+        let mut other = target.session(2).await;
+        for lost in [false, true] {
+            let mut host = target.session(1).await;
+            write_under_way(&mut host).await;
+            if lost {
+                host.faults[1].fail_next_read.set(true);
+                host.faults[1].reads.release();
+            } else {
+                host.end.close();
+            }
+            host.over().await;
+            assert_eq!(target.sessions(), 1);
+            let used = target.shared.pool.used();
+            assert!(other.blocks(0, 8).await == [0; 4096], "nothing of it is on the disk");
+            let (itt, _) = other.write(&cdb::write_10(8, 8, false), &pattern(4096), 0);
+            assert_eq!(other.answer(itt).await.status(), 0);
+            assert_eq!((used, target.shared.pool.used()), (0, 0), "no buffer is kept");
+        }
+    });
+}
+
+#[test]
+fn a_login_takes_the_place_of_a_session_whose_write_is_being_read() {
+    play(|target| async move {
+        let mut old = target.session(1).await;
+        write_under_way(&mut old).await;
+        let mut new = target.connect().await;
+        new.log_in(1).await;
+        old.over().await;
+        new.ready().await;
+        assert!(new.blocks(0, 8).await == [0; 4096]);
+        assert_eq!(target.sessions(), 1);
+    });
+}
+
+/// Linux has room for two. Each is acknowledged by whatever the initiator sends next.
+#[test]
+fn of_events_no_more_are_told_than_the_initiator_has_room_for() {
+    let anybody = AccessRule { aen: true, ..AccessRule::default() };
+    let change = |config: &mut TargetConfig| {
+        config.targets.values_mut().for_each(|target| target.access = vec![anybody.clone()]);
+    };
+    play_with(change, |target| async move {
+        let mut host = target.session(1).await;
+        let unit = target.shared.config().targets.values().next().expect("a target").luns[&0].clone();
+        let changes = || target.shared.registry.send_each(|_| Some(SessionMessage::Attention(unit.clone())));
+        for _ in 0..2 {
+            (0..5).for_each(|_| changes());
+            for _ in 0..2 {
+                assert_eq!(host.told(opcode::ASYNC).await.bhs.0[36], 0, "a SCSI event");
+            }
+            quiet().await;
+            host.goes_on().await;
+        }
+    });
+}

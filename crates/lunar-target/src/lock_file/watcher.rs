@@ -1,0 +1,124 @@
+//! The thread that looks after the lock files of this process.
+
+use super::{HostLock, LockInner, create_folder, release, try_lock};
+use lunar_block::FileId;
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
+
+/// The files are looked for this often.
+const PERIOD: Duration = Duration::from_secs(1);
+/// The error is repeated in the log this often.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// All that is held, and whether the thread runs.
+static ALL: Mutex<(Vec<Weak<LockInner>>, bool)> = Mutex::new((Vec::new(), false));
+
+/// Looks after a lock for as long as it is held.
+pub(super) fn watch(held: &Arc<LockInner>) {
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.0.push(Arc::downgrade(held));
+    if !all.1 {
+        // Without a thread the lock holds as long as nobody deletes its file.
+        all.1 = Builder::new().name("locks".into()).spawn(run).is_ok();
+    }
+}
+
+fn run() {
+    loop {
+        sleep(PERIOD);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let held: Vec<_> = all.0.iter().filter_map(Weak::upgrade).collect();
+        all.0.retain(|held| held.strong_count() > 0);
+        if held.is_empty() {
+            all.1 = false;
+            return;
+        }
+        drop(all);
+        held.iter().for_each(|held| held.check());
+    }
+}
+
+impl LockInner {
+    /// Creates and locks the file again if it is gone or replaced.
+    pub(super) fn check(&self) {
+        let file = {
+            let state = self.state();
+            state.host_lock.iter().for_each(HostLock::answer);
+            state.file.clone()
+        };
+        let Some(file) = file else { return };
+        if is_lost(file.metadata(), std::fs::metadata(&self.path)) {
+            self.relock(create_folder(&self.path).and_then(|()| try_lock(&self.path)));
+        } else {
+            self.state().logged = None;
+        }
+    }
+
+    /// The file is lost: this is what came of another try.
+    pub(super) fn relock(&self, again: io::Result<Option<File>>) {
+        let path = self.path.display();
+        let fault = match again {
+            Ok(Some(file)) => {
+                if self.replace(file) {
+                    tracing::error!(
+                        "{path}: somebody deleted or replaced this lock file; it is locked again; hint: {HINT}"
+                    );
+                }
+                return;
+            }
+            Ok(None) => "another server has locked the new one, and hosts take both servers for one".into(),
+            Err(e) => format!("it cannot be created again, and another server may be let in: {e}"),
+        };
+        let mut state = self.state();
+        if state.file.is_some() && state.logged.is_none_or(|then| then.elapsed() > REMIND) {
+            state.logged = Some(Instant::now());
+            tracing::error!("{path}: somebody deleted or replaced this lock file; {fault}; hint: {HINT}");
+        }
+    }
+
+    /// Has this file from now on. False: the lock was given up meanwhile, and the file is removed.
+    fn replace(&self, file: File) -> bool {
+        let file = Arc::new(file);
+        let is_held = {
+            let mut state = self.state();
+            state.file.as_mut().map(|kept| *kept = file.clone()).is_some()
+        };
+        match is_held {
+            true => _ = self.write(),
+            false => release(&file, &self.path, true),
+        }
+        is_held
+    }
+}
+
+/// Another file, or none, is at the path. A file system that does not answer has not lost it; an NFS server that does not know
+/// the file any more has.
+fn is_lost(ours: io::Result<Metadata>, there: io::Result<Metadata>) -> bool {
+    match (ours, there) {
+        (Err(e), _) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
+        (Ok(ours), Ok(there)) => FileId::of(&ours) != FileId::of(&there),
+        (Ok(_), Err(e)) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
+const HINT: &str =
+    "do not delete the state folder of a server that runs: its reservations are saved with their next change";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_counts_as_lost_only_where_that_is_known() {
+        let found = |path: &str| std::fs::metadata(path);
+        let error = |errno: Errno| Err(errno.into());
+        assert!(!is_lost(found("/"), found("/")) && is_lost(found("/"), found("/proc")));
+        assert!(is_lost(found("/"), error(Errno::NOENT)) && is_lost(found("/"), error(Errno::NOTDIR)));
+        assert!(!is_lost(found("/"), error(Errno::IO)) && !is_lost(error(Errno::IO), found("/")));
+        assert!(is_lost(error(Errno::STALE), found("/")), "NFS: another file is at the path");
+    }
+}

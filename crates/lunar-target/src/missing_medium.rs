@@ -1,0 +1,214 @@
+//! Units whose medium is missing from its path: hosts go on, are write protected, or find the unit not ready.
+
+use crate::LogicalUnit;
+use lunar_block::{Backend, Missing};
+use lunar_scsi::Withheld;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// The behaviour of a unit while its file is deleted or replaced, or its device is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissing {
+    /// Hosts go on: the file that is open is read and written.
+    #[default]
+    Continue,
+    /// Hosts read; writes are refused.
+    ReadOnly,
+    /// The unit is not ready.
+    NotReady,
+}
+
+impl OnMissing {
+    /// All of them.
+    pub const ALL: [OnMissing; 3] = [OnMissing::Continue, OnMissing::ReadOnly, OnMissing::NotReady];
+
+    /// As a configuration names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnMissing::Continue => "continue",
+            OnMissing::ReadOnly => "read-only",
+            OnMissing::NotReady => "not-ready",
+        }
+    }
+
+    fn withheld(self) -> Withheld {
+        match self {
+            OnMissing::Continue => Withheld::Nothing,
+            OnMissing::ReadOnly => Withheld::Writes,
+            OnMissing::NotReady => Withheld::All,
+        }
+    }
+
+    fn consequence(self) -> &'static str {
+        match self {
+            OnMissing::Continue => "hosts go on reading and writing what is open",
+            OnMissing::ReadOnly => "writes are refused",
+            OnMissing::NotReady => "the LUN is not ready",
+        }
+    }
+}
+
+/// The error is repeated in the log this often.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// The state of the path of a unit's medium.
+#[derive(Default)]
+pub(crate) struct MediumWatch {
+    /// An index of [`OnMissing::ALL`].
+    on_missing: AtomicU8,
+    seen: Mutex<Option<LoggedMissing>>,
+    is_checking: AtomicBool,
+}
+
+/// The only look at a medium, until it is dropped.
+pub(crate) struct MediumCheck<'a>(&'a AtomicBool);
+
+impl Drop for MediumCheck<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+struct LoggedMissing {
+    /// Of this medium: a unit may have another one when its path is looked at again.
+    medium: Weak<dyn Backend>,
+    missing: Missing,
+    /// When the log said so.
+    logged: Instant,
+}
+
+/// The outcome of a look at the path.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum MediumChange {
+    /// Nothing to log.
+    None,
+    /// The medium is missing, in another way than before or still.
+    Missing(Missing),
+    /// The very medium that was missing is at its path again.
+    Back,
+}
+
+impl MediumWatch {
+    fn on_missing(&self) -> OnMissing {
+        OnMissing::ALL[usize::from(self.on_missing.load(Relaxed)) % OnMissing::ALL.len()]
+    }
+
+    /// Takes what was found of a medium and says what is new of it.
+    fn change(&self, medium: &Arc<dyn Backend>, found: Option<Missing>, now: Instant) -> MediumChange {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.take().filter(|seen| std::ptr::addr_eq(seen.medium.as_ptr(), Arc::as_ptr(medium)));
+        let Some(missing) = found else {
+            return if before.is_some() { MediumChange::Back } else { MediumChange::None };
+        };
+        let is_known =
+            |seen: &LoggedMissing| seen.missing == missing && now.duration_since(seen.logged) < REMIND;
+        if before.as_ref().is_some_and(is_known) {
+            *seen = before;
+            return MediumChange::None;
+        }
+        *seen = Some(LoggedMissing { medium: Arc::downgrade(medium), missing: missing.clone(), logged: now });
+        MediumChange::Missing(missing)
+    }
+}
+
+impl LogicalUnit {
+    /// Sets the behaviour while the medium is missing.
+    pub fn set_on_missing(&self, on_missing: OnMissing) {
+        self.watch.on_missing.store(on_missing as u8, Relaxed);
+    }
+
+    /// None: another look has not come back.
+    pub(crate) fn begin_check(&self) -> Option<MediumCheck<'_>> {
+        let is_checking = &self.watch.is_checking;
+        (!is_checking.swap(true, SeqCst)).then_some(MediumCheck(is_checking))
+    }
+
+    /// Looks whether the medium is at its path, and does what is to be done where it is not.
+    pub(crate) fn check_path(&self, now: Instant) -> MediumChange {
+        let backend = self.backend();
+        let found = backend.missing();
+        if !Arc::ptr_eq(&backend, &self.backend()) {
+            return MediumChange::None;
+        }
+        let on_missing = self.watch.on_missing();
+        self.lu.withhold(found.as_ref().map_or(Withheld::Nothing, |_| on_missing.withheld()));
+        self.watch.change(&backend, found, now)
+    }
+
+    /// As [`LogicalUnit::check_path`]; the log says what is new.
+    pub(crate) fn watch_path(&self, target: &str, lun: u16) {
+        let on_missing = self.watch.on_missing();
+        match self.check_path(Instant::now()) {
+            MediumChange::None => {}
+            MediumChange::Back => tracing::info!("LUN {lun} of {target}: its medium is at its path again"),
+            MediumChange::Missing(missing) => {
+                let lost = if missing.is_unlinked { "; its data end with this server" } else { "" };
+                tracing::error!("LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
+                tracing::warn!(
+                    "LUN {lun} of {target}: {}: {} (on_missing_file = \"{}\")",
+                    missing.path.display(),
+                    on_missing.consequence(),
+                    on_missing.name()
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_block::FileId;
+
+    fn missing(there: Option<FileId>) -> Missing {
+        Missing {
+            path: "a.img".into(),
+            is_device: false,
+            served: Some(FileId::File(1, 2)),
+            there,
+            is_link: false,
+            is_unlinked: true,
+            name_now: None,
+            descriptor: 3,
+        }
+    }
+
+    #[test]
+    fn a_missing_medium_is_news_once_and_each_minute() {
+        let (watch, now, disk) = (MediumWatch::default(), Instant::now(), lunar_block::nothing());
+        let change = |found, now| watch.change(&disk, found, now);
+        assert_eq!(change(None, now), MediumChange::None);
+        let deleted = || Some(missing(None));
+        assert_eq!(change(deleted(), now), MediumChange::Missing(missing(None)));
+        assert_eq!(change(deleted(), now + REMIND / 2), MediumChange::None);
+        assert_eq!(change(deleted(), now + REMIND), MediumChange::Missing(missing(None)));
+        let replaced = || missing(Some(FileId::File(1, 3)));
+        assert_eq!(change(Some(replaced()), now + REMIND), MediumChange::Missing(replaced()));
+        assert_eq!(change(None, now + REMIND), MediumChange::Back);
+        assert_eq!(change(None, now + REMIND), MediumChange::None);
+    }
+
+    #[test]
+    fn another_medium_is_not_the_missing_one_come_back() {
+        let (watch, now) = (MediumWatch::default(), Instant::now());
+        let [one, other] = [(); 2].map(|()| lunar_block::nothing());
+        assert_eq!(watch.change(&one, Some(missing(None)), now), MediumChange::Missing(missing(None)));
+        assert_eq!(watch.change(&other, None, now), MediumChange::None);
+        assert_eq!(watch.change(&other, Some(missing(None)), now), MediumChange::Missing(missing(None)));
+        assert_eq!(watch.change(&other, None, now), MediumChange::Back);
+    }
+
+    #[test]
+    fn each_setting_has_a_name_and_its_consequence() {
+        let watch = MediumWatch::default();
+        for (at, (name, withheld)) in
+            [("continue", Withheld::Nothing), ("read-only", Withheld::Writes), ("not-ready", Withheld::All)]
+                .into_iter()
+                .enumerate()
+        {
+            watch.on_missing.store(at as u8, Relaxed);
+            assert_eq!((watch.on_missing().name(), watch.on_missing().withheld()), (name, withheld));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+use super::*;
+use lunar_scsi::{Identity, Lu};
+use lunar_wire::scsi::Status;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+const CAPACITY: u64 = 1 << 20;
+
+fn settings() -> Settings {
+    Settings {
+        kind: lunar_scsi::Kind::Disk,
+        identity: Identity {
+            vendor: "LUNAR".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "1".into(),
+            serial: "1".into(),
+            naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
+        },
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache: true,
+        thin: true,
+        max_registrants: 4,
+        reservable: true,
+        passes: lunar_scsi::Passes::None,
+        max_atomic: 1 << 20,
+        explicit_access: true,
+    }
+}
+
+fn memory() -> Arc<dyn Backend> {
+    lunar_block::open(&Spec::sized(Kind::Memory, CAPACITY))
+        .unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
+}
+
+fn unit(state_file: Option<PathBuf>) -> Arc<LogicalUnit> {
+    let lu = Lu::new(settings(), None).expect("settings");
+    Arc::new(LogicalUnit::new(Arc::new(lu), memory(), state_file))
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn quiesced_now(unit: &Arc<LogicalUnit>) -> Quiesced {
+    compio::runtime::Runtime::new().expect("a runtime").block_on(unit.quiesce()).expect("rest")
+}
+
+#[test]
+fn a_unit_rests_when_the_last_command_has_left_and_is_busy_until_it_wakes() {
+    let unit = unit(None);
+    let member = unit.task_set.handle(Shard::mine());
+    assert!(member.try_lock_shared());
+    let mut rest = pin!(unit.quiesce());
+    assert!(poll(rest.as_mut()).is_pending());
+    assert_eq!(unit.lu.refuses(), Some(Status::Busy));
+    member.unlock_shared();
+    let Poll::Ready(Ok(quiesced)) = poll(rest.as_mut()) else { panic!("nobody is inside") };
+    assert!(!member.try_lock_shared() && unit.lu.refuses().is_some());
+    drop(quiesced);
+    assert!(member.try_lock_shared() && unit.lu.refuses().is_none());
+}
+
+#[test]
+fn a_rest_that_is_given_up_was_nothing() {
+    let unit = unit(None);
+    let member = unit.task_set.handle(Shard::mine());
+    assert!(member.try_lock_shared());
+    assert!(poll(pin!(unit.quiesce())).is_pending());
+    assert!(member.try_lock_shared() && unit.lu.refuses().is_none());
+}
+
+#[test]
+fn units_that_share_a_medium_all_see_it_grow() {
+    let path = std::env::temp_dir().join(format!("lunar-shared-{}.img", std::process::id()));
+    let made = std::fs::File::create(&path).expect("a file");
+    made.set_len(CAPACITY).expect("a size");
+    let backend =
+        lunar_block::open(&Spec::path(&path)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what));
+    let units = [1, 2].map(|_| {
+        let lu = Lu::new(settings(), None).expect("settings");
+        LogicalUnit::new(Arc::new(lu), backend.clone(), None)
+    });
+    assert_eq!(units.each_ref().map(LogicalUnit::refresh), [false; 2]);
+    made.set_len(2 * CAPACITY).expect("a size");
+    assert_eq!(units.each_ref().map(LogicalUnit::refresh), [true; 2]);
+    assert_eq!(units.each_ref().map(LogicalUnit::refresh), [false; 2]);
+    std::fs::remove_file(&path).expect("its name");
+}
+
+#[test]
+fn other_blocks_take_the_place_of_those_before() {
+    let unit = unit(None);
+    let other = memory();
+    let quiesced = quiesced_now(&unit);
+    let wrong = Settings { block_size: 3, ..settings() };
+    assert!(quiesced.redefine(wrong, other.clone(), true).is_err());
+    assert!(!Arc::ptr_eq(&unit.backend(), &other));
+    let epoch = unit.lu.epoch();
+    assert!(quiesced.redefine(settings(), other.clone(), false).is_ok());
+    assert!(Arc::ptr_eq(&unit.backend(), &other));
+    assert_ne!(unit.lu.epoch(), epoch, "who holds the old ones looks again");
+}
+
+#[test]
+fn a_retired_unit_stays_busy_and_leaves_blocks_and_state_to_others() {
+    let file = std::env::temp_dir().join(format!("lunar-retired-{}.state", std::process::id()));
+    let unit = unit(Some(file.clone()));
+    let blocks = Arc::downgrade(&unit.backend());
+    compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        unit.save().await.expect("saved");
+        assert!(std::fs::remove_file(&file).is_ok());
+        unit.quiesce().await.expect("rest").retire();
+        assert!(unit.save().await.is_err());
+    });
+    assert!(!file.exists());
+    assert_eq!(unit.lu.refuses(), Some(Status::Busy));
+    assert!(blocks.upgrade().is_none(), "nobody holds them");
+    assert!(unit.task_set.handle(Shard::mine()).try_lock_shared(), "those who wait at the gate hear of it");
+}

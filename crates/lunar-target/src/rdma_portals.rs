@@ -1,0 +1,60 @@
+//! Connections that come by RDMA devices.
+
+use crate::server_state::{ConnectionGuard, ServerState};
+use crate::{iser, srp};
+use lunar_rdma::verbs::{self, Listener, Options, Pending};
+use lunar_runtime::Cores;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Listens at the address of a portal, on one of the cores; connections are dealt out over all of them.
+///
+/// # Errors
+/// When no device has the address, or there is nothing to use devices with: for people.
+pub fn listen(shared: &Arc<ServerState>, cores: &Arc<Cores>, at: usize, portal: usize) -> io::Result<()> {
+    let address = shared.portals[portal].address;
+    let (shared, to) = (shared.clone(), cores.clone());
+    let begun = cores.wait(at, move || async move {
+        let listener = verbs::listen(address, Options::default())?;
+        lunar_runtime::spawn(accept(shared, to, listener, portal));
+        Ok(())
+    })?;
+    begun.map_err(|e| named(address, e))
+}
+
+/// Looks whether [`listen`] would fail. Nothing is taken.
+///
+/// # Errors
+/// As [`listen`].
+pub fn can_listen(address: SocketAddr) -> io::Result<()> {
+    verbs::can_listen(address).map_err(|e| named(address, e))
+}
+
+fn named(address: SocketAddr, e: io::Error) -> io::Error {
+    let e = lunar_rdma::explained(e);
+    lunar_runtime::error::with_context(e, format!("cannot listen on {address} with RDMA devices"))
+}
+
+async fn serve(shared: Arc<ServerState>, request: Pending, portal: usize, count: ConnectionGuard) {
+    match shared.portals[portal].transports.srp {
+        true => srp::serve(shared, Box::new(request), portal, count).await,
+        false => iser::serve(shared, Box::new(request), portal, count).await,
+    }
+}
+
+async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, mut listener: Listener, portal: usize) {
+    loop {
+        let request = listener.next().await;
+        let peer = lunar_rdma::Request::addresses(&request).1;
+        match ConnectionGuard::new(&shared, peer, cores.place(None)) {
+            Ok(count) => {
+                let shared = shared.clone();
+                cores.run_on(count.core(), move || {
+                    lunar_runtime::spawn(serve(shared, request, portal, count));
+                });
+            }
+            Err(reason) => shared.log_closed_before_login(peer, reason),
+        }
+    }
+}

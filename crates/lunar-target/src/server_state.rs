@@ -1,0 +1,211 @@
+//! What all connections of a server share, and their places in its counts.
+
+use crate::access::LoginContext;
+use crate::config::{TargetConfig, TargetNode, Transports};
+use crate::connection_slots::{ConnectionSlots, EvictionNotice, LoginTicket, NO_DESCRIPTORS, PendingLogin};
+use crate::fair_share::{self, SourcePrefix};
+use crate::registry::{Registry, SessionMessage};
+use crate::session_info::SessionInfo;
+use lunar_proto::login::Policy;
+use lunar_runtime::cores::Place;
+use lunar_runtime::{OncePerMinute, Pool, Seldom, descriptors};
+use lunar_scsi::{Protocol, TargetPort};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// What all connections share.
+pub struct ServerState {
+    config: RwLock<Arc<TargetConfig>>,
+    /// The sessions.
+    pub registry: Arc<Registry>,
+    /// Buffers of commands in flight.
+    pub pool: Pool,
+    /// Where it listens.
+    pub portals: Vec<BoundPortal>,
+    /// Connections in all, and those not logged in.
+    slots: Mutex<ConnectionSlots>,
+    /// No new connections or commands.
+    pub stopping: AtomicBool,
+    /// Connections that the file descriptors of this process allow.
+    room: usize,
+    /// Lines about those who did not get in.
+    closed_before_login: Seldom,
+    no_descriptors: OncePerMinute,
+    login_refused: Seldom,
+    /// Lines about sessions that begin and end.
+    pub began: Seldom,
+    pub ended: Seldom,
+}
+
+impl ServerState {
+    /// What the connections of these portals share.
+    pub fn new(config: TargetConfig, portals: Vec<BoundPortal>) -> ServerState {
+        ServerState {
+            pool: Pool::new(config.limits.memory),
+            config: RwLock::new(Arc::new(config)),
+            registry: Arc::default(),
+            portals,
+            slots: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            room: descriptors::room(),
+            closed_before_login: Seldom::default(),
+            no_descriptors: OncePerMinute::default(),
+            login_refused: Seldom::default(),
+            began: Seldom::default(),
+            ended: Seldom::default(),
+        }
+    }
+
+    /// Connections in all.
+    #[cfg(test)]
+    pub fn connections(&self) -> usize {
+        self.slots().used()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, ConnectionSlots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
+    pub fn log_closed_before_login(&self, peer: SocketAddr, reason: &str) {
+        if let Some(left_out) = self.closed_before_login.may_of(peer.ip(), Instant::now()) {
+            tracing::info!(%peer, reason, left_out, "connection closed before login");
+        }
+    }
+
+    /// Reports that the file descriptors are used up, which is a fault of this server and of no peer.
+    pub(crate) fn out_of_descriptors(&self, peer: SocketAddr) {
+        if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
+            let hint =
+                "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
+            tracing::warn!(%peer, reason = NO_DESCRIPTORS, left_out, hint, "new connections are closed");
+        }
+    }
+
+    /// Tells who was refused at login, and why; of a flood a few lines and a number.
+    pub fn log_login_refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
+        if let Some(left_out) = self.login_refused.may_of(peer.ip(), Instant::now()) {
+            let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
+            let (initiator, target) = (known(initiator), known(target));
+            tracing::info!(%peer, initiator, target, %reason, left_out, "login refused");
+        }
+    }
+
+    /// The target ports that the portals of a group make: one for iSCSI, one for SRP, or both. A group without portals
+    /// is one that others serve.
+    pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
+        let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
+        let (srp, iscsi) = (any(true), any(false));
+        let protocols = [(Protocol::Iscsi, iscsi || !srp), (Protocol::Srp, srp)];
+        protocols
+            .into_iter()
+            .filter(|(_, is_there)| *is_there)
+            .map(move |(protocol, _)| TargetPort { protocol, group })
+    }
+
+    /// Warns of a limit that the file descriptors do not allow.
+    pub(crate) fn warn_of_room(&self) {
+        let (connections, room) = (self.config().limits.connections, self.room);
+        if connections > room {
+            tracing::warn!(
+                connections,
+                room,
+                "`connections` of [limits] is more than the open files of this process allow: ulimit -Hn, LimitNOFILE="
+            );
+        }
+    }
+
+    /// Puts another configuration in force.
+    pub(crate) fn set_setup(&self, config: Arc<TargetConfig>) {
+        *self.config.write().unwrap_or_else(|e| e.into_inner()) = config;
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<TargetConfig> {
+        self.config.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+/// A portal that is listening.
+#[derive(Clone, Debug)]
+pub struct BoundPortal {
+    /// Its address, with the port that it got.
+    pub address: SocketAddr,
+    /// Tag of its portal group.
+    pub tag: u16,
+    /// What SendTargets tells instead.
+    pub advertise: Option<String>,
+    /// What it carries.
+    pub transports: Transports,
+}
+
+/// What a session sees in a configuration.
+pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
+    let target = config.targets.get(info.target.as_ref()?);
+    let login_context = LoginContext { config: config.clone(), group: info.tag, peer: info.address.ip() };
+    // What another entry grants to CHAP users is not for one that logged in without being one of them.
+    let may = |t: &&TargetNode| {
+        login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
+    };
+    let seen = target.filter(|t| !t.offline).filter(may);
+    Some(SessionMessage::Luns(seen.map(|t| Arc::new(login_context.lun_map(t, &info.initiator)))))
+}
+
+/// A connection's place in the counts.
+pub struct ConnectionGuard {
+    shared: Arc<ServerState>,
+    place: Place,
+    entry: fair_share::AdmissionSlot,
+    /// Among those before login; None: it is logged in.
+    ticket: Option<LoginTicket>,
+    /// It is not evicted any more.
+    done: Option<PendingLogin>,
+}
+
+impl ConnectionGuard {
+    /// A place for a connection from this address, or why there is none.
+    pub fn new(
+        shared: &Arc<ServerState>,
+        peer: SocketAddr,
+        place: Place,
+    ) -> Result<ConnectionGuard, &'static str> {
+        if shared.stopping.load(SeqCst) {
+            return Err("the server stops");
+        }
+        let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
+        let (entry, ticket) = shared.slots().enter(origin, limits, shared.room)?;
+        Ok(ConnectionGuard { shared: shared.clone(), place, entry, ticket: Some(ticket), done: None })
+    }
+
+    /// There is a place for a connection from this address.
+    pub(crate) fn has_room(shared: &ServerState, peer: SocketAddr) -> bool {
+        let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
+        shared.slots().admits(origin, limits, shared.room).is_ok()
+    }
+
+    /// The core that it has its place on.
+    pub(crate) fn core(&self) -> usize {
+        self.place.core()
+    }
+
+    /// Comes back when the place goes to another connection before this one is logged in.
+    pub(crate) fn evicted(&self) -> EvictionNotice {
+        self.ticket.as_ref().map(LoginTicket::evicted).unwrap_or_default()
+    }
+
+    /// The login is done. False: another connection has its place.
+    pub fn logged_in(&mut self) -> bool {
+        if let Some(ticket) = self.ticket.take() {
+            self.done = self.shared.slots().logged_in(&ticket);
+        }
+        self.done.is_some()
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.shared.slots().leave(self.entry, self.ticket.take());
+    }
+}

@@ -1,0 +1,111 @@
+//! The entry of sessions: a place among the others once a login has succeeded, and what is logged.
+
+use crate::InstanceSession;
+use crate::config::{TargetConfig, TargetNode};
+use crate::registry::{CLOSED, RegisterRequest, SessionGuard, SessionKey, SessionMessage};
+use crate::server_state::{ConnectionGuard, ServerState, luns_update};
+use crate::session_info::SessionInfo;
+use lunar_wire::iscsi::status::LoginStatus;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+/// Between whom a connection is.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// Our address.
+    pub local: SocketAddr,
+    /// The initiator's.
+    pub peer: SocketAddr,
+}
+
+/// A session that has its place among the others.
+pub struct RegisteredSession {
+    /// What is known of it.
+    pub info: Arc<SessionInfo>,
+    /// Its place.
+    pub guard: SessionGuard,
+    /// Commands that may be in flight.
+    pub depth: u32,
+    /// Its messages.
+    pub messages: flume::Receiver<SessionMessage>,
+    /// Its place in the counts.
+    pub count: ConnectionGuard,
+}
+
+impl RegisteredSession {
+    /// Takes a place under this key; one of the same key is given up by whoever has it.
+    ///
+    /// # Errors
+    /// The status with which the login is refused.
+    pub async fn register(
+        shared: &Arc<ServerState>,
+        config: &Arc<TargetConfig>,
+        info: Arc<SessionInfo>,
+        key: SessionKey,
+        tsih: u16,
+        mut count: ConnectionGuard,
+    ) -> Result<RegisteredSession, LoginStatus> {
+        let (mailbox, messages) = flume::unbounded();
+        let request = RegisterRequest { key, tsih, cid: info.cid, mailbox, info: info.clone() };
+        let target = info.target.as_ref().and_then(|name| config.targets.get(name));
+        let guard = shared.registry.register(&request, &config.limits).await?;
+        // A stop says goodbye to those who were in before it, and flushes behind them.
+        if shared.stopping.load(SeqCst) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
+        instance_session(target, &info)?;
+        let most = config.limits.commands_per_session;
+        let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
+        if !count.logged_in() {
+            return Err(LoginStatus::OUT_OF_RESOURCES);
+        }
+        let now = shared.config();
+        if !Arc::ptr_eq(&now, config) {
+            // The configuration was read again meanwhile, when this session was not yet there to hear of it.
+            luns_update(&now, &info).into_iter().for_each(|message| drop(request.mailbox.send(message)));
+        }
+        Ok(RegisteredSession { info, guard, depth, messages, count })
+    }
+}
+
+/// Takes a place in the SCSI routing instance of a target, if it has one.
+fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(), LoginStatus> {
+    let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
+    let instance_session = InstanceSession::enter(instance)?;
+    // Nobody else knows of this session yet.
+    let _ = info.instance_session.set(instance_session);
+    Ok(())
+}
+
+/// Logs that a session begins.
+pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard) {
+    let SessionInfo { initiator, address, .. } = info;
+    let (tsih, user) = (guard.tsih, info.user.as_deref());
+    let Some(target) = &info.target else {
+        return tracing::debug!(%initiator, %address, user, tsih, "discovery");
+    };
+    if let Some(left_out) = shared.began.may_of(address.ip(), Instant::now()) {
+        tracing::info!(%initiator, %address, %target, user, tsih, left_out, "logged in");
+    }
+}
+
+/// Logs that a session ends: for the reason `end`, or because its connection broke, or because its initiator closed it.
+pub fn log_end(
+    shared: &ServerState,
+    info: &SessionInfo,
+    tsih: u16,
+    end: Option<&'static str>,
+    broken: Option<String>,
+) {
+    let closed = || CLOSED.to_owned();
+    let reason = end.map(str::to_owned).or(broken).unwrap_or_else(closed);
+    let SessionInfo { initiator, address, .. } = info;
+    let Some(target) = &info.target else {
+        return tracing::debug!(%initiator, %address, tsih, reason, "discovery ended");
+    };
+    if let Some(left_out) = shared.ended.may_of(address.ip(), Instant::now()) {
+        tracing::info!(%initiator, %address, %target, tsih, reason, left_out, "session ended");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a target asks an initiator: to take credits, to hear of an event, to take note of the end (SRP r16a sections 6.5
+//! to 6.7 and 6.10 to 6.13). It is one request at a time: initiators keep room for no more.
+
+use lunar_wire::srp::{Aer, CreditRequest, Error, TargetLogout};
+
+/// Solicited notifications that a login wants.
+const OF_LOGOUT: u8 = 0x10;
+const OF_CREDITS: u8 = 0x20;
+const OF_EVENTS: u8 = 0x40;
+
+/// Reasons of a logout (SRP r16a section 6.5).
+pub mod reason {
+    /// None of the others.
+    pub const NONE: u32 = 0;
+    /// The initiator sent something that is no information unit.
+    pub const OPCODE: u32 = 2;
+    /// It answered what it was not asked.
+    pub const ANSWER: u32 = 3;
+    /// Another login was to be the only one.
+    pub const ANOTHER_LOGIN: u32 = 4;
+    /// An information unit of the initiator is not as long as it has to be.
+    pub const LENGTH: u32 = 8;
+}
+
+/// Why the connection ends if an information unit breaks this rule.
+pub fn reason_of(error: &Error) -> u32 {
+    match error {
+        Error::Opcode(_) => reason::OPCODE,
+        Error::Short { .. } => reason::LENGTH,
+        _ => reason::NONE,
+    }
+}
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Credits, or a sign of life.
+    Credits,
+    /// An asynchronous event.
+    Event,
+}
+
+/// The requests of one connection.
+pub struct TargetRequests {
+    notifications: u8,
+    /// That which is not answered, and its tag.
+    open: Option<(RequestKind, u64)>,
+    /// The tag given last.
+    last: u64,
+}
+
+impl TargetRequests {
+    /// Nothing was asked yet; the login wants these notifications.
+    pub fn new(notifications: u8) -> TargetRequests {
+        TargetRequests { notifications, open: None, last: 0 }
+    }
+
+    /// There is room for a request.
+    pub fn may(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn ask(&mut self, kind: RequestKind) -> Option<u64> {
+        let tag = self.last.wrapping_add(1);
+        self.may().then(|| {
+            (self.last, self.open) = (tag, Some((kind, tag)));
+            tag
+        })
+    }
+
+    /// Gives credits, or none: then it asks for a sign of life. None: there is no room for it.
+    pub fn credits(&mut self, credits: i32) -> Option<Vec<u8>> {
+        let solicited = self.notifications & OF_CREDITS != 0;
+        let tag = self.ask(RequestKind::Credits)?;
+        Some(CreditRequest { solicited, credits, tag }.encode().to_vec())
+    }
+
+    /// Tells of an event. None: there is no room for it.
+    pub fn event(&mut self, lun: u64, sense: &[u8]) -> Option<Vec<u8>> {
+        let solicited = self.notifications & OF_EVENTS != 0;
+        let tag = self.ask(RequestKind::Event)?;
+        let mut unit = Vec::new();
+        Aer { solicited, credits: 0, tag, lun, sense }.encode(&mut unit);
+        Some(unit)
+    }
+
+    /// Tells of the end. None: there is no room for it.
+    pub fn logout(&mut self, reason: u32) -> Option<Vec<u8>> {
+        let solicited = self.notifications & OF_LOGOUT != 0;
+        let tag = self.last.wrapping_add(1);
+        self.may().then(|| TargetLogout { solicited, reason, tag }.encode().to_vec())
+    }
+
+    /// An answer has come. False: to no request.
+    pub fn answered(&mut self, kind: RequestKind, tag: u64) -> bool {
+        let fits = self.open == Some((kind, tag));
+        if fits {
+            self.open = None;
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_request_at_a_time_and_its_answer_makes_room() {
+        let mut requests = TargetRequests::new(OF_CREDITS);
+        let first = requests.credits(2).unwrap();
+        assert_eq!(CreditRequest::decode(&first), Ok(CreditRequest { solicited: true, credits: 2, tag: 1 }));
+        assert_eq!((requests.credits(1), requests.event(0, &[]), requests.logout(0)), (None, None, None));
+        assert!(!requests.answered(RequestKind::Event, 1) && !requests.answered(RequestKind::Credits, 2));
+        assert!(requests.answered(RequestKind::Credits, 1) && !requests.answered(RequestKind::Credits, 1));
+        let event = requests.event(7, &[0x70]).unwrap();
+        assert_eq!(Aer::decode(&event).map(|aer| (aer.solicited, aer.tag, aer.lun)), Ok((false, 2, 7)));
+        assert!(requests.answered(RequestKind::Event, 2));
+        let end = requests.logout(reason::ANOTHER_LOGIN).unwrap();
+        assert_eq!(TargetLogout::decode(&end), Ok(TargetLogout { solicited: false, reason: 4, tag: 3 }));
+    }
+}

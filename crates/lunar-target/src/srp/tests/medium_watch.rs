@@ -1,0 +1,80 @@
+//! Media whose path does not answer.
+
+use super::test_target::{TestTarget, memory, on_core};
+use crate::server;
+use lunar_block::{Backend, Facts, Finished, Future, Missing};
+use lunar_runtime::Buf;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A look that nobody lets come back ends after this time, so that the test fails.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A disk of memory, and what a look at its path does.
+struct PathWatchedDisk(Arc<dyn Backend>, Box<dyn Fn() + Send + Sync>);
+
+fn watched(look: impl Fn() + Send + Sync + 'static) -> Arc<dyn Backend> {
+    Arc::new(PathWatchedDisk(memory(), Box::new(look)))
+}
+
+impl Backend for PathWatchedDisk {
+    fn missing(&self) -> Option<Missing> {
+        (self.1)();
+        None
+    }
+
+    fn facts(&self) -> Facts {
+        self.0.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.0.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.0.write(offset, buf, stable)
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.0.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.0.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.0.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.0.describe()
+    }
+}
+
+#[test]
+fn a_path_that_hangs_holds_up_neither_a_core_nor_other_looks() {
+    on_core(|| async {
+        static IS_STUCK: AtomicBool = AtomicBool::new(false);
+        static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+        let (release, released) = channel::<()>();
+        let released = Mutex::new(released);
+        let stuck = watched(move || {
+            let released = released.lock().expect("one look");
+            IS_STUCK.store(!HAS_FAILED.load(SeqCst), SeqCst);
+            if IS_STUCK.load(SeqCst) && released.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                HAS_FAILED.store(true, SeqCst);
+            }
+            IS_STUCK.store(false, SeqCst);
+        });
+        let (looks, seen) = flume::unbounded();
+        let other = watched(move || _ = looks.send(IS_STUCK.load(SeqCst)));
+        let target = TestTarget::on_all([stuck, other]);
+        lunar_runtime::spawn(server::refresh(target.shared.clone()));
+        assert!(seen.recv_async().await.expect("a look"), "it waited for the other path");
+        drop(release);
+    });
+}

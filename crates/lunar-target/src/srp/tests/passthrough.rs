@@ -1,0 +1,96 @@
+//! Commands that are carried out elsewhere, when somebody ends them.
+
+use super::test_target::{HostResponse, TestTarget, command, on_core, rest};
+use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse};
+use event_listener::Event;
+use lunar_block::Future;
+use lunar_scsi::Port;
+use lunar_wire::iscsi::request::Function;
+use lunar_wire::scsi::{Status, cdb, op};
+use lunar_wire::srp::{Command, Data, function, task_status};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A logical unit elsewhere that carries out no write before it is aborted, and what is known of the write then.
+struct HeldLu(CommandFate);
+
+/// The way to it.
+struct HeldNexus {
+    fate: CommandFate,
+    aborted: Event,
+}
+
+impl PassthroughLu for HeldLu {
+    fn enter(&self, _: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
+        Rc::new(HeldNexus { fate: self.0, aborted: Event::new() })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+impl PassthroughNexus for HeldNexus {
+    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+        let aborted = (command.cdb[0] == op::WRITE_10).then(|| self.aborted.listen());
+        let reply = PassthroughResponse {
+            status: Status::Good as u8,
+            sense: Box::default(),
+            data: None,
+            moved: 0,
+            fate: CommandFate::Ended,
+        };
+        Box::pin(async move {
+            if let Some(aborted) = aborted {
+                aborted.await;
+            }
+            reply
+        })
+    }
+
+    fn abort(&self, _: u64) -> Future<'_, CommandFate> {
+        Box::pin(async {
+            self.aborted.notify(usize::MAX);
+            self.fate
+        })
+    }
+
+    fn manage(&self, _: Function) -> Future<'_, bool> {
+        Box::pin(async { true })
+    }
+}
+
+#[test]
+fn a_function_says_whether_its_tasks_are_over_elsewhere() {
+    for (fate, how) in
+        [(CommandFate::Ended, task_status::COMPLETE), (CommandFate::Indeterminate, task_status::FAILED)]
+    {
+        on_core(async move || {
+            let target = TestTarget::passing(Arc::new(HeldLu(fate)));
+            let mut host = target.host(1, false).await;
+            let mut other = target.host(2, false).await;
+            let cdb = cdb::write_10(0, 1, false);
+            let all = [
+                function::ABORT_TASK,
+                function::ABORT_TASK_SET,
+                function::CLEAR_TASK_SET,
+                function::LUN_RESET,
+            ];
+            for (tag, ends) in (10..).step_by(2).zip(all) {
+                let write = Command { data_out: Data::Immediate(&[7; 512]), ..command(tag, &cdb) };
+                host.ask(&write);
+                rest().await;
+                host.manage(tag + 1, ends, tag);
+                let answer = host.answer().await;
+                assert_eq!((answer.tag, answer.managed), (tag + 1, Some(how)), "{ends}");
+            }
+            host.ask(&Command { data_out: Data::Immediate(&[7; 512]), ..command(20, &cdb) });
+            rest().await;
+            other.manage(5, function::LUN_RESET, 0);
+            assert_eq!(other.answer().await, HostResponse::managed(5, 1, how), "by another session");
+            // What is behind it says nothing of the next.
+            other.manage(6, function::LUN_RESET, 0);
+            assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
+        });
+    }
+}

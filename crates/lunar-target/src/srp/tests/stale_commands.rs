@@ -1,0 +1,94 @@
+//! Commands whose descriptors are still being read when another session resets their logical unit.
+
+use super::test_target::{Host, HostResponse, NAME, TestTarget, command, memory, on_core, rest};
+use lunar_block::Inline;
+use lunar_runtime::Buf;
+use lunar_wire::scsi::{Status, cdb};
+use lunar_wire::srp::{Command, Data, Indirect, TaskManagement, function, task_status};
+
+/// LUN fields of the disks.
+const USED: u64 = 0;
+const UNUSED: u64 = 1 << 48;
+
+fn busy(tag: u64) -> HostResponse {
+    HostResponse { status: Status::Busy as u8, ..HostResponse::good(tag) }
+}
+
+/// Asks for a WRITE of one block of sevens, whose descriptors the target has to read.
+fn write_by_table(host: &Host, lun: u64, tag: u64) {
+    let table = host.source(&host.source(&[7; 512]).encode());
+    let (all, cdb) = (Indirect { table, len: 512, list: &[] }, cdb::write_10(0, 1, false));
+    host.ask(&Command { lun, data_out: Data::Indirect(all), ..command(tag, &cdb) });
+}
+
+fn reset(host: &Host, lun: u64) {
+    let (notifications, task_tag) = (0, 0);
+    host.say(
+        &TaskManagement { notifications, tag: 90, lun, function: function::LUN_RESET, task_tag }.encode(),
+    );
+}
+
+/// The first byte of a disk.
+fn on_medium(target: &TestTarget, lun: u16) -> u8 {
+    let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&lun].backend());
+    assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));
+    block[0]
+}
+
+/// Two disks, and two hosts, of which the first has used the first disk.
+async fn target() -> (TestTarget, Host, Host) {
+    let target = TestTarget::on_all([memory(), memory()]);
+    let (one, other) = (target.host(1, false).await.ready().await, target.host(2, false).await.ready().await);
+    (target, one, other)
+}
+
+#[test]
+fn a_reset_recalls_a_command_whose_table_is_read() {
+    on_core(async move || {
+        for (number, lun) in [(0, USED), (1, UNUSED)] {
+            let (target, mut one, mut other) = target().await;
+            one.faults[1].reads.hold();
+            write_by_table(&one, lun, 5);
+            rest().await;
+            reset(&other, lun);
+            other.is_silent().await;
+            one.faults[1].reads.release();
+            assert_eq!(one.answer().await, busy(5));
+            assert_eq!(other.answer().await, HostResponse::managed(90, 1, task_status::COMPLETE));
+            assert_eq!(on_medium(&target, number), 0);
+        }
+    });
+}
+
+#[test]
+fn a_reset_recalls_commands_before_it_and_none_behind_it() {
+    on_core(async move || {
+        let (target, mut one, mut other) = target().await;
+        one.faults[1].reads.hold();
+        let cdb = cdb::write_10(0, 1, false);
+        let write = |tag| Command { data_out: Data::Immediate(&[8; 512]), ..command(tag, &cdb) };
+        write_by_table(&one, USED, 5);
+        one.ask(&write(6));
+        rest().await;
+        reset(&other, USED);
+        rest().await;
+        // That of another disk takes none of it back.
+        reset(&other, UNUSED);
+        rest().await;
+        one.ask(&command(7, &cdb::test_unit_ready()));
+        rest().await;
+        one.faults[1].reads.release();
+        let mut heard = [one.answer().await, one.answer().await, one.answer().await];
+        heard.sort_by_key(|answer| answer.tag);
+        assert_eq!(heard, [busy(5), busy(6), HostResponse::good(7)]);
+        for _ in [USED, UNUSED] {
+            assert_eq!(other.answer().await, HostResponse::managed(90, 1, task_status::COMPLETE));
+        }
+        assert_eq!(
+            one.does(&command(8, &cdb::test_unit_ready())).await,
+            HostResponse::check(8, (6, 0x29, 3))
+        );
+        assert_eq!(one.does(&write(9)).await, HostResponse::good(9));
+        assert_eq!(on_medium(&target, 0), 8);
+    });
+}

@@ -1,0 +1,114 @@
+//! What the target asks by itself: signs of life, to take note of events and of the end.
+
+use super::test_target::{Host, HostResponse, command, rest};
+use super::{TestTarget, on_core};
+use crate::config::AccessRule;
+use crate::registry::SessionMessage;
+use lunar_wire::scsi::cdb;
+use lunar_wire::srp::{Aer, CreditRequest, aer_response, credit_response};
+use std::time::Duration;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(60);
+
+/// One that has said something: before that nothing is sent.
+async fn spoken(target: &TestTarget) -> Host {
+    let mut host = target.host(1, false).await;
+    assert_eq!(host.does(&command(1, &cdb::test_unit_ready())).await, HostResponse::check(1, (6, 0x29, 0)));
+    host
+}
+
+async fn asked(host: &mut Host) -> CreditRequest {
+    CreditRequest::decode(&host.hear().await.expect("a sign of life is wanted")).expect("a request")
+}
+
+#[test]
+fn a_silent_initiator_is_asked_for_a_sign_of_life() {
+    on_core(async move || {
+        let target = TestTarget::pinging(LONG);
+        let mut host = spoken(&target).await;
+        let first = asked(&mut host).await;
+        assert_eq!(first.credits, 0);
+        host.say(&credit_response(first.tag));
+        // It does not wait for the end of the time that it has given.
+        assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
+        assert_eq!(target.shared.registry.list().len(), 1);
+    });
+}
+
+#[test]
+fn one_that_gives_signs_of_life_stays() {
+    on_core(async move || {
+        let target = TestTarget::pinging(Duration::from_secs(1));
+        let mut host = spoken(&target).await;
+        let mut tags = Vec::new();
+        for _ in 0..2 {
+            let request = asked(&mut host).await;
+            tags.push(request.tag);
+            host.say(&credit_response(request.tag));
+        }
+        assert_eq!((tags, target.shared.registry.list().len()), (vec![1, 2], 1));
+    });
+}
+
+#[test]
+fn one_that_gives_none_is_given_up() {
+    on_core(async move || {
+        let target = TestTarget::pinging(Duration::from_millis(1));
+        let mut host = spoken(&target).await;
+        assert_eq!(asked(&mut host).await.credits, 0);
+        host.ends().await;
+        while !target.shared.registry.list().is_empty() {
+            rest().await;
+        }
+    });
+}
+
+#[test]
+fn a_session_that_is_thrown_out_is_told_so() {
+    on_core(async move || {
+        let target = TestTarget::new();
+        let mut host = target.host(1, false).await.ready().await;
+        let ended = target.shared.registry.end(|_| true, "somebody wants it so").await;
+        assert_eq!(ended, 1);
+        host.is_logged_out(0).await;
+    });
+}
+
+#[test]
+fn when_the_server_stops_a_command_is_answered_before_its_initiator_is_told() {
+    on_core(async move || {
+        let target = TestTarget::new();
+        let mut host = target.host(1, false).await.ready().await;
+        host.ask(&command(2, &cdb::test_unit_ready()));
+        rest().await;
+        target.shared.registry.broadcast(None, |done| SessionMessage::Stop { done }).await;
+        assert_eq!(host.answer().await, HostResponse::good(2));
+        host.is_logged_out(0).await;
+    });
+}
+
+#[test]
+fn events_are_told_where_the_access_list_asks_for_it_and_one_at_a_time() {
+    let anybody = AccessRule { aen: true, ..AccessRule::default() };
+    on_core(async move || {
+        let target = TestTarget::with(|target| target.access = vec![anybody]);
+        let mut host = target.host(1, false).await.ready().await;
+        let unit = target.shared.config().targets.values().next().expect("a target").luns[&0].clone();
+        let changes = || target.shared.registry.send_each(|_| Some(SessionMessage::Attention(unit.clone())));
+        changes();
+        let heard = host.hear().await.expect("an event");
+        let event = Aer::decode(&heard).expect("an event");
+        assert_eq!((event.lun, event.sense.len(), &event.sense[12..14]), (0, 18, &[0x2a, 0x09][..]));
+        // The first is not answered yet.
+        changes();
+        host.is_silent().await;
+        host.say(&aer_response(event.tag));
+        rest().await;
+        changes();
+        assert_eq!(
+            Aer::decode(&host.hear().await.expect("an event")).map(|next| next.tag),
+            Ok(event.tag + 1)
+        );
+    });
+}

@@ -1,0 +1,250 @@
+use super::test_target::{Host, HostResponse, NAME, command, rest};
+use super::{TestTarget, on_core};
+use crate::config::AccessRule;
+use lunar_block::Inline;
+use lunar_rdma::Events;
+use lunar_rdma::mem::Operation;
+use lunar_runtime::Buf;
+use lunar_wire::scsi::cdb;
+use lunar_wire::srp::{Command, CreditRequest, Data, Descriptor, Indirect, function, task_status};
+use std::time::Duration;
+
+/// A target whose RDMA Reads do not end until they are released, and a host that has asked for a write of one block.
+async fn writing() -> (TestTarget, Host, Descriptor) {
+    let target = TestTarget::new();
+    let host = target.host(1, false).await.ready().await;
+    host.faults[1].reads.hold();
+    let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
+    host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+    rest().await;
+    (target, host, at)
+}
+
+/// How often an RDMA Read ended, and a message was sent, in their order.
+fn order(host: &Host) -> Vec<&'static str> {
+    let word = |operation| match operation {
+        Operation::ReadEnded { .. } => Some("read"),
+        Operation::Send { .. } => Some("sent"),
+        _ => None,
+    };
+    host.faults[1].log().into_iter().filter_map(word).collect()
+}
+
+#[test]
+fn a_write_whose_data_do_not_come_ends_its_session() {
+    on_core(async move || {
+        let target = TestTarget::expecting_data(Duration::from_millis(6));
+        let mut host = target.host(1, false).await.ready().await;
+        host.faults[1].reads.hold();
+        let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
+        host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+        host.ends().await;
+        host.faults[1].reads.release();
+        while !target.shared.registry.list().is_empty() {
+            rest().await;
+        }
+    });
+}
+
+#[test]
+fn an_abort_is_answered_when_no_data_of_the_command_can_come_any_more() {
+    on_core(async move || {
+        let (_world, mut host, _) = writing().await;
+        host.manage(6, function::ABORT_TASK, 5);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        // Its credit, and that of the command, of which nothing more is heard.
+        assert_eq!(host.answer().await, HostResponse::managed(6, 2, task_status::COMPLETE));
+        assert_eq!(order(&host), ["sent", "read", "sent"]);
+        assert_eq!(host.does(&command(7, &cdb::test_unit_ready())).await, HostResponse::good(7));
+        host.is_silent().await;
+    });
+}
+
+#[test]
+fn a_reset_ends_the_commands_before_it() {
+    on_core(async move || {
+        let (_world, mut host, _) = writing().await;
+        host.manage(6, function::LUN_RESET, 0);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        assert_eq!(host.answer().await, HostResponse::managed(6, 2, task_status::COMPLETE));
+        assert_eq!(
+            host.does(&command(7, &cdb::test_unit_ready())).await,
+            HostResponse::check(7, (6, 0x29, 3))
+        );
+    });
+}
+
+#[test]
+fn a_command_whose_table_is_on_its_way_can_be_aborted() {
+    on_core(async move || {
+        let (_world, mut host, at) = writing().await;
+        let list = at.encode();
+        let all = Indirect { table: host.source(&list), len: 512, list: &[] };
+        let cdb = cdb::write_10(0, 1, false);
+        host.ask(&Command { data_out: Data::Indirect(all), ..command(8, &cdb) });
+        host.manage(9, function::ABORT_TASK, 8);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        let mut heard = [host.answer().await, host.answer().await];
+        heard.sort_by_key(|answer| answer.tag);
+        assert_eq!(heard, [HostResponse::good(5), HostResponse::managed(9, 2, task_status::COMPLETE)]);
+    });
+}
+
+#[test]
+fn a_function_for_what_is_not_there_is_answered() {
+    on_core(async move || {
+        let target = TestTarget::new();
+        let mut host = target.host(1, false).await.ready().await;
+        for (function, lun, wanted) in [
+            (function::ABORT_TASK, 0, task_status::COMPLETE),
+            (function::ABORT_TASK, 9, task_status::FAILED),
+            (function::ABORT_TASK_SET, 0, task_status::COMPLETE),
+            (function::CLEAR_TASK_SET, 0, task_status::COMPLETE),
+            (function::CLEAR_ACA, 0, task_status::NOT_SUPPORTED),
+            (0x80, 0, task_status::NOT_SUPPORTED),
+        ] {
+            let lun = lun << 48;
+            let asked =
+                lunar_wire::srp::TaskManagement { notifications: 0, tag: 6, lun, function, task_tag: 77 };
+            host.say(&asked.encode());
+            assert_eq!(host.answer().await, HostResponse::managed(6, 1, wanted), "{function}");
+        }
+    });
+}
+
+#[test]
+fn every_credit_comes_back() {
+    on_core(async move || {
+        let (_world, mut host, at) = writing().await;
+        let cdb = cdb::write_10(0, 1, false);
+        for tag in [6, 7] {
+            host.ask(&Command { data_out: Data::Direct(at), ..command(tag, &cdb) });
+        }
+        // Four credits, and three are used.
+        host.manage(8, function::ABORT_TASK_SET, 0);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        let mut credits = 0;
+        while credits < 4 {
+            credits += host.answer().await.credits;
+        }
+        assert_eq!(credits, 4);
+        // All of them can be used again.
+        host.faults[1].reads.hold();
+        for tag in 10..14 {
+            host.ask(&Command { data_out: Data::Direct(at), ..command(tag, &cdb) });
+        }
+        host.faults[1].reads.release();
+        for _ in 10..14 {
+            assert_eq!(host.answer().await.credits, 1);
+        }
+    });
+}
+
+#[test]
+fn another_initiator_s_reset_gives_credits_back_at_once() {
+    on_core(async move || {
+        let (target, mut host, _) = writing().await;
+        let mut other = target.host(2, false).await.ready().await;
+        other.manage(6, function::LUN_RESET, 0);
+        // Data of the write may still come.
+        other.is_silent().await;
+        host.faults[1].reads.release();
+        assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
+        // No answer is to come with which it could go.
+        let unit = host.hear().await.expect("credits");
+        let asked = CreditRequest::decode(&unit).expect("credits");
+        assert_eq!((asked.credits, asked.solicited), (1, false));
+        host.say(&lunar_wire::srp::credit_response(asked.tag));
+        let next = host.does(&command(7, &cdb::test_unit_ready())).await;
+        assert_eq!(next, HostResponse::check(7, (6, 0x29, 3)));
+    });
+}
+
+/// MODE SELECT (6) of a control mode page with TAS: who loses commands to another initiator is told.
+async fn tells_of_aborted_tasks(host: &mut Host) {
+    let page = [0, 0, 0, 0, 10, 10, 0, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
+    let cdb = [0x15, 0x10, 0, 0, page.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let select = Command { data_out: Data::Immediate(&page), ..command(2, &cdb) };
+    assert_eq!(host.does(&select).await, HostResponse::good(2));
+}
+
+#[test]
+fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
+    on_core(async move || {
+        let (target, mut host, _) = writing().await;
+        host.faults[1].reads.release();
+        assert_eq!(host.answer().await, HostResponse::good(5));
+        tells_of_aborted_tasks(&mut host).await;
+        let mut other = target.host(2, false).await.ready().await;
+        host.faults[1].reads.hold();
+        let (first, second) = (cdb::write_10(0, 1, false), cdb::write_10(16, 2, false));
+        let ask = |host: &Host, tag, cdb: &[u8; 16], bytes: &[u8]| {
+            host.ask(&Command { data_out: Data::Direct(host.source(bytes)), ..command(tag, cdb) });
+        };
+        ask(&host, 11, &first, &[7; 512]);
+        rest().await;
+        // What comes behind the answer to it waits with it: also what is asked for the next write, and that it is over.
+        host.manage(12, function::ABORT_TASK, 11);
+        rest().await;
+        ask(&host, 13, &first, &[8; 512]);
+        rest().await;
+        other.manage(6, function::CLEAR_TASK_SET, 0);
+        host.is_silent().await;
+        host.faults[1].take_log();
+        host.faults[1].reads.release();
+        // All of it goes when the data has come, and the next command comes with that.
+        host.endpoint.poll(&mut Events::default());
+        ask(&host, 14, &second, &[9; 1024]);
+        assert_eq!(host.answer().await, HostResponse::managed(12, 2, task_status::COMPLETE));
+        assert_eq!(host.answer().await, HostResponse { status: 0x40, ..HostResponse::good(13) });
+        assert_eq!(host.answer().await, HostResponse::good(14));
+        let read = |op: &Operation| if let Operation::Read { len, .. } = op { Some(*len) } else { None };
+        assert_eq!(host.faults[1].log().iter().filter_map(read).collect::<Vec<_>>(), [1024]);
+        assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
+        let (at, cdb) = (host.sink(1024), cdb::read_10(16, 2));
+        assert_eq!(
+            host.does(&Command { data_in: Data::Direct(at), ..command(15, &cdb) }).await,
+            HostResponse::good(15)
+        );
+        assert_eq!(host.written(at), [9; 1024]);
+    });
+}
+
+#[test]
+fn commands_before_the_end_do_not_begin_after_it() {
+    on_core(async move || {
+        let target = TestTarget::new();
+        let host = target.host(1, false).await.ready().await;
+        let cdb = cdb::write_10(0, 1, false);
+        host.ask(&Command { data_out: Data::Immediate(&[7; 512]), ..command(5, &cdb) });
+        host.endpoint.close();
+        while !target.shared.registry.list().is_empty() {
+            lunar_runtime::yield_now().await;
+        }
+        let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&0].backend());
+        assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));
+        assert_eq!(block[0], 0);
+    })
+}
+
+#[test]
+fn a_read_only_guest_resets_nothing() {
+    on_core(async move || {
+        let guests = AccessRule { read_only: true, ..AccessRule::default() };
+        let target = TestTarget::with(|target| target.access = vec![guests]);
+        let mut host = target.host(1, false).await.ready().await;
+        for (tag, forbidden) in [(5, function::LUN_RESET), (6, function::CLEAR_TASK_SET)] {
+            host.manage(tag, forbidden, 0);
+            assert_eq!(host.answer().await, HostResponse::managed(tag, 1, task_status::FAILED));
+        }
+        host.manage(7, function::ABORT_TASK_SET, 0);
+        assert_eq!(host.answer().await, HostResponse::managed(7, 1, task_status::COMPLETE));
+        let mut reserve = [0; 16];
+        reserve[0] = 0x16;
+        assert_eq!(host.does(&command(8, &reserve)).await, HostResponse::check(8, (7, 0x27, 0)));
+    });
+}

@@ -1,0 +1,96 @@
+//! Commands that are to be alone, with all of their data, while another command is inside the logical unit.
+
+use super::test_target::{HostResponse, TestTarget, command, on_core};
+use crate::LogicalUnit;
+use lunar_scsi::{Nexus, Order, Port, Shard};
+use lunar_wire::scsi::{cdb, op};
+use lunar_wire::srp::{Attribute, Command, Data};
+use std::sync::Arc;
+
+/// A target, and what serves its disk.
+fn target() -> (TestTarget, Arc<LogicalUnit>) {
+    let mut unit = None;
+    let target = TestTarget::with(|target| unit = target.luns.get(&0).cloned());
+    (target, unit.expect("a disk"))
+}
+
+fn nexus(unit: &LogicalUnit) -> Nexus {
+    let port = Port {
+        initiator: "iqn.2026-11.org.example:other".into(),
+        user: String::new(),
+        isid: [0x80, 0, 0, 1, 0, 0],
+        target: super::test_target::NAME.into(),
+        tag: 1,
+        ports: Arc::from([]),
+    };
+    unit.lu.attach(Arc::new(port), false)
+}
+
+/// The operation codes, and service actions, whose rows say that they run alone.
+fn exclusive() -> Vec<[u8; 2]> {
+    let (_world, unit) = target();
+    let nexus = nexus(&unit);
+    let all = (0..=255).flat_map(|opcode| (0..32).map(move |action| [opcode, action]));
+    let mut found: Vec<_> = all.filter(|cdb| nexus.order(cdb) == Order::Exclusive).collect();
+    // Without service actions, one of them stands for all.
+    found.dedup_by_key(|[opcode, action]| (*opcode, if *opcode == op::SANITIZE { *action } else { 0 }));
+    found
+}
+
+/// A command of this operation code that does something, and all of its Data-Out.
+fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (opcode, action);
+    match opcode {
+        op::WRITE_ATOMIC_16 | op::ORWRITE_16 | op::COMPARE_AND_WRITE => {
+            cdb[13] = 1;
+            (cdb, vec![0; if opcode == op::COMPARE_AND_WRITE { 1024 } else { 512 }])
+        }
+        op::MODE_SELECT_6 | op::MODE_SELECT_10 => {
+            let (len_at, header) = if opcode == op::MODE_SELECT_6 { (4, 4) } else { (8, 8) };
+            let mut list = vec![0; header + 20];
+            list[header..header + 3].copy_from_slice(&[0x08, 0x12, 0x04]);
+            (cdb[1], cdb[len_at]) = (0x10, list.len() as u8);
+            (cdb, list)
+        }
+        // Overwrite, with a pattern of four bytes.
+        op::SANITIZE if action == 1 => {
+            cdb[8] = 8;
+            (cdb, vec![1, 0, 0, 4, 7, 7, 7, 7])
+        }
+        op::SANITIZE => (cdb, Vec::new()),
+        _ => panic!("{opcode:02x}: a command that is to be alone needs a sample here"),
+    }
+}
+
+/// Asks while another is inside: nothing may be heard before that one has left.
+async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: Attribute) {
+    let (target, unit) = target();
+    let mut host = target.host(1, false).await.ready().await;
+    let inside = unit.task_set.handle(Shard::mine()).lock_shared().await;
+    let data_out = if data.is_empty() { Data::None } else { Data::Immediate(data) };
+    host.ask(&Command { data_out, attribute, ..command(5, cdb) });
+    host.is_silent().await;
+    drop(inside);
+    assert_eq!(host.answer().await, HostResponse::good(5), "{cdb:02x?}");
+}
+
+#[test]
+fn an_exclusive_command_with_all_data_waits_to_be_alone() {
+    on_core(async move || {
+        let rows = exclusive();
+        assert!(rows.iter().any(|[opcode, _]| *opcode == op::WRITE_ATOMIC_16), "{rows:02x?}");
+        for row in rows.into_iter().filter(|row| row[0] != op::SANITIZE || (1..=2).contains(&row[1])) {
+            let (cdb, data) = sample(row);
+            is_alone(&cdb, &data, Attribute::Simple).await;
+        }
+    });
+}
+
+#[test]
+fn an_ordered_write_with_all_data_waits_to_be_alone() {
+    on_core(async move || {
+        is_alone(&cdb::write_10(0, 1, false), &[7; 512], Attribute::Ordered).await;
+        is_alone(&cdb::test_unit_ready(), &[], Attribute::Ordered).await;
+    });
+}

@@ -1,0 +1,430 @@
+//! A target with a disk of memory, and initiators that say what they are told to.
+
+use crate::config::{self, Digests, TargetConfig, TargetLimits, TargetNode, Transports};
+use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::{LogicalUnit, PassthroughLu, srp};
+use lunar_block::Backend;
+use lunar_rdma::mem::{self, Faults};
+use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, Remote};
+use lunar_runtime::out::Payload;
+use lunar_runtime::{Buf, Cores};
+use lunar_scsi::{Identity, Lu, Settings};
+use lunar_wire::scsi::Sense;
+use lunar_wire::srp::{
+    Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
+};
+use lunar_wire::srp::{Response, TargetLogout, TaskManagement};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const NAME: &str = "iqn.2026-11.org.example:disk";
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Bytes of the disk.
+const CAPACITY: u64 = 32 << 20;
+/// Where immediate data begins, as Linux wants it.
+pub const OFFSET: u16 = 68;
+
+/// Runs a test on an event loop of its own.
+pub fn on_core<W: Future<Output = ()> + 'static>(test: impl FnOnce() -> W + Send + 'static) {
+    let limited = move || async move { compio::time::timeout(LIMIT, test()).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, limited).expect("the test");
+}
+
+fn limits() -> TargetLimits {
+    TargetLimits {
+        connections: 16,
+        connections_before_login: 16,
+        login_timeout: LIMIT,
+        sessions: 16,
+        sessions_per_initiator: 3,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
+        commands_per_session: 3,
+        text_bytes: 64 << 10,
+        memory: 256 << 20,
+    }
+}
+
+fn session() -> config::SessionConfig {
+    let digests = Digests { none: true, crc32c: true };
+    config::SessionConfig {
+        initial_r2t: false,
+        immediate_data: true,
+        max_recv_data_segment_length: 65536,
+        max_burst_length: 262_144,
+        first_burst_length: 65536,
+        max_outstanding_r2t: 1,
+        default_time2wait: 2,
+        default_time2retain: 0,
+        header_digest: digests,
+        data_digest: digests,
+        nop_interval: None,
+        nop_timeout: LIMIT,
+        data_out_timeout: LIMIT,
+        chap_algorithms: lunar_proto::chap::Algorithm::ALL.to_vec(),
+    }
+}
+
+/// A medium of 32 MiB.
+pub fn memory() -> Arc<dyn Backend> {
+    lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory")
+}
+
+/// A disk; its state is kept in a file, if there is one to be.
+fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> LogicalUnit {
+    let saved = state.and_then(|path| std::fs::read(path).ok());
+    let lu = Lu::new(settings(write_cache, lunar_scsi::Passes::None), saved.as_deref());
+    LogicalUnit::new(Arc::new(lu.expect("settings")), medium, state.map(Path::to_path_buf))
+}
+
+fn settings(write_cache: bool, passes: lunar_scsi::Passes) -> Settings {
+    let identity = Identity {
+        vendor: "LUNAR".into(),
+        product: "disk".into(),
+        revision: "1".into(),
+        serial: "1".into(),
+        naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
+        designators: None,
+    };
+    Settings {
+        kind: lunar_scsi::Kind::Disk,
+        identity,
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache,
+        thin: false,
+        max_registrants: 4,
+        reservable: true,
+        passes,
+        max_atomic: 1 << 20,
+        explicit_access: true,
+    }
+}
+
+fn target() -> TargetNode {
+    TargetNode {
+        name: NAME.into(),
+        alias: None,
+        portal_groups: vec![1],
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns: BTreeMap::from([(0, Arc::new(unit(memory(), true, None)))]),
+        access: Vec::new(),
+        instance: None,
+        depth: None,
+    }
+}
+
+fn config(target: TargetNode) -> TargetConfig {
+    TargetConfig {
+        limits: limits(),
+        session: session(),
+        discovery: config::DiscoveryConfig::default(),
+        portal_groups: Vec::new(),
+        targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
+        instances: Default::default(),
+        text_keys: config::TextKeyHandler::default(),
+    }
+}
+
+/// The target.
+pub struct TestTarget {
+    pub shared: Arc<ServerState>,
+    cores: Cores,
+}
+
+impl TestTarget {
+    /// Three commands are in flight at most, and three sessions of one initiator there.
+    pub fn new() -> TestTarget {
+        TestTarget::with(|_| {})
+    }
+
+    /// The state of its disk is in this file, and stays there.
+    pub fn kept(state: &Path) -> TestTarget {
+        TestTarget::serving(unit(memory(), true, Some(state)))
+    }
+
+    /// Its disk is on this medium.
+    pub fn on(medium: Arc<dyn Backend>, write_cache: bool) -> TestTarget {
+        TestTarget::serving(unit(medium, write_cache, None))
+    }
+
+    /// Its disks are on these media.
+    pub fn on_all(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> TestTarget {
+        let units = media.into_iter().map(|medium| Arc::new(unit(medium, true, None)));
+        TestTarget::with(|target| target.luns = (0..).zip(units).collect())
+    }
+
+    /// Its disk is elsewhere.
+    pub fn passing(to: Arc<dyn PassthroughLu>) -> TestTarget {
+        let lu = Lu::new(settings(true, lunar_scsi::Passes::Own), None).expect("settings");
+        TestTarget::serving(LogicalUnit::new_passthrough(Arc::new(lu), to, None))
+    }
+
+    fn serving(unit: LogicalUnit) -> TestTarget {
+        TestTarget::with(|target| target.luns = BTreeMap::from([(0, Arc::new(unit))]))
+    }
+
+    pub fn with(change: impl FnOnce(&mut TargetNode)) -> TestTarget {
+        let mut target = target();
+        change(&mut target);
+        TestTarget::of(config(target))
+    }
+
+    fn of(config: TargetConfig) -> TestTarget {
+        let address = ([127, 0, 0, 1], 5555).into();
+        let bound = BoundPortal { address, tag: 1, advertise: None, transports: Transports::SRP };
+        TestTarget {
+            shared: Arc::new(ServerState::new(config, vec![bound])),
+            cores: Cores::one().expect("a core"),
+        }
+    }
+
+    /// Initiators are asked for a sign of life as soon as they are silent, and have so long for it.
+    pub fn pinging(timeout: Duration) -> TestTarget {
+        let mut config = config(target());
+        (config.session.nop_interval, config.session.nop_timeout) = (Some(Duration::from_millis(1)), timeout);
+        TestTarget::of(config)
+    }
+
+    /// Data of writes have so long to come.
+    pub fn expecting_data(timeout: Duration) -> TestTarget {
+        let mut config = config(target());
+        config.session.data_out_timeout = timeout;
+        TestTarget::of(config)
+    }
+
+    /// Connects with this private data, and zeros behind it as on InfiniBand.
+    pub async fn connect(&self, private: &[u8]) -> Result<Host, LoginReject> {
+        let faults: [Rc<Faults>; 2] = Default::default();
+        faults.iter().for_each(|end| end.pads.set(true));
+        let terms = ConnParam { ord: 1, ird: 8, receives: (0, 0) };
+        let (request, outcome) = mem::request_with(private, terms, faults.clone());
+        let peer = request.addresses().1;
+        let count = ConnectionGuard::new(&self.shared, peer, self.cores.place(None)).expect("a place");
+        lunar_runtime::spawn(srp::serve(self.shared.clone(), request, 0, count));
+        match outcome.await {
+            Ok((endpoint, private)) => Ok(Host::new(endpoint, &private, faults)),
+            Err(Refused::Rejected(private)) => Err(LoginReject::decode(&private).expect("a rejection")),
+            Err(Refused::Io(e)) => panic!("{e}"),
+        }
+    }
+
+    /// The host of this number logs in.
+    pub async fn host(&self, number: u64, keep_channels: bool) -> Host {
+        let request = LoginRequest { keep_channels, ..login(number) };
+        self.connect(&request.encode(Form::RdmaCm)).await.expect("a login")
+    }
+}
+
+/// What the host of this number logs in with.
+pub fn login(number: u64) -> LoginRequest {
+    LoginRequest {
+        tag: 0,
+        it_iu_len: 8260,
+        formats: 6,
+        keep_channels: false,
+        notifications: 0,
+        immediate_offset: Some(OFFSET),
+        initiator: PortId::new(0xaaaa, number),
+        target: srp::port_id(NAME),
+    }
+}
+
+/// An initiator.
+pub struct Host {
+    pub endpoint: Rc<dyn Endpoint>,
+    pub welcome: LoginResponse,
+    /// What goes wrong at the initiator, and at the target.
+    pub faults: [Rc<Faults>; 2],
+    heard: VecDeque<Option<Vec<u8>>>,
+}
+
+/// What an answer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostResponse {
+    pub tag: u64,
+    pub credits: i32,
+    pub status: u8,
+    pub sense: Option<(u8, u8, u8)>,
+    pub managed: Option<u8>,
+}
+
+impl HostResponse {
+    /// GOOD, and a credit.
+    pub fn good(tag: u64) -> HostResponse {
+        HostResponse { tag, credits: 1, status: 0, sense: None, managed: None }
+    }
+
+    /// A task management function ended so.
+    pub fn managed(tag: u64, credits: i32, how: u8) -> HostResponse {
+        HostResponse { credits, managed: Some(how), ..HostResponse::good(tag) }
+    }
+
+    /// CHECK CONDITION with this sense key and additional sense code.
+    pub fn check(tag: u64, sense: (u8, u8, u8)) -> HostResponse {
+        HostResponse { status: 2, sense: Some(sense), ..HostResponse::good(tag) }
+    }
+
+    fn of(unit: &[u8]) -> HostResponse {
+        let r = Response::decode(unit).expect("a response");
+        let sense = Sense::decode(r.sense).map(|sense| (sense.key, sense.asc, sense.ascq));
+        HostResponse { tag: r.tag, credits: r.credits, status: r.status, sense, managed: r.task_status() }
+    }
+}
+
+impl Host {
+    fn new(endpoint: Rc<dyn Endpoint>, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
+        let welcome = LoginResponse::decode(private).expect("a login response");
+        // As Linux does it: after it has heard that the connection is there.
+        endpoint.receives(1024, welcome.ti_iu_len as usize);
+        Host { endpoint, welcome, faults, heard: VecDeque::new() }
+    }
+
+    /// Says this.
+    pub fn say(&self, unit: &[u8]) {
+        self.endpoint.send(unit, Payload::Empty, None);
+        self.endpoint.flush().expect("a connection");
+    }
+
+    fn listen(&mut self) {
+        let mut events = Events::default();
+        self.endpoint.poll(&mut events);
+        let bytes = &events.bytes;
+        self.heard.extend(events.list.into_iter().map(|event| match event {
+            Event::Message(range, _) => Some(bytes[range].to_vec()),
+            Event::End(_) => None,
+            other => panic!("{other:?}"),
+        }));
+    }
+
+    /// What is said next; None: the connection has ended.
+    pub async fn hear(&mut self) -> Option<Vec<u8>> {
+        loop {
+            self.listen();
+            if let Some(heard) = self.heard.pop_front() {
+                return heard;
+            }
+            if self.endpoint.readable().await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    /// The next answer.
+    pub async fn answer(&mut self) -> HostResponse {
+        HostResponse::of(&self.hear().await.expect("an answer"))
+    }
+
+    /// The connection ends without another word.
+    pub async fn ends(&mut self) {
+        assert_eq!(self.hear().await, None);
+    }
+
+    /// The target says that it ends the connection, for this reason, and does so.
+    pub async fn is_logged_out(&mut self, reason: u32) {
+        let unit = self.hear().await.expect("a logout");
+        assert_eq!(TargetLogout::decode(&unit).map(|end| end.reason), Ok(reason));
+        self.ends().await;
+    }
+
+    /// Nothing was said, though everybody had time for it.
+    pub async fn is_silent(&mut self) {
+        rest().await;
+        self.listen();
+        assert_eq!(self.heard, [] as [Option<Vec<u8>>; 0]);
+    }
+
+    /// Asks for a command.
+    pub fn ask(&self, command: &Command<'_>) {
+        self.say(&encoded(command));
+    }
+
+    /// Asks for it, and waits for its answer.
+    pub async fn does(&mut self, command: &Command<'_>) -> HostResponse {
+        self.ask(command);
+        self.answer().await
+    }
+
+    /// Asks for a task management function.
+    pub fn manage(&self, tag: u64, function: u8, task_tag: u64) {
+        self.say(&TaskManagement { notifications: 0, tag, lun: 0, function, task_tag }.encode());
+    }
+
+    /// Lets the target write to so many bytes.
+    pub fn sink(&self, len: u32) -> Descriptor {
+        described(self.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(len as usize))).unwrap(), len)
+    }
+
+    /// Lets the target read this.
+    pub fn source(&self, bytes: &[u8]) -> Descriptor {
+        let mut buf = Buf::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        described(self.endpoint.expose(MemoryRegion::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
+    }
+
+    /// What is in memory that the target could write to.
+    pub fn written(&self, at: Descriptor) -> Vec<u8> {
+        match self.endpoint.revoke(at.key) {
+            Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Logs the unit attention of a new nexus off.
+    pub async fn ready(mut self) -> Host {
+        let ready = lunar_wire::scsi::cdb::test_unit_ready();
+        let answer = self.does(&command(1, &ready)).await;
+        assert_eq!(answer, HostResponse::check(1, (6, 0x29, 0)));
+        self
+    }
+}
+
+fn described(at: Remote, len: u32) -> Descriptor {
+    Descriptor { address: at.offset, key: at.stag, len }
+}
+
+/// Lets everybody on this core do all that is to be done without waiting for anything.
+pub async fn rest() {
+    for _ in 0..200 {
+        lunar_runtime::yield_now().await;
+    }
+}
+
+/// A command without data.
+pub fn command(tag: u64, cdb: &[u8; 16]) -> Command<'_> {
+    Command {
+        notifications: 0,
+        tag,
+        lun: 0,
+        attribute: Attribute::Simple,
+        cdb,
+        additional_cdb: &[],
+        data_out: Data::None,
+        data_in: Data::None,
+    }
+}
+
+/// Its bytes.
+pub fn encoded(command: &Command<'_>) -> Vec<u8> {
+    let mut unit = Vec::new();
+    command.encode(Some(OFFSET), &mut unit).expect("a command");
+    unit
+}
+
+/// Bytes as hexadecimal digits, with spaces between words that mean nothing.
+pub fn golden(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let byte =
+        |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).expect("digits"), 16).expect("digits");
+    digits.chunks(2).map(byte).collect()
+}

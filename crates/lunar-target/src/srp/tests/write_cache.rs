@@ -1,0 +1,72 @@
+//! A write cache that is switched off while something is in it, or on its way there.
+
+use super::test_target::{Host, HostResponse, command, memory, rest};
+use super::{TestTarget, on_core};
+use lunar_block::Backend;
+use lunar_block::filter::delay;
+use lunar_block::testing::Lossy;
+use lunar_runtime::Buf;
+use lunar_wire::scsi::{cdb, op};
+use lunar_wire::srp::{Command, Data, function, task_status};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A medium that loses what was not flushed.
+fn lossy() -> Arc<Lossy> {
+    Arc::new(Lossy::new(memory()))
+}
+
+/// Asks for a write of sevens to the first block.
+fn write(host: &Host, tag: u64) {
+    let cdb = cdb::write_10(0, 1, false);
+    host.ask(&Command { data_out: Data::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
+}
+
+/// Asks for the write cache to be on, or off.
+fn select(host: &Host, tag: u64, on: bool) {
+    let mut cdb = [0; 16];
+    let mut list = [0; 24];
+    list[4..7].copy_from_slice(&[0x08, 0x12, if on { 4 } else { 0 }]);
+    (cdb[0], cdb[1], cdb[4]) = (op::MODE_SELECT_6, 0x10, list.len() as u8);
+    host.ask(&Command { data_out: Data::Direct(host.source(&list)), ..command(tag, &cdb) });
+}
+
+/// The power fails; what is in the first block then.
+async fn left(lossy: &Lossy) -> Vec<u8> {
+    lossy.lose(None).await.expect("the medium is well");
+    let (result, block) = lossy.read(0, Buf::zeroed(512)).await;
+    result.expect("a block");
+    block.to_vec()
+}
+
+#[test]
+fn a_write_that_was_begun_with_the_write_cache_on_is_stable_once_it_is_off() {
+    on_core(async move || {
+        let lossy = lossy();
+        let target = TestTarget::on(delay(lossy.clone(), Duration::ZERO, Duration::from_millis(300)), true);
+        let mut host = target.host(1, false).await.ready().await;
+        write(&host, 5);
+        rest().await;
+        select(&host, 6, false);
+        let mut heard = [host.answer().await, host.answer().await];
+        heard.sort_by_key(|answer| answer.tag);
+        assert_eq!(heard, [HostResponse::good(5), HostResponse::good(6)]);
+        assert_eq!(left(&lossy).await, [7; 512]);
+    });
+}
+
+#[test]
+fn a_reset_that_switches_the_write_cache_off_leaves_nothing_in_it() {
+    on_core(async move || {
+        let lossy = lossy();
+        let target = TestTarget::on(lossy.clone(), false);
+        let mut host = target.host(1, false).await.ready().await;
+        select(&host, 5, true);
+        assert_eq!(host.answer().await, HostResponse::good(5));
+        write(&host, 6);
+        assert_eq!(host.answer().await, HostResponse::good(6));
+        host.manage(7, function::LUN_RESET, 0);
+        assert_eq!(host.answer().await, HostResponse::managed(7, 1, task_status::COMPLETE));
+        assert_eq!(left(&lossy).await, [7; 512]);
+    });
+}

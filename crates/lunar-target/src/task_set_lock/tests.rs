@@ -1,0 +1,244 @@
+use super::*;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll, Waker};
+
+fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    f.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A gate, and the places of two cores.
+fn gate() -> (Arc<TaskSetLock>, TaskSetHandle, TaskSetHandle) {
+    let gate = Arc::new(TaskSetLock::new(crate::exec::tests::lu(true)));
+    let other = std::thread::spawn(Shard::mine).join().expect("a shard");
+    let (a, b) = (gate.handle(Shard::mine()), gate.handle(other));
+    (gate, a, b)
+}
+
+#[test]
+fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
+    wait(async {
+        let (_, a, b) = gate();
+        assert!(a.try_lock_shared() && b.try_lock_shared());
+        let mut alone = pin!(a.lock_exclusive());
+        assert!(poll(alone.as_mut()).is_pending());
+        assert!(!b.try_lock_shared(), "the gate is closed to new ones");
+        assert!(poll(pin!(b.lock_head_of_queue())).is_ready(), "but not to HEAD OF QUEUE");
+        a.unlock_shared();
+        assert!(poll(alone.as_mut()).is_pending());
+        b.unlock_shared();
+        let Poll::Ready(held) = poll(alone.as_mut()) else { panic!("everybody has left") };
+        let mut waiting = pin!(b.lock_shared());
+        assert!(poll(waiting.as_mut()).is_pending());
+        let mut next = pin!(a.lock_shared());
+        assert!(poll(next.as_mut()).is_pending());
+        drop(held);
+        assert!(poll(waiting.as_mut()).is_ready());
+        assert!(poll(next.as_mut()).is_ready(), "the first in line wakes the second");
+    });
+}
+
+#[test]
+fn a_dropped_wait_opens_the_gate_again() {
+    let (_, a, b) = gate();
+    assert!(a.try_lock_shared());
+    {
+        let mut alone = pin!(b.lock_exclusive());
+        assert!(poll(alone.as_mut()).is_pending());
+    }
+    assert!(a.try_lock_shared());
+}
+
+#[test]
+fn all_who_are_inside_on_one_core_are_waited_for() {
+    let (gate, a, b) = gate();
+    let beside = gate.handle(b.shard);
+    assert!(b.try_lock_shared() && beside.try_lock_shared());
+    let mut alone = pin!(a.lock_exclusive());
+    assert!(poll(alone.as_mut()).is_pending());
+    b.unlock_shared();
+    assert!(poll(alone.as_mut()).is_pending());
+    beside.unlock_shared();
+    assert!(poll(alone.as_mut()).is_ready());
+}
+
+/// Who passes a closed gate waits for one who is alone, not for the next who only wants to be.
+#[test]
+fn head_of_queue_does_not_wait_for_who_waits() {
+    wait(async {
+        let (gate, a, b) = gate();
+        let [c, d] = [a.shard, b.shard].map(|shard| gate.handle(shard));
+        let Poll::Ready(held) = poll(pin!(a.lock_exclusive())) else { panic!("nobody is there") };
+        let mut next = pin!(b.lock_exclusive());
+        assert!(poll(next.as_mut()).is_pending());
+        let [mut ahead, mut another] = [Box::pin(c.lock_head_of_queue()), Box::pin(c.lock_head_of_queue())];
+        assert!(poll(ahead.as_mut()).is_pending() && poll(another.as_mut()).is_pending());
+        drop(held);
+        assert!(d.try_lock_shared());
+        assert!(poll(next.as_mut()).is_pending(), "it waits for the one that slipped in");
+        assert!(poll(ahead.as_mut()).is_ready());
+        assert!(poll(another.as_mut()).is_ready(), "the first in line wakes the second");
+    });
+}
+
+/// Two that want to be alone in one gate and beside others in the other, and come to their first gates at
+/// the same time.
+#[test]
+fn several_gates_are_taken_in_one_order() {
+    wait(async {
+        let [(_, a0, b0), (_, a1, b1)] = [(); 2].map(|()| gate());
+        let (a, b, held) = ([a0.clone(), a1.clone()], [b0, b1], [a0, a1]);
+        let [first, second] = held.each_ref().map(|m| match poll(pin!(m.lock_exclusive())) {
+            Poll::Ready(alone) => alone,
+            Poll::Pending => panic!("nobody is there"),
+        });
+        let wanted = [
+            vec![(a[0].clone(), LockMode::Exclusive), (a[1].clone(), LockMode::Shared)],
+            vec![
+                (b[1].clone(), LockMode::Exclusive),
+                (b[0].clone(), LockMode::Shared),
+                (b[1].clone(), LockMode::Shared),
+            ],
+        ];
+        let [mut there, mut back] = wanted.map(|wanted| Box::pin(lock_all(wanted)));
+        assert!(poll(there.as_mut()).is_pending() && poll(back.as_mut()).is_pending());
+        drop(first);
+        assert!(poll(there.as_mut()).is_pending() && poll(back.as_mut()).is_pending());
+        drop(second);
+        let (one, other) = match (poll(back.as_mut()), poll(there.as_mut())) {
+            (Poll::Ready(inside), Poll::Pending) => (inside, there),
+            (Poll::Pending, Poll::Ready(inside)) => (inside, back),
+            (Poll::Pending, Poll::Pending) => panic!("they wait for each other"),
+            _ => panic!("each of them wants to be alone"),
+        };
+        assert_eq!(one.len(), 2, "each gate once");
+        drop(one);
+        let mut other = other;
+        assert!(poll(other.as_mut()).is_ready());
+    });
+}
+
+const ROUNDS: usize = 3_000;
+
+/// Runs a work on as many threads as it has numbers, all at the same time; each of them ends.
+fn all_end(numbers: std::ops::Range<usize>, work: impl Fn(usize) + Send + Sync + 'static) {
+    let (work, begin) = (Arc::new(work), Arc::new(std::sync::Barrier::new(numbers.len())));
+    let (done, ended) = flume::unbounded();
+    for number in numbers.clone() {
+        let (work, begin, done) = (work.clone(), begin.clone(), done.clone());
+        std::thread::spawn(move || {
+            begin.wait();
+            work(number);
+            let _ = done.send(());
+        });
+    }
+    for _ in numbers {
+        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody sleeps for ever");
+    }
+}
+
+fn wait<T>(work: impl Future<Output = T>) -> T {
+    compio::runtime::Runtime::new().expect("a runtime").block_on(work)
+}
+
+/// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time.
+#[test]
+fn head_of_queue_is_not_stopped_by_a_look() {
+    let (gate, alone, stays) = gate();
+    assert!(stays.try_lock_shared());
+    let exclusive = std::thread::spawn(move || wait(async move { drop(alone.lock_exclusive().await) }));
+    while stays.try_lock_shared() {
+        stays.unlock_shared();
+        std::thread::yield_now();
+    }
+    all_end(0..2, {
+        let gate = gate.clone();
+        move |_| {
+            let member = gate.handle(Shard::mine());
+            wait(async {
+                for _ in 0..ROUNDS {
+                    drop(member.lock_head_of_queue().await);
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+    stays.unlock_shared();
+    exclusive.join().expect("it was alone at last");
+}
+
+/// Whoever is alone is alone, and everybody gets in, in whatever way.
+#[test]
+fn nobody_is_left_behind() {
+    let ((gate, ..), inside) = (gate(), AtomicUsize::new(0));
+    all_end(0..4, move |number| {
+        let member = gate.handle(Shard::mine());
+        wait(async {
+            for round in number..number + ROUNDS {
+                let entry = [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive][round % 3];
+                let held = member.lock(entry).await;
+                let others = inside.fetch_add(1, SeqCst);
+                assert!(entry != LockMode::Exclusive || others == 0);
+                std::thread::yield_now();
+                assert!(entry != LockMode::Exclusive || inside.load(SeqCst) == 1);
+                inside.fetch_sub(1, SeqCst);
+                drop(held);
+            }
+        });
+    });
+}
+
+/// A limit, for a test that would never end.
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(30), work).await.expect("it waits for a core that is held up")
+}
+
+/// The first core of these tests takes part no more: what it waits for is polled by nobody.
+#[test]
+fn wake_up_of_a_stalled_core_reaches_the_next() {
+    for entry in [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive] {
+        wait(async {
+            let (gate, a, b) = gate();
+            let c = gate.handle(b.shard);
+            let held = soon(c.lock_exclusive()).await;
+            let [mut stalled, mut next] = [&a, &b].map(|member| Box::pin(member.lock(entry)));
+            assert!(poll(stalled.as_mut()).is_pending() && poll(next.as_mut()).is_pending());
+            drop(held);
+            drop(soon(next).await);
+            drop(soon(stalled).await);
+        });
+    }
+}
+
+#[test]
+fn stalled_core_loses_its_turn_to_be_alone() {
+    for entry in [LockMode::Shared, LockMode::Exclusive] {
+        wait(async {
+            let (_, a, b) = gate();
+            assert!(b.try_lock_shared());
+            let mut stalled = pin!(a.lock_exclusive());
+            assert!(poll(stalled.as_mut()).is_pending());
+            b.unlock_shared();
+            let other = soon(b.lock(entry)).await;
+            assert!(poll(stalled.as_mut()).is_pending(), "awake again, it waits for its next turn");
+            drop(other);
+            let _alone = soon(stalled).await;
+            assert!(!b.try_lock_shared());
+        });
+    }
+}
+
+#[test]
+fn lost_turn_that_is_given_up_ends_no_other() {
+    wait(async {
+        let (_, a, b) = gate();
+        assert!(b.try_lock_shared());
+        let mut stalled = Box::pin(a.lock_exclusive());
+        assert!(poll(stalled.as_mut()).is_pending());
+        b.unlock_shared();
+        let _alone = soon(b.lock_exclusive()).await;
+        drop(stalled);
+        assert!(!a.try_lock_shared(), "the gate stays closed");
+    });
+}

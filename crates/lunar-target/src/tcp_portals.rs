@@ -1,0 +1,65 @@
+//! Connections that come by TCP: which front end serves each.
+
+use crate::server_state::{ConnectionGuard, ServerState};
+use crate::session_entry::Addresses;
+use crate::{iscsi, iser, srp};
+use lunar_runtime::Stream;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After so much silence the kernel asks a peer whether it is still there, so often.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_TRIES: u32 = 4;
+
+/// What an initiator says first; it tells which protocol it speaks. Nothing, if it goes without a word.
+async fn first_bytes(stream: &Stream) -> io::Result<Vec<u8>> {
+    let mut first = [0; 4096];
+    loop {
+        stream.readable().await?;
+        if let Some(len) = stream.receive(&mut first)? {
+            return Ok(first[..len].to_vec());
+        }
+    }
+}
+
+/// Serves one connection to its end.
+pub async fn serve(
+    shared: Arc<ServerState>,
+    socket: std::net::TcpStream,
+    peer: SocketAddr,
+    portal: usize,
+    count: ConnectionGuard,
+) {
+    let local = socket.local_addr();
+    let (stream, addresses) = match (Stream::new(socket), local) {
+        (Ok(stream), Ok(local)) => (stream, Addresses { local, peer }),
+        (Err(e), _) | (_, Err(e)) => {
+            return tracing::debug!(%peer, error = %e, "a connection was gone at once");
+        }
+    };
+    // For what no ping of the session reaches: logins, and discovery.
+    if let Err(e) = stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES) {
+        tracing::debug!(%peer, error = %e, "TCP keepalive could not be switched on");
+    }
+    let transports = shared.portals[portal].transports;
+    if transports.srp {
+        return srp::serve_stream(shared, stream, addresses, portal, count).await;
+    }
+    let mut begun = Vec::new();
+    if transports.iser && !transports.by_devices() {
+        let limit = shared.config().limits.login_timeout;
+        begun = match count.evicted().or(limit, first_bytes(&stream)).await {
+            Ok(bytes) => bytes,
+            Err(e) => return shared.log_closed_before_login(peer, &e.to_string()),
+        };
+        if lunar_rdma::iwarp::is_request(&begun) || !transports.tcp {
+            return iser::serve_stream(shared, stream, begun, addresses, portal, count).await;
+        }
+    }
+    let fresh = iscsi::login::TcpLogin::new(stream, begun);
+    if let Some(session) = iscsi::login::login(&shared, fresh, addresses, portal, count).await {
+        iscsi::run(session).await;
+    }
+}
