@@ -61,7 +61,7 @@ fn an_address_leaves_descriptors_to_other_addresses() {
     let limits = "[limits]\nconnections = 4096\nconnections_before_login = 4096\n";
     let server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 256", "");
     let crowd: Vec<Raw> = (0..300).map(|_| Raw::connect(server.portal())).collect();
-    let closed = "there are as many as the open files of this process allow";
+    let closed = "the limit of this process on open files is used up";
     interop::routed::until("the log", || server.log().contains(closed).then_some(()));
     login(1).source([127, 0, 0, 2].into()).on(server.portal()).ping();
     drop(crowd);
@@ -178,7 +178,7 @@ fn a_login_that_waits_is_over_when_its_host_goes() {
     old.ping();
     let mut replaces = Raw::connect(server.portal());
     replaces.send(&login(1).request(1, Some(3)));
-    while !server.log().contains("its initiator logged in again") {
+    while !server.log().contains("the initiator logged in again") {
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(replaces);

@@ -29,7 +29,7 @@ fn a_session_ends_with_its_reason() {
     says(&server, &["session ended", "reason=\"the initiator closed the connection\""]);
     let login = Login::new();
     let (first, second) = (login.on(server.portal()), login.on(server.portal()));
-    says(&server, &["session ended", "reason=\"its initiator logged in again\""]);
+    says(&server, &["session ended", "reason=\"the initiator logged in again\""]);
     drop((first, second));
 }
 

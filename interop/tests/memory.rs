@@ -180,7 +180,7 @@ fn a_write_whose_data_do_not_come_ends_its_session() {
     // Other commands are no excuse.
     assert_eq!(silent.read_blocks(0, 0, 1), [0; 512]);
     assert!(matches!(silent.get(Duration::from_secs(30)), Got::Closed), "{r2t:?}");
-    let told = "the initiator does not send the data of a write";
+    let told = "the initiator did not send the data of a write in time";
     interop::routed::until("the log", || server.log().contains(told).then_some(()));
     other.write_blocks(0, 0, &[2; 512]).good();
     other.ping();
@@ -203,7 +203,7 @@ fn data_that_drip_end_their_session() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-    let told = "the initiator does not send the data of a write";
+    let told = "the initiator did not send the data of a write in time";
     interop::routed::until("the log", || (server.log().matches(told).count() == 2).then_some(()));
 }
 

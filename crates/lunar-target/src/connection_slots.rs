@@ -3,14 +3,40 @@
 use crate::config::TargetLimits;
 use crate::fair_share::{AdmissionSlot, SlotTable, SourcePrefix};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Why a connection whose place another one has is closed.
-pub const EVICTED: &str = "its login was not done, and another address needed its place";
+/// The reason for which a login ends whose slot went to another connection.
+const EVICTED: &str = "the login was not complete, and another address needed its place";
 
-/// Why no connection gets in any more, whatever the limits are.
-pub const NO_DESCRIPTORS: &str = "there are as many as the open files of this process allow";
+/// The reason for which a new connection is closed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionError {
+    /// The server is stopping.
+    ServerStop,
+    /// The limit on connections, or the share of the address in it, is used up.
+    ConnectionLimit,
+    /// The file descriptors of this process are used up.
+    FileDescriptors,
+    /// The limit on connections before login, or the share of the address in it, is used up.
+    LoginLimit,
+}
+
+impl fmt::Display for AdmissionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AdmissionError::ServerStop => "the server is stopping",
+            AdmissionError::ConnectionLimit => {
+                "the share of the address, or `connections` of [limits], is used up"
+            }
+            AdmissionError::FileDescriptors => "the limit of this process on open files is used up",
+            AdmissionError::LoginLimit => {
+                "the share of the address, or `connections_before_login` of [limits], is used up"
+            }
+        })
+    }
+}
 
 /// Connections in all, and those not logged in.
 #[derive(Default)]
@@ -81,20 +107,18 @@ impl ConnectionSlots {
         origin: SourcePrefix,
         limits: &TargetLimits,
         room: usize,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), AdmissionError> {
         if !self.all.has_room(origin, limits.connections) {
-            return Err("it has its share, or there are as many as `connections` of [limits] allows");
+            return Err(AdmissionError::ConnectionLimit);
         }
         // The shares are of what there are.
         if !self.all.has_room(origin, limits.connections.min(room)) {
-            return Err(NO_DESCRIPTORS);
+            return Err(AdmissionError::FileDescriptors);
         }
         if !self.before_login.has_room(origin, limits.connections_before_login)
             && self.victim(origin, limits).is_none()
         {
-            return Err(
-                "it has its share, or there are as many as `connections_before_login` of [limits] allows",
-            );
+            return Err(AdmissionError::LoginLimit);
         }
         Ok(())
     }
@@ -119,7 +143,7 @@ impl ConnectionSlots {
         origin: SourcePrefix,
         limits: &TargetLimits,
         room: usize,
-    ) -> Result<(AdmissionSlot, LoginTicket), &'static str> {
+    ) -> Result<(AdmissionSlot, LoginTicket), AdmissionError> {
         self.admits(origin, limits, room)?;
         if let Some(victim) = self.victim(origin, limits) {
             self.end_login(victim);

@@ -5,6 +5,7 @@ pub mod access;
 pub mod config;
 mod connection_slots;
 pub(crate) mod core;
+mod end_reason;
 mod exec;
 mod fair_share;
 mod fence;
@@ -33,6 +34,7 @@ mod tcp_portals;
 
 pub use iscsi::testing;
 
+pub use connection_slots::AdmissionError;
 pub use instance::{Instance, InstanceSession};
 pub use lock_file::LockFile;
 pub use logical_unit::LogicalUnit;

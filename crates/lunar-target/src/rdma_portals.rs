@@ -54,7 +54,7 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, mut listener: Liste
                     lunar_runtime::spawn(serve(shared, request, portal, count));
                 });
             }
-            Err(reason) => shared.log_closed_before_login(peer, reason),
+            Err(reason) => shared.log_closed_before_login(peer, &reason.to_string()),
         }
     }
 }

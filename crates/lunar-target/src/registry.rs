@@ -2,6 +2,7 @@
 
 use crate::access::LunMap;
 use crate::config::TargetLimits;
+use crate::end_reason::EndReason;
 use crate::fair_share::{self, AdmissionSlot, SourcePrefix};
 use crate::{LogicalUnit, session_info::SessionInfo};
 use lunar_scsi::NexusId;
@@ -34,19 +35,12 @@ pub struct SessionKey {
 const TRIES: u32 = 5;
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Why sessions end, by what became of their connections.
-pub const CLOSED: &str = "the initiator closed the connection";
-pub const RESET: &str = "the initiator reset the connection";
-pub const LOST: &str = "the connection was lost";
-/// Why a session ends that another one replaces.
-pub const LOGGED_IN_AGAIN: &str = "its initiator logged in again";
-
 /// A message to a connection. It answers by dropping `done`.
 pub enum SessionMessage {
     /// End all tasks, then the connection.
     End {
         /// For the log.
-        why: &'static str,
+        reason: EndReason,
         /// Dropped once it is over.
         done: DoneSender,
     },
@@ -189,13 +183,13 @@ struct EndingSessions {
 /// Asks sessions to end.
 fn request_end(
     chosen: Vec<(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)>,
-    why: &'static str,
+    reason: EndReason,
 ) -> EndingSessions {
     let (done, ended) = flume::bounded(0);
     // Either the letter arrives, or the connection is already gone. A letter that nobody read goes with the last sender:
     // ours must not outlive the wait.
     let ask = |(tsih, mailbox, info): (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)| {
-        let _ = mailbox.send(SessionMessage::End { why, done: done.clone() });
+        let _ = mailbox.send(SessionMessage::End { reason, done: done.clone() });
         (tsih, info)
     };
     EndingSessions { sessions: chosen.into_iter().map(ask).collect(), ended }
@@ -229,7 +223,7 @@ impl Registry {
                     return Ok(SessionGuard { registry: self.clone(), info: request.info.clone(), tsih });
                 }
                 Registration::ReplaceFirst(tsih, old, info) => {
-                    self.wait_for_end(request_end(vec![(tsih, old, info)], LOGGED_IN_AGAIN)).await;
+                    self.wait_for_end(request_end(vec![(tsih, old, info)], EndReason::Reinstated)).await;
                     // A reinstated connection keeps the handle of its session.
                     kept = kept.or((wanted != 0).then_some(wanted));
                     wanted = 0;
@@ -285,14 +279,14 @@ impl Registry {
     }
 
     /// Ends the sessions that are chosen, and waits until they are over. How many there were.
-    pub async fn end(&self, chosen: impl Fn(&SessionInfo) -> bool, why: &'static str) -> usize {
+    pub async fn end(&self, chosen: impl Fn(&SessionInfo) -> bool, reason: EndReason) -> usize {
         let chosen: Vec<_> = {
             let table = self.lock();
             let chosen = table.sessions.iter().filter(|(_, entry)| chosen(&entry.info));
             chosen.map(|(tsih, entry)| (*tsih, entry.mailbox.clone(), entry.info.clone())).collect()
         };
         let count = chosen.len();
-        self.wait_for_end(request_end(chosen, why)).await;
+        self.wait_for_end(request_end(chosen, reason)).await;
         count
     }
 

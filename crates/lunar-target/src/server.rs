@@ -1,7 +1,7 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
 use crate::config::{Portal, PortalGroup, TargetConfig};
-use crate::connection_slots::NO_DESCRIPTORS;
+use crate::connection_slots::AdmissionError;
 use crate::rdma_portals;
 use crate::registry::SessionMessage;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState, luns_update};
@@ -286,8 +286,8 @@ impl AcceptedConnection {
         let AcceptedConnection { shared, cores, stream, peer, portal } = self;
         // To wake another CPU costs more than most commands do.
         match ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
-            Err(NO_DESCRIPTORS) => shared.out_of_descriptors(peer),
-            Err(reason) => shared.log_closed_before_login(peer, reason),
+            Err(AdmissionError::FileDescriptors) => shared.out_of_descriptors(peer),
+            Err(reason) => shared.log_closed_before_login(peer, &reason.to_string()),
             Ok(count) => cores.run_on(count.core(), move || {
                 lunar_runtime::spawn(tcp_portals::serve(shared, stream, peer, portal, count));
             }),

@@ -2,7 +2,7 @@
 
 use crate::access::LoginContext;
 use crate::config::{TargetConfig, TargetNode, Transports};
-use crate::connection_slots::{ConnectionSlots, EvictionNotice, LoginTicket, NO_DESCRIPTORS, PendingLogin};
+use crate::connection_slots::{AdmissionError, ConnectionSlots, EvictionNotice, LoginTicket, PendingLogin};
 use crate::fair_share::{self, SourcePrefix};
 use crate::registry::{Registry, SessionMessage};
 use crate::session_info::SessionInfo;
@@ -80,7 +80,7 @@ impl ServerState {
         if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
             let hint =
                 "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
-            tracing::warn!(%peer, reason = NO_DESCRIPTORS, left_out, hint, "new connections are closed");
+            tracing::warn!(%peer, reason = %AdmissionError::FileDescriptors, left_out, hint, "new connections are closed");
         }
     }
 
@@ -170,9 +170,9 @@ impl ConnectionGuard {
         shared: &Arc<ServerState>,
         peer: SocketAddr,
         place: Place,
-    ) -> Result<ConnectionGuard, &'static str> {
+    ) -> Result<ConnectionGuard, AdmissionError> {
         if shared.stopping.load(SeqCst) {
-            return Err("the server stops");
+            return Err(AdmissionError::ServerStop);
         }
         let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
         let (entry, ticket) = shared.slots().enter(origin, limits, shared.room)?;

@@ -2,7 +2,8 @@
 
 use crate::InstanceSession;
 use crate::config::{TargetConfig, TargetNode};
-use crate::registry::{CLOSED, RegisterRequest, SessionGuard, SessionKey, SessionMessage};
+use crate::end_reason::EndReason;
+use crate::registry::{RegisterRequest, SessionGuard, SessionKey, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
 use lunar_wire::iscsi::status::LoginStatus;
@@ -96,11 +97,11 @@ pub fn log_end(
     shared: &ServerState,
     info: &SessionInfo,
     tsih: u16,
-    end: Option<&'static str>,
+    end: Option<EndReason>,
     broken: Option<String>,
 ) {
-    let closed = || CLOSED.to_owned();
-    let reason = end.map(str::to_owned).or(broken).unwrap_or_else(closed);
+    let closed = || EndReason::ConnectionClosed.to_string();
+    let reason = end.map(|reason| reason.to_string()).or(broken).unwrap_or_else(closed);
     let SessionInfo { initiator, address, .. } = info;
     let Some(target) = &info.target else {
         return tracing::debug!(%initiator, %address, tsih, reason, "discovery ended");

@@ -1,6 +1,7 @@
 //! One connection without a portal: for measurements, and for tests of others.
 
 use crate::config::{TargetConfig, Transports};
+use crate::connection_slots::AdmissionError;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::{iser, srp};
 use lunar_rdma::Request;
@@ -20,7 +21,7 @@ pub async fn serve(
     transports: Transports,
     place: Place,
     request: Box<dyn Request>,
-) -> Result<(), &'static str> {
+) -> Result<(), AdmissionError> {
     let (address, peer) = request.addresses();
     let bound = BoundPortal { address, tag: TAG, advertise: None, transports };
     let shared = Arc::new(ServerState::new(config, vec![bound]));

@@ -7,6 +7,7 @@ use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, SessionPhase, State};
 use super::task::{AbortResponse, DataOutTransfer, Task};
 use super::transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};
+use crate::end_reason::EndReason;
 use lunar_proto::transfer::{self, Segment, Verdict};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Failure};
@@ -275,7 +276,7 @@ async fn data_out_timer<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
         let late = state.check_data_out().filter(|_| state.phase() != SessionPhase::Ended);
         state.is_data_timer_running = late == Some(false);
         if late == Some(true) {
-            state.set_end_reason("the initiator does not send the data of a write");
+            state.set_end_reason(EndReason::DataOutTimeout);
             return state.front.close();
         }
         if late.is_none() {

@@ -5,6 +5,7 @@ use super::data_in::DataIn;
 use super::nexus::{ItNexus, State};
 use super::response::{DataInProgress, Response};
 use super::transfer::DataRequest;
+use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_wire::scsi::Sense;
@@ -46,7 +47,7 @@ pub trait FrontEnd: Sized + 'static {
 
     /// Why commands of this connection may not begin any more: its initiator has gone. `behind` was received and is not taken
     /// yet; None: that is with the receiver.
-    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str>;
+    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<EndReason>;
 
     /// What [`FrontEnd::stale_reason`] has found for this connection holds no longer.
     fn look_anew(&self, connection: u16);
@@ -55,7 +56,7 @@ pub trait FrontEnd: Sized + 'static {
     ///
     /// # Errors
     /// Why the session is over.
-    fn drain_received(state: &mut State<Self>, scope: &AbortScope) -> Result<(), &'static str>;
+    fn drain_received(state: &mut State<Self>, scope: &AbortScope) -> Result<(), EndReason>;
 
     /// Every command before this place in the order of its initiator has arrived, or never will.
     fn has_received(&self, sequence: u32) -> bool;

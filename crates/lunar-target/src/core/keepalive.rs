@@ -2,6 +2,7 @@
 
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, SessionPhase, State};
+use crate::end_reason::EndReason;
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,7 @@ async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
             return;
         }
         if !conn.is_alive(&mut state) {
-            state.set_end_reason("a discovery session was idle for too long");
+            state.set_end_reason(EndReason::DiscoveryTimeout);
             return conn.close();
         }
     }
@@ -90,7 +91,7 @@ async fn is_answered<F: FrontEnd, C: KeepaliveConnection<F>>(
     if is_alive {
         conn.forget_ping();
     } else {
-        nexus.state().set_end_reason("no answer to a ping");
+        nexus.state().set_end_reason(EndReason::KeepaliveTimeout);
         conn.close();
     }
     is_alive

@@ -3,6 +3,7 @@
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, SessionPhase};
 use crate::access::{LunEntry, LunMap};
+use crate::end_reason::EndReason;
 use crate::registry::{DoneSender, SessionMessage};
 use lunar_wire::iscsi::lun;
 use lunar_wire::scsi::Sense;
@@ -18,7 +19,7 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
     while let Ok(message) = messages.recv_async().await {
         let Some(nexus) = nexus.upgrade() else { return };
         match message {
-            SessionMessage::End { why, done } => nexus.end_for(why, done),
+            SessionMessage::End { reason, done } => nexus.end_for(reason, done),
             SessionMessage::Abort { scope, from, indeterminate, done } => {
                 // Beside the next letters: a task may take its time to end.
                 lunar_runtime::spawn(async move {
@@ -31,7 +32,7 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
             SessionMessage::Luns(None) => {
                 nexus.state().front.report_gone();
                 F::flush(&nexus);
-                nexus.end_for("its target, or its access to it, is gone", flume::bounded(0).0);
+                nexus.end_for(EndReason::AccessRemoved, flume::bounded(0).0);
             }
             SessionMessage::Attention(unit) => {
                 nexus.report(Sense::CAPACITY_CHANGED, |v| Arc::ptr_eq(&v.unit, &unit))
@@ -42,9 +43,9 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
 
 impl<F: FrontEnd> ItNexus<F> {
     /// Ends the session; `done` goes once all is over.
-    fn end_for(&self, why: &'static str, done: DoneSender) {
+    fn end_for(&self, reason: EndReason, done: DoneSender) {
         self.state().waiting_for_end.push(done);
-        self.end(why);
+        self.end(reason);
     }
 
     /// No new commands; those in flight finish; the initiator is asked to log out, and has some seconds for
@@ -63,7 +64,7 @@ impl<F: FrontEnd> ItNexus<F> {
             let left = self.wait_until(|s| s.phase() == SessionPhase::Ended);
             let _ = compio::time::timeout(Duration::from_secs(TIME_TO_LOG_OUT_S as u64), left).await;
         }
-        self.end("the server stops");
+        self.end(EndReason::ServerStop);
     }
 
     /// The initiator sees other LUNs now, and hears of it.

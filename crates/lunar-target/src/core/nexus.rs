@@ -4,9 +4,11 @@ use super::front_end::FrontEnd;
 use super::lun_map::NexusLuns;
 use super::task::{AbortResponse, Task};
 use crate::access::LoginContext;
+use crate::end_reason::EndReason;
+use crate::exec;
 use crate::fair_share::SourcePrefix;
 use crate::fence::{self, InFlightGuard, SessionFence};
-use crate::registry::{AbortScope, DoneSender, LOGGED_IN_AGAIN, LOST};
+use crate::registry::{AbortScope, DoneSender};
 use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
 use event_listener::Event;
@@ -76,7 +78,7 @@ pub struct State<F: FrontEnd> {
     pub(super) busy_scope: Option<AbortScope>,
     phase: SessionPhase,
     /// Why it ends, if it is not that the initiator closed the connection.
-    end: Option<&'static str>,
+    end: Option<EndReason>,
     /// Those who wait for its end.
     pub(super) waiting_for_end: Vec<DoneSender>,
 }
@@ -157,7 +159,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub fn begin_receive(&self) -> Option<InFlightGuard<&SessionFence>> {
         let under_way = fence::enter(&*self.fence);
         if under_way.is_none() {
-            self.state().end_with(LOGGED_IN_AGAIN);
+            self.state().end_with(EndReason::Reinstated);
         }
         under_way
     }
@@ -175,7 +177,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// A connection was lost: the session is over.
     pub fn lost(&self) {
-        self.state().end_with(LOST);
+        self.state().end_with(EndReason::ConnectionLost);
         self.notify();
     }
 
@@ -218,8 +220,8 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// The session is over, for this reason unless there is another one; nothing more is received.
-    pub(super) fn end(&self, why: &'static str) {
-        self.state().end_with(why);
+    pub(super) fn end(&self, reason: EndReason) {
+        self.state().end_with(reason);
         self.notify();
         self.state.borrow().front.stop_receiving();
     }
@@ -262,7 +264,7 @@ impl<F: FrontEnd> State<F> {
     /// A buffer for data that have no place: one beyond the pool's limit per connection, so that receiving never waits for
     /// memory that only further receiving can free.
     pub fn buffer(&self, len: usize) -> Buf {
-        self.pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
+        exec::buffer_without_waiting(&self.pool, len)
     }
 
     /// How far its life has come.
@@ -279,19 +281,19 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Takes nothing more; the first reason is the one that counts.
-    pub fn end_with(&mut self, why: &'static str) {
+    pub fn end_with(&mut self, reason: EndReason) {
         self.phase = SessionPhase::Ended;
-        self.set_end_reason(why);
+        self.set_end_reason(reason);
     }
 
     /// Why it ends.
-    pub fn end_reason(&self) -> Option<&'static str> {
+    pub fn end_reason(&self) -> Option<EndReason> {
         self.end
     }
 
     /// This is why it will end, unless there is another reason.
-    pub fn set_end_reason(&mut self, why: &'static str) {
-        self.end.get_or_insert(why);
+    pub fn set_end_reason(&mut self, reason: EndReason) {
+        self.end.get_or_insert(reason);
     }
 
     /// Takes those who wait for the end.

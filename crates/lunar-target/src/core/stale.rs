@@ -9,8 +9,9 @@ use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, SessionPhase, State};
 use super::task::AbortResponse;
+use crate::end_reason::EndReason;
 use crate::fence::{self, InFlightGuard, SessionFence};
-use crate::registry::{AbortScope, CLOSED, LOGGED_IN_AGAIN};
+use crate::registry::AbortScope;
 use crate::session_info::SessionInfo;
 use lunar_wire::scsi::op;
 use std::cell::Cell;
@@ -76,7 +77,7 @@ impl<F: FrontEnd> ItNexus<F> {
             state.front.look_anew(c.connection);
         }
         let late = match state.phase() {
-            SessionPhase::Ended => state.end_reason().or(Some(CLOSED)),
+            SessionPhase::Ended => state.end_reason().or(Some(EndReason::ConnectionClosed)),
             SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection, None),
         };
         // The last question: from here on the end of the session waits for this task.
@@ -84,7 +85,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let why = match (late, under_way) {
             (None, Some(under_way)) => return Some(under_way),
             (Some(why), _) => why,
-            (None, None) => LOGGED_IN_AGAIN,
+            (None, None) => EndReason::Reinstated,
         };
         state.end_with(why);
         state.abort(|task| task.serial == serial, AbortResponse::None, false);

@@ -4,6 +4,7 @@ use super::front_end::{FrontEnd, InFlightData};
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, SessionPhase, State};
 use super::task::{AbortResponse, Task};
+use crate::end_reason::EndReason;
 use crate::registry::{AbortScope, Indeterminate, SessionMessage};
 use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
@@ -268,8 +269,10 @@ impl<F: FrontEnd> ItNexus<F> {
         };
         F::flushed(&self).await;
         shared.registry.send_each(|info| {
-            (info.target == target)
-                .then(|| SessionMessage::End { why: "TARGET COLD RESET", done: flume::bounded(0).0 })
+            (info.target == target).then(|| SessionMessage::End {
+                reason: EndReason::TargetColdReset,
+                done: flume::bounded(0).0,
+            })
         });
     }
 
@@ -314,7 +317,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let patience = if phase == SessionPhase::Ended { AT_THE_END } else { PATIENCE };
         for data in in_flight {
             if !drains(&*data, patience).await {
-                self.state().end_with("it held up the end of tasks that another session aborted");
+                self.state().end_with(EndReason::AbortBlocked);
                 data.reset();
                 self.state().front.stop_receiving();
             }

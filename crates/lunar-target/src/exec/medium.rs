@@ -71,10 +71,9 @@ pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result
     fetch_into(unit, offset, buf, &READ).await
 }
 
-/// A buffer for one step of a long operation that is inside a gate. It does not wait for one of the pool:
-/// those who hold them may wait at that gate.
-pub(super) fn buffer_without_waiting(pool: &Pool, len: usize) -> Buf {
-    debug_assert!(len <= STEP);
+/// A buffer of the pool, or one beyond its limit: the caller must not wait, because the holders of the other buffers may
+/// wait for the caller.
+pub fn buffer_without_waiting(pool: &Pool, len: usize) -> Buf {
     pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 

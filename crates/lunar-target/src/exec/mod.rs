@@ -11,8 +11,8 @@ use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{Answer, Count, Failure, Op, Plan, Shard};
 use lunar_wire::scsi::{Sense, Status};
 pub use medium::{
-    ExecutionContext, ExecutionOutput, ExecutionResult, aborted_failure, finish_read, finish_write, flush,
-    read_part, write, write_buf,
+    ExecutionContext, ExecutionOutput, ExecutionResult, aborted_failure, buffer_without_waiting, finish_read,
+    finish_write, flush, read_part, write, write_buf,
 };
 use medium::{READ, fetch_into, stored};
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use super::stale;
 use super::transport::{ConnectionPduHandler, Datamover, Inbound, Outbound, Transport, TransportHandle};
 use crate::access::LoginContext;
 use crate::core::{ItNexus, MAX_WAITING};
+use crate::end_reason::EndReason;
 use crate::registry::{SessionGuard, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::SessionInfo;
@@ -244,7 +245,7 @@ impl Connection {
 
     /// Why nothing may begin any more. `behind` was received and is not taken yet; None: that is with the receiver.
     #[inline]
-    pub fn stale_reason(&self, behind: Option<&[u8]>) -> Option<&'static str> {
+    pub fn stale_reason(&self, behind: Option<&[u8]>) -> Option<EndReason> {
         stale::why(self.handle.peer_state(), || self.ends_with_logout(behind))
     }
 

@@ -8,7 +8,8 @@ use super::session::{OutOfOrderPdu, Session};
 use super::stale;
 use super::transport::ConnectionPduHandler;
 use crate::core::{DataOutId, DataOutResult, ReceivedData, SessionPhase, State};
-use crate::registry::{AbortScope, CLOSED, LOST};
+use crate::end_reason::EndReason;
+use crate::registry::AbortScope;
 use lunar_proto::transfer::Segment;
 use lunar_proto::window::Admit;
 use lunar_runtime::Buf;
@@ -153,7 +154,7 @@ impl PduDispatcher<'_> {
             Some(_) => Some(self.buffer(bytes.len())),
         };
         let Some(mut data) = room else {
-            return self.state.end_with("too much waits for a command that does not come");
+            return self.state.end_with(EndReason::MissingCommand);
         };
         data.copy_from_slice(bytes);
         let connection = self.state.front().connections()[usize::from(self.connection.index())].clone();
@@ -206,7 +207,7 @@ impl PduDispatcher<'_> {
     fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
         let Some(c) = scsi_command::read(header, ahs, self.connection.index()) else {
             tracing::debug!(?header, "a SCSI Command that contradicts itself");
-            return self.state.end_with("format error: a SCSI Command contradicts itself");
+            return self.state.end_with(EndReason::InvalidScsiCommand);
         };
         let refusal = if c.tag == NONE {
             Some(RejectReason::InvalidField)
@@ -262,7 +263,7 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
 ///
 /// # Errors
 /// Why the session is over.
-pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), &'static str> {
+pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
     mark_held_busy(state, scope);
     let connections: Vec<Rc<Connection>> = state.front().connections().to_vec();
     for connection in &connections {
@@ -270,8 +271,8 @@ pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<
             |state: &mut State<Session>| connection.take_arrived(&mut PduDispatcher::new(state, connection));
         match state.with_busy_scope(Some(scope.clone()), take) {
             Ok(Received::More | Received::Full) => {}
-            Ok(Received::End) => return Err(CLOSED),
-            Err(_) => return Err(LOST),
+            Ok(Received::End) => return Err(EndReason::ConnectionClosed),
+            Err(_) => return Err(EndReason::ConnectionLost),
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use crate::core::data_in::DataIn;
 use crate::core::{
     DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, Response, ScsiCommand, State,
 };
+use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
 use lunar_proto::parameters::TaskReporting;
 use lunar_proto::transfer::DataOutSequencer;
@@ -79,7 +80,7 @@ impl FrontEnd for Session {
     }
 
     #[inline]
-    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<&'static str> {
+    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<EndReason> {
         self.connection(connection).stale_reason(behind)
     }
 
@@ -87,7 +88,7 @@ impl FrontEnd for Session {
         self.connection(connection).look_anew();
     }
 
-    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), &'static str> {
+    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
         dispatch::drain_received(state, scope)
     }
 

@@ -6,6 +6,7 @@ use super::session::Session;
 use crate::access::target_address;
 use crate::config::TargetNode;
 use crate::core::AbortResponse;
+use crate::end_reason::EndReason;
 use lunar_proto::name::fold;
 use lunar_proto::text::{SendTargets, TargetRecord, TextStep};
 use lunar_wire::iscsi::status::RejectReason;
@@ -67,7 +68,7 @@ impl PduDispatcher<'_> {
         };
         let answer = pdu::logout_response(header.itt(), response, wait, retain);
         if response == 0 {
-            self.state.end_with("logout");
+            self.state.end_with(EndReason::Logout);
             self.connection.set_logout_response(answer);
         } else {
             self.reply(answer, Payload::Empty);

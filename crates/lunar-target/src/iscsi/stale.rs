@@ -3,11 +3,9 @@
 use super::out::Digests;
 use super::receive::last_opcode;
 use crate::core::READS;
-use crate::registry::RESET;
+use crate::end_reason::EndReason;
 use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
-
-const NO_LOGOUT: &str = "the initiator closed the connection without a logout";
 
 /// Bytes behind the last command of a closed connection, among which a logout is looked for. Sockets hold less by default
 /// (tcp_rmem, tcp(7)).
@@ -25,11 +23,11 @@ pub fn changes(header: &Bhs) -> bool {
 
 /// Why nothing may begin any more on a connection whose peer is so.
 #[inline]
-pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<&'static str> {
+pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<EndReason> {
     match peer {
         PeerState::Open => None,
-        PeerState::Reset => Some(RESET),
-        PeerState::Closed => (!ends_with_logout()).then_some(NO_LOGOUT),
+        PeerState::Reset => Some(EndReason::ConnectionReset),
+        PeerState::Closed => (!ends_with_logout()).then_some(EndReason::ClosedWithoutLogout),
     }
 }
 

@@ -10,9 +10,9 @@ use crate::core::{
     DataOutResult, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, LAST_ANSWERS, MAX_FUNCTIONS,
     MAX_WAITING, ManagementResponse, NexusParams, ReceivedData, SessionPhase, State, messages,
 };
+use crate::end_reason::EndReason;
 use crate::fence;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
-use crate::registry::{LOGGED_IN_AGAIN, RESET};
 use crate::server_state::ServerState;
 use crate::session_entry::{self, RegisteredSession};
 use lunar_rdma::{Endpoint, Events};
@@ -103,8 +103,8 @@ impl Connection {
     }
 
     /// Why nothing may begin any more.
-    pub fn stale_reason(&self) -> Option<&'static str> {
-        self.receiver.ends().then_some(RESET)
+    pub fn stale_reason(&self) -> Option<EndReason> {
+        self.receiver.ends().then_some(EndReason::ConnectionReset)
     }
 
     /// Nothing more is received; what is queued still goes.
@@ -169,8 +169,11 @@ impl Connection {
 
     /// Initiators of Linux only log it, and wait for the end of the connection, which follows.
     fn send_logout(&self, state: &mut State<Session>) {
-        let ours = |why| if why == LOGGED_IN_AGAIN { reason::ANOTHER_LOGIN } else { reason::NONE };
-        let reason = self.fault.get().or(state.end_reason().map(ours));
+        let reason_of = |end| match end {
+            EndReason::Reinstated => reason::ANOTHER_LOGIN,
+            _ => reason::NONE,
+        };
+        let reason = self.fault.get().or(state.end_reason().map(reason_of));
         let session = state.front_mut();
         let unit =
             reason.filter(|_| session.has_received_any).and_then(|reason| session.requests.logout(reason));

@@ -2,7 +2,8 @@
 //! sections 5.4 and 6.2 to 6.4).
 
 use crate::access::LoginContext;
-use crate::registry::{LOGGED_IN_AGAIN, SessionKey};
+use crate::end_reason::EndReason;
+use crate::registry::SessionKey;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{Addresses, RegisteredSession};
 use crate::session_info::{SessionInfo, SessionTransport};
@@ -211,7 +212,7 @@ async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> Previ
         let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
         return if any { Previous::Kept } else { Previous::None };
     }
-    match shared.registry.end(is_of_nexus, LOGGED_IN_AGAIN).await {
+    match shared.registry.end(is_of_nexus, EndReason::Reinstated).await {
         0 => Previous::None,
         _ => Previous::Ended,
     }

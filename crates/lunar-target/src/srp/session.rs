@@ -10,7 +10,8 @@ use crate::core::{
     DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus, READS,
     ReceivedData, Response, ScsiCommand, SessionPhase, State,
 };
-use crate::registry::{AbortScope, CLOSED, LOST};
+use crate::end_reason::EndReason;
+use crate::registry::AbortScope;
 use lunar_proto::parameters::Parameters;
 use lunar_proto::transfer::{DataOutSequencer, Segment};
 use lunar_proto::window::precedes;
@@ -317,7 +318,7 @@ impl FrontEnd for Session {
         self.connection.is_full()
     }
 
-    fn stale_reason(&self, _: u16, _: Option<&[u8]>) -> Option<&'static str> {
+    fn stale_reason(&self, _: u16, _: Option<&[u8]>) -> Option<EndReason> {
         self.connection.stale_reason()
     }
 
@@ -325,7 +326,7 @@ impl FrontEnd for Session {
         self.endpoint().look_anew();
     }
 
-    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), &'static str> {
+    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
         let mut queue = std::mem::take(&mut state.front_mut().queue);
         for queued in queue.iter_mut().filter(|queued| state.is_covered(scope, queued.command.lun)) {
             queued.busy_scope = Some(scope.clone());
@@ -334,8 +335,8 @@ impl FrontEnd for Session {
         let connection = state.front().connection.clone();
         match state.with_busy_scope(Some(scope.clone()), |state| connection.take_arrived(state)) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(CLOSED),
-            Err(_) => Err(LOST),
+            Ok(false) => Err(EndReason::ConnectionClosed),
+            Err(_) => Err(EndReason::ConnectionLost),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::host::Host;
 use crate::core::{ItNexus, NexusParams};
+use crate::end_reason::EndReason;
 use crate::iscsi::connection::{Connection, OpenedConnection};
 use crate::iscsi::session::Session;
 use crate::iser::tests::test_target::{TestTarget, play, quiet};
@@ -27,7 +28,7 @@ impl TwoConnections {
 
 impl Drop for TwoConnections {
     fn drop(&mut self) {
-        self.nexus.state().end_with("the test is over");
+        self.nexus.state().end_with(EndReason::ServerStop);
     }
 }
 

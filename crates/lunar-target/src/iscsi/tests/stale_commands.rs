@@ -3,6 +3,7 @@
 use super::host::Host;
 use crate::Instance;
 use crate::config::TargetConfig;
+use crate::end_reason::EndReason;
 use crate::iser::tests::test_target::{NAME, TestTarget, play, play_with, quiet};
 use crate::registry::{AbortScope, SessionMessage};
 use crate::task_set_lock::LockMode;
@@ -205,7 +206,7 @@ fn a_session_of_a_held_core_can_be_ended() {
         let (mut old, hold) = Host::session_to_hold(&target, 1).await;
         assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
         hold.begin();
-        let ended = target.shared.registry.end(|_| true, "it is to end").await;
+        let ended = target.shared.registry.end(|_| true, EndReason::ServerStop).await;
         assert_eq!((ended, target.sessions()), (1, 0));
         let mut other = Host::session_of(&target, "other", 2).await;
         assert_eq!(other.run(&RESERVE).await, Status::Good as u8);

@@ -3,6 +3,7 @@
 use super::test_target::{Host, HostResponse, command, rest};
 use super::{TestTarget, on_core};
 use crate::config::AccessRule;
+use crate::end_reason::EndReason;
 use crate::registry::SessionMessage;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{Aer, CreditRequest, aer_response, credit_response};
@@ -69,7 +70,7 @@ fn a_session_that_is_thrown_out_is_told_so() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
-        let ended = target.shared.registry.end(|_| true, "somebody wants it so").await;
+        let ended = target.shared.registry.end(|_| true, EndReason::ServerStop).await;
         assert_eq!(ended, 1);
         host.is_logged_out(0).await;
     });

@@ -1,0 +1,60 @@
+//! The reasons for which sessions end.
+
+use std::fmt;
+
+/// The reason for which a session ended, for the log and for the last message to the initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The initiator closed the connection.
+    ConnectionClosed,
+    /// The initiator closed the connection, and its last PDU was no Logout.
+    ClosedWithoutLogout,
+    /// The initiator reset the connection.
+    ConnectionReset,
+    /// The connection failed.
+    ConnectionLost,
+    /// The initiator sent a Logout.
+    Logout,
+    /// Another login took the place of this session (RFC 7143 section 6.3.5).
+    Reinstated,
+    /// The data of a write did not arrive in time.
+    DataOutTimeout,
+    /// A discovery session was idle for too long.
+    DiscoveryTimeout,
+    /// The initiator did not answer a ping.
+    KeepaliveTimeout,
+    /// A SCSI Command PDU contradicts itself (a format error, RFC 7143 section 7.7).
+    InvalidScsiCommand,
+    /// Too much data waits for a command that is missing in the order of CmdSN.
+    MissingCommand,
+    /// The initiator held up the end of tasks that another session aborted.
+    AbortBlocked,
+    /// The target, or the access of the initiator to it, was removed from the configuration.
+    AccessRemoved,
+    /// An initiator requested TARGET COLD RESET.
+    TargetColdReset,
+    /// The server is stopping.
+    ServerStop,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EndReason::ConnectionClosed => "the initiator closed the connection",
+            EndReason::ClosedWithoutLogout => "the initiator closed the connection without a logout",
+            EndReason::ConnectionReset => "the initiator reset the connection",
+            EndReason::ConnectionLost => "the connection was lost",
+            EndReason::Logout => "logout",
+            EndReason::Reinstated => "the initiator logged in again",
+            EndReason::DataOutTimeout => "the initiator did not send the data of a write in time",
+            EndReason::DiscoveryTimeout => "the discovery session was idle for too long",
+            EndReason::KeepaliveTimeout => "the initiator did not answer a ping",
+            EndReason::InvalidScsiCommand => "format error: a SCSI Command PDU contradicts itself",
+            EndReason::MissingCommand => "too much data waits for a command that does not arrive",
+            EndReason::AbortBlocked => "the initiator held up the end of tasks that another session aborted",
+            EndReason::AccessRemoved => "the target, or the access to it, was removed",
+            EndReason::TargetColdReset => "TARGET COLD RESET",
+            EndReason::ServerStop => "the server is stopping",
+        })
+    }
+}
