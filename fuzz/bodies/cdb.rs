@@ -4,22 +4,22 @@
 //! length of the parameters as a byte, the parameters.
 
 use lunar_scsi::{
-    Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Protocol, Settings,
-    TargetPort,
+    CommitOutcome, CopyResult, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op, PassthroughMode,
+    PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
 };
 use lunar_wire::scsi::Status;
 use std::sync::Arc;
 
-fn settings(flags: u8, blocks: u64) -> Settings {
+fn settings(flags: u8, blocks: u64) -> LuSettings {
     let cd = flags & 1 != 0;
     let block_size = match (cd, flags & 4 != 0) {
         (true, _) => 2048,
         (_, true) => 4096,
         _ => 512,
     };
-    Settings {
-        kind: if cd { Kind::CdRom } else { Kind::Disk },
-        identity: Identity {
+    LuSettings {
+        device_type: if cd { PeripheralDeviceType::CdRom } else { PeripheralDeviceType::Disk },
+        identity: LuIdentity {
             vendor: "LUNAR".into(),
             product: "VIRTUAL DISK".into(),
             revision: "0001".into(),
@@ -37,23 +37,23 @@ fn settings(flags: u8, blocks: u64) -> Settings {
         max_atomic: 1 << 20,
         max_registrants: 4,
         reservable: flags & 0xc0 != 0xc0,
-        passes: match flags & 0xc0 {
-            0x40 => Passes::Shared,
-            0x80 => Passes::Own,
-            _ => Passes::None,
+        passthrough: match flags & 0xc0 {
+            0x40 => PassthroughMode::Shared,
+            0x80 => PassthroughMode::PerNexus,
+            _ => PassthroughMode::None,
         },
         explicit_access: flags & 0xc0 != 0xc0,
     }
 }
 
 fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
-    let port = Port {
+    let port = NexusPorts {
         initiator: initiator.into(),
         isid: [0x80, 0, 0, 1, 0, 0],
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
-        ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),
+        ports: [1, 2].map(|group| TargetPort { protocol: TransportProtocol::Iscsi, group }).into(),
     };
     lu.attach(Arc::new(port), false)
 }
@@ -67,7 +67,7 @@ pub fn run(input: &[u8]) {
     while let Some((which, cdb, parameters, after)) = command(rest) {
         rest = after;
         let nexus = &mut nexuses[which];
-        nexus.order(&cdb);
+        nexus.concurrency(&cdb);
         let answer = kept(&lu, nexus.begin(&cdb));
         check(&answer, &settings);
         end(&lu, nexus, &answer);
@@ -80,7 +80,7 @@ pub fn run(input: &[u8]) {
             end(&lu, nexus, &answer);
         }
     }
-    let (_, saved) = lu.saved();
+    let (_, saved) = lu.saved_state();
     assert!(Lu::new(settings, Some(&saved)).is_ok(), "what was saved is refused");
 }
 
@@ -96,16 +96,16 @@ fn command(input: &[u8]) -> Option<Command<'_>> {
 }
 
 /// What is to be kept is kept: the command is done.
-fn kept(lu: &Lu, answer: Answer) -> Answer {
+fn kept(lu: &Lu, answer: PlanResult) -> PlanResult {
     match answer? {
         Plan::Op(op) => match *op {
-            Op::Keep(draft) => match lu.commit(draft) {
-                Commit::Done(answer) => {
-                    let again = matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Keep(_)));
+            Op::Persist(draft) => match lu.commit(draft) {
+                CommitOutcome::Done(answer) => {
+                    let again = matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Persist(_)));
                     assert!(!again, "it is to be kept twice");
                     answer
                 }
-                Commit::Again(_) => panic!("nobody changed anything meanwhile"),
+                CommitOutcome::Again(_) => panic!("nobody changed anything meanwhile"),
             },
             op => Ok(Plan::Op(Box::new(op))),
         },
@@ -114,18 +114,18 @@ fn kept(lu: &Lu, answer: Answer) -> Answer {
 }
 
 /// What outlives its command comes to its end.
-fn end(lu: &Lu, nexus: &Nexus, answer: &Answer) {
+fn end(lu: &Lu, nexus: &Nexus, answer: &PlanResult) {
     let Ok(Plan::Op(op)) = answer else { return };
     match &**op {
-        Op::Sanitize { .. } => lu.sanitized(Ok::<(), ()>(())),
-        Op::Copy { list_id, .. } => lu.copied(nexus.id(), *list_id, CopyResult::default()),
+        Op::Sanitize { .. } => lu.sanitize_ended(Ok::<(), ()>(())),
+        Op::Copy { list_id, .. } => lu.copy_ended(nexus.id(), *list_id, CopyResult::default()),
         _ => {}
     }
 }
 
 /// No plan reaches beyond the medium, none writes where nothing may be written, and sense goes with its
 /// status.
-fn check(answer: &Answer, settings: &Settings) {
+fn check(answer: &PlanResult, settings: &LuSettings) {
     let plan = match answer {
         Err(failure) => {
             return assert_eq!(failure.status == Status::CheckCondition, failure.sense.is_some());
@@ -156,6 +156,6 @@ fn check(answer: &Answer, settings: &Settings) {
     assert!(!(writes && settings.read_only), "{plan:?} writes to what is read-only");
 }
 
-fn inside(offset: u64, len: u64, settings: &Settings) -> bool {
+fn inside(offset: u64, len: u64, settings: &LuSettings) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= settings.capacity)
 }

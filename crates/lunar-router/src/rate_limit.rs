@@ -3,7 +3,7 @@
 use event_listener::Event;
 use lunar_block::Future;
 use lunar_block::filter::Rate;
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
@@ -26,7 +26,7 @@ struct RateLimited {
 }
 
 impl PassthroughLu for RateLimited {
-    fn enter(&self, port: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
+    fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
         Rc::new(RateLimitedNexus {
             way: self.passage.enter(port),
             rate: self.rate.clone(),

@@ -4,8 +4,8 @@
 //! of its portals.
 
 use crate::capacity::READ_CAPACITY_16;
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Lu, Plan, Port};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Lu, NexusPorts, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 use std::collections::BTreeMap;
@@ -18,29 +18,29 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::MAINTENANCE_IN,
         report,
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0xa3, 0x2a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TARGET_PORT_GROUPS)
-    .only(Kind::Disk)
+    .only(PeripheralDeviceType::Disk)
     .in_standby()
     .while_sanitizing(),
     Row::new(
         op::MAINTENANCE_OUT,
         set,
-        Allowed::Never,
-        Changes::Shared,
+        ReservationClass::Never,
+        ChangeScope::Shared,
         &[0xa4, 0x0a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TARGET_PORT_GROUPS)
-    .only(Kind::Disk)
+    .only(PeripheralDeviceType::Disk)
     .in_standby(),
 ];
 
 /// ASYMMETRIC ACCESS STATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessState {
     /// Active/optimized.
     Optimized = 0x0,
     /// Active/non-optimized.
@@ -55,11 +55,11 @@ pub enum Access {
 
 /// A target port group, of this target or of another that serves the same logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct TargetPortGroup {
     /// Portal group tag.
     pub tag: u16,
     /// Its state.
-    pub access: Access,
+    pub access: AccessState,
     /// PREF.
     pub preferred: bool,
 }
@@ -86,13 +86,13 @@ const SET_IMPLICITLY: u8 = 0x02;
 /// PREF.
 const PREFERRED: u8 = 0x80;
 
-impl Access {
-    fn of(code: u8) -> Option<Access> {
+impl AccessState {
+    fn of(code: u8) -> Option<AccessState> {
         match code {
-            0x0 => Some(Access::Optimized),
-            0x1 => Some(Access::NonOptimized),
-            0x2 => Some(Access::Standby),
-            0x3 => Some(Access::Unavailable),
+            0x0 => Some(AccessState::Optimized),
+            0x1 => Some(AccessState::NonOptimized),
+            0x2 => Some(AccessState::Standby),
+            0x3 => Some(AccessState::Unavailable),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ impl Access {
 /// The access state of each target port group that was set; the others are active/optimized.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    groups: BTreeMap<u16, Access>,
+    groups: BTreeMap<u16, AccessState>,
     /// The states are set by [`Lu::set_access`].
     implicit: bool,
     preferred: Vec<u16>,
@@ -110,9 +110,9 @@ pub(crate) struct State {
 impl Lu {
     /// The states of target port groups from here on; groups that are none of this target's own are told beside
     /// them. Every nexus hears ASYMMETRIC ACCESS STATE CHANGED if it is a change. A group without a state is active/optimized.
-    pub fn set_access(&self, groups: &[Group]) {
+    pub fn set_access(&self, groups: &[TargetPortGroup]) {
         let mut state = self.change();
-        let now: BTreeMap<u16, Access> = groups.iter().map(|g| (g.tag, g.access)).collect();
+        let now: BTreeMap<u16, AccessState> = groups.iter().map(|g| (g.tag, g.access)).collect();
         let preferred = groups.iter().filter(|g| g.preferred).map(|g| g.tag).collect();
         let before = &state.alua.groups;
         let changed =
@@ -124,26 +124,26 @@ impl Lu {
     }
 }
 
-fn access_of(groups: &BTreeMap<u16, Access>, tag: u16) -> Access {
-    groups.get(&tag).copied().unwrap_or(Access::Optimized)
+fn access_of(groups: &BTreeMap<u16, AccessState>, tag: u16) -> AccessState {
+    groups.get(&tag).copied().unwrap_or(AccessState::Optimized)
 }
 
 impl State {
     /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail
     /// with.
-    pub(crate) fn not_ready(&self, port: &Port) -> Option<Sense> {
+    pub(crate) fn not_ready(&self, port: &NexusPorts) -> Option<Sense> {
         match self.groups.get(&port.tag)? {
-            Access::Optimized | Access::NonOptimized => None,
-            Access::Standby => Some(Sense::NOT_READY_STANDBY),
-            Access::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
-            Access::Transitioning => Some(Sense::NOT_READY_TRANSITION),
+            AccessState::Optimized | AccessState::NonOptimized => None,
+            AccessState::Standby => Some(Sense::NOT_READY_STANDBY),
+            AccessState::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
+            AccessState::Transitioning => Some(Sense::NOT_READY_TRANSITION),
         }
     }
 
     /// Why this command fails through this port.
-    pub(crate) fn refuses(&self, row: &Row, port: &Port) -> Option<Sense> {
+    pub(crate) fn denies(&self, row: &Row, port: &NexusPorts) -> Option<Sense> {
         let allowed = match self.groups.get(&port.tag)? {
-            Access::Unavailable | Access::Transitioning => {
+            AccessState::Unavailable | AccessState::Transitioning => {
                 WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action))
             }
             _ => row.in_standby,
@@ -155,7 +155,7 @@ impl State {
         let set = self.groups.get(&tag);
         let mut b = [0; GROUP];
         let preferred = if self.preferred.contains(&tag) { PREFERRED } else { 0 };
-        b[0] = *set.unwrap_or(&Access::Optimized) as u8 | preferred;
+        b[0] = *set.unwrap_or(&AccessState::Optimized) as u8 | preferred;
         b[1] = if self.implicit { SUPPORTED | TRANSITIONS } else { SUPPORTED };
         be::put16(&mut b[2..], tag);
         b[5] = match (set, self.implicit) {
@@ -170,7 +170,7 @@ impl State {
 /// Bytes of a target port group descriptor before its ports.
 const GROUP: usize = 8;
 
-fn report(cx: &mut Cx<'_>) -> Answer {
+fn report(cx: &mut CommandContext<'_>) -> PlanResult {
     let extended = cx.cdb[1] & 0x20 != 0;
     let mut data = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
     let own: Vec<u16> = cx.port.groups().collect();
@@ -197,7 +197,7 @@ fn describe(data: &mut Vec<u8>, mut group: [u8; GROUP], ports: impl Iterator<Ite
 const SET_HEADER: usize = 4;
 const SET_GROUP: usize = 4;
 
-fn set(cx: &mut Cx<'_>) -> Answer {
+fn set(cx: &mut CommandContext<'_>) -> PlanResult {
     if !cx.lu.settings().explicit_access {
         return Err(Sense::INVALID_OPCODE.into());
     }
@@ -218,13 +218,13 @@ fn set(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// The states that a parameter list wants, once all of it is right.
-fn wanted(list: &[u8], port: &Port) -> Result<Vec<(u16, Access)>, Sense> {
+fn wanted(list: &[u8], port: &NexusPorts) -> Result<Vec<(u16, AccessState)>, Sense> {
     let Some(groups) = list.get(SET_HEADER..).filter(|g| g.len() % SET_GROUP == 0) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     };
     let check = |(i, group): (usize, &[u8])| {
         let at = (SET_HEADER + i * SET_GROUP) as u16;
-        let access = Access::of(group[0] & 0x0f).ok_or(Sense::parameter_field(at, 3))?;
+        let access = AccessState::of(group[0] & 0x0f).ok_or(Sense::parameter_field(at, 3))?;
         let tag = be::get16(&group[2..]);
         if !port.groups().any(|own| own == tag) {
             return Err(Sense::parameter_field(at + 2, 7));
@@ -234,10 +234,10 @@ fn wanted(list: &[u8], port: &Port) -> Result<Vec<(u16, Access)>, Sense> {
     groups.chunks_exact(SET_GROUP).enumerate().map(check).collect()
 }
 
-fn apply(state: &mut State, wanted: &[(u16, Access)]) -> bool {
+fn apply(state: &mut State, wanted: &[(u16, AccessState)]) -> bool {
     let mut changed = false;
     for &(tag, access) in wanted {
-        let before = state.groups.insert(tag, access).unwrap_or(Access::Optimized);
+        let before = state.groups.insert(tag, access).unwrap_or(AccessState::Optimized);
         changed |= before != access;
     }
     changed
@@ -247,7 +247,7 @@ fn apply(state: &mut State, wanted: &[(u16, Access)]) -> bool {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{Nexus, Settings};
+    use crate::{LuSettings, Nexus};
     use std::sync::Arc;
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
@@ -258,7 +258,7 @@ mod tests {
     const BUFFER: &[u8] = &[op::READ_BUFFER_10, 0x02, 0, 0, 0, 0, 0, 0, 4, 0];
     const REPORT: &[u8] = &[op::MAINTENANCE_IN, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
 
-    fn set(n: &mut Nexus, groups: &[(u8, u16)]) -> Answer {
+    fn set(n: &mut Nexus, groups: &[(u8, u16)]) -> PlanResult {
         let mut list = vec![0; 4];
         for (state, tag) in groups {
             list.extend_from_slice(&[*state, 0, (tag >> 8) as u8, *tag as u8]);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn through_group_2(lu: &Arc<Lu>) -> Nexus {
-        let port = Port { tag: 2, ..(*port("b")).clone() };
+        let port = NexusPorts { tag: 2, ..(*port("b")).clone() };
         let mut n = lu.attach(Arc::new(port), false);
         assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
         n
@@ -327,9 +327,9 @@ mod tests {
 
     #[test]
     fn first_states_that_are_optimized_are_no_change() {
-        let lu = lu(Settings { explicit_access: false, ..disk() });
+        let lu = lu(LuSettings { explicit_access: false, ..disk() });
         let mut n = nexus(&lu, "a");
-        lu.set_access(&[Group { tag: 1, access: Access::Optimized, preferred: false }]);
+        lu.set_access(&[TargetPortGroup { tag: 1, access: AccessState::Optimized, preferred: false }]);
         assert!(run(&mut n, READ_ONE).is_ok());
         lu.set_access(&[]);
         assert!(run(&mut n, READ_ONE).is_ok());
@@ -337,10 +337,10 @@ mod tests {
 
     #[test]
     fn implicit_states_are_told_to_all_and_initiators_cannot_set_them() {
-        let lu = lu(Settings { explicit_access: false, ..disk() });
+        let lu = lu(LuSettings { explicit_access: false, ..disk() });
         let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
-        let group = |tag, access, preferred| Group { tag, access, preferred };
-        let groups = [group(1, Access::Standby, false), group(7, Access::Optimized, true)];
+        let group = |tag, access, preferred| TargetPortGroup { tag, access, preferred };
+        let groups = [group(1, AccessState::Standby, false), group(7, AccessState::Optimized, true)];
         lu.set_access(&groups);
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_STANDBY));
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0])[5] & 0x30, 0x10);
         lu.set_access(&groups);
         assert!(run(&mut b, READ_ONE).is_ok(), "the same again is no change");
-        lu.set_access(&[group(1, Access::Transitioning, false)]);
+        lu.set_access(&[group(1, AccessState::Transitioning, false)]);
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_TRANSITION));
     }

@@ -1,8 +1,8 @@
 //! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): one data buffer and one echo buffer per
 //! logical unit. The echo buffer belongs to the nexus that wrote it last, as EBOS announces.
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, NexusId, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{NexusId, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -11,8 +11,10 @@ const WRITE_BUFFER: &[u8] = &[0x3b, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::READ_BUFFER_10, read, Allowed::Reading, Changes::Nothing, READ_BUFFER).in_standby(),
-    Row::new(op::WRITE_BUFFER, write, Allowed::Never, Changes::Shared, WRITE_BUFFER).in_standby(),
+    Row::new(op::READ_BUFFER_10, read, ReservationClass::Reading, ChangeScope::Nothing, READ_BUFFER)
+        .in_standby(),
+    Row::new(op::WRITE_BUFFER, write, ReservationClass::Never, ChangeScope::Shared, WRITE_BUFFER)
+        .in_standby(),
 ];
 
 /// MODE field. Those that download microcode do not exist here.
@@ -78,17 +80,17 @@ impl State {
 }
 
 /// The fields that both commands have.
-struct Fields {
+struct BufferFields {
     mode: u8,
     id: u8,
     offset: usize,
     len: usize,
 }
 
-impl Fields {
-    fn of(cdb: &[u8]) -> Fields {
+impl BufferFields {
+    fn of(cdb: &[u8]) -> BufferFields {
         let (offset, len) = (be::get24(&cdb[3..]) as usize, be::get24(&cdb[6..]) as usize);
-        Fields { mode: cdb[1] & 0x1f, id: cdb[2], offset, len }
+        BufferFields { mode: cdb[1] & 0x1f, id: cdb[2], offset, len }
     }
 
     /// Only buffer 0 is there, and it ends.
@@ -100,14 +102,14 @@ impl Fields {
     }
 
     /// Through a port in standby or unavailable only the echo buffer can be used (SPC-5 section 5.18.2.4).
-    fn check_access(&self, cx: &Cx<'_>) -> Result<(), Sense> {
+    fn check_access(&self, cx: &CommandContext<'_>) -> Result<(), Sense> {
         let echo = [ECHO, ECHO_DESCRIPTOR].contains(&self.mode);
         cx.state.alua.not_ready(cx.port).filter(|_| !echo).map_or(Ok(()), Err)
     }
 }
 
-fn read(cx: &mut Cx<'_>) -> Answer {
-    let fields = Fields::of(cx.cdb);
+fn read(cx: &mut CommandContext<'_>) -> PlanResult {
+    let fields = BufferFields::of(cx.cdb);
     fields.check_access(cx)?;
     let data = match fields.mode {
         DATA => {
@@ -135,8 +137,8 @@ fn echo_descriptor() -> [u8; 4] {
     b
 }
 
-fn write(cx: &mut Cx<'_>) -> Answer {
-    let fields = Fields::of(cx.cdb);
+fn write(cx: &mut CommandContext<'_>) -> PlanResult {
+    let fields = BufferFields::of(cx.cdb);
     fields.check_access(cx)?;
     let room = match fields.mode {
         DATA => {

@@ -1,12 +1,17 @@
 //! SYNCHRONIZE CACHE and PRE-FETCH (SBC-4). A length of 0 reaches to the end of the medium.
 
-use crate::range::Range;
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Op, Plan};
+use crate::lba_range::LbaRange;
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::op;
 
-const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, allowed: Allowed, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, allowed, Changes::Nothing, usage).medium().only(Kind::Disk)
+const fn row(
+    opcode: u8,
+    handler: fn(&mut CommandContext<'_>) -> PlanResult,
+    allowed: ReservationClass,
+    usage: &'static [u8],
+) -> Row {
+    Row::new(opcode, handler, allowed, ChangeScope::Nothing, usage).medium().only(PeripheralDeviceType::Disk)
 }
 
 /// IMMED, and SYNC_NV of SBC-2, which asks for less than what is done anyway.
@@ -19,20 +24,20 @@ const FETCH_16: &[u8] =
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    row(op::SYNCHRONIZE_CACHE_10, synchronize, Allowed::Never, SYNC_10),
-    row(op::SYNCHRONIZE_CACHE_16, synchronize, Allowed::Never, SYNC_16),
-    row(op::PRE_FETCH_10, prefetch, Allowed::Reading, FETCH_10),
-    row(op::PRE_FETCH_16, prefetch, Allowed::Reading, FETCH_16),
+    row(op::SYNCHRONIZE_CACHE_10, synchronize, ReservationClass::Never, SYNC_10),
+    row(op::SYNCHRONIZE_CACHE_16, synchronize, ReservationClass::Never, SYNC_16),
+    row(op::PRE_FETCH_10, prefetch, ReservationClass::Reading, FETCH_10),
+    row(op::PRE_FETCH_16, prefetch, ReservationClass::Reading, FETCH_16),
 ];
 
 /// All of the cache is flushed, and before the status even with IMMED.
-fn synchronize(cx: &mut Cx<'_>) -> Answer {
-    Range::of(cx.cdb).check(cx.state)?;
+fn synchronize(cx: &mut CommandContext<'_>) -> PlanResult {
+    LbaRange::of(cx.cdb).check(cx.state)?;
     Ok(Plan::op(Op::Flush))
 }
 
-fn prefetch(cx: &mut Cx<'_>) -> Answer {
-    let range = Range::of(cx.cdb);
+fn prefetch(cx: &mut CommandContext<'_>) -> PlanResult {
+    let range = LbaRange::of(cx.cdb);
     range.check(cx.state)?;
     let block_size = cx.lu.settings().block_size as u64;
     let blocks = if range.blocks == 0 { cx.state.blocks - range.lba } else { range.blocks as u64 };
@@ -49,7 +54,7 @@ mod tests {
     fn cdbs_and_what_they_come_to() {
         let mut n = nexus(&lu(disk()), "a");
         let fetch = |offset, len| Ok(Plan::op(Op::Prefetch { offset, len }));
-        let cases: &[(&[u8], Answer)] = &[
+        let cases: &[(&[u8], PlanResult)] = &[
             (SYNC_ALL, Ok(Plan::op(Op::Flush))),
             (&[op::SYNCHRONIZE_CACHE_10, 6, 0, 0, 0, 1, 0, 0, 1, 0], Ok(Plan::op(Op::Flush))),
             (&[op::SYNCHRONIZE_CACHE_10, 8, 0, 0, 0, 1, 0, 0, 1, 0], fails(Sense::cdb_field(1, 3))),

@@ -1,7 +1,7 @@
 //! READ CAPACITY (SBC-4 sections 5.20 and 5.21).
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -13,8 +13,8 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::READ_CAPACITY_10,
         ten,
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
     )
     .in_standby()
@@ -22,17 +22,17 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::SERVICE_ACTION_IN_16,
         sixteen,
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0],
     )
     .action(READ_CAPACITY_16)
-    .only(Kind::Disk)
+    .only(PeripheralDeviceType::Disk)
     .in_standby()
     .medium(),
 ];
 
-fn ten(cx: &mut Cx<'_>) -> Answer {
+fn ten(cx: &mut CommandContext<'_>) -> PlanResult {
     // Without PMI (obsolete) the LBA must be zero.
     if cx.cdb[8] & 1 == 0 && be::get32(&cx.cdb[2..]) != 0 {
         return Err(Sense::cdb_field(2, 7).into());
@@ -43,7 +43,7 @@ fn ten(cx: &mut Cx<'_>) -> Answer {
     Ok(Plan::Data(b))
 }
 
-fn sixteen(cx: &mut Cx<'_>) -> Answer {
+fn sixteen(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[14] & 1 == 0 && be::get64(&cx.cdb[2..]) != 0 {
         return Err(Sense::cdb_field(2, 7).into());
     }
@@ -61,14 +61,14 @@ fn sixteen(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// An empty medium has no last block, and is not ready.
-fn last_lba(cx: &Cx<'_>) -> u64 {
+fn last_lba(cx: &CommandContext<'_>) -> u64 {
     cx.state.blocks.saturating_sub(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Settings;
+    use crate::LuSettings;
     use crate::testing::*;
 
     const SIXTEEN: [u8; 14] = [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255];
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_big_medium_needs_the_long_form() {
-        let mut n = nexus(&lu(Settings { capacity: 1 << 42, thin: false, ..disk() }), "a");
+        let mut n = nexus(&lu(LuSettings { capacity: 1 << 42, thin: false, ..disk() }), "a");
         assert_eq!(data(&mut n, &[op::READ_CAPACITY_10])[..4], [255; 4]);
         assert_eq!(data(&mut n, &SIXTEEN)[..16], [0, 0, 0, 1, 255, 255, 255, 255, 0, 0, 2, 0, 0, 3, 0, 0]);
     }

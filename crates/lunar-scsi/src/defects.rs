@@ -1,12 +1,14 @@
 //! READ DEFECT DATA (SBC-4): there are no defects to tell of.
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::op;
 
-const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, Allowed::Reading, Changes::Nothing, usage).medium().only(Kind::Disk)
+const fn row(opcode: u8, handler: fn(&mut CommandContext<'_>) -> PlanResult, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, ReservationClass::Reading, ChangeScope::Nothing, usage)
+        .medium()
+        .only(PeripheralDeviceType::Disk)
 }
 
 /// Rows of the command table.
@@ -16,12 +18,12 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 /// The header tells which lists were asked for, in which format, and that they are empty.
-fn ten(cx: &mut Cx<'_>) -> Answer {
+fn ten(cx: &mut CommandContext<'_>) -> PlanResult {
     let header = vec![0, cx.cdb[2] & 0x1f, 0, 0];
     Ok(Plan::data_cut(header, be::get16(&cx.cdb[7..]) as u32))
 }
 
-fn twelve(cx: &mut Cx<'_>) -> Answer {
+fn twelve(cx: &mut CommandContext<'_>) -> PlanResult {
     let header = vec![0, cx.cdb[1] & 0x1f, 0, 0, 0, 0, 0, 0];
     Ok(Plan::data_cut(header, be::get32(&cx.cdb[6..])))
 }

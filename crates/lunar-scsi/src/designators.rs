@@ -1,7 +1,7 @@
 //! What a logical unit, its target ports and its target are called: VPD 83h and 88h (SPC-5 section 7.8.6).
 
-use crate::table::Cx;
-use crate::{Protocol, TargetPort};
+use crate::table::CommandContext;
+use crate::{TargetPort, TransportProtocol};
 use lunar_wire::srp::PortId;
 
 /// Code sets.
@@ -23,7 +23,7 @@ const PORT: u8 = 0x90;
 const DEVICE: u8 = 0xa0;
 
 /// Device identification (83h).
-pub(crate) fn identification(cx: &Cx<'_>) -> Vec<u8> {
+pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
     let settings = cx.lu.settings();
     let identity = &settings.identity;
     let own = cx.port.own();
@@ -39,13 +39,13 @@ pub(crate) fn identification(cx: &Cx<'_>) -> Vec<u8> {
         of_protocol(own.protocol, designator(BINARY, PORT, PORT_GROUP, &group)),
         port_name(cx, own),
         // SRP has no names of devices, and the device the same one through all of its ports.
-        of_protocol(Protocol::Iscsi, designator(UTF8, DEVICE, SCSI_NAME, &padded(&cx.port.target))),
+        of_protocol(TransportProtocol::Iscsi, designator(UTF8, DEVICE, SCSI_NAME, &padded(&cx.port.target))),
     ]
     .concat()
 }
 
 /// SCSI ports (88h): every portal group is a port for each protocol of its portals.
-pub(crate) fn ports(cx: &Cx<'_>) -> Vec<u8> {
+pub(crate) fn ports(cx: &CommandContext<'_>) -> Vec<u8> {
     let mut page = Vec::new();
     for &port in cx.port.ports.iter() {
         let name = port_name(cx, port);
@@ -59,17 +59,19 @@ pub(crate) fn ports(cx: &Cx<'_>) -> Vec<u8> {
 
 /// The name of a target port: a SCSI name string (RFC 7143 section 4.4.2), or the port identifier of SRP, which is an
 /// EUI-64 behind its extension (SRP r16a section 4.3).
-fn port_name(cx: &Cx<'_>, port: TargetPort) -> Vec<u8> {
+fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
     let (target, tag) = (&cx.port.target, port.group);
     let name = match port.protocol {
-        Protocol::Iscsi => designator(UTF8, PORT, SCSI_NAME, &padded(&format!("{target},t,0x{tag:04x}"))),
-        Protocol::Srp => designator(BINARY, PORT, EUI_64, &PortId::of_name(target).0),
+        TransportProtocol::Iscsi => {
+            designator(UTF8, PORT, SCSI_NAME, &padded(&format!("{target},t,0x{tag:04x}")))
+        }
+        TransportProtocol::Srp => designator(BINARY, PORT, EUI_64, &PortId::of_name(target).0),
     };
     of_protocol(port.protocol, name)
 }
 
 /// The designator of a port or a device, with its PROTOCOL IDENTIFIER.
-fn of_protocol(protocol: Protocol, mut designator: Vec<u8>) -> Vec<u8> {
+fn of_protocol(protocol: TransportProtocol, mut designator: Vec<u8>) -> Vec<u8> {
     designator[0] |= (protocol as u8) << 4;
     designator
 }
@@ -90,7 +92,7 @@ fn padded(name: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-    use crate::{Port, Protocol, TargetPort};
+    use crate::{NexusPorts, TargetPort, TransportProtocol};
     use lunar_wire::scsi::op;
 
     #[test]
@@ -116,10 +118,12 @@ mod tests {
         [0x9f, 0xb1, 0xbf, 0x94, 0xf0, 0x01, 0x06, 0xed, 0x9f, 0xb1, 0xbf, 0x94, 0xf0, 0x01, 0x06, 0xed];
 
     fn srp_nexus() -> crate::Nexus {
-        let group = |group| [Protocol::Iscsi, Protocol::Srp].map(|protocol| TargetPort { protocol, group });
+        let group = |group| {
+            [TransportProtocol::Iscsi, TransportProtocol::Srp].map(|protocol| TargetPort { protocol, group })
+        };
         let initiator = "0x00000000000000010000000000000002".into();
         let ports = [group(1), group(2)].concat().into();
-        let mut n = lu(disk()).attach(Port { initiator, ports, ..(*port("")).clone() }.into(), false);
+        let mut n = lu(disk()).attach(NexusPorts { initiator, ports, ..(*port("")).clone() }.into(), false);
         assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(lunar_wire::scsi::Sense::POWER_ON));
         n
     }

@@ -1,7 +1,7 @@
 //! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 sections 6.42 and 6.27).
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -10,13 +10,19 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::RECEIVE_DIAGNOSTIC,
         receive,
-        Allowed::Reading,
-        Changes::Nothing,
+        ReservationClass::Reading,
+        ChangeScope::Nothing,
         &[0x1c, 0x01, 0xff, 0xff, 0xff, 0],
     )
     .in_standby(),
-    Row::new(op::SEND_DIAGNOSTIC, send, Allowed::Never, Changes::Nothing, &[0x1d, 0x17, 0, 0xff, 0xff, 0])
-        .in_standby(),
+    Row::new(
+        op::SEND_DIAGNOSTIC,
+        send,
+        ReservationClass::Never,
+        ChangeScope::Nothing,
+        &[0x1d, 0x17, 0, 0xff, 0xff, 0],
+    )
+    .in_standby(),
 ];
 
 /// Supported diagnostic pages: the list of itself.
@@ -25,7 +31,7 @@ const SUPPORTED: [u8; 5] = [0, 0, 0, 1, 0];
 const HEADER: usize = 4;
 
 /// PCV asks for a page, its absence for the one that SEND DIAGNOSTIC named: both can only be page 00h.
-fn receive(cx: &mut Cx<'_>) -> Answer {
+fn receive(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 0x01 != 0 && cx.cdb[2] != 0 {
         return Err(Sense::cdb_field(2, 7).into());
     }
@@ -34,7 +40,7 @@ fn receive(cx: &mut Cx<'_>) -> Answer {
 
 /// The default self-test, which has nothing that could fail, or page 00h. SELF-TEST CODE is reserved by the
 /// usage data: the other self-tests are not supported.
-fn send(cx: &mut Cx<'_>) -> Answer {
+fn send(cx: &mut CommandContext<'_>) -> PlanResult {
     let (page_format, self_test) = (cx.cdb[1] & 0x10 != 0, cx.cdb[1] & 0x04 != 0);
     match (be::get16(&cx.cdb[3..]), cx.parameters) {
         (0, _) => Ok(Plan::Done),
@@ -46,7 +52,7 @@ fn send(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-fn page_00(page: &[u8]) -> Answer {
+fn page_00(page: &[u8]) -> PlanResult {
     if page.len() != HEADER {
         return Err(Sense::PARAMETER_LIST_LENGTH.into());
     }

@@ -1,17 +1,18 @@
 //! INQUIRY: standard data (SPC-5 section 6.7.2); its pages are in `vpd`.
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Plan, Protocol, Settings, vpd};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{LuSettings, PeripheralDeviceType, Plan, PlanResult, TransportProtocol, vpd};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
 const INQUIRY: &[u8] = &[0x12, 0x01, 0xff, 0xff, 0xff, 0];
 
 /// Rows of the command table.
-pub(crate) const ROWS: &[Row] = &[Row::new(op::INQUIRY, inquiry, Allowed::Always, Changes::Nothing, INQUIRY)
-    .despite_attention()
-    .in_standby()
-    .while_sanitizing()];
+pub(crate) const ROWS: &[Row] =
+    &[Row::new(op::INQUIRY, inquiry, ReservationClass::Always, ChangeScope::Nothing, INQUIRY)
+        .despite_attention()
+        .in_standby()
+        .while_sanitizing()];
 
 /// Bytes of standard data: up to and with the reserved ones after the version descriptors.
 const LEN: usize = 96;
@@ -25,17 +26,17 @@ const MMC_6: u16 = 0x04e0;
 const SRP: u16 = 0x0940;
 const ISCSI: u16 = 0x0960;
 
-impl Kind {
+impl PeripheralDeviceType {
     /// PERIPHERAL DEVICE TYPE.
     pub(crate) fn device_type(self) -> u8 {
         match self {
-            Kind::Disk => 0x00,
-            Kind::CdRom => 0x05,
+            PeripheralDeviceType::Disk => 0x00,
+            PeripheralDeviceType::CdRom => 0x05,
         }
     }
 }
 
-fn inquiry(cx: &mut Cx<'_>) -> Answer {
+fn inquiry(cx: &mut CommandContext<'_>) -> PlanResult {
     let data = match (cx.cdb[1] & 1, cx.cdb[2]) {
         (0, 0) => standard(&cx.lu.settings(), cx.port.own().protocol),
         (0, _) => return Err(Sense::cdb_field(2, 7).into()),
@@ -60,20 +61,20 @@ pub(crate) fn head(device: u8, vendor: &str, product: &str, revision: &str) -> V
     b
 }
 
-fn standard(settings: &Settings, protocol: Protocol) -> Vec<u8> {
+fn standard(settings: &LuSettings, protocol: TransportProtocol) -> Vec<u8> {
     let id = &settings.identity;
-    let mut b = head(settings.kind.device_type(), &id.vendor, &id.product, &id.revision);
+    let mut b = head(settings.device_type.device_type(), &id.vendor, &id.product, &id.revision);
     b[1] = if settings.removable { 0x80 } else { 0 };
-    if settings.kind == Kind::Disk {
+    if settings.device_type == PeripheralDeviceType::Disk {
         // TPGS 11b: implicit and explicit asymmetric access, or 01b; 3PC: EXTENDED COPY.
         b[5] = if settings.explicit_access { 0x38 } else { 0x18 };
     }
     // MULTIP: more than one port.
     b[6] = 0x10;
-    let own = if settings.kind == Kind::Disk { SBC_3 } else { MMC_6 };
+    let own = if settings.device_type == PeripheralDeviceType::Disk { SBC_3 } else { MMC_6 };
     let transport = match protocol {
-        Protocol::Iscsi => ISCSI,
-        Protocol::Srp => SRP,
+        TransportProtocol::Iscsi => ISCSI,
+        TransportProtocol::Srp => SRP,
     };
     for (i, standard) in [SAM_5, SPC_4, own, transport].into_iter().enumerate() {
         be::put16(&mut b[58 + 2 * i..], standard);

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod alua;
-mod attention;
 mod buffer;
 mod cache;
 mod capacity;
@@ -20,21 +19,21 @@ mod defects;
 mod designators;
 mod diagnostic;
 mod dispatch;
-mod draft;
-mod fast;
 mod inquiry;
+mod lba_range;
 mod log;
 mod lu;
 mod luns;
 mod medium;
 mod modes;
 mod nexus;
-mod parts;
-mod pass;
+mod nexus_snapshot;
+mod passthrough;
+mod pending_commit;
+mod per_core;
 mod plan;
 mod port;
 mod provisioning;
-mod range;
 mod read_write;
 mod ready;
 mod redefine;
@@ -44,26 +43,27 @@ mod saved;
 mod state;
 mod supported;
 mod table;
+mod unit_attention;
 mod verify;
 mod vpd;
 
-pub use alua::{Access, Group};
+pub use alua::{AccessState, TargetPortGroup};
 pub use copy::{CopyRange, CopyResult};
-pub use draft::{Commit, Draft};
-pub use log::Count;
-pub use lu::{Identity, Invalid, Kind, Lu, Passes, Settings};
-pub use luns::{absent, report_luns, well_known};
+pub use log::LogCounter;
+pub use lu::{InvalidDefinition, Lu, LuIdentity, LuSettings, PassthroughMode, PeripheralDeviceType};
+pub use luns::{absent_lun, report_luns, well_known_lu};
 pub use medium::Withheld;
 pub use nexus::{Nexus, NexusId};
-pub use parts::{Part, Shard};
-pub use plan::{Answer, Compare, CopySegment, Failure, Op, Plan};
-pub use port::{Port, Protocol, TargetPort};
+pub use pending_commit::{CommitOutcome, PendingCommit};
+pub use per_core::{CoreIndex, PerCore};
+pub use plan::{CommandError, Compare, CopySegment, Op, Plan, PlanResult};
+pub use port::{NexusPorts, TargetPort, TransportProtocol};
 pub use provisioning::lba_status;
 pub use sanitize::overwrite_block;
-pub use table::Order;
+pub use table::Concurrency;
 
 pub(crate) use state::State;
-pub(crate) use table::Allowed;
+pub(crate) use table::ReservationClass;
 
 #[cfg(test)]
 mod mutated;

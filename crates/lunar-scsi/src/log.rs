@@ -2,8 +2,8 @@
 //! moved, errors, and that no failure is predicted. Values live as long as the process (DS of the page
 //! header).
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -13,15 +13,15 @@ const LOG_SELECT: &[u8] = &[0x4c, 0x02, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0];
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::LOG_SENSE, sense, Allowed::Always, Changes::Nothing, LOG_SENSE)
+    Row::new(op::LOG_SENSE, sense, ReservationClass::Always, ChangeScope::Nothing, LOG_SENSE)
         .in_standby()
         .while_sanitizing(),
-    Row::new(op::LOG_SELECT, select, Allowed::Never, Changes::Shared, LOG_SELECT).in_standby(),
+    Row::new(op::LOG_SELECT, select, ReservationClass::Never, ChangeScope::Shared, LOG_SELECT).in_standby(),
 ];
 
 /// What is counted, one per log parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
+pub enum LogCounter {
     /// Bytes written.
     WriteBytes,
     /// Writes that failed on the medium.
@@ -39,12 +39,12 @@ pub enum Count {
 }
 
 /// How many there are.
-pub(crate) const COUNTS: usize = 7;
+pub(crate) const LOG_COUNTERS: usize = 7;
 
 /// What stood in each counter when LOG SELECT set it to zero, or would have for the value that it set.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    base: [u64; COUNTS],
+    base: [u64; LOG_COUNTERS],
 }
 
 /// Page codes; subpage FFh of page 00h lists pages with their subpages.
@@ -52,11 +52,11 @@ const SUPPORTED: u8 = 0x00;
 const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 const ALL_SUBPAGES: u8 = 0xff;
 /// Pages of counters, in ascending order: page code, and parameter codes with what they count.
-const COUNTERS: &[(u8, &[(u16, Count)])] = &[
-    (0x02, &[(BYTES, Count::WriteBytes), (UNCORRECTED, Count::WriteErrors)]),
-    (0x03, &[(BYTES, Count::ReadBytes), (UNCORRECTED, Count::ReadErrors)]),
-    (0x05, &[(BYTES, Count::VerifyBytes), (UNCORRECTED, Count::VerifyErrors)]),
-    (0x06, &[(0x0000, Count::OtherErrors)]),
+const COUNTERS: &[(u8, &[(u16, LogCounter)])] = &[
+    (0x02, &[(BYTES, LogCounter::WriteBytes), (UNCORRECTED, LogCounter::WriteErrors)]),
+    (0x03, &[(BYTES, LogCounter::ReadBytes), (UNCORRECTED, LogCounter::ReadErrors)]),
+    (0x05, &[(BYTES, LogCounter::VerifyBytes), (UNCORRECTED, LogCounter::VerifyErrors)]),
+    (0x06, &[(0x0000, LogCounter::OtherErrors)]),
 ];
 /// Parameters of the error counter pages: total bytes processed, total uncorrected errors.
 const BYTES: u16 = 0x0005;
@@ -75,11 +75,11 @@ const PARAMETER: usize = 12;
 const CUMULATIVE: u8 = 1;
 const DEFAULT_CUMULATIVE: u8 = 3;
 
-fn counters_of(page: u8) -> Option<&'static [(u16, Count)]> {
+fn counters_of(page: u8) -> Option<&'static [(u16, LogCounter)]> {
     COUNTERS.iter().find(|(p, _)| *p == page).map(|(_, parameters)| *parameters)
 }
 
-fn sense(cx: &mut Cx<'_>) -> Answer {
+fn sense(cx: &mut CommandContext<'_>) -> PlanResult {
     let (control, page, subpage) = (cx.cdb[2] >> 6, cx.cdb[2] & 0x3f, cx.cdb[3]);
     let data = match (page, subpage) {
         (SUPPORTED, 0 | ALL_SUBPAGES) => supported(cx.cdb, subpage != 0)?,
@@ -113,7 +113,7 @@ fn informational_exceptions(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
     Ok(page(&[INFORMATIONAL_EXCEPTIONS | DS, 0], vec![0, 0, BINARY_LIST, 4, 0, 0, 0xff, 0]))
 }
 
-fn counters(cx: &Cx<'_>, control: u8, code: u8, subpage: u8) -> Result<Vec<u8>, Sense> {
+fn counters(cx: &CommandContext<'_>, control: u8, code: u8, subpage: u8) -> Result<Vec<u8>, Sense> {
     let parameters = counters_of(code).ok_or(Sense::cdb_field(2, 5))?;
     if subpage != 0 {
         return Err(Sense::cdb_field(3, 7));
@@ -139,20 +139,20 @@ fn page(code: &[u8; 2], body: Vec<u8>) -> Vec<u8> {
     [&code[..], &(body.len() as u16).to_be_bytes(), &body].concat()
 }
 
-impl Cx<'_> {
-    fn log_value(&self, count: Count) -> u64 {
-        self.lu.parts().total(count).wrapping_sub(self.state.log.base[count as usize])
+impl CommandContext<'_> {
+    fn log_value(&self, count: LogCounter) -> u64 {
+        self.lu.per_core_slots().total(count).wrapping_sub(self.state.log.base[count as usize])
     }
 
-    fn set_log_value(&mut self, count: Count, value: u64) {
-        self.state.log.base[count as usize] = self.lu.parts().total(count).wrapping_sub(value);
+    fn set_log_value(&mut self, count: LogCounter, value: u64) {
+        self.state.log.base[count as usize] = self.lu.per_core_slots().total(count).wrapping_sub(value);
     }
 }
 
 /// CDB byte 1: parameter code reset.
 const PCR: u8 = 0x02;
 
-fn select(cx: &mut Cx<'_>) -> Answer {
+fn select(cx: &mut CommandContext<'_>) -> PlanResult {
     let len = be::get16(&cx.cdb[7..]) as u32;
     let values = match cx.parameters {
         _ if len == 0 => reset(cx.cdb)?,
@@ -172,7 +172,7 @@ fn select(cx: &mut Cx<'_>) -> Answer {
 
 /// Without a list: PCR, or default cumulative values, set the counters of one page or of all (page 00h) to
 /// zero.
-fn reset(cdb: &[u8]) -> Result<Vec<(Count, u64)>, Sense> {
+fn reset(cdb: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     let (control, code) = (cdb[2] >> 6, cdb[2] & 0x3f);
     if code != 0 && counters_of(code).is_none() && code != INFORMATIONAL_EXCEPTIONS {
         return Err(Sense::cdb_field(2, 5));
@@ -188,7 +188,7 @@ fn reset(cdb: &[u8]) -> Result<Vec<(Count, u64)>, Sense> {
 }
 
 /// The values that a list of pages sets, once all of it is right.
-fn parse(list: &[u8]) -> Result<Vec<(Count, u64)>, Sense> {
+fn parse(list: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     let (mut values, mut at) = (Vec::new(), 0);
     while at < list.len() {
         let head = list[at..].first_chunk::<PAGE_HEADER>().ok_or(Sense::PARAMETER_LIST_LENGTH)?;
@@ -210,7 +210,7 @@ fn parse(list: &[u8]) -> Result<Vec<(Count, u64)>, Sense> {
 }
 
 /// `at` is where the parameter stands in the list. DU, ETC and TMC cannot be set.
-fn parse_parameter(b: &[u8], known: &[(u16, Count)], at: u16) -> Result<(Count, u64), Sense> {
+fn parse_parameter(b: &[u8], known: &[(u16, LogCounter)], at: u16) -> Result<(LogCounter, u64), Sense> {
     let b: &[u8; PARAMETER] = b.try_into().map_err(|_| Sense::PARAMETER_LIST_LENGTH)?;
     let code = be::get16(b);
     let (_, count) = known.iter().find(|(p, _)| *p == code).ok_or(Sense::parameter_field(at, 7))?;
@@ -254,12 +254,12 @@ mod tests {
     fn counters_add_up_over_cores() {
         let lu = lu(disk());
         let mut a = nexus(&lu, "a");
-        lu.count(Count::ReadBytes, 512);
+        lu.count(LogCounter::ReadBytes, 512);
         let other = lu.clone();
         let core = std::thread::spawn(move || {
-            other.count(Count::ReadBytes, 4096);
-            other.count(Count::ReadErrors, 1);
-            other.count(Count::OtherErrors, 2);
+            other.count(LogCounter::ReadBytes, 4096);
+            other.count(LogCounter::ReadErrors, 1);
+            other.count(LogCounter::OtherErrors, 2);
         });
         core.join().expect("counting does not panic");
         let page = [
@@ -296,13 +296,13 @@ mod tests {
     fn a_reset_sets_one_page_to_zero_or_all_and_others_are_told() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
-        lu.count(Count::ReadBytes, 512);
+        lu.count(LogCounter::ReadBytes, 512);
         let reset = |page| [op::LOG_SELECT, PCR, CURRENT | page, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(run(&mut a, &reset(2)), Ok(Plan::Done));
         assert_eq!(bytes_read(&mut a), 512);
         assert_eq!(run(&mut a, &reset(0)), Ok(Plan::Done));
         assert_eq!(bytes_read(&mut a), 0);
-        lu.count(Count::ReadBytes, 1);
+        lu.count(LogCounter::ReadBytes, 1);
         assert_eq!(bytes_read(&mut a), 1);
         assert_eq!(run(&mut b, &[op::TEST_UNIT_READY]), fails(Sense::LOG_PARAMETERS_CHANGED));
         assert_eq!(run(&mut b, &[op::TEST_UNIT_READY]), Ok(Plan::Done));

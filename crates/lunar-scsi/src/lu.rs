@@ -1,7 +1,7 @@
 //! The logical unit: what all of its nexuses share.
 
-use crate::log::Count;
-use crate::parts::{Part, Parts, Shard};
+use crate::log::LogCounter;
+use crate::per_core::{CoreIndex, PerCore, PerCoreSlots};
 use crate::{NexusId, State};
 use lunar_wire::scsi::Sense;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// The peripheral device type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PeripheralDeviceType {
     /// Direct access block device (00h).
     Disk,
     /// CD/DVD device (05h) with 2048-byte blocks, read-only.
@@ -20,7 +20,7 @@ pub enum Kind {
 
 /// Who a logical unit is, for INQUIRY and its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct LuIdentity {
     /// T10 vendor identification, at most 8 ASCII characters.
     pub vendor: String,
     /// Product identification, at most 16.
@@ -36,25 +36,25 @@ pub struct Identity {
     pub designators: Option<Vec<u8>>,
 }
 
-/// Which commands are handed to a logical unit elsewhere, as they are ([`Op::Pass`](crate::Op::Pass)).
+/// Which commands are handed to a logical unit elsewhere, as they are ([`Op::Passthrough`](crate::Op::Passthrough)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passes {
+pub enum PassthroughMode {
     /// None: this device server answers all.
     None,
     /// Those that need the device. All nexuses share one nexus there, so reservations are kept here, and what it
-    /// tells that one is told to all ([`Lu::heard`]).
+    /// tells that one is told to all ([`Lu::attention_received`]).
     Shared,
     /// All but REPORT LUNS. Each nexus has one of its own there, with its own reservations and attentions.
-    Own,
+    PerNexus,
 }
 
 /// How a logical unit is set up; capacity is the backend's.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct LuSettings {
     /// Device type.
-    pub kind: Kind,
+    pub device_type: PeripheralDeviceType,
     /// Who it is.
-    pub identity: Identity,
+    pub identity: LuIdentity,
     /// Logical block size in bytes: 512, 2048 (CD) or 4096.
     pub block_size: u32,
     /// Physical block size in bytes, a power of two multiple of the logical one.
@@ -76,46 +76,50 @@ pub struct Settings {
     /// Initiators may reserve it; otherwise it does not know the commands for that.
     pub reservable: bool,
     /// What is answered elsewhere.
-    pub passes: Passes,
+    pub passthrough: PassthroughMode,
     /// Initiators may set ALUA states (SET TARGET PORT GROUPS); otherwise only [`Lu::set_access`] does.
     pub explicit_access: bool,
 }
 
 /// Settings that contradict themselves, or saved state that cannot be trusted; says what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid(&'static str);
+pub struct InvalidDefinition(&'static str);
 
-impl Invalid {
-    pub(crate) const fn new(what: &'static str) -> Invalid {
-        Invalid(what)
+impl InvalidDefinition {
+    pub(crate) const fn new(what: &'static str) -> InvalidDefinition {
+        InvalidDefinition(what)
     }
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidDefinition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidDefinition {}
 
-impl Settings {
-    pub(crate) fn check(&self) -> Result<(), Invalid> {
+impl LuSettings {
+    pub(crate) fn check(&self) -> Result<(), InvalidDefinition> {
         let (block, physical) = (self.block_size, self.physical_block_size);
         if !block.is_power_of_two() || !(512..=65536).contains(&block) {
-            return Err(Invalid("the block size is not a power of two from 512 to 65536"));
+            return Err(InvalidDefinition("the block size is not a power of two from 512 to 65536"));
         }
         if !physical.is_power_of_two() || physical < block || physical / block > 1 << 15 {
-            return Err(Invalid("the physical block size is not a power of two multiple of the block size"));
+            return Err(InvalidDefinition(
+                "the physical block size is not a power of two multiple of the block size",
+            ));
         }
         let id = &self.identity;
         let texts = [(&id.vendor, 8), (&id.product, 16), (&id.revision, 4), (&id.serial, 200)];
         if texts.iter().any(|(t, max)| t.len() > *max || !t.bytes().all(|b| (0x20..0x7f).contains(&b))) {
-            return Err(Invalid("vendor, product, revision or serial is too long or not plain ASCII"));
+            return Err(InvalidDefinition(
+                "vendor, product, revision or serial is too long or not plain ASCII",
+            ));
         }
         match id.naa.len() {
             8 | 16 => Ok(()),
-            _ => Err(Invalid("an NAA designator has 8 or 16 bytes")),
+            _ => Err(InvalidDefinition("an NAA designator has 8 or 16 bytes")),
         }
     }
 }
@@ -123,29 +127,29 @@ impl Settings {
 /// A logical unit, shared by all cores.
 pub struct Lu {
     /// Replaced only under the lock of the state.
-    settings: RwLock<Arc<Settings>>,
-    parts: Parts,
+    settings: RwLock<Arc<LuSettings>>,
+    slots: PerCoreSlots,
     state: Mutex<State>,
     /// Times that the medium, or the size of its blocks, became another.
     media: AtomicU64,
 }
 
-/// The locked state of a logical unit. When it goes, and something was touched, every nexus will look again.
-pub(crate) struct Change<'a> {
+/// The locked state of a logical unit. When it goes, and something was changed, every nexus will look again.
+pub(crate) struct LockedState<'a> {
     state: MutexGuard<'a, State>,
-    parts: &'a Parts,
+    slots: &'a PerCoreSlots,
 }
 
 impl Lu {
-    /// A logical unit at power on, with what it kept from before ([`Lu::saved`]) if there is any.
-    pub fn new(settings: Settings, saved: Option<&[u8]>) -> Result<Lu, Invalid> {
+    /// A logical unit at power on, with what it kept from before ([`Lu::saved_state`]) if there is any.
+    pub fn new(settings: LuSettings, saved: Option<&[u8]>) -> Result<Lu, InvalidDefinition> {
         settings.check()?;
         let mut state = State::new(&settings);
         if let Some(bytes) = saved {
             state.restore(bytes)?;
         }
         let settings = RwLock::new(Arc::new(settings));
-        Ok(Lu { settings, parts: Parts::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
+        Ok(Lu { settings, slots: PerCoreSlots::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
     }
 
     /// The medium has this size now, in bytes. If it was another, which is told: CAPACITY DATA HAS CHANGED on every
@@ -162,7 +166,7 @@ impl Lu {
     }
 
     /// What stands behind it was reset, and may have lost what was not flushed: every nexus is told.
-    pub fn was_reset_elsewhere(&self) {
+    pub fn backing_device_reset(&self) {
         self.change().raise(Sense::POWER_ON, |_, _| true);
     }
 
@@ -184,7 +188,7 @@ impl Lu {
 
     /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells
     /// them by the status of their tasks.
-    pub fn cleared(&self, by: Option<NexusId>) {
+    pub fn task_set_cleared(&self, by: Option<NexusId>) {
         let mut state = self.change();
         if !state.modes.task_aborted_status() {
             state.raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
@@ -193,9 +197,9 @@ impl Lu {
 
     /// What must be kept on stable storage, and its version: a write of a lower version must not replace one
     /// of a higher.
-    pub fn saved(&self) -> (u64, Vec<u8>) {
+    pub fn saved_state(&self) -> (u64, Vec<u8>) {
         let state = self.change();
-        (state.saves, state.save())
+        (state.saved_version, state.save())
     }
 
     /// Writes may be acknowledged before they are stable (WCE of the caching mode page).
@@ -204,7 +208,7 @@ impl Lu {
     }
 
     /// How it is set up now; see [`Lu::redefine`].
-    pub fn settings(&self) -> Arc<Settings> {
+    pub fn settings(&self) -> Arc<LuSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -218,60 +222,60 @@ impl Lu {
         self.media.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) fn set_settings(&self, settings: Settings) {
+    pub(crate) fn set_settings(&self, settings: LuSettings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    pub(crate) fn parts(&self) -> &Parts {
-        &self.parts
+    pub(crate) fn per_core_slots(&self) -> &PerCoreSlots {
+        &self.slots
     }
 
     /// What one core keeps of this logical unit.
     #[inline]
-    pub fn part(&self, shard: Shard) -> &Part {
-        self.parts.at(shard)
+    pub fn per_core(&self, core: CoreIndex) -> &PerCore {
+        self.slots.at(core)
     }
 
     /// What each core keeps of this logical unit.
-    pub fn all_parts(&self) -> &[Part] {
-        self.parts.all()
+    pub fn all_cores(&self) -> &[PerCore] {
+        self.slots.all()
     }
 
     /// Adds to a log counter.
-    pub fn count(&self, count: Count, by: u64) {
-        self.part(Shard::mine()).count(count, by);
+    pub fn count(&self, count: LogCounter, by: u64) {
+        self.per_core(CoreIndex::current()).count(count, by);
     }
 
     /// Grows with every change that nexuses must see.
     pub fn epoch(&self) -> u64 {
-        self.part(Shard::mine()).epoch()
+        self.per_core(CoreIndex::current()).epoch()
     }
 
     /// Locks the state.
-    pub(crate) fn change(&self) -> Change<'_> {
+    pub(crate) fn change(&self) -> LockedState<'_> {
         // A panic cannot leave the state half changed in a way that matters more than the panic itself.
         let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        Change { state, parts: &self.parts }
+        LockedState { state, slots: &self.slots }
     }
 }
 
-impl Deref for Change<'_> {
+impl Deref for LockedState<'_> {
     type Target = State;
     fn deref(&self) -> &State {
         &self.state
     }
 }
 
-impl DerefMut for Change<'_> {
+impl DerefMut for LockedState<'_> {
     fn deref_mut(&mut self) -> &mut State {
         &mut self.state
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for LockedState<'_> {
     fn drop(&mut self) {
-        if std::mem::take(&mut self.state.touched) {
-            self.parts.next_epoch();
+        if std::mem::take(&mut self.state.changed) {
+            self.slots.next_epoch();
         }
     }
 }
@@ -285,16 +289,16 @@ mod tests {
     fn settings_that_contradict_themselves_are_refused() {
         let identity = disk().identity;
         let wrong = [
-            Settings { block_size: 0, ..disk() },
-            Settings { block_size: 520, ..disk() },
-            Settings { physical_block_size: 256, ..disk() },
-            Settings { physical_block_size: 1 << 31, ..disk() },
-            Settings {
-                identity: Identity { vendor: "TOO LONG A VENDOR".into(), ..identity.clone() },
+            LuSettings { block_size: 0, ..disk() },
+            LuSettings { block_size: 520, ..disk() },
+            LuSettings { physical_block_size: 256, ..disk() },
+            LuSettings { physical_block_size: 1 << 31, ..disk() },
+            LuSettings {
+                identity: LuIdentity { vendor: "TOO LONG A VENDOR".into(), ..identity.clone() },
                 ..disk()
             },
-            Settings { identity: Identity { serial: "\n".into(), ..identity.clone() }, ..disk() },
-            Settings { identity: Identity { naa: vec![], ..identity }, ..disk() },
+            LuSettings { identity: LuIdentity { serial: "\n".into(), ..identity.clone() }, ..disk() },
+            LuSettings { identity: LuIdentity { naa: vec![], ..identity }, ..disk() },
         ];
         for settings in wrong {
             assert!(Lu::new(settings.clone(), None).is_err(), "{settings:?}");
@@ -303,13 +307,13 @@ mod tests {
 
     #[test]
     fn what_exceeds_the_last_block_is_cut_off() {
-        let lu = Lu::new(Settings { capacity: 1535, ..disk() }, None).unwrap();
+        let lu = Lu::new(LuSettings { capacity: 1535, ..disk() }, None).unwrap();
         assert_eq!(lu.change().blocks, 2);
     }
 
     #[test]
     fn saved_state_that_cannot_be_trusted_is_refused() {
-        let (_, saved) = Lu::new(disk(), None).unwrap().saved();
+        let (_, saved) = Lu::new(disk(), None).unwrap().saved_state();
         assert!(Lu::new(disk(), Some(&saved)).is_ok());
         for bytes in [&b""[..], b"lunarLU", &saved[..saved.len() - 1], b"lunarLU\x02....", b"something else"]
         {
@@ -323,7 +327,7 @@ mod tests {
         let before = lu.epoch();
         drop(lu.change());
         assert_eq!(lu.epoch(), before);
-        lu.change().touch();
+        lu.change().mark_changed();
         assert_eq!(lu.epoch(), before + 1);
     }
 }

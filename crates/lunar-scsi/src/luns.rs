@@ -2,8 +2,8 @@
 
 use crate::inquiry::head;
 use crate::ready::sense_data;
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Op, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Op, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::iscsi::lun;
 use lunar_wire::scsi::{Sense, op};
@@ -12,7 +12,7 @@ const REPORT_LUNS: &[u8] = &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] =
-    &[Row::new(op::REPORT_LUNS, this, Allowed::Always, Changes::Nothing, REPORT_LUNS)
+    &[Row::new(op::REPORT_LUNS, this, ReservationClass::Always, ChangeScope::Nothing, REPORT_LUNS)
         .despite_attention()
         .in_standby()
         .while_sanitizing()];
@@ -25,14 +25,14 @@ const NO_DEVICE: u8 = 0x7f;
 const WELL_KNOWN: u8 = 0x1e;
 
 /// Asking for the list ends REPORTED LUNS DATA HAS CHANGED.
-fn this(cx: &mut Cx<'_>) -> Answer {
-    if let Some(peer) = cx.state.peers.get_mut(&cx.nexus) {
+fn this(cx: &mut CommandContext<'_>) -> PlanResult {
+    if let Some(peer) = cx.state.nexuses.get_mut(&cx.nexus) {
         peer.attentions.forget(Sense::LUNS_CHANGED);
     }
     report(cx.cdb)
 }
 
-fn report(cdb: &[u8]) -> Answer {
+fn report(cdb: &[u8]) -> PlanResult {
     match (cdb[2], be::get32(&cdb[6..])) {
         (select, _) if select > SELECT_MAX => Err(Sense::cdb_field(2, 7).into()),
         (_, 0) => Ok(Plan::Done),
@@ -42,7 +42,7 @@ fn report(cdb: &[u8]) -> Answer {
 
 /// Data-In of REPORT LUNS: `luns` are those that the initiator may see; SELECT REPORT 1 and 2 add the
 /// well-known one.
-pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> Answer {
+pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> PlanResult {
     let own = luns.iter().map(|&l| lun::encode(l)).filter(|_| select != 1);
     let well_known = (select != 0).then_some(lun::REPORT_LUNS);
     let list: Vec<u8> = own.chain(well_known).flat_map(u64::to_be_bytes).collect();
@@ -54,7 +54,7 @@ pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> Answer {
 
 /// The answer of a LUN that does not exist (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has 16 bytes or
 /// more.
-pub fn absent(cdb: &[u8]) -> Answer {
+pub fn absent_lun(cdb: &[u8]) -> PlanResult {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());
     }
@@ -67,7 +67,7 @@ pub fn absent(cdb: &[u8]) -> Answer {
 }
 
 /// The answer of the REPORT LUNS well-known logical unit (SPC-5 section 8.2). `cdb` has 16 bytes or more.
-pub fn well_known(cdb: &[u8]) -> Answer {
+pub fn well_known_lu(cdb: &[u8]) -> PlanResult {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());
     }
@@ -80,13 +80,13 @@ pub fn well_known(cdb: &[u8]) -> Answer {
     }
 }
 
-fn checked(cdb: &[u8], usage: &'static [u8]) -> Result<(), crate::Failure> {
-    Row::new(cdb[0], |_| Ok(Plan::Done), Allowed::Always, Changes::Nothing, usage).check(cdb)?;
+fn checked(cdb: &[u8], usage: &'static [u8]) -> Result<(), crate::CommandError> {
+    Row::new(cdb[0], |_| Ok(Plan::Done), ReservationClass::Always, ChangeScope::Nothing, usage).check(cdb)?;
     Ok(())
 }
 
 /// INQUIRY of what has no pages but the list of none.
-fn nameless(cdb: &[u8], device: u8) -> Answer {
+fn nameless(cdb: &[u8], device: u8) -> PlanResult {
     let data = match (cdb[1] & 1, cdb[2]) {
         (0, 0) => head(device, "LUNAR", "", ""),
         (1, 0) => vec![device, 0, 0, 1, 0],
@@ -104,7 +104,7 @@ mod tests {
         std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
     }
 
-    fn bytes(answer: Answer) -> Vec<u8> {
+    fn bytes(answer: PlanResult) -> Vec<u8> {
         match answer {
             Ok(Plan::Data(data)) => data,
             other => panic!("{other:?} instead of data"),
@@ -126,27 +126,27 @@ mod tests {
 
     #[test]
     fn a_lun_that_does_not_exist() {
-        let data = bytes(absent(&cdb(&[op::INQUIRY, 0, 0, 0, 255])));
+        let data = bytes(absent_lun(&cdb(&[op::INQUIRY, 0, 0, 0, 255])));
         assert_eq!((data[0], data.len()), (0x7f, 96));
-        assert_eq!(bytes(absent(&cdb(&[op::INQUIRY, 1, 0, 0, 255]))), [0x7f, 0, 0, 1, 0]);
-        assert_eq!(absent(&cdb(&[op::INQUIRY, 1, 0x80, 0, 255])), fails(Sense::cdb_field(2, 7)));
-        let sense = bytes(absent(&cdb(&[op::REQUEST_SENSE, 1, 0, 0, 255])));
+        assert_eq!(bytes(absent_lun(&cdb(&[op::INQUIRY, 1, 0, 0, 255]))), [0x7f, 0, 0, 1, 0]);
+        assert_eq!(absent_lun(&cdb(&[op::INQUIRY, 1, 0x80, 0, 255])), fails(Sense::cdb_field(2, 7)));
+        let sense = bytes(absent_lun(&cdb(&[op::REQUEST_SENSE, 1, 0, 0, 255])));
         assert_eq!(sense, Sense::LUN_NOT_SUPPORTED.encode(true));
         let list = Op::ReportLuns { select: 2, allocation_len: 16 };
-        assert_eq!(absent(&cdb(&[op::REPORT_LUNS, 0, 2, 0, 0, 0, 0, 0, 0, 16])), Ok(Plan::op(list)));
-        assert_eq!(absent(&cdb(&[op::REPORT_LUNS, 0, 3])), fails(Sense::cdb_field(2, 7)));
-        assert_eq!(absent(&cdb(&[op::TEST_UNIT_READY])), fails(Sense::LUN_NOT_SUPPORTED));
-        assert_eq!(absent(&cdb(&[op::READ_10])), fails(Sense::LUN_NOT_SUPPORTED));
+        assert_eq!(absent_lun(&cdb(&[op::REPORT_LUNS, 0, 2, 0, 0, 0, 0, 0, 0, 16])), Ok(Plan::op(list)));
+        assert_eq!(absent_lun(&cdb(&[op::REPORT_LUNS, 0, 3])), fails(Sense::cdb_field(2, 7)));
+        assert_eq!(absent_lun(&cdb(&[op::TEST_UNIT_READY])), fails(Sense::LUN_NOT_SUPPORTED));
+        assert_eq!(absent_lun(&cdb(&[op::READ_10])), fails(Sense::LUN_NOT_SUPPORTED));
     }
 
     #[test]
     fn the_well_known_logical_unit() {
-        assert_eq!(bytes(well_known(&cdb(&[op::INQUIRY, 0, 0, 0, 255])))[0], 0x1e);
-        assert_eq!(well_known(&cdb(&[op::TEST_UNIT_READY])), Ok(Plan::Done));
-        assert_eq!(well_known(&cdb(&[op::REPORT_LUNS])), Ok(Plan::Done));
-        assert_eq!(well_known(&cdb(&[op::REPORT_LUNS, 0x80])), fails(Sense::cdb_field(1, 7)));
-        let sense = bytes(well_known(&cdb(&[op::REQUEST_SENSE, 0, 0, 0, 255])));
+        assert_eq!(bytes(well_known_lu(&cdb(&[op::INQUIRY, 0, 0, 0, 255])))[0], 0x1e);
+        assert_eq!(well_known_lu(&cdb(&[op::TEST_UNIT_READY])), Ok(Plan::Done));
+        assert_eq!(well_known_lu(&cdb(&[op::REPORT_LUNS])), Ok(Plan::Done));
+        assert_eq!(well_known_lu(&cdb(&[op::REPORT_LUNS, 0x80])), fails(Sense::cdb_field(1, 7)));
+        let sense = bytes(well_known_lu(&cdb(&[op::REQUEST_SENSE, 0, 0, 0, 255])));
         assert_eq!(sense, Sense::NO_SENSE.encode(false));
-        assert_eq!(well_known(&cdb(&[op::READ_10])), fails(Sense::INVALID_OPCODE));
+        assert_eq!(well_known_lu(&cdb(&[op::READ_10])), fails(Sense::INVALID_OPCODE));
     }
 }

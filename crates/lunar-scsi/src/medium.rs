@@ -1,8 +1,8 @@
 //! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW
 //! MEDIUM REMOVAL (SPC-5 section 6.17).
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Failure, Lu, NexusId, Op, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{CommandError, Lu, NexusId, Op, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status, op};
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ const PREVENT_ALLOW: &[u8] = &[0x1e, 0, 0, 0, 0x03, 0];
 
 /// Rows of the command table. Under a reservation only the harmless forms of these pass: [`unreserved`].
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::START_STOP_UNIT, start_stop, Allowed::Always, Changes::Shared, START_STOP_UNIT),
-    Row::new(op::PREVENT_ALLOW, prevent_allow, Allowed::Always, Changes::Shared, PREVENT_ALLOW),
+    Row::new(op::START_STOP_UNIT, start_stop, ReservationClass::Always, ChangeScope::Shared, START_STOP_UNIT),
+    Row::new(op::PREVENT_ALLOW, prevent_allow, ReservationClass::Always, ChangeScope::Shared, PREVENT_ALLOW),
 ];
 
 /// Bits of START STOP UNIT, byte 4.
@@ -89,14 +89,19 @@ impl Lu {
         if (before == Withheld::Writes) != (what == Withheld::Writes) {
             state.raise(Sense::MODE_PARAMETERS_CHANGED, |_, _| true);
         }
-        state.touch();
+        state.mark_changed();
     }
 }
 
 /// For what is a conflict in one form of a command only.
-fn unreserved(cx: &Cx<'_>) -> Result<(), Failure> {
-    const STRICT: &Row =
-        &Row::new(op::START_STOP_UNIT, start_stop, Allowed::Never, Changes::Shared, START_STOP_UNIT);
+fn unreserved(cx: &CommandContext<'_>) -> Result<(), CommandError> {
+    const STRICT: &Row = &Row::new(
+        op::START_STOP_UNIT,
+        start_stop,
+        ReservationClass::Never,
+        ChangeScope::Shared,
+        START_STOP_UNIT,
+    );
     if cx.state.reservations.conflicts(STRICT, cx.nexus, cx.port) {
         return Err(Status::ReservationConflict.into());
     }
@@ -104,7 +109,7 @@ fn unreserved(cx: &Cx<'_>) -> Result<(), Failure> {
 }
 
 /// A power condition changes nothing: it may be left at any time, and is left at once.
-fn start_stop(cx: &mut Cx<'_>) -> Answer {
+fn start_stop(cx: &mut CommandContext<'_>) -> PlanResult {
     let flags = cx.cdb[4];
     let condition = flags >> 4;
     if condition != 0 || flags & START == 0 {
@@ -123,30 +128,30 @@ fn start_stop(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-fn start(cx: &mut Cx<'_>, load: bool) -> Plan {
+fn start(cx: &mut CommandContext<'_>, load: bool) -> Plan {
     let medium = &mut cx.state.medium;
     medium.stopped = false;
     if load && std::mem::take(&mut medium.ejected) {
         cx.state.raise_on_others(Sense::MEDIUM_CHANGED, cx.nexus);
     }
-    cx.state.touch();
+    cx.state.mark_changed();
     Plan::Done
 }
 
 /// With LOEJ the medium goes. Without, a disk stops; a removable unit has nothing that turns, and stays
 /// ready.
-fn stop(cx: &mut Cx<'_>, flags: u8) -> Answer {
+fn stop(cx: &mut CommandContext<'_>, flags: u8) -> PlanResult {
     let medium = &mut cx.state.medium;
     if flags & LOEJ == 0 {
         medium.stopped = !cx.lu.settings().removable;
     } else {
         medium.ejected = true;
     }
-    cx.state.touch();
+    cx.state.mark_changed();
     Ok(if flags & NO_FLUSH != 0 { Plan::Done } else { Plan::op(Op::Stop) })
 }
 
-fn prevent_allow(cx: &mut Cx<'_>) -> Answer {
+fn prevent_allow(cx: &mut CommandContext<'_>) -> PlanResult {
     match cx.cdb[4] {
         0 => {
             cx.state.medium.preventing.remove(&cx.nexus);
@@ -164,19 +169,19 @@ fn prevent_allow(cx: &mut Cx<'_>) -> Answer {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{Nexus, Settings};
+    use crate::{LuSettings, Nexus};
 
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
     const READ: &[u8] = &[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     const EJECT: u8 = LOEJ;
     const LOAD: u8 = LOEJ | START;
 
-    fn start_stop(n: &mut Nexus, flags: u8) -> Answer {
+    fn start_stop(n: &mut Nexus, flags: u8) -> PlanResult {
         run(n, &[op::START_STOP_UNIT, 0, 0, 0, flags, 0])
     }
 
     fn removable() -> std::sync::Arc<crate::Lu> {
-        lu(Settings { removable: true, ..disk() })
+        lu(LuSettings { removable: true, ..disk() })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Parameter lists that are almost right: what random bytes seldom reach.
 
 use crate::testing::*;
-use crate::{Answer, Nexus, Op, Plan};
+use crate::{Nexus, Op, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::op;
 use proptest::collection::vec;
@@ -21,7 +21,7 @@ fn mutated(list: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A command with a list, whose length stands in `bytes` bytes at `at` of the CDB.
-fn send(n: &mut Nexus, start: &[u8], at: usize, bytes: usize, list: &[u8]) -> Answer {
+fn send(n: &mut Nexus, start: &[u8], at: usize, bytes: usize, list: &[u8]) -> PlanResult {
     let mut cdb = [0; 16];
     cdb[..start.len()].copy_from_slice(start);
     cdb[at..at + bytes].copy_from_slice(&(list.len() as u32).to_be_bytes()[4 - bytes..]);

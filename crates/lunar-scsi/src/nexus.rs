@@ -1,9 +1,9 @@
 //! The I_T_L nexus: one initiator port, one target port, one logical unit.
 
-use crate::fast::Fast;
-use crate::parts::{Part, Parts, Shard};
+use crate::nexus_snapshot::NexusSnapshot;
+use crate::per_core::{CoreIndex, PerCore, PerCoreSlots};
 use crate::table::{self, Row};
-use crate::{Answer, Lu, Order, Passes, Port};
+use crate::{Concurrency, Lu, NexusPorts, PassthroughMode, PlanResult};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,25 +23,25 @@ impl NexusId {
 pub struct Nexus {
     pub(crate) lu: Arc<Lu>,
     pub(crate) id: NexusId,
-    pub(crate) port: Arc<Port>,
+    pub(crate) port: Arc<NexusPorts>,
     pub(crate) read_only: bool,
-    parts: Parts,
-    shard: Shard,
-    pub(crate) fast: Fast,
+    slots: PerCoreSlots,
+    core: CoreIndex,
+    pub(crate) snapshot: NexusSnapshot,
 }
 
 impl Lu {
     /// A new nexus, with POWER ON pending. With `read_only` the access list lets it read only.
-    pub fn attach(self: &Arc<Lu>, port: Arc<Port>, read_only: bool) -> Nexus {
+    pub fn attach(self: &Arc<Lu>, port: Arc<NexusPorts>, read_only: bool) -> Nexus {
         let id = NexusId::next();
         self.change().attach(id, &port);
-        let (parts, shard) = (self.parts().clone(), Shard::mine());
-        Nexus { lu: self.clone(), id, port, read_only, parts, shard, fast: Fast::default() }
+        let (slots, core) = (self.per_core_slots().clone(), CoreIndex::current());
+        Nexus { lu: self.clone(), id, port, read_only, slots, core, snapshot: NexusSnapshot::default() }
     }
 
     /// I_T nexus loss (SAM-5 section 6.3.4) of a nexus whose core does not answer: what is kept for it ends. It must not begin
     /// a command any more.
-    pub fn lose(&self, nexus: NexusId) {
+    pub fn nexus_lost(&self, nexus: NexusId) {
         self.change().detach(nexus);
     }
 }
@@ -65,17 +65,17 @@ impl Nexus {
 
     /// What its core keeps of the logical unit.
     #[inline]
-    pub fn part(&self) -> &Part {
-        self.parts.at(self.shard)
+    pub fn per_core(&self) -> &PerCore {
+        self.slots.at(self.core)
     }
 
     /// The name of its core.
-    pub fn shard(&self) -> Shard {
-        self.shard
+    pub fn core_index(&self) -> CoreIndex {
+        self.core
     }
 
     /// Its ports.
-    pub fn port(&self) -> &Arc<Port> {
+    pub fn port(&self) -> &Arc<NexusPorts> {
         &self.port
     }
 
@@ -86,11 +86,11 @@ impl Nexus {
 
     /// Decides what a command does. `cdb` has 16 bytes or more (up to 260), unused ones zero.
     #[inline]
-    pub fn begin(&mut self, cdb: &[u8]) -> Answer {
-        if self.fast.epoch != self.part().epoch() {
+    pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
+        if self.snapshot.epoch != self.per_core().epoch() {
             self.refresh();
         }
-        match self.fast.plan(cdb) {
+        match self.snapshot.plan(cdb) {
             Some(plan) => Ok(plan),
             None => self.dispatch(cdb, None),
         }
@@ -98,41 +98,41 @@ impl Nexus {
 
     /// Goes on with a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be
     /// shorter than asked for when the initiator sent less.
-    pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> Answer {
+    pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> PlanResult {
         self.dispatch(cdb, Some(data))
     }
 
     /// What a command comes to that has begun and goes on behind a part of its data: it is neither busy nor told of unit
     /// attentions any more, which are for commands that begin (SAM-5 section 5.14).
-    pub fn go_on(&mut self, cdb: &[u8]) -> Answer {
+    pub fn resume(&mut self, cdb: &[u8]) -> PlanResult {
         self.dispatch(cdb, Some(&[]))
     }
 
     /// The epoch of its snapshot: it moves when [`Nexus::begin`] has looked again.
     #[inline]
     pub fn epoch(&self) -> u64 {
-        self.fast.epoch
+        self.snapshot.epoch
     }
 
     /// How the command stands to others of its logical unit.
-    pub fn order(&self, cdb: &[u8]) -> Order {
-        self.row(cdb).map_or(Order::Shared, |row| row.order)
+    pub fn concurrency(&self, cdb: &[u8]) -> Concurrency {
+        self.row(cdb).map_or(Concurrency::Shared, |row| row.concurrency)
     }
 
     /// The amount of Data-Out is part of the command's meaning: another one than its plan asks for is to be
     /// refused.
-    pub fn takes_exactly(&self, cdb: &[u8]) -> bool {
+    pub fn requires_exact_data_out(&self, cdb: &[u8]) -> bool {
         self.row(cdb).is_some_and(|row| row.exact)
     }
 
     /// The row of a command that is carried out here.
     fn row(&self, cdb: &[u8]) -> Option<&'static Row> {
         let settings = self.lu.settings();
-        table::find(&settings, cdb).ok().filter(|_| settings.passes == Passes::None)
+        table::find(&settings, cdb).ok().filter(|_| settings.passthrough == PassthroughMode::None)
     }
 
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
-    pub fn sense_format(&mut self) -> bool {
+    pub fn uses_descriptor_sense(&mut self) -> bool {
         self.current().descriptor_sense
     }
 
@@ -148,8 +148,8 @@ impl Nexus {
     }
 
     /// A unit attention that a command was to report was not reported: the next command does.
-    pub fn tell_again(&mut self, attention: Sense) {
-        if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
+    pub fn requeue_attention(&mut self, attention: Sense) {
+        if let Some(peer) = self.lu.change().nexuses.get_mut(&self.id) {
             peer.attentions.put_back(attention);
         }
         self.refresh();
@@ -158,24 +158,24 @@ impl Nexus {
     /// The LUNs of the target were reported to this initiator port through another of its logical units:
     /// REPORTED LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
     pub fn luns_reported(&mut self) {
-        if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
+        if let Some(peer) = self.lu.change().nexuses.get_mut(&self.id) {
             peer.attentions.forget(Sense::LUNS_CHANGED);
         }
         self.refresh();
     }
 
-    fn current(&mut self) -> &Fast {
-        if self.fast.epoch != self.part().epoch() {
+    fn current(&mut self) -> &NexusSnapshot {
+        if self.snapshot.epoch != self.per_core().epoch() {
             self.refresh();
         }
-        &self.fast
+        &self.snapshot
     }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-    use crate::{Failure, Op, Plan};
+    use crate::{CommandError, Op, Plan};
     use lunar_wire::scsi::{Sense, op};
 
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
@@ -198,7 +198,7 @@ mod tests {
         let lu = lu(disk());
         let mut n = lu.attach(port("a"), false);
         assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::POWER_ON));
-        n.tell_again(Sense::POWER_ON);
+        n.requeue_attention(Sense::POWER_ON);
         assert_eq!(run(&mut n, READ_ONE), fails(Sense::POWER_ON));
         assert!(run(&mut n, READ_ONE).is_ok());
     }
@@ -246,7 +246,7 @@ mod tests {
     fn a_reset_is_told_to_all_and_cleared_tasks_to_their_owners() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
-        lu.cleared(Some(a.id()));
+        lu.task_set_cleared(Some(a.id()));
         assert_eq!(run(&mut a, TUR), Ok(Plan::Done));
         assert_eq!(run(&mut b, TUR), fails(Sense::COMMANDS_CLEARED));
         lu.reset();
@@ -259,7 +259,7 @@ mod tests {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert_eq!(run(&mut a, &[op::RESERVE_6, 0, 0, 0, 0, 0]), Ok(Plan::Done));
-        lu.was_reset_elsewhere();
+        lu.backing_device_reset();
         for n in [&mut a, &mut b] {
             assert_eq!(run(n, TUR), fails(Sense::POWER_ON));
         }
@@ -280,20 +280,20 @@ mod tests {
     fn a_nexus_that_goes_leaves_nothing_behind() {
         let lu = lu(disk());
         drop(nexus(&lu, "a"));
-        assert!(lu.change().peers.is_empty());
+        assert!(lu.change().nexuses.is_empty());
     }
 
     #[test]
     fn a_lost_nexus_holds_nothing_before_its_core_drops_it() {
         const PREVENT: &[u8] = &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0];
         const EJECT: &[u8] = &[op::START_STOP_UNIT, 0, 0, 0, 2, 0];
-        let lu = lu(crate::Settings { removable: true, ..disk() });
+        let lu = lu(crate::LuSettings { removable: true, ..disk() });
         let (mut lost, mut other) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert!(run(&mut lost, PREVENT).is_ok());
         assert!(run(&mut other, EJECT).is_err());
         assert!(run(&mut lost, &[op::RESERVE_6, 0, 0, 0, 0, 0]).is_ok());
         assert_eq!(run(&mut other, READ_ONE), Err(lunar_wire::scsi::Status::ReservationConflict.into()));
-        lu.lose(lost.id());
+        lu.nexus_lost(lost.id());
         assert!(run(&mut other, READ_ONE).is_ok());
         assert!(run(&mut other, &[op::RESERVE_6, 0, 0, 0, 0, 0]).is_ok());
         drop(lost);
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_short_cdb_is_no_command() {
         let mut n = nexus(&lu(disk()), "a");
-        let refused: Failure = Sense::INVALID_OPCODE.into();
+        let refused: CommandError = Sense::INVALID_OPCODE.into();
         assert_eq!(n.begin(&[]), Err(refused));
     }
 }

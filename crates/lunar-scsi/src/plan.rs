@@ -1,29 +1,29 @@
 //! What a command comes to.
 
-use crate::{Draft, NexusId};
+use crate::{NexusId, PendingCommit};
 use lunar_wire::scsi::{Sense, Status};
 
 /// A command's plan, or why it fails.
-pub type Answer = Result<Plan, Failure>;
+pub type PlanResult = Result<Plan, CommandError>;
 
 /// A status other than GOOD, with its sense data when it is CHECK CONDITION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct CommandError {
     /// The status.
     pub status: Status,
     /// Sense, for CHECK CONDITION.
     pub sense: Option<Sense>,
 }
 
-impl From<Sense> for Failure {
+impl From<Sense> for CommandError {
     fn from(sense: Sense) -> Self {
-        Failure { status: Status::CheckCondition, sense: Some(sense) }
+        CommandError { status: Status::CheckCondition, sense: Some(sense) }
     }
 }
 
-impl From<Status> for Failure {
+impl From<Status> for CommandError {
     fn from(status: Status) -> Self {
-        Failure { status, sense: None }
+        CommandError { status, sense: None }
     }
 }
 
@@ -85,26 +85,26 @@ pub enum Op {
     /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
     /// convert.
     LbaStatus { offset: u64, allocation_len: u32, block_size: u32 },
-    /// Nothing is done yet: keep [`Draft::bytes`] on stable storage, and go on with what
+    /// Nothing is done yet: keep [`PendingCommit::bytes`] on stable storage, and go on with what
     /// [`Lu::commit`](crate::Lu::commit) says.
-    Keep(Draft),
+    Persist(PendingCommit),
     /// Abort every task of these nexuses (PREEMPT AND ABORT).
     Preempt { victims: Vec<NexusId> },
     /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
     ReportLuns { select: u8, allocation_len: u32 },
     /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every
-    /// segment, copy them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
+    /// segment, copy them in order, and report the end with [`Lu::copy_ended`](crate::Lu::copy_ended).
     Copy { nexus: NexusId, list_id: u8, segments: Vec<CopySegment> },
     /// Keep the state of the logical unit, then overwrite every block with
     /// [`overwrite_block`](crate::overwrite_block) of each pass, or erase them all (`pattern` None), then
-    /// call [`Lu::sanitized`](crate::Lu::sanitized) and keep the state again. With `immediate` status
+    /// call [`Lu::sanitize_ended`](crate::Lu::sanitize_ended) and keep the state again. With `immediate` status
     /// comes when the state is kept first. No abort and no reset ends this.
     Sanitize { pattern: Option<Vec<u8>>, passes: u8, invert: bool, immediate: bool },
     /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
     Stop,
     /// Hand the command over as it is, with all the data that its initiator offers, and tell
-    /// [`Lu::heard`](crate::Lu::heard) of unit attentions that come back.
-    Pass,
+    /// [`Lu::attention_received`](crate::Lu::attention_received) of unit attentions that come back.
+    Passthrough,
 }
 
 /// What VERIFY compares (BYTCHK).
@@ -187,7 +187,7 @@ impl Op {
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
             // How much that is only the device knows: all that is offered.
-            Op::Pass => u32::MAX,
+            Op::Passthrough => u32::MAX,
             _ => 0,
         }
     }

@@ -9,18 +9,18 @@ const SRP_PORTS: u16 = 0x8000;
 /// A SCSI transport protocol; the value is its PROTOCOL IDENTIFIER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Protocol {
+pub enum TransportProtocol {
     /// SRP.
     Srp = 4,
     /// iSCSI, over whatever.
     Iscsi = 5,
 }
 
-impl Protocol {
+impl TransportProtocol {
     /// The protocol that calls an initiator so. No name is one of both: `0x` and 32 hexadecimal digits is a port of SRP,
     /// and names of iSCSI begin otherwise (RFC 7143 section 4.2.7).
-    pub fn of_initiator(name: &str) -> Protocol {
-        if name.parse::<PortId>().is_ok() { Protocol::Srp } else { Protocol::Iscsi }
+    pub fn of_initiator(name: &str) -> TransportProtocol {
+        if name.parse::<PortId>().is_ok() { TransportProtocol::Srp } else { TransportProtocol::Iscsi }
     }
 }
 
@@ -28,7 +28,7 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetPort {
     /// Its protocol.
-    pub protocol: Protocol,
+    pub protocol: TransportProtocol,
     /// Portal group tag; below 0x8000 if it is one of SRP.
     pub group: u16,
 }
@@ -37,15 +37,15 @@ impl TargetPort {
     /// RELATIVE TARGET PORT IDENTIFIER: the tag of its group, with the highest bit set for SRP.
     pub fn relative(self) -> u16 {
         match self.protocol {
-            Protocol::Iscsi => self.group,
-            Protocol::Srp => self.group | SRP_PORTS,
+            TransportProtocol::Iscsi => self.group,
+            TransportProtocol::Srp => self.group | SRP_PORTS,
         }
     }
 }
 
 /// The two ports of a nexus (RFC 7143 section 4.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Port {
+pub struct NexusPorts {
     /// iSCSI name of the initiator; over SRP its port: see [`PortId`].
     pub initiator: String,
     /// ISID of its session; zero over SRP.
@@ -61,10 +61,10 @@ pub struct Port {
     pub ports: Arc<[TargetPort]>,
 }
 
-impl Port {
+impl NexusPorts {
     /// The port of the target.
     pub fn own(&self) -> TargetPort {
-        TargetPort { protocol: Protocol::of_initiator(&self.initiator), group: self.tag }
+        TargetPort { protocol: TransportProtocol::of_initiator(&self.initiator), group: self.tag }
     }
 
     /// The portal group tags of the target.
@@ -85,13 +85,13 @@ mod tests {
     #[test]
     fn the_ports_of_a_group_have_relative_identifiers_of_their_own() {
         let port = |protocol, group| TargetPort { protocol, group };
-        let of = |group| [port(Protocol::Iscsi, group), port(Protocol::Srp, group)];
+        let of = |group| [port(TransportProtocol::Iscsi, group), port(TransportProtocol::Srp, group)];
         let ports = Arc::from([of(1), of(7)].concat());
-        let at = Port { ports, tag: 1, ..(*crate::testing::port("iqn.a")).clone() };
+        let at = NexusPorts { ports, tag: 1, ..(*crate::testing::port("iqn.a")).clone() };
         assert_eq!(at.groups().collect::<Vec<_>>(), [1, 7]);
         assert_eq!(at.relative_in(7).collect::<Vec<_>>(), [7, 0x8007]);
         assert_eq!(at.own().relative(), 1);
-        let srp = Port { initiator: PortId::new(1, 2).to_string(), ..at };
+        let srp = NexusPorts { initiator: PortId::new(1, 2).to_string(), ..at };
         assert_eq!(srp.own().relative(), 0x8001);
     }
 }

@@ -1,8 +1,8 @@
 //! What holds for every command, whatever its bytes are.
 
-use crate::range::MAX_TRANSFER;
+use crate::lba_range::MAX_TRANSFER;
 use crate::testing::*;
-use crate::{Answer, CopyResult, Lu, Nexus, Op, Plan, Settings, table};
+use crate::{CopyResult, Lu, LuSettings, Nexus, Op, Plan, PlanResult, table};
 use lunar_wire::scsi::Status;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn is_bounded(plan: &Plan, capacity: u64) -> bool {
     }
 }
 
-fn is_sound(answer: &Answer, capacity: u64) -> bool {
+fn is_sound(answer: &PlanResult, capacity: u64) -> bool {
     match answer {
         Ok(plan) => is_bounded(plan, capacity),
         Err(failure) => (failure.status == Status::CheckCondition) == failure.sense.is_some(),
@@ -73,12 +73,12 @@ fn is_sound(answer: &Answer, capacity: u64) -> bool {
 }
 
 /// Brings what outlives its command to its end, so that the next commands find more than that.
-fn end(lu: &Lu, nexus: &Nexus, answer: Answer) -> Answer {
+fn end(lu: &Lu, nexus: &Nexus, answer: PlanResult) -> PlanResult {
     let answer = commit(lu, answer).map(|(plan, _)| plan);
     if let Ok(Plan::Op(op)) = &answer {
         match &**op {
-            Op::Sanitize { .. } => lu.sanitized(Ok::<(), ()>(())),
-            Op::Copy { list_id, .. } => lu.copied(nexus.id(), *list_id, CopyResult::default()),
+            Op::Sanitize { .. } => lu.sanitize_ended(Ok::<(), ()>(())),
+            Op::Copy { list_id, .. } => lu.copy_ended(nexus.id(), *list_id, CopyResult::default()),
             _ => {}
         }
     }
@@ -94,9 +94,9 @@ proptest! {
         capacity in 0..4 * BLOCKS * 512,
         cd in any::<bool>(),
     ) {
-        let settings = if cd { cdrom() } else { Settings { removable: true, ..disk() } };
+        let settings = if cd { cdrom() } else { LuSettings { removable: true, ..disk() } };
         let capacity = capacity / settings.block_size as u64 * settings.block_size as u64;
-        let lu = lu(Settings { capacity, ..settings });
+        let lu = lu(LuSettings { capacity, ..settings });
         let mut nexuses = [nexus(&lu, "a"), nexus(&lu, "b")];
         for (i, (cdb, parameters)) in commands.iter().enumerate() {
             let nexus = &mut nexuses[i % 2];
@@ -111,7 +111,7 @@ proptest! {
                 prop_assert!(!matches!(answer, Ok(Plan::Parameters { .. })), "{cdb:02x?} wants them twice");
             }
         }
-        let (_, saved) = lu.saved();
+        let (_, saved) = lu.saved_state();
         prop_assert!(crate::Lu::new((*lu.settings()).clone(), Some(&saved)).is_ok());
     }
 
@@ -122,13 +122,13 @@ proptest! {
         rest in any::<[u8; 16]>(),
         capacity in prop::sample::select(vec![0u64, 512, 1 << 20, 1 << 40, 1 << 62]),
     ) {
-        let lu = lu(Settings { capacity, ..disk() });
+        let lu = lu(LuSettings { capacity, ..disk() });
         let mut n = nexus(&lu, "a");
         n.refresh();
         let usage = table::find(&disk(), &[opcode, 0]).unwrap().usage;
         let mut cdb: [u8; 16] = std::array::from_fn(|i| rest[i] & usage.get(i).copied().unwrap_or(0));
         (cdb[0], cdb[1]) = (opcode, flags);
-        if let Some(plan) = n.fast.plan(&cdb) {
+        if let Some(plan) = n.snapshot.plan(&cdb) {
             prop_assert_eq!(n.dispatch(&cdb, None), Ok(plan));
         }
     }

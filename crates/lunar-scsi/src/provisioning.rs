@@ -1,8 +1,8 @@
 //! Logical block provisioning: WRITE SAME, UNMAP, GET LBA STATUS (SBC-4 section 4.7).
 
-use crate::range::Range;
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Op, Plan};
+use crate::lba_range::LbaRange;
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -28,31 +28,34 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::UNMAP,
         unmap,
-        Allowed::Never,
-        Changes::Shared,
+        ReservationClass::Never,
+        ChangeScope::Shared,
         &[0x42, 0x01, 0, 0, 0, 0, 0x1f, 0xff, 0xff, 0],
     )
     .writes()
-    .only(Kind::Disk)
+    .only(PeripheralDeviceType::Disk)
     .thin(),
     Row::new(
         op::SERVICE_ACTION_IN_16,
         get_lba_status,
-        Allowed::Reading,
-        Changes::Nothing,
+        ReservationClass::Reading,
+        ChangeScope::Nothing,
         &[0x9e, 0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(GET_LBA_STATUS)
     .medium()
-    .only(Kind::Disk),
+    .only(PeripheralDeviceType::Disk),
 ];
 
 const fn same(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, write_same, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk).exact()
+    Row::new(opcode, write_same, ReservationClass::Never, ChangeScope::Shared, usage)
+        .writes()
+        .only(PeripheralDeviceType::Disk)
+        .exact()
 }
 
 /// WSNZ is announced: a length of 0 is refused. ANCHOR keeps the blocks mapped, which is more than anchored.
-fn write_same(cx: &mut Cx<'_>) -> Answer {
+fn write_same(cx: &mut CommandContext<'_>) -> PlanResult {
     let settings = cx.lu.settings();
     let flags = cx.cdb[1];
     let (anchor, unmap) = (flags & ANCHOR != 0, flags & UNMAP != 0);
@@ -63,10 +66,10 @@ fn write_same(cx: &mut Cx<'_>) -> Answer {
         return Err(Sense::cdb_field(1, 4).into());
     }
     let block_size = settings.block_size as u64;
-    let range = Range::of(cx.cdb);
+    let range = LbaRange::of(cx.cdb);
     let len = range.blocks as u64 * block_size;
     if len == 0 || len > MAX_WRITE_SAME {
-        return Err(Sense::cdb_field(Range::length_field(cx.cdb), 7).into());
+        return Err(Sense::cdb_field(LbaRange::length_field(cx.cdb), 7).into());
     }
     range.check(cx.state)?;
     Ok(Plan::op(Op::WriteSame {
@@ -79,7 +82,7 @@ fn write_same(cx: &mut Cx<'_>) -> Answer {
     }))
 }
 
-fn unmap(cx: &mut Cx<'_>) -> Answer {
+fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
     let len = be::get16(&cx.cdb[7..]) as u32;
     let Some(list) = cx.parameters else {
         return Ok(if len == 0 { Plan::Done } else { Plan::Parameters { len } });
@@ -104,7 +107,7 @@ fn unmap(cx: &mut Cx<'_>) -> Answer {
 
 /// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). What is less than a descriptor at
 /// the end is left out.
-fn descriptors(list: &[u8]) -> Result<Vec<Range>, Sense> {
+fn descriptors(list: &[u8]) -> Result<Vec<LbaRange>, Sense> {
     let Some((header, rest)) = list.split_at_checked(8) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     };
@@ -114,11 +117,11 @@ fn descriptors(list: &[u8]) -> Result<Vec<Range>, Sense> {
     if descriptors.len() / 16 > MAX_UNMAP_DESCRIPTORS {
         return Err(Sense::parameter_field(2, 7));
     }
-    let range = |d: &[u8]| Range { lba: be::get64(d), blocks: be::get32(&d[8..]) };
+    let range = |d: &[u8]| LbaRange { lba: be::get64(d), blocks: be::get32(&d[8..]) };
     Ok(descriptors.chunks_exact(16).map(range).collect())
 }
 
-fn get_lba_status(cx: &mut Cx<'_>) -> Answer {
+fn get_lba_status(cx: &mut CommandContext<'_>) -> PlanResult {
     let lba = be::get64(&cx.cdb[2..]);
     if lba >= cx.state.blocks {
         return Err(Sense::LBA_OUT_OF_RANGE.at(lba).into());
@@ -161,7 +164,7 @@ pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Settings;
+    use crate::LuSettings;
     use crate::testing::*;
 
     fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
@@ -175,7 +178,7 @@ mod tests {
         list
     }
 
-    fn unmap(n: &mut crate::Nexus, flags: u8, list: &[u8]) -> Answer {
+    fn unmap(n: &mut crate::Nexus, flags: u8, list: &[u8]) -> PlanResult {
         let len = (list.len() as u16).to_be_bytes();
         run_with(n, &[op::UNMAP, flags, 0, 0, 0, 0, 0, len[0], len[1], 0], list)
     }
@@ -188,7 +191,7 @@ mod tests {
             Ok(Plan::op(Op::WriteSame { offset, len, zero, unmap, block_size: 512, stable: false }))
         };
         let sixteen = |flags| [op::WRITE_SAME_16, flags, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0];
-        let cases: &[(&[u8], Answer)] = &[
+        let cases: &[(&[u8], PlanResult)] = &[
             (&[op::WRITE_SAME_10, 0, 0, 0, 0, 1, 0, 0, 2, 0], same(false, false)),
             (&[op::WRITE_SAME_10, UNMAP, 0, 0, 0, 1, 0, 0, 2, 0], same(false, true)),
             (&[op::WRITE_SAME_10, NDOB, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 0))),
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn without_a_write_cache_unmap_is_stable() {
-        let mut n = nexus(&lu(Settings { write_cache: false, ..disk() }), "a");
+        let mut n = nexus(&lu(LuSettings { write_cache: false, ..disk() }), "a");
         let answer = unmap(&mut n, 0, &list(&[(1, 2)]));
         assert_eq!(answer, Ok(Plan::op(Op::Unmap { extents: vec![(512, 1024)], stable: true })));
     }
@@ -252,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_unit_that_is_not_thin_unmaps_nothing() {
-        let mut n = nexus(&lu(crate::Settings { thin: false, ..disk() }), "a");
+        let mut n = nexus(&lu(crate::LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(run(&mut n, &[op::UNMAP]), fails(Sense::INVALID_OPCODE));
         let cdb = [op::WRITE_SAME_10, UNMAP, 0, 0, 0, 1, 0, 0, 2, 0];
         assert_eq!(run(&mut n, &cdb), fails(Sense::cdb_field(1, 3)));

@@ -1,8 +1,8 @@
 //! READ and WRITE, as far as the fast way leaves them, and WRITE ATOMIC (SBC-4).
 
-use crate::range::Range;
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Op, Plan};
+use crate::lba_range::LbaRange;
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
 // GROUP NUMBER is taken and means nothing: no grouping function is announced (GROUP_SUP of VPD 86h).
@@ -11,11 +11,13 @@ use lunar_wire::scsi::{Sense, op};
 pub(crate) const FUA: u8 = 0x08;
 
 const fn reading(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, read, Allowed::Reading, Changes::Nothing, usage).medium()
+    Row::new(opcode, read, ReservationClass::Reading, ChangeScope::Nothing, usage).medium()
 }
 
 const fn writing(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, write, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk)
+    Row::new(opcode, write, ReservationClass::Never, ChangeScope::Shared, usage)
+        .writes()
+        .only(PeripheralDeviceType::Disk)
 }
 
 /// Rows of the command table.
@@ -34,9 +36,9 @@ pub(crate) const ROWS: &[Row] = &[
         op::WRITE_16,
         &[0x8a, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0],
     ),
-    Row::new(op::WRITE_ATOMIC_16, write_atomic, Allowed::Never, Changes::Shared, &WRITE_ATOMIC)
+    Row::new(op::WRITE_ATOMIC_16, write_atomic, ReservationClass::Never, ChangeScope::Shared, &WRITE_ATOMIC)
         .writes()
-        .only(Kind::Disk)
+        .only(PeripheralDeviceType::Disk)
         .exclusive()
         .atomic(),
 ];
@@ -45,10 +47,10 @@ pub(crate) const ROWS: &[Row] = &[
 const WRITE_ATOMIC: [u8; 16] =
     [0x9c, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0x1f, 0];
 
-impl Cx<'_> {
+impl CommandContext<'_> {
     /// First byte and bytes of what the CDB addresses: inside the capacity, within the transfer limit.
     pub(crate) fn transfer(&self) -> Result<(u64, u32), Sense> {
-        let range = Range::of(self.cdb);
+        let range = LbaRange::of(self.cdb);
         range.check(self.state)?;
         range.transfer(self.cdb, &self.lu.settings())
     }
@@ -59,14 +61,14 @@ impl Cx<'_> {
     }
 }
 
-fn read(cx: &mut Cx<'_>) -> Answer {
+fn read(cx: &mut CommandContext<'_>) -> PlanResult {
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
         (offset, len) => Ok(Plan::Read { offset, len }),
     }
 }
 
-fn write(cx: &mut Cx<'_>) -> Answer {
+fn write(cx: &mut CommandContext<'_>) -> PlanResult {
     let fua = cx.cdb[0] != op::WRITE_6 && cx.cdb[1] & FUA != 0;
     let stable = fua || !cx.state.modes.write_cache();
     match cx.transfer()? {
@@ -76,9 +78,9 @@ fn write(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// Its plan is not that of a WRITE: that one may be done on the spot, beside others. It is stable with or without FUA.
-fn write_atomic(cx: &mut Cx<'_>) -> Answer {
+fn write_atomic(cx: &mut CommandContext<'_>) -> PlanResult {
     let settings = cx.lu.settings();
-    if Range::of(cx.cdb).blocks > settings.max_atomic / settings.block_size {
+    if LbaRange::of(cx.cdb).blocks > settings.max_atomic / settings.block_size {
         return Err(Sense::cdb_field(12, 7).into());
     }
     match cx.transfer()? {
@@ -90,20 +92,20 @@ fn write_atomic(cx: &mut Cx<'_>) -> Answer {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-    use crate::{Answer, Op, Order, Plan};
+    use crate::{Concurrency, Op, Plan, PlanResult};
     use lunar_wire::scsi::{Sense, op};
 
     const LAST: u8 = (BLOCKS - 1) as u8;
 
-    fn read(offset: u64, len: u32) -> Answer {
+    fn read(offset: u64, len: u32) -> PlanResult {
         Ok(Plan::Read { offset, len })
     }
 
-    fn write(offset: u64, len: u32, stable: bool) -> Answer {
+    fn write(offset: u64, len: u32, stable: bool) -> PlanResult {
         Ok(Plan::Write { offset, len, stable })
     }
 
-    fn atomic(offset: u64, len: u32) -> Answer {
+    fn atomic(offset: u64, len: u32) -> PlanResult {
         Ok(Plan::op(Op::WriteAtomic { offset, len }))
     }
 
@@ -111,7 +113,7 @@ mod tests {
     fn cdbs_and_what_they_come_to() {
         let mut n = nexus(&lu(disk()), "a");
         let out_of_range = |lba| fails(Sense::LBA_OUT_OF_RANGE.at(lba));
-        let cases: &[(&[u8], Answer)] = &[
+        let cases: &[(&[u8], PlanResult)] = &[
             (&[op::READ_6, 0, 7, LAST, 1, 0], read((BLOCKS - 1) * 512, 512)),
             (&[op::READ_6, 0, 0, 1, 0, 0], read(512, 256 * 512)),
             (&[op::READ_6, 0, 8, 0, 1, 0], out_of_range(BLOCKS)),
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_transfer_beyond_the_limit_is_pointed_at() {
-        let mut n = nexus(&lu(crate::Settings { capacity: 1 << 42, ..disk() }), "a");
+        let mut n = nexus(&lu(crate::LuSettings { capacity: 1 << 42, ..disk() }), "a");
         let mut cdb = [op::READ_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
         assert_eq!(run(&mut n, &cdb), read(0, 32 << 20));
         cdb[13] = 1;
@@ -169,7 +171,7 @@ mod tests {
             (512, fails(Sense::cdb_field(12, 7))),
             (1024, atomic(512, 1024)),
         ] {
-            let mut n = nexus(&lu(crate::Settings { max_atomic, ..disk() }), "a");
+            let mut n = nexus(&lu(crate::LuSettings { max_atomic, ..disk() }), "a");
             assert_eq!(run(&mut n, &cdb), answer, "{max_atomic}");
             let page = data(&mut n, &[op::INQUIRY, 1, 0xb0, 0, 255, 0]);
             assert_eq!(page[44..48], (max_atomic / 512).to_be_bytes(), "MAXIMUM ATOMIC TRANSFER LENGTH");
@@ -179,8 +181,8 @@ mod tests {
     #[test]
     fn atomic_writes_run_alone() {
         let n = nexus(&lu(disk()), "a");
-        assert_eq!(n.order(&[op::WRITE_ATOMIC_16, 0]), Order::Exclusive);
-        assert_eq!(n.order(&[op::COMPARE_AND_WRITE, 0]), Order::Exclusive);
-        assert_eq!(n.order(&[op::WRITE_16, 0]), Order::Shared);
+        assert_eq!(n.concurrency(&[op::WRITE_ATOMIC_16, 0]), Concurrency::Exclusive);
+        assert_eq!(n.concurrency(&[op::COMPARE_AND_WRITE, 0]), Concurrency::Exclusive);
+        assert_eq!(n.concurrency(&[op::WRITE_16, 0]), Concurrency::Shared);
     }
 }

@@ -1,7 +1,7 @@
 //! TEST UNIT READY and REQUEST SENSE (SPC-5).
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
 /// Rows of the command table.
@@ -9,16 +9,16 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::TEST_UNIT_READY,
         |_| Ok(Plan::Done),
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0x00, 0, 0, 0, 0, 0],
     )
     .medium(),
     Row::new(
         op::REQUEST_SENSE,
         request_sense,
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0x03, 0x01, 0, 0, 0xff, 0],
     )
     .despite_attention()
@@ -28,8 +28,8 @@ pub(crate) const ROWS: &[Row] = &[
 
 /// A pending unit attention, what the logical unit is busy with, or nothing; always with GOOD (SPC-5 section
 /// 6.39).
-fn request_sense(cx: &mut Cx<'_>) -> Answer {
-    let pending = cx.state.peers.get_mut(&cx.nexus).and_then(|p| p.attentions.take());
+fn request_sense(cx: &mut CommandContext<'_>) -> PlanResult {
+    let pending = cx.state.nexuses.get_mut(&cx.nexus).and_then(|p| p.attentions.take());
     let sense = pending
         .or_else(|| cx.state.sanitize.not_ready())
         .or_else(|| cx.state.alua.not_ready(cx.port))

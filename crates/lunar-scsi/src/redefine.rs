@@ -1,7 +1,7 @@
 //! A logical unit whose definition changes while it serves: it stays the same device server, and tells its
 //! nexuses what they have to ask again.
 
-use crate::{Invalid, Lu, Settings};
+use crate::{InvalidDefinition, Lu, LuSettings};
 use lunar_wire::scsi::{Sense, Status};
 
 impl Lu {
@@ -9,11 +9,11 @@ impl Lu {
     pub fn set_busy(&self, busy: bool) {
         let mut state = self.change();
         state.busy = busy;
-        state.touch();
+        state.mark_changed();
     }
 
     /// What a command is answered without being looked at, if it is.
-    pub fn refuses(&self) -> Option<Status> {
+    pub fn busy_status(&self) -> Option<Status> {
         self.change().busy.then_some(Status::Busy)
     }
 
@@ -31,14 +31,14 @@ impl Lu {
     /// power on.
     ///
     /// # Errors
-    /// [`Invalid`] for settings that contradict themselves, and for another device type; nothing changes
+    /// [`InvalidDefinition`] for settings that contradict themselves, and for another device type; nothing changes
     /// then.
-    pub fn redefine(&self, settings: Settings, replaced: bool) -> Result<(), Invalid> {
+    pub fn redefine(&self, settings: LuSettings, replaced: bool) -> Result<(), InvalidDefinition> {
         settings.check()?;
         let mut state = self.change();
         let old = self.settings();
-        if old.kind != settings.kind {
-            return Err(Invalid::new("a logical unit keeps its device type"));
+        if old.device_type != settings.device_type {
+            return Err(InvalidDefinition::new("a logical unit keeps its device type"));
         }
         let blocks = settings.capacity / u64::from(settings.block_size);
         let capacity = blocks != state.blocks
@@ -68,7 +68,7 @@ impl Lu {
         self.set_settings(settings);
         told.iter().filter(|(is, _)| *is).for_each(|(_, sense)| state.raise(*sense, |_, _| true));
         // Who keeps something of the medium looks again, whether there is something to tell or not.
-        state.touch();
+        state.mark_changed();
         Ok(())
     }
 }
@@ -76,7 +76,7 @@ impl Lu {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-    use crate::{Identity, Kind, Nexus, Plan, Settings};
+    use crate::{LuIdentity, LuSettings, Nexus, PeripheralDeviceType, Plan};
     use lunar_wire::scsi::{Sense, Status, op};
 
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
@@ -92,19 +92,19 @@ mod tests {
 
     #[test]
     fn each_change_is_told_as_what_it_is() {
-        let named = Identity { serial: "9".into(), ..disk().identity };
-        let cases: [(Settings, bool, &[Sense]); 8] = [
+        let named = LuIdentity { serial: "9".into(), ..disk().identity };
+        let cases: [(LuSettings, bool, &[Sense]); 8] = [
             (disk(), false, &[]),
-            (Settings { identity: named, ..disk() }, false, &[Sense::INQUIRY_CHANGED]),
+            (LuSettings { identity: named, ..disk() }, false, &[Sense::INQUIRY_CHANGED]),
             (
-                Settings { block_size: 4096, ..disk() },
+                LuSettings { block_size: 4096, ..disk() },
                 false,
                 &[Sense::CAPACITY_CHANGED, Sense::MODE_PARAMETERS_CHANGED],
             ),
-            (Settings { capacity: 4096, ..disk() }, false, &[Sense::CAPACITY_CHANGED]),
-            (Settings { read_only: true, ..disk() }, false, &[Sense::MODE_PARAMETERS_CHANGED]),
-            (Settings { write_cache: false, ..disk() }, false, &[Sense::MODE_PARAMETERS_CHANGED]),
-            (Settings { thin: false, ..disk() }, false, &[Sense::INQUIRY_CHANGED, Sense::CAPACITY_CHANGED]),
+            (LuSettings { capacity: 4096, ..disk() }, false, &[Sense::CAPACITY_CHANGED]),
+            (LuSettings { read_only: true, ..disk() }, false, &[Sense::MODE_PARAMETERS_CHANGED]),
+            (LuSettings { write_cache: false, ..disk() }, false, &[Sense::MODE_PARAMETERS_CHANGED]),
+            (LuSettings { thin: false, ..disk() }, false, &[Sense::INQUIRY_CHANGED, Sense::CAPACITY_CHANGED]),
             (disk(), true, &[Sense::MEDIUM_CHANGED]),
         ];
         for (settings, replaced, expected) in cases {
@@ -126,7 +126,7 @@ mod tests {
         run_with(&mut a, REGISTER, &list).unwrap();
         (list[7], list[15]) = (7, 0);
         run_with(&mut a, RESERVE, &list).unwrap();
-        lu.redefine(Settings { block_size: 4096, ..disk() }, false).unwrap();
+        lu.redefine(LuSettings { block_size: 4096, ..disk() }, false).unwrap();
         told(&mut a);
         told(&mut b);
         assert_eq!(run(&mut b, WRITE_ONE), Err(Status::ReservationConflict.into()));
@@ -144,9 +144,9 @@ mod tests {
         for cdb in [READ_ONE, TUR, &[op::INQUIRY, 0, 0, 0, 36, 0]] {
             assert_eq!(run(&mut a, cdb), Err(Status::Busy.into()));
         }
-        assert_eq!(lu.refuses(), Some(Status::Busy));
+        assert_eq!(lu.busy_status(), Some(Status::Busy));
         lu.set_busy(false);
-        assert_eq!(lu.refuses(), None);
+        assert_eq!(lu.busy_status(), None);
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::LUNS_CHANGED));
         assert!(run(&mut a, READ_ONE).is_ok());
     }
@@ -159,22 +159,24 @@ mod tests {
         let mut list = vec![0, 0, 0, 0, 0x08, 0x12, 0x04];
         list.resize(24, 0);
         commit(&lu, run_with(&mut a, &[op::MODE_SELECT_6, 0x11, 0, 0, 24, 0], &list)).unwrap();
-        lu.redefine(Settings { write_cache: false, ..disk() }, false).unwrap();
+        lu.redefine(LuSettings { write_cache: false, ..disk() }, false).unwrap();
         assert_eq!(told(&mut a), []);
         assert!(lu.write_cache());
     }
 
     #[test]
     fn another_medium_is_loaded_and_another_kind_is_another_unit() {
-        let settings = Settings { removable: true, ..disk() };
+        let settings = LuSettings { removable: true, ..disk() };
         let lu = lu(settings.clone());
         let mut a = nexus(&lu, "a");
         run(&mut a, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0]).unwrap();
         assert_eq!(run(&mut a, TUR), fails(Sense::NOT_READY_NO_MEDIUM));
         lu.redefine(settings, true).unwrap();
         assert_eq!(told(&mut a), [Sense::MEDIUM_CHANGED]);
-        assert!(lu.redefine(Settings { kind: Kind::CdRom, ..cdrom() }, true).is_err());
-        assert!(lu.redefine(Settings { block_size: 3, ..disk() }, false).is_err());
+        assert!(
+            lu.redefine(LuSettings { device_type: PeripheralDeviceType::CdRom, ..cdrom() }, true).is_err()
+        );
+        assert!(lu.redefine(LuSettings { block_size: 3, ..disk() }, false).is_err());
         assert_eq!((told(&mut a), lu.settings().block_size), (vec![], 512));
     }
 }

@@ -1,35 +1,35 @@
 //! The command table against what a target may do at once: no way past the table skips a rule of a row.
 
-use crate::table::{self, Allowed, Row};
+use crate::table::{self, ReservationClass, Row};
 use crate::testing::*;
-use crate::{Answer, Lu, Nexus, Order, Plan, Settings};
+use crate::{Concurrency, Lu, LuSettings, Nexus, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 use std::sync::Arc;
 
 /// A logical unit, and the nexus that asks.
-type World = (Arc<Lu>, Nexus);
+type LuAndNexus = (Arc<Lu>, Nexus);
 
 /// A rule that stands between a command and its medium.
 struct Rule {
     name: &'static str,
-    world: fn() -> World,
+    world: fn() -> LuAndNexus,
     /// A row that may not reach the medium under this rule.
     stops: fn(&Row) -> bool,
 }
 
-fn plain() -> World {
+fn plain() -> LuAndNexus {
     let lu = lu(disk());
     let nexus = nexus(&lu, "a");
     (lu, nexus)
 }
 
-fn with(settings: Settings) -> World {
+fn with(settings: LuSettings) -> LuAndNexus {
     let lu = lu(settings);
     let nexus = nexus(&lu, "a");
     (lu, nexus)
 }
 
-fn protected() -> World {
+fn protected() -> LuAndNexus {
     let lu = lu(disk());
     let mut nexus = lu.attach(port("a"), true);
     assert_eq!(run(&mut nexus, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
@@ -37,7 +37,7 @@ fn protected() -> World {
 }
 
 /// Another nexus holds a persistent reservation of this type.
-fn reserved(kind: u8) -> World {
+fn reserved(kind: u8) -> LuAndNexus {
     let (lu, asks) = plain();
     let mut holder = nexus(&lu, "b");
     for (action, key, action_key) in [(0, 0, 1), (1, 1, 0)] {
@@ -51,14 +51,14 @@ fn reserved(kind: u8) -> World {
     (lu, asks)
 }
 
-fn after(cdb: &[u8]) -> World {
-    let (lu, mut nexus) = with(Settings { removable: true, ..disk() });
+fn after(cdb: &[u8]) -> LuAndNexus {
+    let (lu, mut nexus) = with(LuSettings { removable: true, ..disk() });
     let answer = run(&mut nexus, cdb);
     commit(&lu, answer).expect("done");
     (lu, nexus)
 }
 
-fn changed(change: fn(&Lu)) -> World {
+fn changed(change: fn(&Lu)) -> LuAndNexus {
     let (lu, nexus) = plain();
     change(&lu);
     (lu, nexus)
@@ -67,24 +67,28 @@ fn changed(change: fn(&Lu)) -> World {
 fn busy(lu: &Lu) {
     let mut state = lu.change();
     state.busy = true;
-    state.touch();
+    state.mark_changed();
 }
 
 const RULES: &[Rule] = &[
     Rule { name: "none", world: plain, stops: |_| false },
     Rule {
         name: "write cache off",
-        world: || with(Settings { write_cache: false, ..disk() }),
+        world: || with(LuSettings { write_cache: false, ..disk() }),
         stops: |_| false,
     },
     Rule {
         name: "medium read only",
-        world: || with(Settings { read_only: true, ..disk() }),
+        world: || with(LuSettings { read_only: true, ..disk() }),
         stops: |r| r.writes,
     },
     Rule { name: "access read only", world: protected, stops: |r| r.writes },
-    Rule { name: "write exclusive", world: || reserved(1), stops: |r| r.allowed == Allowed::Never },
-    Rule { name: "exclusive access", world: || reserved(3), stops: |r| r.allowed != Allowed::Always },
+    Rule { name: "write exclusive", world: || reserved(1), stops: |r| r.allowed == ReservationClass::Never },
+    Rule {
+        name: "exclusive access",
+        world: || reserved(3),
+        stops: |r| r.allowed != ReservationClass::Always,
+    },
     Rule { name: "unit attention", world: || changed(Lu::reset), stops: |r| !r.despite_attention },
     Rule { name: "busy", world: || changed(busy), stops: |_| true },
     Rule { name: "ejected", world: || after(&[op::START_STOP_UNIT, 0, 0, 0, 2, 0]), stops: |r| r.medium },
@@ -117,7 +121,7 @@ fn variants(row: &Row) -> impl Iterator<Item = [u8; 16]> {
 }
 
 /// A plan that a target may carry out at once, beside other commands.
-fn is_at_once(answer: &Answer) -> bool {
+fn is_at_once(answer: &PlanResult) -> bool {
     matches!(answer, Ok(Plan::Read { .. } | Plan::Write { .. }))
 }
 
@@ -133,7 +137,7 @@ fn a_plan_that_is_done_at_once_keeps_each_rule_of_its_row() {
             let cdb = one_block(row);
             let answer = nexus.begin(&cdb);
             let what = format!("{:02x} under {}: {answer:?}", row.opcode, rule.name);
-            assert!(!is_at_once(&answer) || row.order == Order::Shared, "not alone: {what}");
+            assert!(!is_at_once(&answer) || row.concurrency == Concurrency::Shared, "not alone: {what}");
             assert!(!is_at_once(&answer) || !(rule.stops)(row), "not refused: {what}");
             if let Ok(Plan::Write { stable, .. }) = answer {
                 assert!(row.writes, "no write: {what}");
@@ -153,7 +157,7 @@ fn the_fast_way_answers_as_the_table_does() {
             let (_lu, mut nexus) = (rule.world)();
             nexus.refresh();
             for cdb in variants(row) {
-                let Some(plan) = nexus.fast.plan(&cdb) else { continue };
+                let Some(plan) = nexus.snapshot.plan(&cdb) else { continue };
                 fast += 1;
                 assert!(!(rule.stops)(row), "{cdb:02x?} under {}", rule.name);
                 assert_eq!(nexus.dispatch(&cdb, None), Ok(plan), "{cdb:02x?} under {}", rule.name);

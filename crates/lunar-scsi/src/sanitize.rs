@@ -1,7 +1,7 @@
 //! SANITIZE (SBC-4 sections 4.11 and 5.30): the states around an operation that the caller performs.
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Invalid, Kind, Lu, Op, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{InvalidDefinition, Lu, Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -16,17 +16,18 @@ const AUSE: u8 = 0x20;
 /// Rows of the command table. CRYPTOGRAPHIC ERASE (03h) is not among them: nothing is encrypted.
 /// What BLOCK ERASE erases becomes unmapped, so only a thin provisioned unit has it.
 pub(crate) const ROWS: &[Row] = &[
-    row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes().keeps(),
-    row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin().keeps(),
-    row(exit_failure_mode, EXIT_FAILURE_MODE, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0]).keeps(),
+    row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes().persists(),
+    row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin().persists(),
+    row(exit_failure_mode, EXIT_FAILURE_MODE, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0]).persists(),
 ];
 
-const fn row(handler: fn(&mut Cx<'_>) -> Answer, action: u16, usage: &'static [u8]) -> Row {
-    let row = Row::new(op::SANITIZE, handler, Allowed::Never, Changes::Shared, usage).action(action);
-    row.only(Kind::Disk).exclusive().while_sanitizing()
+const fn row(handler: fn(&mut CommandContext<'_>) -> PlanResult, action: u16, usage: &'static [u8]) -> Row {
+    let row =
+        Row::new(op::SANITIZE, handler, ReservationClass::Never, ChangeScope::Shared, usage).action(action);
+    row.only(PeripheralDeviceType::Disk).exclusive().while_sanitizing()
 }
 
-/// Whether the logical unit is being sanitized, or could not be.
+/// Whether the logical unit is being sanitize_ended, or could not be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     /// Neither.
@@ -71,9 +72,9 @@ impl State {
     }
 
     /// Takes what `save` gave: an operation that a restart cut short has failed.
-    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[unrestricted @ 0..2] = bytes else {
-            return Err(Invalid::new("a sanitize state of an unknown form"));
+            return Err(InvalidDefinition::new("a sanitize state of an unknown form"));
         };
         *self = State::Failed { unrestricted: unrestricted == 1 };
         Ok(())
@@ -90,11 +91,11 @@ impl State {
 impl Lu {
     /// A sanitize operation (see [`Op::Sanitize`]) has come to its end; an error makes every access fail
     /// until another operation succeeds or EXIT FAILURE MODE is allowed. The state is to be kept
-    /// ([`Lu::saved`]) before status.
-    pub fn sanitized<E>(&self, result: Result<(), E>) {
+    /// ([`Lu::saved_state`]) before status.
+    pub fn sanitize_ended<E>(&self, result: Result<(), E>) {
         let mut state = self.change();
         state.sanitize = state.sanitize.ended(result.is_ok());
-        state.changed_what_is_saved();
+        state.mark_persistent_change();
     }
 
     /// How far a sanitize operation is, in units of 1/65536.
@@ -105,7 +106,7 @@ impl Lu {
     }
 }
 
-fn overwrite(cx: &mut Cx<'_>) -> Answer {
+fn overwrite(cx: &mut CommandContext<'_>) -> PlanResult {
     cx.state.sanitize.may_begin(cx.cdb[1] & AUSE != 0)?;
     let (len, block_size) = (be::get16(&cx.cdb[7..]) as u32, cx.lu.settings().block_size);
     if len <= HEADER as u32 || len > HEADER as u32 + block_size {
@@ -116,14 +117,14 @@ fn overwrite(cx: &mut Cx<'_>) -> Answer {
     Ok(begin(cx, Some(overwrite)))
 }
 
-fn block_erase(cx: &mut Cx<'_>) -> Answer {
+fn block_erase(cx: &mut CommandContext<'_>) -> PlanResult {
     cx.state.sanitize.may_begin(cx.cdb[1] & AUSE != 0)?;
     Ok(begin(cx, None))
 }
 
-fn begin(cx: &mut Cx<'_>, overwrite: Option<Overwrite>) -> Plan {
+fn begin(cx: &mut CommandContext<'_>, overwrite: Option<Overwrite>) -> Plan {
     cx.state.sanitize = State::Running { progress: 0, unrestricted: cx.cdb[1] & AUSE != 0 };
-    cx.state.changed_what_is_saved();
+    cx.state.mark_persistent_change();
     let immediate = cx.cdb[1] & IMMED != 0;
     Plan::op(match overwrite {
         Some(o) => Op::Sanitize { pattern: Some(o.pattern), passes: o.passes, invert: o.invert, immediate },
@@ -131,13 +132,13 @@ fn begin(cx: &mut Cx<'_>, overwrite: Option<Overwrite>) -> Plan {
     })
 }
 
-fn exit_failure_mode(cx: &mut Cx<'_>) -> Answer {
+fn exit_failure_mode(cx: &mut CommandContext<'_>) -> PlanResult {
     match cx.state.sanitize {
         State::Idle => Ok(Plan::Done),
         State::Failed { unrestricted: false } => Err(Sense::cdb_field(1, 4).into()),
         State::Failed { unrestricted: true } => {
             cx.state.sanitize = State::Idle;
-            cx.state.changed_what_is_saved();
+            cx.state.mark_persistent_change();
             Ok(Plan::Done)
         }
         State::Running { .. } => {
@@ -193,7 +194,7 @@ impl Overwrite {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{Nexus, Settings};
+    use crate::{LuSettings, Nexus};
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
@@ -201,17 +202,17 @@ mod tests {
     const EXIT: &[u8] = &[op::SANITIZE, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0];
     const IN_PROGRESS: Sense = Sense::SANITIZE_IN_PROGRESS.progress(0);
 
-    fn overwrite(n: &mut Nexus, flags: u8, list: &[u8]) -> Answer {
+    fn overwrite(n: &mut Nexus, flags: u8, list: &[u8]) -> PlanResult {
         let len = (list.len() as u16).to_be_bytes();
         run_with(n, &[op::SANITIZE, flags | 1, 0, 0, 0, 0, 0, len[0], len[1], 0], list)
     }
 
     /// What the command comes to when its state is kept.
-    fn begin(lu: &Lu, answer: Answer) -> Answer {
+    fn begin(lu: &Lu, answer: PlanResult) -> PlanResult {
         commit(lu, answer).map(|(plan, _)| plan)
     }
 
-    fn erased(immediate: bool) -> Answer {
+    fn erased(immediate: bool) -> PlanResult {
         let op = Op::Sanitize { pattern: None, passes: 1, invert: false, immediate };
         Ok(Plan::Op(Box::new(op)))
     }
@@ -278,7 +279,7 @@ mod tests {
         let half = Sense::SANITIZE_IN_PROGRESS.progress(0x8000);
         assert_eq!(data(&mut b, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0]), half.encode(false));
         assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
-        lu.sanitized(Ok::<(), ()>(()));
+        lu.sanitize_ended(Ok::<(), ()>(()));
         assert!(run(&mut b, READ_ONE).is_ok());
         assert!(run(&mut a, TUR).is_ok());
     }
@@ -289,7 +290,7 @@ mod tests {
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         let decided = [run(&mut a, ERASE), overwrite(&mut a, 0, &[1, 0, 0, 1, 9])];
         for answer in decided {
-            assert!(matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Keep(_))), "{answer:?}");
+            assert!(matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Persist(_))), "{answer:?}");
             assert!(run(&mut b, READ_ONE).is_ok(), "nothing has begun");
         }
     }
@@ -299,13 +300,13 @@ mod tests {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
-        lu.sanitized(Err(()));
+        lu.sanitize_ended(Err(()));
         assert_eq!(run(&mut n, READ_ONE), fails(Sense::SANITIZE_FAILED));
         assert_eq!(run(&mut n, EXIT), fails(Sense::cdb_field(1, 4)));
         let unrestricted = [op::SANITIZE, 0x22];
         assert_eq!(run(&mut n, &unrestricted), fails(Sense::cdb_field(1, 5)));
         assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
-        lu.sanitized(Ok::<(), ()>(()));
+        lu.sanitize_ended(Ok::<(), ()>(()));
         assert!(run(&mut n, READ_ONE).is_ok());
     }
 
@@ -315,7 +316,7 @@ mod tests {
         let mut n = nexus(&lu, "a");
         assert_eq!(run(&mut n, EXIT), Ok(Plan::Done), "without a failure it does nothing");
         assert_eq!(begin(&lu, run(&mut n, &[op::SANITIZE, 0xa2])), erased(true));
-        lu.sanitized(Err(()));
+        lu.sanitize_ended(Err(()));
         assert_eq!(run(&mut n, TUR), fails(Sense::SANITIZE_FAILED));
         assert_eq!(commit(&lu, run(&mut n, EXIT)), Ok((Plan::Done, true)));
         assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
@@ -331,18 +332,18 @@ mod tests {
             assert_eq!(run(&mut n, TUR), fails(Sense::POWER_ON));
             (run(&mut n, TUR), run(&mut n, EXIT))
         };
-        let clean = lu.saved();
+        let clean = lu.saved_state();
         assert_eq!(restarted(clean.1).0, Ok(Plan::Done));
         assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
-        let running = lu.saved();
+        let running = lu.saved_state();
         assert!(running.0 > clean.0, "it is to be kept before it begins");
         let restricted = (fails(Sense::SANITIZE_FAILED), fails(Sense::cdb_field(1, 4)));
         assert_eq!(restarted(running.1), restricted);
-        lu.sanitized(Err(()));
-        assert_eq!(restarted(lu.saved().1), restricted);
+        lu.sanitize_ended(Err(()));
+        assert_eq!(restarted(lu.saved_state().1), restricted);
         assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
-        lu.sanitized(Ok::<(), ()>(()));
-        assert_eq!(restarted(lu.saved().1).0, Ok(Plan::Done));
+        lu.sanitize_ended(Ok::<(), ()>(()));
+        assert_eq!(restarted(lu.saved_state().1).0, Ok(Plan::Done));
     }
 
     #[test]
@@ -355,7 +356,7 @@ mod tests {
 
     #[test]
     fn protected_media_are_not_sanitized() {
-        let mut n = nexus(&lu(Settings { read_only: true, ..disk() }), "a");
+        let mut n = nexus(&lu(LuSettings { read_only: true, ..disk() }), "a");
         assert_eq!(run(&mut n, ERASE), fails(Sense::WRITE_PROTECTED));
         let mut cd = nexus(&lu(cdrom()), "a");
         assert_eq!(run(&mut cd, ERASE), fails(Sense::INVALID_OPCODE));
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn only_thin_media_are_erased_by_block() {
-        let mut n = nexus(&lu(Settings { thin: false, ..disk() }), "a");
+        let mut n = nexus(&lu(LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(run(&mut n, ERASE), fails(Sense::cdb_field(1, 4)));
     }
 }

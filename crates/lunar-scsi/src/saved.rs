@@ -1,7 +1,7 @@
 //! The bytes that keep what a logical unit must remember: a magic, sections of (id, length, bytes), and
 //! CRC-32C over all before it. Integers are big-endian.
 
-use crate::Invalid;
+use crate::InvalidDefinition;
 use lunar_wire::be;
 
 const MAGIC: &[u8; 8] = b"lunarLU\x01";
@@ -22,20 +22,20 @@ pub(crate) fn encode(sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// Takes sections apart; nothing of it is trusted before the checksum fits.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, Invalid> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, InvalidDefinition> {
     if !bytes.starts_with(&MAGIC[..7]) {
-        return Err(Invalid::new("not the saved state of a logical unit"));
+        return Err(InvalidDefinition::new("not the saved state of a logical unit"));
     }
     if bytes.get(7) != Some(&MAGIC[7]) {
-        return Err(Invalid::new("written by another version"));
+        return Err(InvalidDefinition::new("written by another version"));
     }
     let Some((body, crc)) = bytes.split_last_chunk::<CRC>().filter(|(b, _)| b.len() >= MAGIC.len()) else {
-        return Err(Invalid::new("cut short"));
+        return Err(InvalidDefinition::new("cut short"));
     };
     if checksum(body) != u32::from_be_bytes(*crc) {
-        return Err(Invalid::new("the checksum does not fit"));
+        return Err(InvalidDefinition::new("the checksum does not fit"));
     }
-    sections(&body[MAGIC.len()..]).ok_or(Invalid::new("a section is cut short"))
+    sections(&body[MAGIC.len()..]).ok_or(InvalidDefinition::new("a section is cut short"))
 }
 
 fn sections(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {

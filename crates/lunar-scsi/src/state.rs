@@ -1,7 +1,7 @@
 //! What may change while a logical unit lives.
 
-use crate::attention::Queue;
-use crate::{Invalid, NexusId, Port, Settings};
+use crate::unit_attention::UnitAttentions;
+use crate::{InvalidDefinition, LuSettings, NexusId, NexusPorts};
 use crate::{alua, buffer, cdrom, copy, log, medium, modes, reservation, sanitize, saved};
 use lunar_wire::scsi::Sense;
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 /// A nexus, as its logical unit sees it.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) port: Arc<Port>,
-    pub(crate) attentions: Queue,
+pub(crate) struct AttachedNexus {
+    pub(crate) port: Arc<NexusPorts>,
+    pub(crate) attentions: UnitAttentions,
 }
 
 /// What may change while a logical unit lives. Guarded by its lock; see `Lu::change`.
 pub(crate) struct State {
-    pub(crate) touched: bool,
+    pub(crate) changed: bool,
     /// Commands are answered BUSY.
     pub(crate) busy: bool,
     /// Grows with every change that is to be kept on stable storage.
-    pub(crate) saves: u64,
+    pub(crate) saved_version: u64,
     /// Capacity in blocks.
     pub(crate) blocks: u64,
-    pub(crate) peers: BTreeMap<NexusId, Peer>,
+    pub(crate) nexuses: BTreeMap<NexusId, AttachedNexus>,
     pub(crate) modes: modes::State,
     pub(crate) medium: medium::State,
     pub(crate) reservations: reservation::State,
@@ -40,13 +40,13 @@ const RESERVATIONS: u8 = 2;
 const SANITIZE: u8 = 3;
 
 impl State {
-    pub(crate) fn new(settings: &Settings) -> State {
+    pub(crate) fn new(settings: &LuSettings) -> State {
         State {
-            touched: false,
+            changed: false,
             busy: false,
-            saves: 0,
+            saved_version: 0,
             blocks: settings.capacity / settings.block_size as u64,
-            peers: BTreeMap::new(),
+            nexuses: BTreeMap::new(),
             modes: modes::State::new(settings),
             medium: medium::State::default(),
             reservations: reservation::State::new(settings),
@@ -60,14 +60,14 @@ impl State {
     }
 
     /// Marks a change that nexuses must see.
-    pub(crate) fn touch(&mut self) {
-        self.touched = true;
+    pub(crate) fn mark_changed(&mut self) {
+        self.changed = true;
     }
 
     /// Marks a change that is to be kept: where a command made it, its row must say so (`Row::keeps`).
-    pub(crate) fn changed_what_is_saved(&mut self) {
-        self.saves += 1;
-        self.touch();
+    pub(crate) fn mark_persistent_change(&mut self) {
+        self.saved_version += 1;
+        self.mark_changed();
     }
 
     /// Why there is nothing to read or write. A medium of less than a block is none: READ CAPACITY has no way to
@@ -77,13 +77,13 @@ impl State {
     }
 
     /// Raises a unit attention on the nexuses that `on` picks.
-    pub(crate) fn raise(&mut self, sense: Sense, mut on: impl FnMut(NexusId, &Port) -> bool) {
-        for (&id, peer) in &mut self.peers {
+    pub(crate) fn raise(&mut self, sense: Sense, mut on: impl FnMut(NexusId, &NexusPorts) -> bool) {
+        for (&id, peer) in &mut self.nexuses {
             if on(id, &peer.port) {
                 peer.attentions.raise(sense);
             }
         }
-        self.touch();
+        self.mark_changed();
     }
 
     /// Raises a unit attention on every nexus but this one.
@@ -91,20 +91,20 @@ impl State {
         self.raise(sense, |id, _| id != but);
     }
 
-    pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<Port>) {
-        self.peers.insert(id, Peer { port: port.clone(), attentions: Queue::power_on() });
+    pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<NexusPorts>) {
+        self.nexuses.insert(id, AttachedNexus { port: port.clone(), attentions: UnitAttentions::power_on() });
         if self.reservations.attach(port) {
-            self.touch();
+            self.mark_changed();
         }
     }
 
     pub(crate) fn detach(&mut self, id: NexusId) {
-        self.peers.remove(&id);
+        self.nexuses.remove(&id);
         self.medium.detach(id);
         self.copy.detach(id);
         self.cdrom.detach(id);
         self.reservations.detach(id);
-        self.touch();
+        self.mark_changed();
     }
 
     /// Logical unit reset (SAM-5 section 6.3.3): what lives until then ends.
@@ -124,13 +124,13 @@ impl State {
         ])
     }
 
-    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         for (id, section) in saved::decode(bytes)? {
             match id {
                 MODES => self.modes.restore(section)?,
                 RESERVATIONS => self.reservations.restore(section)?,
                 SANITIZE => self.sanitize.restore(section)?,
-                _ => return Err(Invalid::new("a section that this version does not know")),
+                _ => return Err(InvalidDefinition::new("a section that this version does not know")),
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5), made from the
 //! table.
 
-use crate::table::{self, Allowed, Changes, Cx, Row};
-use crate::{Answer, Plan};
+use crate::table::{self, ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -15,8 +15,8 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::MAINTENANCE_IN,
         operation_codes,
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0xa3, 0x0c, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(OPERATION_CODES)
@@ -25,8 +25,8 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::MAINTENANCE_IN,
         task_management,
-        Allowed::Always,
-        Changes::Nothing,
+        ReservationClass::Always,
+        ChangeScope::Nothing,
         &[0xa3, 0x0d, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TASK_MANAGEMENT)
@@ -41,7 +41,7 @@ const TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// ABORT TASK, ABORT TASK SET, CLEAR ACA, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
 const FUNCTIONS: u8 = 0xfa;
 
-fn operation_codes(cx: &mut Cx<'_>) -> Answer {
+fn operation_codes(cx: &mut CommandContext<'_>) -> PlanResult {
     let timeouts = cx.cdb[2] & MORE != 0;
     let data = match cx.cdb[2] & 0x07 {
         0 => all(cx, timeouts),
@@ -51,7 +51,7 @@ fn operation_codes(cx: &mut Cx<'_>) -> Answer {
     Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
 }
 
-fn all(cx: &Cx<'_>, timeouts: bool) -> Vec<u8> {
+fn all(cx: &CommandContext<'_>, timeouts: bool) -> Vec<u8> {
     let mut data = vec![0; 4];
     for row in table::rows(&cx.lu.settings()) {
         let flags = row.service_action.is_some() as u8 | (timeouts as u8) << 1;
@@ -68,7 +68,7 @@ fn all(cx: &Cx<'_>, timeouts: bool) -> Vec<u8> {
 }
 
 /// Options 1: no service action, 2: with one, 3: whatever fits (SPC-5 section 6.29.1).
-fn one(cx: &Cx<'_>, options: u8, timeouts: bool) -> Result<Vec<u8>, Sense> {
+fn one(cx: &CommandContext<'_>, options: u8, timeouts: bool) -> Result<Vec<u8>, Sense> {
     let (opcode, action) = (cx.cdb[3], be::get16(&cx.cdb[4..]));
     let settings = cx.lu.settings();
     let mut rows = table::rows(&settings).filter(|r| r.opcode == opcode).peekable();
@@ -92,7 +92,7 @@ fn detail(row: &Row, timeouts: bool) -> Vec<u8> {
     data
 }
 
-fn task_management(cx: &mut Cx<'_>) -> Answer {
+fn task_management(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut data = vec![FUNCTIONS, 0, 0, 0];
     if cx.cdb[2] & MORE != 0 {
         // Twelve bytes more, whose time-outs name no time.
@@ -106,13 +106,13 @@ fn task_management(cx: &mut Cx<'_>) -> Answer {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{Nexus, Settings};
+    use crate::{LuSettings, Nexus};
 
-    fn codes(n: &mut Nexus, options: u8, opcode: u8, action: u8) -> Answer {
+    fn codes(n: &mut Nexus, options: u8, opcode: u8, action: u8) -> PlanResult {
         run(n, &[0xa3, 0x0c, options, opcode, 0, action, 0, 0, 0xff, 0xff, 0, 0])
     }
 
-    fn bytes(answer: Answer) -> Vec<u8> {
+    fn bytes(answer: PlanResult) -> Vec<u8> {
         match answer {
             Ok(Plan::Data(data)) => data,
             other => panic!("{other:?} instead of data"),
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_reported_so() {
-        let mut n = nexus(&lu(Settings { thin: false, ..disk() }), "a");
+        let mut n = nexus(&lu(LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(bytes(codes(&mut n, 1, op::UNMAP, 0)), [0, 1, 0, 0]);
         assert_eq!(bytes(codes(&mut n, 2, op::SERVICE_ACTION_IN_16, 0x1f)), [0, 1, 0, 0]);
         assert_eq!(bytes(codes(&mut n, 3, op::READ_10, 1)), [0, 1, 0, 0]);

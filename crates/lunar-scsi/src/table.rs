@@ -1,12 +1,12 @@
 //! The command table: one row per operation code and service action. Each module brings its rows.
 
-use crate::{Answer, Kind, Lu, NexusId, Port, Settings, State};
+use crate::{Lu, LuSettings, NexusId, NexusPorts, PeripheralDeviceType, PlanResult, State};
 use lunar_wire::scsi::Sense;
 use std::sync::LazyLock;
 
 /// What a persistent reservation of another nexus lets through (SPC-5 table 66, SBC-4 table 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Allowed {
+pub(crate) enum ReservationClass {
     /// Always.
     Always,
     /// Under a write exclusive reservation, not under exclusive access: commands that read.
@@ -17,7 +17,7 @@ pub(crate) enum Allowed {
 
 /// What a command may change besides what its own nexus alone has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Changes {
+pub(crate) enum ChangeScope {
     /// Nothing: it reads, or its effect ends at its own nexus.
     Nothing,
     /// The medium, or a state that other nexuses share: refused where the access list permits reading only.
@@ -26,7 +26,7 @@ pub(crate) enum Changes {
 
 /// How a command stands to others of the same logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Concurrency {
     /// Runs beside others.
     Shared,
     /// Alone: others wait, and it waits for others (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, MODE
@@ -36,11 +36,11 @@ pub enum Order {
 
 /// Which device types know a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Types {
+pub(crate) enum DeviceTypes {
     /// Disks and CD-ROMs.
     All,
     /// One of them.
-    Only(Kind),
+    Only(PeripheralDeviceType),
 }
 
 /// A row of the command table.
@@ -50,18 +50,18 @@ pub(crate) struct Row {
     /// Service action (byte 1, bits 4 to 0), for operation codes that have them.
     pub service_action: Option<u16>,
     /// What it does.
-    pub handler: fn(&mut Cx<'_>) -> Answer,
+    pub handler: fn(&mut CommandContext<'_>) -> PlanResult,
     /// Under somebody else's reservation.
-    pub allowed: Allowed,
+    pub allowed: ReservationClass,
     /// What it changes for others.
-    pub changes: Changes,
+    pub changes: ChangeScope,
     /// Ordering class.
-    pub order: Order,
+    pub concurrency: Concurrency,
     /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its
     /// length is the CDB's; byte 0 is the operation code, and the service action stands in its place.
     pub usage: &'static [u8],
     /// Device types that know it.
-    pub types: Types,
+    pub types: DeviceTypes,
     /// It needs a medium that is loaded and started.
     pub medium: bool,
     /// It changes the medium: refused when write protected.
@@ -70,7 +70,7 @@ pub(crate) struct Row {
     pub despite_attention: bool,
     /// It works in the ALUA states standby and unavailable (SPC-5 section 5.18.2.4).
     pub in_standby: bool,
-    /// It works while the logical unit is sanitized (SBC-4 section 4.11.2).
+    /// It works while the logical unit is sanitize_ended (SBC-4 section 4.11.2).
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit knows it.
     pub thin: bool,
@@ -79,16 +79,16 @@ pub(crate) struct Row {
     /// The amount of Data-Out is part of its meaning: more than its CDB asks for is refused, as less is of every command.
     pub exact: bool,
     /// It may change what is kept on stable storage, and does so when that is there.
-    pub keeps: bool,
+    pub persists: bool,
 }
 
 impl Row {
     /// A row for all device types that needs no medium, runs beside others, and has no exceptions.
     pub const fn new(
         opcode: u8,
-        handler: fn(&mut Cx<'_>) -> Answer,
-        allowed: Allowed,
-        changes: Changes,
+        handler: fn(&mut CommandContext<'_>) -> PlanResult,
+        allowed: ReservationClass,
+        changes: ChangeScope,
         usage: &'static [u8],
     ) -> Row {
         Row {
@@ -97,9 +97,9 @@ impl Row {
             handler,
             allowed,
             changes,
-            order: Order::Shared,
+            concurrency: Concurrency::Shared,
             usage,
-            types: Types::All,
+            types: DeviceTypes::All,
             medium: false,
             writes: false,
             despite_attention: false,
@@ -108,7 +108,7 @@ impl Row {
             thin: false,
             atomic: false,
             exact: false,
-            keeps: false,
+            persists: false,
         }
     }
 
@@ -118,8 +118,8 @@ impl Row {
     }
 
     /// For one device type.
-    pub const fn only(self, kind: Kind) -> Row {
-        Row { types: Types::Only(kind), ..self }
+    pub const fn only(self, device_type: PeripheralDeviceType) -> Row {
+        Row { types: DeviceTypes::Only(device_type), ..self }
     }
 
     /// Needs a medium.
@@ -134,7 +134,7 @@ impl Row {
 
     /// Runs alone.
     pub const fn exclusive(self) -> Row {
-        Row { order: Order::Exclusive, ..self }
+        Row { concurrency: Concurrency::Exclusive, ..self }
     }
 
     /// Passes unit attentions by.
@@ -168,13 +168,13 @@ impl Row {
     }
 
     /// May change what is kept on stable storage.
-    pub const fn keeps(self) -> Row {
-        Row { keeps: true, ..self }
+    pub const fn persists(self) -> Row {
+        Row { persists: true, ..self }
     }
 
-    fn is_for(&self, settings: &Settings) -> bool {
+    fn is_for(&self, settings: &LuSettings) -> bool {
         (settings.reservable || !crate::reservation::OPCODES.contains(&self.opcode))
-            && (self.types == Types::All || self.types == Types::Only(settings.kind))
+            && (self.types == DeviceTypes::All || self.types == DeviceTypes::Only(settings.device_type))
             && (settings.thin || !self.thin)
             && (settings.max_atomic >= settings.block_size || !self.atomic)
     }
@@ -194,7 +194,7 @@ impl Row {
 
 /// What a handler works with. The logical unit is locked: a handler must not call what locks it again
 /// ([`Lu::change`] and all that changes it), only [`Lu::settings`].
-pub(crate) struct Cx<'a> {
+pub(crate) struct CommandContext<'a> {
     /// The CDB, at least 16 bytes.
     pub cdb: &'a [u8],
     /// Parameter data, once it is there.
@@ -206,7 +206,7 @@ pub(crate) struct Cx<'a> {
     /// Who asks.
     pub nexus: NexusId,
     /// The ports of the nexus that asks.
-    pub port: &'a Port,
+    pub port: &'a NexusPorts,
     /// The access list lets this nexus read only.
     pub read_only: bool,
 }
@@ -245,12 +245,12 @@ static INDEX: LazyLock<Vec<Vec<&'static Row>>> = LazyLock::new(|| {
 });
 
 /// Every row that a logical unit has, by operation code.
-pub(crate) fn rows(settings: &Settings) -> impl Iterator<Item = &'static Row> {
+pub(crate) fn rows(settings: &LuSettings) -> impl Iterator<Item = &'static Row> {
     INDEX.iter().flatten().copied().filter(|r| r.is_for(settings))
 }
 
 /// The row of a command; INVALID FIELD IN CDB when only its service action is unknown.
-pub(crate) fn find(settings: &Settings, cdb: &[u8]) -> Result<&'static Row, Sense> {
+pub(crate) fn find(settings: &LuSettings, cdb: &[u8]) -> Result<&'static Row, Sense> {
     let action = (cdb[1] & 0x1f) as u16;
     let mut known = INDEX[cdb[0] as usize].iter().filter(|r| r.is_for(settings)).peekable();
     if known.peek().is_none() {
@@ -296,7 +296,10 @@ mod tests {
         let named = [op::WRITE_SAME_10, op::COMPARE_AND_WRITE, op::ORWRITE_16, op::WRITE_SAME_16];
         assert_eq!(exact.collect::<Vec<_>>(), named);
         let n = nexus(&lu(disk()), "a");
-        assert!(n.takes_exactly(&[op::COMPARE_AND_WRITE, 0]) && !n.takes_exactly(&[op::WRITE_10, 0]));
+        assert!(
+            n.requires_exact_data_out(&[op::COMPARE_AND_WRITE, 0])
+                && !n.requires_exact_data_out(&[op::WRITE_10, 0])
+        );
     }
 
     /// Rows that conflict with reservations of others and nevertheless change nothing for them.
@@ -306,9 +309,9 @@ mod tests {
     fn each_row_that_changes_something_is_refused_to_guests() {
         for settings in [disk(), cdrom()] {
             for row in rows(&settings) {
-                let shared = row.changes == Changes::Shared;
-                let never = row.allowed == Allowed::Never && !HARMLESS.contains(&row.opcode);
-                assert!(shared || !(row.writes || row.keeps || never), "{:02x}", row.opcode);
+                let shared = row.changes == ChangeScope::Shared;
+                let never = row.allowed == ReservationClass::Never && !HARMLESS.contains(&row.opcode);
+                assert!(shared || !(row.writes || row.persists || never), "{:02x}", row.opcode);
                 let mut guest = lu(settings.clone()).attach(port("a"), true);
                 let _power_on = run(&mut guest, &[0]);
                 let answer = run(&mut guest, &[row.opcode, row.service_action.unwrap_or(0) as u8]);

@@ -1,8 +1,8 @@
 //! What tests of this crate build on.
 
 use crate::{
-    Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Protocol, Settings,
-    TargetPort,
+    CommandError, CommitOutcome, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op, PassthroughMode,
+    PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
 };
 use lunar_wire::scsi::{Sense, Status, op};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 pub(crate) const BLOCKS: u64 = 2048;
 
 /// A thin disk of 1 MiB in blocks of 512 bytes.
-pub(crate) fn disk() -> Settings {
-    Settings {
-        kind: Kind::Disk,
-        identity: Identity {
+pub(crate) fn disk() -> LuSettings {
+    LuSettings {
+        device_type: PeripheralDeviceType::Disk,
+        identity: LuIdentity {
             vendor: "LUNAR".into(),
             product: "VIRTUAL DISK".into(),
             revision: "0001".into(),
@@ -32,31 +32,37 @@ pub(crate) fn disk() -> Settings {
         max_atomic: 1 << 20,
         max_registrants: 32,
         reservable: true,
-        passes: Passes::None,
+        passthrough: PassthroughMode::None,
         explicit_access: true,
     }
 }
 
 /// An ISO image of 1 MiB.
-pub(crate) fn cdrom() -> Settings {
-    let blocks = Settings { block_size: 2048, physical_block_size: 2048, ..disk() };
-    Settings { kind: Kind::CdRom, read_only: true, removable: true, thin: false, ..blocks }
+pub(crate) fn cdrom() -> LuSettings {
+    let blocks = LuSettings { block_size: 2048, physical_block_size: 2048, ..disk() };
+    LuSettings {
+        device_type: PeripheralDeviceType::CdRom,
+        read_only: true,
+        removable: true,
+        thin: false,
+        ..blocks
+    }
 }
 
 /// A logical unit of these settings.
-pub(crate) fn lu(settings: Settings) -> Arc<Lu> {
+pub(crate) fn lu(settings: LuSettings) -> Arc<Lu> {
     Arc::new(Lu::new(settings, None).unwrap())
 }
 
 /// The ports of an initiator of this name, through portal group 1 of 1 and 2.
-pub(crate) fn port(initiator: &str) -> Arc<Port> {
-    Arc::new(Port {
+pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
+    Arc::new(NexusPorts {
         initiator: initiator.into(),
         isid: [0x80, 0, 0, 1, 0, 0],
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
-        ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),
+        ports: [1, 2].map(|group| TargetPort { protocol: TransportProtocol::Iscsi, group }).into(),
     })
 }
 
@@ -68,12 +74,12 @@ pub(crate) fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
 }
 
 /// Runs a CDB, filled up with zeros.
-pub(crate) fn run(nexus: &mut Nexus, cdb: &[u8]) -> Answer {
+pub(crate) fn run(nexus: &mut Nexus, cdb: &[u8]) -> PlanResult {
     nexus.begin(&padded(cdb))
 }
 
 /// Runs a CDB whose plan is Parameters, and gives it these.
-pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Answer {
+pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> PlanResult {
     match run(nexus, cdb)? {
         Plan::Parameters { .. } => nexus.parameters(&padded(cdb), parameters),
         other => panic!("{other:?} instead of a wish for parameters"),
@@ -81,17 +87,17 @@ pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Answ
 }
 
 /// The plan that follows when what it asks to be kept is kept, and whether there was something to keep.
-pub(crate) fn commit(lu: &Lu, answer: Answer) -> Result<(Plan, bool), Failure> {
+pub(crate) fn commit(lu: &Lu, answer: PlanResult) -> Result<(Plan, bool), CommandError> {
     let draft = match answer? {
         Plan::Op(op) => match *op {
-            Op::Keep(draft) => draft,
+            Op::Persist(draft) => draft,
             op => return Ok((Plan::op(op), false)),
         },
         plan => return Ok((plan, false)),
     };
     match lu.commit(draft) {
-        Commit::Done(answer) => answer.map(|plan| (plan, true)),
-        Commit::Again(_) => panic!("nobody changed anything meanwhile"),
+        CommitOutcome::Done(answer) => answer.map(|plan| (plan, true)),
+        CommitOutcome::Again(_) => panic!("nobody changed anything meanwhile"),
     }
 }
 
@@ -104,8 +110,8 @@ pub(crate) fn data(nexus: &mut Nexus, cdb: &[u8]) -> Vec<u8> {
 }
 
 /// A CHECK CONDITION.
-pub(crate) fn fails(sense: Sense) -> Answer {
-    Err(Failure { status: Status::CheckCondition, sense: Some(sense) })
+pub(crate) fn fails(sense: Sense) -> PlanResult {
+    Err(CommandError { status: Status::CheckCondition, sense: Some(sense) })
 }
 
 fn padded(cdb: &[u8]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Compare, Kind, Op, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Compare, Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
 /// Byte 1 of VERIFY: DPO, BYTCHK.
@@ -24,11 +24,19 @@ const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
 }
 
 const fn verifying(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, verify, Allowed::Reading, Changes::Nothing, usage).medium().only(Kind::Disk)
+    Row::new(opcode, verify, ReservationClass::Reading, ChangeScope::Nothing, usage)
+        .medium()
+        .only(PeripheralDeviceType::Disk)
 }
 
-const fn writing(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk)
+const fn writing(
+    opcode: u8,
+    handler: fn(&mut CommandContext<'_>) -> PlanResult,
+    usage: &'static [u8],
+) -> Row {
+    Row::new(opcode, handler, ReservationClass::Never, ChangeScope::Shared, usage)
+        .writes()
+        .only(PeripheralDeviceType::Disk)
 }
 
 /// NUMBER OF LOGICAL BLOCKS is byte 13 alone.
@@ -47,7 +55,7 @@ pub(crate) const ROWS: &[Row] = &[
     writing(op::ORWRITE_16, or_write, &sixteen(op::ORWRITE_16, FLAGS)).exclusive().exact(),
 ];
 
-fn verify(cx: &mut Cx<'_>) -> Answer {
+fn verify(cx: &mut CommandContext<'_>) -> PlanResult {
     let compare = match cx.cdb[1] >> 1 & 3 {
         0 => Compare::Nothing,
         1 => Compare::Whole,
@@ -60,7 +68,7 @@ fn verify(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-fn write_verify(cx: &mut Cx<'_>) -> Answer {
+fn write_verify(cx: &mut CommandContext<'_>) -> PlanResult {
     let compare = cx.cdb[1] & 0x02 != 0;
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
@@ -68,7 +76,7 @@ fn write_verify(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-fn compare_and_write(cx: &mut Cx<'_>) -> Answer {
+fn compare_and_write(cx: &mut CommandContext<'_>) -> PlanResult {
     let stable = cx.stable();
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
@@ -76,7 +84,7 @@ fn compare_and_write(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-fn or_write(cx: &mut Cx<'_>) -> Answer {
+fn or_write(cx: &mut CommandContext<'_>) -> PlanResult {
     let stable = cx.stable();
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
@@ -97,7 +105,7 @@ mod tests {
         let swap = |stable| Ok(Plan::op(Op::CompareAndWrite { offset: 512, len: 1024, stable }));
         let or = |stable| Ok(Plan::op(Op::OrWrite { offset: 512, len: 1024, stable }));
         let beyond = fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS));
-        let cases: &[(&[u8], Answer)] = &[
+        let cases: &[(&[u8], PlanResult)] = &[
             (&[op::VERIFY_10, 0x10, 0, 0, 0, 1, 0, 0, 2, 0], verify(Compare::Nothing)),
             (&[op::VERIFY_10, 0x02, 0, 0, 0, 1, 0, 0, 2, 0], verify(Compare::Whole)),
             (&[op::VERIFY_12, 0x06, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0], verify(Compare::OneBlock(512))),

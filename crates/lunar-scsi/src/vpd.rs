@@ -1,31 +1,31 @@
 //! Vital product data pages (SPC-5 section 7.7, SBC-4 section 6.6). What names the unit and its ports is in
 //! `designators`.
 
+use crate::lba_range::MAX_TRANSFER;
 use crate::provisioning::{MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME};
-use crate::range::MAX_TRANSFER;
-use crate::table::{Cx, Types};
-use crate::{Kind, Settings};
+use crate::table::{CommandContext, DeviceTypes};
+use crate::{LuSettings, PeripheralDeviceType};
 use crate::{copy, designators};
 use lunar_wire::be;
 
 /// A page's body, behind the four bytes of its header.
-type Make = fn(&Cx<'_>) -> Vec<u8>;
+type PageBody = fn(&CommandContext<'_>) -> Vec<u8>;
 
 /// Pages by code, in ascending order: page 00h lists them.
-const PAGES: &[(u8, Types, Make)] = &[
-    (0x00, Types::All, |cx| pages(cx.lu.settings().kind).map(|(code, ..)| *code).collect()),
-    (0x80, Types::All, |cx| cx.lu.settings().identity.serial.as_bytes().to_vec()),
-    (0x83, Types::All, designators::identification),
+const PAGES: &[(u8, DeviceTypes, PageBody)] = &[
+    (0x00, DeviceTypes::All, |cx| pages(cx.lu.settings().device_type).map(|(code, ..)| *code).collect()),
+    (0x80, DeviceTypes::All, |cx| cx.lu.settings().identity.serial.as_bytes().to_vec()),
+    (0x83, DeviceTypes::All, designators::identification),
     // Management network addresses: none.
-    (0x85, Types::All, |_| Vec::new()),
-    (0x86, Types::All, |_| extended_inquiry()),
+    (0x85, DeviceTypes::All, |_| Vec::new()),
+    (0x86, DeviceTypes::All, |_| extended_inquiry()),
     // Mode page policy: all pages are shared.
-    (0x87, Types::All, |_| vec![0x3f, 0xff, 0x00, 0]),
-    (0x88, Types::All, designators::ports),
-    (0x8f, Types::Only(Kind::Disk), |cx| copy::third_party_page(&cx.lu.settings())),
-    (0xb0, Types::Only(Kind::Disk), |cx| block_limits(&cx.lu.settings())),
-    (0xb1, Types::Only(Kind::Disk), |cx| characteristics(cx.lu.settings().thin)),
-    (0xb2, Types::Only(Kind::Disk), |cx| provisioning(cx.lu.settings().thin)),
+    (0x87, DeviceTypes::All, |_| vec![0x3f, 0xff, 0x00, 0]),
+    (0x88, DeviceTypes::All, designators::ports),
+    (0x8f, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| copy::third_party_page(&cx.lu.settings())),
+    (0xb0, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| block_limits(&cx.lu.settings())),
+    (0xb1, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| characteristics(cx.lu.settings().thin)),
+    (0xb2, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| provisioning(cx.lu.settings().thin)),
 ];
 
 /// COMPARE AND WRITE, in blocks: all that its CDB can say.
@@ -33,13 +33,15 @@ const MAX_COMPARE_AND_WRITE: u8 = 255;
 /// What initiators do best with, in bytes.
 const OPTIMAL_TRANSFER: u32 = 1 << 20;
 
-fn pages(kind: Kind) -> impl Iterator<Item = &'static (u8, Types, Make)> {
-    PAGES.iter().filter(move |(_, types, _)| *types == Types::All || *types == Types::Only(kind))
+fn pages(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static (u8, DeviceTypes, PageBody)> {
+    PAGES
+        .iter()
+        .filter(move |(_, types, _)| *types == DeviceTypes::All || *types == DeviceTypes::Only(device_type))
 }
 
 /// A whole page, or None when there is no such page.
-pub(crate) fn page(cx: &Cx<'_>, code: u8) -> Option<Vec<u8>> {
-    let kind = cx.lu.settings().kind;
+pub(crate) fn page(cx: &CommandContext<'_>, code: u8) -> Option<Vec<u8>> {
+    let kind = cx.lu.settings().device_type;
     let (_, _, make) = pages(kind).find(|(c, ..)| *c == code)?;
     let body = make(cx);
     let mut page = vec![kind.device_type(), code, 0, 0];
@@ -59,7 +61,7 @@ fn extended_inquiry() -> Vec<u8> {
 }
 
 /// Block limits (B0h). Byte numbers of the standard are four higher.
-fn block_limits(settings: &Settings) -> Vec<u8> {
+fn block_limits(settings: &LuSettings) -> Vec<u8> {
     let blocks = |bytes: u32| bytes / settings.block_size;
     let physical = blocks(settings.physical_block_size);
     let mut b = vec![0; 60];
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_fully_provisioned_disk_claims_nothing_else() {
-        let mut n = nexus(&lu(crate::Settings { thin: false, ..disk() }), "a");
+        let mut n = nexus(&lu(crate::LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(vpd(&mut n, 0xb0)[20..36], [0; 16]);
         assert_eq!(vpd(&mut n, 0xb2), [0, 0xb2, 0, 4, 0, 0, 0, 0]);
     }

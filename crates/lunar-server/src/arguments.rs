@@ -4,7 +4,7 @@ use crate::build::create_folder;
 use crate::config::{self, Config, Lun, OneFile, Source};
 use crate::{Diagnostic, ErrorCode, identity};
 use lunar_config::{InvalidValue, invalid, nearest};
-use lunar_scsi::Kind;
+use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -166,8 +166,12 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
         invalid("a LUN without a name", "write a path, null:SIZE or memory:SIZE")?;
     }
     match text.split_once(':') {
-        Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
-        Some(("memory", size)) => Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, Kind::Disk)),
+        Some(("null", size)) => {
+            Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
+        }
+        Some(("memory", size)) => {
+            Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
+        }
         _ => path(target, text, size),
     }
 }
@@ -194,9 +198,9 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> 
     let path = PathBuf::from(text);
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
     match std::fs::metadata(&path) {
-        Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, Kind::CdRom)),
+        Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, PeripheralDeviceType::CdRom)),
         Ok(_) if lunar_block::Kind::of(&path) == lunar_block::Kind::Device => {
-            Ok(named(target, Source::Device { path }, Kind::Disk))
+            Ok(named(target, Source::Device { path }, PeripheralDeviceType::Disk))
         }
         Ok(_) => Ok(disk(target, path, size)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
@@ -227,12 +231,12 @@ fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>
 }
 
 fn disk(target: &str, path: PathBuf, size: Option<u64>) -> Lun {
-    named(target, Source::File { path, size }, Kind::Disk)
+    named(target, Source::File { path, size }, PeripheralDeviceType::Disk)
 }
 
 /// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that
 /// are served at different times must never be taken for one.
-fn named(target: &str, source: Source, kind: Kind) -> Lun {
+fn named(target: &str, source: Source, kind: PeripheralDeviceType) -> Lun {
     let mut lun = Lun::new(source, kind);
     if let Source::File { path, .. } | Source::Device { path } = &lun.source {
         let serial = identity::serial(&[target, &config::one_name(path).to_string_lossy()]);

@@ -25,7 +25,7 @@ use lunar_block::{Backend, Spec};
 use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
-use lunar_scsi::{Lu, Passes, Settings};
+use lunar_scsi::{Lu, LuSettings, PassthroughMode};
 use lunar_target::config::{TargetConfig, TargetNode, TextKeyHandler};
 use lunar_target::{Instance, LogicalUnit, PassthroughLu, Quiesced};
 use state_lock::{StateLock, StateLocks};
@@ -73,7 +73,7 @@ struct Open {
 struct Medium {
     blocks: Arc<dyn Backend>,
     /// Where commands go that are not carried out here; there are no blocks then.
-    commands: Option<(Arc<dyn PassthroughLu>, Passes)>,
+    commands: Option<(Arc<dyn PassthroughLu>, PassthroughMode)>,
     /// What all LUNs of its routing instance let through.
     rate: Option<Arc<Rate>>,
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
@@ -122,7 +122,7 @@ impl Medium {
 /// What a unit is to be, once nothing can go wrong any more.
 struct Next {
     lun: Lun,
-    settings: Settings,
+    settings: LuSettings,
     medium: Medium,
     holds: Vec<Arc<StateLock>>,
     /// None: the unit goes on.
@@ -271,7 +271,7 @@ impl Units {
         let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
-            None => Settings {
+            None => LuSettings {
                 max_atomic: medium.blocks.max_atomic(),
                 ..settings(name, &known, medium.blocks.facts(), max_registrants)?
             },
@@ -714,7 +714,7 @@ fn same_way(a: &Lun, b: &Lun) -> bool {
     }
 }
 
-fn invalid(e: lunar_scsi::Invalid) -> Diagnostic {
+fn invalid(e: lunar_scsi::InvalidDefinition) -> Diagnostic {
     Diagnostic::new(e.to_string(), "change the definition of the LUN")
 }
 
@@ -723,7 +723,7 @@ const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
 /// may hold reservations that protect somebody's data.
-pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Diagnostic> {
+pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
     let Some(saved) = read_state(state_file)? else {
         return Lu::new(settings, None).map_err(invalid);
     };
@@ -738,7 +738,7 @@ pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Diagnost
 }
 
 /// As [`load`]; what comes back and may keep hosts out is told.
-fn restored(name: &Name, settings: Settings, state_file: &Path) -> Result<Lu, Diagnostic> {
+fn restored(name: &Name, settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
     lunar_target::remove_leftovers(state_file);
     let lu = load(settings, state_file)?;
     let (registrations, reserved) = lu.reservations();

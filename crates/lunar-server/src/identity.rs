@@ -1,13 +1,13 @@
 //! Who a logical unit is when nobody says: derived from names, so that it is the same after every start.
 
-use lunar_scsi::Identity;
+use lunar_scsi::LuIdentity;
 use sha2::{Digest, Sha256};
 
 use crate::Diagnostic;
 use crate::config::Lun;
 
 /// The identity of a logical unit of a target.
-pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> Identity {
+pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> LuIdentity {
     let serial = lun.serial.clone().unwrap_or_else(|| serial(&[target, &number.to_string()]));
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
@@ -19,7 +19,7 @@ pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> Identity {
     let naa = own.cloned().unwrap_or_else(|| naa(target, serial.trim()));
     let same = same.filter(|found| found.vendor == lun.vendor && !found.designators.is_empty());
     let designators = same.map(|found| found.designators.clone());
-    Identity {
+    LuIdentity {
         vendor: lun.vendor.clone(),
         product: lun.product.clone(),
         revision: revision.chars().take(4).collect(),
@@ -74,7 +74,7 @@ mod tests {
     /// Hosts know disks by these: a change here would make every disk a new one.
     #[test]
     fn identities_never_change() {
-        let lun = Lun::new(Source::Null { size: 4096 }, lunar_scsi::Kind::Disk);
+        let lun = Lun::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
         let identity = identity("iqn.2026-11.org.example:disks", 3, &lun);
         assert_eq!(identity.serial, "d8c20d33e66d8d43");
         let naa: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn identities_differ() {
-        let plain = Lun::new(Source::Null { size: 4096 }, lunar_scsi::Kind::Disk);
+        let plain = Lun::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
         let named = Lun { serial: Some("7".into()), ..plain.clone() };
         let a = identity("iqn.2026-11.org.example:a", 0, &plain);
         for other in [

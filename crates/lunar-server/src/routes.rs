@@ -13,7 +13,7 @@ use crate::{Diagnostic, identity};
 use lunar_initiator::multipath;
 use lunar_router::failover;
 use lunar_router::routes::{self, LuAddress, Spec};
-use lunar_scsi::Kind;
+use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::AccessRule;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -276,7 +276,7 @@ fn number(upstream: &Upstream, from: &From) -> Option<u16> {
 
 /// A disk of this host needs nobody to find it.
 fn local(upstream: &Upstream, source: &Source) -> Lun {
-    let lun = Lun::new(source.clone(), Kind::Disk);
+    let lun = Lun::new(source.clone(), PeripheralDeviceType::Disk);
     Lun {
         vendor: upstream.vendor.clone().unwrap_or(lun.vendor),
         product: upstream.product.clone().unwrap_or(lun.product),
@@ -324,7 +324,10 @@ fn is_block_size(bytes: u32) -> bool {
 }
 
 fn as_found(upstream: &Upstream, found: &FoundLun, source: Source) -> Lun {
-    let lun = Lun::new(source, if found.kind == CD { Kind::CdRom } else { Kind::Disk });
+    let lun = Lun::new(
+        source,
+        if found.kind == CD { PeripheralDeviceType::CdRom } else { PeripheralDeviceType::Disk },
+    );
     let block_size = Some(found.block_size).filter(|bytes| is_block_size(*bytes)).unwrap_or(lun.block_size);
     let physical = found.physical_block_size;
     // READ CAPACITY tells the ratio of both by an exponent of four bits (SBC-4 section 5.16.2).

@@ -8,7 +8,7 @@ use lunar_initiator::{Lun, Options, Session};
 use lunar_rdma::mem::{self, Faults};
 use lunar_runtime::cores::Place;
 use lunar_runtime::{Buf, Cores};
-use lunar_scsi::{Identity, Lu, Settings};
+use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
     Digests, DiscoveryConfig, TargetConfig, TargetLimits, TargetNode, TextKeyHandler, Transports,
 };
@@ -71,7 +71,7 @@ fn session() -> lunar_target::config::SessionConfig {
 }
 
 fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
-    let identity = Identity {
+    let identity = LuIdentity {
         vendor: "LUNAR".into(),
         product: "null".into(),
         revision: "1".into(),
@@ -79,8 +79,8 @@ fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
         naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
         designators: None,
     };
-    let settings = Settings {
-        kind: lunar_scsi::Kind::Disk,
+    let settings = LuSettings {
+        device_type: lunar_scsi::PeripheralDeviceType::Disk,
         identity,
         block_size: 512,
         physical_block_size: 512,
@@ -91,7 +91,7 @@ fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
         thin: false,
         max_registrants: 4,
         reservable: true,
-        passes: lunar_scsi::Passes::None,
+        passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
     };

@@ -6,7 +6,7 @@ use crate::state_file;
 use crate::task_set_lock::TaskSetLock;
 use lunar_block::Backend;
 use lunar_runtime::Seldom;
-use lunar_scsi::{Answer, Commit, Draft, Invalid, Lu};
+use lunar_scsi::{CommitOutcome, InvalidDefinition, Lu, PendingCommit, PlanResult};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -73,7 +73,7 @@ impl LogicalUnit {
         }
     }
 
-    /// A logical unit elsewhere: its device server is one that passes ([`lunar_scsi::Passes`]).
+    /// A logical unit elsewhere: its device server is one that passes ([`lunar_scsi::PassthroughMode`]).
     pub fn new_passthrough(
         lu: Arc<Lu>,
         passthrough: Arc<dyn PassthroughLu>,
@@ -118,12 +118,12 @@ impl LogicalUnit {
     ///
     /// # Errors
     /// Those of the file system; nothing has changed then.
-    pub async fn persist(self: &Arc<Self>, draft: Draft) -> io::Result<Answer> {
+    pub async fn persist(self: &Arc<Self>, draft: PendingCommit) -> io::Result<PlanResult> {
         let unit = self.clone();
         lunar_runtime::blocking(move || unit.persist_now(draft)).await
     }
 
-    fn persist_now(&self, mut draft: Draft) -> io::Result<Answer> {
+    fn persist_now(&self, mut draft: PendingCommit) -> io::Result<PlanResult> {
         let Some(path) = &self.state_file else { return Ok(self.commit_volatile(draft)) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.retired {
@@ -134,9 +134,9 @@ impl LogicalUnit {
             let bytes = draft.bytes().to_vec();
             state_file::replace(path, &bytes).inspect_err(|_| self.restore_file(path))?;
             match self.lu.commit(draft) {
-                Commit::Again(next) => draft = next,
-                Commit::Done(answer) => {
-                    let (version, now) = self.lu.saved();
+                CommitOutcome::Again(next) => draft = next,
+                CommitOutcome::Done(answer) => {
+                    let (version, now) = self.lu.saved_state();
                     // A command that failed after all, or a change that its own command keeps in a moment.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
                     if let Err(error) = &kept {
@@ -150,18 +150,18 @@ impl LogicalUnit {
     }
 
     /// Without a file there is nothing that a draft could be ahead of.
-    fn commit_volatile(&self, mut draft: Draft) -> Answer {
+    fn commit_volatile(&self, mut draft: PendingCommit) -> PlanResult {
         loop {
             match self.lu.commit(draft) {
-                Commit::Done(answer) => return answer,
-                Commit::Again(next) => draft = next,
+                CommitOutcome::Done(answer) => return answer,
+                CommitOutcome::Again(next) => draft = next,
             }
         }
     }
 
     /// A state file that was replaced, but not to the end, is to be again what holds.
     fn restore_file(&self, path: &Path) {
-        let (_, holds) = self.lu.saved();
+        let (_, holds) = self.lu.saved_state();
         if std::fs::read(path).is_ok_and(|found| found != holds)
             && let Err(error) = state_file::replace(path, &holds)
         {
@@ -175,7 +175,7 @@ impl LogicalUnit {
         if saved.retired {
             return Err(io::Error::other("the logical unit is gone"));
         }
-        let (version, bytes) = self.lu.saved();
+        let (version, bytes) = self.lu.saved_state();
         if saved.version.is_none_or(|s| version > s) {
             state_file::replace(path, &bytes)?;
             saved.version = Some(version);
@@ -217,8 +217,8 @@ impl LogicalUnit {
     pub(crate) fn replace_backend(
         &self,
         backend: Arc<dyn Backend>,
-        with: impl FnOnce(&Lu) -> Result<(), Invalid>,
-    ) -> Result<(), Invalid> {
+        with: impl FnOnce(&Lu) -> Result<(), InvalidDefinition>,
+    ) -> Result<(), InvalidDefinition> {
         let mut now = self.backend.write().unwrap_or_else(PoisonError::into_inner);
         with(&self.lu)?;
         self.logged_size.store(backend.facts().capacity, Relaxed);

@@ -35,7 +35,7 @@ impl NexusList {
     /// ALLOW MEDIUM REMOVAL. Nothing of the session may be under way.
     pub fn lose(&self) {
         for (nexus, lu) in std::mem::take(&mut *self.lock()) {
-            lu.lose(nexus);
+            lu.nexus_lost(nexus);
         }
     }
 }

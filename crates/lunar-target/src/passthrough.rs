@@ -2,7 +2,7 @@
 
 use lunar_block::Future;
 use lunar_runtime::Buf;
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_wire::iscsi::request::{Attribute, Function};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub trait PassthroughLu: Send + Sync {
     /// The way to it of one I_T nexus: at once, whether the logical unit can be reached or not. It stays on the
     /// core of the caller, and ends when it is dropped.
-    fn enter(&self, port: &Arc<Port>) -> Rc<dyn PassthroughNexus>;
+    fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus>;
 
     /// Counters and settings for people, as (name, value).
     fn describe(&self) -> Vec<(String, String)>;

@@ -3,7 +3,7 @@
 use crate::LogicalUnit;
 use crate::task_set_lock::ExclusiveGuard;
 use lunar_block::{Backend, Kind, Spec};
-use lunar_scsi::{Invalid, Settings, Shard};
+use lunar_scsi::{CoreIndex, InvalidDefinition, LuSettings};
 use std::io;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl LogicalUnit {
         }
         self.lu.set_busy(true);
         let mut quiesced = Quiesced { unit: self.clone(), flushed: Ok(()), retired: false, alone: None };
-        quiesced.alone = Some(self.task_set.handle(Shard::mine()).lock_exclusive().await);
+        quiesced.alone = Some(self.task_set.handle(CoreIndex::current()).lock_exclusive().await);
         if self.lu.is_sanitizing() {
             return sanitizing();
         }
@@ -47,10 +47,10 @@ impl Quiesced {
     /// As [`Lu::redefine`]; nothing changes then.
     pub fn redefine(
         &self,
-        settings: Settings,
+        settings: LuSettings,
         backend: Arc<dyn Backend>,
         replaced: bool,
-    ) -> Result<(), Invalid> {
+    ) -> Result<(), InvalidDefinition> {
         self.unit.replace_backend(backend, |lu| lu.redefine(settings, replaced))
     }
 
@@ -60,7 +60,7 @@ impl Quiesced {
         self.retired = true;
         self.unit.leave_state_file();
         if let Ok(nothing) = lunar_block::open(&Spec::sized(Kind::Null, 1)) {
-            _ = self.unit.replace_backend(nothing, |_| Ok::<(), Invalid>(()));
+            _ = self.unit.replace_backend(nothing, |_| Ok::<(), InvalidDefinition>(()));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::session_info::SessionInfo;
 use lunar_proto::login::Policy;
 use lunar_runtime::cores::Place;
 use lunar_runtime::{OncePerMinute, Pool, Seldom, descriptors};
-use lunar_scsi::{Protocol, TargetPort};
+use lunar_scsi::{TargetPort, TransportProtocol};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -98,7 +98,7 @@ impl ServerState {
     pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
         let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
         let (srp, iscsi) = (any(true), any(false));
-        let protocols = [(Protocol::Iscsi, iscsi || !srp), (Protocol::Srp, srp)];
+        let protocols = [(TransportProtocol::Iscsi, iscsi || !srp), (TransportProtocol::Srp, srp)];
         protocols
             .into_iter()
             .filter(|(_, is_there)| *is_there)

@@ -3,7 +3,7 @@
 //!
 //! A big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of
 //! different cores share no cache line; the count stands beside what else a command needs of its logical unit
-//! ([`Part`]). Who wants to be alone marks every count as closed and waits until all are zero.
+//! ([`PerCore`]). Who wants to be alone marks every count as closed and waits until all are zero.
 //!
 //! A core may be held up while its commands wait here, and must not hold up other cores. A command whose turn it is to
 //! be alone can lose the turn to another core until it is alone. A wake-up that a core does not take up is replaced:
@@ -11,7 +11,7 @@
 
 use compio::time::timeout;
 use event_listener::{Event, EventListener};
-use lunar_scsi::{Lu, Part, Shard};
+use lunar_scsi::{CoreIndex, Lu, PerCore};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -77,7 +77,7 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 #[derive(Clone)]
 pub struct TaskSetHandle {
     lock: Arc<TaskSetLock>,
-    shard: Shard,
+    shard: CoreIndex,
 }
 
 /// How a command steps in.
@@ -138,15 +138,15 @@ impl TaskSetLock {
     }
 
     /// A core's place.
-    pub fn handle(self: &Arc<Self>, shard: Shard) -> TaskSetHandle {
+    pub fn handle(self: &Arc<Self>, shard: CoreIndex) -> TaskSetHandle {
         TaskSetHandle { lock: self.clone(), shard }
     }
 
     /// Steps in beside others, unless the gate is closed. Every true needs one [`TaskSetLock::unlock_shared`] with the same
     /// part. By the handle: the gate itself need not be read.
     #[inline]
-    pub fn try_lock_shared(self: &Arc<Self>, part: &Part) -> bool {
-        if part.gate.fetch_add(1, SeqCst) & CLOSED == 0 {
+    pub fn try_lock_shared(self: &Arc<Self>, part: &PerCore) -> bool {
+        if part.lock_word.fetch_add(1, SeqCst) & CLOSED == 0 {
             return true;
         }
         self.unlock_shared(part);
@@ -155,8 +155,8 @@ impl TaskSetLock {
 
     /// Steps out again.
     #[inline]
-    pub fn unlock_shared(self: &Arc<Self>, part: &Part) {
-        if part.gate.fetch_sub(1, SeqCst) & CLOSED != 0 {
+    pub fn unlock_shared(self: &Arc<Self>, part: &PerCore) {
+        if part.lock_word.fetch_sub(1, SeqCst) & CLOSED != 0 {
             self.drained.notify(usize::MAX);
         }
     }
@@ -226,15 +226,15 @@ impl TaskSetLock {
 
     /// Marks every count: nobody enters from here on. The caller occupies the turn.
     fn mark(&self) {
-        for part in self.lu.all_parts() {
-            part.gate.fetch_or(CLOSED, SeqCst);
+        for part in self.lu.all_cores() {
+            part.lock_word.fetch_or(CLOSED, SeqCst);
         }
     }
 
     /// Ends an occupied turn.
     fn open(&self, turn: ExclusiveTurn) {
-        for part in self.lu.all_parts() {
-            part.gate.fetch_and(!CLOSED, SeqCst);
+        for part in self.lu.all_cores() {
+            part.lock_word.fetch_and(!CLOSED, SeqCst);
         }
         self.turn.store(turn.at(OVER), SeqCst);
         wake_next(&self.vacated);
@@ -268,13 +268,13 @@ impl TaskSetLock {
     }
 
     fn is_empty(&self) -> bool {
-        self.lu.all_parts().iter().all(|part| part.gate.load(SeqCst) & !CLOSED == 0)
+        self.lu.all_cores().iter().all(|part| part.lock_word.load(SeqCst) & !CLOSED == 0)
     }
 }
 
 impl TaskSetHandle {
-    fn part(&self) -> &Part {
-        self.lock.lu.part(self.shard)
+    fn part(&self) -> &PerCore {
+        self.lock.lu.per_core(self.shard)
     }
 
     /// As [`TaskSetLock::try_lock_shared`].
@@ -297,7 +297,7 @@ impl TaskSetHandle {
         let mut waited = false;
         while !self.try_lock_shared() {
             let opened = self.lock.opened.listen();
-            if self.part().gate.load(SeqCst) & CLOSED != 0 {
+            if self.part().lock_word.load(SeqCst) & CLOSED != 0 {
                 self.lock.wait(opened).await;
                 waited = true;
             }
@@ -319,7 +319,7 @@ impl TaskSetHandle {
     pub async fn lock_head_of_queue(&self) -> SharedGuard {
         let mut waited = false;
         loop {
-            self.part().gate.fetch_add(1, SeqCst);
+            self.part().lock_word.fetch_add(1, SeqCst);
             if !self.lock.is_in(OCCUPIED) {
                 pass_on(&self.lock.vacated, waited);
                 return SharedGuard(self.clone());

@@ -4,7 +4,7 @@
 
 use lunar_initiator::{Command, Direction, Discovery, Options, Session};
 use lunar_runtime::{Buf, Cores};
-use lunar_scsi::{Identity, Lu, Settings};
+use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
     Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
 };
@@ -56,7 +56,7 @@ fn session() -> lunar_target::config::SessionConfig {
 /// A memory disk of 1 MiB.
 fn unit() -> LogicalUnit {
     const CAPACITY: u64 = 1 << 20;
-    let identity = Identity {
+    let identity = LuIdentity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
         revision: "1".into(),
@@ -64,8 +64,8 @@ fn unit() -> LogicalUnit {
         naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
         designators: None,
     };
-    let settings = Settings {
-        kind: lunar_scsi::Kind::Disk,
+    let settings = LuSettings {
+        device_type: lunar_scsi::PeripheralDeviceType::Disk,
         identity,
         block_size: 512,
         physical_block_size: 512,
@@ -76,7 +76,7 @@ fn unit() -> LogicalUnit {
         thin: false,
         max_registrants: 4,
         reservable: true,
-        passes: lunar_scsi::Passes::None,
+        passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
     };

@@ -20,7 +20,7 @@ use crate::upstream::UpstreamLu;
 use event_listener::{Event as Notifier, EventListener};
 use history::PeerHistory;
 use lunar_initiator::Portal;
-use lunar_scsi::Access;
+use lunar_scsi::AccessState;
 use lunar_target::Instance;
 use machine::{DEAD, View};
 use std::convert::Infallible;
@@ -200,23 +200,23 @@ impl Pair {
     }
 
     /// How hosts may use a logical unit through this router.
-    pub fn access(&self, is_open: bool) -> Access {
+    pub fn access(&self, is_open: bool) -> AccessState {
         match self.state().role {
-            Role::Active if is_open => Access::Optimized,
-            Role::Active | Role::Taking | Role::Yielding => Access::Transitioning,
-            Role::Standby => Access::Standby,
+            Role::Active if is_open => AccessState::Optimized,
+            Role::Active | Role::Taking | Role::Yielding => AccessState::Transitioning,
+            Role::Standby => AccessState::Standby,
         }
     }
 
     /// How they may through the peer, and whether it is the preferred one.
-    pub fn peer_access(&self) -> (Access, bool) {
+    pub fn peer_access(&self) -> (AccessState, bool) {
         let Some(peer) = self.state().history.view(Instant::now()).heard() else {
-            return (Access::Unavailable, !self.spec.preferred);
+            return (AccessState::Unavailable, !self.spec.preferred);
         };
         let access = match peer.role {
-            Role::Active => Access::Optimized,
-            Role::Taking => Access::Transitioning,
-            Role::Standby | Role::Yielding => Access::Standby,
+            Role::Active => AccessState::Optimized,
+            Role::Taking => AccessState::Transitioning,
+            Role::Standby | Role::Yielding => AccessState::Standby,
         };
         (access, peer.preferred)
     }

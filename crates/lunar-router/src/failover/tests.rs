@@ -8,7 +8,7 @@ use interop::{Peer, Server};
 use lunar_block::Backend;
 use lunar_initiator::{ErrorCode, Options, Session, Url};
 use lunar_runtime::{Buf, Cores};
-use lunar_scsi::Access;
+use lunar_scsi::AccessState;
 use lunar_target::{Instance, ScsiError};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
@@ -304,7 +304,11 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         until(|| pair.status().role == Role::Active).await;
         assert!(begun.elapsed() < TOGETHER, "one was waited for after the other");
         assert!(is_open(&near) && near.read(0, Buf::zeroed(LEN)).await.0.is_ok());
-        assert_eq!(pair.access(false), Access::Transitioning, "what hosts hear of those that are not open");
+        assert_eq!(
+            pair.access(false),
+            AccessState::Transitioning,
+            "what hosts hear of those that are not open"
+        );
         for disk in &far {
             let refused = disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("it is not taken");
             assert_eq!(

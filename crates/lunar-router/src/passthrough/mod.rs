@@ -17,7 +17,7 @@ use crate::isids::RouterIsids;
 use crate::upstream::PathStatus;
 use event_listener::Event as Notifier;
 use lunar_initiator::{Options, Url};
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_target::{PassthroughLu, PassthroughNexus};
 use nexus::{Key, UpstreamNexus};
 use status::HostLu;
@@ -113,7 +113,7 @@ impl PassthroughUpstream {
 }
 
 impl PassthroughLu for PassthroughUpstream {
-    fn enter(&self, port: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
+    fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
         let spec = &self.0.spec;
         let key = Key::of(spec, port);
         let nexus = NEXUSES.with_borrow_mut(|nexuses| {

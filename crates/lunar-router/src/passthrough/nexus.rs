@@ -12,7 +12,7 @@ use lunar_initiator::{
     SessionHooks, Url,
 };
 use lunar_runtime::Buf;
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::iscsi::lun;
 use lunar_wire::iscsi::request::Function;
@@ -41,12 +41,12 @@ const NO_SUCH_PAGE: (u8, u8) = (5, 0x24);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     instance: String,
-    port: Port,
+    port: NexusPorts,
     paths: Vec<String>,
 }
 
 impl Key {
-    pub fn of(spec: &Spec, port: &Port) -> Key {
+    pub fn of(spec: &Spec, port: &NexusPorts) -> Key {
         let paths = spec.paths.iter().map(|(url, _)| url.plain()).collect();
         let instance = format!("{}/{}", spec.router, spec.upstream);
         Key { instance, port: port.clone(), paths }
@@ -528,7 +528,7 @@ mod tests {
     #[test]
     fn another_user_is_another_nexus_upstream() {
         let isid = |user: &str| {
-            let port = Port {
+            let port = NexusPorts {
                 initiator: "iqn.2026-11.org.example:host".into(),
                 isid: [0x80, 0, 0, 0, 0, 1],
                 user: user.into(),

@@ -5,7 +5,7 @@ use super::Spec;
 use crate::identity_change::{self, IdentityChange};
 use crate::upstream::{PathStatus, State};
 use lunar_initiator::Url;
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_wire::iscsi::lun;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -31,7 +31,7 @@ pub struct NexusStatus {
 
 impl NexusStatus {
     /// The nexus of this core that stands for one of ours. There is no session yet.
-    pub fn begin(spec: &Spec, port: &Port) -> Arc<NexusStatus> {
+    pub fn begin(spec: &Spec, port: &NexusPorts) -> Arc<NexusStatus> {
         Arc::new(NexusStatus {
             router: spec.router.clone(),
             upstream: spec.upstream.clone(),

@@ -2,7 +2,7 @@
 
 use super::{LuAddress, Shared, State};
 use crate::upstream::{Health, UpstreamLu};
-use lunar_scsi::{Access, Group, Lu};
+use lunar_scsi::{AccessState, Lu, TargetPortGroup};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ pub struct ServedLu {
 
 /// A path that leads nowhere is in transition: hosts try another, or this one again. While commands are held, they need
 /// not know. What has become another disk is for people to mend.
-fn access(health: Option<Health>) -> Access {
+fn access(health: Option<Health>) -> AccessState {
     match health {
-        Some(Health::Lost(_)) => Access::Transitioning,
-        Some(Health::Changed) => Access::Unavailable,
-        Some(Health::Up | Health::Holding(_)) | None => Access::Optimized,
+        Some(Health::Lost(_)) => AccessState::Transitioning,
+        Some(Health::Changed) => AccessState::Unavailable,
+        Some(Health::Up | Health::Holding(_)) | None => AccessState::Optimized,
     }
 }
 
@@ -38,19 +38,19 @@ impl State {
 
 impl State {
     /// The portal groups of a logical unit; in a pair, those of the peer too, which a host sees there.
-    fn groups(&self, one: &ServedLu) -> Vec<Group> {
+    fn groups(&self, one: &ServedLu) -> Vec<TargetPortGroup> {
         let (open_lus, pairs) = self.serving();
         let mut access = access(open_lus.health(&one.place));
         let pair = pairs.get(&one.place.router);
         if let Some(pair) = pair {
             let own = pair.access(open_lus.is_open(&one.place));
-            access = if access == Access::Optimized { own } else { access };
+            access = if access == AccessState::Optimized { own } else { access };
         }
         let preferred = pair.is_some_and(|pair| pair.spec().preferred);
-        let own = one.tags.iter().map(|tag| Group { tag: *tag, access, preferred });
+        let own = one.tags.iter().map(|tag| TargetPortGroup { tag: *tag, access, preferred });
         let peer = pair.map(|pair| {
             let (access, preferred) = pair.peer_access();
-            Group { tag: pair.spec().group, access, preferred }
+            TargetPortGroup { tag: pair.spec().group, access, preferred }
         });
         own.chain(peer).collect()
     }
@@ -63,7 +63,7 @@ const ONE_RESET: Duration = Duration::from_millis(500);
 async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<Shared>) {
     while resets.recv_async().await.is_ok() {
         let served = shared.state().served.clone();
-        served.iter().filter(|one| one.place == place).for_each(|one| one.lu.was_reset_elsewhere());
+        served.iter().filter(|one| one.place == place).for_each(|one| one.lu.backing_device_reset());
         compio::time::sleep(ONE_RESET).await;
         resets.drain().for_each(drop);
     }
@@ -88,11 +88,11 @@ mod tests {
     fn only_lost_lus_change_alua_state() {
         let now = Instant::now();
         for (health, is) in [
-            (None, Access::Optimized),
-            (Some(Health::Up), Access::Optimized),
-            (Some(Health::Holding(now)), Access::Optimized),
-            (Some(Health::Lost(now)), Access::Transitioning),
-            (Some(Health::Changed), Access::Unavailable),
+            (None, AccessState::Optimized),
+            (Some(Health::Up), AccessState::Optimized),
+            (Some(Health::Holding(now)), AccessState::Optimized),
+            (Some(Health::Lost(now)), AccessState::Transitioning),
+            (Some(Health::Changed), AccessState::Unavailable),
         ] {
             assert_eq!(access(health), is, "{health:?}");
         }

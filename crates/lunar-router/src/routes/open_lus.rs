@@ -6,7 +6,7 @@ use crate::upstream::{Health, PathStatus, State, Upstream, UpstreamLu};
 use crate::{FoundLun, Hops, passthrough, sg};
 use lunar_block::Backend;
 use lunar_initiator::{Error, ErrorCode, Url};
-use lunar_scsi::Passes;
+use lunar_scsi::PassthroughMode;
 use lunar_target::PassthroughLu;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -18,7 +18,7 @@ pub enum RoutedLu {
     /// Blocks.
     Blocks(Arc<dyn Backend>),
     /// Commands as they are, and which.
-    Commands(Arc<dyn PassthroughLu>, Passes),
+    Commands(Arc<dyn PassthroughLu>, PassthroughMode),
 }
 
 #[derive(Clone)]
@@ -180,8 +180,8 @@ impl OpenLu {
     fn routed_lu(&self) -> RoutedLu {
         match self {
             OpenLu::Block(remote) => RoutedLu::Blocks(remote.clone()),
-            OpenLu::Passthrough(remote) => RoutedLu::Commands(remote.clone(), Passes::Own),
-            OpenLu::Device(device) => RoutedLu::Commands(device.clone(), Passes::Shared),
+            OpenLu::Passthrough(remote) => RoutedLu::Commands(remote.clone(), PassthroughMode::PerNexus),
+            OpenLu::Device(device) => RoutedLu::Commands(device.clone(), PassthroughMode::Shared),
         }
     }
 

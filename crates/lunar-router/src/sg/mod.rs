@@ -27,7 +27,7 @@ use crate::FoundLun;
 use driver::{SgDriver, SgIo};
 use ioctl::ScsiId;
 use lunar_block::Future;
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
@@ -136,7 +136,7 @@ impl Slot {
 }
 
 impl PassthroughLu for Device {
-    fn enter(&self, _port: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
+    fn enter(&self, _port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
         Rc::new(self.way())
     }
 

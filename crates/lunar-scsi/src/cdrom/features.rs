@@ -1,8 +1,8 @@
 //! GET CONFIGURATION (MMC-6 section 6.6) and the capabilities mode page 2Ah: what the drive can do.
 
 use super::present;
-use crate::table::Cx;
-use crate::{Answer, Plan};
+use crate::table::CommandContext;
+use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
@@ -48,7 +48,7 @@ impl Feature {
     }
 }
 
-fn profile(cx: &Cx<'_>) -> u16 {
+fn profile(cx: &CommandContext<'_>) -> u16 {
     match present(cx) {
         false => 0,
         true if cx.state.blocks <= CD_BLOCKS => CD_ROM,
@@ -56,7 +56,7 @@ fn profile(cx: &Cx<'_>) -> u16 {
     }
 }
 
-pub(super) fn get(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn get(cx: &mut CommandContext<'_>) -> PlanResult {
     let (requested, start) = (cx.cdb[1] & 0x03, be::get16(&cx.cdb[2..]));
     if requested > ONE {
         return Err(Sense::cdb_field(1, 1).into());

@@ -4,8 +4,8 @@
 mod features;
 mod toc;
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, NexusId, Plan};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{NexusId, PeripheralDeviceType, Plan, PlanResult};
 pub(crate) use features::CAPABILITIES;
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
@@ -14,44 +14,69 @@ use std::collections::BTreeMap;
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
     // The two highest bits of CONTROL are the FORMAT of hosts that speak SFF-8020i.
-    row(op::READ_TOC, toc::read, Allowed::Reading, &[0x43, 0x02, 0x0f, 0, 0, 0, 0xff, 0xff, 0xff, 0xc0])
-        .medium(),
+    row(
+        op::READ_TOC,
+        toc::read,
+        ReservationClass::Reading,
+        &[0x43, 0x02, 0x0f, 0, 0, 0, 0xff, 0xff, 0xff, 0xc0],
+    )
+    .medium(),
     row(
         op::GET_CONFIGURATION,
         features::get,
-        Allowed::Always,
+        ReservationClass::Always,
         &[0x46, 0x03, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
     )
     .despite_attention(),
-    row(op::GET_EVENT_STATUS, event_status, Allowed::Always, &[0x4a, 0x01, 0, 0, 0xff, 0, 0, 0xff, 0xff, 0])
-        .despite_attention(),
-    row(op::READ_DISC_INFORMATION, disc, Allowed::Reading, &[0x51, 0x07, 0, 0, 0, 0, 0, 0xff, 0xff, 0])
-        .medium(),
-    row(op::READ_TRACK_INFORMATION, track, Allowed::Reading, READ_TRACK_INFORMATION).medium(),
-    row(op::MECHANISM_STATUS, mechanism, Allowed::Always, &[0xbd, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0]),
+    row(
+        op::GET_EVENT_STATUS,
+        event_status,
+        ReservationClass::Always,
+        &[0x4a, 0x01, 0, 0, 0xff, 0, 0, 0xff, 0xff, 0],
+    )
+    .despite_attention(),
+    row(
+        op::READ_DISC_INFORMATION,
+        disc,
+        ReservationClass::Reading,
+        &[0x51, 0x07, 0, 0, 0, 0, 0, 0xff, 0xff, 0],
+    )
+    .medium(),
+    row(op::READ_TRACK_INFORMATION, track, ReservationClass::Reading, READ_TRACK_INFORMATION).medium(),
+    row(
+        op::MECHANISM_STATUS,
+        mechanism,
+        ReservationClass::Always,
+        &[0xbd, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0],
+    ),
 ];
 
 const READ_TRACK_INFORMATION: &[u8] = &[0x52, 0x03, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
 
-const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, allowed: Allowed, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, allowed, Changes::Nothing, usage).only(Kind::CdRom)
+const fn row(
+    opcode: u8,
+    handler: fn(&mut CommandContext<'_>) -> PlanResult,
+    allowed: ReservationClass,
+    usage: &'static [u8],
+) -> Row {
+    Row::new(opcode, handler, allowed, ChangeScope::Nothing, usage).only(PeripheralDeviceType::CdRom)
 }
 
-/// Whether a medium was there when each nexus was told last.
+/// Whether a medium was there when each nexus was reported last.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    told: BTreeMap<NexusId, bool>,
+    reported: BTreeMap<NexusId, bool>,
 }
 
 impl State {
     /// A nexus went.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
-        self.told.remove(&nexus);
+        self.reported.remove(&nexus);
     }
 
-    /// The media event that a nexus has not been told yet.
+    /// The media event that a nexus has not been reported yet.
     fn event(&mut self, nexus: NexusId, present: bool) -> u8 {
-        match (self.told.insert(nexus, present), present) {
+        match (self.reported.insert(nexus, present), present) {
             (Some(false), true) => NEW_MEDIA,
             (Some(true), false) => MEDIA_REMOVAL,
             _ => NO_CHANGE,
@@ -67,12 +92,12 @@ const MEDIA_CLASS: u8 = 4;
 /// No event class that was asked for is supported.
 const NEA: u8 = 0x80;
 
-fn present(cx: &Cx<'_>) -> bool {
+fn present(cx: &CommandContext<'_>) -> bool {
     cx.state.medium.not_ready() != Some(Sense::NOT_READY_NO_MEDIUM)
 }
 
 /// Polled only, media class only.
-fn event_status(cx: &mut Cx<'_>) -> Answer {
+fn event_status(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 1 == 0 {
         return Err(Sense::cdb_field(1, 0).into());
     }
@@ -82,7 +107,7 @@ fn event_status(cx: &mut Cx<'_>) -> Answer {
     let len = be::get16(&cx.cdb[7..]);
     if asked {
         let present = present(cx);
-        // An event that does not fit into the allocation length is told the next time.
+        // An event that does not fit into the allocation length is reported the next time.
         b[4] = if len > 4 { cx.state.cdrom.event(cx.nexus, present) } else { NO_CHANGE };
         // Media present, or the tray open.
         b[5] = if present { 0x02 } else { 0x01 };
@@ -91,7 +116,7 @@ fn event_status(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// Standard disc information: one finalized session with one track.
-fn disc(cx: &mut Cx<'_>) -> Answer {
+fn disc(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 0x07 != 0 {
         return Err(Sense::cdb_field(1, 2).into());
     }
@@ -113,7 +138,7 @@ const BY_LBA: u8 = 0;
 const BY_TRACK: u8 = 1;
 const BY_SESSION: u8 = 2;
 
-fn track(cx: &mut Cx<'_>) -> Answer {
+fn track(cx: &mut CommandContext<'_>) -> PlanResult {
     let (by, number) = (cx.cdb[1] & 0x03, be::get32(&cx.cdb[2..]));
     match by {
         BY_LBA if (number as u64) < cx.state.blocks => {}
@@ -132,7 +157,7 @@ fn track(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// No fault, no changer; whether the tray is open.
-fn mechanism(cx: &mut Cx<'_>) -> Answer {
+fn mechanism(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut b = vec![0; 8];
     b[1] = if present(cx) { 0 } else { 0x10 };
     Ok(Plan::data_cut(b, be::get16(&cx.cdb[8..]) as u32))

@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::*;
-use crate::{Nexus, Settings};
+use crate::{LuSettings, Nexus};
 
 fn cd() -> Nexus {
     nexus(&lu(cdrom()), "a")
@@ -53,7 +53,7 @@ fn the_profile_follows_the_size() {
     let cd = data(n, &configuration(0, 0, 255));
     assert_eq!(be::get32(&cd) as usize, cd.len() - 4);
     assert_eq!(cd[6..20], [0, 8, 0, 0, 3, 8, 0, 0x10, 0, 0, 0, 8, 1, 0]);
-    let large = Settings { capacity: 4 << 30, ..cdrom() };
+    let large = LuSettings { capacity: 4 << 30, ..cdrom() };
     let dvd = data(&mut nexus(&lu(large), "a"), &configuration(0, 0, 255));
     assert_eq!(dvd[6..20], [0, 0x10, 0, 0, 3, 8, 0, 0x10, 1, 0, 0, 8, 0, 0]);
 }

@@ -1,7 +1,7 @@
 //! READ TOC/PMA/ATIP (MMC-6 section 6.25): track 1 from block 0 to the lead-out at the end of the image.
 
-use crate::table::Cx;
-use crate::{Answer, Plan};
+use crate::table::CommandContext;
+use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
@@ -16,11 +16,11 @@ const SECOND: u32 = 75;
 const MINUTE: u32 = 60 * SECOND;
 
 /// Blocks of the medium; an image has fewer than 2^32.
-pub(super) fn blocks(cx: &Cx<'_>) -> u32 {
+pub(super) fn blocks(cx: &CommandContext<'_>) -> u32 {
     u32::try_from(cx.state.blocks).unwrap_or(u32::MAX)
 }
 
-pub(super) fn read(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn read(cx: &mut CommandContext<'_>) -> PlanResult {
     let (msf, start) = (cx.cdb[1] & 0x02 != 0, cx.cdb[6]);
     let format = if cx.cdb[2] & 0x0f != 0 { cx.cdb[2] & 0x0f } else { cx.cdb[9] >> 6 };
     let body = match format {

@@ -1,7 +1,7 @@
 //! The parameter list of EXTENDED COPY (SPC-4 section 6.4.2).
 
 use super::{MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
-use crate::{CopySegment, Settings};
+use crate::{CopySegment, LuSettings};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
@@ -20,7 +20,7 @@ pub(super) const THIS: u16 = 0xffff;
 
 /// What LIST ID USAGE makes of the list identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tracking {
+pub(super) enum ListIdUsage {
     /// RECEIVE COPY RESULTS knows the one copy by it (00b).
     One,
     /// It knows the last copy that ended by it (10b). The standard wants one at a time here too, but hosts
@@ -32,9 +32,9 @@ pub(super) enum Tracking {
 
 /// What a parameter list asks for.
 #[derive(Debug, PartialEq)]
-pub(super) struct List {
+pub(super) struct CopyParameterList {
     pub(super) id: u8,
-    pub(super) tracking: Tracking,
+    pub(super) tracking: ListIdUsage,
     pub(super) segments: Vec<CopySegment>,
 }
 
@@ -47,9 +47,9 @@ struct Cscd {
     cdrom: bool,
 }
 
-impl List {
+impl CopyParameterList {
     /// Reads a whole list that `this` logical unit got.
-    pub(super) fn parse(list: &[u8], this: &Settings) -> Result<List, Sense> {
+    pub(super) fn parse(list: &[u8], this: &LuSettings) -> Result<CopyParameterList, Sense> {
         let Some((head, rest)) = list.split_at_checked(HEADER) else {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         };
@@ -58,9 +58,9 @@ impl List {
             return Err(Sense::parameter_field(1, 7));
         }
         let tracking = match usage {
-            0 => Tracking::One,
-            2 => Tracking::Last,
-            3 if id == 0 => Tracking::None,
+            0 => ListIdUsage::One,
+            2 => ListIdUsage::Last,
+            3 if id == 0 => ListIdUsage::None,
             3 => return Err(Sense::parameter_field(0, 7)),
             _ => return Err(Sense::parameter_field(1, 4)),
         };
@@ -70,8 +70,8 @@ impl List {
         let (cscds, segments) = split(rest, be::get16(&head[2..]), be::get32(&head[8..]))?;
         let cscds = parse_cscds(cscds)?;
         let segments =
-            Segments { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
-        Ok(List { id, tracking, segments })
+            SegmentParser { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
+        Ok(CopyParameterList { id, tracking, segments })
     }
 }
 
@@ -120,14 +120,14 @@ impl Cscd {
 }
 
 /// Reads segment descriptors.
-struct Segments<'a> {
+struct SegmentParser<'a> {
     cscds: &'a [Cscd],
-    this: &'a Settings,
+    this: &'a LuSettings,
     /// Where the next one stands in the parameter list.
     at: usize,
 }
 
-impl Segments<'_> {
+impl SegmentParser<'_> {
     fn parse(mut self, mut bytes: &[u8]) -> Result<Vec<CopySegment>, Sense> {
         let mut segments = Vec::new();
         while !bytes.is_empty() {

@@ -7,9 +7,9 @@ mod page;
 mod results;
 mod segment;
 
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Kind, Op, Plan};
-use list::{HEADER, List};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
+use list::{CopyParameterList, HEADER};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 pub(crate) use page::third_party_page;
@@ -24,19 +24,23 @@ const FAILED_SEGMENT: &[u8] = &[0x84, 0x04, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xf
 
 /// Rows of the command table. RECEIVE DATA (01h) is not among them: no data is held.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::EXTENDED_COPY, copy, Allowed::Never, Changes::Shared, EXTENDED_COPY)
+    Row::new(op::EXTENDED_COPY, copy, ReservationClass::Never, ChangeScope::Shared, EXTENDED_COPY)
         .action(0)
-        .only(Kind::Disk)
+        .only(PeripheralDeviceType::Disk)
         .medium(),
     receive(results::copy_status, 0, COPY_STATUS),
     receive(results::operating_parameters, 3, OPERATING_PARAMETERS),
     receive(results::failed_segment_details, 4, FAILED_SEGMENT),
 ];
 
-const fn receive(handler: fn(&mut Cx<'_>) -> Answer, action: u16, usage: &'static [u8]) -> Row {
-    Row::new(op::RECEIVE_COPY_RESULTS, handler, Allowed::Reading, Changes::Nothing, usage)
+const fn receive(
+    handler: fn(&mut CommandContext<'_>) -> PlanResult,
+    action: u16,
+    usage: &'static [u8],
+) -> Row {
+    Row::new(op::RECEIVE_COPY_RESULTS, handler, ReservationClass::Reading, ChangeScope::Nothing, usage)
         .action(action)
-        .only(Kind::Disk)
+        .only(PeripheralDeviceType::Disk)
 }
 
 /// CSCD descriptors, segment descriptors, and bytes of both, at most.
@@ -48,7 +52,7 @@ const MAX_SEGMENT_LEN: u32 = 256 << 20;
 /// Copies of one logical unit at the same time.
 const MAX_COPIES: usize = 64;
 
-fn copy(cx: &mut Cx<'_>) -> Answer {
+fn copy(cx: &mut CommandContext<'_>) -> PlanResult {
     let len = be::get32(&cx.cdb[10..]);
     match cx.parameters {
         _ if len == 0 => Ok(Plan::Done),
@@ -58,8 +62,8 @@ fn copy(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-fn begin(cx: &mut Cx<'_>, bytes: &[u8]) -> Answer {
-    let list = List::parse(bytes, &cx.lu.settings())?;
+fn begin(cx: &mut CommandContext<'_>, bytes: &[u8]) -> PlanResult {
+    let list = CopyParameterList::parse(bytes, &cx.lu.settings())?;
     if list.segments.is_empty() {
         return Ok(Plan::Done);
     }

@@ -2,7 +2,7 @@
 
 use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, THIS};
 use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
-use crate::Settings;
+use crate::LuSettings;
 use lunar_wire::be;
 use lunar_wire::scsi::op;
 
@@ -18,7 +18,7 @@ const SUPPORTED: [u8; 8] = [op::EXTENDED_COPY, 1, 0x00, op::RECEIVE_COPY_RESULTS
 const TYPES: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION];
 
 /// The page without its header.
-pub(crate) fn third_party_page(settings: &Settings) -> Vec<u8> {
+pub(crate) fn third_party_page(settings: &LuSettings) -> Vec<u8> {
     let mut parameters = [0; 28];
     be::put16(&mut parameters[4..], MAX_CSCDS as u16);
     be::put16(&mut parameters[6..], MAX_SEGMENTS as u16);

@@ -1,9 +1,9 @@
 //! RECEIVE COPY RESULTS: how copies stand or ended, and what the copy manager can do (SPC-4 section 6.24).
 
-use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, Tracking};
+use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, ListIdUsage};
 use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
-use crate::table::Cx;
-use crate::{Answer, Failure, Lu, NexusId, Plan};
+use crate::table::CommandContext;
+use crate::{CommandError, Lu, NexusId, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, Status};
 
@@ -13,7 +13,7 @@ const MAX_RESULTS: usize = 256;
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyResult {
-    /// Segments that were copied whole.
+    /// SegmentParser that were copied whole.
     pub segments: u16,
     /// Bytes that were copied.
     pub bytes: u64,
@@ -24,39 +24,44 @@ pub struct CopyResult {
 /// Copies that run, and results that may be asked for.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    copies: Vec<Copy>,
+    copies: Vec<CopyRecord>,
 }
 
 #[derive(Debug)]
-struct Copy {
+struct CopyRecord {
     nexus: NexusId,
     id: u8,
-    tracking: Tracking,
+    tracking: ListIdUsage,
     /// None while it runs.
     result: Option<CopyResult>,
 }
 
 impl State {
     /// A copy begins.
-    pub(super) fn begin(&mut self, nexus: NexusId, id: u8, tracking: Tracking) -> Result<(), Failure> {
-        let same = |c: &Copy| c.tracking != Tracking::None && c.nexus == nexus && c.id == id;
-        if tracking == Tracking::One && self.copies.iter().any(|c| same(c) && c.result.is_none()) {
+    pub(super) fn begin(
+        &mut self,
+        nexus: NexusId,
+        id: u8,
+        tracking: ListIdUsage,
+    ) -> Result<(), CommandError> {
+        let same = |c: &CopyRecord| c.tracking != ListIdUsage::None && c.nexus == nexus && c.id == id;
+        if tracking == ListIdUsage::One && self.copies.iter().any(|c| same(c) && c.result.is_none()) {
             return Err(Sense::OPERATION_IN_PROGRESS.into());
         }
         if self.copies.iter().filter(|c| c.result.is_none()).count() >= MAX_COPIES {
             return Err(Status::TaskSetFull.into());
         }
-        self.copies.retain(|c| tracking == Tracking::None || c.result.is_none() || !same(c));
-        self.copies.push(Copy { nexus, id, tracking, result: None });
+        self.copies.retain(|c| tracking == ListIdUsage::None || c.result.is_none() || !same(c));
+        self.copies.push(CopyRecord { nexus, id, tracking, result: None });
         Ok(())
     }
 
     fn end(&mut self, nexus: NexusId, id: u8, result: CopyResult) {
-        let running = |c: &Copy| c.nexus == nexus && c.id == id && c.result.is_none();
+        let running = |c: &CopyRecord| c.nexus == nexus && c.id == id && c.result.is_none();
         let Some(at) = self.copies.iter().position(running) else { return };
         let mut copy = self.copies.remove(at);
         copy.result = Some(result);
-        if copy.tracking != Tracking::None {
+        if copy.tracking != ListIdUsage::None {
             self.copies.retain(|c| c.result.is_none() || c.nexus != nexus || c.id != id);
             self.copies.push(copy);
         }
@@ -66,8 +71,8 @@ impl State {
         }
     }
 
-    fn find(&mut self, nexus: NexusId, id: u8) -> Result<&mut Copy, Sense> {
-        let named = |c: &&mut Copy| c.tracking != Tracking::None && c.nexus == nexus && c.id == id;
+    fn find(&mut self, nexus: NexusId, id: u8) -> Result<&mut CopyRecord, Sense> {
+        let named = |c: &&mut CopyRecord| c.tracking != ListIdUsage::None && c.nexus == nexus && c.id == id;
         self.copies.iter_mut().rfind(named).ok_or(Sense::cdb_field(2, 7))
     }
 
@@ -85,7 +90,7 @@ impl State {
 impl Lu {
     /// A copy (see [`Op::Copy`](crate::Op::Copy)) of this nexus has ended, be it by an abort: every copy must
     /// come here, or its place stays taken while the nexus lives.
-    pub fn copied(&self, nexus: NexusId, list_id: u8, result: CopyResult) {
+    pub fn copy_ended(&self, nexus: NexusId, list_id: u8, result: CopyResult) {
         self.change().copy.end(nexus, list_id, result);
     }
 }
@@ -95,7 +100,7 @@ const IN_PROGRESS: u8 = 0x00;
 const GOOD: u8 = 0x01;
 const FAILED: u8 = 0x02;
 
-pub(super) fn copy_status(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn copy_status(cx: &mut CommandContext<'_>) -> PlanResult {
     let copy = cx.state.copy.find(cx.nexus, cx.cdb[2])?;
     let result = copy.result.unwrap_or_default();
     let mut b = vec![0; 12];
@@ -119,7 +124,7 @@ fn transfer_count(bytes: u64) -> (u8, u32) {
         .unwrap_or((4, (bytes >> 40) as u32))
 }
 
-pub(super) fn failed_segment_details(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn failed_segment_details(cx: &mut CommandContext<'_>) -> PlanResult {
     let copy = cx.state.copy.find(cx.nexus, cx.cdb[2])?;
     let Some(sense) = copy.result.and_then(|r| r.failure) else { return Ok(cut(cx, vec![0; 4])) };
     let sense = sense.encode(false);
@@ -132,7 +137,7 @@ pub(super) fn failed_segment_details(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// The limits, which are those that `list` enforces.
-pub(super) fn operating_parameters(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn operating_parameters(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut b = vec![0; 44];
     // SNLID: a list identifier is not necessary.
     b[4] = 0x01;
@@ -152,7 +157,7 @@ pub(super) fn operating_parameters(cx: &mut Cx<'_>) -> Answer {
     Ok(cut(cx, b))
 }
 
-fn cut(cx: &Cx<'_>, data: Vec<u8>) -> Plan {
+fn cut(cx: &CommandContext<'_>, data: Vec<u8>) -> Plan {
     Plan::data_cut(data, be::get32(&cx.cdb[10..]))
 }
 
@@ -172,16 +177,16 @@ mod tests {
     fn copies_and_results_are_bounded() {
         let mut state = State::default();
         for i in 0..1000 {
-            assert_eq!(state.begin(NexusId(i), 0, Tracking::One), Ok(()));
+            assert_eq!(state.begin(NexusId(i), 0, ListIdUsage::One), Ok(()));
             state.end(NexusId(i), 0, CopyResult::default());
         }
         assert_eq!(state.copies.len(), MAX_RESULTS);
         assert!(state.find(NexusId(999), 0).is_ok());
         for i in 0..MAX_COPIES as u64 {
-            assert_eq!(state.begin(NexusId(i), 0, Tracking::None), Ok(()));
+            assert_eq!(state.begin(NexusId(i), 0, ListIdUsage::None), Ok(()));
         }
-        assert_eq!(state.begin(NexusId(7), 1, Tracking::One), Err(Status::TaskSetFull.into()));
+        assert_eq!(state.begin(NexusId(7), 1, ListIdUsage::One), Err(Status::TaskSetFull.into()));
         state.end(NexusId(3), 0, CopyResult::default());
-        assert_eq!(state.begin(NexusId(7), 1, Tracking::One), Ok(()));
+        assert_eq!(state.begin(NexusId(7), 1, ListIdUsage::One), Ok(()));
     }
 }

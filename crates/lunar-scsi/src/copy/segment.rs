@@ -1,7 +1,7 @@
 //! Which bytes of which media a segment of EXTENDED COPY moves.
 
 use super::MAX_SEGMENT_LEN;
-use crate::dispatch::{Who, may};
+use crate::dispatch::{Requester, passes_checks};
 use crate::{CopySegment, Nexus};
 use lunar_wire::scsi::{Sense, op};
 
@@ -18,7 +18,7 @@ pub struct CopyRange {
 
 /// A medium as copies see it.
 #[derive(Clone, Copy)]
-struct Medium {
+struct CopyMedium {
     block_size: u64,
     blocks: u64,
 }
@@ -41,7 +41,7 @@ impl CopySegment {
     }
 
     /// Errors come with the byte of the segment descriptor that is to blame.
-    fn between(&self, from: Medium, to: Medium) -> Result<CopyRange, (Sense, u16)> {
+    fn between(&self, from: CopyMedium, to: CopyMedium) -> Result<CopyRange, (Sense, u16)> {
         for (told, medium, byte) in [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)]
         {
             if told != 0 && told as u64 != medium.block_size {
@@ -62,7 +62,7 @@ impl CopySegment {
     }
 }
 
-impl Medium {
+impl CopyMedium {
     /// First byte of what begins at a block, if all of it is there.
     fn offset(&self, lba: u64, len: u64) -> Option<u64> {
         let end = lba.checked_add(len / self.block_size)?;
@@ -71,10 +71,10 @@ impl Medium {
 }
 
 /// The medium behind a nexus through which a command of this operation code would be let in.
-fn medium(nexus: &Nexus, opcode: u8) -> Option<Medium> {
+fn medium(nexus: &Nexus, opcode: u8) -> Option<CopyMedium> {
     let lu = nexus.lu();
     let state = lu.change();
-    let who = Who { id: nexus.id(), port: nexus.port(), read_only: nexus.read_only() };
-    may(opcode, &state, &lu.settings(), who)
-        .then_some(Medium { block_size: lu.settings().block_size as u64, blocks: state.blocks })
+    let requester = Requester { id: nexus.id(), port: nexus.port(), read_only: nexus.read_only() };
+    passes_checks(opcode, &state, &lu.settings(), requester)
+        .then_some(CopyMedium { block_size: lu.settings().block_size as u64, blocks: state.blocks })
 }

@@ -1,7 +1,7 @@
 use super::list::CSCD_LEN;
 use super::*;
 use crate::testing::*;
-use crate::{CopySegment, Nexus, Settings};
+use crate::{CopySegment, LuSettings, Nexus};
 
 const OWN: [u8; 8] = [0x30, 1, 2, 3, 4, 5, 6, 7];
 const OTHER: [u8; 16] = [0x60, 9, 9, 9, 9, 9, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -50,14 +50,14 @@ pub(crate) fn usual() -> Vec<u8> {
     list(1, 0, &[cscd(&OWN)], &[b2b(0, [0, 0], 4, [1, 9])])
 }
 
-fn copy(n: &mut Nexus, list: &[u8]) -> Answer {
+fn copy(n: &mut Nexus, list: &[u8]) -> PlanResult {
     let mut cdb = [0; 16];
     cdb[0] = op::EXTENDED_COPY;
     be::put32(&mut cdb[10..], list.len() as u32);
     run_with(n, &cdb, list)
 }
 
-fn segments(answer: Answer) -> Vec<CopySegment> {
+fn segments(answer: PlanResult) -> Vec<CopySegment> {
     match answer {
         Ok(Plan::Op(op)) => match *op {
             Op::Copy { segments, .. } => segments,
@@ -181,7 +181,10 @@ fn a_range_lies_within_both_media() {
     let lu = lu(disk());
     let n = nexus(&lu, "a");
     let range = |blocks, lbas| {
-        let list = List::parse(&list(1, 0, &[cscd(&OWN)], &[b2b(0, [0, 0], blocks, lbas)]), &lu.settings());
+        let list = CopyParameterList::parse(
+            &list(1, 0, &[cscd(&OWN)], &[b2b(0, [0, 0], blocks, lbas)]),
+            &lu.settings(),
+        );
         list.unwrap().segments[0].range(0, &n, &n)
     };
     let fits = CopyRange { source: 512, destination: (BLOCKS - 4) * 512, len: 2048 };
@@ -195,7 +198,7 @@ fn a_range_lies_within_both_media() {
 
 #[test]
 fn blocks_of_both_sizes_must_come_out_even() {
-    let large = Settings { block_size: 4096, ..disk() };
+    let large = LuSettings { block_size: 4096, ..disk() };
     let (small, large) = (nexus(&lu(disk()), "a"), nexus(&lu(large), "a"));
     let segment = |blocks, count_by_destination| CopySegment {
         source: OWN.to_vec(),
@@ -217,8 +220,8 @@ fn blocks_of_both_sizes_must_come_out_even() {
 
 #[test]
 fn a_medium_that_may_not_be_written_or_read_is_out_of_reach() {
-    let usual = List::parse(&usual(), &disk()).unwrap();
-    let (open, protected) = (lu(disk()), lu(Settings { read_only: true, ..disk() }));
+    let usual = CopyParameterList::parse(&usual(), &disk()).unwrap();
+    let (open, protected) = (lu(disk()), lu(LuSettings { read_only: true, ..disk() }));
     let (open, mut protected) = (nexus(&open, "a"), nexus(&protected, "a"));
     let range = |to: &Nexus| usual.segments[0].range(0, &open, to);
     assert_eq!(range(&protected), Err(Sense::COPY_TARGET_UNREACHABLE.segment(0, 6)));
@@ -236,7 +239,7 @@ fn the_status_of_a_copy_is_told_to_its_nexus_by_its_list_identifier() {
     assert_eq!(data(&mut a, &receive(0, 1)), [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(copy(&mut a, &usual()), fails(Sense::OPERATION_IN_PROGRESS));
     assert_eq!(run(&mut b, &receive(0, 1)), fails(Sense::cdb_field(2, 7)));
-    lu.copied(a.id(), 1, CopyResult { segments: 1, bytes: 2048, failure: None });
+    lu.copy_ended(a.id(), 1, CopyResult { segments: 1, bytes: 2048, failure: None });
     assert_eq!(data(&mut a, &receive(0, 1)), [0, 0, 0, 8, 1, 0, 1, 0, 0, 0, 8, 0]);
     assert_eq!(data(&mut a, &receive(4, 1)), [0; 4]);
     assert!(copy(&mut a, &usual()).is_ok(), "an ended copy frees its identifier");
@@ -248,7 +251,7 @@ fn the_details_of_a_failed_segment_hold_its_sense() {
     let mut n = nexus(&lu, "a");
     assert!(copy(&mut n, &usual()).is_ok());
     let sense = Sense::COPY_ABORTED.segment(0, 20);
-    lu.copied(n.id(), 1, CopyResult { segments: 0, bytes: 0, failure: Some(sense) });
+    lu.copy_ended(n.id(), 1, CopyResult { segments: 0, bytes: 0, failure: Some(sense) });
     assert_eq!(data(&mut n, &receive(0, 1))[4], 2);
     let details = data(&mut n, &receive(4, 1));
     assert_eq!((details[3] as usize, details[56], details[59]), (details.len() - 4, 2, 18));
@@ -262,7 +265,7 @@ fn without_a_list_identifier_nothing_is_kept() {
     let anonymous = list(0, 3, &[cscd(&OWN)], &[b2b(0, [0, 0], 4, [1, 9])]);
     assert!(copy(&mut n, &anonymous).is_ok());
     assert!(copy(&mut n, &anonymous).is_ok(), "any number at a time");
-    lu.copied(n.id(), 0, CopyResult::default());
+    lu.copy_ended(n.id(), 0, CopyResult::default());
     assert_eq!(run(&mut n, &receive(0, 0)), fails(Sense::cdb_field(2, 7)));
 }
 
@@ -274,7 +277,7 @@ fn copies_whose_data_may_be_discarded_can_share_an_identifier() {
     assert!(copy(&mut n, &discard).is_ok());
     assert!(copy(&mut n, &discard).is_ok());
     for bytes in [1, 2] {
-        lu.copied(n.id(), 1, CopyResult { segments: 1, bytes, failure: None });
+        lu.copy_ended(n.id(), 1, CopyResult { segments: 1, bytes, failure: None });
     }
     assert_eq!(data(&mut n, &receive(0, 1))[11], 2, "the last one counts");
 }

@@ -4,8 +4,8 @@ mod pages;
 mod select;
 mod sense;
 
-use crate::table::{Allowed, Changes, Row};
-use crate::{Invalid, Settings};
+use crate::table::{ChangeScope, ReservationClass, Row};
+use crate::{InvalidDefinition, LuSettings};
 use lunar_wire::scsi::op;
 
 /// Rows of the command table.
@@ -17,22 +17,22 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, sense::mode_sense, Allowed::Reading, Changes::Nothing, usage)
+    Row::new(opcode, sense::mode_sense, ReservationClass::Reading, ChangeScope::Nothing, usage)
         .in_standby()
         .while_sanitizing()
 }
 
 /// Alone: a write that was begun with the write cache on ends before that is flushed and off.
 const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, select::mode_select, Allowed::Never, Changes::Shared, usage)
+    Row::new(opcode, select::mode_select, ReservationClass::Never, ChangeScope::Shared, usage)
         .in_standby()
-        .keeps()
+        .persists()
         .exclusive()
 }
 
 /// What mode pages can change: a set of the bits below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Values(u8);
+struct ChangeableValues(u8);
 
 /// Write cache enabled.
 const WCE: u8 = 1;
@@ -43,7 +43,7 @@ const TAS: u8 = 4;
 /// Software write protect.
 const SWP: u8 = 8;
 
-impl Values {
+impl ChangeableValues {
     fn has(self, value: u8) -> bool {
         self.0 & value != 0
     }
@@ -56,15 +56,15 @@ impl Values {
 /// Current, default and saved values.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    current: Values,
-    default: Values,
+    current: ChangeableValues,
+    default: ChangeableValues,
     /// None: never saved, the defaults hold.
-    saved: Option<Values>,
+    saved: Option<ChangeableValues>,
 }
 
 impl State {
-    pub(crate) fn new(settings: &Settings) -> State {
-        let default = Values(if settings.write_cache { WCE } else { 0 });
+    pub(crate) fn new(settings: &LuSettings) -> State {
+        let default = ChangeableValues(if settings.write_cache { WCE } else { 0 });
         State { current: default, default, saved: None }
     }
 
@@ -109,7 +109,7 @@ impl State {
         self.write_cache() && !self.saved_or_default().has(WCE)
     }
 
-    fn saved_or_default(&self) -> Values {
+    fn saved_or_default(&self) -> ChangeableValues {
         self.saved.unwrap_or(self.default)
     }
 
@@ -119,9 +119,11 @@ impl State {
     }
 
     /// Takes what `save` gave.
-    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
-        let &[bits @ 0..16] = bytes else { return Err(Invalid::new("mode pages of an unknown form")) };
-        self.saved = Some(Values(bits));
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
+        let &[bits @ 0..16] = bytes else {
+            return Err(InvalidDefinition::new("mode pages of an unknown form"));
+        };
+        self.saved = Some(ChangeableValues(bits));
         self.reset();
         Ok(())
     }

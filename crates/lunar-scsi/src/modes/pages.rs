@@ -1,13 +1,13 @@
 //! The mode pages: fixed bytes, and the bits that can be changed.
 
-use super::{D_SENSE, SWP, TAS, Values, WCE};
-use crate::Kind;
-use crate::table::Types;
+use super::{ChangeableValues, D_SENSE, SWP, TAS, WCE};
+use crate::PeripheralDeviceType;
+use crate::table::DeviceTypes;
 
 /// A mode page without subpage.
-pub(super) struct Page {
+pub(super) struct ModePageTemplate {
     pub(super) code: u8,
-    types: Types,
+    types: DeviceTypes,
     /// The whole page, page code and length with it, before any change.
     fixed: &'static [u8],
     /// Changeable bits: byte of the page, bit, value.
@@ -18,52 +18,62 @@ pub(super) struct Page {
 pub(super) const PS: u8 = 0x80;
 
 /// All pages, by code; the order in which 3Fh returns them.
-const PAGES: &[Page] = &[
+const PAGES: &[ModePageTemplate] = &[
     // Read-write error recovery (SBC-4 section 6.4.8).
-    Page { code: 0x01, types: Types::All, fixed: &[0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], fields: &[] },
+    ModePageTemplate {
+        code: 0x01,
+        types: DeviceTypes::All,
+        fixed: &[0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        fields: &[],
+    },
     // Disconnect-reconnect (SPC-5 section 7.5.10).
-    Page {
+    ModePageTemplate {
         code: 0x02,
-        types: Types::Only(Kind::Disk),
+        types: DeviceTypes::Only(PeripheralDeviceType::Disk),
         fixed: &[0x02, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[],
     },
     // Caching (SBC-4 section 6.4.5).
-    Page {
+    ModePageTemplate {
         code: 0x08,
-        types: Types::Only(Kind::Disk),
+        types: DeviceTypes::Only(PeripheralDeviceType::Disk),
         fixed: &[0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[(2, 0x04, WCE)],
     },
     // Control (SPC-5 section 7.5.9): one task set, SIMPLE tasks in any order.
-    Page {
+    ModePageTemplate {
         code: 0x0a,
-        types: Types::All,
+        types: DeviceTypes::All,
         fixed: &[0x0a, 0x0a, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[(2, 0x04, D_SENSE), (4, 0x08, SWP), (5, 0x40, TAS)],
     },
     // Informational exceptions control (SPC-5 section 7.5.13): DEXCPT, none is reported.
-    Page {
+    ModePageTemplate {
         code: 0x1c,
-        types: Types::All,
+        types: DeviceTypes::All,
         fixed: &[0x1c, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[],
     },
-    Page { code: 0x2a, types: Types::Only(Kind::CdRom), fixed: &crate::cdrom::CAPABILITIES, fields: &[] },
+    ModePageTemplate {
+        code: 0x2a,
+        types: DeviceTypes::Only(PeripheralDeviceType::CdRom),
+        fixed: &crate::cdrom::CAPABILITIES,
+        fields: &[],
+    },
 ];
 
 /// The pages of a device type.
-pub(super) fn of(kind: Kind) -> impl Iterator<Item = &'static Page> {
-    PAGES.iter().filter(move |p| p.types == Types::All || p.types == Types::Only(kind))
+pub(super) fn of(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static ModePageTemplate> {
+    PAGES.iter().filter(move |p| p.types == DeviceTypes::All || p.types == DeviceTypes::Only(device_type))
 }
 
-impl Page {
+impl ModePageTemplate {
     fn head(&self) -> u8 {
         if self.fields.is_empty() { self.code } else { self.code | PS }
     }
 
     /// The page with these values.
-    pub(super) fn with(&self, values: Values) -> Vec<u8> {
+    pub(super) fn with(&self, values: ChangeableValues) -> Vec<u8> {
         let mut page = self.fixed.to_vec();
         page[0] = self.head();
         for &(byte, bit, value) in self.fields {
@@ -83,7 +93,7 @@ impl Page {
     }
 
     /// Takes the values of a page of the right length; Err has the byte and the bit that may not be so.
-    pub(super) fn take(&self, page: &[u8], values: &mut Values) -> Result<(), (usize, u8)> {
+    pub(super) fn take(&self, page: &[u8], values: &mut ChangeableValues) -> Result<(), (usize, u8)> {
         let mask = self.changeable();
         for (i, ((&new, &fixed), &mask)) in page.iter().zip(self.fixed).zip(&mask).enumerate().skip(2) {
             let wrong = (new ^ fixed) & !mask;

@@ -1,8 +1,8 @@
 //! MODE SELECT (SPC-5 sections 6.13 and 6.14). A list is taken as a whole or not at all.
 
-use super::{Values, pages};
-use crate::table::Cx;
-use crate::{Answer, Plan, Settings, State};
+use super::{ChangeableValues, pages};
+use crate::table::CommandContext;
+use crate::{LuSettings, Plan, PlanResult, State};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -14,7 +14,7 @@ const SPF: u8 = 0x40;
 /// PS, reserved here.
 const PS: u8 = 0x80;
 
-pub(super) fn mode_select(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn mode_select(cx: &mut CommandContext<'_>) -> PlanResult {
     let long = cx.cdb[0] == op::MODE_SELECT_10;
     let len = if long { be::get16(&cx.cdb[7..]) as u32 } else { cx.cdb[4] as u32 };
     if len != 0 && cx.cdb[1] & PF == 0 {
@@ -35,12 +35,12 @@ pub(super) fn mode_select(cx: &mut Cx<'_>) -> Answer {
     Ok(apply(cx, values))
 }
 
-fn apply(cx: &mut Cx<'_>, values: Values) -> Plan {
+fn apply(cx: &mut CommandContext<'_>, values: ChangeableValues) -> Plan {
     let modes = &mut cx.state.modes;
     let changed = std::mem::replace(&mut modes.current, values) != values;
     if cx.cdb[1] & SP != 0 {
         modes.saved = Some(values);
-        cx.state.changed_what_is_saved();
+        cx.state.mark_persistent_change();
     }
     if changed {
         cx.state.raise_on_others(Sense::MODE_PARAMETERS_CHANGED, cx.nexus);
@@ -52,9 +52,9 @@ fn apply(cx: &mut Cx<'_>, values: Values) -> Plan {
 fn take(
     list: &[u8],
     long: bool,
-    settings: &Settings,
+    settings: &LuSettings,
     state: &State,
-    values: &mut Values,
+    values: &mut ChangeableValues,
 ) -> Result<(), Sense> {
     let head = if long { 8 } else { 4 };
     let header = list.get(..head).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
@@ -75,7 +75,7 @@ fn take(
 }
 
 /// The medium cannot be formatted: number and size of blocks are what they are, or 0, or "all".
-fn check_descriptor(descriptor: &[u8], at: usize, settings: &Settings, state: &State) -> Result<(), Sense> {
+fn check_descriptor(descriptor: &[u8], at: usize, settings: &LuSettings, state: &State) -> Result<(), Sense> {
     let (blocks, all, size, size_at) = if descriptor.len() == 16 {
         (be::get64(descriptor), u64::MAX, be::get32(&descriptor[12..]), 12)
     } else {
@@ -90,10 +90,15 @@ fn check_descriptor(descriptor: &[u8], at: usize, settings: &Settings, state: &S
     Ok(())
 }
 
-fn take_pages(list: &[u8], mut at: usize, settings: &Settings, values: &mut Values) -> Result<(), Sense> {
+fn take_pages(
+    list: &[u8],
+    mut at: usize,
+    settings: &LuSettings,
+    values: &mut ChangeableValues,
+) -> Result<(), Sense> {
     while at < list.len() {
         let head = list[at];
-        let page = pages::of(settings.kind).find(|p| p.code == head & 0x3f);
+        let page = pages::of(settings.device_type).find(|p| p.code == head & 0x3f);
         let page = page.ok_or(Sense::parameter_field(at as u16, 5))?;
         if head & (SPF | PS) != 0 {
             return Err(Sense::parameter_field(at as u16, if head & PS != 0 { 7 } else { 6 }));

@@ -1,9 +1,9 @@
 //! MODE SENSE (SPC-5 sections 6.15 and 6.16).
 
-use super::pages::{self, Page};
+use super::pages::{self, ModePageTemplate};
 use crate::dispatch::write_protected;
-use crate::table::Cx;
-use crate::{Answer, Kind, Plan};
+use crate::table::CommandContext;
+use crate::{PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
@@ -22,7 +22,7 @@ const LLBAA: u8 = 0x10;
 const WP: u8 = 0x80;
 const DPOFUA: u8 = 0x10;
 
-pub(super) fn mode_sense(cx: &mut Cx<'_>) -> Answer {
+pub(super) fn mode_sense(cx: &mut CommandContext<'_>) -> PlanResult {
     let pages = wanted(cx)?;
     let long = cx.cdb[0] == op::MODE_SENSE_10;
     let long_lba = long && cx.cdb[1] & LLBAA != 0;
@@ -42,7 +42,7 @@ pub(super) fn mode_sense(cx: &mut Cx<'_>) -> Answer {
 }
 
 /// The pages that the CDB asks for, in the state that PC names.
-fn wanted(cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
+fn wanted(cx: &CommandContext<'_>) -> Result<Vec<u8>, Sense> {
     let (code, subpage) = (cx.cdb[2] & 0x3f, cx.cdb[3]);
     if subpage != 0 && subpage != ALL_SUBPAGES {
         return Err(Sense::cdb_field(3, 7));
@@ -52,7 +52,7 @@ fn wanted(cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
     if control == SAVED && !can_save {
         return Err(Sense::SAVING_NOT_SUPPORTED);
     }
-    let make = |page: &Page| {
+    let make = |page: &ModePageTemplate| {
         let mut bytes = match control {
             0 => page.with(modes.current),
             1 => page.changeable(),
@@ -62,24 +62,26 @@ fn wanted(cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
         bytes[0] &= if can_save { 0xff } else { !pages::PS };
         bytes
     };
-    let pages: Vec<u8> =
-        pages::of(cx.lu.settings().kind).filter(|p| code == ALL || p.code == code).flat_map(make).collect();
+    let pages: Vec<u8> = pages::of(cx.lu.settings().device_type)
+        .filter(|p| code == ALL || p.code == code)
+        .flat_map(make)
+        .collect();
     if pages.is_empty() { Err(Sense::cdb_field(2, 5)) } else { Ok(pages) }
 }
 
-fn header(cx: &Cx<'_>, long: bool, long_lba: bool, descriptor_len: usize) -> Vec<u8> {
+fn header(cx: &CommandContext<'_>, long: bool, long_lba: bool, descriptor_len: usize) -> Vec<u8> {
     let settings = cx.lu.settings();
-    let specific = match settings.kind {
-        Kind::Disk if write_protected(cx.state, &settings, cx.read_only) => WP | DPOFUA,
-        Kind::Disk => DPOFUA,
-        Kind::CdRom => 0,
+    let specific = match settings.device_type {
+        PeripheralDeviceType::Disk if write_protected(cx.state, &settings, cx.read_only) => WP | DPOFUA,
+        PeripheralDeviceType::Disk => DPOFUA,
+        PeripheralDeviceType::CdRom => 0,
     };
     let len = descriptor_len as u8;
     if long { vec![0, 0, 0, specific, long_lba as u8, 0, 0, len] } else { vec![0, 0, specific, len] }
 }
 
 /// Short or long LBA mode parameter block descriptor (SBC-4 sections 6.4.2 and 6.4.3).
-fn block_descriptor(cx: &Cx<'_>, long_lba: bool) -> Vec<u8> {
+fn block_descriptor(cx: &CommandContext<'_>, long_lba: bool) -> Vec<u8> {
     let (blocks, size) = (cx.state.blocks, cx.lu.settings().block_size);
     if long_lba {
         let mut b = vec![0; 16];

@@ -1,5 +1,5 @@
 use crate::testing::*;
-use crate::{Answer, Lu, Plan};
+use crate::{Lu, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
 const SENSE_6: u8 = op::MODE_SENSE_6;
@@ -21,7 +21,7 @@ fn list(page: &[u8]) -> Vec<u8> {
     [&[0, 0, 0, 0], page].concat()
 }
 
-fn select(n: &mut crate::Nexus, list: &[u8]) -> Answer {
+fn select(n: &mut crate::Nexus, list: &[u8]) -> PlanResult {
     run_with(n, &[SELECT_6, 0x10, 0, 0, list.len() as u8, 0], list)
 }
 
@@ -95,14 +95,14 @@ fn software_write_protect_and_its_bit() {
 fn sense_format_and_task_aborted_status_reach_every_nexus() {
     let lu = lu(disk());
     let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
-    assert!(!b.sense_format() && !b.task_aborted_status());
+    assert!(!b.uses_descriptor_sense() && !b.task_aborted_status());
     select(&mut a, &list(&control(true, false, true))).unwrap();
-    assert!(b.sense_format() && b.task_aborted_status());
+    assert!(b.uses_descriptor_sense() && b.task_aborted_status());
     assert_eq!(run(&mut a, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: false }));
     assert_eq!(run(&mut b, WRITE_ONE), fails(Sense::MODE_PARAMETERS_CHANGED));
     select(&mut a, &list(&control(true, false, true))).unwrap();
     assert!(run(&mut b, WRITE_ONE).is_ok(), "nothing changed, nothing is told");
-    lu.cleared(Some(a.id()));
+    lu.task_set_cleared(Some(a.id()));
     assert!(run(&mut b, WRITE_ONE).is_ok(), "TAS tells of cleared tasks by their status");
 }
 
@@ -110,11 +110,11 @@ fn sense_format_and_task_aborted_status_reach_every_nexus() {
 fn saved_values_survive_reset_and_restart() {
     let lu = lu(disk());
     let mut n = nexus(&lu, "a");
-    assert_eq!(lu.saved().0, 0);
+    assert_eq!(lu.saved_state().0, 0);
     let off = list(&caching(0));
     let answer = run_with(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0], &off);
     assert_eq!(commit(&lu, answer), Ok((Plan::Done, true)));
-    let (version, saved) = lu.saved();
+    let (version, saved) = lu.saved_state();
     assert_eq!(version, 1);
     let reborn = std::sync::Arc::new(Lu::new(disk(), Some(&saved)).unwrap());
     let mut n = nexus(&reborn, "a");

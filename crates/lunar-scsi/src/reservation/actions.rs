@@ -3,15 +3,15 @@
 
 use super::NO_BIT;
 use super::registry::{Effect, Registrant, Registry};
-use super::request::{Action, Destination, Request};
+use super::request::{Destination, ReserveOut, ServiceAction};
 use super::transport_id::TransportId;
-use super::types::{Standing, Type};
-use crate::{Failure, Protocol, TargetPort};
+use super::types::{RegistrantRole, ReservationType};
+use crate::{CommandError, TargetPort, TransportProtocol};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who asks, and what can be said of ports.
-pub(super) struct Scene<'a> {
+pub(super) struct ReserveOutContext<'a> {
     pub(super) who: &'a Registrant,
     /// The ports of the target.
     pub(super) ports: &'a [TargetPort],
@@ -22,36 +22,36 @@ pub(super) struct Scene<'a> {
 /// Name, ISID and CHAP user.
 pub(super) type InitiatorPort = (String, [u8; 6], String);
 
-type Outcome = Result<Effect, Failure>;
+type EffectResult = Result<Effect, CommandError>;
 
 const CONFLICT: Status = Status::ReservationConflict;
 
 impl Registry {
     /// Does what is asked for.
-    pub(super) fn act(&mut self, scene: &Scene<'_>, request: &Request) -> Outcome {
+    pub(super) fn act(&mut self, context: &ReserveOutContext<'_>, request: &ReserveOut) -> EffectResult {
         match request.action {
-            Action::Register | Action::RegisterAndIgnore => self.register(scene, request),
-            Action::Reserve => self.reserve(scene.who, request),
-            Action::Release => self.release(scene.who, request),
-            Action::Clear => self.clear(scene.who, request),
-            Action::Preempt | Action::PreemptAndAbort => self.preempt(scene.who, request),
-            Action::RegisterAndMove => self.register_and_move(scene, request),
+            ServiceAction::Register | ServiceAction::RegisterAndIgnore => self.register(context, request),
+            ServiceAction::Reserve => self.reserve(context.who, request),
+            ServiceAction::Release => self.release(context.who, request),
+            ServiceAction::Clear => self.clear(context.who, request),
+            ServiceAction::Preempt | ServiceAction::PreemptAndAbort => self.preempt(context.who, request),
+            ServiceAction::RegisterAndMove => self.register_and_move(context, request),
         }
     }
 
     /// APTPL is refused where nothing is kept.
-    fn check_persists(&self, request: &Request, byte: u16) -> Result<(), Sense> {
+    fn check_persists(&self, request: &ReserveOut, byte: u16) -> Result<(), Sense> {
         if request.persists && !self.can_persist { Err(Sense::parameter_field(byte, 0)) } else { Ok(()) }
     }
 
-    fn registered(&mut self, request: &Request) {
+    fn registered(&mut self, request: &ReserveOut) {
         self.generation = self.generation.wrapping_add(1);
         self.persists = request.persists;
     }
 
-    fn register(&mut self, scene: &Scene<'_>, request: &Request) -> Outcome {
-        let own = self.keys.get(scene.who).copied();
-        let ignore = request.action == Action::RegisterAndIgnore;
+    fn register(&mut self, context: &ReserveOutContext<'_>, request: &ReserveOut) -> EffectResult {
+        let own = self.keys.get(context.who).copied();
+        let ignore = request.action == ServiceAction::RegisterAndIgnore;
         if !ignore && own.unwrap_or(0) != request.key {
             return Err(CONFLICT.into());
         }
@@ -62,14 +62,14 @@ impl Registry {
         let mut effect = Effect::default();
         match (own, request.action_key) {
             (None, 0) => return Ok(effect),
-            (None, key) => self.register_new(scene, request, key)?,
+            (None, key) => self.register_new(context, request, key)?,
             (Some(old), 0) => {
-                let ports = own_ports(scene, request);
+                let ports = own_ports(context, request);
                 let gone = self.select(|n, k| ports.contains(n) && (ignore || k == old));
                 self.remove(&gone, &mut effect);
             }
             (Some(old), key) => {
-                let mut ports = own_ports(scene, request);
+                let mut ports = own_ports(context, request);
                 ports.retain(|n| ignore || self.keys.get(n) == Some(&old));
                 self.enroll(ports.into_iter().collect(), key)?;
             }
@@ -80,42 +80,47 @@ impl Registry {
 
     /// Registers this nexus and those that SPEC_I_PT and ALL_TG_PT add. One of them with another key is a
     /// conflict, as it would be if each registered for itself.
-    fn register_new(&mut self, scene: &Scene<'_>, request: &Request, key: u64) -> Result<(), Failure> {
-        let mut nexuses = own_ports(scene, request);
+    fn register_new(
+        &mut self,
+        context: &ReserveOutContext<'_>,
+        request: &ReserveOut,
+        key: u64,
+    ) -> Result<(), CommandError> {
+        let mut nexuses = own_ports(context, request);
         // A name said over and over costs no more than once.
         let others: BTreeMap<_, _> = request.others.iter().flatten().map(|(id, at)| (id, at)).collect();
         for (id, at) in others {
-            let ports = self.initiator_ports(scene, id);
-            let added: Vec<_> = ports.iter().flat_map(|port| on_ports(scene, request, port)).collect();
+            let ports = self.initiator_ports(context, id);
+            let added: Vec<_> = ports.iter().flat_map(|port| on_ports(context, request, port)).collect();
             if added.is_empty() {
                 return Err(Sense::parameter_field(*at, NO_BIT).into());
             }
             nexuses.extend(added);
         }
         let differs = |n: &Registrant| self.keys.get(n).is_some_and(|k| *k != key);
-        if request.action == Action::Register && nexuses.iter().any(differs) {
+        if request.action == ServiceAction::Register && nexuses.iter().any(differs) {
             return Err(CONFLICT.into());
         }
         self.enroll(nexuses.into_iter().collect(), key)
     }
 
-    fn reserve(&mut self, who: &Registrant, request: &Request) -> Outcome {
-        let kind = Type::of_scope_and_type(request.scope_and_type)?;
+    fn reserve(&mut self, who: &Registrant, request: &ReserveOut) -> EffectResult {
+        let kind = ReservationType::of_scope_and_type(request.scope_and_type)?;
         self.check_key(who, request.key)?;
         match &self.reservation {
             None => self.establish(kind, who),
-            Some(held) if held.kind == kind && self.standing(who) == Standing::Holder => {}
+            Some(held) if held.kind == kind && self.role(who) == RegistrantRole::Holder => {}
             Some(_) => return Err(CONFLICT.into()),
         }
         Ok(Effect::default())
     }
 
-    fn release(&mut self, who: &Registrant, request: &Request) -> Outcome {
-        let kind = Type::of_scope_and_type(request.scope_and_type)?;
+    fn release(&mut self, who: &Registrant, request: &ReserveOut) -> EffectResult {
+        let kind = ReservationType::of_scope_and_type(request.scope_and_type)?;
         self.check_key(who, request.key)?;
         let mut effect = Effect::default();
         let Some(held) = &self.reservation else { return Ok(effect) };
-        if self.standing(who) != Standing::Holder {
+        if self.role(who) != RegistrantRole::Holder {
             return Ok(effect);
         }
         if held.kind != kind {
@@ -128,7 +133,7 @@ impl Registry {
         Ok(effect)
     }
 
-    fn clear(&mut self, who: &Registrant, request: &Request) -> Outcome {
+    fn clear(&mut self, who: &Registrant, request: &ReserveOut) -> EffectResult {
         self.check_key(who, request.key)?;
         let mut effect = Effect::default();
         effect.raise(Sense::RESERVATIONS_PREEMPTED, self.select(|n, _| n != who));
@@ -138,7 +143,7 @@ impl Registry {
         Ok(effect)
     }
 
-    fn preempt(&mut self, who: &Registrant, request: &Request) -> Outcome {
+    fn preempt(&mut self, who: &Registrant, request: &ReserveOut) -> EffectResult {
         self.check_key(who, request.key)?;
         let held = self.reservation.as_ref().map(|r| r.kind);
         let target = request.action_key;
@@ -153,8 +158,13 @@ impl Registry {
 
     /// The reservation passes to who asks; those with the holder's key lose their registrations, all others
     /// under an all registrants type.
-    fn preempt_reservation(&mut self, who: &Registrant, request: &Request, held: Type) -> Outcome {
-        let kind = Type::of_scope_and_type(request.scope_and_type)?;
+    fn preempt_reservation(
+        &mut self,
+        who: &Registrant,
+        request: &ReserveOut,
+        held: ReservationType,
+    ) -> EffectResult {
+        let kind = ReservationType::of_scope_and_type(request.scope_and_type)?;
         let target = request.action_key;
         let victims = self.select(|n, key| n != who && (target == 0 || key == target));
         for victim in &victims {
@@ -171,7 +181,7 @@ impl Registry {
     }
 
     /// Those with this key lose their registrations, who asks among them. SCOPE and TYPE do not matter.
-    fn preempt_registrations(&mut self, who: &Registrant, target: u64) -> Outcome {
+    fn preempt_registrations(&mut self, who: &Registrant, target: u64) -> EffectResult {
         let gone = self.select(|_, key| key == target);
         if gone.is_empty() {
             return Err(CONFLICT.into());
@@ -184,12 +194,12 @@ impl Registry {
         Ok(effect)
     }
 
-    fn register_and_move(&mut self, scene: &Scene<'_>, request: &Request) -> Outcome {
-        self.check_key(scene.who, request.key)?;
+    fn register_and_move(&mut self, context: &ReserveOutContext<'_>, request: &ReserveOut) -> EffectResult {
+        self.check_key(context.who, request.key)?;
         let Some(held) = self.reservation.as_ref().map(|r| r.kind) else {
             return Err(Sense::cdb_field(1, 4).into());
         };
-        if held.all_registrants() || self.standing(scene.who) != Standing::Holder {
+        if held.all_registrants() || self.role(context.who) != RegistrantRole::Holder {
             return Err(CONFLICT.into());
         }
         if request.action_key == 0 {
@@ -197,11 +207,11 @@ impl Registry {
         }
         self.check_persists(request, 17)?;
         let Some(destination) = &request.destination else { return Err(Sense::PARAMETER_LIST_LENGTH.into()) };
-        let to = self.moves_to(scene, destination)?;
+        let to = self.moves_to(context, destination)?;
         self.enroll(vec![to.clone()], request.action_key)?;
         self.establish(held, &to);
         if destination.unregister {
-            self.keys.remove(scene.who);
+            self.keys.remove(context.who);
         }
         self.registered(request);
         Ok(Effect::default())
@@ -210,32 +220,36 @@ impl Registry {
 
 impl Registry {
     /// The nexus that REGISTER AND MOVE names: one initiator port, a target port that is there, not the sender.
-    fn moves_to(&self, scene: &Scene<'_>, destination: &Destination) -> Result<Registrant, Sense> {
-        let port = scene.ports.iter().find(|port| port.relative() == destination.tag);
+    fn moves_to(
+        &self,
+        context: &ReserveOutContext<'_>,
+        destination: &Destination,
+    ) -> Result<Registrant, Sense> {
+        let port = context.ports.iter().find(|port| port.relative() == destination.tag);
         let port = port.ok_or(Sense::parameter_field(18, NO_BIT))?;
         let TransportId::Port(initiator, isid) = &destination.to else {
             return Err(Sense::parameter_field(24, 7));
         };
-        if Protocol::of_initiator(initiator) != port.protocol {
+        if TransportProtocol::of_initiator(initiator) != port.protocol {
             return Err(Sense::parameter_field(24, 3));
         }
         let to = |user| Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag, user };
-        let users = self.users(scene, initiator, *isid);
+        let users = self.users(context, initiator, *isid);
         let mut named: Vec<_> = users.into_iter().map(to).collect();
         if named.len() > 1 {
             named.retain(|port| self.keys.contains_key(port));
         }
         // A TransportID names no user: a reservation goes to nobody by chance.
         let [to] = <[Registrant; 1]>::try_from(named).map_err(|_| Sense::parameter_field(24, NO_BIT))?;
-        if to == *scene.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
+        if to == *context.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
     }
 
     /// The users of an initiator port that is named: that of the sender if it is its own; those that are registered; those
     /// that are logged in; else nobody yet. At least one. Anybody may log in with the name and ISID of a registered port while
     /// its owner is away, so a login says less than a registration.
-    fn users(&self, scene: &Scene<'_>, initiator: &str, isid: [u8; 6]) -> BTreeSet<String> {
-        if scene.who.is_named(initiator, isid) {
-            return [scene.who.user.clone()].into();
+    fn users(&self, context: &ReserveOutContext<'_>, initiator: &str, isid: [u8; 6]) -> BTreeSet<String> {
+        if context.who.is_named(initiator, isid) {
+            return [context.who.user.clone()].into();
         }
         let registered = self.keys.keys().filter(|n| n.is_named(initiator, isid));
         let registered: BTreeSet<_> = registered.map(|n| n.user.clone()).collect();
@@ -243,39 +257,39 @@ impl Registry {
             return registered;
         }
         let from = (initiator.to_owned(), isid, String::new());
-        let known = scene.known.range(from..).take_while(|(name, id, _)| name == initiator && *id == isid);
+        let known = context.known.range(from..).take_while(|(name, id, _)| name == initiator && *id == isid);
         let known: BTreeSet<_> = known.map(|(_, _, user)| user.clone()).collect();
         if known.is_empty() { [String::new()].into() } else { known }
     }
 
     /// The initiator ports that a TransportID means.
-    fn initiator_ports(&self, scene: &Scene<'_>, id: &TransportId) -> BTreeSet<InitiatorPort> {
+    fn initiator_ports(&self, context: &ReserveOutContext<'_>, id: &TransportId) -> BTreeSet<InitiatorPort> {
         let (name, isids) = match id {
             TransportId::Port(name, isid) => (name, BTreeSet::from([*isid])),
             TransportId::Name(name) => {
                 let from = (name.clone(), [0; 6], String::new());
-                let known = scene.known.range(from..).take_while(|(known, ..)| known == name);
+                let known = context.known.range(from..).take_while(|(known, ..)| known == name);
                 (name, known.map(|(_, isid, _)| *isid).collect())
             }
         };
-        let of_users = |isid| self.users(scene, name, isid).into_iter().map(move |user| (isid, user));
+        let of_users = |isid| self.users(context, name, isid).into_iter().map(move |user| (isid, user));
         isids.into_iter().flat_map(of_users).map(|(isid, user)| (name.clone(), isid, user)).collect()
     }
 }
 
 /// The nexuses of the sender's initiator port that a registration is for.
-fn own_ports(scene: &Scene<'_>, request: &Request) -> BTreeSet<Registrant> {
-    let Registrant { initiator, isid, user, .. } = scene.who;
-    on_ports(scene, request, &(initiator.clone(), *isid, user.clone())).into_iter().collect()
+fn own_ports(context: &ReserveOutContext<'_>, request: &ReserveOut) -> BTreeSet<Registrant> {
+    let Registrant { initiator, isid, user, .. } = context.who;
+    on_ports(context, request, &(initiator.clone(), *isid, user.clone())).into_iter().collect()
 }
 
 /// An initiator port through the target port of the sender, and with ALL_TG_PT through all others: those of its own
 /// protocol, for it reaches no others.
-fn on_ports(scene: &Scene<'_>, request: &Request, port: &InitiatorPort) -> Vec<Registrant> {
+fn on_ports(context: &ReserveOutContext<'_>, request: &ReserveOut, port: &InitiatorPort) -> Vec<Registrant> {
     let (initiator, isid, user) = port;
-    let protocol = Protocol::of_initiator(initiator);
-    let own = (protocol == scene.who.protocol()).then_some(scene.who.tag);
-    let more = scene.ports.iter().filter(|port| request.all_ports && port.protocol == protocol);
+    let protocol = TransportProtocol::of_initiator(initiator);
+    let own = (protocol == context.who.protocol()).then_some(context.who.tag);
+    let more = context.ports.iter().filter(|port| request.all_ports && port.protocol == protocol);
     let tags = own.into_iter().chain(more.map(|port| port.relative()));
     let on = |tag| Registrant { initiator: initiator.clone(), isid: *isid, tag, user: user.clone() };
     tags.map(on).collect()

@@ -1,29 +1,38 @@
 //! The commands: rows of the command table, and what joins the registry to the logical unit.
 
-use super::actions::{InitiatorPort, Scene};
+use super::actions::{InitiatorPort, ReserveOutContext};
 use super::registry::{Effect, Registrant, Registry};
 use super::report;
-use super::request::{self, Action, Request};
-use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, NexusId, Op, Plan, State};
+use super::request::{self, ReserveOut, ServiceAction};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{NexusId, Op, Plan, PlanResult, State};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, Status, op};
 use std::collections::{BTreeMap, BTreeSet};
 
-const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, changes: Changes, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, Allowed::Always, changes, usage)
+const fn row(
+    opcode: u8,
+    handler: fn(&mut CommandContext<'_>) -> PlanResult,
+    changes: ChangeScope,
+    usage: &'static [u8],
+) -> Row {
+    Row::new(opcode, handler, ReservationClass::Always, changes, usage)
 }
 
-const fn reserves(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    row(opcode, handler, Changes::Shared, usage)
+const fn reserves(
+    opcode: u8,
+    handler: fn(&mut CommandContext<'_>) -> PlanResult,
+    usage: &'static [u8],
+) -> Row {
+    row(opcode, handler, ChangeScope::Shared, usage)
 }
 
-const fn prin(action: u16, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    row(op::PERSISTENT_RESERVE_IN, handler, Changes::Nothing, usage).action(action).in_standby()
+const fn prin(action: u16, handler: fn(&mut CommandContext<'_>) -> PlanResult, usage: &'static [u8]) -> Row {
+    row(op::PERSISTENT_RESERVE_IN, handler, ChangeScope::Nothing, usage).action(action).in_standby()
 }
 
 const fn prout(action: u16, usage: &'static [u8]) -> Row {
-    reserves(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().keeps()
+    reserves(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().persists()
 }
 
 /// Rows of the command table. Keys decide of PERSISTENT RESERVE OUT, and handlers of RESERVE and RELEASE: as rows
@@ -49,7 +58,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 /// RESERVE(6) and (10) of the whole logical unit for the nexus itself; no other form is known.
-fn reserve(cx: &mut Cx<'_>) -> Answer {
+fn reserve(cx: &mut CommandContext<'_>) -> PlanResult {
     let reservations = &mut cx.state.reservations;
     if reservations.covered(cx.port) {
         return Ok(Plan::Done);
@@ -59,30 +68,30 @@ fn reserve(cx: &mut Cx<'_>) -> Answer {
         return Err(Status::ReservationConflict.into());
     }
     reservations.reserved = Some(cx.nexus);
-    cx.state.touch();
+    cx.state.mark_changed();
     Ok(Plan::Done)
 }
 
 /// RELEASE(6) and (10): GOOD without effect from any nexus that did not reserve.
-fn release(cx: &mut Cx<'_>) -> Answer {
+fn release(cx: &mut CommandContext<'_>) -> PlanResult {
     let reservations = &mut cx.state.reservations;
     if !reservations.registry.keys.is_empty() && !reservations.covered(cx.port) {
         return Err(Status::ReservationConflict.into());
     }
     if reservations.reserved == Some(cx.nexus) {
         reservations.reserved = None;
-        cx.state.touch();
+        cx.state.mark_changed();
     }
     Ok(Plan::Done)
 }
 
-fn read(cx: &mut Cx<'_>, report: fn(&Registry) -> Vec<u8>) -> Answer {
+fn read(cx: &mut CommandContext<'_>, report: fn(&Registry) -> Vec<u8>) -> PlanResult {
     let data = report(&cx.state.reservations.registry);
     Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
 }
 
-fn reserve_out(cx: &mut Cx<'_>) -> Answer {
-    let action = Action::ALL[(cx.cdb[1] & 0x07) as usize];
+fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
+    let action = ServiceAction::ALL[(cx.cdb[1] & 0x07) as usize];
     let len = request::length(action, cx.cdb)?;
     let Some(data) = cx.parameters else { return Ok(Plan::Parameters { len }) };
     // While the parameter list was on its way somebody may have come by RESERVE.
@@ -90,38 +99,38 @@ fn reserve_out(cx: &mut Cx<'_>) -> Answer {
         return Err(Status::ReservationConflict.into());
     }
     let data = data.get(..len as usize).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-    let request = Request::decode(action, cx.cdb, data)?;
+    let request = ReserveOut::decode(action, cx.cdb, data)?;
     let known = if request.names() { known(cx.state) } else { BTreeSet::new() };
-    let scene = Scene { who: &cx.port.into(), ports: &cx.port.ports, known: &known };
+    let context = ReserveOutContext { who: &cx.port.into(), ports: &cx.port.ports, known: &known };
     let registry = &mut cx.state.reservations.registry;
     let persisted = registry.persists;
-    let effect = registry.act(&scene, &request)?;
+    let effect = registry.act(&context, &request)?;
     let save = persisted || registry.persists;
     Ok(finish(cx.state, action, effect, save))
 }
 
 /// Every initiator port that is logged in.
 fn known(state: &State) -> BTreeSet<InitiatorPort> {
-    state.peers.values().map(|p| (p.port.initiator.clone(), p.port.isid, p.port.user.clone())).collect()
+    state.nexuses.values().map(|p| (p.port.initiator.clone(), p.port.isid, p.port.user.clone())).collect()
 }
 
 /// Raises the unit attentions, and says what remains to be done.
-fn finish(state: &mut State, action: Action, effect: Effect, save: bool) -> Plan {
+fn finish(state: &mut State, action: ServiceAction, effect: Effect, save: bool) -> Plan {
     let ids = logged_in(state);
     for (on, sense) in &effect.attentions {
         for id in ids.get(on).into_iter().flatten() {
-            if let Some(peer) = state.peers.get_mut(id) {
+            if let Some(peer) = state.nexuses.get_mut(id) {
                 peer.attentions.raise(*sense);
             }
         }
     }
     if save {
-        state.changed_what_is_saved();
+        state.mark_persistent_change();
     }
-    state.touch();
+    state.mark_changed();
     let victims: Vec<NexusId> = effect.victims.iter().filter_map(|v| ids.get(v)).flatten().copied().collect();
     match action {
-        Action::PreemptAndAbort if !victims.is_empty() => Plan::op(Op::Preempt { victims }),
+        ServiceAction::PreemptAndAbort if !victims.is_empty() => Plan::op(Op::Preempt { victims }),
         _ => Plan::Done,
     }
 }
@@ -129,7 +138,7 @@ fn finish(state: &mut State, action: Action, effect: Effect, save: bool) -> Plan
 /// The nexuses behind each registrant.
 fn logged_in(state: &State) -> BTreeMap<Registrant, Vec<NexusId>> {
     let mut ids: BTreeMap<Registrant, Vec<NexusId>> = BTreeMap::new();
-    for (id, peer) in &state.peers {
+    for (id, peer) in &state.nexuses {
         ids.entry(Registrant::from(&*peer.port)).or_default().push(*id);
     }
     ids

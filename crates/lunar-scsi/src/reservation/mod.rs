@@ -13,7 +13,7 @@ mod types;
 
 use crate::capacity::READ_CAPACITY_16;
 use crate::table::Row;
-use crate::{Allowed, Invalid, Lu, NexusId, Port, Settings};
+use crate::{InvalidDefinition, Lu, LuSettings, NexusId, NexusPorts, ReservationClass};
 use lunar_wire::scsi::op;
 use registry::Registry;
 
@@ -32,7 +32,7 @@ pub(crate) const OPCODES: [u8; 6] = [
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
 
-/// Operation codes and service actions that the RESERVE of another nexus lets through (SPC-2 table 10, SBC-2
+/// Operation codes and service actions that the RESERVE of another nexus permits through (SPC-2 table 10, SBC-2
 /// table 9, and what came later and is like them); RELEASE has no effect then.
 const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
     (op::INQUIRY, None),
@@ -50,7 +50,7 @@ const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
 const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {
-    /// Nobody keeps what [`Lu::saved`] gives: registrations that ask to persist through power loss (APTPL)
+    /// Nobody keeps what [`Lu::saved_state`] gives: registrations that ask to persist through power loss (APTPL)
     /// are refused, and so are mode pages that are to be saved (SP).
     pub fn set_volatile(&self) {
         self.change().reservations.registry.can_persist = false;
@@ -73,7 +73,7 @@ pub(crate) struct State {
 
 impl State {
     /// Nobody registered.
-    pub(crate) fn new(settings: &Settings) -> State {
+    pub(crate) fn new(settings: &LuSettings) -> State {
         State { reserved: None, registry: Registry::new(settings.max_registrants) }
     }
 
@@ -83,15 +83,15 @@ impl State {
     }
 
     /// A reservation keeps this nexus from a command.
-    pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &Port) -> bool {
+    pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &NexusPorts) -> bool {
         match self.reserved {
             // Persistent reservations conflict with RESERVE, whoever asks.
             Some(_) if persistent(row.opcode) => true,
             Some(holder) if holder == nexus => false,
-            // START STOP UNIT and PREVENT ALLOW have forms that never pass: these ask as `Allowed::Never`.
-            Some(_) if row.allowed != Allowed::Always => true,
+            // START STOP UNIT and PREVENT ALLOW have forms that never pass: these ask as `ReservationClass::Never`.
+            Some(_) if row.allowed != ReservationClass::Always => true,
             Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
-            None => !self.registry.lets(port, row.allowed),
+            None => !self.registry.permits(port, row.allowed),
         }
     }
 
@@ -101,7 +101,7 @@ impl State {
     }
 
     /// A nexus came: a registration that had no user is its own if it has one. Whether there was such a registration.
-    pub(crate) fn attach(&mut self, port: &Port) -> bool {
+    pub(crate) fn attach(&mut self, port: &NexusPorts) -> bool {
         self.registry.adopt(&port.into())
     }
 
@@ -123,16 +123,16 @@ impl State {
     }
 
     /// Takes what `save` gave.
-    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         self.registry = saved::decode(bytes, self.registry.max)?;
         saved::fold_names(&mut self.registry);
         Ok(())
     }
 
-    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation lets this nexus do everything
+    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation permits this nexus do everything
     /// anyway (CRH, SPC-5 section 5.14.3).
-    fn covered(&self, port: &Port) -> bool {
-        self.registry.reservation.is_some() && self.registry.lets(port, Allowed::Never)
+    fn covered(&self, port: &NexusPorts) -> bool {
+        self.registry.reservation.is_some() && self.registry.permits(port, ReservationClass::Never)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who is registered, with which key, and who holds the persistent reservation (SPC-5 section 5.14).
 
-use super::types::{Standing, Type};
-use crate::{Allowed, Failure, Port, Protocol};
+use super::types::{RegistrantRole, ReservationType};
+use crate::{CommandError, NexusPorts, ReservationClass, TransportProtocol};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub(crate) struct Registrant {
     pub(crate) user: String,
 }
 
-impl From<&Port> for Registrant {
-    fn from(port: &Port) -> Self {
+impl From<&NexusPorts> for Registrant {
+    fn from(port: &NexusPorts) -> Self {
         let (initiator, user) = (port.initiator.clone(), port.user.clone());
         Registrant { initiator, isid: port.isid, tag: port.own().relative(), user }
     }
@@ -28,8 +28,8 @@ impl From<&Port> for Registrant {
 
 impl Registrant {
     /// The protocol of both ports.
-    pub(super) fn protocol(&self) -> Protocol {
-        Protocol::of_initiator(&self.initiator)
+    pub(super) fn protocol(&self) -> TransportProtocol {
+        TransportProtocol::of_initiator(&self.initiator)
     }
 
     /// Name and ISID are those of its initiator port.
@@ -40,9 +40,9 @@ impl Registrant {
 
 /// A persistent reservation; its scope is the logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reservation {
+pub(super) struct PersistentReservation {
     /// Its type.
-    pub(super) kind: Type,
+    pub(super) kind: ReservationType,
     /// Who holds it; nobody in particular under an all registrants type.
     pub(super) holder: Option<Registrant>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Reservation {
 pub(super) struct Registry {
     /// Keys; never 0.
     pub(super) keys: BTreeMap<Registrant, u64>,
-    pub(super) reservation: Option<Reservation>,
+    pub(super) reservation: Option<PersistentReservation>,
     /// PRGENERATION.
     pub(super) generation: u32,
     /// Everything persists through power loss (APTPL of the latest registration).
@@ -92,21 +92,21 @@ impl Registry {
     }
 
     /// How a nexus stands to the reservation.
-    pub(super) fn standing(&self, who: &Registrant) -> Standing {
+    pub(super) fn role(&self, who: &Registrant) -> RegistrantRole {
         let registered = self.keys.contains_key(who);
         match &self.reservation {
             Some(r) if r.holder.as_ref().map_or(r.kind.all_registrants() && registered, |h| h == who) => {
-                Standing::Holder
+                RegistrantRole::Holder
             }
-            _ if registered => Standing::Registrant,
-            _ => Standing::Stranger,
+            _ if registered => RegistrantRole::Registrant,
+            _ => RegistrantRole::Stranger,
         }
     }
 
-    /// The reservation, if there is one, lets a command of this class through.
-    pub(super) fn lets(&self, port: &Port, class: Allowed) -> bool {
+    /// The reservation, if there is one, permits a command of this class through.
+    pub(super) fn permits(&self, port: &NexusPorts, class: ReservationClass) -> bool {
         match &self.reservation {
-            Some(r) if class != Allowed::Always => r.kind.lets(self.standing(&port.into()), class),
+            Some(r) if class != ReservationClass::Always => r.kind.permits(self.role(&port.into()), class),
             _ => true,
         }
     }
@@ -118,12 +118,12 @@ impl Registry {
     }
 
     /// RESERVATION CONFLICT unless this nexus is registered with this key.
-    pub(super) fn check_key(&self, who: &Registrant, key: u64) -> Result<(), Failure> {
+    pub(super) fn check_key(&self, who: &Registrant, key: u64) -> Result<(), CommandError> {
         if self.keys.get(who) == Some(&key) { Ok(()) } else { Err(Status::ReservationConflict.into()) }
     }
 
     /// Gives the nexuses this key: all of them, or none when there is no room.
-    pub(super) fn enroll(&mut self, nexuses: Vec<Registrant>, key: u64) -> Result<(), Failure> {
+    pub(super) fn enroll(&mut self, nexuses: Vec<Registrant>, key: u64) -> Result<(), CommandError> {
         let new = nexuses.iter().filter(|n| !self.keys.contains_key(n)).count();
         if self.keys.len() + new > self.max {
             return Err(Sense::INSUFFICIENT_REGISTRATIONS.into());
@@ -168,9 +168,9 @@ impl Registry {
     }
 
     /// Puts a reservation in the place of any other.
-    pub(super) fn establish(&mut self, kind: Type, who: &Registrant) {
+    pub(super) fn establish(&mut self, kind: ReservationType, who: &Registrant) {
         let holder = (!kind.all_registrants()).then(|| who.clone());
-        self.reservation = Some(Reservation { kind, holder });
+        self.reservation = Some(PersistentReservation { kind, holder });
     }
 
     /// Registrants that `pick` takes.

@@ -2,7 +2,7 @@
 
 use super::registry::Registry;
 use super::transport_id;
-use super::types::{Standing, Type};
+use super::types::{RegistrantRole, ReservationType};
 
 /// The most that an ALLOCATION LENGTH of 16 bits takes.
 const MAX: usize = 0xffff;
@@ -40,7 +40,7 @@ pub(super) fn reservation(registry: &Registry) -> Vec<u8> {
 /// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, ALLOW COMMANDS 011b (TEST UNIT READY always, and the
 /// commands that read under write exclusive), PTPL_A; the types.
 pub(super) fn capabilities(registry: &Registry) -> Vec<u8> {
-    let types = Type::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
+    let types = ReservationType::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
     let active = 0x80 | 0x30 | registry.persists as u8;
     vec![0, 8, 0x10 | 0x08 | 0x04 | registry.can_persist as u8, active, types as u8, (types >> 8) as u8, 0, 0]
 }
@@ -50,7 +50,7 @@ pub(super) fn full_status(registry: &Registry) -> Vec<u8> {
     let kind = registry.reservation.as_ref().map(|r| r.kind);
     let entries = registry.keys.iter().map(|(who, key)| {
         let id = transport_id::encode(who);
-        let holder = kind.filter(|_| registry.standing(who) == Standing::Holder);
+        let holder = kind.filter(|_| registry.role(who) == RegistrantRole::Holder);
         let mut entry = key.to_be_bytes().to_vec();
         entry.extend_from_slice(&[
             0,

@@ -15,7 +15,7 @@ const MAX: u32 = 65536;
 /// Service actions of PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Action {
+pub(crate) enum ServiceAction {
     Register,
     Reserve,
     Release,
@@ -26,24 +26,24 @@ pub(crate) enum Action {
     RegisterAndMove,
 }
 
-impl Action {
+impl ServiceAction {
     /// Every service action, at the place of its code.
-    pub(crate) const ALL: [Action; 8] = [
-        Action::Register,
-        Action::Reserve,
-        Action::Release,
-        Action::Clear,
-        Action::Preempt,
-        Action::PreemptAndAbort,
-        Action::RegisterAndIgnore,
-        Action::RegisterAndMove,
+    pub(crate) const ALL: [ServiceAction; 8] = [
+        ServiceAction::Register,
+        ServiceAction::Reserve,
+        ServiceAction::Release,
+        ServiceAction::Clear,
+        ServiceAction::Preempt,
+        ServiceAction::PreemptAndAbort,
+        ServiceAction::RegisterAndIgnore,
+        ServiceAction::RegisterAndMove,
     ];
 }
 
 /// A PERSISTENT RESERVE OUT with its parameter list.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) action: Action,
+pub(super) struct ReserveOut {
+    pub(super) action: ServiceAction,
     /// SCOPE and TYPE as in the CDB.
     pub(super) scope_and_type: u8,
     pub(super) key: u64,
@@ -69,25 +69,25 @@ pub(super) struct Destination {
 }
 
 /// The parameter list length of a CDB, if the service action can have one of that length.
-pub(super) fn length(action: Action, cdb: &[u8]) -> Result<u32, Sense> {
+pub(super) fn length(action: ServiceAction, cdb: &[u8]) -> Result<u32, Sense> {
     let len = be::get32(&cdb[5..]);
     let possible = match action {
-        Action::Register => len == BASIC as u32 || (LIST as u32..=MAX).contains(&len),
-        Action::RegisterAndMove => (BASIC + 1..=BASIC + transport_id::MAX).contains(&(len as usize)),
+        ServiceAction::Register => len == BASIC as u32 || (LIST as u32..=MAX).contains(&len),
+        ServiceAction::RegisterAndMove => (BASIC + 1..=BASIC + transport_id::MAX).contains(&(len as usize)),
         _ => len == BASIC as u32,
     };
     if possible { Ok(len) } else { Err(Sense::PARAMETER_LIST_LENGTH) }
 }
 
-impl Request {
+impl ReserveOut {
     /// Takes the parameter list apart. `data` is as long as the CDB says.
-    pub(super) fn decode(action: Action, cdb: &[u8], data: &[u8]) -> Result<Request, Sense> {
+    pub(super) fn decode(action: ServiceAction, cdb: &[u8], data: &[u8]) -> Result<ReserveOut, Sense> {
         if data.len() < BASIC {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         }
-        let moves = action == Action::RegisterAndMove;
+        let moves = action == ServiceAction::RegisterAndMove;
         let flags = if moves { data[17] } else { data[20] };
-        Ok(Request {
+        Ok(ReserveOut {
             action,
             scope_and_type: cdb[2],
             key: be::get64(data),
@@ -106,9 +106,9 @@ impl Request {
 }
 
 /// The TransportIDs of SPEC_I_PT.
-fn others(action: Action, data: &[u8]) -> Result<Option<Vec<(TransportId, u16)>>, Sense> {
+fn others(action: ServiceAction, data: &[u8]) -> Result<Option<Vec<(TransportId, u16)>>, Sense> {
     let specified = data[20] & 0x08 != 0;
-    if specified && action != Action::Register {
+    if specified && action != ServiceAction::Register {
         return Err(Sense::parameter_field(20, 3));
     }
     if !specified {

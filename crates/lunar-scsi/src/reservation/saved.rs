@@ -3,9 +3,9 @@
 //! key, target port, ISID, length of the name, name; in the second version also length of the CHAP user, user. The
 //! first one is written when nobody has a user: older versions of this program read it.
 
-use super::registry::{Registrant, Registry, Reservation};
-use super::types::Type;
-use crate::Invalid;
+use super::registry::{PersistentReservation, Registrant, Registry};
+use super::types::ReservationType;
+use crate::InvalidDefinition;
 use lunar_wire::iscsi::name::fold;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -51,16 +51,16 @@ fn put(out: &mut Vec<u8>, text: &str) {
 
 /// Takes what [`encode`] gave. PRGENERATION begins again at 0. More registrants than `max` stay, but none
 /// joins them.
-pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
+pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefinition> {
     let mut registry = Registry::new(max);
     if bytes.is_empty() {
         return Ok(registry);
     }
-    let mut rest = Reader(bytes);
-    let short = Invalid::new("the reservations are cut short");
+    let mut rest = SavedReader(bytes);
+    let short = InvalidDefinition::new("the reservations are cut short");
     let [version] = rest.take().ok_or(short.clone())?;
     if ![PLAIN, VERSION].contains(&version) {
-        return Err(Invalid::new("reservations written by another version"));
+        return Err(InvalidDefinition::new("reservations written by another version"));
     }
     let [kind] = rest.take().ok_or(short.clone())?;
     let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
@@ -69,12 +69,12 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
         // In order, as they were written: so there are no two of a kind, and the number means what it meant.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
         if key == 0 || who.initiator.is_empty() || !ordered {
-            return Err(Invalid::new("a registration that cannot be"));
+            return Err(InvalidDefinition::new("a registration that cannot be"));
         }
         registry.keys.insert(who, key);
     }
     if has_users(&registry) != (version == VERSION) {
-        return Err(Invalid::new("reservations with a version of others"));
+        return Err(InvalidDefinition::new("reservations with a version of others"));
     }
     registry.reservation = reservation(kind, number, &registry.keys)?;
     registry.persists = true;
@@ -100,7 +100,7 @@ pub(super) fn fold_names(registry: &mut Registry) {
     }
 }
 
-fn registrant(rest: &mut Reader<'_>, version: u8) -> Option<(Registrant, u64)> {
+fn registrant(rest: &mut SavedReader<'_>, version: u8) -> Option<(Registrant, u64)> {
     let key = u64::from_be_bytes(rest.take()?);
     let tag = u16::from_be_bytes(rest.take()?);
     let isid = rest.take()?;
@@ -113,24 +113,24 @@ fn reservation(
     kind: u8,
     number: u32,
     keys: &BTreeMap<Registrant, u64>,
-) -> Result<Option<Reservation>, Invalid> {
-    let wrong = Invalid::new("a reservation that cannot be");
+) -> Result<Option<PersistentReservation>, InvalidDefinition> {
+    let wrong = InvalidDefinition::new("a reservation that cannot be");
     let holder = keys.keys().nth(number as usize).cloned();
-    match (kind, Type::from_code(kind)) {
+    match (kind, ReservationType::from_code(kind)) {
         (0, _) if number == NOBODY && !keys.is_empty() => Ok(None),
         (_, Some(kind)) if kind.all_registrants() && number == NOBODY && !keys.is_empty() => {
-            Ok(Some(Reservation { kind, holder: None }))
+            Ok(Some(PersistentReservation { kind, holder: None }))
         }
         (_, Some(kind)) if !kind.all_registrants() && holder.is_some() => {
-            Ok(Some(Reservation { kind, holder }))
+            Ok(Some(PersistentReservation { kind, holder }))
         }
         _ => Err(wrong),
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct SavedReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> SavedReader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, tail) = self.0.split_first_chunk()?;
         self.0 = tail;
@@ -159,17 +159,17 @@ mod tests {
     }
 
     /// Some of them with a user.
-    fn with_users(kind: Option<Type>, n: u8) -> Registry {
+    fn with_users(kind: Option<ReservationType>, n: u8) -> Registry {
         let mut r = registry(kind, n);
         let user = |who: Registrant| Registrant { user: "u".repeat(who.isid[0] as usize), ..who };
         r.keys = r.keys.into_iter().map(|(who, key)| (user(who), key)).collect();
-        if let Some(Reservation { holder: Some(holder), .. }) = &mut r.reservation {
+        if let Some(PersistentReservation { holder: Some(holder), .. }) = &mut r.reservation {
             *holder = user(holder.clone());
         }
         r
     }
 
-    fn registry(kind: Option<Type>, n: u8) -> Registry {
+    fn registry(kind: Option<ReservationType>, n: u8) -> Registry {
         let mut r = Registry::new(64);
         r.keys = (0..n).map(|i| (who(i), 1 + i as u64)).collect();
         r.persists = true;
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn every_type_comes_back_and_the_generation_begins_again() {
-        for kind in [None].into_iter().chain(Type::ALL.map(Some)) {
+        for kind in [None].into_iter().chain(ReservationType::ALL.map(Some)) {
             let before = registry(kind, 5);
             let bytes = encode(&Registry { generation: 7, ..before.clone() });
             assert_eq!(decode(&bytes, 64), Ok(before));
@@ -193,7 +193,7 @@ mod tests {
         let named = |name: &str| Registrant { initiator: name.into(), ..who(1) };
         let mut r = registry(None, 0);
         r.keys = [(named("iqn.HOST"), 1), (named("iqn.Host"), 2), (named("iqn.other"), 3)].into();
-        r.establish(Type::WriteExclusive, &named("iqn.Host"));
+        r.establish(ReservationType::WriteExclusive, &named("iqn.Host"));
         let mut loaded = decode(&encode(&r), 64).unwrap();
         fold_names(&mut loaded);
         assert_eq!(loaded.keys, [(named("iqn.host"), 2), (named("iqn.other"), 3)].into());
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn users_come_back_and_without_any_the_form_is_the_old_one() {
-        for kind in [None].into_iter().chain(Type::ALL.map(Some)) {
+        for kind in [None].into_iter().chain(ReservationType::ALL.map(Some)) {
             let before = with_users(kind, 5);
             let bytes = encode(&before);
             assert_eq!((bytes[0], decode(&bytes, 64)), (VERSION, Ok(before)));
@@ -215,14 +215,14 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_without_aptpl() {
-        let r = Registry { persists: false, ..registry(Some(Type::WriteExclusive), 3) };
+        let r = Registry { persists: false, ..registry(Some(ReservationType::WriteExclusive), 3) };
         assert_eq!(encode(&r), []);
         assert_eq!(decode(&[], 64), Ok(Registry::new(64)));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let good = encode(&registry(Some(Type::WriteExclusive), 2));
+        let good = encode(&registry(Some(ReservationType::WriteExclusive), 2));
         let edit = |at: usize, value: u8| {
             let mut b = good.clone();
             b[at] = value;
@@ -256,7 +256,7 @@ mod tests {
         #[test]
         fn a_flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6, users: bool) {
             let make = if users { with_users } else { registry };
-            let mut bytes = encode(&make(Some(Type::ALL[kind]), 5));
+            let mut bytes = encode(&make(Some(ReservationType::ALL[kind]), 5));
             let at = at % bytes.len();
             bytes[at] = value;
             if let Ok(r) = decode(&bytes, 64) {

@@ -1,14 +1,14 @@
 //! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and of SRP (section 7.6.4.5).
 
 use super::registry::Registrant;
-use crate::Protocol;
+use crate::TransportProtocol;
 use lunar_wire::be;
 use lunar_wire::iscsi::name::{NAME_LEN, prepare};
 use lunar_wire::scsi::Sense;
 use lunar_wire::srp::PortId;
 
-const ISCSI: u8 = Protocol::Iscsi as u8;
-const SRP: u8 = Protocol::Srp as u8;
+const ISCSI: u8 = TransportProtocol::Iscsi as u8;
+const SRP: u8 = TransportProtocol::Srp as u8;
 /// What stands between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Bytes before the name.

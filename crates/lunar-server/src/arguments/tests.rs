@@ -45,7 +45,10 @@ fn luns_are_numbered_in_their_order() {
     assert_eq!(luns[&0].source, Source::Null { size: 1 << 40 });
     assert_eq!(luns[&0].state_name, None);
     assert_eq!(luns[&1].source, Source::Memory { size: 64 << 20 });
-    assert_eq!((luns[&2].kind, luns[&2].read_only, luns[&2].block_size), (Kind::CdRom, true, 2048));
+    assert_eq!(
+        (luns[&2].kind, luns[&2].read_only, luns[&2].block_size),
+        (PeripheralDeviceType::CdRom, true, 2048)
+    );
     assert_eq!(luns[&2].source, Source::File { path: iso, size: None });
     assert_eq!(luns[&3].source, Source::File { path: disk, size: Some(10 << 30) });
     assert_eq!(config.portal_groups[0].portals.len(), 2);

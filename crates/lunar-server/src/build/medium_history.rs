@@ -8,7 +8,7 @@ use super::{MAX_STATE_BYTES, Media, Medium, Name, Units, notes_of_size};
 use crate::config::{Lun, Source, one_name};
 use crate::{Diagnostic, ErrorCode, io_text};
 use lunar_block::Backend;
-use lunar_scsi::Kind;
+use lunar_scsi::PeripheralDeviceType;
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -144,7 +144,7 @@ pub fn was_served(state_dir: &Path, path: &Path) -> bool {
         Ok(_) => Source::Device { path: path_buf },
         Err(_) => return false,
     };
-    let lun = Lun::new(source, Kind::Disk);
+    let lun = Lun::new(source, PeripheralDeviceType::Disk);
     let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries(state_dir.join("lu")).flat_map(|target| entries(target.path()));
     let mut records =
@@ -224,7 +224,8 @@ impl MediumHistory {
 
     /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
     pub(crate) fn blocks(&self, lun: &Lun, of_device: Option<u32>) -> Blocks {
-        let Some(own) = of_device.filter(|_| !lun.has_block_size && lun.kind == Kind::Disk) else {
+        let Some(own) = of_device.filter(|_| !lun.has_block_size && lun.kind == PeripheralDeviceType::Disk)
+        else {
             return Blocks::Defined(lun.block_size);
         };
         let known = self.of(lun).filter(|record| record.device_block_size == Some(own));
@@ -374,7 +375,7 @@ mod tests {
     use crate::config::tests::Folder;
 
     fn device(path: &Path) -> Lun {
-        Lun::new(Source::Device { path: path.into() }, Kind::Disk)
+        Lun::new(Source::Device { path: path.into() }, PeripheralDeviceType::Disk)
     }
 
     fn past(folder: &Folder) -> MediumHistory {
@@ -427,7 +428,7 @@ mod tests {
     fn a_file_that_was_served_stays_raw_and_another_does_not() {
         let folder = Folder::new("record-raw");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        let lun = Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
         assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&Lun { raw: true, ..lun.clone() }));
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).is_raw(&lun));
@@ -440,7 +441,7 @@ mod tests {
     fn a_new_file_with_the_inode_of_an_old_one_is_not_raw() {
         let folder = Folder::new("record-birth");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         let mut record = past(&folder).newest.unwrap();
         let Some(birth_ns) = record.birth_ns else { return println!("skipped: no time of birth") };
@@ -470,7 +471,9 @@ mod tests {
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let link = folder.0.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let of = |path: &Path| Lun::new(Source::File { path: path.into(), size: Some(8192) }, Kind::Disk);
+        let of = |path: &Path| {
+            Lun::new(Source::File { path: path.into(), size: Some(8192) }, PeripheralDeviceType::Disk)
+        };
         assert!(past(&folder).check_there(&of(&path)).is_ok());
         keep(&folder, &of(&path), None, Blocks::Defined(512), 8192);
         assert!(past(&folder).check_there(&of(&path)).is_ok());
@@ -491,7 +494,7 @@ mod tests {
     fn another_file_at_the_path_is_named_beside_the_one_before() {
         let folder = Folder::new("record-other");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        let lun = Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none());
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
@@ -506,7 +509,7 @@ mod tests {
     fn a_medium_that_shrank_between_two_starts_is_named_with_both_sizes() {
         let folder = Folder::new("record-shrunk");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
         let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
@@ -539,7 +542,9 @@ mod tests {
     fn a_record_knows_the_newest_paths_once_each() {
         let folder = Folder::new("record-paths");
         let paths: Vec<_> = (0..MAX_PATHS + 2).map(|i| folder.file(&i.to_string(), "", 0o600)).collect();
-        let of = |path: &PathBuf| Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        let of = |path: &PathBuf| {
+            Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk)
+        };
         for path in paths.iter().chain(&paths) {
             keep(&folder, &of(path), None, Blocks::Defined(512), 8192);
         }
@@ -555,7 +560,7 @@ mod tests {
     fn a_record_of_one_path_of_an_older_version_is_read() {
         let folder = Folder::new("record-older");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
         let Place { path, inode, .. } = Place::of(&lun).unwrap();
         let older = format!(
             r#"{{"path":{path:?},"inode":{},"birth_ns":null,"format":"raw","device_block_size":null,"block_size":null}}"#,

@@ -4,7 +4,7 @@ use super::Name;
 use crate::config::Lun;
 use crate::{Diagnostic, identity};
 use lunar_block::Facts;
-use lunar_scsi::{Kind, Passes, Settings};
+use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
 
 /// What a LUN is on a medium like this.
 pub(crate) fn settings(
@@ -12,7 +12,7 @@ pub(crate) fn settings(
     lun: &Lun,
     facts: Facts,
     max_registrants: usize,
-) -> Result<Settings, Diagnostic> {
+) -> Result<LuSettings, Diagnostic> {
     // What is routed may have no medium now.
     if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
         return Err(Diagnostic::new(
@@ -20,8 +20,8 @@ pub(crate) fn settings(
             "serve a larger one",
         ));
     }
-    Ok(Settings {
-        kind: lun.kind,
+    Ok(LuSettings {
+        device_type: lun.kind,
         identity: identity::identity(&name.0, name.1, lun),
         block_size: lun.block_size,
         physical_block_size: lun.physical_block_size.max(lun.block_size),
@@ -34,15 +34,20 @@ pub(crate) fn settings(
         max_atomic: 0,
         max_registrants,
         reservable: lun.reservable,
-        passes: Passes::None,
+        passthrough: PassthroughMode::None,
         explicit_access: lun.source.place().is_none(),
     })
 }
 
 /// What a LUN is whose commands are carried out elsewhere: what is said there passes.
-pub(super) fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: usize) -> Settings {
-    Settings {
-        kind: Kind::Disk,
+pub(super) fn passing(
+    name: &Name,
+    lun: &Lun,
+    passthrough: PassthroughMode,
+    max_registrants: usize,
+) -> LuSettings {
+    LuSettings {
+        device_type: PeripheralDeviceType::Disk,
         identity: identity::identity(&name.0, name.1, lun),
         block_size: 512,
         physical_block_size: 512,
@@ -55,7 +60,7 @@ pub(super) fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: u
         max_atomic: 0,
         max_registrants,
         reservable: lun.reservable,
-        passes,
+        passthrough,
         explicit_access: true,
     }
 }

@@ -273,13 +273,13 @@ impl Drop for StateLock {
 mod tests {
     use super::*;
     use crate::config::tests::Folder;
-    use lunar_scsi::Kind;
+    use lunar_scsi::PeripheralDeviceType;
 
     const TARGET: &str = "iqn.2026-11.org.example:d";
 
     fn lun(path: &str, serial: Option<&str>) -> Lun {
         let source = Source::File { path: path.into(), size: None };
-        Lun { serial: serial.map(Into::into), ..Lun::new(source, Kind::Disk) }
+        Lun { serial: serial.map(Into::into), ..Lun::new(source, PeripheralDeviceType::Disk) }
     }
 
     fn take(
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn memory_without_a_serial_holds_nothing() {
         let folder = Folder::new("hold-memory");
-        let lun = Lun::new(Source::Memory { size: 4096 }, Kind::Disk);
+        let lun = Lun::new(Source::Memory { size: 4096 }, PeripheralDeviceType::Disk);
         assert!(take(&folder, TARGET, 0, &lun).ok().unwrap().is_empty());
         assert!(!folder.0.join("lu").exists());
     }

@@ -73,7 +73,7 @@ fn a_unit_goes_on_whatever_of_its_definition_changes() {
         let new = new.map_err(|list| list[0].to_string()).unwrap();
         for lun in [0, 1, 2] {
             assert!(Arc::ptr_eq(unit(&old, lun), unit(&new, lun)), "{lun} {keys}");
-            assert_eq!(unit(&new, lun).lu.refuses(), None, "{lun} {keys}");
+            assert_eq!(unit(&new, lun).lu.busy_status(), None, "{lun} {keys}");
         }
         assert!(Arc::ptr_eq(&backends[1], &unit(&new, 1).backend()), "{keys}");
         let keeps = !keys.starts_with("filters");
@@ -185,7 +185,7 @@ fn a_file_that_was_moved_is_not_made_anew_by_a_reload() {
     let changed = config(&folder, &format!("{DISK}read_only = true\n"));
     let refused = told(again(&mut units, &changed), &folder);
     assert!(refused.contains("disk.img was moved to aside.img\n  hint: move it back"), "{refused}");
-    assert!(unit(&old, 0).lu.refuses().is_none());
+    assert!(unit(&old, 0).lu.busy_status().is_none());
     for goes_on in [format!("{DISK}serial = \"9\"\n"), DISK.replace("lun = 0", "lun = 7")] {
         again(&mut units, &config(&folder, &goes_on)).ok().unwrap();
         assert_eq!(std::fs::read(&record).unwrap(), before, "it is about the file that is open");
@@ -356,7 +356,7 @@ fn a_locked_file_goes_to_another_lun_when_the_first_has_left_it() {
     let medium = unit(&old, 0).backend();
     let moved = units.setup(&config(&folder, &DISK.replace("lun = 0", "lun = 7")), &rest).ok().unwrap();
     assert!(Arc::ptr_eq(&medium, &unit(&moved, 7).backend()));
-    assert!(unit(&old, 0).lu.refuses().is_some(), "it stays busy");
+    assert!(unit(&old, 0).lu.busy_status().is_some(), "it stays busy");
     assert!(unit(&old, 0).backend().facts().null, "and has let go of the file");
 }
 
@@ -383,7 +383,7 @@ fn another_disk_under_another_name_is_another_unit() {
     let other = DISK.replace("disk.img", "other.img");
     let new = units.setup(&config(&folder, &format!("{other}serial = \"2\"\n")), &rest).ok().unwrap();
     assert!(!Arc::ptr_eq(unit(&old, 0), unit(&new, 0)));
-    assert!(unit(&old, 0).lu.refuses().is_some() && unit(&new, 0).lu.refuses().is_none());
+    assert!(unit(&old, 0).lu.busy_status().is_some() && unit(&new, 0).lu.busy_status().is_none());
     let cdrom = units.setup(&config(&folder, &format!("{other}serial = \"2\"\nkind = \"cdrom\"\n")), &rest);
     let cdrom = cdrom.map_err(|list| list[0].to_string()).unwrap();
     assert!(!Arc::ptr_eq(unit(&new, 0), unit(&cdrom, 0)));
@@ -403,7 +403,7 @@ fn what_cannot_be_opened_leaves_the_old_one_serving_and_locked() {
     );
     assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
     assert!(!unit(&old, 0).lu.settings().read_only);
-    assert_eq!((unit(&old, 0).lu.refuses(), unit(&old, 1).lu.refuses()), (None, None));
+    assert_eq!((unit(&old, 0).lu.busy_status(), unit(&old, 1).lu.busy_status()), (None, None));
     assert_eq!(locked(&folder), "is in use by another server");
 }
 
@@ -494,7 +494,7 @@ fn saved_state_is_loaded() {
     let folder = Folder::new("saved");
     let config = config(&folder, NULL);
     let first = Units::new(folder.0.join("state")).setup(&config, &rest).ok().unwrap();
-    let (_, bytes) = unit(&first, 1).lu.saved();
+    let (_, bytes) = unit(&first, 1).lu.saved_state();
     let file = unit(&first, 1).state_file.clone().unwrap();
     std::fs::write(&file, &bytes).unwrap();
     assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
@@ -547,7 +547,7 @@ fn memory_keeps_its_size_and_its_data() {
          hint: leave the size as it was; a restart begins with an empty one"
     );
     assert!(Arc::ptr_eq(&backend, &unit(&old, 2).backend()));
-    assert_eq!(unit(&old, 2).lu.refuses(), None);
+    assert_eq!(unit(&old, 2).lu.busy_status(), None);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use lunar_config::{Section, UniqueKeys, kind, table};
 use lunar_proto::size;
 use lunar_router::FoundLun;
 use lunar_router::routes::LuAddress;
-use lunar_scsi::Kind;
+use lunar_scsi::PeripheralDeviceType;
 use lunar_target::OnMissing;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub struct Lun {
     /// Where its blocks live.
     pub source: Source,
     /// Device type.
-    pub kind: Kind,
+    pub kind: PeripheralDeviceType,
     /// Logical block size in bytes.
     pub block_size: u32,
     /// They are defined for a device, which otherwise has its own.
@@ -233,8 +233,8 @@ pub enum Fail {
 
 impl Lun {
     /// A logical unit with every default.
-    pub fn new(source: Source, kind: Kind) -> Lun {
-        let cdrom = kind == Kind::CdRom;
+    pub fn new(source: Source, kind: PeripheralDeviceType) -> Lun {
+        let cdrom = kind == PeripheralDeviceType::CdRom;
         Lun {
             source,
             kind,
@@ -270,7 +270,7 @@ pub(super) fn lun(
     unique: &mut UniqueValues,
 ) -> Option<Lun> {
     let source = source(p, s, base);
-    let kind = s.parsed(p, "kind", device_kind).unwrap_or(Kind::Disk);
+    let kind = s.parsed(p, "kind", device_kind).unwrap_or(PeripheralDeviceType::Disk);
     let mut lun = Lun::new(source.clone().unwrap_or(Source::Null { size: 0 }), kind);
     block_sizes(p, s, &mut lun);
     flags(p, s, &mut lun);
@@ -289,10 +289,10 @@ pub(super) fn lun(
     Some(lun)
 }
 
-fn device_kind(text: &str) -> Result<Kind, InvalidValue> {
+fn device_kind(text: &str) -> Result<PeripheralDeviceType, InvalidValue> {
     match text {
-        "disk" => Ok(Kind::Disk),
-        "cdrom" => Ok(Kind::CdRom),
+        "disk" => Ok(PeripheralDeviceType::Disk),
+        "cdrom" => Ok(PeripheralDeviceType::CdRom),
         _ => invalid(format!("unknown kind \"{}\"", text.escape_debug()), "write \"disk\" or \"cdrom\""),
     }
 }
@@ -344,13 +344,17 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<S
 }
 
 fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
-    let allowed: &[u64] = if lun.kind == Kind::CdRom { &[2048] } else { &[512, 4096] };
+    let allowed: &[u64] = if lun.kind == PeripheralDeviceType::CdRom { &[2048] } else { &[512, 4096] };
     if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
         if allowed.contains(&size) {
             lun.block_size = size as u32;
             lun.has_block_size = matches!(lun.source, Source::Device { .. });
         } else {
-            let hint = if lun.kind == Kind::CdRom { "a cdrom has 2048" } else { "write 512 or 4096" };
+            let hint = if lun.kind == PeripheralDeviceType::CdRom {
+                "a cdrom has 2048"
+            } else {
+                "write 512 or 4096"
+            };
             p.add(&value.span(), format!("`block_size` cannot be {}", size::show(size)), hint);
         }
     }
@@ -368,7 +372,7 @@ fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
 }
 
 fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
-    let cdrom = lun.kind == Kind::CdRom;
+    let cdrom = lun.kind == PeripheralDeviceType::CdRom;
     lun.read_only = s.flag(p, "read_only", cdrom);
     lun.removable = s.flag(p, "removable", lun.removable);
     lun.write_cache = s.flag(p, "write_cache", lun.write_cache);

@@ -76,8 +76,11 @@ fn the_example_is_good_and_says_the_defaults() {
     assert_eq!(config.session, plain.session);
     assert_eq!(config.max_registrants, plain.max_registrants);
     let disks = &config.targets[0];
-    assert_eq!(disks.luns[&1], Lun::new(Source::Null { size: 1 << 40 }, lunar_scsi::Kind::Disk));
-    let memory = Lun::new(Source::Memory { size: 64 << 20 }, lunar_scsi::Kind::Disk);
+    assert_eq!(
+        disks.luns[&1],
+        Lun::new(Source::Null { size: 1 << 40 }, lunar_scsi::PeripheralDeviceType::Disk)
+    );
+    let memory = Lun::new(Source::Memory { size: 64 << 20 }, lunar_scsi::PeripheralDeviceType::Disk);
     assert_eq!(Lun { filters: Vec::new(), ..disks.luns[&0].clone() }, memory);
     assert_eq!(disks.luns[&0].filters.len(), 4);
     assert_eq!(disks.access[0].luns.clone().unwrap(), BTreeMap::from([(0, 0), (5, 1)]));

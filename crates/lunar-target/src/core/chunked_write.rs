@@ -14,7 +14,7 @@ use super::task::DataOutTransfer;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{Answer, Failure, Plan};
+use lunar_scsi::{CommandError, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status, op};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const WRITES: [u8; 3] = [op::WRITE_10, op::WRITE_12, op::WRITE_16];
 
 /// Whether a command takes its data in pieces. An ORDERED one is alone from its beginning to its end, and must not wait
 /// for data then. What is passed on goes with all of its data.
-pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&Answer>) -> bool {
+pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&PlanResult>) -> bool {
     let len = c.data_out_len();
     let is_long = len > BUFFERS * CHUNK_LEN && len as usize <= Pool::MAX_BUFFER;
     let is_plain = c.attribute != TaskAttribute::Ordered && !c.reads && WRITES.contains(&c.cdb()[0]);
@@ -85,7 +85,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    fn take_chunk(&mut self, tag: u32, serial: u64) -> Result<Buf, Failure> {
+    fn take_chunk(&mut self, tag: u32, serial: u64) -> Result<Buf, CommandError> {
         let receiving = self.receiving_of(tag, serial).ok_or_else(exec::aborted_failure)?;
         match receiving.failure() {
             Some(failure) => Err(failure),
@@ -96,7 +96,7 @@ impl<F: FrontEnd> State<F> {
 
 impl<F: FrontEnd> ItNexus<F> {
     /// The next piece of a task's data, once it is here.
-    async fn next_chunk(&self, tag: u32, serial: u64) -> Result<Buf, Failure> {
+    async fn next_chunk(&self, tag: u32, serial: u64) -> Result<Buf, CommandError> {
         self.wait_until(|s| {
             let task = s.tasks.get(&tag).filter(|t| t.serial == serial && t.aborted.is_none());
             task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::has_chunk)
@@ -168,7 +168,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         &self,
         unit: &Arc<LogicalUnit>,
         write: &mut WriteRange,
-    ) -> Result<ExecutionGuards, Failure> {
+    ) -> Result<ExecutionGuards, CommandError> {
         let ordering = self.nexus.ordering(&self.command, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
         let tracker = WaitTracker::for_data();
         let inside = self.acquire(&ordering.member, ordering.entry, &tracker).await;
@@ -187,7 +187,7 @@ impl<F: FrontEnd> TaskExecution<F> {
 
 /// How a command ends that has begun and may not go on. BUSY and RESERVATION CONFLICT mean that nothing was done (SAM-5 section
 /// 5.3.1): a host that sends it again gets them then.
-fn has_begun(failure: Failure) -> Failure {
+fn has_begun(failure: CommandError) -> CommandError {
     match failure.status {
         Status::Busy | Status::ReservationConflict => Sense::COMMAND_ABORTED.into(),
         _ => failure,

@@ -8,7 +8,7 @@ use super::response::{DataInProgress, Residual, Response};
 use crate::PassthroughResponse;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
-use lunar_scsi::Failure;
+use lunar_scsi::CommandError;
 use lunar_wire::scsi::Status;
 
 impl Response {
@@ -43,7 +43,7 @@ impl Response {
         }
     }
 
-    fn failure(c: &ScsiCommand, failure: Failure, descriptor: bool, moved: u64) -> Response {
+    fn failure(c: &ScsiCommand, failure: CommandError, descriptor: bool, moved: u64) -> Response {
         let sense = failure.sense.map_or(Vec::new(), |sense| sense.encode(descriptor));
         Response { sense, ..Response::status(c, failure.status, moved) }
     }

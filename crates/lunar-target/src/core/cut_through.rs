@@ -5,7 +5,7 @@ use super::front_end::FrontEnd;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
-use lunar_scsi::Failure;
+use lunar_scsi::CommandError;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize>
 
 /// A part on its way, or here.
 enum PendingRead<'a> {
-    Coming(lunar_block::Future<'a, Result<Buf, Failure>>),
-    Here(Result<Buf, Failure>),
+    Coming(lunar_block::Future<'a, Result<Buf, CommandError>>),
+    Here(Result<Buf, CommandError>),
 }
 
 impl PendingRead<'_> {
@@ -72,7 +72,7 @@ impl PendingRead<'_> {
 }
 
 /// The first of some parts, once it is here; all of them go on meanwhile.
-async fn first(parts: &mut VecDeque<PendingRead<'_>>) -> Option<Result<Buf, Failure>> {
+async fn first(parts: &mut VecDeque<PendingRead<'_>>) -> Option<Result<Buf, CommandError>> {
     poll_fn(|cx| {
         parts.iter_mut().for_each(|part| part.poll(cx));
         match parts.pop_front() {

@@ -10,7 +10,7 @@ use super::transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};
 use crate::end_reason::EndReason;
 use lunar_proto::transfer::{self, Segment, Verdict};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{Answer, Failure};
+use lunar_scsi::{CommandError, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::rc::Weak;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl<F: FrontEnd> State<F> {
     pub(super) fn begin_data_out(
         &mut self,
         c: &ScsiCommand,
-        answer: &mut Option<Answer>,
+        answer: &mut Option<PlanResult>,
         data: ReceivedData<'_>,
         is_chunked: bool,
     ) -> DataOutTransfer {
@@ -87,7 +87,7 @@ impl<F: FrontEnd> State<F> {
         receiving
     }
 
-    fn buffer_for(&self, data: ReceivedData<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
+    fn buffer_for(&self, data: ReceivedData<'_>, wanted: usize) -> Result<Option<Buf>, CommandError> {
         match data {
             _ if wanted == 0 => Ok(None),
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
@@ -157,7 +157,7 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Ends a task that was not launched.
-    pub(super) fn fail(&mut self, tag: u32, failure: Failure) {
+    pub(super) fn fail(&mut self, tag: u32, failure: CommandError) {
         if let Some(task) = self.remove(tag) {
             self.complete(&task.command, CommandCompletion::of(Err(failure)));
             self.notify();
@@ -293,7 +293,7 @@ fn index_of(transfer: Option<u32>, base: u32) -> Option<Option<u16>> {
 
 impl DataOutTransfer {
     /// Why the command cannot run, or go on.
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<CommandError> {
         match (self.has_digest_error, self.sequencer.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
             (false, Some(failure)) => Some(sense_of(failure).into()),

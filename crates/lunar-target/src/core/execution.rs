@@ -11,7 +11,7 @@ use crate::LogicalUnit;
 use crate::exec::ExecutionResult;
 use crate::fence::{InFlightGuard, SessionFence};
 use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle};
-use lunar_scsi::{Answer, Failure, Order};
+use lunar_scsi::{CommandError, Concurrency, PlanResult};
 use lunar_wire::scsi::Sense;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -46,7 +46,7 @@ pub(super) struct TaskExecution<F: FrontEnd> {
     /// Its command.
     pub command: ScsiCommand,
     pub unit: Option<Arc<LogicalUnit>>,
-    pub answer: Option<Answer>,
+    pub answer: Option<PlanResult>,
     pub epoch: u64,
     pub medium: u64,
     /// The gate of its logical unit, and how it steps in.
@@ -89,9 +89,9 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     /// While it waited, the unit may have gone, or its medium may have become another one.
-    pub fn check_medium(&self, unit: &LogicalUnit) -> Result<(), Failure> {
+    pub fn check_medium(&self, unit: &LogicalUnit) -> Result<(), CommandError> {
         if unit.lu.epoch() != self.epoch
-            && let Some(status) = unit.lu.refuses()
+            && let Some(status) = unit.lu.busy_status()
         {
             return Err(status.into());
         }
@@ -106,14 +106,18 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) fn ordering(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Option<TaskOrdering> {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit)?;
-        let entry = match (c.attribute, handle.nexus.order(c.cdb())) {
+        let entry = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
             // Who carries it out keeps the order: one command that hangs there is to stop no other host here.
             _ if unit.passthrough().is_some() => LockMode::HeadOfQueue,
-            (TaskAttribute::Ordered, _) | (_, Order::Exclusive) => LockMode::Exclusive,
+            (TaskAttribute::Ordered, _) | (_, Concurrency::Exclusive) => LockMode::Exclusive,
             (TaskAttribute::HeadOfQueue, _) => LockMode::HeadOfQueue,
             (TaskAttribute::Simple, _) => LockMode::Shared,
         };
-        Some(TaskOrdering { member: handle.task_set(), entry, exact: handle.nexus.takes_exactly(c.cdb()) })
+        Some(TaskOrdering {
+            member: handle.task_set(),
+            entry,
+            exact: handle.nexus.requires_exact_data_out(c.cdb()),
+        })
     }
 
     /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the
@@ -145,7 +149,7 @@ impl<F: FrontEnd> ItNexus<F> {
         c: &ScsiCommand,
         unit: &Arc<LogicalUnit>,
         parameters: Option<&[u8]>,
-    ) -> Answer {
+    ) -> PlanResult {
         match (self.state().luns.unit(c.lun, unit), parameters) {
             (Some(handle), None) => handle.begin(c.cdb()),
             (Some(handle), Some(data)) => handle.nexus.parameters(c.cdb(), data),
@@ -154,10 +158,10 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// What a command comes to that has begun, and goes on behind a part of its data.
-    pub(super) fn go_on(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Answer {
+    pub(super) fn go_on(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> PlanResult {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
-        handle.nexus.go_on(c.cdb())
+        handle.nexus.resume(c.cdb())
     }
 
     /// Waits for what outlives its command, or until the command is aborted: then None.
@@ -207,7 +211,7 @@ impl<F: FrontEnd> State<F> {
         let (c, sent) = (&task.command, task.sent);
         let Some(how) = task.aborted else {
             let descriptor = match self.luns.find(c.lun) {
-                LunLookup::LogicalUnit(handle) => handle.nexus.sense_format(),
+                LunLookup::LogicalUnit(handle) => handle.nexus.uses_descriptor_sense(),
                 LunLookup::WellKnown | LunLookup::Absent => false,
             };
             return self.complete(c, CommandCompletion { ended, moved, written, descriptor, sent });

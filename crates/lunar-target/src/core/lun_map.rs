@@ -7,7 +7,7 @@ use crate::nexus_list::{NexusList, NexusListing};
 use crate::task_set_lock::TaskSetHandle;
 use crate::{LogicalUnit, PassthroughNexus};
 use lunar_block::Backend;
-use lunar_scsi::{Answer, CopyRange, CopySegment, Nexus, Port};
+use lunar_scsi::{CopyRange, CopySegment, Nexus, NexusPorts, PlanResult};
 use lunar_wire::iscsi::lun;
 use lunar_wire::scsi::Sense;
 use std::rc::Rc;
@@ -40,13 +40,13 @@ pub struct LunHandle {
 impl LunHandle {
     /// Its core's place at the gate.
     pub fn task_set(&self) -> TaskSetHandle {
-        self.unit.task_set.handle(self.nexus.shard())
+        self.unit.task_set.handle(self.nexus.core_index())
     }
 
     /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
     /// it is about: whatever replaces them moves the epoch.
     #[inline]
-    pub fn begin(&mut self, cdb: &[u8]) -> Answer {
+    pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
         let answer = self.nexus.begin(cdb);
         if self.nexus.epoch() != self.epoch {
             self.refresh();
@@ -85,14 +85,14 @@ pub enum LunLookup<'a> {
 /// The LUNs of an I_T nexus.
 pub struct NexusLuns {
     map: Arc<LunMap>,
-    port: Arc<Port>,
+    port: Arc<NexusPorts>,
     handles: Vec<Option<Box<LunHandle>>>,
     nexuses: Arc<NexusList>,
 }
 
 impl NexusLuns {
     /// None is used yet.
-    pub fn new(map: Arc<LunMap>, port: Arc<Port>, nexuses: Arc<NexusList>) -> Self {
+    pub fn new(map: Arc<LunMap>, port: Arc<NexusPorts>, nexuses: Arc<NexusList>) -> Self {
         NexusLuns { map, port, handles: Vec::new(), nexuses }
     }
 

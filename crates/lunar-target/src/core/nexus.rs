@@ -13,7 +13,7 @@ use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
 use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use std::cell::{RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
@@ -83,10 +83,10 @@ pub struct State<F: FrontEnd> {
     pub(super) waiting_for_end: Vec<DoneSender>,
 }
 
-fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<Port> {
+fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<NexusPorts> {
     let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
     let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
-    Arc::new(Port {
+    Arc::new(NexusPorts {
         initiator: info.initiator.clone(),
         isid: info.isid,
         user: info.user.clone().unwrap_or_default(),

@@ -19,7 +19,7 @@ const ATTENTION: u8 = 0x06;
 
 /// A command that is handed over.
 pub fn passes(plan: &Plan) -> bool {
-    matches!(plan, Plan::Op(op) if matches!(**op, Op::Pass))
+    matches!(plan, Plan::Op(op) if matches!(**op, Op::Passthrough))
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
@@ -61,7 +61,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             self.nexus.state().leave_indeterminate(self.serial);
         }
         if let Some(sense) = Sense::decode(&reply.sense).filter(|sense| sense.key == ATTENTION) {
-            unit.lu.heard(nexus, sense);
+            unit.lu.attention_received(nexus, sense);
         }
         Ok(ExecutionOutput::PassthroughCommand(reply))
     }

@@ -12,7 +12,7 @@ use super::task_context::TaskContext;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{Answer, Failure, Op, Plan};
+use lunar_scsi::{CommandError, Op, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status, op};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             return TaskEnd::of(Err(failure));
         }
         // While it waited, a reservation, write protection, the size or the write cache may have changed.
-        let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
+        let stands = |a: &PlanResult| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
         let plan = match answer.filter(stands).unwrap_or_else(|| nexus.decide(&self.command, &unit, None)) {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
@@ -123,7 +123,12 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     /// Executes a plan. After MODE SELECT the write cache may be off: what it holds has to be stable first.
-    async fn carry_out(&self, unit: &Arc<LogicalUnit>, plan: Answer, data: Option<Buf>) -> ExecutionResult {
+    async fn carry_out(
+        &self,
+        unit: &Arc<LogicalUnit>,
+        plan: PlanResult,
+        data: Option<Buf>,
+    ) -> ExecutionResult {
         let plan = plan?;
         if MODE_SELECT.contains(&self.command.cdb()[0]) {
             exec::flush(unit).await?;
@@ -133,7 +138,11 @@ impl<F: FrontEnd> TaskExecution<F> {
 
     /// The buffer of a READ. It is taken before the gate, where nobody waits for one. And it is not waited for
     /// without end: those who hold all others may wait until this READ is over.
-    async fn read_buffers(&self, unit: &LogicalUnit, answer: Option<&Answer>) -> Result<ReadBuffers, Status> {
+    async fn read_buffers(
+        &self,
+        unit: &LogicalUnit,
+        answer: Option<&PlanResult>,
+    ) -> Result<ReadBuffers, Status> {
         let offered = self.command.data_in_len() as usize;
         let len = match answer {
             _ if unit.passthrough().is_some() => offered,
@@ -247,10 +256,10 @@ fn cut(data: &mut Option<Buf>, needed: usize) {
 }
 
 /// The end of an aborted command. A unit attention that it was to report is kept by who ends it.
-fn unreported(answer: Option<Answer>) -> ExecutionResult {
+fn unreported(answer: Option<PlanResult>) -> ExecutionResult {
     answer.and_then(Result::err).map_or_else(gone, Err)
 }
 
 fn gone() -> ExecutionResult {
-    Err(Failure::from(Sense::LUN_NOT_SUPPORTED))
+    Err(CommandError::from(Sense::LUN_NOT_SUPPORTED))
 }

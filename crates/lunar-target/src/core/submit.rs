@@ -14,7 +14,7 @@ use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::registry::AbortScope;
 use lunar_block::Inline;
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{Answer, Count, Failure, Plan};
+use lunar_scsi::{CommandError, LogCounter, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,19 +54,19 @@ impl<F: FrontEnd> State<F> {
         let brings = self.brings_all(&c, &data);
         let handle = match self.luns.find(c.lun) {
             LunLookup::LogicalUnit(handle) => handle,
-            LunLookup::WellKnown => return self.command_without_lu(c, lunar_scsi::well_known, data),
-            LunLookup::Absent => return self.command_without_lu(c, lunar_scsi::absent, data),
+            LunLookup::WellKnown => return self.command_without_lu(c, lunar_scsi::well_known_lu, data),
+            LunLookup::Absent => return self.command_without_lu(c, lunar_scsi::absent_lun, data),
         };
         if c.attribute != TaskAttribute::Simple
             || handle.ordered > 0
             || self.busy_scope.is_some()
-            || !handle.unit.task_set.try_lock_shared(handle.nexus.part())
+            || !handle.unit.task_set.try_lock_shared(handle.nexus.per_core())
         {
             let is_recalled =
                 |scope: &AbortScope| scope.covers(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
             let busy_scope = self.busy_scope.as_ref().and_then(is_recalled);
             // Who is busy says so at once: at the gate it could be a long wait.
-            if let Some(status) = busy_scope.or_else(|| handle.unit.lu.refuses()) {
+            if let Some(status) = busy_scope.or_else(|| handle.unit.lu.busy_status()) {
                 return self.start_task(c, None, Some(Err(status.into())), data);
             }
             let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
@@ -101,13 +101,13 @@ impl<F: FrontEnd> State<F> {
 
     #[inline]
     fn read_done(&mut self, c: &ScsiCommand, outcome: ExecutionOutput, len: u32) {
-        self.unlock_task_set(c, Count::ReadBytes, len);
+        self.unlock_task_set(c, LogCounter::ReadBytes, len);
         self.complete(c, CommandCompletion { moved: len.into(), ..CommandCompletion::of(Ok(outcome)) });
     }
 
     #[inline]
     fn write_done(&mut self, c: &ScsiCommand, len: u32) {
-        self.unlock_task_set(c, Count::WriteBytes, len);
+        self.unlock_task_set(c, LogCounter::WriteBytes, len);
         let (moved, written) = (u64::from(len), Some(len));
         self.complete(
             c,
@@ -117,9 +117,9 @@ impl<F: FrontEnd> State<F> {
 
     /// Steps out of the gate that a command entered on the spot; the logical unit counts what it did.
     #[inline]
-    fn unlock_task_set(&mut self, c: &ScsiCommand, count: Count, bytes: u32) {
+    fn unlock_task_set(&mut self, c: &ScsiCommand, count: LogCounter, bytes: u32) {
         if let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) {
-            let part = handle.nexus.part();
+            let part = handle.nexus.per_core();
             handle.unit.task_set.unlock_shared(part);
             part.count(count, bytes as u64);
         }
@@ -133,18 +133,18 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// A command that is inside the gate and did not end on the spot.
-    fn defer(&mut self, c: ScsiCommand, answer: Answer, data: ReceivedData<'_>) {
+    fn defer(&mut self, c: ScsiCommand, answer: PlanResult, data: ReceivedData<'_>) {
         let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) else { return };
         // What is left to do waits for its turn again: a command that waits for its data must not keep others
         // out.
-        handle.unit.task_set.unlock_shared(handle.nexus.part());
+        handle.unit.task_set.unlock_shared(handle.nexus.per_core());
         let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
         match answer {
             Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Good), false),
             Ok(Plan::Data(d)) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Data(d)), false),
             Err(f) if needs_no_more && c.data_out_len() == 0 => {
-                let descriptor = handle.nexus.sense_format();
+                let descriptor = handle.nexus.uses_descriptor_sense();
                 self.finish_now(&c, Err(f), descriptor);
             }
             answer => self.start_task(c, Some(lu_nexus), Some(answer), data),
@@ -156,7 +156,12 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// A command for no logical unit.
-    fn command_without_lu(&mut self, c: ScsiCommand, decide: fn(&[u8]) -> Answer, data: ReceivedData<'_>) {
+    fn command_without_lu(
+        &mut self,
+        c: ScsiCommand,
+        decide: fn(&[u8]) -> PlanResult,
+        data: ReceivedData<'_>,
+    ) {
         let answer = decide(c.cdb());
         self.start_task(c, None, Some(answer), data);
     }
@@ -167,7 +172,7 @@ impl<F: FrontEnd> State<F> {
         &mut self,
         c: ScsiCommand,
         lu_nexus: Option<(Arc<LogicalUnit>, lunar_scsi::NexusId, u64)>,
-        answer: Option<Answer>,
+        answer: Option<PlanResult>,
         data: ReceivedData<'_>,
     ) {
         let mut answer = answer;
@@ -219,12 +224,12 @@ impl<F: FrontEnd> State<F> {
         &mut self,
         c: &ScsiCommand,
         unit: &Arc<LogicalUnit>,
-        unreported: &Failure,
+        unreported: &CommandError,
     ) {
         if let Some(sense) = unreported.sense.filter(Sense::is_unit_attention)
             && let Some(handle) = self.luns.unit(c.lun, unit)
         {
-            handle.nexus.tell_again(sense);
+            handle.nexus.requeue_attention(sense);
         }
     }
 

@@ -5,7 +5,7 @@ use super::data_out_buffers::DataOutBuffers;
 use super::response::DataInProgress;
 use crate::LogicalUnit;
 use lunar_proto::transfer::DataOutSequencer;
-use lunar_scsi::{Answer, Failure, NexusId};
+use lunar_scsi::{CommandError, NexusId, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub enum AbortResponse {
 
 impl AbortResponse {
     /// What the initiator hears.
-    pub fn failure(self) -> Option<Failure> {
+    pub fn failure(self) -> Option<CommandError> {
         match self {
             AbortResponse::None => None,
             AbortResponse::TaskAborted => Some(Status::TaskAborted.into()),
@@ -83,7 +83,7 @@ pub struct Task {
     /// Data-Out on its way; None: it is all here, and the command runs.
     pub receiving: Option<DataOutTransfer>,
     /// What it comes to; None: to be decided when its turn has come, or it runs.
-    pub answer: Option<Answer>,
+    pub answer: Option<PlanResult>,
     /// How much of its Data-In has gone.
     pub sent: DataInProgress,
     /// When it arrived, if that is counted.

@@ -172,7 +172,7 @@ impl<F: FrontEnd> ItNexus<F> {
             _ if self.state().phase() == SessionPhase::Ended => {}
             Function::ClearTaskSet => {
                 let nexus = self.state().nexus_at(lun);
-                unit.lu.cleared(nexus);
+                unit.lu.task_set_cleared(nexus);
             }
             _ => exec::reset(&unit).await,
         }

@@ -11,7 +11,7 @@ use super::medium::{
 use crate::LogicalUnit;
 use crate::task_set_lock::{LockMode, TaskSetHandle, lock_all};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{CopyResult, CopySegment, Failure, NexusId};
+use lunar_scsi::{CommandError, CopyResult, CopySegment, NexusId};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ struct CopyRun<'a> {
 
 impl Drop for CopyRun<'_> {
     fn drop(&mut self) {
-        self.unit.lu.copied(self.nexus, self.list_id, self.result);
+        self.unit.lu.copy_ended(self.nexus, self.list_id, self.result);
     }
 }
 
@@ -89,7 +89,7 @@ async fn all(
     segments: &[CopySegment],
     context: &dyn ExecutionContext,
     result: &mut CopyResult,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let ends = (0..).zip(segments).map(|(number, segment)| context.copy_ends(number, segment));
     let ends: Vec<_> = ends.collect();
     let own = context.own_lock();
@@ -127,7 +127,7 @@ impl SegmentCopy<'_> {
         pool: &Pool,
         bytes: &mut u64,
         context: &dyn ExecutionContext,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let len = context.copy_range(self.number, self.segment, &self.ends)?.len;
         if len == 0 {
             return Ok(());
@@ -145,7 +145,7 @@ impl SegmentCopy<'_> {
     }
 
     /// Moves one buffer, `done` bytes from the beginning.
-    async fn step(&self, done: u64, buf: Buf, context: &dyn ExecutionContext) -> Result<Buf, Failure> {
+    async fn step(&self, done: u64, buf: Buf, context: &dyn ExecutionContext) -> Result<Buf, CommandError> {
         let _inside = lock_all(self.locks.clone()).await;
         if context.is_aborted() {
             return Err(aborted_failure());
@@ -163,7 +163,7 @@ impl SegmentCopy<'_> {
 }
 
 /// What a failure of an end is to who asked for the copy; `byte` names the end in the segment descriptor.
-fn third_party(failure: Failure, number: u16, byte: u16) -> Failure {
+fn third_party(failure: CommandError, number: u16, byte: u16) -> CommandError {
     match failure.sense {
         Some(_) => Sense::COPY_DEVICE_FAILURE.segment(number, byte).into(),
         None => failure,

@@ -5,7 +5,7 @@ use crate::task_set_lock::{LockMode, TaskSetHandle};
 use crate::{LogicalUnit, PassthroughResponse, ScsiError};
 use lunar_block::Finished;
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{CopyRange, CopySegment, Count, Failure, NexusId};
+use lunar_scsi::{CommandError, CopyRange, CopySegment, LogCounter, NexusId};
 use lunar_wire::scsi::{Sense, Status};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum ExecutionOutput {
 }
 
 /// The end of a command.
-pub type ExecutionResult = Result<ExecutionOutput, Failure>;
+pub type ExecutionResult = Result<ExecutionOutput, CommandError>;
 
 /// What a command may need beyond its own logical unit.
 pub trait ExecutionContext {
@@ -52,7 +52,7 @@ pub trait ExecutionContext {
 }
 
 /// The end of a command that nobody hears of any more.
-pub fn aborted_failure() -> Failure {
+pub fn aborted_failure() -> CommandError {
     Status::TaskAborted.into()
 }
 
@@ -67,7 +67,7 @@ pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: Finished) -> Exec
 }
 
 /// Reads what a command reads, or a part of it.
-pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result<Buf, Failure> {
+pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result<Buf, CommandError> {
     fetch_into(unit, offset, buf, &READ).await
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn fetch(
     offset: u64,
     len: usize,
     access: &MediumAccess,
-) -> Result<Buf, Failure> {
+) -> Result<Buf, CommandError> {
     fetch_into(unit, offset, buffer_without_waiting(pool, len), access).await
 }
 
@@ -94,7 +94,7 @@ pub(super) async fn fetch_into(
     offset: u64,
     buf: Buf,
     access: &MediumAccess,
-) -> Result<Buf, Failure> {
+) -> Result<Buf, CommandError> {
     let finished = unit.backend().read(offset, buf).await;
     fetched(unit, offset, finished, access)
 }
@@ -104,7 +104,7 @@ pub(super) fn fetched(
     offset: u64,
     (result, buf): Finished,
     access: &MediumAccess,
-) -> Result<Buf, Failure> {
+) -> Result<Buf, CommandError> {
     result.map_err(|e| io_failure(unit, &e, offset, access))?;
     unit.lu.count(access.bytes, buf.len() as u64);
     Ok(buf)
@@ -122,7 +122,7 @@ pub async fn write_buf(
     offset: u64,
     data: Buf,
     stable: bool,
-) -> Result<Buf, Failure> {
+) -> Result<Buf, CommandError> {
     if data.is_empty() {
         return Ok(data);
     }
@@ -130,7 +130,7 @@ pub async fn write_buf(
     stored(unit, offset, finished)
 }
 
-pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): Finished) -> Result<Buf, Failure> {
+pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): Finished) -> Result<Buf, CommandError> {
     result.map_err(|e| io_failure(unit, &e, offset, &WRITE))?;
     unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)
@@ -144,25 +144,33 @@ pub async fn flush(unit: &Arc<LogicalUnit>) -> ExecutionResult {
 
 /// How an access of the medium is counted, and what the failure of the medium is to an initiator.
 pub(super) struct MediumAccess {
-    pub(super) bytes: Count,
-    errors: Count,
+    pub(super) bytes: LogCounter,
+    errors: LogCounter,
     sense: Sense,
 }
 
 pub(super) const READ: MediumAccess =
-    MediumAccess { bytes: Count::ReadBytes, errors: Count::ReadErrors, sense: Sense::READ_ERROR };
-pub(super) const WRITE: MediumAccess =
-    MediumAccess { bytes: Count::WriteBytes, errors: Count::WriteErrors, sense: Sense::WRITE_ERROR };
+    MediumAccess { bytes: LogCounter::ReadBytes, errors: LogCounter::ReadErrors, sense: Sense::READ_ERROR };
+pub(super) const WRITE: MediumAccess = MediumAccess {
+    bytes: LogCounter::WriteBytes,
+    errors: LogCounter::WriteErrors,
+    sense: Sense::WRITE_ERROR,
+};
 pub(super) const VERIFY: MediumAccess =
-    MediumAccess { bytes: Count::VerifyBytes, errors: Count::VerifyErrors, ..READ };
+    MediumAccess { bytes: LogCounter::VerifyBytes, errors: LogCounter::VerifyErrors, ..READ };
 
 /// What an error of a backend is to an initiator. A medium error tells its LBA; what a SCSI device behind the backend
 /// has said is passed on.
-pub(super) fn io_failure(unit: &LogicalUnit, e: &io::Error, offset: u64, access: &MediumAccess) -> Failure {
+pub(super) fn io_failure(
+    unit: &LogicalUnit,
+    e: &io::Error,
+    offset: u64,
+    access: &MediumAccess,
+) -> CommandError {
     if let Some(told) = ScsiError::of(e) {
         let is_medium = told.sense.is_some_and(|sense| sense.key == MEDIUM_ERROR);
-        unit.lu.count(if is_medium { access.errors } else { Count::OtherErrors }, 1);
-        return Failure { status: told.status, sense: told.sense };
+        unit.lu.count(if is_medium { access.errors } else { LogCounter::OtherErrors }, 1);
+        return CommandError { status: told.status, sense: told.sense };
     }
     let is_medium = !matches!(
         e.kind(),
@@ -174,7 +182,7 @@ pub(super) fn io_failure(unit: &LogicalUnit, e: &io::Error, offset: u64, access:
             | ErrorKind::WouldBlock
             | ErrorKind::TimedOut
     );
-    unit.lu.count(if is_medium { access.errors } else { Count::OtherErrors }, 1);
+    unit.lu.count(if is_medium { access.errors } else { LogCounter::OtherErrors }, 1);
     if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
         return Status::Busy.into();
     }

@@ -8,7 +8,7 @@ mod verify;
 
 use crate::LogicalUnit;
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{Answer, Count, Failure, Op, Plan, Shard};
+use lunar_scsi::{CommandError, CoreIndex, LogCounter, Op, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 pub use medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, aborted_failure, buffer_without_waiting, finish_read,
@@ -70,7 +70,7 @@ async fn run_op(
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
         // `persist` is over when this begins, and what is passed on does not come here.
-        Op::Keep(_) | Op::Pass => Err(Sense::INTERNAL_FAILURE.into()),
+        Op::Persist(_) | Op::Passthrough => Err(Sense::INTERNAL_FAILURE.into()),
         Op::Preempt { victims } => {
             context.abort(victims).await;
             Ok(ExecutionOutput::Good)
@@ -88,7 +88,7 @@ async fn run_op(
 }
 
 /// The end of a command that no logical unit takes.
-pub fn run_without_lu(plan: Answer, context: &dyn ExecutionContext) -> ExecutionResult {
+pub fn run_without_lu(plan: PlanResult, context: &dyn ExecutionContext) -> ExecutionResult {
     match plan? {
         Plan::Op(op) => match *op {
             Op::ReportLuns { select, allocation_len } => {
@@ -100,7 +100,7 @@ pub fn run_without_lu(plan: Answer, context: &dyn ExecutionContext) -> Execution
     }
 }
 
-fn answer(plan: Answer) -> ExecutionResult {
+fn answer(plan: PlanResult) -> ExecutionResult {
     match plan? {
         Plan::Data(d) => Ok(ExecutionOutput::Data(d)),
         _ => Ok(ExecutionOutput::Good),
@@ -108,7 +108,7 @@ fn answer(plan: Answer) -> ExecutionResult {
 }
 
 /// The Data-Out that a plan asked for; a command that brought none fails (SPC-5: parameter list length).
-fn data_of(data: Option<Buf>) -> Result<Buf, Failure> {
+fn data_of(data: Option<Buf>) -> Result<Buf, CommandError> {
     data.ok_or(Sense::INVALID_FIELD_IN_CDB.into())
 }
 
@@ -122,7 +122,7 @@ async fn read(
         return Ok(ExecutionOutput::Good);
     }
     if unit.backend().facts().null {
-        unit.lu.count(Count::ReadBytes, len as u64);
+        unit.lu.count(LogCounter::ReadBytes, len as u64);
         return Ok(ExecutionOutput::Zeros(len));
     }
     let buf = match room {
@@ -148,7 +148,7 @@ async fn write_atomic(unit: &Arc<LogicalUnit>, offset: u64, data: Buf) -> Execut
 pub async fn reset(unit: &Arc<LogicalUnit>) {
     let _alone = match unit.lu.reset_ends_write_cache() {
         true => {
-            let alone = unit.task_set.handle(Shard::mine()).lock_exclusive().await;
+            let alone = unit.task_set.handle(CoreIndex::current()).lock_exclusive().await;
             _ = flush(unit).await;
             Some(alone)
         }
@@ -159,10 +159,10 @@ pub async fn reset(unit: &Arc<LogicalUnit>) {
 
 /// Keeps on stable storage what a command is to change, then changes it; the plan is that of what remains to be
 /// done. What cannot be kept is not changed.
-pub async fn persist(unit: &Arc<LogicalUnit>, answer: Answer) -> Answer {
+pub async fn persist(unit: &Arc<LogicalUnit>, answer: PlanResult) -> PlanResult {
     let draft = match answer? {
         Plan::Op(op) => match *op {
-            Op::Keep(draft) => draft,
+            Op::Persist(draft) => draft,
             op => return Ok(Plan::Op(Box::new(op))),
         },
         plan => return Ok(plan),

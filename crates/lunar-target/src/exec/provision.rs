@@ -7,7 +7,7 @@ use super::medium::{
 use crate::LogicalUnit;
 use lunar_block::{Backend, Future};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::Failure;
+use lunar_scsi::CommandError;
 use std::io;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn clear(
     stretch: u64,
     context: &dyn ExecutionContext,
     one: impl Fn(&dyn Backend, u64, u64) -> Future<'_, io::Result<()>>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let (backend, end) = (unit.backend(), offset + len);
     let mut at = offset;
     while at < end {
@@ -65,7 +65,7 @@ pub async fn repeat(
     (offset, len): (u64, u64),
     block: &[u8],
     goes_on: &dyn Fn() -> bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let whole = (STEP / block.len()).max(1) * block.len();
     let mut buf = buffer_without_waiting(pool, whole.min(len as usize));
     buf.chunks_mut(block.len()).for_each(|c| c.copy_from_slice(&block[..c.len()]));

@@ -3,7 +3,7 @@
 use super::medium::{ExecutionOutput, ExecutionResult, STEP, WRITE, flush, io_failure};
 use crate::LogicalUnit;
 use lunar_runtime::Pool;
-use lunar_scsi::Failure;
+use lunar_scsi::CommandError;
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub async fn run(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob, immedia
 
 async fn work(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob) -> ExecutionResult {
     let result = overwrite(unit, pool, &job).await;
-    unit.lu.sanitized(result.as_ref().map(drop));
+    unit.lu.sanitize_ended(result.as_ref().map(drop));
     save_state(unit).await;
     result.map(|()| ExecutionOutput::Good)
 }
@@ -50,7 +50,7 @@ async fn save_state(unit: &Arc<LogicalUnit>) {
     }
 }
 
-async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> Result<(), Failure> {
+async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> Result<(), CommandError> {
     let capacity = unit.backend().facts().capacity;
     let passes = if job.pattern.is_some() { job.passes.max(1) as u64 } else { 1 };
     for pass in 0..passes {
@@ -76,7 +76,7 @@ async fn stretch(
     pass: u64,
     at: u64,
     n: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let Some(pattern) = &job.pattern else {
         let erased = unit.backend().write_zeroes(at, n, true).await;
         return erased.map_err(|e| io_failure(unit, &e, at, &WRITE));

@@ -9,7 +9,7 @@ use crate::task_set_lock::{LockMode, TaskSetHandle};
 use lunar_block::testing::Lossy;
 use lunar_block::{Backend, Kind, Spec};
 use lunar_scsi::{CopyRange, CopySegment, NexusId};
-use lunar_scsi::{Identity, Lu, Nexus, Port, Protocol, Settings, TargetPort};
+use lunar_scsi::{Lu, LuIdentity, LuSettings, Nexus, NexusPorts, TargetPort, TransportProtocol};
 use lunar_wire::scsi::op;
 
 const BLOCK: usize = 512;
@@ -51,10 +51,10 @@ struct TestDisk {
     pool: Pool,
 }
 
-pub(super) fn settings(write_cache: bool) -> Settings {
-    Settings {
-        kind: lunar_scsi::Kind::Disk,
-        identity: Identity {
+pub(super) fn settings(write_cache: bool) -> LuSettings {
+    LuSettings {
+        device_type: lunar_scsi::PeripheralDeviceType::Disk,
+        identity: LuIdentity {
             vendor: "LUNAR".into(),
             product: "VIRTUAL DISK".into(),
             revision: "1".into(),
@@ -71,7 +71,7 @@ pub(super) fn settings(write_cache: bool) -> Settings {
         thin: true,
         max_registrants: 4,
         reservable: true,
-        passes: lunar_scsi::Passes::None,
+        passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
     }
@@ -86,14 +86,14 @@ pub fn lu(write_cache: bool) -> Arc<Lu> {
     Arc::new(Lu::new(settings(write_cache), None).expect("settings"))
 }
 
-pub fn port() -> Arc<Port> {
-    Arc::new(Port {
+pub fn port() -> Arc<NexusPorts> {
+    Arc::new(NexusPorts {
         initiator: "iqn.2026-11.org.example:host".into(),
         isid: [0x80, 0, 0, 1, 0, 0],
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
-        ports: [TargetPort { protocol: Protocol::Iscsi, group: 1 }].into(),
+        ports: [TargetPort { protocol: TransportProtocol::Iscsi, group: 1 }].into(),
     })
 }
 
@@ -375,7 +375,7 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
         block_folder(&folder, false);
         let mut disk = TestDisk::new(true);
         let lu = lu(true);
-        let other = Arc::new(Port { isid: [0x80, 0, 0, 2, 0, 0], ..(*port()).clone() });
+        let other = Arc::new(NexusPorts { isid: [0x80, 0, 0, 2, 0, 0], ..(*port()).clone() });
         (disk.unit, disk.nexus) =
             (Arc::new(LogicalUnit::new(lu.clone(), memory(), Some(file.clone()))), lu.attach(port(), false));
         let mut victim = lu.attach(other, false);
@@ -390,10 +390,10 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
         disk.good(&cdb, &list).await;
         std::mem::swap(&mut disk.nexus, &mut victim);
         let kept = std::fs::read(&file).expect("a state file");
-        assert_eq!(kept, lu.saved().1);
+        assert_eq!(kept, lu.saved_state().1);
 
         block_folder(&folder, true);
-        let before = (disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved());
+        let before = (disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved_state());
         for (cdb, list) in
             [reserve_out(5, 1, 1), reserve_out(4, 1, 1), reserve_out(0, 1, 9), reserve_out(3, 1, 0)]
         {
@@ -405,14 +405,14 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
         assert!(ended.is_err_and(|f| f.sense == Some(Sense::INTERNAL_FAILURE)));
         std::mem::swap(&mut disk.nexus, &mut victim);
         assert!(lu.write_cache());
-        assert_eq!((disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved()), before);
+        assert_eq!((disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved_state()), before);
         assert!(victim.begin(&[0; 16]).is_ok(), "nobody is told of what did not happen");
 
         block_folder(&folder, false);
         std::mem::swap(&mut disk.nexus, &mut victim);
         disk.good(&SELECT, &CACHE_OFF).await;
         assert!(!lu.write_cache());
-        assert_eq!(std::fs::read(&file).expect("a state file"), lu.saved().1);
+        assert_eq!(std::fs::read(&file).expect("a state file"), lu.saved_state().1);
         block_folder(&folder, false);
     });
 }
@@ -463,7 +463,7 @@ fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
     let runtime = compio::runtime::Runtime::new().expect("a runtime");
     let ended = runtime.block_on(run(&unit, &pool, plan, None, &NoContext(false)));
     assert_eq!(ended.err().and_then(|failure| failure.sense), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
-    let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
+    let sense = |answer: PlanResult| answer.err().and_then(|failure| failure.sense);
     assert_eq!(sense(nexus.begin(&cdb(0x28, 9))), Some(Sense::CAPACITY_CHANGED));
     assert_eq!(sense(nexus.begin(&cdb(0x2a, 9))), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
     assert!(nexus.begin(&cdb(0x28, 7)).is_ok());
@@ -481,7 +481,7 @@ fn a_deleted_image_is_handled_as_the_setting_says() {
     let elsewhere = image.0.with_extension("moved");
     std::fs::rename(&image.0, &elsewhere).expect("moved");
     unit.watch_path("t", 0);
-    let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
+    let sense = |answer: PlanResult| answer.err().and_then(|failure| failure.sense);
     assert_eq!(sense(nexus.begin(&[0; 16])), Some(Sense::NOT_READY_INTERVENTION));
     unit.set_on_missing(OnMissing::Continue);
     unit.watch_path("t", 0);

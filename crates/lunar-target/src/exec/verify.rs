@@ -7,12 +7,12 @@ use super::medium::{
 };
 use crate::{LogicalUnit, ScsiError};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{Compare, Failure};
+use lunar_scsi::{CommandError, Compare};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
 /// MISCOMPARE; INFORMATION is the offset of the first byte that differs (SBC-4 section 5.3).
-fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), Failure> {
+fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), CommandError> {
     match medium.iter().zip(expected).position(|(a, b)| a != b) {
         None => Ok(()),
         Some(at) => Err(Sense::MISCOMPARE.at(before + at as u64).into()),
@@ -89,7 +89,7 @@ pub async fn compare_and_write(
 /// The write of a COMPARE AND WRITE that has failed somewhere else, or that was not waited for to its end, may have been
 /// done there: an answer after which it is sent again as if it were not would make its own success a miscompare. BUSY
 /// that a device has `told` is the answer of one that did nothing.
-fn may_have_written(failure: Failure, told: Option<ScsiError>) -> Failure {
+fn may_have_written(failure: CommandError, told: Option<ScsiError>) -> CommandError {
     const NOT_READY: u8 = 2;
     const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
     match failure.sense {

@@ -1,5 +1,5 @@
 use super::*;
-use lunar_scsi::{Identity, Lu};
+use lunar_scsi::{Lu, LuIdentity};
 use lunar_wire::scsi::Status;
 use std::future::Future;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 
 const CAPACITY: u64 = 1 << 20;
 
-fn settings() -> Settings {
-    Settings {
-        kind: lunar_scsi::Kind::Disk,
-        identity: Identity {
+fn settings() -> LuSettings {
+    LuSettings {
+        device_type: lunar_scsi::PeripheralDeviceType::Disk,
+        identity: LuIdentity {
             vendor: "LUNAR".into(),
             product: "VIRTUAL DISK".into(),
             revision: "1".into(),
@@ -28,7 +28,7 @@ fn settings() -> Settings {
         thin: true,
         max_registrants: 4,
         reservable: true,
-        passes: lunar_scsi::Passes::None,
+        passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
     }
@@ -55,25 +55,25 @@ fn quiesced_now(unit: &Arc<LogicalUnit>) -> Quiesced {
 #[test]
 fn a_unit_rests_when_the_last_command_has_left_and_is_busy_until_it_wakes() {
     let unit = unit(None);
-    let member = unit.task_set.handle(Shard::mine());
+    let member = unit.task_set.handle(CoreIndex::current());
     assert!(member.try_lock_shared());
     let mut rest = pin!(unit.quiesce());
     assert!(poll(rest.as_mut()).is_pending());
-    assert_eq!(unit.lu.refuses(), Some(Status::Busy));
+    assert_eq!(unit.lu.busy_status(), Some(Status::Busy));
     member.unlock_shared();
     let Poll::Ready(Ok(quiesced)) = poll(rest.as_mut()) else { panic!("nobody is inside") };
-    assert!(!member.try_lock_shared() && unit.lu.refuses().is_some());
+    assert!(!member.try_lock_shared() && unit.lu.busy_status().is_some());
     drop(quiesced);
-    assert!(member.try_lock_shared() && unit.lu.refuses().is_none());
+    assert!(member.try_lock_shared() && unit.lu.busy_status().is_none());
 }
 
 #[test]
 fn a_rest_that_is_given_up_was_nothing() {
     let unit = unit(None);
-    let member = unit.task_set.handle(Shard::mine());
+    let member = unit.task_set.handle(CoreIndex::current());
     assert!(member.try_lock_shared());
     assert!(poll(pin!(unit.quiesce())).is_pending());
-    assert!(member.try_lock_shared() && unit.lu.refuses().is_none());
+    assert!(member.try_lock_shared() && unit.lu.busy_status().is_none());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn other_blocks_take_the_place_of_those_before() {
     let unit = unit(None);
     let other = memory();
     let quiesced = quiesced_now(&unit);
-    let wrong = Settings { block_size: 3, ..settings() };
+    let wrong = LuSettings { block_size: 3, ..settings() };
     assert!(quiesced.redefine(wrong, other.clone(), true).is_err());
     assert!(!Arc::ptr_eq(&unit.backend(), &other));
     let epoch = unit.lu.epoch();
@@ -120,7 +120,10 @@ fn a_retired_unit_stays_busy_and_leaves_blocks_and_state_to_others() {
         assert!(unit.save().await.is_err());
     });
     assert!(!file.exists());
-    assert_eq!(unit.lu.refuses(), Some(Status::Busy));
+    assert_eq!(unit.lu.busy_status(), Some(Status::Busy));
     assert!(blocks.upgrade().is_none(), "nobody holds them");
-    assert!(unit.task_set.handle(Shard::mine()).try_lock_shared(), "those who wait at the gate hear of it");
+    assert!(
+        unit.task_set.handle(CoreIndex::current()).try_lock_shared(),
+        "those who wait at the gate hear of it"
+    );
 }

@@ -11,8 +11,8 @@ fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 /// A gate, and the places of two cores.
 fn gate() -> (Arc<TaskSetLock>, TaskSetHandle, TaskSetHandle) {
     let gate = Arc::new(TaskSetLock::new(crate::exec::tests::lu(true)));
-    let other = std::thread::spawn(Shard::mine).join().expect("a shard");
-    let (a, b) = (gate.handle(Shard::mine()), gate.handle(other));
+    let other = std::thread::spawn(CoreIndex::current).join().expect("a shard");
+    let (a, b) = (gate.handle(CoreIndex::current()), gate.handle(other));
     (gate, a, b)
 }
 
@@ -155,7 +155,7 @@ fn head_of_queue_is_not_stopped_by_a_look() {
     all_end(0..2, {
         let gate = gate.clone();
         move |_| {
-            let member = gate.handle(Shard::mine());
+            let member = gate.handle(CoreIndex::current());
             wait(async {
                 for _ in 0..ROUNDS {
                     drop(member.lock_head_of_queue().await);
@@ -173,7 +173,7 @@ fn head_of_queue_is_not_stopped_by_a_look() {
 fn nobody_is_left_behind() {
     let ((gate, ..), inside) = (gate(), AtomicUsize::new(0));
     all_end(0..4, move |number| {
-        let member = gate.handle(Shard::mine());
+        let member = gate.handle(CoreIndex::current());
         wait(async {
             for round in number..number + ROUNDS {
                 let entry = [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive][round % 3];

@@ -1,10 +1,10 @@
 //! The class of each command in the command table (SPC-5 table 66, SBC-4 table 13, ALLOW COMMANDS 011b).
 
-use crate::table::{Allowed, rows};
+use crate::table::{ReservationClass, rows};
 use crate::testing::{cdrom, disk};
 use lunar_wire::scsi::op;
 
-/// Commands that a write exclusive reservation lets through, exclusive access does not.
+/// Commands that a write exclusive reservation permits through, exclusive access does not.
 const READING: &[u8] = &[
     op::READ_6,
     op::READ_10,
@@ -76,7 +76,11 @@ fn persistent_reservations_can_be_handled_in_standby() {
 
 #[test]
 fn commands_have_the_class_of_the_standard() {
-    let lists = [(READING, Allowed::Reading), (NEVER, Allowed::Never), (ALWAYS, Allowed::Always)];
+    let lists = [
+        (READING, ReservationClass::Reading),
+        (NEVER, ReservationClass::Never),
+        (ALWAYS, ReservationClass::Always),
+    ];
     for row in rows(&disk()).chain(rows(&cdrom())) {
         let wanted = lists.iter().find(|(list, _)| list.contains(&row.opcode));
         let held = wanted.is_none_or(|(_, class)| *class == row.allowed);

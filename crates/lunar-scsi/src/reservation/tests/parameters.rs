@@ -1,13 +1,13 @@
 //! Lengths and bytes of parameter lists and reports.
 
-use super::world::{World, basic, moving, out_cdb, port, read, send, transport_id};
+use super::world::{TestTarget, basic, moving, out_cdb, port, read, send, transport_id};
 use crate::testing::{data, disk, fails, lu, nexus, run, run_with};
-use crate::{Plan, Settings};
+use crate::{LuSettings, Plan};
 use lunar_wire::scsi::{Sense, Status, op};
 
 #[test]
 fn the_parameter_list_has_the_length_of_its_service_action() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     let wrong = || fails(Sense::PARAMETER_LIST_LENGTH);
     for action in 0..8 {
@@ -44,7 +44,7 @@ fn a_reservation_that_comes_before_its_parameters_keeps_a_command_out() {
 
 #[test]
 fn less_data_than_promised_is_no_parameter_list() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     for len in 0..24 {
         let answer = run_with(a, &out_cdb(0, 0, 24), &basic(0, 1, 0)[..len]);
@@ -55,7 +55,7 @@ fn less_data_than_promised_is_no_parameter_list() {
 
 #[test]
 fn transport_id_lists_are_as_long_as_they_say() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     let id = transport_id("B");
     let list = |flags, said: u32, ids: &[u8]| [&basic(0, 1, flags)[..], &said.to_be_bytes(), ids].concat();
@@ -81,7 +81,7 @@ fn transport_id_lists_are_as_long_as_they_say() {
 
 #[test]
 fn specified_ports_are_for_register_alone() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     assert_eq!(send(a, 0, 0, &basic(0, 1, 0)), Ok(Plan::Done));
     for action in 1..7 {
@@ -92,7 +92,7 @@ fn specified_ports_are_for_register_alone() {
 
 #[test]
 fn register_and_move_has_exactly_one_transport_id() {
-    let mut world = World::new("A B");
+    let mut world = TestTarget::new("A B");
     world.play("A register 0 a -> good\nA reserve a 1 -> good");
     let a = world.nexuses.get_mut("A").unwrap();
     let id = transport_id("B");
@@ -106,13 +106,13 @@ fn register_and_move_has_exactly_one_transport_id() {
 
 #[test]
 fn capabilities() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb0, 0xea, 0x01, 0, 0]);
     let answer = send(a, 0, 0, &basic(0, 1, 1));
     assert!(crate::testing::commit(&world.lu, answer).is_ok());
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb1, 0xea, 0x01, 0, 0]);
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     world.lu.set_volatile();
     let a = world.nexuses.get_mut("A").unwrap();
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1c, 0xb0, 0xea, 0x01, 0, 0]);
@@ -120,7 +120,7 @@ fn capabilities() {
 
 #[test]
 fn reports_to_the_byte() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     world.play("A register 0 1122334455667788 -> good\nA reserve 1122334455667788 6 -> good");
     let a = world.nexuses.get_mut("A").unwrap();
     let key = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
@@ -137,7 +137,7 @@ fn reports_to_the_byte() {
 
 #[test]
 fn reports_are_cut_to_the_allocation_length_and_say_how_much_there_is() {
-    let mut world = World::new("A B");
+    let mut world = TestTarget::new("A B");
     world.play("A register 0 a for B -> good\nA reserve a 1 -> good");
     let a = world.nexuses.get_mut("A").unwrap();
     for action in 0..4 {
@@ -157,8 +157,8 @@ fn reports_are_cut_to_the_allocation_length_and_say_how_much_there_is() {
 /// CVE-2025-57275: a registrant more than the table holds.
 #[test]
 fn ten_thousand_registrants() {
-    let settings = Settings { max_registrants: 9_999, ..disk() };
-    let mut world = World::with(settings, None, "A");
+    let settings = LuSettings { max_registrants: 9_999, ..disk() };
+    let mut world = TestTarget::with(settings, None, "A");
     let lu = world.lu.clone();
     let mut refused = 0;
     for n in 0..10_000u32 {
@@ -179,9 +179,9 @@ fn ten_thousand_registrants() {
     let keys = read(a, 0).unwrap();
     assert_eq!((keys.len(), &keys[4..8]), (65535, &(9_999u32 * 8).to_be_bytes()[..]));
     assert_eq!(read(a, 3).unwrap().len(), 65535);
-    let (_, saved) = lu.saved();
-    let fewer = Settings { max_registrants: 16, ..disk() };
-    let mut again = World::with(fewer, Some(&saved), "B");
+    let (_, saved) = lu.saved_state();
+    let fewer = LuSettings { max_registrants: 16, ..disk() };
+    let mut again = TestTarget::with(fewer, Some(&saved), "B");
     again.play("B register 0 b -> 5/55/04");
-    assert_eq!(again.lu.saved().1, saved);
+    assert_eq!(again.lu.saved_state().1, saved);
 }

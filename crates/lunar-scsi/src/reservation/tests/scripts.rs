@@ -1,12 +1,12 @@
 //! Each service action: keys, conflicts, unit attentions, what is kept.
 
-use super::world::{World, basic, out_cdb};
+use super::world::{TestTarget, basic, out_cdb};
 use crate::testing::disk;
-use crate::{Plan, Settings};
+use crate::{LuSettings, Plan};
 use lunar_wire::scsi::Status;
 
 fn play(names: &str, script: &str) {
-    World::new(names).play(script);
+    TestTarget::new(names).play(script);
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn an_all_registrants_reservation_does_not_move() {
 
 #[test]
 fn registrants_are_bounded_and_a_refusal_changes_nothing() {
-    let mut world = World::with(Settings { max_registrants: 3, ..disk() }, None, "A B C");
+    let mut world = TestTarget::with(LuSettings { max_registrants: 3, ..disk() }, None, "A B C");
     world.play(
         "A register 0 a all -> good
          B register 0 b all -> 5/55/04
@@ -581,7 +581,7 @@ fn reserve_6_and_10_keep_all_others_out() {
 /// Between the CDB of a PERSISTENT RESERVE OUT and its parameters another nexus reserves.
 #[test]
 fn reserve_overtakes_a_parameter_list() {
-    let mut world = World::new("A B");
+    let mut world = TestTarget::new("A B");
     let cdb = [&out_cdb(0, 0, 24)[..], &[0; 6]].concat();
     let begun = world.nexuses.get_mut("A").unwrap().begin(&cdb);
     assert_eq!(begun, Ok(Plan::Parameters { len: 24 }));
@@ -684,16 +684,16 @@ fn a_cluster_races_for_the_disk() {
 
 #[test]
 fn what_aptpl_asks_for_is_saved_and_comes_back() {
-    let mut world = World::new("A B C");
+    let mut world = TestTarget::new("A B C");
     world.play(
         "A register 0 a aptpl -> save
          B register 0 b aptpl -> save
          A reserve a 5 -> save
          B reserve b 5 -> conflict",
     );
-    let (version, saved) = world.lu.saved();
+    let (version, saved) = world.lu.saved_state();
     assert_eq!(version, 3);
-    let mut again = World::with(disk(), Some(&saved), "A B C");
+    let mut again = TestTarget::with(disk(), Some(&saved), "A B C");
     again.play(
         "A generation -> 0
          A status -> A1=a*5, B1=b
@@ -706,21 +706,21 @@ fn what_aptpl_asks_for_is_saved_and_comes_back() {
          B register b c -> save
          B reserve c 1 -> good",
     );
-    let (_, saved) = again.lu.saved();
-    World::with(disk(), Some(&saved), "A").play("A keys ->");
+    let (_, saved) = again.lu.saved_state();
+    TestTarget::with(disk(), Some(&saved), "A").play("A keys ->");
 }
 
 #[test]
 fn without_aptpl_nothing_comes_back() {
-    let mut world = World::new("A");
+    let mut world = TestTarget::new("A");
     world.play("A register 0 a -> good\nA reserve a 1 -> good");
-    let (_, saved) = world.lu.saved();
-    World::with(disk(), Some(&saved), "B").play("B keys ->\nB held -> none\nB write -> good");
+    let (_, saved) = world.lu.saved_state();
+    TestTarget::with(disk(), Some(&saved), "B").play("B keys ->\nB held -> none\nB write -> good");
 }
 
 #[test]
 fn aptpl_is_refused_where_nothing_is_kept() {
-    let mut world = World::new("A B");
+    let mut world = TestTarget::new("A B");
     world.lu.set_volatile();
     world.play(
         "A register 0 a aptpl -> 5/26/00@20.0
@@ -736,14 +736,14 @@ fn aptpl_is_refused_where_nothing_is_kept() {
 
 #[test]
 fn register_and_move_and_clear_are_saved() {
-    let mut world = World::new("A B");
+    let mut world = TestTarget::new("A B");
     world.play(
         "A register 0 a -> good
          A reserve a 3 -> good
          A move a b B unreg aptpl -> save",
     );
-    let (_, saved) = world.lu.saved();
-    World::with(disk(), Some(&saved), "A B").play(
+    let (_, saved) = world.lu.saved_state();
+    TestTarget::with(disk(), Some(&saved), "A B").play(
         "A status -> B1=b*3
          B clear b -> save
          A keys ->",
@@ -799,14 +799,14 @@ fn a_reservation_moves_to_a_port_of_srp_and_back() {
 
 #[test]
 fn registrations_of_srp_are_saved_and_come_back() {
-    let mut world = World::new("A s");
+    let mut world = TestTarget::new("A s");
     world.play(
         "A register 0 a -> good
          s register 0 b aptpl -> save
          s reserve b 1 -> save",
     );
-    let (_, saved) = world.lu.saved();
-    World::with(disk(), Some(&saved), "A s").play(
+    let (_, saved) = world.lu.saved_state();
+    TestTarget::with(disk(), Some(&saved), "A s").play(
         "A status -> A1=a, s1=b*1
          A write -> conflict
          s write -> good",

@@ -1,8 +1,8 @@
 //! Random sequences: whatever is sent, what must hold holds.
 
-use super::world::{World, basic, moving, read, send, transport_id};
+use super::world::{TestTarget, basic, moving, read, send, transport_id};
 use crate::testing::{disk, run};
-use crate::{Lu, Settings};
+use crate::{Lu, LuSettings};
 use lunar_wire::be;
 use lunar_wire::scsi::op;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const NAMES: [&str; 7] = ["A", "B", "C", "A2", "A'", "s", "B@u"];
 const MAX: usize = 6;
 
-/// Who, service action, scope and type, the two keys, flags, whom it names, and what else happens.
+/// Requester, service action, scope and type, the two keys, flags, whom it names, and what else happens.
 type Step = (usize, u8, u8, u64, u64, u8, usize, u8);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -19,11 +19,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-fn settings() -> Settings {
-    Settings { max_registrants: MAX, ..disk() }
+fn settings() -> LuSettings {
+    LuSettings { max_registrants: MAX, ..disk() }
 }
 
-fn play(world: &mut World, step: &Step) {
+fn play(world: &mut TestTarget, step: &Step) {
     let (who, action, kind, key, action_key, flags, other, event) = *step;
     if event == 0 {
         world.nexuses.remove(NAMES[who]);
@@ -87,7 +87,7 @@ fn check(lu: &std::sync::Arc<Lu>) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     fn what_must_hold_holds(steps in steps()) {
-        let mut world = World::with(settings(), None, &NAMES.join(" "));
+        let mut world = TestTarget::with(settings(), None, &NAMES.join(" "));
         for step in &steps {
             play(&mut world, step);
             check(&world.lu)?;
@@ -96,13 +96,13 @@ proptest! {
 
     #[test]
     fn what_was_saved_is_what_was(steps in steps()) {
-        let mut world = World::with(settings(), None, &NAMES.join(" "));
+        let mut world = TestTarget::with(settings(), None, &NAMES.join(" "));
         for step in &steps {
             play(&mut world, step);
         }
-        let (_, saved) = world.lu.saved();
-        let again = World::with(settings(), Some(&saved), "");
-        prop_assert_eq!(again.lu.saved().1, saved);
+        let (_, saved) = world.lu.saved_state();
+        let again = TestTarget::with(settings(), Some(&saved), "");
+        prop_assert_eq!(again.lu.saved_state().1, saved);
         check(&again.lu)?;
     }
 
@@ -114,7 +114,7 @@ proptest! {
         ids in prop::collection::vec(any::<u8>(), 0..80),
         fits: bool,
     ) {
-        let mut world = World::with(settings(), None, "A");
+        let mut world = TestTarget::with(settings(), None, "A");
         let nexus = world.nexuses.get_mut("A").unwrap();
         let mut list = [&head[..], &ids].concat();
         if fits && list.len() >= 28 {

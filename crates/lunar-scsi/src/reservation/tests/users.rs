@@ -1,11 +1,11 @@
 //! The CHAP user is part of an initiator port.
 
-use super::world::World;
+use super::world::TestTarget;
 use crate::testing::disk;
 
 #[test]
 fn another_user_of_the_same_port_is_a_stranger() {
-    World::new("A@alice B").play(
+    TestTarget::new("A@alice B").play(
         "A@alice register 0 a -> good
          A@alice reserve a 3 -> good
          A@alice logout -> done
@@ -29,7 +29,7 @@ fn another_user_of_the_same_port_is_a_stranger() {
 
 #[test]
 fn a_named_port_is_that_of_its_user() {
-    World::new("A@alice B@bob").play(
+    TestTarget::new("A@alice B@bob").play(
         "B@bob register 0 b for A -> good
          A@alice register b a -> good
          B@bob reserve b 1 -> good
@@ -44,7 +44,7 @@ fn a_named_port_is_that_of_its_user() {
 
 #[test]
 fn a_reservation_moves_to_no_user_by_chance() {
-    World::new("A@alice A@eve B").play(
+    TestTarget::new("A@alice A@eve B").play(
         "B register 0 b -> good
          B reserve b 1 -> good
          B move b c A -> 5/26/00@24
@@ -60,7 +60,7 @@ fn a_reservation_moves_to_no_user_by_chance() {
 /// Another user has logged in with the name and ISID of a port that is registered and away.
 #[test]
 fn a_move_goes_to_the_registered_user_who_is_away() {
-    World::new("A@alice B").play(
+    TestTarget::new("A@alice B").play(
         "A@alice register 0 a -> good
          B register 0 b -> good
          B reserve b 1 -> good
@@ -77,7 +77,7 @@ fn a_move_goes_to_the_registered_user_who_is_away() {
 #[test]
 fn spec_i_pt_names_the_registered_user_who_is_away() {
     for name in ["A", "*A"] {
-        World::new("A@alice B").play(&format!(
+        TestTarget::new("A@alice B").play(&format!(
             "A@alice register 0 b -> good
              A@alice logout -> done
              A@eve login -> done
@@ -92,7 +92,7 @@ fn spec_i_pt_names_the_registered_user_who_is_away() {
 
 #[test]
 fn a_port_named_before_its_login_is_that_of_the_first_user() {
-    World::new("B").play(
+    TestTarget::new("B").play(
         "B register 0 b for A -> good
          A@alice login -> done
          A@alice register b a -> good
@@ -104,13 +104,13 @@ fn a_port_named_before_its_login_is_that_of_the_first_user() {
 
 #[test]
 fn saved_registrations_keep_their_users() {
-    let mut world = World::new("A@alice");
+    let mut world = TestTarget::new("A@alice");
     world.play(
         "A@alice register 0 a aptpl -> save
          A@alice reserve a 3 -> save",
     );
-    let (_, saved) = world.lu.saved();
-    World::with(disk(), Some(&saved), "A@bob A@alice").play(
+    let (_, saved) = world.lu.saved_state();
+    TestTarget::with(disk(), Some(&saved), "A@bob A@alice").play(
         "A@bob write -> conflict
          A@alice write -> good",
     );
@@ -119,14 +119,14 @@ fn saved_registrations_keep_their_users() {
 /// What older versions kept, and what was kept before CHAP was asked for.
 #[test]
 fn saved_registrations_without_a_user_pass_to_the_first_one() {
-    let mut world = World::new("A B");
+    let mut world = TestTarget::new("A B");
     world.play(
         "A register 0 a aptpl -> save
          B register 0 b aptpl -> save
          A reserve a 3 -> save",
     );
-    let (_, saved) = world.lu.saved();
-    World::with(disk(), Some(&saved), "A@alice A@bob B").play(
+    let (_, saved) = world.lu.saved_state();
+    TestTarget::with(disk(), Some(&saved), "A@alice A@bob B").play(
         "A@alice held -> a 3
          A@alice write -> good
          A@bob write -> conflict

@@ -9,7 +9,9 @@
 //! `@20.3` or `@c2.3` for a pointer to a byte and a bit of parameters or CDB; what a report says.
 
 use crate::testing::{disk, run, run_with};
-use crate::{Answer, Lu, Nexus, NexusId, Op, Plan, Port, Protocol, Settings, TargetPort};
+use crate::{
+    Lu, LuSettings, Nexus, NexusId, NexusPorts, Op, Plan, PlanResult, TargetPort, TransportProtocol,
+};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, Status, op};
 use lunar_wire::srp::PortId;
@@ -17,14 +19,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The logical unit and its nexuses by name.
-pub(super) struct World {
+pub(super) struct TestTarget {
     pub(super) lu: Arc<Lu>,
     pub(super) nexuses: BTreeMap<String, Nexus>,
 }
 
 /// The ports of the target: each of two portal groups has one for iSCSI and one for SRP.
 fn ports() -> Arc<[TargetPort]> {
-    let group = |group| [Protocol::Iscsi, Protocol::Srp].map(|protocol| TargetPort { protocol, group });
+    let group = |group| {
+        [TransportProtocol::Iscsi, TransportProtocol::Srp].map(|protocol| TargetPort { protocol, group })
+    };
     [group(1), group(2)].concat().into()
 }
 
@@ -35,12 +39,12 @@ fn srp(name: &str) -> Option<PortId> {
 }
 
 /// The ports of a nexus of this name; behind `@` stands the CHAP user.
-pub(super) fn port(name: &str) -> Arc<Port> {
+pub(super) fn port(name: &str) -> Arc<NexusPorts> {
     let (name, user) = name.split_once('@').unwrap_or((name, ""));
     let tag = name.chars().find_map(|c| c.to_digit(10)).unwrap_or(1);
     let of_srp = srp(name);
     let isid = [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8];
-    Arc::new(Port {
+    Arc::new(NexusPorts {
         initiator: of_srp.map_or_else(
             || format!("iqn.2026-11.org.example:{}", name[..1].to_ascii_lowercase()),
             |port| port.to_string(),
@@ -97,7 +101,7 @@ pub(super) fn moving(key: u64, action_key: u64, flags: u8, tag: u16, id: &[u8]) 
 }
 
 /// The Data-In of PERSISTENT RESERVE IN.
-pub(super) fn read(nexus: &mut Nexus, action: u8) -> Result<Vec<u8>, Answer> {
+pub(super) fn read(nexus: &mut Nexus, action: u8) -> Result<Vec<u8>, PlanResult> {
     match run(nexus, &[op::PERSISTENT_RESERVE_IN, action, 0, 0, 0, 0, 0, 0xff, 0xff, 0]) {
         Ok(Plan::Data(data)) => Ok(data),
         other => Err(other),
@@ -105,7 +109,7 @@ pub(super) fn read(nexus: &mut Nexus, action: u8) -> Result<Vec<u8>, Answer> {
 }
 
 /// Sends a PERSISTENT RESERVE OUT.
-pub(super) fn send(nexus: &mut Nexus, action: u8, scope_and_type: u8, list: &[u8]) -> Answer {
+pub(super) fn send(nexus: &mut Nexus, action: u8, scope_and_type: u8, list: &[u8]) -> PlanResult {
     run_with(nexus, &out_cdb(action, scope_and_type, list.len() as u32), list)
 }
 
@@ -113,16 +117,16 @@ fn hex(word: &str) -> u64 {
     u64::from_str_radix(word, 16).unwrap_or_else(|_| panic!("{word} is no number"))
 }
 
-impl World {
+impl TestTarget {
     /// A disk with these nexuses, that have taken note of POWER ON.
-    pub(super) fn new(names: &str) -> World {
-        World::with(disk(), None, names)
+    pub(super) fn new(names: &str) -> TestTarget {
+        TestTarget::with(disk(), None, names)
     }
 
     /// The same with other settings, and what was saved before.
-    pub(super) fn with(settings: Settings, saved: Option<&[u8]>, names: &str) -> World {
+    pub(super) fn with(settings: LuSettings, saved: Option<&[u8]>, names: &str) -> TestTarget {
         let lu = Arc::new(Lu::new(settings, saved).unwrap());
-        let mut world = World { lu, nexuses: BTreeMap::new() };
+        let mut world = TestTarget { lu, nexuses: BTreeMap::new() };
         names.split_whitespace().for_each(|name| world.attach(name));
         world
     }
@@ -167,7 +171,7 @@ impl World {
         named.map(|(name, _)| format!(" {name}")).collect()
     }
 
-    fn outcome(&self, answer: Answer) -> String {
+    fn outcome(&self, answer: PlanResult) -> String {
         match crate::testing::commit(&self.lu, answer) {
             Ok((Plan::Done, true)) => "save".into(),
             Ok((Plan::Done | Plan::Read { .. } | Plan::Write { .. } | Plan::Data(_), _)) => "good".into(),
@@ -196,7 +200,7 @@ fn sense(s: Sense) -> String {
     text
 }
 
-fn command(nexus: &mut Nexus, verb: &str, words: &[&str]) -> Answer {
+fn command(nexus: &mut Nexus, verb: &str, words: &[&str]) -> PlanResult {
     let number = |i: usize| hex(words.get(i).unwrap_or_else(|| panic!("{verb} needs more arguments")));
     let simple = |nexus: &mut Nexus, action, action_key, kind: u64| {
         send(nexus, action, kind as u8, &basic(number(0), action_key, 0))
@@ -246,7 +250,7 @@ fn has(words: &[&str], word: &str) -> u8 {
 }
 
 /// `register KEY NEW [aptpl] [all] [for NEXUS...]`
-fn register(nexus: &mut Nexus, action: u8, words: &[&str]) -> Answer {
+fn register(nexus: &mut Nexus, action: u8, words: &[&str]) -> PlanResult {
     let flags = has(words, "aptpl") | has(words, "all") << 2 | has(words, "for") << 3;
     let mut list = basic(hex(words[0]), hex(words[1]), flags);
     if let Some(at) = words.iter().position(|w| *w == "for") {

@@ -3,7 +3,7 @@
 use super::super::tests::{port, settings};
 use super::*;
 use lunar_block::{Backend, Kind, Spec};
-use lunar_scsi::{CopyRange, Lu, Nexus, Settings, Shard};
+use lunar_scsi::{CopyRange, CoreIndex, Lu, LuSettings, Nexus};
 use lunar_wire::scsi::{Status, op};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -19,7 +19,7 @@ const LEN: u64 = STEPS * STEP as u64;
 /// Two logical units, the first full of sevens.
 fn units() -> [Arc<LogicalUnit>; 2] {
     [1, 2].map(|number| {
-        let mut settings = Settings { capacity: LEN, ..settings(true) };
+        let mut settings = LuSettings { capacity: LEN, ..settings(true) };
         settings.identity.naa[7] = number;
         let backend: Arc<dyn Backend> = match lunar_block::open(&Spec::sized(Kind::Memory, LEN)) {
             Ok(backend) => backend,
@@ -74,7 +74,7 @@ impl<'a> CopySession<'a> {
         CopySession {
             units,
             nexuses: units.each_ref().map(attach),
-            members: units.each_ref().map(|u| u.task_set.handle(Shard::mine())),
+            members: units.each_ref().map(|u| u.task_set.handle(CoreIndex::current())),
             own,
             aborted: Cell::new(false),
             asked: Cell::new(0),
@@ -146,7 +146,7 @@ fn a_copy_waits_for_who_is_alone_at_either_end() {
         for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let units = units();
             let session = CopySession::new(&units, (own, LockMode::Shared));
-            let other = units[alone].task_set.handle(Shard::mine());
+            let other = units[alone].task_set.handle(CoreIndex::current());
             let held = now(other.lock_exclusive());
             let mut copy = pin!(session.copy(0));
             assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
@@ -164,7 +164,7 @@ fn who_wants_to_be_alone_waits_for_one_step() {
     wait(async {
         for place in [0, 1] {
             let units = units();
-            let other = units[place].task_set.handle(Shard::mine());
+            let other = units[place].task_set.handle(CoreIndex::current());
             let mut alone = Box::pin(other.lock_exclusive());
             let wants = |asked| {
                 if asked == FIRST {
@@ -186,7 +186,7 @@ fn who_wants_to_be_alone_waits_for_one_step() {
 #[test]
 fn an_ordered_copy_lets_nobody_in() {
     let units = units();
-    let other = units[0].task_set.handle(Shard::mine());
+    let other = units[0].task_set.handle(CoreIndex::current());
     let looks = |_| {
         assert!(
             !other.try_lock_shared() || {
@@ -231,7 +231,7 @@ fn a_copy_ends_where_a_medium_becomes_another_one() {
         let lu = &units[at].lu;
         let session = CopySession::new(&units, (0, LockMode::Shared)).then(|asked| {
             if asked == FIRST {
-                assert!(lu.redefine(Settings::clone(&lu.settings()), true).is_ok());
+                assert!(lu.redefine(LuSettings::clone(&lu.settings()), true).is_ok());
             }
         });
         let aborted = Sense::COPY_ABORTED.segment(0, byte);
@@ -244,7 +244,7 @@ fn a_copy_ends_where_a_medium_becomes_another_one() {
 fn an_aborted_copy_ends_between_two_steps() {
     wait(async {
         let units = units();
-        let other = units[1].task_set.handle(Shard::mine());
+        let other = units[1].task_set.handle(CoreIndex::current());
         let alone = RefCell::new(Box::pin(other.lock_exclusive()));
         let session = CopySession::new(&units, (0, LockMode::Shared)).then(|asked| {
             if asked == FIRST {
@@ -275,7 +275,7 @@ fn copies_in_opposite_directions_end() {
         assert!(wait(CopySession::new(units, (from, entry)).copy(from)).is_ok());
     };
     let excludes = |units: &[Arc<LogicalUnit>; 2], at: usize, _| {
-        let _alone = wait(units[at].task_set.handle(Shard::mine()).lock_exclusive());
+        let _alone = wait(units[at].task_set.handle(CoreIndex::current()).lock_exclusive());
         std::thread::sleep(Duration::from_micros(200));
     };
     for (at, work) in [(0, copies as ThreadWork), (1, copies), (0, excludes), (1, excludes)] {

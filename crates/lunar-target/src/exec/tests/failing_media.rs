@@ -38,7 +38,7 @@ impl Backend for WriteFailingDisk {
 }
 
 /// How a COMPARE AND WRITE ends whose write fails so.
-async fn compared(with: fn() -> io::Error) -> Failure {
+async fn compared(with: fn() -> io::Error) -> CommandError {
     let mut disk = TestDisk::new(true);
     (disk.unit, disk.nexus) = unit(true, Arc::new(WriteFailingDisk(memory(), with)));
     let mut cdb = [0; 16];

@@ -6,7 +6,7 @@ use crate::iser::tests::test_target::{self, TestTarget, play, play_with, quiet};
 use crate::task_set_lock::LockMode;
 use lunar_block::{Backend, Facts, Finished, Future};
 use lunar_runtime::Buf;
-use lunar_scsi::Shard;
+use lunar_scsi::CoreIndex;
 use lunar_wire::iscsi::request::{self, Attribute, Function};
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::Status;
@@ -226,7 +226,7 @@ fn piece_at_the_gate_does_not_begin_after_a_reset() {
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         long.take_asked(&mut host).await;
-        let inside = target.disk().task_set.handle(Shard::mine()).lock(LockMode::Exclusive).await;
+        let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
         send_requested(&mut host, &long).await;
         quiet().await;
         host.reset();
@@ -519,7 +519,7 @@ fn long_write_of_another_length_is_refused_or_cut() {
         for (blocks, wanted) in [(BLOCKS + 1, 0), (BLOCKS - 3, OLD)] {
             // Behind an ORDERED command it is not decided yet when its data are asked for.
             let cdb = cdb::write_10(0, blocks as u16, false);
-            let inside = target.disk().task_set.handle(Shard::mine()).lock(LockMode::Exclusive).await;
+            let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
             let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Simple).await;
             drop(inside);
             let answer = loop {

@@ -7,7 +7,7 @@ use crate::end_reason::EndReason;
 use crate::iser::tests::test_target::{NAME, TestTarget, play, play_with, quiet};
 use crate::registry::{AbortScope, SessionMessage};
 use crate::task_set_lock::LockMode;
-use lunar_scsi::{NexusId, Shard};
+use lunar_scsi::{CoreIndex, NexusId};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
 use lunar_wire::scsi::{Status, cdb, op};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ fn data_that_came_before_a_reset_begins_no_write() {
 fn a_command_at_the_gate_does_not_begin_after_a_reset() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
-        let inside = target.disk().task_set.handle(Shard::mine()).lock(LockMode::Exclusive).await;
+        let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
         host.write(0, OLD);
         host.send();
         quiet().await;

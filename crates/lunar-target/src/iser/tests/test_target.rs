@@ -8,7 +8,7 @@ use lunar_rdma::mem::{Faults, request_with};
 use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::cores::Place;
 use lunar_runtime::{Buf, Cores};
-use lunar_scsi::{Identity, Lu};
+use lunar_scsi::{Lu, LuIdentity};
 use lunar_wire::iser::{Abilities, LOGIN_LEN};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -139,7 +139,7 @@ pub fn unit(number: u8) -> Arc<LogicalUnit> {
 
 /// A disk with this medium.
 pub fn unit_of(number: u8, medium: Arc<dyn lunar_block::Backend>) -> Arc<LogicalUnit> {
-    let identity = Identity {
+    let identity = LuIdentity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
         revision: "1".into(),
@@ -147,8 +147,8 @@ pub fn unit_of(number: u8, medium: Arc<dyn lunar_block::Backend>) -> Arc<Logical
         naa: vec![0x30, 0, 0, 0, 0, 0, 0, number],
         designators: None,
     };
-    let settings = lunar_scsi::Settings {
-        kind: lunar_scsi::Kind::Disk,
+    let settings = lunar_scsi::LuSettings {
+        device_type: lunar_scsi::PeripheralDeviceType::Disk,
         identity,
         block_size: 512,
         physical_block_size: 512,
@@ -159,7 +159,7 @@ pub fn unit_of(number: u8, medium: Arc<dyn lunar_block::Backend>) -> Arc<Logical
         thin: false,
         max_registrants: 4,
         reservable: true,
-        passes: lunar_scsi::Passes::None,
+        passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
     };

@@ -4,7 +4,7 @@ use super::test_target::{HostResponse, TestTarget, command, on_core, rest};
 use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse};
 use event_listener::Event;
 use lunar_block::Future;
-use lunar_scsi::Port;
+use lunar_scsi::NexusPorts;
 use lunar_wire::iscsi::request::Function;
 use lunar_wire::scsi::{Status, cdb, op};
 use lunar_wire::srp::{Command, Data, function, task_status};
@@ -21,7 +21,7 @@ struct HeldNexus {
 }
 
 impl PassthroughLu for HeldLu {
-    fn enter(&self, _: &Arc<Port>) -> Rc<dyn PassthroughNexus> {
+    fn enter(&self, _: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
         Rc::new(HeldNexus { fate: self.0, aborted: Event::new() })
     }
 

@@ -2,7 +2,7 @@
 
 use super::test_target::{HostResponse, TestTarget, command, on_core};
 use crate::LogicalUnit;
-use lunar_scsi::{Nexus, Order, Port, Shard};
+use lunar_scsi::{Concurrency, CoreIndex, Nexus, NexusPorts};
 use lunar_wire::scsi::{cdb, op};
 use lunar_wire::srp::{Attribute, Command, Data};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn target() -> (TestTarget, Arc<LogicalUnit>) {
 }
 
 fn nexus(unit: &LogicalUnit) -> Nexus {
-    let port = Port {
+    let port = NexusPorts {
         initiator: "iqn.2026-11.org.example:other".into(),
         user: String::new(),
         isid: [0x80, 0, 0, 1, 0, 0],
@@ -31,7 +31,7 @@ fn exclusive() -> Vec<[u8; 2]> {
     let (_world, unit) = target();
     let nexus = nexus(&unit);
     let all = (0..=255).flat_map(|opcode| (0..32).map(move |action| [opcode, action]));
-    let mut found: Vec<_> = all.filter(|cdb| nexus.order(cdb) == Order::Exclusive).collect();
+    let mut found: Vec<_> = all.filter(|cdb| nexus.concurrency(cdb) == Concurrency::Exclusive).collect();
     // Without service actions, one of them stands for all.
     found.dedup_by_key(|[opcode, action]| (*opcode, if *opcode == op::SANITIZE { *action } else { 0 }));
     found
@@ -67,7 +67,7 @@ fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
 async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: Attribute) {
     let (target, unit) = target();
     let mut host = target.host(1, false).await.ready().await;
-    let inside = unit.task_set.handle(Shard::mine()).lock_shared().await;
+    let inside = unit.task_set.handle(CoreIndex::current()).lock_shared().await;
     let data_out = if data.is_empty() { Data::None } else { Data::Immediate(data) };
     host.ask(&Command { data_out, attribute, ..command(5, cdb) });
     host.is_silent().await;

@@ -8,7 +8,7 @@ use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, Remote};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Cores};
-use lunar_scsi::{Identity, Lu, Settings};
+use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_wire::scsi::Sense;
 use lunar_wire::srp::{
     Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
@@ -77,12 +77,12 @@ pub fn memory() -> Arc<dyn Backend> {
 /// A disk; its state is kept in a file, if there is one to be.
 fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> LogicalUnit {
     let saved = state.and_then(|path| std::fs::read(path).ok());
-    let lu = Lu::new(settings(write_cache, lunar_scsi::Passes::None), saved.as_deref());
+    let lu = Lu::new(settings(write_cache, lunar_scsi::PassthroughMode::None), saved.as_deref());
     LogicalUnit::new(Arc::new(lu.expect("settings")), medium, state.map(Path::to_path_buf))
 }
 
-fn settings(write_cache: bool, passes: lunar_scsi::Passes) -> Settings {
-    let identity = Identity {
+fn settings(write_cache: bool, passthrough: lunar_scsi::PassthroughMode) -> LuSettings {
+    let identity = LuIdentity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
         revision: "1".into(),
@@ -90,8 +90,8 @@ fn settings(write_cache: bool, passes: lunar_scsi::Passes) -> Settings {
         naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
         designators: None,
     };
-    Settings {
-        kind: lunar_scsi::Kind::Disk,
+    LuSettings {
+        device_type: lunar_scsi::PeripheralDeviceType::Disk,
         identity,
         block_size: 512,
         physical_block_size: 512,
@@ -102,7 +102,7 @@ fn settings(write_cache: bool, passes: lunar_scsi::Passes) -> Settings {
         thin: false,
         max_registrants: 4,
         reservable: true,
-        passes,
+        passthrough,
         max_atomic: 1 << 20,
         explicit_access: true,
     }
@@ -166,7 +166,7 @@ impl TestTarget {
 
     /// Its disk is elsewhere.
     pub fn passing(to: Arc<dyn PassthroughLu>) -> TestTarget {
-        let lu = Lu::new(settings(true, lunar_scsi::Passes::Own), None).expect("settings");
+        let lu = Lu::new(settings(true, lunar_scsi::PassthroughMode::PerNexus), None).expect("settings");
         TestTarget::serving(LogicalUnit::new_passthrough(Arc::new(lu), to, None))
     }
 

@@ -1,31 +1,31 @@
 //! What each core keeps of a logical unit for itself, so that its commands touch one cache line, and none
 //! that another core writes to.
 
-use crate::log::{COUNTS, Count};
+use crate::log::{LOG_COUNTERS, LogCounter};
 use std::array;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-/// At most so many parts, however many cores there are.
-const MAX_PARTS: usize = 16;
+/// At most so many slots, however many cores there are.
+const MAX_SLOTS: usize = 16;
 
 /// One core's part of a logical unit.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct Part {
+pub struct PerCore {
     /// A word for whoever orders the commands of the logical unit; 0 at the beginning.
-    pub gate: AtomicUsize,
+    pub lock_word: AtomicUsize,
     /// The same on all cores, but while a change ends.
     epoch: AtomicU64,
-    counts: [AtomicU64; COUNTS],
+    counts: [AtomicU64; LOG_COUNTERS],
 }
 
-impl Part {
-    fn new() -> Part {
+impl PerCore {
+    fn new() -> PerCore {
         let counts = array::from_fn(|_| AtomicU64::new(0));
-        Part { gate: AtomicUsize::new(0), epoch: AtomicU64::new(1), counts }
+        PerCore { lock_word: AtomicUsize::new(0), epoch: AtomicU64::new(1), counts }
     }
 
     /// Grows with every change that nexuses must see.
@@ -36,30 +36,30 @@ impl Part {
 
     /// Adds to a log counter.
     #[inline]
-    pub fn count(&self, count: Count, by: u64) {
+    pub fn count(&self, count: LogCounter, by: u64) {
         self.counts[count as usize].fetch_add(by, Ordering::Relaxed);
     }
 }
 
-/// The parts of all cores. Close to those of other logical units, and apart from what is seldom looked at.
+/// The slots of all cores. Close to those of other logical units, and apart from what is seldom looked at.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts(Arc<[Part]>);
+pub(crate) struct PerCoreSlots(Arc<[PerCore]>);
 
-impl Parts {
-    pub(crate) fn new() -> Parts {
-        Parts((0..count()).map(|_| Part::new()).collect())
+impl PerCoreSlots {
+    pub(crate) fn new() -> PerCoreSlots {
+        PerCoreSlots((0..count()).map(|_| PerCore::new()).collect())
     }
 
-    pub(crate) fn all(&self) -> &[Part] {
+    pub(crate) fn all(&self) -> &[PerCore] {
         &self.0
     }
 
     #[inline]
-    pub(crate) fn at(&self, shard: Shard) -> &Part {
-        &self.0[shard.0 as usize]
+    pub(crate) fn at(&self, core: CoreIndex) -> &PerCore {
+        &self.0[core.0 as usize]
     }
 
-    pub(crate) fn total(&self, count: Count) -> u64 {
+    pub(crate) fn total(&self, count: LogCounter) -> u64 {
         self.0.iter().map(|c| c.counts[count as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
@@ -69,28 +69,29 @@ impl Parts {
     }
 }
 
-/// How many parts a logical unit has: one for each core that the process may run on.
+/// How many slots a logical unit has: one for each core that the process may run on.
 fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| thread::available_parallelism().map_or(MAX_PARTS, |n| MAX_PARTS.min(n.get())))
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(MAX_SLOTS, |n| MAX_SLOTS.min(n.get())))
 }
 
 /// Names the part of a core in every logical unit.
 #[derive(Clone, Copy, Debug)]
-pub struct Shard(u8);
+pub struct CoreIndex(u8);
 
-impl Shard {
+impl CoreIndex {
     /// That of the core which runs this.
-    pub fn mine() -> Shard {
+    pub fn current() -> CoreIndex {
         thread_local! {
-            static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
+            static CURRENT: Cell<Option<CoreIndex>> = const { Cell::new(None) };
         }
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        MINE.with(|mine| {
-            let shard =
-                mine.get().unwrap_or_else(|| Shard((NEXT.fetch_add(1, Ordering::Relaxed) % count()) as u8));
-            mine.set(Some(shard));
-            shard
+        CURRENT.with(|current| {
+            let core = current
+                .get()
+                .unwrap_or_else(|| CoreIndex((NEXT.fetch_add(1, Ordering::Relaxed) % count()) as u8));
+            current.set(Some(core));
+            core
         })
     }
 }

@@ -1,34 +1,34 @@
 //! Commands that change what is kept on stable storage. What is to be kept comes first and the change after
 //! it, so that one that cannot be kept changes nothing.
 
-use crate::attention::Queue;
-use crate::dispatch::{self, Who};
-use crate::table::Cx;
-use crate::{Answer, Lu, NexusId, Op, Plan, Port, State, modes, reservation, sanitize};
+use crate::dispatch::{self, Requester};
+use crate::table::CommandContext;
+use crate::unit_attention::UnitAttentions;
+use crate::{Lu, NexusId, NexusPorts, Op, Plan, PlanResult, State, modes, reservation, sanitize};
 use std::sync::Arc;
 
 /// A command that waits for what it changes to be on stable storage: [`Lu::commit`] does it then.
 #[derive(Debug, PartialEq)]
-pub struct Draft {
+pub struct PendingCommit {
     cdb: Vec<u8>,
     parameters: Option<Vec<u8>>,
     id: NexusId,
-    port: Arc<Port>,
+    port: Arc<NexusPorts>,
     read_only: bool,
     bytes: Vec<u8>,
 }
 
 /// What came of [`Lu::commit`].
 #[derive(Debug, PartialEq)]
-pub enum Commit {
-    /// The command is done, or has failed meanwhile: its plan, never [`Op::Keep`] again.
-    Done(Answer),
+pub enum CommitOutcome {
+    /// The command is done, or has failed meanwhile: its plan, never [`Op::Persist`] again.
+    Done(PlanResult),
     /// Something else that is kept has changed since: there are other bytes to be kept first.
-    Again(Draft),
+    Again(PendingCommit),
 }
 
-impl Draft {
-    /// What is to be on stable storage first, in place of what [`Lu::saved`] gives now.
+impl PendingCommit {
+    /// What is to be on stable storage first, in place of what [`Lu::saved_state`] gives now.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -36,11 +36,11 @@ impl Draft {
 
 impl Lu {
     /// Does what was drafted, now that its bytes are on stable storage.
-    pub fn commit(&self, draft: Draft) -> Commit {
+    pub fn commit(&self, draft: PendingCommit) -> CommitOutcome {
         let mut state = self.change();
-        let before = Before::of(&state);
-        let who = Who { id: draft.id, port: &draft.port, read_only: draft.read_only };
-        let mut cx = Cx {
+        let before = Rollback::of(&state);
+        let requester = Requester { id: draft.id, port: &draft.port, read_only: draft.read_only };
+        let mut cx = CommandContext {
             cdb: &draft.cdb,
             parameters: draft.parameters.as_deref(),
             lu: self,
@@ -49,66 +49,70 @@ impl Lu {
             port: &draft.port,
             read_only: draft.read_only,
         };
-        let answer = dispatch::run(&mut cx, who);
+        let answer = dispatch::run(&mut cx, requester);
         let bytes = state.save();
-        if state.saves == before.saves || bytes == draft.bytes {
-            return Commit::Done(answer);
+        if state.saved_version == before.saved_version || bytes == draft.bytes {
+            return CommitOutcome::Done(answer);
         }
         before.put_back(&mut state);
-        Commit::Again(Draft { bytes, ..draft })
+        CommitOutcome::Again(PendingCommit { bytes, ..draft })
     }
 }
 
 /// Runs a command of which the table says that it may change what is kept. If it does, all is put back, and
 /// its plan is a draft.
-pub(crate) fn run(cx: &mut Cx<'_>, who: Who<'_>, port: &Arc<Port>) -> Answer {
-    let before = Before::of(cx.state);
-    let answer = dispatch::run(cx, who);
-    if cx.state.saves == before.saves {
+pub(crate) fn run(
+    cx: &mut CommandContext<'_>,
+    requester: Requester<'_>,
+    port: &Arc<NexusPorts>,
+) -> PlanResult {
+    let before = Rollback::of(cx.state);
+    let answer = dispatch::run(cx, requester);
+    if cx.state.saved_version == before.saved_version {
         return answer;
     }
-    let draft = Draft {
+    let draft = PendingCommit {
         cdb: cx.cdb.to_vec(),
         parameters: cx.parameters.map(<[u8]>::to_vec),
-        id: who.id,
+        id: requester.id,
         port: port.clone(),
-        read_only: who.read_only,
+        read_only: requester.read_only,
         bytes: cx.state.save(),
     };
     before.put_back(cx.state);
-    Ok(Plan::op(Op::Keep(draft)))
+    Ok(Plan::op(Op::Persist(draft)))
 }
 
 /// What such commands change, as it was.
-struct Before {
-    touched: bool,
-    saves: u64,
+struct Rollback {
+    changed: bool,
+    saved_version: u64,
     modes: modes::State,
     reservations: reservation::State,
     sanitize: sanitize::State,
-    attentions: Vec<(NexusId, Queue)>,
+    attentions: Vec<(NexusId, UnitAttentions)>,
 }
 
-impl Before {
-    fn of(state: &State) -> Before {
-        Before {
-            touched: state.touched,
-            saves: state.saves,
+impl Rollback {
+    fn of(state: &State) -> Rollback {
+        Rollback {
+            changed: state.changed,
+            saved_version: state.saved_version,
             modes: state.modes.clone(),
             reservations: state.reservations.clone(),
             sanitize: state.sanitize,
-            attentions: state.peers.iter().map(|(id, peer)| (*id, peer.attentions.clone())).collect(),
+            attentions: state.nexuses.iter().map(|(id, peer)| (*id, peer.attentions.clone())).collect(),
         }
     }
 
     fn put_back(self, state: &mut State) {
-        state.touched = self.touched;
-        state.saves = self.saves;
+        state.changed = self.changed;
+        state.saved_version = self.saved_version;
         state.modes = self.modes;
         state.reservations = self.reservations;
         state.sanitize = self.sanitize;
         for (id, attentions) in self.attentions {
-            if let Some(peer) = state.peers.get_mut(&id) {
+            if let Some(peer) = state.nexuses.get_mut(&id) {
                 peer.attentions = attentions;
             }
         }
@@ -117,9 +121,9 @@ impl Before {
 
 #[cfg(test)]
 mod tests {
-    use super::{Commit, Draft};
+    use super::{CommitOutcome, PendingCommit};
     use crate::testing::{commit, data, disk, fails, lu, nexus, run, run_with};
-    use crate::{Answer, Op, Plan};
+    use crate::{Op, Plan, PlanResult};
     use lunar_wire::scsi::{Sense, Status, op};
 
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
@@ -132,10 +136,10 @@ mod tests {
         ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
     }
 
-    fn draft(answer: Answer) -> Draft {
+    fn draft(answer: PlanResult) -> PendingCommit {
         match answer {
             Ok(Plan::Op(op)) => match *op {
-                Op::Keep(draft) => draft,
+                Op::Persist(draft) => draft,
                 op => panic!("{op:?} instead of a draft"),
             },
             other => panic!("{other:?} instead of a draft"),
@@ -152,15 +156,15 @@ mod tests {
         }
         let (cdb, list) = reserve_out(1, 2, 0, 0);
         commit(&lu, run_with(&mut b, &cdb, &list)).unwrap();
-        let before = (lu.saved(), data(&mut a, READ_KEYS), lu.epoch());
+        let before = (lu.saved_state(), data(&mut a, READ_KEYS), lu.epoch());
         let (cdb, list) = reserve_out(5, 1, 2, 0);
         let preempts = draft(run_with(&mut a, &cdb, &list));
-        assert_eq!((lu.saved(), data(&mut a, READ_KEYS), lu.epoch()), before);
+        assert_eq!((lu.saved_state(), data(&mut a, READ_KEYS), lu.epoch()), before);
         assert!(run(&mut b, WRITE_ONE).is_ok(), "still the holder, and has heard of nothing");
         let bytes = preempts.bytes().to_vec();
-        let Commit::Done(Ok(Plan::Op(op))) = lu.commit(preempts) else { panic!("not done") };
+        let CommitOutcome::Done(Ok(Plan::Op(op))) = lu.commit(preempts) else { panic!("not done") };
         assert_eq!(*op, Op::Preempt { victims: vec![b.id()] });
-        assert_eq!(lu.saved().1, bytes);
+        assert_eq!(lu.saved_state().1, bytes);
         assert_eq!(run(&mut b, TUR), fails(Sense::REGISTRATIONS_PREEMPTED));
         assert_eq!(run(&mut b, WRITE_ONE), Err(Status::ReservationConflict.into()));
     }
@@ -172,13 +176,13 @@ mod tests {
         let (cdb, list) = reserve_out(0, 0, 1, 1);
         let one = draft(run_with(&mut a, &cdb, &list));
         commit(&lu, run_with(&mut b, &cdb, &list)).unwrap();
-        let (before, first) = (lu.saved(), one.bytes().to_vec());
-        let Commit::Again(one) = lu.commit(one) else { panic!("it would be forgotten by a restart") };
-        assert_eq!(lu.saved(), before);
+        let (before, first) = (lu.saved_state(), one.bytes().to_vec());
+        let CommitOutcome::Again(one) = lu.commit(one) else { panic!("it would be forgotten by a restart") };
+        assert_eq!(lu.saved_state(), before);
         assert_ne!(one.bytes(), first);
         let bytes = one.bytes().to_vec();
-        assert_eq!(lu.commit(one), Commit::Done(Ok(Plan::Done)));
-        assert_eq!(lu.saved().1, bytes);
+        assert_eq!(lu.commit(one), CommitOutcome::Done(Ok(Plan::Done)));
+        assert_eq!(lu.saved_state().1, bytes);
     }
 
     #[test]
@@ -187,7 +191,7 @@ mod tests {
         let mut a = nexus(&lu, "a");
         let (cdb, list) = reserve_out(0, 0, 1, 1);
         let (one, same) = (draft(run_with(&mut a, &cdb, &list)), draft(run_with(&mut a, &cdb, &list)));
-        assert_eq!(lu.commit(one), Commit::Done(Ok(Plan::Done)));
-        assert_eq!(lu.commit(same), Commit::Done(Err(Status::ReservationConflict.into())));
+        assert_eq!(lu.commit(one), CommitOutcome::Done(Ok(Plan::Done)));
+        assert_eq!(lu.commit(same), CommitOutcome::Done(Err(Status::ReservationConflict.into())));
     }
 }

@@ -1,13 +1,13 @@
 //! The fast way: READ and WRITE decided from a snapshot, without a lock or an allocation.
 
-use crate::dispatch::{Who, open};
-use crate::range::{MAX_TRANSFER, Range};
+use crate::dispatch::{Requester, passes_all_checks};
+use crate::lba_range::{LbaRange, MAX_TRANSFER};
 use crate::{Lu, Plan, State};
 use lunar_wire::scsi::op;
 
 /// What a nexus knows of its logical unit as of an epoch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fast {
+pub(crate) struct NexusSnapshot {
     /// The epoch it was taken in; 0 for never.
     pub(crate) epoch: u64,
     capacity_blocks: u64,
@@ -21,16 +21,16 @@ pub(crate) struct Fast {
     pub(crate) task_aborted_status: bool,
 }
 
-impl Fast {
-    pub(crate) fn new(lu: &Lu, state: &State, who: Who<'_>) -> Fast {
+impl NexusSnapshot {
+    pub(crate) fn new(lu: &Lu, state: &State, requester: Requester<'_>) -> NexusSnapshot {
         let settings = &*lu.settings();
-        Fast {
+        NexusSnapshot {
             epoch: lu.epoch(),
             capacity_blocks: state.blocks,
             max_blocks: MAX_TRANSFER / settings.block_size,
             block_shift: settings.block_size.trailing_zeros(),
-            may_read: open(op::READ_10, state, settings, who),
-            may_write: open(op::WRITE_10, state, settings, who),
+            may_read: passes_all_checks(op::READ_10, state, settings, requester),
+            may_write: passes_all_checks(op::WRITE_10, state, settings, requester),
             stable: !state.modes.write_cache(),
             descriptor_sense: state.modes.descriptor_sense(),
             task_aborted_status: state.modes.task_aborted_status(),
@@ -55,7 +55,7 @@ impl Fast {
             _ => return None,
         };
         let allowed = if write { self.may_write } else { self.may_read };
-        let range = Range::of(cdb);
+        let range = LbaRange::of(cdb);
         let possible =
             range.blocks != 0 && range.blocks <= self.max_blocks && range.fits(self.capacity_blocks);
         if !allowed || reserved != 0 || !possible {

@@ -1,16 +1,16 @@
 //! Commands of a logical unit elsewhere: which of them are answered here nevertheless, and what keeps one from
 //! being handed over.
 
-use crate::dispatch::{self, Who};
+use crate::dispatch::{self, Requester};
 use crate::reservation;
-use crate::table::{self, Changes, Cx, Row};
-use crate::{Allowed, Answer, Lu, NexusId, Op, Plan, State};
+use crate::table::{self, ChangeScope, CommandContext, Row};
+use crate::{Lu, NexusId, Op, Plan, PlanResult, ReservationClass, State};
 use lunar_wire::scsi::{Sense, Status, op};
 
 /// Commands that pass unit attentions by (SPC-5 section 5.14).
 const DESPITE_ATTENTION: [u8; 3] = [op::INQUIRY, op::REPORT_LUNS, op::REQUEST_SENSE];
 
-/// What a device does not change by, whatever its type: all that somebody who may only read can send.
+/// What a device does not change by, whatever its type: all that somebody requester may only read can send.
 const READING: [u8; 29] = [
     op::TEST_UNIT_READY,
     op::REQUEST_SENSE,
@@ -58,75 +58,76 @@ fn reads(cdb: &[u8]) -> bool {
 }
 
 /// An unknown command conflicts with every reservation that it could break.
-static UNKNOWN: Row = Row::new(0xff, |_| Ok(Plan::Done), Allowed::Never, Changes::Shared, &[0xff]);
+static UNKNOWN: Row =
+    Row::new(0xff, |_| Ok(Plan::Done), ReservationClass::Never, ChangeScope::Shared, &[0xff]);
 
 /// Every nexus has one of its own there: only the inventory of this target is answered here.
-pub(crate) fn own(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     if cx.state.busy {
         return Err(Status::Busy.into());
     }
     let opcode = cx.cdb[0];
     if opcode == op::REPORT_LUNS {
-        return dispatch::here(cx, who);
+        return dispatch::execute_here(cx, requester);
     }
     if !DESPITE_ATTENTION.contains(&opcode)
-        && let Some(sense) = told_here(cx.state, who.id)
+        && let Some(sense) = own_attention(cx.state, requester.id)
     {
         return Err(sense.into());
     }
-    hand_over(cx, who)
+    pass_through(cx, requester)
 }
 
 /// All nexuses share one there: reservations and what is told to each are ours.
-pub(crate) fn shared(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     let opcode = cx.cdb[0];
-    let has_attention = cx.state.peers.get(&who.id).is_some_and(|p| !p.attentions.is_empty());
+    let has_attention = cx.state.nexuses.get(&requester.id).is_some_and(|p| !p.attentions.is_empty());
     // The device could answer, but all nexuses share one nexus there.
     let is_reservation = reservation::OPCODES.contains(&opcode);
     if is_reservation || opcode == op::REPORT_LUNS || (opcode == op::REQUEST_SENSE && has_attention) {
-        return dispatch::here(cx, who);
+        return dispatch::execute_here(cx, requester);
     }
     if cx.state.busy {
         return Err(Status::Busy.into());
     }
     if !DESPITE_ATTENTION.contains(&opcode) {
-        dispatch::attention(cx.state, who.id)?;
+        dispatch::attention(cx.state, requester.id)?;
     }
     let settings = cx.lu.settings();
     let row = table::find(&settings, cx.cdb).unwrap_or(&UNKNOWN);
-    if cx.state.reservations.conflicts(row, who.id, who.port) {
+    if cx.state.reservations.conflicts(row, requester.id, requester.port) {
         return Err(Status::ReservationConflict.into());
     }
-    hand_over(cx, who)
+    pass_through(cx, requester)
 }
 
 /// EXTENDED COPY and what goes with it: they name other logical units, and there it would count what this router may
 /// do, not what its host may.
-const REACHING: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
+const COPY_COMMANDS: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
 
-fn hand_over(cx: &Cx<'_>, who: Who<'_>) -> Answer {
-    if REACHING.contains(&cx.cdb[0]) {
+fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
+    if COPY_COMMANDS.contains(&cx.cdb[0]) {
         return Err(Sense::INVALID_OPCODE.into());
     }
-    if (who.read_only || cx.lu.settings().read_only) && !reads(cx.cdb) {
+    if (requester.read_only || cx.lu.settings().read_only) && !reads(cx.cdb) {
         return Err(Sense::WRITE_PROTECTED.into());
     }
-    Ok(Plan::op(Op::Pass))
+    Ok(Plan::op(Op::Passthrough))
 }
 
 /// The next attention that only this target can tell of. Resets and the like come from there, on the nexus that
 /// heard of them.
-fn told_here(state: &mut State, id: NexusId) -> Option<Sense> {
+fn own_attention(state: &mut State, id: NexusId) -> Option<Sense> {
     const OURS: [Sense; 3] = [Sense::LUNS_CHANGED, Sense::MEDIUM_CHANGED, Sense::INQUIRY_CHANGED];
-    let attentions = &mut state.peers.get_mut(&id)?.attentions;
+    let attentions = &mut state.nexuses.get_mut(&id)?.attentions;
     std::iter::from_fn(|| attentions.take()).find(|sense| OURS.contains(sense))
 }
 
 impl Lu {
     /// A unit attention came back with a command of this nexus. Where all share one nexus there, nobody else will
     /// hear of it from there.
-    pub fn heard(&self, nexus: NexusId, sense: Sense) {
-        if self.settings().passes == crate::Passes::Shared {
+    pub fn attention_received(&self, nexus: NexusId, sense: Sense) {
+        if self.settings().passthrough == crate::PassthroughMode::Shared {
             self.change().raise_on_others(sense, nexus);
         }
     }
@@ -136,7 +137,7 @@ impl Lu {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{Passes, Settings};
+    use crate::{LuSettings, PassthroughMode};
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
     const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
@@ -147,17 +148,17 @@ mod tests {
     /// MOVE MEDIUM, which no disk knows.
     const MOVE: &[u8] = &[0xa5, 0, 0, 1, 0, 2, 0, 3];
 
-    fn passed() -> Answer {
-        Ok(Plan::op(Op::Pass))
+    fn passed() -> PlanResult {
+        Ok(Plan::op(Op::Passthrough))
     }
 
-    fn passing(passes: Passes) -> std::sync::Arc<Lu> {
-        lu(Settings { passes, ..disk() })
+    fn passing(mode: PassthroughMode) -> std::sync::Arc<Lu> {
+        lu(LuSettings { passthrough: mode, ..disk() })
     }
 
     #[test]
     fn with_a_nexus_of_its_own_all_but_the_inventory_goes_over() {
-        let lu = passing(Passes::Own);
+        let lu = passing(PassthroughMode::PerNexus);
         let mut n = lu.attach(port("a"), false);
         for cdb in [READ_ONE, WRITE_ONE, INQUIRY, SENSE, TUR, RESERVE, MOVE, &[op::PERSISTENT_RESERVE_OUT]] {
             assert_eq!(run(&mut n, cdb), passed(), "{cdb:02x?}");
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn with_a_shared_nexus_reservations_are_kept_here() {
-        let lu = passing(Passes::Shared);
+        let lu = passing(PassthroughMode::Shared);
         let (mut a, mut b) = (nexus_of(&lu, "a"), nexus_of(&lu, "b"));
         assert_eq!(run(&mut a, RESERVE), Ok(Plan::Done));
         for cdb in [READ_ONE, WRITE_ONE, MOVE, TUR] {
@@ -188,23 +189,23 @@ mod tests {
 
     #[test]
     fn what_a_shared_nexus_hears_is_told_to_the_others() {
-        let lu = passing(Passes::Shared);
+        let lu = passing(PassthroughMode::Shared);
         let (mut a, mut b) = (nexus_of(&lu, "a"), nexus_of(&lu, "b"));
-        lu.heard(a.id(), Sense::MEDIUM_CHANGED);
+        lu.attention_received(a.id(), Sense::MEDIUM_CHANGED);
         assert_eq!(run(&mut a, TUR), passed());
         assert_eq!(run(&mut b, INQUIRY), passed());
         assert_eq!(data(&mut b, SENSE), Sense::MEDIUM_CHANGED.encode(false));
         assert_eq!(run(&mut b, SENSE), passed());
         assert_eq!(run(&mut b, READ_ONE), passed());
-        let own = passing(Passes::Own);
+        let own = passing(PassthroughMode::PerNexus);
         let (a, mut b) = (own.attach(port("a"), false), own.attach(port("b"), false));
-        own.heard(a.id(), Sense::MEDIUM_CHANGED);
+        own.attention_received(a.id(), Sense::MEDIUM_CHANGED);
         assert_eq!(run(&mut b, TUR), passed(), "its own nexus hears of it there");
     }
 
     #[test]
     fn who_may_only_read_changes_nothing_there() {
-        for passes in [Passes::Own, Passes::Shared] {
+        for passes in [PassthroughMode::PerNexus, PassthroughMode::Shared] {
             let lu = passing(passes);
             let mut n = lu.attach(port("a"), true);
             let _power_on = run(&mut n, TUR);
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn service_actions_that_change_a_device_are_refused_to_guests() {
-        let mut n = passing(Passes::Own).attach(port("a"), true);
+        let mut n = passing(PassthroughMode::PerNexus).attach(port("a"), true);
         let (capacity, truncate, groups, send_key) = ([0x9e, 0x10], [0x9e, 0x18], [0xa3, 0x0a], [0xa3, 0]);
         for cdb in [capacity, groups] {
             assert_eq!(run(&mut n, &cdb), passed(), "{cdb:02x?}");
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn nobody_reaches_other_disks_through_a_copy() {
-        for passes in [Passes::Own, Passes::Shared] {
+        for passes in [PassthroughMode::PerNexus, PassthroughMode::Shared] {
             let mut n = passing(passes).attach(port("a"), false);
             let _power_on = run(&mut n, TUR);
             assert_eq!(run(&mut n, &[op::EXTENDED_COPY]), fails(Sense::INVALID_OPCODE));
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_reserved_knows_no_reservations() {
-        let lu = lu(Settings { reservable: false, ..disk() });
+        let lu = lu(LuSettings { reservable: false, ..disk() });
         let mut n = nexus_of(&lu, "a");
         for opcode in reservation::OPCODES {
             assert_eq!(run(&mut n, &[opcode]), fails(Sense::INVALID_OPCODE));

@@ -1,6 +1,6 @@
 //! LBA and length of the commands that address the medium, wherever their CDB keeps them.
 
-use crate::{Settings, State};
+use crate::{LuSettings, State};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
@@ -9,23 +9,23 @@ pub(crate) const MAX_TRANSFER: u32 = 32 << 20;
 
 /// What a CDB addresses, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct LbaRange {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
 }
 
-impl Range {
+impl LbaRange {
     /// By the group code of the operation code (SPC-5 section 4.2.5.1). 0 blocks of a 6-byte CDB are 256.
     #[inline]
-    pub(crate) fn of(cdb: &[u8]) -> Range {
+    pub(crate) fn of(cdb: &[u8]) -> LbaRange {
         match cdb[0] >> 5 {
             0 => {
                 let lba = (be::get24(&cdb[1..]) & 0x1f_ffff) as u64;
-                Range { lba, blocks: if cdb[4] == 0 { 256 } else { cdb[4] as u32 } }
+                LbaRange { lba, blocks: if cdb[4] == 0 { 256 } else { cdb[4] as u32 } }
             }
-            1 | 2 => Range { lba: be::get32(&cdb[2..]) as u64, blocks: be::get16(&cdb[7..]) as u32 },
-            5 => Range { lba: be::get32(&cdb[2..]) as u64, blocks: be::get32(&cdb[6..]) },
-            _ => Range { lba: be::get64(&cdb[2..]), blocks: be::get32(&cdb[10..]) },
+            1 | 2 => LbaRange { lba: be::get32(&cdb[2..]) as u64, blocks: be::get16(&cdb[7..]) as u32 },
+            5 => LbaRange { lba: be::get32(&cdb[2..]) as u64, blocks: be::get32(&cdb[6..]) },
+            _ => LbaRange { lba: be::get64(&cdb[2..]), blocks: be::get32(&cdb[10..]) },
         }
     }
 
@@ -54,9 +54,9 @@ impl Range {
     }
 
     /// First byte and length in bytes of a transfer that fits, not longer than the limit.
-    pub(crate) fn transfer(&self, cdb: &[u8], settings: &Settings) -> Result<(u64, u32), Sense> {
+    pub(crate) fn transfer(&self, cdb: &[u8], settings: &LuSettings) -> Result<(u64, u32), Sense> {
         if self.blocks > MAX_TRANSFER / settings.block_size {
-            return Err(Sense::cdb_field(Range::length_field(cdb), 7));
+            return Err(Sense::cdb_field(LbaRange::length_field(cdb), 7));
         }
         Ok((self.lba * settings.block_size as u64, self.blocks * settings.block_size))
     }
@@ -77,15 +77,15 @@ mod tests {
             (0x88, 0x0203040506070809, 0x0a0b0c0d),
         ] {
             cdb[0] = opcode;
-            assert_eq!(Range::of(&cdb), Range { lba, blocks }, "{opcode:02x}");
+            assert_eq!(LbaRange::of(&cdb), LbaRange { lba, blocks }, "{opcode:02x}");
         }
-        assert_eq!(Range::of(&[8, 0xff, 0, 0, 0]), Range { lba: 0x1f0000, blocks: 256 });
+        assert_eq!(LbaRange::of(&[8, 0xff, 0, 0, 0]), LbaRange { lba: 0x1f0000, blocks: 256 });
     }
 
     #[test]
     fn an_end_beyond_64_bits_does_not_fit() {
-        assert!(!Range { lba: u64::MAX, blocks: 2 }.fits(u64::MAX));
-        assert!(Range { lba: 10, blocks: 0 }.fits(10));
-        assert!(!Range { lba: 11, blocks: 0 }.fits(10));
+        assert!(!LbaRange { lba: u64::MAX, blocks: 2 }.fits(u64::MAX));
+        assert!(LbaRange { lba: 10, blocks: 0 }.fits(10));
+        assert!(!LbaRange { lba: 11, blocks: 0 }.fits(10));
     }
 }

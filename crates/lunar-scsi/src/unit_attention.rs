@@ -7,12 +7,12 @@ const MAX: usize = 16;
 
 /// Pending conditions, the next to report first. Each is there once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queue(Vec<Sense>);
+pub(crate) struct UnitAttentions(Vec<Sense>);
 
-impl Queue {
+impl UnitAttentions {
     /// A fresh nexus: power on.
-    pub(crate) fn power_on() -> Queue {
-        Queue(vec![Sense::POWER_ON])
+    pub(crate) fn power_on() -> UnitAttentions {
+        UnitAttentions(vec![Sense::POWER_ON])
     }
 
     /// Adds a condition. A reset (29h) takes the place of all others, but POWER ON stays the first of its
@@ -56,13 +56,13 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn drain(mut q: Queue) -> Vec<Sense> {
+    fn drain(mut q: UnitAttentions) -> Vec<Sense> {
         std::iter::from_fn(|| q.take()).collect()
     }
 
     #[test]
     fn each_condition_is_reported_once_in_order() {
-        let mut q = Queue::default();
+        let mut q = UnitAttentions::default();
         for s in [Sense::CAPACITY_CHANGED, Sense::LUNS_CHANGED, Sense::CAPACITY_CHANGED] {
             q.raise(s);
         }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_was_not_reported_is_the_next_unless_a_reset_came() {
-        let mut q = Queue::default();
+        let mut q = UnitAttentions::default();
         q.raise(Sense::CAPACITY_CHANGED);
         q.raise(Sense::LUNS_CHANGED);
         let taken = q.take().unwrap();
@@ -82,7 +82,7 @@ mod tests {
         q.raise(Sense::LUN_RESET);
         q.put_back(taken);
         assert_eq!(drain(q), [Sense::LUN_RESET]);
-        let mut full = Queue::default();
+        let mut full = UnitAttentions::default();
         (0..MAX as u8).for_each(|ascq| full.raise(Sense::new(6, 0x77, ascq)));
         full.put_back(Sense::LUNS_CHANGED);
         assert_eq!(drain(full).len(), MAX);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_reset_drops_what_came_before_it() {
-        let mut q = Queue::default();
+        let mut q = UnitAttentions::default();
         q.raise(Sense::MODE_PARAMETERS_CHANGED);
         q.raise(Sense::LUN_RESET);
         q.raise(Sense::LUNS_CHANGED);
@@ -99,14 +99,14 @@ mod tests {
 
     #[test]
     fn power_on_outranks_a_reset() {
-        let mut q = Queue::power_on();
+        let mut q = UnitAttentions::power_on();
         q.raise(Sense::LUN_RESET);
         assert_eq!(drain(q), [Sense::POWER_ON]);
     }
 
     #[test]
     fn the_queue_is_bounded() {
-        let mut q = Queue::default();
+        let mut q = UnitAttentions::default();
         (0..200).for_each(|i| q.raise(Sense::new(6, 0x80, i)));
         assert_eq!(drain(q).len(), MAX);
     }
