@@ -22,7 +22,8 @@ pub trait PassthroughNexus {
     /// Hands a command over and waits for its end.
     fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse>;
 
-    /// Ends the command of this tag, there and here, and says what is known of it. Its [`PassthroughNexus::submit`] ends soon, whatever the
+    /// Ends the command of this tag, there and here, and says what is known of it. Its
+    /// [`PassthroughNexus::submit`] ends soon, whatever the
     /// answer.
     fn abort(&self, tag: u64) -> Future<'_, CommandFate>;
 

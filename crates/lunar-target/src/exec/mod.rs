@@ -18,7 +18,8 @@ use medium::{READ, fetch_into, stored};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Does what a plan says that [`persist`] gave back. `data` is the Data-Out, of the length that the plan asked for, or a buffer with room
+/// Does what a plan says that [`persist`] gave back. `data` is the Data-Out, of the length that the plan asked for,
+/// or a buffer with room
 /// for what is to be read.
 pub async fn run(
     unit: &Arc<LogicalUnit>,
