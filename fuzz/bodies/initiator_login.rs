@@ -5,7 +5,7 @@
 
 use lunar_proto::Pdu;
 use lunar_proto::chap::{Algorithm, Secret};
-use lunar_proto::initiator::login::{Credentials, Login, Step, Wish};
+use lunar_proto::initiator::login::{Credentials, Login, LoginParams, LoginStep};
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::login::{SEGMENT_LEN, SessionType};
 use lunar_proto::parameters::Offer;
@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
         }
         let header = header(&wish, *flags, *place, *byte, stat_sn);
         match login.response(&header, &text) {
-            Step::Send(pdu) => request = pdu,
+            LoginStep::Send(pdu) => request = pdu,
             end => return over(&end, &wish),
         }
         assert!(request.data.len() <= SEGMENT_LEN && request.header.data_len() == request.data.len());
@@ -39,7 +39,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-fn wish(wishes: u8) -> Wish {
+fn wish(wishes: u8) -> LoginParams {
     let on = |bit| wishes & bit != 0;
     let mutual = on(4).then(|| ("lunar".to_owned(), Secret::new(LUNAR)));
     let credentials = on(2).then(|| Credentials {
@@ -49,7 +49,7 @@ fn wish(wishes: u8) -> Wish {
         algorithms: Algorithm::ALL.to_vec(),
         required: !on(16),
     });
-    Wish {
+    LoginParams {
         initiator: "iqn.1993-08.org.debian:01:abc".into(),
         initiator_alias: None,
         target: (!on(1)).then(|| "iqn.2026-11.org.example:disks".into()),
@@ -66,7 +66,7 @@ fn wish(wishes: u8) -> Wish {
 }
 
 /// A response that fits, but for one byte.
-fn header(wish: &Wish, flags: u8, place: u8, byte: u8, stat_sn: u32) -> Bhs {
+fn header(wish: &LoginParams, flags: u8, place: u8, byte: u8, stat_sn: u32) -> Bhs {
     let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
     h.0[1] = flags;
     h.0[8..14].copy_from_slice(&wish.isid);
@@ -91,9 +91,9 @@ fn prove(request: &Pdu, text: &mut Vec<u8>) {
     push_hex(text, "CHAP_R", &Algorithm::Sha256.response(id as u8, &Secret::new(LUNAR), challenge));
 }
 
-fn over(end: &Step, wish: &Wish) {
+fn over(end: &LoginStep, wish: &LoginParams) {
     match end {
-        Step::Done(got) => {
+        LoginStep::Done(got) => {
             let p = &got.parameters;
             assert!(got.chap.is_some() || !wish.credentials.as_ref().is_some_and(|c| c.required));
             assert!(
@@ -104,8 +104,8 @@ fn over(end: &Step, wish: &Wish) {
             let all = got.answers.iter().flat_map(|a| [&a.0, &a.1]).chain(&got.target_alias);
             all.for_each(|said| assert!(!said.contains(char::is_control)));
         }
-        Step::Moved { address, .. } => assert!(PortalAddress::parse(address).is_ok()),
-        Step::Failed(failure) => assert!(!failure.to_string().contains(char::is_control)),
-        Step::Send(_) => {}
+        LoginStep::Moved { address, .. } => assert!(PortalAddress::parse(address).is_ok()),
+        LoginStep::Failed(failure) => assert!(!failure.to_string().contains(char::is_control)),
+        LoginStep::Send(_) => {}
     }
 }

@@ -8,7 +8,7 @@ use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::out::Payload;
 use lunar_wire::iwarp::ddp::{opcode, queue};
-use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Untagged, mpa};
+use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, UntaggedHeader, mpa};
 use std::rc::Rc;
 
 /// Bytes of each memory, and of the longest message.
@@ -65,7 +65,7 @@ fn put(to: &mut Vec<u8>, crc: bool, kind: u8, name: Remote, at: u8, payload: &[u
         this
     };
     let offset = u32::from(if kind & 0x40 != 0 { at } else { 0 });
-    let untagged = |queue, msn| Untagged { opcode, last, stag: name.stag, queue, msn, offset };
+    let untagged = |queue, msn| UntaggedHeader { opcode, last, stag: name.stag, queue, msn, offset };
     let request = ReadRequest {
         sink: (5, 0),
         len: payload.len() as u32,
@@ -74,14 +74,14 @@ fn put(to: &mut Vec<u8>, crc: bool, kind: u8, name: Remote, at: u8, payload: &[u
     let (header, payload) = match opcode {
         opcode::WRITE | opcode::READ_RESPONSE => {
             let offset = name.offset + u64::from(offset);
-            (Header::Tagged(Tagged { opcode, last, stag: name.stag, offset }), payload)
+            (DdpHeader::Tagged(TaggedHeader { opcode, last, stag: name.stag, offset }), payload)
         }
         opcode::READ_REQUEST => {
-            let header = Untagged { offset: 0, ..untagged(queue::READ, number(1)) };
-            (Header::Untagged(header), &request.encode()[..])
+            let header = UntaggedHeader { offset: 0, ..untagged(queue::READ, number(1)) };
+            (DdpHeader::Untagged(header), &request.encode()[..])
         }
-        opcode::TERMINATE => (Header::Untagged(untagged(queue::TERMINATE, 1)), payload),
-        _ => (Header::Untagged(untagged(queue::SEND, number(0))), payload),
+        opcode::TERMINATE => (DdpHeader::Untagged(untagged(queue::TERMINATE, 1)), payload),
+        _ => (DdpHeader::Untagged(untagged(queue::SEND, number(0))), payload),
     };
     let start = to.len();
     header.put(payload.len(), to);

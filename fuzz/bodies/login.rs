@@ -3,14 +3,14 @@
 //! asks for CHAP.
 
 use lunar_proto::chap::{Authentication, ChapUser, Secret};
-use lunar_proto::login::{Login, Policy, SEGMENT_LEN, Step, TargetInfo};
+use lunar_proto::login::{Login, LoginPolicy, LoginStep, SEGMENT_LEN, TargetInfo};
 use lunar_proto::parameters::Offer;
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::{Bhs, opcode};
 
 struct House(Authentication);
 
-impl Policy for House {
+impl LoginPolicy for House {
     fn discovery(&self) -> Result<Authentication, LoginStatus> {
         Ok(self.0.clone())
     }
@@ -50,10 +50,10 @@ pub fn run(mut input: &[u8]) {
         let mut header = Bhs::new(if *kind == 0 { opcode::LOGIN } else { *kind });
         header.0[1] = *flags;
         match login.request(&header, data, &house) {
-            Step::Reply(pdu) => {
+            LoginStep::Reply(pdu) => {
                 assert!(pdu.data.len() <= SEGMENT_LEN && pdu.header.data_len() == pdu.data.len())
             }
-            Step::Ready => {
+            LoginStep::Ready => {
                 assert!(login.chap_user().is_some() || !house.0.required);
                 assert!(lunar_proto::name::is_valid(login.initiator_name()));
                 let p = login.parameters();
@@ -61,7 +61,7 @@ pub fn run(mut input: &[u8]) {
                 assert!(login.accept(1, 32).data.len() <= SEGMENT_LEN);
                 return;
             }
-            Step::Refuse(_) | Step::Drop => return,
+            LoginStep::Refuse(_) | LoginStep::Drop => return,
         }
     }
 }

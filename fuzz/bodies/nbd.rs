@@ -3,13 +3,13 @@
 //! not find them.
 
 use lunar_nbd::server::testing::{Talk, talk};
-use lunar_proto::nbd::{Command, Offer};
+use lunar_proto::nbd::{ExportOffer, NbdCommand};
 use lunar_wire::nbd::{OPTION_LEN, OptionHeader, REQUEST_LEN, Request};
 
 const SIZE: u64 = 1 << 20;
 
-fn offers() -> Vec<Offer> {
-    let offer = |name: &str, flags| Offer {
+fn offers() -> Vec<ExportOffer> {
+    let offer = |name: &str, flags| ExportOffer {
         name: name.into(),
         description: "a disk".into(),
         size: SIZE,
@@ -36,12 +36,12 @@ fn check(talk: &Talk, sent: usize) {
     let Some(agreed) = talk.agreed else { return assert!(talk.requests.is_empty()) };
     for (request, verdict, payload) in &talk.requests {
         match verdict {
-            Ok(Command::Disconnect) | Err(_) => assert!(payload.is_empty()),
+            Ok(NbdCommand::Disconnect) | Err(_) => assert!(payload.is_empty()),
             Ok(command) => {
                 let end = request.offset.checked_add(request.len.into()).expect("no overflow");
                 let block = u64::from(agreed.terms.block_size);
                 assert!(end <= SIZE && end % block == 0 && request.offset % block == 0);
-                let writes = matches!(command, Command::Write { .. });
+                let writes = matches!(command, NbdCommand::Write { .. });
                 assert_eq!(payload.len(), if writes { request.len as usize } else { 0 });
                 assert!(agreed.export == 0 || !writes, "a read-only export was to be written");
             }

@@ -5,21 +5,21 @@
 
 use lunar_nbd::client::Url;
 use lunar_nbd::client::testing::{Talk, talk};
-use lunar_proto::nbd::Command;
-use lunar_proto::nbd::client::{Failure, Step};
+use lunar_proto::nbd::NbdCommand;
+use lunar_proto::nbd::client::{NegotiationFailure, NegotiationStep};
 use lunar_wire::nbd::{
     CHUNK_LEN, CHUNK_MAGIC, ChunkHeader, OPTION_REPLY_LEN, OPTION_REPLY_MAGIC, OptionReply, SIMPLE_REPLY_LEN,
     SIMPLE_REPLY_MAGIC, greeting,
 };
 
 /// What is in flight; their cookies are 1 << 32 and the next ones.
-const COMMANDS: [(Command, u64, u32); 6] = [
-    (Command::Read { whole: false }, 0, 64),
-    (Command::Read { whole: false }, 4096, 1024),
-    (Command::Write { stable: true }, 8192, 512),
-    (Command::BlockStatus { one: true }, 0, 4096),
-    (Command::WriteZeroes { stable: false, unmap: true, fast: false }, 0, 4096),
-    (Command::Flush, 0, 0),
+const COMMANDS: [(NbdCommand, u64, u32); 6] = [
+    (NbdCommand::Read { whole: false }, 0, 64),
+    (NbdCommand::Read { whole: false }, 4096, 1024),
+    (NbdCommand::Write { stable: true }, 8192, 512),
+    (NbdCommand::BlockStatus { one: true }, 0, 4096),
+    (NbdCommand::WriteZeroes { stable: false, unmap: true, fast: false }, 0, 4096),
+    (NbdCommand::Flush, 0, 0),
 ];
 
 pub fn run(input: &[u8]) {
@@ -36,14 +36,14 @@ pub fn run(input: &[u8]) {
 fn check(talk: &Talk, sent: usize) {
     assert!(talk.said.len() < 1024, "a handshake without end");
     match &talk.haggled {
-        Some(Step::Agreed(export)) => {
+        Some(NegotiationStep::Agreed(export)) => {
             let block = u64::from(export.block_size);
             assert!(
                 export.size.is_multiple_of(block) && export.max_payload.is_multiple_of(export.block_size)
             );
             assert!(export.max_payload > 0 && i64::try_from(export.size).is_ok());
         }
-        Some(Step::Failed(Failure::Refused { said, exports, .. })) => {
+        Some(NegotiationStep::Failed(NegotiationFailure::Refused { said, exports, .. })) => {
             assert!(exports.iter().chain([said]).all(|text| !text.contains(char::is_control)));
             assert!(exports.len() <= sent);
         }
@@ -51,10 +51,10 @@ fn check(talk: &Talk, sent: usize) {
     }
     for (outcome, (command, _, len)) in talk.outcomes.iter().zip(COMMANDS) {
         let Some((result, bytes)) = outcome else { continue };
-        let moves = matches!(command, Command::Read { .. } | Command::Write { .. });
+        let moves = matches!(command, NbdCommand::Read { .. } | NbdCommand::Write { .. });
         assert_eq!(bytes.len(), if moves { len as usize } else { 0 });
         if let Ok(status) = result {
-            let asked = matches!(command, Command::BlockStatus { .. });
+            let asked = matches!(command, NbdCommand::BlockStatus { .. });
             assert!(status.is_some_and(|status| status.len > 0) == asked);
         }
     }

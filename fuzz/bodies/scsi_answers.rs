@@ -1,6 +1,6 @@
 //! What a logical unit answers to the commands that ask what it is: every decoder over the same bytes.
 
-use lunar_wire::scsi::fields::{Value, read};
+use lunar_wire::scsi::fields::{FieldValue, read};
 use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
 
 pub fn run(input: &[u8]) {
@@ -48,8 +48,8 @@ fn lists(b: &[u8]) {
     }
 }
 
-fn plain(value: &Value) {
-    if let Value::Text(text) = value {
+fn plain(value: &FieldValue) {
+    if let FieldValue::Text(text) = value {
         shown(text);
     }
 }

@@ -1,11 +1,11 @@
 //! What either side of SRP says: every decoder over the same bytes, and back.
 
 use lunar_wire::srp::{
-    Command, Data, Form, FromInitiator, FromTarget, LoginReject, LoginRequest, LoginResponse,
+    DataBuffer, FromInitiator, FromTarget, LoginFormat, LoginReject, LoginRequest, LoginResponse, SrpCommand,
 };
 
 pub fn run(input: &[u8]) {
-    for form in [Form::Ib, Form::RdmaCm] {
+    for form in [LoginFormat::Ib, LoginFormat::RdmaCm] {
         if let Ok(login) = LoginRequest::decode(input, form) {
             assert_eq!(LoginRequest::decode(&login.encode(form), form), Ok(login));
             assert_eq!(login.initiator.to_string().parse(), Ok(login.initiator));
@@ -24,18 +24,18 @@ pub fn run(input: &[u8]) {
 fn from_initiator(input: &[u8], offset: Option<u16>) {
     let Ok(FromInitiator::Command(command)) = FromInitiator::decode(input, offset) else { return };
     let held = [command.data_out, command.data_in].map(|data| match data {
-        Data::Immediate(bytes) => bytes.len(),
-        Data::Indirect(all) => {
+        DataBuffer::Immediate(bytes) => bytes.len(),
+        DataBuffer::Indirect(all) => {
             let sum: u64 = all.descriptors().map(|one| u64::from(one.len)).sum();
             assert!(sum <= all.len.into() && all.list.len() <= all.table.len as usize);
             all.list.len()
         }
-        Data::Direct(_) | Data::None => 0,
+        DataBuffer::Direct(_) | DataBuffer::None => 0,
     });
     assert!(command.additional_cdb.len() + held.iter().sum::<usize>() <= input.len());
     let mut again = Vec::new();
     assert_eq!(command.encode(offset, &mut again), Ok(()));
-    assert_eq!(Command::decode(&again, offset), Ok(command));
+    assert_eq!(SrpCommand::decode(&again, offset), Ok(command));
 }
 
 fn from_target(input: &[u8]) {

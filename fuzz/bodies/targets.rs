@@ -1,7 +1,7 @@
 //! The answer to SendTargets. Input: a byte that says in what parts it comes, then its text.
 
 use lunar_proto::initiator::targets::{PortalAddress, parse};
-use lunar_proto::initiator::{Text, TextStep};
+use lunar_proto::initiator::{TextClient, TextStep};
 use lunar_proto::name;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 
@@ -32,7 +32,7 @@ fn hold(address: &PortalAddress) {
 
 /// An exchange in which the text comes in parts, some with the C bit and some without.
 fn ask(text: &[u8], part: usize) -> Vec<u8> {
-    let (mut exchange, _) = Text::new(1, b"SendTargets=All\0".to_vec(), 8192, LIMIT);
+    let (mut exchange, _) = TextClient::new(1, b"SendTargets=All\0".to_vec(), 8192, LIMIT);
     let mut header = Bhs::new(opcode::TEXT_RESPONSE);
     header.set_word(16, 1);
     for (i, data) in text.chunks(part).enumerate() {

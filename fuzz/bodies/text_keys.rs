@@ -1,7 +1,7 @@
 //! Key text. Input: a byte of flags for a Text Request that the rest is the data of.
 
 use lunar_proto::login::SessionType;
-use lunar_proto::text::{Exchange, SendTargets, TargetRecord, TextStep};
+use lunar_proto::text::{SendTargets, TargetRecord, TextServer, TextStep};
 use lunar_wire::iscsi::name::prepare;
 use lunar_wire::iscsi::text::{binary, number, pairs, push};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
@@ -41,7 +41,7 @@ fn name(value: &str) {
 
 /// Sends the text, then asks for the rest of the answer until it ends.
 fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
-    let mut exchange = Exchange::new(session_type, 65536);
+    let mut exchange = TextServer::new(session_type, 65536);
     let (mut flags, mut ttt, mut data) = (flags, NONE, text);
     for _ in 0..1000 {
         let mut header = Bhs::new(opcode::TEXT);

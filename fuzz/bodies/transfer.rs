@@ -3,7 +3,7 @@
 //! bytes each.
 
 use lunar_proto::parameters::Parameters;
-use lunar_proto::transfer::{DataOutSequencer, Segment, Verdict};
+use lunar_proto::transfer::{DataOutSegment, DataOutSequencer, DataOutVerdict};
 
 pub fn run(input: &[u8]) {
     let [switches, e1, e0, w1, w0, i1, i0, rest @ ..] = input else { return };
@@ -28,9 +28,9 @@ pub fn run(input: &[u8]) {
             assert!(r2t.ttt_index < parameters.max_outstanding_r2t);
         }
         let [offset, len] = [[pdu[2], pdu[3]], [pdu[4], pdu[5]]].map(u16::from_be_bytes).map(u32::from);
-        let segment = Segment { data_sn: pdu[1].into(), offset, len, is_final: pdu[0] & 0x80 != 0 };
+        let segment = DataOutSegment { data_sn: pdu[1].into(), offset, len, is_final: pdu[0] & 0x80 != 0 };
         let tag = u16::from(pdu[0] & 7).checked_sub(1);
-        if let Verdict::Accept { offset } = sequencer.take(tag, segment) {
+        if let DataOutVerdict::Accept { offset } = sequencer.take(tag, segment) {
             got[offset as usize..][..len as usize].fill(true);
         }
     }

@@ -1,6 +1,6 @@
 //! Errors that occur before a measurement.
 
-use lunar_proto::duration::Unfit;
+use lunar_proto::duration::NotationError;
 use lunar_runtime::CoreSelectionError;
 use lunar_runtime::error::ErrorCode;
 
@@ -38,8 +38,8 @@ impl Error {
     }
 }
 
-impl From<Unfit> for Error {
-    fn from(e: Unfit) -> Error {
+impl From<NotationError> for Error {
+    fn from(e: NotationError) -> Error {
         Error::new(Kind::Invalid, e.what, e.hint)
     }
 }

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, told so that it can be put right.
 
-use lunar_proto::duration::Unfit;
+use lunar_proto::duration::NotationError;
 pub use lunar_proto::nearest::nearest;
 use lunar_runtime::CoreSelectionError;
 pub use lunar_runtime::error::ErrorCode;
@@ -66,8 +66,8 @@ impl Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-impl From<Unfit> for Diagnostic {
-    fn from(e: Unfit) -> Diagnostic {
+impl From<NotationError> for Diagnostic {
+    fn from(e: NotationError) -> Diagnostic {
         Diagnostic::new(e.what, e.hint)
     }
 }
@@ -104,8 +104,8 @@ impl From<InvalidValue> for Diagnostic {
     }
 }
 
-impl From<Unfit> for InvalidValue {
-    fn from(e: Unfit) -> InvalidValue {
+impl From<NotationError> for InvalidValue {
+    fn from(e: NotationError) -> InvalidValue {
         InvalidValue { what: e.what, hint: e.hint }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::diagnostic::{Diagnostics, InvalidValue, nearest};
 use crate::value;
-use lunar_proto::duration::{self, Unfit};
+use lunar_proto::duration::{self, NotationError};
 use lunar_proto::size;
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -148,7 +148,7 @@ impl<'a> Section<'a> {
         let value = self.find(key)?;
         match value.get_ref() {
             DeValue::String(text) => {
-                let named = |unfit: Unfit| InvalidValue {
+                let named = |unfit: NotationError| InvalidValue {
                     what: format!("`{key}`: {}", unfit.what),
                     hint: unfit.hint,
                 };

@@ -3,7 +3,7 @@
 use crate::{Error, ErrorCode};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::{self, Attribute};
+use lunar_wire::iscsi::request::{self, TaskAttribute};
 use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::{Sense, op};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub struct Command {
     /// Its data.
     pub data: Direction,
     /// Its task attribute.
-    pub attribute: Attribute,
+    pub attribute: TaskAttribute,
     /// Whether it may be sent once more although it may have been carried out already.
     pub repeatable: bool,
     /// Whether it may change the medium or the state of the logical unit: carried out late, it could undo what came after it.
@@ -66,7 +66,7 @@ impl Command {
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
         let (repeatable, changes) = (is_repeatable(&cdb), !only_reads(&cdb));
-        let attribute = Attribute::Simple;
+        let attribute = TaskAttribute::Simple;
         Command { lun, cdb, rest: None, data, attribute, repeatable, changes, since: None, hold: None }
     }
 

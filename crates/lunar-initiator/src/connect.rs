@@ -11,7 +11,7 @@ use crate::session::transport::TransportHandle;
 use crate::{Error, ErrorCode, Options, hints, iser, srp, waits};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
-use lunar_proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
+use lunar_proto::initiator::login::{LoggedIn, Login, LoginError, LoginParams, LoginStep};
 use lunar_proto::login::SessionType;
 use lunar_runtime::Stream;
 use lunar_runtime::iscsi::out::{Digests, Payload, PduQueue};
@@ -187,7 +187,7 @@ pub async fn log_in(
         let login = Box::new(srp.login().clone());
         return Ok(LoginOutcome::LoggedIn(Box::new(Connected { wire, portal: portal.clone(), login })));
     }
-    let wish = Wish {
+    let wish = LoginParams {
         initiator: options.initiator.clone(),
         initiator_alias: None,
         target: login_target.target.clone(),
@@ -217,16 +217,16 @@ pub async fn log_in(
         silence.may_be_other = false;
         trace.record(&header, &data);
         match login.response(&header, &data) {
-            Step::Send(next) => request = next,
-            Step::Done(login) => {
+            LoginStep::Send(next) => request = next,
+            LoginStep::Done(login) => {
                 return Ok(LoginOutcome::LoggedIn(Box::new(Connected {
                     wire,
                     portal: portal.clone(),
                     login,
                 })));
             }
-            Step::Moved { address, .. } => return redirected(&address).map(LoginOutcome::Redirected),
-            Step::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
+            LoginStep::Moved { address, .. } => return redirected(&address).map(LoginOutcome::Redirected),
+            LoginStep::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
         }
     }
 }
@@ -281,9 +281,9 @@ pub async fn log_out(connected: Connected) -> Result<(), Error> {
     wire.receive(lunar_proto::login::SEGMENT_LEN).await.map(drop)
 }
 
-fn failed(failure: Failure) -> Error {
+fn failed(failure: LoginError) -> Error {
     match failure {
-        Failure::Refused(status) => {
+        LoginError::Refused(status) => {
             let kind = match (status.0, status.1) {
                 (2, 1) => ErrorCode::AuthenticationFailed,
                 (2, 3 | 4) => ErrorCode::NotFound,
@@ -305,14 +305,14 @@ fn failed(failure: Failure) -> Error {
                 _ => error,
             }
         }
-        Failure::Authentication(what) => Error::new(ErrorCode::AuthenticationFailed, what),
-        Failure::Digests(what) => {
+        LoginError::Authentication(what) => Error::new(ErrorCode::AuthenticationFailed, what),
+        LoginError::Digests(what) => {
             Error::new(ErrorCode::NegotiationFailed, what).with_hint(hints::DIGESTS_OFF)
         }
-        Failure::UnknownPdu(what) => {
+        LoginError::UnknownPdu(what) => {
             Error::new(ErrorCode::ProtocolError, what).with_hint(hints::NOT_A_PORTAL)
         }
-        Failure::Broke(what) => Error::new(ErrorCode::ProtocolError, what),
+        LoginError::Broke(what) => Error::new(ErrorCode::ProtocolError, what),
     }
 }
 
@@ -537,12 +537,12 @@ mod tests {
 
     #[test]
     fn login_failure_has_code_and_hint_of_its_variant() {
-        type Make = fn(String) -> Failure;
+        type Make = fn(String) -> LoginError;
         for (make, code, hint) in [
-            (Failure::Digests as Make, ErrorCode::NegotiationFailed, Some(hints::DIGESTS_OFF)),
-            (Failure::UnknownPdu as Make, ErrorCode::ProtocolError, Some(hints::NOT_A_PORTAL)),
-            (Failure::Broke as Make, ErrorCode::ProtocolError, None),
-            (Failure::Authentication as Make, ErrorCode::AuthenticationFailed, None),
+            (LoginError::Digests as Make, ErrorCode::NegotiationFailed, Some(hints::DIGESTS_OFF)),
+            (LoginError::UnknownPdu as Make, ErrorCode::ProtocolError, Some(hints::NOT_A_PORTAL)),
+            (LoginError::Broke as Make, ErrorCode::ProtocolError, None),
+            (LoginError::Authentication as Make, ErrorCode::AuthenticationFailed, None),
         ] {
             for words in
                 ["", "HeaderDigest=None, which is no answer", "unknown opcode before the login is over"]

@@ -7,8 +7,8 @@ use crate::srp::no_discovery;
 use crate::text;
 use crate::{Error, ErrorCode, Options, Portal};
 use lunar_proto::Pdu;
-use lunar_proto::initiator::targets::{self, FoundTarget};
-use lunar_proto::initiator::{Text, TextStep};
+use lunar_proto::initiator::targets::{self, DiscoveredTarget};
+use lunar_proto::initiator::{TextClient, TextStep};
 use lunar_proto::parameters::{Digests, Offer};
 use lunar_wire::iscsi::text::push;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
@@ -22,7 +22,7 @@ const SEGMENT: u32 = 32768;
 ///
 /// # Errors
 /// When the portal cannot be reached or refuses, or its answer breaks the rules.
-pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<FoundTarget>, Error> {
+pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<DiscoveredTarget>, Error> {
     let during = |e: Error| e.during(format!("discovery at {portal}"));
     let mut discovery = Discovery::open(portal.clone(), options).await?;
     let mut question = Vec::new();
@@ -140,7 +140,7 @@ impl Exchange {
     }
 
     async fn ask(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let (mut text, mut request) = Text::new(self.next_tag(), question, self.max_xmit, text::LIMIT);
+        let (mut text, mut request) = TextClient::new(self.next_tag(), question, self.max_xmit, text::LIMIT);
         loop {
             self.send(request).await?;
             let (header, data) = self.receive().await?;

@@ -39,7 +39,7 @@ pub use designators::{identity, is_named, naa, name_of};
 pub use discovery::{Discovery, discover};
 pub use error::{Details, Error, ErrorCode, Hint};
 pub use lun::{Lun, Properties, inspect, properties};
-pub use lunar_proto::initiator::targets::{FoundTarget, PortalAddress};
+pub use lunar_proto::initiator::targets::{DiscoveredTarget, PortalAddress};
 pub use nexus::{new_isid, parse_isid};
 pub use offload::ExtendedCopy;
 pub use open::{connect, connect_with, log_in, lun_of, open, open_with, portal_urls, resolve};

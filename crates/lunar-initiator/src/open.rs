@@ -1,7 +1,7 @@
 //! From a URL to a session or a logical unit.
 
-use crate::{Error, ErrorCode, FoundTarget, Lun, Options, Portal, Session, Url, discover, luns};
-use lunar_wire::iscsi::lun::decode;
+use crate::{DiscoveredTarget, Error, ErrorCode, Lun, Options, Portal, Session, Url, discover, luns};
+use lunar_wire::scsi::lun::decode;
 use std::sync::Arc;
 
 /// Names that a hint lists.
@@ -84,7 +84,7 @@ pub async fn open_with(url: &Url, options: &Options) -> Result<Arc<Lun>, Error> 
 
 /// The URLs of a target that the portal of this URL named, in the order in which they are tried: one for each portal of the
 /// target, and at least one. The portal of this URL is first, if it is one of the target's.
-pub fn portal_urls(url: &Url, found: FoundTarget) -> Vec<Url> {
+pub fn portal_urls(url: &Url, found: DiscoveredTarget) -> Vec<Url> {
     let there = url.at(found.name, url.lun);
     let mut portals: Vec<Portal> = found.addresses.into_iter().map(Portal::from).collect();
     match portals.iter().position(|portal| *portal == url.portal) {
@@ -106,7 +106,7 @@ pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
     }
 }
 
-fn only_target(url: &Url, mut found: Vec<FoundTarget>) -> Result<FoundTarget, Error> {
+fn only_target(url: &Url, mut found: Vec<DiscoveredTarget>) -> Result<DiscoveredTarget, Error> {
     match found.len() {
         0 => Err(Error::new(
             ErrorCode::NotFound,
@@ -156,8 +156,9 @@ mod tests {
     use super::*;
     use crate::PortalAddress;
 
-    fn found(n: usize) -> Vec<FoundTarget> {
-        let one = |n| FoundTarget { name: format!("iqn.2026-11.org.example:{n}"), addresses: Vec::new() };
+    fn found(n: usize) -> Vec<DiscoveredTarget> {
+        let one =
+            |n| DiscoveredTarget { name: format!("iqn.2026-11.org.example:{n}"), addresses: Vec::new() };
         (0..n).map(one).collect()
     }
 
@@ -176,7 +177,7 @@ mod tests {
     fn an_unreachable_address_names_its_source() {
         let url = Url::parse("iscsi://127.0.0.1").unwrap();
         let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
-        let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
+        let found = DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
         let there = portal_urls(&url, found.clone()).swap_remove(0);
         let error = there.explain(Error::new(ErrorCode::Unreachable, "connection refused"));
         assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
@@ -184,7 +185,7 @@ mod tests {
         let kept = [
             there.explain(Error::new(ErrorCode::Refused, "x")),
             there.through(url.portal.clone()).explain(Error::new(ErrorCode::Unreachable, "x")),
-            portal_urls(&url, FoundTarget { addresses: Vec::new(), ..found })[0]
+            portal_urls(&url, DiscoveredTarget { addresses: Vec::new(), ..found })[0]
                 .explain(Error::new(ErrorCode::Unreachable, "x")),
         ];
         assert!(kept.iter().all(|error| error.what == "x"), "{kept:?}");
@@ -195,7 +196,8 @@ mod tests {
         let url = Url::parse("iscsi://a").unwrap();
         let of = |hosts: &[&str]| {
             let told = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
-            let found = FoundTarget { name: "iqn.x".into(), addresses: hosts.iter().map(told).collect() };
+            let found =
+                DiscoveredTarget { name: "iqn.x".into(), addresses: hosts.iter().map(told).collect() };
             portal_urls(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of(&[]), "a");

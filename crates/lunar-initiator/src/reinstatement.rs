@@ -3,8 +3,8 @@
 
 use crate::session::is_done;
 use crate::{Error, Session, Url, open};
-use lunar_wire::iscsi::lun::shown;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::lun::shown;
 use std::time::Instant;
 
 /// The initiator port of a session that is gone.
@@ -46,7 +46,7 @@ pub async fn replace(url: &Url, port: OldInitiatorPort<'_>) -> Result<Option<Str
 pub async fn reset(through: &Session, lun: u64, why: &str) -> Option<Instant> {
     let (path, sent) = (through.place(lun), Instant::now());
     tracing::warn!(path, "{why}: the logical unit is reset");
-    is_done(through.manage(Function::LunReset, lun).await, &path).then_some(sent)
+    is_done(through.manage(TaskManagementFunction::LunReset, lun).await, &path).then_some(sent)
 }
 
 impl Session {

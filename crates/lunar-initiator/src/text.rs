@@ -36,7 +36,7 @@ fn is_settled(key: &str) -> bool {
 /// The pairs of an answer.
 pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-    let malformed = |e: lunar_wire::iscsi::text::Malformed| {
+    let malformed = |e: lunar_wire::iscsi::text::MalformedText| {
         Error::new(ErrorCode::ProtocolError, format!("malformed key text at byte {}: {}", e.at, e.why))
     };
     pairs(text).map(|pair| pair.map(owned).map_err(malformed)).collect()

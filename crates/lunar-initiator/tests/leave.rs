@@ -9,7 +9,7 @@ use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{Command, Direction, ErrorCode, Session, Url};
 use lunar_runtime::{Buf, Cores};
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ fn lgo_007_nothing_follows_the_logout_on_demand() {
         lun.read(0, Buf::zeroed(512)).await.0.expect("read");
         compio::time::sleep(Duration::from_secs(2)).await;
         let text = session.text(&[("X-org.lunar.route", "?")]).await.map(drop);
-        let managed = session.manage(Function::LunReset, 0).await.map(drop);
+        let managed = session.manage(TaskManagementFunction::LunReset, 0).await.map(drop);
         lun.read(0, Buf::zeroed(512)).await.0.expect("read on the next connection");
         [text, managed].map(|end| end.map_err(|e| e.code))
     });

@@ -71,14 +71,14 @@ impl Algorithm {
 
 /// Why the text of a file is no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadSecret {
+pub enum SecretError {
     /// What follows `0x` is not two hexadecimal digits for each byte.
     Hex,
     /// A control character of Unicode (category Cc), which an editor or another system left there.
     Control(char),
 }
 
-impl BadSecret {
+impl SecretError {
     /// The fault and its remedy, for people.
     pub fn explain(self) -> (String, &'static str) {
         match self {
@@ -98,26 +98,26 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// # Errors
 /// What is wrong with a text that cannot be meant.
-pub fn secret_of_text(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, BadSecret> {
+pub fn secret_of_text(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
     // What is no UTF-8 has no characters beyond ASCII, and its bytes stand for themselves.
     let mut chars = text.utf8_chunks().flat_map(|chunk| chunk.valid().chars());
     if let Some(c) = chars.find(|c| c.is_control()) {
-        return Err(BadSecret::Control(c));
+        return Err(SecretError::Control(c));
     }
     let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) else {
         return Ok(text.to_vec().into());
     };
     let digit = |b: &u8| char::from(*b).to_digit(16);
     if digits.is_empty() || !digits.len().is_multiple_of(2) {
-        return Err(BadSecret::Hex);
+        return Err(SecretError::Hex);
     }
     let byte = |pair: &[u8]| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8);
     let mut bytes = Zeroizing::new(vec![0; digits.len() / 2]);
     for (at, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        *at = byte(pair).ok_or(BadSecret::Hex)?;
+        *at = byte(pair).ok_or(SecretError::Hex)?;
     }
     Ok(bytes)
 }

@@ -14,42 +14,45 @@ const FORMS: &str = "write seconds, or a number with a unit: 5, 500ms, 90s, 2m, 
 
 /// Why a text cannot be used as a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct NotationError {
     /// The fault, with the text.
     pub what: String,
     /// What to write.
     pub hint: String,
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for NotationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n  hint: {}", self.what, self.hint)
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for NotationError {}
 
 /// A time of this range: seconds as in `5` and `0.5`, or numbers with units as in `500ms`, `90s`, `2m`, `1h 30m`.
 ///
 /// # Errors
 /// When the text is not a time, or the time is out of range.
-pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, Unfit> {
+pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, NotationError> {
     let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(time) = seconds.or_else(|| humantime::parse_duration(text).ok()) else {
-        return Err(Unfit { what: format!("\"{}\" is not a time", text.escape_debug()), hint: FORMS.into() });
+        return Err(NotationError {
+            what: format!("\"{}\" is not a time", text.escape_debug()),
+            hint: FORMS.into(),
+        });
     };
     if range.contains(&time) {
         return Ok(time);
     }
     let what = format!("the time \"{}\" is out of range", text.escape_debug());
-    Err(Unfit { what, hint: format!("it can be {} to {}", show(*range.start()), show(*range.end())) })
+    Err(NotationError { what, hint: format!("it can be {} to {}", show(*range.start()), show(*range.end())) })
 }
 
 /// A time above 0.
 ///
 /// # Errors
 /// As [`within`].
-pub fn positive(text: &str) -> Result<Duration, Unfit> {
+pub fn positive(text: &str) -> Result<Duration, NotationError> {
     within(text, SHORTEST..=LONGEST)
 }
 
@@ -57,7 +60,7 @@ pub fn positive(text: &str) -> Result<Duration, Unfit> {
 ///
 /// # Errors
 /// As [`within`].
-pub fn any(text: &str) -> Result<Duration, Unfit> {
+pub fn any(text: &str) -> Result<Duration, NotationError> {
     within(text, Duration::ZERO..=LONGEST)
 }
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
 /// Where a negotiated value comes from and goes to.
-pub struct Field<T> {
+pub struct NegotiatedField<T> {
     /// This side's value.
     pub offer: fn(&Offer) -> T,
     /// Puts the result in force.
@@ -13,15 +13,15 @@ pub struct Field<T> {
 }
 
 /// How the value of a key is found (RFC 7143 section 6.2).
-pub enum Kind {
+pub enum KeyType {
     /// Yes if both sides say Yes.
-    And(Field<bool>),
+    And(NegotiatedField<bool>),
     /// Yes if either side says Yes.
-    Or(Field<bool>),
+    Or(NegotiatedField<bool>),
     /// The smaller of both numbers.
-    Min(RangeInclusive<u32>, Field<u32>),
+    Min(RangeInclusive<u32>, NegotiatedField<u32>),
     /// The larger of both numbers.
-    Max(RangeInclusive<u32>, Field<u32>),
+    Max(RangeInclusive<u32>, NegotiatedField<u32>),
     /// A number that each side declares for itself.
     DeclaredNumber(RangeInclusive<u32>, fn(&mut Parameters, u32)),
     /// Digest: the first of a list that may be used.
@@ -39,12 +39,12 @@ pub enum Kind {
     /// A key whose answer is always the same.
     Fixed(&'static str),
     /// As this once RDMAExtensions is Yes; without it, it means nothing.
-    OverRdma(&'static Kind),
+    OverRdma(&'static KeyType),
 }
 
 /// Who may send a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum KeySender {
     /// Initiators alone.
     Initiator,
     /// Targets alone.
@@ -55,7 +55,7 @@ pub enum Sender {
 
 /// When a key may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum KeyUse {
     /// In the security stage alone.
     Security,
     /// In both stages of any login.
@@ -76,7 +76,7 @@ pub enum Use {
 
 /// A moment at which keys are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum NegotiationPhase {
     /// SecurityNegotiation, CSG 0.
     Security,
     /// LoginOperationalNegotiation, CSG 1.
@@ -86,48 +86,48 @@ pub enum Phase {
 }
 
 /// One key.
-pub struct Key {
+pub struct KeyDefinition {
     /// Its name.
     pub name: &'static str,
     /// How its value is found.
-    pub kind: Kind,
+    pub kind: KeyType,
     /// Who sends it.
-    pub sender: Sender,
+    pub sender: KeySender,
     /// When.
-    pub when: Use,
+    pub when: KeyUse,
     /// It means nothing in Discovery sessions.
     pub irrelevant_in_discovery: bool,
 }
 
-impl Key {
+impl KeyDefinition {
     /// Whether the key may stand in this phase of a login that is, or is not, the first of its session.
-    pub fn may_stand(&self, phase: Phase, leading: bool) -> bool {
+    pub fn may_stand(&self, phase: NegotiationPhase, leading: bool) -> bool {
         match self.when {
-            Use::Security => phase == Phase::Security,
-            Use::Login => phase != Phase::FullFeature,
-            Use::LeadingAny => phase != Phase::FullFeature && leading,
-            Use::Leading => phase == Phase::Operational && leading,
-            Use::Operational => phase == Phase::Operational,
-            Use::OperationalOrLater => phase != Phase::Security,
-            Use::Always => true,
-            Use::FullFeature => phase == Phase::FullFeature,
+            KeyUse::Security => phase == NegotiationPhase::Security,
+            KeyUse::Login => phase != NegotiationPhase::FullFeature,
+            KeyUse::LeadingAny => phase != NegotiationPhase::FullFeature && leading,
+            KeyUse::Leading => phase == NegotiationPhase::Operational && leading,
+            KeyUse::Operational => phase == NegotiationPhase::Operational,
+            KeyUse::OperationalOrLater => phase != NegotiationPhase::Security,
+            KeyUse::Always => true,
+            KeyUse::FullFeature => phase == NegotiationPhase::FullFeature,
         }
     }
 }
 
-impl Key {
+impl KeyDefinition {
     /// What its values may be, for people.
     pub fn rule(&self) -> String {
         match &self.kind {
-            Kind::And(_) | Kind::Or(_) => "Yes or No".into(),
-            Kind::Min(range, _) | Kind::Max(range, _) | Kind::DeclaredNumber(range, _) => {
+            KeyType::And(_) | KeyType::Or(_) => "Yes or No".into(),
+            KeyType::Min(range, _) | KeyType::Max(range, _) | KeyType::DeclaredNumber(range, _) => {
                 format!("a number of {} to {}", range.start(), range.end())
             }
-            Kind::Digest(..) | Kind::Reporting => "none of these may be used".into(),
-            Kind::Declared => format!("{VALUE_LEN} bytes at most"),
-            Kind::ForPeople => "any text".into(),
-            Kind::OverRdma(_) => "it has its place over RDMA alone".into(),
-            Kind::Security | Kind::Request | Kind::Fixed(_) => "it has no place here".into(),
+            KeyType::Digest(..) | KeyType::Reporting => "none of these may be used".into(),
+            KeyType::Declared => format!("{VALUE_LEN} bytes at most"),
+            KeyType::ForPeople => "any text".into(),
+            KeyType::OverRdma(_) => "it has its place over RDMA alone".into(),
+            KeyType::Security | KeyType::Request | KeyType::Fixed(_) => "it has no place here".into(),
         }
     }
 }
@@ -137,21 +137,27 @@ pub fn find(name: &str) -> Option<usize> {
     TABLE.iter().position(|k| k.name == name)
 }
 
-const fn key(name: &'static str, kind: Kind, sender: Sender, when: Use) -> Key {
-    Key { name, kind, sender, when, irrelevant_in_discovery: false }
+const fn key(name: &'static str, kind: KeyType, sender: KeySender, when: KeyUse) -> KeyDefinition {
+    KeyDefinition { name, kind, sender, when, irrelevant_in_discovery: false }
 }
 
 /// A key of the leading login that both sides negotiate and Discovery has no use for.
-const fn session(name: &'static str, kind: Kind) -> Key {
-    Key { name, kind, sender: Sender::Both, when: Use::Leading, irrelevant_in_discovery: true }
+const fn session(name: &'static str, kind: KeyType) -> KeyDefinition {
+    KeyDefinition {
+        name,
+        kind,
+        sender: KeySender::Both,
+        when: KeyUse::Leading,
+        irrelevant_in_discovery: true,
+    }
 }
 
 macro_rules! field {
     ($name:ident) => {
-        Field { offer: |o| o.$name, set: |p, v| p.$name = v }
+        NegotiatedField { offer: |o| o.$name, set: |p, v| p.$name = v }
     };
     ($name:ident as $small:ty) => {
-        Field {
+        NegotiatedField {
             offer: |o| o.$name.into(),
             set: |p, v| p.$name = <$small>::try_from(v).unwrap_or(<$small>::MAX),
         }
@@ -161,94 +167,94 @@ macro_rules! field {
 const SIZE: RangeInclusive<u32> = 512..=0xff_ffff;
 
 /// All keys. A key that bounds another stands before it, because a set of keys is settled in this order.
-pub static TABLE: &[Key] = &[
-    key("SessionType", Kind::Declared, Sender::Initiator, Use::LeadingAny),
-    key("InitiatorName", Kind::Declared, Sender::Initiator, Use::Login),
-    key("InitiatorAlias", Kind::ForPeople, Sender::Initiator, Use::Always),
-    key("TargetName", Kind::Declared, Sender::Both, Use::Login),
-    key("TargetAlias", Kind::Declared, Sender::Target, Use::Always),
-    key("TargetAddress", Kind::Declared, Sender::Target, Use::Always),
-    key("TargetPortalGroupTag", Kind::Declared, Sender::Target, Use::Login),
-    key("AuthMethod", Kind::Security, Sender::Both, Use::Security),
-    key("CHAP_A", Kind::Security, Sender::Both, Use::Security),
-    key("CHAP_I", Kind::Security, Sender::Both, Use::Security),
-    key("CHAP_C", Kind::Security, Sender::Both, Use::Security),
-    key("CHAP_N", Kind::Security, Sender::Both, Use::Security),
-    key("CHAP_R", Kind::Security, Sender::Both, Use::Security),
+pub static TABLE: &[KeyDefinition] = &[
+    key("SessionType", KeyType::Declared, KeySender::Initiator, KeyUse::LeadingAny),
+    key("InitiatorName", KeyType::Declared, KeySender::Initiator, KeyUse::Login),
+    key("InitiatorAlias", KeyType::ForPeople, KeySender::Initiator, KeyUse::Always),
+    key("TargetName", KeyType::Declared, KeySender::Both, KeyUse::Login),
+    key("TargetAlias", KeyType::Declared, KeySender::Target, KeyUse::Always),
+    key("TargetAddress", KeyType::Declared, KeySender::Target, KeyUse::Always),
+    key("TargetPortalGroupTag", KeyType::Declared, KeySender::Target, KeyUse::Login),
+    key("AuthMethod", KeyType::Security, KeySender::Both, KeyUse::Security),
+    key("CHAP_A", KeyType::Security, KeySender::Both, KeyUse::Security),
+    key("CHAP_I", KeyType::Security, KeySender::Both, KeyUse::Security),
+    key("CHAP_C", KeyType::Security, KeySender::Both, KeyUse::Security),
+    key("CHAP_N", KeyType::Security, KeySender::Both, KeyUse::Security),
+    key("CHAP_R", KeyType::Security, KeySender::Both, KeyUse::Security),
     key(
         "HeaderDigest",
-        Kind::Digest(|o| o.header_digest, |p, v| p.header_digest = v),
-        Sender::Both,
-        Use::Operational,
+        KeyType::Digest(|o| o.header_digest, |p, v| p.header_digest = v),
+        KeySender::Both,
+        KeyUse::Operational,
     ),
     key(
         "DataDigest",
-        Kind::Digest(|o| o.data_digest, |p, v| p.data_digest = v),
-        Sender::Both,
-        Use::Operational,
+        KeyType::Digest(|o| o.data_digest, |p, v| p.data_digest = v),
+        KeySender::Both,
+        KeyUse::Operational,
     ),
     key(
         "MaxRecvDataSegmentLength",
-        Kind::DeclaredNumber(SIZE, |p, v| p.max_xmit_data_segment_length = v),
-        Sender::Both,
-        Use::OperationalOrLater,
+        KeyType::DeclaredNumber(SIZE, |p, v| p.max_xmit_data_segment_length = v),
+        KeySender::Both,
+        KeyUse::OperationalOrLater,
     ),
-    session("MaxConnections", Kind::Min(1..=65535, field!(max_connections as u16))),
+    session("MaxConnections", KeyType::Min(1..=65535, field!(max_connections as u16))),
     key(
         "ErrorRecoveryLevel",
-        Kind::Min(0..=2, field!(error_recovery_level as u8)),
-        Sender::Both,
-        Use::Leading,
+        KeyType::Min(0..=2, field!(error_recovery_level as u8)),
+        KeySender::Both,
+        KeyUse::Leading,
     ),
-    session("InitialR2T", Kind::Or(field!(initial_r2t))),
-    session("ImmediateData", Kind::And(field!(immediate_data))),
-    session("DataPDUInOrder", Kind::Or(field!(data_pdu_in_order))),
-    session("DataSequenceInOrder", Kind::Or(field!(data_sequence_in_order))),
-    session("MaxBurstLength", Kind::Min(SIZE, field!(max_burst_length))),
-    session("FirstBurstLength", Kind::Min(SIZE, field!(first_burst_length))),
-    session("MaxOutstandingR2T", Kind::Min(1..=65535, field!(max_outstanding_r2t as u16))),
+    session("InitialR2T", KeyType::Or(field!(initial_r2t))),
+    session("ImmediateData", KeyType::And(field!(immediate_data))),
+    session("DataPDUInOrder", KeyType::Or(field!(data_pdu_in_order))),
+    session("DataSequenceInOrder", KeyType::Or(field!(data_sequence_in_order))),
+    session("MaxBurstLength", KeyType::Min(SIZE, field!(max_burst_length))),
+    session("FirstBurstLength", KeyType::Min(SIZE, field!(first_burst_length))),
+    session("MaxOutstandingR2T", KeyType::Min(1..=65535, field!(max_outstanding_r2t as u16))),
     key(
         "DefaultTime2Wait",
-        Kind::Max(0..=3600, field!(default_time2wait as u16)),
-        Sender::Both,
-        Use::Leading,
+        KeyType::Max(0..=3600, field!(default_time2wait as u16)),
+        KeySender::Both,
+        KeyUse::Leading,
     ),
     key(
         "DefaultTime2Retain",
-        Kind::Min(0..=3600, field!(default_time2retain as u16)),
-        Sender::Both,
-        Use::Leading,
+        KeyType::Min(0..=3600, field!(default_time2retain as u16)),
+        KeySender::Both,
+        KeyUse::Leading,
     ),
-    session("TaskReporting", Kind::Reporting),
-    session("iSCSIProtocolLevel", Kind::Min(0..=31, field!(protocol_level as u8))),
-    key("X#NodeArchitecture", Kind::Declared, Sender::Both, Use::Leading),
-    key("SendTargets", Kind::Request, Sender::Initiator, Use::FullFeature),
+    session("TaskReporting", KeyType::Reporting),
+    session("iSCSIProtocolLevel", KeyType::Min(0..=31, field!(protocol_level as u8))),
+    key("X#NodeArchitecture", KeyType::Declared, KeySender::Both, KeyUse::Leading),
+    key("SendTargets", KeyType::Request, KeySender::Initiator, KeyUse::FullFeature),
     // Obsolete since RFC 7143, section 13.25; initiators still send them.
-    key("IFMarker", Kind::Fixed("No"), Sender::Both, Use::Operational),
-    key("OFMarker", Kind::Fixed("No"), Sender::Both, Use::Operational),
-    key("IFMarkInt", Kind::Fixed("Reject"), Sender::Both, Use::Operational),
-    key("OFMarkInt", Kind::Fixed("Reject"), Sender::Both, Use::Operational),
+    key("IFMarker", KeyType::Fixed("No"), KeySender::Both, KeyUse::Operational),
+    key("OFMarker", KeyType::Fixed("No"), KeySender::Both, KeyUse::Operational),
+    key("IFMarkInt", KeyType::Fixed("Reject"), KeySender::Both, KeyUse::Operational),
+    key("OFMarkInt", KeyType::Fixed("Reject"), KeySender::Both, KeyUse::Operational),
     // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and without it the others mean nothing.
-    session("RDMAExtensions", Kind::And(field!(rdma_extensions))),
+    session("RDMAExtensions", KeyType::And(field!(rdma_extensions))),
     key(
         "TargetRecvDataSegmentLength",
-        Kind::OverRdma(&Kind::Min(SIZE, field!(target_recv_data_segment_length))),
-        Sender::Both,
-        Use::Operational,
+        KeyType::OverRdma(&KeyType::Min(SIZE, field!(target_recv_data_segment_length))),
+        KeySender::Both,
+        KeyUse::Operational,
     ),
     key(
         "InitiatorRecvDataSegmentLength",
-        Kind::OverRdma(&Kind::Min(SIZE, field!(initiator_recv_data_segment_length))),
-        Sender::Both,
-        Use::Operational,
+        KeyType::OverRdma(&KeyType::Min(SIZE, field!(initiator_recv_data_segment_length))),
+        KeySender::Both,
+        KeyUse::Operational,
     ),
     session(
         "TaggedBufferForSolicitedDataOnly",
-        Kind::OverRdma(&Kind::And(field!(tagged_buffer_for_solicited_data_only))),
+        KeyType::OverRdma(&KeyType::And(field!(tagged_buffer_for_solicited_data_only))),
     ),
-    session("iSERHelloRequired", Kind::OverRdma(&Kind::Fixed("No"))),
-    key("MaxOutstandingUnexpectedPDUs", Kind::Declared, Sender::Both, Use::Operational),
-    key("MaxAHSLength", Kind::Declared, Sender::Both, Use::Operational),
+    session("iSERHelloRequired", KeyType::OverRdma(&KeyType::Fixed("No"))),
+    key("MaxOutstandingUnexpectedPDUs", KeyType::Declared, KeySender::Both, KeyUse::Operational),
+    key("MaxAHSLength", KeyType::Declared, KeySender::Both, KeyUse::Operational),
 ];
 
 /// The longest value of a key that says nothing else (RFC 7143 section 6.1), in bytes.
@@ -256,64 +262,66 @@ pub(crate) const VALUE_LEN: usize = 255;
 
 /// Why a value cannot be taken; in login it is an initiator error, in full feature phase a protocol error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inadmissible;
+pub struct InvalidKeyValue;
 
 /// Settles one offered key by its result function: puts the result in force and gives the answer, if one is
 /// due.
 pub fn settle(
-    key: &Key,
+    key: &KeyDefinition,
     value: &str,
     offer: &Offer,
     now: &mut Parameters,
-) -> Result<Option<String>, Inadmissible> {
+) -> Result<Option<String>, InvalidKeyValue> {
     match key.kind {
-        Kind::OverRdma(_) if !now.rdma_extensions => Ok(Some("Irrelevant".to_owned())),
-        Kind::OverRdma(kind) => settle_as(kind, key.name, value, offer, now),
+        KeyType::OverRdma(_) if !now.rdma_extensions => Ok(Some("Irrelevant".to_owned())),
+        KeyType::OverRdma(kind) => settle_as(kind, key.name, value, offer, now),
         ref kind => settle_as(kind, key.name, value, offer, now),
     }
 }
 
 fn settle_as(
-    kind: &Kind,
+    kind: &KeyType,
     name: &str,
     value: &str,
     offer: &Offer,
     now: &mut Parameters,
-) -> Result<Option<String>, Inadmissible> {
+) -> Result<Option<String>, InvalidKeyValue> {
     use lunar_wire::iscsi::text::{boolean, yes_no};
-    let both = |f: &Field<bool>, join: fn(bool, bool) -> bool, now: &mut Parameters| {
-        let result = join(boolean(value).ok_or(Inadmissible)?, (f.offer)(offer));
+    let both = |f: &NegotiatedField<bool>, join: fn(bool, bool) -> bool, now: &mut Parameters| {
+        let result = join(boolean(value).ok_or(InvalidKeyValue)?, (f.offer)(offer));
         (f.set)(now, result);
         Ok(Some(yes_no(result).to_owned()))
     };
     match kind {
-        Kind::And(f) => both(f, |a, b| a & b, now),
-        Kind::Or(f) => both(f, |a, b| a | b, now),
-        Kind::Min(range, f) => {
+        KeyType::And(f) => both(f, |a, b| a & b, now),
+        KeyType::Or(f) => both(f, |a, b| a | b, now),
+        KeyType::Min(range, f) => {
             let ours = bound(name, now).min((f.offer)(offer));
             number(value, range, f, now, |theirs| theirs.min(ours))
         }
-        Kind::Max(range, f) => number(value, range, f, now, |theirs| theirs.max((f.offer)(offer))),
-        Kind::DeclaredNumber(range, set) => {
+        KeyType::Max(range, f) => number(value, range, f, now, |theirs| theirs.max((f.offer)(offer))),
+        KeyType::DeclaredNumber(range, set) => {
             set(now, in_range(value, range)?);
             Ok(None)
         }
-        Kind::Digest(may, set) => {
+        KeyType::Digest(may, set) => {
             let may = may(offer);
             let chosen = first_of(value, |v| (v == "None" && may.none) || (v == "CRC32C" && may.crc32c))?;
             set(now, chosen == "CRC32C");
             Ok(Some(chosen.to_owned()))
         }
-        Kind::Reporting => {
+        KeyType::Reporting => {
             let known = |v: &str| TaskReporting::NAMES.iter().find(|n| n.0 == v).map(|n| n.1);
             let chosen = first_of(value, |v| known(v).is_some_and(|r| r <= offer.task_reporting))?;
-            now.task_reporting = known(chosen).ok_or(Inadmissible)?;
+            now.task_reporting = known(chosen).ok_or(InvalidKeyValue)?;
             Ok(Some(chosen.to_owned()))
         }
-        Kind::Fixed(answer) => Ok(Some((*answer).to_owned())),
-        Kind::Declared if value.len() <= VALUE_LEN => Ok(None),
-        Kind::ForPeople => Ok(None),
-        Kind::Declared | Kind::Security | Kind::Request | Kind::OverRdma(_) => Err(Inadmissible),
+        KeyType::Fixed(answer) => Ok(Some((*answer).to_owned())),
+        KeyType::Declared if value.len() <= VALUE_LEN => Ok(None),
+        KeyType::ForPeople => Ok(None),
+        KeyType::Declared | KeyType::Security | KeyType::Request | KeyType::OverRdma(_) => {
+            Err(InvalidKeyValue)
+        }
     }
 }
 
@@ -329,23 +337,23 @@ fn bound(name: &str, now: &Parameters) -> u32 {
 fn number(
     value: &str,
     range: &RangeInclusive<u32>,
-    field: &Field<u32>,
+    field: &NegotiatedField<u32>,
     now: &mut Parameters,
     join: impl Fn(u32) -> u32,
-) -> Result<Option<String>, Inadmissible> {
+) -> Result<Option<String>, InvalidKeyValue> {
     let result = join(in_range(value, range)?);
     (field.set)(now, result);
     Ok(Some(result.to_string()))
 }
 
-pub(crate) fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, Inadmissible> {
-    let n = lunar_wire::iscsi::text::number(value).ok_or(Inadmissible)?;
-    u32::try_from(n).ok().filter(|n| range.contains(n)).ok_or(Inadmissible)
+pub(crate) fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, InvalidKeyValue> {
+    let n = lunar_wire::iscsi::text::number(value).ok_or(InvalidKeyValue)?;
+    u32::try_from(n).ok().filter(|n| range.contains(n)).ok_or(InvalidKeyValue)
 }
 
 /// The first value of a list that is good enough.
-pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, Inadmissible> {
-    list.split(',').find(|v| good(v)).ok_or(Inadmissible)
+pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, InvalidKeyValue> {
+    list.split(',').find(|v| good(v)).ok_or(InvalidKeyValue)
 }
 
 #[cfg(test)]
@@ -353,7 +361,10 @@ mod tests {
     use super::*;
 
     /// Settles `key=value` pairs one after the other against an offer; gives the answers and the result.
-    fn run(offer: &Offer, pairs: &[(&str, &str)]) -> (Vec<Result<Option<String>, Inadmissible>>, Parameters) {
+    fn run(
+        offer: &Offer,
+        pairs: &[(&str, &str)],
+    ) -> (Vec<Result<Option<String>, InvalidKeyValue>>, Parameters) {
         let mut now = Parameters::default();
         let answers = pairs
             .iter()
@@ -362,7 +373,7 @@ mod tests {
         (answers, now)
     }
 
-    fn answer(offer: &Offer, key: &str, value: &str) -> Result<Option<String>, Inadmissible> {
+    fn answer(offer: &Offer, key: &str, value: &str) -> Result<Option<String>, InvalidKeyValue> {
         run(offer, &[(key, value)]).0.remove(0)
     }
 
@@ -443,7 +454,7 @@ mod tests {
         ] {
             assert_eq!(
                 answer(&offer, key, value),
-                want.map(|w| Some(w.to_owned())).ok_or(Inadmissible),
+                want.map(|w| Some(w.to_owned())).ok_or(InvalidKeyValue),
                 "{key}={value}"
             );
         }
@@ -454,12 +465,12 @@ mod tests {
         let offer = Offer::default();
         for (value, want) in [("511", false), ("512", true), ("16777215", true), ("16777216", false)] {
             let (answers, now) = run(&offer, &[("MaxRecvDataSegmentLength", value)]);
-            assert_eq!(answers[0], if want { Ok(None) } else { Err(Inadmissible) });
+            assert_eq!(answers[0], if want { Ok(None) } else { Err(InvalidKeyValue) });
             assert_eq!(now.max_xmit_data_segment_length.to_string() == value, want);
         }
         let key = "X#NodeArchitecture";
         assert_eq!(answer(&offer, key, &"x".repeat(255)), Ok(None));
-        assert_eq!(answer(&offer, key, &"x".repeat(256)), Err(Inadmissible));
+        assert_eq!(answer(&offer, key, &"x".repeat(256)), Err(InvalidKeyValue));
         assert_eq!(answer(&offer, "InitiatorAlias", &"x".repeat(300)), Ok(None));
     }
 
@@ -468,7 +479,7 @@ mod tests {
     fn a_digest_that_is_demanded_is_not_left_out() {
         let demand = Digests { none: false, crc32c: true };
         let offer = Offer { header_digest: demand, ..Offer::default() };
-        assert_eq!(answer(&offer, "HeaderDigest", "None"), Err(Inadmissible));
+        assert_eq!(answer(&offer, "HeaderDigest", "None"), Err(InvalidKeyValue));
         assert_eq!(answer(&offer, "HeaderDigest", "None,CRC32C"), Ok(Some("CRC32C".into())));
     }
 
@@ -495,7 +506,7 @@ mod tests {
 
     #[test]
     fn keys_stand_in_their_phases_only() {
-        use Phase::*;
+        use NegotiationPhase::*;
         for (name, leading, want) in [
             ("CHAP_A", true, [true, false, false]),
             ("InitiatorName", false, [true, true, false]),

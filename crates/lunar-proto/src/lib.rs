@@ -5,7 +5,6 @@
 pub mod chap;
 pub mod duration;
 pub mod fnv;
-mod gather;
 pub mod initiator;
 pub mod keys;
 pub mod login;
@@ -16,6 +15,7 @@ pub mod parameters;
 pub mod percent;
 pub mod size;
 pub mod text;
+mod text_reassembly;
 pub mod transfer;
 pub mod window;
 

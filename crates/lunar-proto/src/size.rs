@@ -1,6 +1,6 @@
 //! Sizes in bytes, in the notation of command lines, URLs and configuration files.
 
-use crate::duration::Unfit;
+use crate::duration::NotationError;
 
 /// The largest size in whole PiB that a signed 64-bit file offset can reach.
 pub const MAX_BYTES: u64 = 8191 << 50;
@@ -34,7 +34,7 @@ const UNITS: [(&str, u64); 17] = [
 ///
 /// # Errors
 /// When the text is not a size, or the size is above [`MAX_BYTES`].
-pub fn parse(text: &str) -> Result<u64, Unfit> {
+pub fn parse(text: &str) -> Result<u64, NotationError> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let unit = unit.trim_start().to_ascii_lowercase();
@@ -44,8 +44,8 @@ pub fn parse(text: &str) -> Result<u64, Unfit> {
     bytes.ok_or_else(|| unfit(text, "too large a size", "the largest is 8191P"))
 }
 
-fn unfit(text: &str, fault: &str, hint: &str) -> Unfit {
-    Unfit { what: format!("\"{}\" is {fault}", text.escape_debug()), hint: hint.into() }
+fn unfit(text: &str, fault: &str, hint: &str) -> NotationError {
+    NotationError { what: format!("\"{}\" is {fault}", text.escape_debug()), hint: hint.into() }
 }
 
 /// A size in its largest whole unit: `1536 bytes`, `64 KiB`.

@@ -8,10 +8,10 @@ use lunar_wire::iscsi::text::{pairs, push};
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 
 use crate::Pdu;
-use crate::gather::{Gather, piece};
-use crate::keys::{self, Kind, Phase, Sender};
+use crate::keys::{self, KeySender, KeyType, NegotiationPhase};
 use crate::login::SessionType;
 use crate::parameters::{Offer, Parameters};
+use crate::text_reassembly::{TextReassembly, piece};
 
 /// F and C bits of the flags byte.
 pub(crate) const FINAL: u8 = 0x80;
@@ -59,9 +59,9 @@ pub enum TextStep {
 
 /// A sequence of Text Requests under way.
 #[derive(Debug)]
-struct Sequence {
+struct TextSequence {
     itt: u32,
-    gather: Gather,
+    gather: TextReassembly,
     seen: BTreeSet<String>,
     /// Text that is still to be sent.
     out: Vec<u8>,
@@ -70,18 +70,18 @@ struct Sequence {
 
 /// The text exchanges of one connection, one at a time.
 #[derive(Debug)]
-pub struct Exchange {
+pub struct TextServer {
     session_type: SessionType,
     text_limit: usize,
     /// The latest Target Transfer Tag.
     ttt: u32,
-    sequence: Option<Sequence>,
+    sequence: Option<TextSequence>,
 }
 
-impl Exchange {
+impl TextServer {
     /// A connection without a sequence. `text_limit` bounds the key text of one sequence, in bytes.
     pub fn new(session_type: SessionType, text_limit: usize) -> Self {
-        Exchange { session_type, text_limit, ttt: 0, sequence: None }
+        TextServer { session_type, text_limit, ttt: 0, sequence: None }
     }
 
     /// Takes a Text Request with its whole data segment. `max_xmit` is the peer's MaxRecvDataSegmentLength in
@@ -136,18 +136,18 @@ impl Exchange {
     }
 
     /// A new sequence, which ends any other, or the one that the tags name.
-    fn sequence_of(&mut self, header: &Bhs) -> Result<Sequence, RejectReason> {
+    fn sequence_of(&mut self, header: &Bhs) -> Result<TextSequence, RejectReason> {
         if header.word20() == NONE {
-            let gather = Gather::new(self.text_limit);
+            let gather = TextReassembly::new(self.text_limit);
             let (itt, seen, out) = (header.itt(), BTreeSet::new(), vec![]);
-            return Ok(Sequence { itt, gather, seen, out, declared: None });
+            return Ok(TextSequence { itt, gather, seen, out, declared: None });
         }
         let current = self.sequence.take().filter(|s| s.itt == header.itt() && self.ttt == header.word20());
         current.ok_or(RejectReason::InvalidField)
     }
 
     /// Ends the sequence with F, else keeps it under a new tag.
-    fn reply(&mut self, header: &Bhs, sequence: Sequence, flags: u8, data: Vec<u8>) -> TextStep {
+    fn reply(&mut self, header: &Bhs, sequence: TextSequence, flags: u8, data: Vec<u8>) -> TextStep {
         if flags & FINAL != 0 {
             self.sequence = None;
             let pdu = Pdu::new(pdu::text_response(header, flags, NONE), data);
@@ -160,7 +160,7 @@ impl Exchange {
     }
 }
 
-impl Sequence {
+impl TextSequence {
     /// Takes the text of one C-bit series and appends the answers.
     fn take(
         &mut self,
@@ -183,7 +183,7 @@ impl Sequence {
             }
             let row = keys::find(key).map(|row| &keys::TABLE[row]);
             match row {
-                Some(row) if matches!(row.kind, Kind::Request) => {
+                Some(row) if matches!(row.kind, KeyType::Request) => {
                     self.send_targets(value, session_type, &mut targets)
                 }
                 Some(_) if session_type == SessionType::Discovery => return Err(RejectReason::Protocol),
@@ -195,13 +195,13 @@ impl Sequence {
     }
 
     /// A declaration of full feature phase; keys of login are refused (RFC 7143 section 13).
-    fn declare(&mut self, row: &keys::Key, value: &str) -> Result<(), RejectReason> {
-        if row.sender == Sender::Target || !row.may_stand(Phase::FullFeature, true) {
+    fn declare(&mut self, row: &keys::KeyDefinition, value: &str) -> Result<(), RejectReason> {
+        if row.sender == KeySender::Target || !row.may_stand(NegotiationPhase::FullFeature, true) {
             return Err(RejectReason::Protocol);
         }
         let mut now = Parameters::default();
         keys::settle(row, value, &Offer::default(), &mut now).map_err(|_| RejectReason::Protocol)?;
-        if matches!(row.kind, Kind::DeclaredNumber(..)) {
+        if matches!(row.kind, KeyType::DeclaredNumber(..)) {
             self.declared = Some(now.max_xmit_data_segment_length);
         }
         Ok(())
@@ -234,14 +234,14 @@ mod tests {
 
     /// A connection whose target has so many others beside it.
     struct Pair {
-        exchange: Exchange,
+        exchange: TextServer,
         targets: usize,
         max_xmit: u32,
     }
 
     impl Pair {
         fn new(session_type: SessionType, targets: usize, max_xmit: u32) -> Self {
-            Pair { exchange: Exchange::new(session_type, 65536), targets, max_xmit }
+            Pair { exchange: TextServer::new(session_type, 65536), targets, max_xmit }
         }
 
         fn send(&mut self, flags: u8, itt: u32, ttt: u32, text: &[u8]) -> TextStep {

@@ -10,7 +10,7 @@ const PIECES: usize = 256;
 
 /// Why the task ends with CHECK CONDITION, ABORTED COMMAND (RFC 7143 section 11.4.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum DataOutFailure {
     /// Unsolicited data that was not allowed.
     Unexpected,
     /// More or less data than asked for or announced.
@@ -19,7 +19,7 @@ pub enum Failure {
     Missing,
 }
 
-impl Failure {
+impl DataOutFailure {
     /// Additional sense code and qualifier; the sense key is ABORTED COMMAND.
     pub fn additional_sense(self) -> (u8, u8) {
         match self {
@@ -32,7 +32,7 @@ impl Failure {
 
 /// A part of the data of a command, without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct DataOutSegment {
     /// Its place in its sequence, from 0 on (DataSN).
     pub data_sn: u32,
     /// Bytes from the start of the command's data.
@@ -45,7 +45,7 @@ pub struct Segment {
 
 /// What to do with the payload of a Data-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DataOutVerdict {
     /// It belongs at this offset of the command's data. Beyond the wanted length it is to be dropped.
     Accept {
         /// Bytes from the start of the command's data.
@@ -72,7 +72,7 @@ pub struct R2t {
 
 /// A sequence of Data-Outs that is under way.
 #[derive(Debug)]
-struct Sequence {
+struct DataOutSequence {
     /// None: unsolicited.
     index: Option<u16>,
     start: u32,
@@ -89,8 +89,8 @@ pub struct DataOutSequencer {
     wanted: u32,
     /// Bytes asked for or announced so far, from the start.
     asked: u32,
-    open: Vec<Sequence>,
-    failure: Option<Failure>,
+    open: Vec<DataOutSequence>,
+    failure: Option<DataOutFailure>,
     r2t_sn: u32,
     max_burst: u32,
     max_open: u16,
@@ -108,9 +108,9 @@ impl DataOutSequencer {
     pub fn new(edtl: u32, wanted: u32, immediate_len: u32, is_final: bool, p: &Parameters) -> Self {
         let unsolicited = p.first_burst_length.min(edtl);
         let failure = if (immediate_len > 0 && !p.immediate_data) || (!is_final && p.initial_r2t) {
-            Some(Failure::Unexpected)
+            Some(DataOutFailure::Unexpected)
         } else if immediate_len > unsolicited {
-            Some(Failure::Amount)
+            Some(DataOutFailure::Amount)
         } else {
             None
         };
@@ -135,11 +135,11 @@ impl DataOutSequencer {
     }
 
     fn open(&mut self, index: Option<u16>, start: u32, len: u32) {
-        self.open.push(Sequence { index, start, len, pieces: vec![], data_sn: 0 });
+        self.open.push(DataOutSequence { index, start, len, pieces: vec![], data_sn: 0 });
     }
 
     /// Takes a segment of the transfer with this index (None: unsolicited).
-    pub fn take(&mut self, ttt_index: Option<u16>, segment: Segment) -> Verdict {
+    pub fn take(&mut self, ttt_index: Option<u16>, segment: DataOutSegment) -> DataOutVerdict {
         let Some(at) = self.open.iter().position(|s| s.index == ttt_index) else {
             return self.stray(ttt_index);
         };
@@ -147,38 +147,38 @@ impl DataOutSequencer {
             Some(_) => None,
             None => Some(self.open[at].take(segment, self.in_order)),
         };
-        if let Some(Err(Fault::Pdu)) = taken {
-            return Verdict::Invalid;
+        if let Some(Err(SegmentFault::Pdu)) = taken {
+            return DataOutVerdict::Invalid;
         }
         if segment.is_final {
             self.open.swap_remove(at);
         }
         match taken {
-            Some(Ok(offset)) => Verdict::Accept { offset },
-            Some(Err(Fault::Task(failure))) => self.fail(failure),
-            _ => Verdict::Discard,
+            Some(Ok(offset)) => DataOutVerdict::Accept { offset },
+            Some(Err(SegmentFault::Task(failure))) => self.fail(failure),
+            _ => DataOutVerdict::Discard,
         }
     }
 
     /// Whether [`DataOutSequencer::take`] would accept this Data-Out now, so that its payload can be received in
     /// place.
-    pub fn accepts(&self, ttt_index: Option<u16>, segment: Segment) -> bool {
+    pub fn accepts(&self, ttt_index: Option<u16>, segment: DataOutSegment) -> bool {
         let sequence = self.open.iter().find(|s| s.index == ttt_index);
         self.failure.is_none() && sequence.is_some_and(|s| s.check(segment, self.in_order).is_ok())
     }
 
     /// A Data-Out that belongs to no open sequence.
-    fn stray(&mut self, ttt_index: Option<u16>) -> Verdict {
+    fn stray(&mut self, ttt_index: Option<u16>) -> DataOutVerdict {
         match (ttt_index, self.failure) {
-            (Some(_), _) => Verdict::Invalid,
-            (None, Some(_)) => Verdict::Discard,
-            (None, None) => self.fail(Failure::Unexpected),
+            (Some(_), _) => DataOutVerdict::Invalid,
+            (None, Some(_)) => DataOutVerdict::Discard,
+            (None, None) => self.fail(DataOutFailure::Unexpected),
         }
     }
 
-    fn fail(&mut self, failure: Failure) -> Verdict {
+    fn fail(&mut self, failure: DataOutFailure) -> DataOutVerdict {
         self.failure = Some(failure);
-        Verdict::Discard
+        DataOutVerdict::Discard
     }
 
     /// The next R2T to send, if one is due: after the unsolicited data, never more open than
@@ -236,7 +236,7 @@ impl DataOutSequencer {
     }
 
     /// Why the command cannot run.
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<DataOutFailure> {
         self.failure
     }
 
@@ -247,47 +247,51 @@ impl DataOutSequencer {
 }
 
 /// Why a Data-Out is not taken.
-enum Fault {
+enum SegmentFault {
     /// The task fails.
-    Task(Failure),
+    Task(DataOutFailure),
     /// The PDU alone is wrong.
     Pdu,
 }
 
-impl Sequence {
+impl DataOutSequence {
     fn received(&self) -> u32 {
         self.pieces.iter().map(|p| p.1 - p.0).sum()
     }
 
     /// The bytes that a Data-Out brings, and the pieces that they join.
-    fn check(&self, segment: Segment, in_order: bool) -> Result<((u32, u32), Range<usize>), Fault> {
-        let Segment { data_sn, offset, len, is_final } = segment;
+    fn check(
+        &self,
+        segment: DataOutSegment,
+        in_order: bool,
+    ) -> Result<((u32, u32), Range<usize>), SegmentFault> {
+        let DataOutSegment { data_sn, offset, len, is_final } = segment;
         let end = self.start + self.len;
         if data_sn != self.data_sn {
-            return Err(Fault::Task(Failure::Missing));
+            return Err(SegmentFault::Task(DataOutFailure::Missing));
         }
         let next = self.pieces.last().map_or(self.start, |p| p.1);
         if offset < self.start || offset > end || (in_order && offset != next) {
-            return Err(Fault::Pdu);
+            return Err(SegmentFault::Pdu);
         }
         if len > end - offset || (is_final && self.received() + len < self.len) {
-            return Err(Fault::Task(Failure::Amount));
+            return Err(SegmentFault::Task(DataOutFailure::Amount));
         }
         let bytes = (offset, offset + len);
         Ok((bytes, self.neighbours(bytes)?))
     }
 
     /// The pieces that a range touches; an error if it overlaps one, or too many lie apart.
-    fn neighbours(&self, (from, to): (u32, u32)) -> Result<Range<usize>, Fault> {
+    fn neighbours(&self, (from, to): (u32, u32)) -> Result<Range<usize>, SegmentFault> {
         let first = self.pieces.partition_point(|p| p.1 < from);
         let touching = self.pieces[first..].iter().take_while(|p| p.0 <= to).count();
         let range = first..first + touching;
         let overlaps = self.pieces[range.clone()].iter().any(|p| p.0 < to && from < p.1);
-        if overlaps || self.pieces.len() - touching >= PIECES { Err(Fault::Pdu) } else { Ok(range) }
+        if overlaps || self.pieces.len() - touching >= PIECES { Err(SegmentFault::Pdu) } else { Ok(range) }
     }
 
     /// Takes a Data-Out and gives its offset.
-    fn take(&mut self, segment: Segment, in_order: bool) -> Result<u32, Fault> {
+    fn take(&mut self, segment: DataOutSegment, in_order: bool) -> Result<u32, SegmentFault> {
         let ((from, to), joined) = self.check(segment, in_order)?;
         self.data_sn = self.data_sn.wrapping_add(1);
         if from < to {

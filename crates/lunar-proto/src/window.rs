@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// What to do with a request, by its CmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admit {
+pub enum CmdSnVerdict {
     /// Its turn; then ask [`CmdWindow::next_held`] until it gives None.
     Deliver,
     /// Keep it until [`CmdWindow::next_held`] names its CmdSN.
@@ -15,7 +15,7 @@ pub enum Admit {
 
 /// What became of a CmdSN at or above ExpCmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+enum CmdSnState {
     Awaited,
     Held,
     /// An ABORT TASK took its place.
@@ -32,7 +32,7 @@ pub struct CmdWindow {
     /// Non-immediate tasks that were delivered and have not ended.
     live: u32,
     /// Slot n is CmdSN exp + n; never longer than the window.
-    slots: VecDeque<Slot>,
+    slots: VecDeque<CmdSnState>,
 }
 
 /// Whether a is below b, modulo 2^32.
@@ -65,30 +65,30 @@ impl CmdWindow {
 
     /// Takes the CmdSN of a request. Immediate requests stand outside the order and are always delivered;
     /// they do not count as live.
-    pub fn receive(&mut self, cmd_sn: u32, immediate: bool) -> Admit {
+    pub fn receive(&mut self, cmd_sn: u32, immediate: bool) -> CmdSnVerdict {
         if immediate {
-            return Admit::Deliver;
+            return CmdSnVerdict::Deliver;
         }
         match self.slot(cmd_sn) {
-            Some(Slot::Awaited) => {}
-            _ => return Admit::Ignore,
+            Some(CmdSnState::Awaited) => {}
+            _ => return CmdSnVerdict::Ignore,
         }
         if cmd_sn == self.exp {
             self.live += 1;
             self.advance();
-            return Admit::Deliver;
+            return CmdSnVerdict::Deliver;
         }
-        self.mark(cmd_sn, Slot::Held);
-        Admit::Hold
+        self.mark(cmd_sn, CmdSnState::Held);
+        CmdSnVerdict::Hold
     }
 
     /// The CmdSN of a held request whose turn has come; it counts as live from here.
     pub fn next_held(&mut self) -> Option<u32> {
         loop {
             match self.slots.front()? {
-                Slot::Awaited => return None,
-                Slot::Plugged => self.advance(),
-                Slot::Held => {
+                CmdSnState::Awaited => return None,
+                CmdSnState::Plugged => self.advance(),
+                CmdSnState::Held => {
                     let cmd_sn = self.exp;
                     self.live += 1;
                     self.advance();
@@ -105,7 +105,7 @@ impl CmdWindow {
         if self.slot(ref_cmd_sn).is_none() {
             return false;
         }
-        self.mark(ref_cmd_sn, Slot::Plugged);
+        self.mark(ref_cmd_sn, CmdSnState::Plugged);
         if ref_cmd_sn == self.exp {
             self.advance();
         }
@@ -126,19 +126,19 @@ impl CmdWindow {
     }
 
     /// The state of a CmdSN, None outside the window.
-    fn slot(&self, cmd_sn: u32) -> Option<Slot> {
+    fn slot(&self, cmd_sn: u32) -> Option<CmdSnState> {
         if precedes(cmd_sn, self.exp) || precedes(self.max, cmd_sn) {
             return None;
         }
         let n = cmd_sn.wrapping_sub(self.exp) as usize;
-        Some(self.slots.get(n).copied().unwrap_or(Slot::Awaited))
+        Some(self.slots.get(n).copied().unwrap_or(CmdSnState::Awaited))
     }
 
     /// Sets the state of a CmdSN that lies in the window.
-    fn mark(&mut self, cmd_sn: u32, slot: Slot) {
+    fn mark(&mut self, cmd_sn: u32, slot: CmdSnState) {
         let n = cmd_sn.wrapping_sub(self.exp) as usize;
         if self.slots.len() <= n {
-            self.slots.resize(n + 1, Slot::Awaited);
+            self.slots.resize(n + 1, CmdSnState::Awaited);
         }
         self.slots[n] = slot;
     }
@@ -170,14 +170,14 @@ mod tests {
         let mut w = CmdWindow::new(0xffff_fffe, 4);
         assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (0xffff_fffe, 1));
         for sn in [0xffff_fffe, 0xffff_ffff, 0, 1] {
-            assert_eq!(w.receive(sn, false), Admit::Deliver);
+            assert_eq!(w.receive(sn, false), CmdSnVerdict::Deliver);
             assert_eq!((w.next_held(), w.exp_cmd_sn(), w.max_cmd_sn()), (None, sn.wrapping_add(1), 1));
         }
-        assert_eq!(w.receive(2, false), Admit::Ignore, "the window is closed");
-        assert_eq!(w.receive(2, true), Admit::Deliver, "immediate requests pass it (CMD-008)");
+        assert_eq!(w.receive(2, false), CmdSnVerdict::Ignore, "the window is closed");
+        assert_eq!(w.receive(2, true), CmdSnVerdict::Deliver, "immediate requests pass it (CMD-008)");
         assert!(w.finished());
         assert_eq!((w.max_cmd_sn(), w.live()), (2, 3));
-        assert_eq!(w.receive(2, false), Admit::Deliver);
+        assert_eq!(w.receive(2, false), CmdSnVerdict::Deliver);
     }
 
     /// CMD-005, CMD-006, CMD-007.
@@ -185,11 +185,11 @@ mod tests {
     fn commands_out_of_order_wait() {
         let mut w = CmdWindow::new(10, 8);
         assert_eq!([12, 11, 12, 18, 9].map(|sn| w.receive(sn, false)), {
-            use Admit::*;
+            use CmdSnVerdict::*;
             [Hold, Hold, Ignore, Ignore, Ignore]
         });
         assert_eq!((w.exp_cmd_sn(), w.next_held()), (10, None));
-        assert_eq!(w.receive(10, false), Admit::Deliver);
+        assert_eq!(w.receive(10, false), CmdSnVerdict::Deliver);
         assert_eq!([w.next_held(), w.next_held(), w.next_held()], [Some(11), Some(12), None]);
         assert_eq!((w.exp_cmd_sn(), w.live()), (13, 3));
     }
@@ -198,13 +198,13 @@ mod tests {
     #[test]
     fn abort_task_plugs_a_hole() {
         let mut w = CmdWindow::new(10, 8);
-        assert_eq!([11, 13].map(|sn| w.receive(sn, false)), [Admit::Hold; 2]);
+        assert_eq!([11, 13].map(|sn| w.receive(sn, false)), [CmdSnVerdict::Hold; 2]);
         assert!(w.plug(12) && w.plug(10) && w.plug(13));
         assert_eq!([w.next_held(), w.next_held()], [Some(11), None]);
         assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn(), w.live()), (14, 20, 1));
         assert!(!w.plug(13), "below the window");
         assert!(!w.plug(21), "beyond the window");
-        assert_eq!(w.receive(10, false), Admit::Ignore);
+        assert_eq!(w.receive(10, false), CmdSnVerdict::Ignore);
     }
 
     proptest! {
@@ -219,7 +219,7 @@ mod tests {
                 let sn = exp.wrapping_add_signed(near);
                 let mut out = vec![];
                 match op {
-                    0 | 1 => out.extend((w.receive(sn, false) == Admit::Deliver).then_some(sn)),
+                    0 | 1 => out.extend((w.receive(sn, false) == CmdSnVerdict::Deliver).then_some(sn)),
                     2 => drop(w.plug(sn)),
                     _ => drop(w.finished()),
                 }

@@ -16,7 +16,7 @@ use lunar_router::sg::Device;
 use lunar_runtime::Buf;
 use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::be;
-use lunar_wire::iscsi::request::{Attribute, Function};
+use lunar_wire::iscsi::request::{TaskAttribute, TaskManagementFunction};
 use lunar_wire::scsi::{Sense, cdb};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -47,7 +47,9 @@ struct Tried<W> {
 impl<W: PassthroughNexus> Tried<W> {
     async fn answer(&self, cdb: cdb::Cdb, data: PassthroughData) -> PassthroughResponse {
         let tag = self.tags.replace(self.tags.get() + 1);
-        self.way.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute: Attribute::Simple, data }).await
+        self.way
+            .submit(PassthroughCommand { tag, cdb: cdb.into(), attribute: TaskAttribute::Simple, data })
+            .await
     }
 
     /// What comes in; the command must end with GOOD.
@@ -79,8 +81,8 @@ async fn exercise(path: &str) -> Result<()> {
         disk(&tried).await?;
     }
     tried.way.abort(1).await;
-    must(tried.way.manage(Function::AbortTaskSet).await, "ABORT TASK SET")?;
-    must(tried.way.manage(Function::LunReset).await, "LOGICAL UNIT RESET")?;
+    must(tried.way.manage(TaskManagementFunction::AbortTaskSet).await, "ABORT TASK SET")?;
+    must(tried.way.manage(TaskManagementFunction::LunReset).await, "LOGICAL UNIT RESET")?;
     ready(&tried).await?;
     let row = |(name, value)| format!("{name}={value}");
     println!(
@@ -99,7 +101,7 @@ async fn unknown_commands(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut long = vec![0; 260];
     (long[0], long[7]) = (0x7f, 252);
     let data = PassthroughData::None;
-    let passed = PassthroughCommand { tag: 1, cdb: long.into(), attribute: Attribute::Ordered, data };
+    let passed = PassthroughCommand { tag: 1, cdb: long.into(), attribute: TaskAttribute::Ordered, data };
     let reply = tried.way.submit(passed).await;
     must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &reported(&reply))
 }

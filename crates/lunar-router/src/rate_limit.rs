@@ -7,7 +7,7 @@ use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::Status;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -112,7 +112,7 @@ impl PassthroughNexus for RateLimitedNexus {
         self.way.abort(tag)
     }
 
-    fn manage(&self, function: Function) -> Future<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> Future<'_, bool> {
         self.way.manage(function)
     }
 }
@@ -121,7 +121,7 @@ impl PassthroughNexus for RateLimitedNexus {
 mod tests {
     use super::*;
     use lunar_runtime::Buf;
-    use lunar_wire::iscsi::request::Attribute;
+    use lunar_wire::iscsi::request::TaskAttribute;
     use std::time::Duration;
 
     /// Remembers what reaches it.
@@ -145,7 +145,7 @@ mod tests {
             Box::pin(async { CommandFate::Ended })
         }
 
-        fn manage(&self, _: Function) -> Future<'_, bool> {
+        fn manage(&self, _: TaskManagementFunction) -> Future<'_, bool> {
             Box::pin(async { true })
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         PassthroughCommand {
             tag,
             cdb: [0; 16].into(),
-            attribute: Attribute::Simple,
+            attribute: TaskAttribute::Simple,
             data: PassthroughData::None,
         }
     }

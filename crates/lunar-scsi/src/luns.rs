@@ -5,7 +5,7 @@ use crate::ready::sense_data;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Op, Plan, PlanResult};
 use lunar_wire::be;
-use lunar_wire::iscsi::lun;
+use lunar_wire::scsi::lun;
 use lunar_wire::scsi::{Sense, op};
 
 const REPORT_LUNS: &[u8] = &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];

@@ -3,7 +3,7 @@
 use crate::LogicalUnit;
 use crate::config::{AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, TargetConfig, TargetNode};
 use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
-use lunar_proto::login::{Policy, TargetInfo};
+use lunar_proto::login::{LoginPolicy, TargetInfo};
 use lunar_wire::iscsi::status::LoginStatus;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -147,7 +147,7 @@ fn authentication(
     }
 }
 
-impl Policy for LoginContext {
+impl LoginPolicy for LoginContext {
     fn discovery(&self) -> Result<Authentication, LoginStatus> {
         let DiscoveryConfig { disabled, chap, mutual } = &self.config.discovery;
         if *disabled {

@@ -3,7 +3,7 @@
 use lunar_block::Future;
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
-use lunar_wire::iscsi::request::{Attribute, Function};
+use lunar_wire::iscsi::request::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub trait PassthroughNexus {
 
     /// A task management function on the logical unit: ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET. True
     /// when it is done there; commands that it ended are still to be aborted one by one.
-    fn manage(&self, function: Function) -> Future<'_, bool>;
+    fn manage(&self, function: TaskManagementFunction) -> Future<'_, bool>;
 }
 
 /// What is known of a command that has ended here.
@@ -50,7 +50,7 @@ pub struct PassthroughCommand {
     /// The CDB, 16 to 260 bytes.
     pub cdb: Box<[u8]>,
     /// The task attribute.
-    pub attribute: Attribute,
+    pub attribute: TaskAttribute,
     /// Its data.
     pub data: PassthroughData,
 }

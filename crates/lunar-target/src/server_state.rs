@@ -6,7 +6,7 @@ use crate::connection_slots::{AdmissionError, ConnectionSlots, EvictionNotice, L
 use crate::fair_share::{self, SourcePrefix};
 use crate::registry::{Registry, SessionMessage};
 use crate::session_info::SessionInfo;
-use lunar_proto::login::Policy;
+use lunar_proto::login::LoginPolicy;
 use lunar_runtime::cores::Place;
 use lunar_runtime::{OncePerMinute, Pool, Seldom, descriptors};
 use lunar_scsi::{TargetPort, TransportProtocol};

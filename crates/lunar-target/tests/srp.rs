@@ -12,9 +12,10 @@ use lunar_target::config::{
 use lunar_target::{LogicalUnit, Server};
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
-    Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
+    DataBuffer, LoginFormat, LoginReject, LoginRequest, LoginResponse, MemoryDescriptor, PortId, SrpCommand,
+    SrpTaskAttribute,
 };
-use lunar_wire::srp::{Reason, Response};
+use lunar_wire::srp::{LoginRejectReason, SrpResponse};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
@@ -139,7 +140,7 @@ fn login(target: PortId) -> Vec<u8> {
         initiator: PortId::new(1, 2),
         target,
     };
-    request.encode(Form::RdmaCm)
+    request.encode(LoginFormat::RdmaCm)
 }
 
 async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>, Refused> {
@@ -153,10 +154,18 @@ async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>,
 }
 
 /// The status of a command.
-async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [Data<'_>; 2]) -> u8 {
-    let (attribute, mut unit) = (Attribute::Simple, Vec::new());
-    let command =
-        Command { notifications: 0, tag: 5, lun: 0, attribute, cdb, additional_cdb: &[], data_out, data_in };
+async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [DataBuffer<'_>; 2]) -> u8 {
+    let (attribute, mut unit) = (SrpTaskAttribute::Simple, Vec::new());
+    let command = SrpCommand {
+        notifications: 0,
+        tag: 5,
+        lun: 0,
+        attribute,
+        cdb,
+        additional_cdb: &[],
+        data_out,
+        data_in,
+    };
     command.encode(Some(68), &mut unit).expect("a command");
     host.send(&unit, Payload::Empty, None);
     while !host.flush().expect("a connection") {
@@ -169,12 +178,12 @@ async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [Data<'_
     }
     let Event::Message(range, _) = events.list.remove(0) else { panic!("no message") };
     host.receives(1, 512);
-    Response::decode(&events.bytes[range]).expect("a response").status
+    SrpResponse::decode(&events.bytes[range]).expect("a response").status
 }
 
-fn memory(host: &dyn Endpoint, exposed: MemoryRegion, len: u32) -> Data<'static> {
+fn memory(host: &dyn Endpoint, exposed: MemoryRegion, len: u32) -> DataBuffer<'static> {
     let at = host.expose(exposed).expect("memory");
-    Data::Direct(Descriptor { address: at.offset, key: at.stag, len })
+    DataBuffer::Direct(MemoryDescriptor { address: at.offset, key: at.stag, len })
 }
 
 #[test]
@@ -182,17 +191,17 @@ fn a_block_is_written_and_read_over_iwarp() {
     beside(|portal| async move {
         let host = connect(portal, lunar_target::srp::port_id(NAME)).await.expect("a login");
         // The unit attention of a new nexus.
-        assert_eq!(does(&*host, &cdb::test_unit_ready(), [Data::None; 2]).await, 2);
+        assert_eq!(does(&*host, &cdb::test_unit_ready(), [DataBuffer::None; 2]).await, 2);
         let bytes: Vec<u8> = (0..1024).map(|i| (i / 3) as u8).collect();
         let mut buf = Buf::zeroed(512);
         buf.copy_from_slice(&bytes[..512]);
         let out = memory(&*host, MemoryRegion::Source(Rc::new(buf)), 512);
-        assert_eq!(does(&*host, &cdb::write_10(0, 1, false), [out, Data::None]).await, 0);
-        let with = Data::Immediate(&bytes[512..]);
-        assert_eq!(does(&*host, &cdb::write_10(1, 1, false), [with, Data::None]).await, 0);
+        assert_eq!(does(&*host, &cdb::write_10(0, 1, false), [out, DataBuffer::None]).await, 0);
+        let with = DataBuffer::Immediate(&bytes[512..]);
+        assert_eq!(does(&*host, &cdb::write_10(1, 1, false), [with, DataBuffer::None]).await, 0);
         let into = memory(&*host, MemoryRegion::Sink(Buf::zeroed(1024)), 1024);
-        assert_eq!(does(&*host, &cdb::read_10(0, 2), [Data::None, into]).await, 0);
-        let Data::Direct(at) = into else { unreachable!("it is one piece") };
+        assert_eq!(does(&*host, &cdb::read_10(0, 2), [DataBuffer::None, into]).await, 0);
+        let DataBuffer::Direct(at) = into else { unreachable!("it is one piece") };
         match host.revoke(at.key) {
             Some(MemoryRegion::Sink(buf)) => assert_eq!(buf[..], bytes),
             other => panic!("{other:?}"),
@@ -206,7 +215,7 @@ fn who_is_turned_down_over_iwarp_hears_why() {
         match connect(portal, PortId::new(1, 2)).await {
             Err(Refused::Rejected(private)) => {
                 let refused = LoginReject::decode(&private).expect("a rejection");
-                assert_eq!(refused.reason, Reason::NOT_ASSOCIATED);
+                assert_eq!(refused.reason, LoginRejectReason::NOT_ASSOCIATED);
             }
             other => panic!("{:?}", other.err()),
         }

@@ -41,14 +41,14 @@ const REJECT: u8 = 0x01;
 /// What one side can do, said in the private data of the connection (IBTA annex A12; RFC 7145 leaves it to the
 /// transport).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct IserCapabilities {
     /// Tagged offsets may begin at zero (zero-based virtual addresses). In use nowhere.
     pub zero_based: bool,
     /// Initiator: the target may send with invalidate. Target: it will.
     pub invalidate: bool,
 }
 
-impl Abilities {
+impl IserCapabilities {
     /// The private data that says so.
     pub fn encode(self) -> [u8; PRIVATE_LEN] {
         let zbva = if self.zero_based { 0 } else { NO_ZBVA };
@@ -58,19 +58,19 @@ impl Abilities {
 
     /// Reads the private data of the other side. Zeros may follow it (InfiniBand). A side that said less than four
     /// bytes can do nothing.
-    pub fn decode(private: &[u8]) -> Abilities {
+    pub fn decode(private: &[u8]) -> IserCapabilities {
         match private.first_chunk::<PRIVATE_LEN>() {
             Some([flags, ..]) => {
-                Abilities { zero_based: flags & NO_ZBVA == 0, invalidate: flags & NO_INVALIDATE == 0 }
+                IserCapabilities { zero_based: flags & NO_ZBVA == 0, invalidate: flags & NO_INVALIDATE == 0 }
             }
-            None => Abilities::default(),
+            None => IserCapabilities::default(),
         }
     }
 }
 
 /// Memory of the initiator that a command advertises: a steering tag and the tagged offset of its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advertised {
+pub struct AdvertisedBuffer {
     /// Steering tag.
     pub stag: u32,
     /// Base offset in bytes.
@@ -79,13 +79,13 @@ pub struct Advertised {
 
 /// The header in front of a message (RFC 7145 sections 9.2 to 9.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum IserHeader {
     /// An iSCSI PDU follows. Targets advertise nothing.
     Control {
         /// Where the target reads the data of a write (WSV).
-        write: Option<Advertised>,
+        write: Option<AdvertisedBuffer>,
         /// Where the target writes the data of a read (RSV).
-        read: Option<Advertised>,
+        read: Option<AdvertisedBuffer>,
     },
     /// The initiator's greeting, which nobody sends.
     Hello {
@@ -107,7 +107,7 @@ pub enum Header {
 
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum IserError {
     /// It ends before its headers do: its length in bytes.
     Short(usize),
     /// Its header has an unknown opcode.
@@ -118,36 +118,36 @@ pub enum Error {
     Length(usize, usize),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for IserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Short(len) => write!(f, "an iSER message of {len} bytes is shorter than its headers"),
-            Error::Opcode(opcode) => write!(f, "an iSER header with the unknown opcode {opcode}"),
-            Error::Greeting => write!(f, "an iSER Hello or HelloReply, which was not agreed on"),
-            Error::Length(asked, there) => {
+            IserError::Short(len) => write!(f, "an iSER message of {len} bytes is shorter than its headers"),
+            IserError::Opcode(opcode) => write!(f, "an iSER header with the unknown opcode {opcode}"),
+            IserError::Greeting => write!(f, "an iSER Hello or HelloReply, which was not agreed on"),
+            IserError::Length(asked, there) => {
                 write!(f, "an iSER message has {there} bytes behind its headers, its PDU asks for {asked}")
             }
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for IserError {}
 
-impl Header {
+impl IserHeader {
     /// The header of all that a target sends, and of what an initiator sends without advertising memory.
-    pub const PLAIN: Header = Header::Control { write: None, read: None };
+    pub const PLAIN: IserHeader = IserHeader::Control { write: None, read: None };
 
     /// Its bytes.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         match *self {
-            Header::Control { write, read } => {
+            IserHeader::Control { write, read } => {
                 b[0] = CONTROL << 4;
                 put(&mut b, 4, WRITE_VALID, write);
                 put(&mut b, 16, READ_VALID, read);
             }
-            Header::Hello { versions, ird } => greet(&mut b, HELLO << 4, versions, ird),
-            Header::HelloReply { reject, versions, ord } => {
+            IserHeader::Hello { versions, ird } => greet(&mut b, HELLO << 4, versions, ird),
+            IserHeader::HelloReply { reject, versions, ord } => {
                 greet(&mut b, (HELLO_REPLY << 4) | (u8::from(reject) * REJECT), versions, ord);
             }
         }
@@ -157,29 +157,32 @@ impl Header {
     /// Reads the header of a message. Reserved bits, and tags that are not valid, are ignored.
     ///
     /// # Errors
-    /// [`Error::Short`] and [`Error::Opcode`].
-    pub fn decode(message: &[u8]) -> Result<Header, Error> {
-        let b = message.first_chunk::<HEADER_LEN>().ok_or(Error::Short(message.len()))?;
+    /// [`IserError::Short`] and [`IserError::Opcode`].
+    pub fn decode(message: &[u8]) -> Result<IserHeader, IserError> {
+        let b = message.first_chunk::<HEADER_LEN>().ok_or(IserError::Short(message.len()))?;
         let (versions, limit) = ((b[1] >> 4, b[1] & 0xf), be::get16(&b[2..]));
         match b[0] >> 4 {
-            CONTROL => Ok(Header::Control { write: get(b, 4, WRITE_VALID), read: get(b, 16, READ_VALID) }),
-            HELLO => Ok(Header::Hello { versions, ird: limit }),
-            HELLO_REPLY => Ok(Header::HelloReply { reject: b[0] & REJECT != 0, versions, ord: limit }),
-            opcode => Err(Error::Opcode(opcode)),
+            CONTROL => {
+                Ok(IserHeader::Control { write: get(b, 4, WRITE_VALID), read: get(b, 16, READ_VALID) })
+            }
+            HELLO => Ok(IserHeader::Hello { versions, ird: limit }),
+            HELLO_REPLY => Ok(IserHeader::HelloReply { reject: b[0] & REJECT != 0, versions, ord: limit }),
+            opcode => Err(IserError::Opcode(opcode)),
         }
     }
 }
 
-fn put(b: &mut [u8; HEADER_LEN], at: usize, valid: u8, advertised: Option<Advertised>) {
-    if let Some(Advertised { stag, offset }) = advertised {
+fn put(b: &mut [u8; HEADER_LEN], at: usize, valid: u8, advertised: Option<AdvertisedBuffer>) {
+    if let Some(AdvertisedBuffer { stag, offset }) = advertised {
         b[0] |= valid;
         be::put32(&mut b[at..], stag);
         be::put64(&mut b[at + 4..], offset);
     }
 }
 
-fn get(b: &[u8; HEADER_LEN], at: usize, valid: u8) -> Option<Advertised> {
-    (b[0] & valid != 0).then(|| Advertised { stag: be::get32(&b[at..]), offset: be::get64(&b[at + 4..]) })
+fn get(b: &[u8; HEADER_LEN], at: usize, valid: u8) -> Option<AdvertisedBuffer> {
+    (b[0] & valid != 0)
+        .then(|| AdvertisedBuffer { stag: be::get32(&b[at..]), offset: be::get64(&b[at + 4..]) })
 }
 
 fn greet(b: &mut [u8; HEADER_LEN], first: u8, (high, low): (u8, u8), limit: u16) {
@@ -189,11 +192,11 @@ fn greet(b: &mut [u8; HEADER_LEN], first: u8, (high, low): (u8, u8), limit: u16)
 
 /// An iSCSI PDU and what its message advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pdu<'a> {
+pub struct IserPdu<'a> {
     /// Where the target reads the data of a write.
-    pub write: Option<Advertised>,
+    pub write: Option<AdvertisedBuffer>,
     /// Where the target writes the data of a read.
-    pub read: Option<Advertised>,
+    pub read: Option<AdvertisedBuffer>,
     /// The Basic Header Segment.
     pub bhs: Bhs,
     /// The additional header segments.
@@ -202,24 +205,24 @@ pub struct Pdu<'a> {
     pub data: &'a [u8],
 }
 
-impl<'a> Pdu<'a> {
+impl<'a> IserPdu<'a> {
     /// Takes a message apart. It may be up to four bytes longer than its PDU: some pad, and some do not.
     ///
     /// # Errors
     /// When there is no PDU, or it does not lie within the message.
-    pub fn decode(message: &'a [u8]) -> Result<Pdu<'a>, Error> {
-        let Header::Control { write, read } = Header::decode(message)? else {
-            return Err(Error::Greeting);
+    pub fn decode(message: &'a [u8]) -> Result<IserPdu<'a>, IserError> {
+        let IserHeader::Control { write, read } = IserHeader::decode(message)? else {
+            return Err(IserError::Greeting);
         };
-        let short = Error::Short(message.len());
+        let short = IserError::Short(message.len());
         let (bhs, rest) = message[HEADER_LEN..].split_first_chunk::<BHS_LEN>().ok_or(short)?;
         let bhs = Bhs(*bhs);
         let asked = bhs.ahs_len() + bhs.data_len();
         if !(asked..=asked + 4).contains(&rest.len()) {
-            return Err(Error::Length(asked, rest.len()));
+            return Err(IserError::Length(asked, rest.len()));
         }
         let (ahs, data) = rest[..asked].split_at(bhs.ahs_len());
-        Ok(Pdu { write, read, bhs, ahs, data })
+        Ok(IserPdu { write, read, bhs, ahs, data })
     }
 }
 
@@ -229,53 +232,53 @@ mod tests {
     use crate::iscsi::request;
     use proptest::prelude::*;
 
-    const READ: Advertised = Advertised { stag: 0x0102_0304, offset: 0x1112_1314_1516_1718 };
-    const WRITE: Advertised = Advertised { stag: 0xa1a2_a3a4, offset: 0xb1b2_b3b4_b5b6_b7b8 };
+    const READ: AdvertisedBuffer = AdvertisedBuffer { stag: 0x0102_0304, offset: 0x1112_1314_1516_1718 };
+    const WRITE: AdvertisedBuffer = AdvertisedBuffer { stag: 0xa1a2_a3a4, offset: 0xb1b2_b3b4_b5b6_b7b8 };
 
     #[test]
     fn abilities_are_said_by_what_is_missing() {
         let all = [(true, true), (true, false), (false, true), (false, false)];
-        let all = all.map(|(zero_based, invalidate)| Abilities { zero_based, invalidate });
+        let all = all.map(|(zero_based, invalidate)| IserCapabilities { zero_based, invalidate });
         assert_eq!(all.map(|a| a.encode()[0]), [0x00, 0x40, 0x80, 0xc0]);
         for abilities in all {
-            assert_eq!(Abilities::decode(&abilities.encode()), abilities);
+            assert_eq!(IserCapabilities::decode(&abilities.encode()), abilities);
             let padded = [&abilities.encode()[..], &[0; 192]].concat();
-            assert_eq!(Abilities::decode(&padded), abilities, "zeros may follow");
+            assert_eq!(IserCapabilities::decode(&padded), abilities, "zeros may follow");
         }
-        assert_eq!(Abilities::decode(&[0; 3]), Abilities::default());
+        assert_eq!(IserCapabilities::decode(&[0; 3]), IserCapabilities::default());
     }
 
     #[test]
     fn a_control_header_lies_as_in_the_standard() {
         let mut b = [0; HEADER_LEN];
         b[0] = 0x10;
-        assert_eq!(Header::PLAIN.encode(), b);
+        assert_eq!(IserHeader::PLAIN.encode(), b);
         b[0] = 0x1c;
         b[4..16].copy_from_slice(&[0xa1, 0xa2, 0xa3, 0xa4, 0xb1, 0xb2, 0xb3, 0xb4, 0xb5, 0xb6, 0xb7, 0xb8]);
         b[16..].copy_from_slice(&[1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
-        assert_eq!(Header::Control { write: Some(WRITE), read: Some(READ) }.encode(), b);
+        assert_eq!(IserHeader::Control { write: Some(WRITE), read: Some(READ) }.encode(), b);
         b[0] = 0x14;
-        assert_eq!(Header::decode(&b), Ok(Header::Control { write: None, read: Some(READ) }));
+        assert_eq!(IserHeader::decode(&b), Ok(IserHeader::Control { write: None, read: Some(READ) }));
         b[0] = 0x18;
-        assert_eq!(Header::decode(&b), Ok(Header::Control { write: Some(WRITE), read: None }));
+        assert_eq!(IserHeader::decode(&b), Ok(IserHeader::Control { write: Some(WRITE), read: None }));
     }
 
     #[test]
     fn a_greeting_lies_as_in_the_standard() {
-        let hello = Header::Hello { versions: (VERSION, VERSION), ird: 0x0102 };
+        let hello = IserHeader::Hello { versions: (VERSION, VERSION), ird: 0x0102 };
         assert_eq!(hello.encode()[..5], [0x20, 0xaa, 1, 2, 0]);
-        let reply = Header::HelloReply { reject: true, versions: (VERSION, VERSION), ord: 8 };
+        let reply = IserHeader::HelloReply { reject: true, versions: (VERSION, VERSION), ord: 8 };
         assert_eq!(reply.encode()[..5], [0x31, 0xaa, 0, 8, 0]);
-        assert_eq!([hello, reply].map(|h| Header::decode(&h.encode())), [Ok(hello), Ok(reply)]);
+        assert_eq!([hello, reply].map(|h| IserHeader::decode(&h.encode())), [Ok(hello), Ok(reply)]);
         let message = [&hello.encode()[..], &[0; BHS_LEN]].concat();
-        assert_eq!(Pdu::decode(&message), Err(Error::Greeting));
+        assert_eq!(IserPdu::decode(&message), Err(IserError::Greeting));
     }
 
     #[test]
     fn what_is_no_header_is_refused() {
-        assert_eq!(Header::decode(&[0x10; HEADER_LEN - 1]), Err(Error::Short(27)));
-        assert_eq!(Header::decode(&[0x40; HEADER_LEN]), Err(Error::Opcode(4)));
-        assert_eq!(Pdu::decode(&[0x10; OVERHEAD - 1]), Err(Error::Short(75)));
+        assert_eq!(IserHeader::decode(&[0x10; HEADER_LEN - 1]), Err(IserError::Short(27)));
+        assert_eq!(IserHeader::decode(&[0x40; HEADER_LEN]), Err(IserError::Opcode(4)));
+        assert_eq!(IserPdu::decode(&[0x10; OVERHEAD - 1]), Err(IserError::Short(75)));
     }
 
     /// A text request with so many bytes of additional segments and data that it says it has.
@@ -284,30 +287,30 @@ mod tests {
         bhs.0[4] = ahs_words;
         bhs.set_data_len(data_len);
         let behind: Vec<u8> = (0..there).map(|i| i as u8).collect();
-        [&Header::PLAIN.encode()[..], &bhs.0, &behind].concat()
+        [&IserHeader::PLAIN.encode()[..], &bhs.0, &behind].concat()
     }
 
     #[test]
     fn a_pdu_is_found_with_and_without_padding_and_only_within_its_message() {
         for there in 9..=13 {
             let bytes = message(1, 5, there);
-            let pdu = Pdu::decode(&bytes).unwrap();
+            let pdu = IserPdu::decode(&bytes).unwrap();
             assert_eq!((pdu.ahs, pdu.data, pdu.bhs.itt()), (&[0, 1, 2, 3][..], &[4, 5, 6, 7, 8][..], 1));
         }
-        assert_eq!(Pdu::decode(&message(1, 5, 8)), Err(Error::Length(9, 8)));
-        assert_eq!(Pdu::decode(&message(1, 5, 14)), Err(Error::Length(9, 14)));
-        assert_eq!(Pdu::decode(&message(255, 0xff_ffff, 0)), Err(Error::Length(0x100_03fb, 0)));
+        assert_eq!(IserPdu::decode(&message(1, 5, 8)), Err(IserError::Length(9, 8)));
+        assert_eq!(IserPdu::decode(&message(1, 5, 14)), Err(IserError::Length(9, 14)));
+        assert_eq!(IserPdu::decode(&message(255, 0xff_ffff, 0)), Err(IserError::Length(0x100_03fb, 0)));
     }
 
-    fn advertised() -> impl Strategy<Value = Option<Advertised>> {
-        any::<Option<(u32, u64)>>().prop_map(|a| a.map(|(stag, offset)| Advertised { stag, offset }))
+    fn advertised() -> impl Strategy<Value = Option<AdvertisedBuffer>> {
+        any::<Option<(u32, u64)>>().prop_map(|a| a.map(|(stag, offset)| AdvertisedBuffer { stag, offset }))
     }
 
     proptest! {
         #[test]
         fn a_header_comes_back_as_it_was(write in advertised(), read in advertised()) {
-            let header = Header::Control { write, read };
-            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+            let header = IserHeader::Control { write, read };
+            prop_assert_eq!(IserHeader::decode(&header.encode()), Ok(header));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
-use lunar_initiator::{FoundTarget, Portal};
+use lunar_initiator::{DiscoveredTarget, Portal};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -72,7 +72,7 @@ pub fn none(portal: &Portal) -> Failure {
 }
 
 /// A target without an address is where it was asked for.
-fn told(asked: &Portal, found: FoundTarget) -> Told {
+fn told(asked: &Portal, found: DiscoveredTarget) -> Told {
     let mut portals: Vec<Place> =
         found.addresses.into_iter().map(|p| Place { host: p.host, port: p.port, tag: p.tag }).collect();
     if portals.is_empty() {
@@ -101,12 +101,13 @@ mod tests {
         let asked = Portal { host: "::1".into(), port: 3260 };
         let addresses = ["10.0.0.1:3260,1", "[fe80::1]:4000,2"]
             .map(|a| lunar_initiator::PortalAddress::parse(a).unwrap());
-        let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: addresses.into() };
+        let found =
+            DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: addresses.into() };
         assert_eq!(
             lines(&told(&asked, found)),
             "10.0.0.1:3260,1 iqn.2026-11.org.example:a\n[fe80::1]:4000,2 iqn.2026-11.org.example:a\n"
         );
-        let bare = FoundTarget { name: "iqn.2026-11.org.example:b".into(), addresses: Vec::new() };
+        let bare = DiscoveredTarget { name: "iqn.2026-11.org.example:b".into(), addresses: Vec::new() };
         assert_eq!(lines(&told(&asked, bare)), "[::1]:3260,-1 iqn.2026-11.org.example:b\n");
     }
 }

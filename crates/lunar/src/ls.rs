@@ -8,7 +8,7 @@ use crate::say;
 use clap::Args;
 use lunar_initiator::{Error, Options, Session, Url};
 use lunar_proto::size;
-use lunar_wire::iscsi::lun::decode;
+use lunar_wire::scsi::lun::decode;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use crate::unit::{Unit, is_refusal};
 use clap::{Args, ValueEnum};
 use lunar_initiator::{Error, ErrorCode};
 use lunar_wire::scsi::cdb;
-use lunar_wire::scsi::pr::{self, Parameters, Registration};
+use lunar_wire::scsi::pr::{self, RegistrationDescriptor, ReserveOutParameters};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -182,7 +182,7 @@ struct Step {
 struct Order {
     action: u8,
     kind: u8,
-    parameters: Parameters,
+    parameters: ReserveOutParameters,
 }
 
 /// What the arguments ask for.
@@ -213,7 +213,7 @@ fn order(args: &Pr, key: Option<u64>, needs: &Needs) -> Result<Order, Failure> {
     if let Some((_, option, hint)) = missing.iter().find(|row| row.0) {
         return Err(Failure::new(Exit::Invalid, format!("{option} is missing"), *hint));
     }
-    let parameters = Parameters {
+    let parameters = ReserveOutParameters {
         key: key.unwrap_or(0),
         action_key: if needs.new_key { args.new_key.unwrap_or(0) } else { 0 },
         all_ports: args.all_ports,
@@ -284,7 +284,7 @@ async fn why_by_keys(unit: &Unit, given: u64) -> Result<(String, String), Error>
     Ok((what, hint.into()))
 }
 
-fn why(all: &[Registration], our_port: &str, given: u64) -> (String, String) {
+fn why(all: &[RegistrationDescriptor], our_port: &str, given: u64) -> (String, String) {
     let mut what = "reservation conflict".to_owned();
     for one in all.iter().filter(|one| one.holds.is_some()) {
         let kind = one.holds.and_then(pr::type_name).unwrap_or("of an unknown type");
@@ -318,7 +318,7 @@ fn is(registrant: &str, our_port: &str) -> bool {
 }
 
 /// The ISID of the holder, if that has our name (SPC-5 section 7.6.4.6: NAME,i,0xISID).
-fn our_other_isid<'a>(all: &'a [Registration], our_port: &str) -> Option<&'a str> {
+fn our_other_isid<'a>(all: &'a [RegistrationDescriptor], our_port: &str) -> Option<&'a str> {
     const SIGN: &str = ",i,0x";
     let (us, _) = our_port.split_once(SIGN)?;
     let holders = all.iter().filter(|one| one.holds.is_some());
@@ -350,7 +350,8 @@ mod tests {
         let steps = |line: &str| steps(&Line::parse_from(line.split(' ')).pr);
         let all = steps("pr iscsi://h register reserve read-keys --new-key abc --type we").unwrap();
         let sent = |n: usize| all[n].order.as_ref().map(|order| order.parameters);
-        let parameters = |key, action_key| Parameters { key, action_key, ..Parameters::default() };
+        let parameters =
+            |key, action_key| ReserveOutParameters { key, action_key, ..ReserveOutParameters::default() };
         assert_eq!(sent(0), Some(parameters(0, 0xabc)));
         assert_eq!(sent(1), Some(parameters(0xabc, 0)));
         assert_eq!((sent(2), name(all[2].action).as_str()), (None, "read_keys"));
@@ -359,8 +360,8 @@ mod tests {
         }
     }
 
-    fn registered(initiator: &str, key: u64, holds: Option<u8>) -> Registration {
-        Registration { key, holds, all_ports: false, port: 1, initiator: initiator.into() }
+    fn registered(initiator: &str, key: u64, holds: Option<u8>) -> RegistrationDescriptor {
+        RegistrationDescriptor { key, holds, all_ports: false, port: 1, initiator: initiator.into() }
     }
 
     #[test]

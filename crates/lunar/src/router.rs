@@ -5,7 +5,7 @@ use crate::args::{Apply, Asked, OneRouter, Router, Steered};
 use crate::client::json;
 use crate::session::{of_each, one, servers};
 use lunar_admin::{self as admin, Action, Difference, Request, Router as Told, Session};
-use lunar_proto::duration::{self, Unfit};
+use lunar_proto::duration::{self, NotationError};
 use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn said(answer: Result<String, Problem>) -> Result<String, Problem> {
 }
 
 /// The value of `--confirm-within`.
-pub fn confirm_within(text: &str) -> Result<Duration, Unfit> {
+pub fn confirm_within(text: &str) -> Result<Duration, NotationError> {
     duration::within(text, Duration::from_millis(1)..=Duration::from_secs(86400))
 }
 

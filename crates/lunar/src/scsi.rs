@@ -8,7 +8,7 @@ use clap::Args;
 use lunar_initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use lunar_runtime::buf::Buf;
 use lunar_server::Problem;
-use lunar_wire::iscsi::lun::encode;
+use lunar_wire::scsi::lun::encode;
 use lunar_wire::scsi::{Sense, Status, status_name};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Read};

@@ -1,6 +1,6 @@
 //! Facts by name: as JSON for programs, and as lines for people.
 
-use lunar_wire::scsi::fields::{self, Field, Value};
+use lunar_wire::scsi::fields::{self, Field, FieldValue};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use std::fmt::Write;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
     /// A value.
-    Leaf(Value),
+    Leaf(FieldValue),
     /// Several.
     List(Vec<Node>),
     /// By name.
@@ -18,17 +18,17 @@ pub enum Node {
 impl Node {
     /// Text, which holds no control characters: whoever makes it sees to that.
     pub fn text(text: impl Into<String>) -> Node {
-        Node::Leaf(Value::Text(text.into()))
+        Node::Leaf(FieldValue::Text(text.into()))
     }
 
     /// A number.
     pub fn number(n: impl Into<u64>) -> Node {
-        Node::Leaf(Value::Number(n.into()))
+        Node::Leaf(FieldValue::Number(n.into()))
     }
 
     /// Yes or no.
     pub fn flag(is: bool) -> Node {
-        Node::Leaf(Value::Flag(is))
+        Node::Leaf(FieldValue::Flag(is))
     }
 
     /// Facts by name.
@@ -45,10 +45,10 @@ pub fn read(table: &'static [Field], bytes: &[u8]) -> Vec<(String, Node)> {
 impl Serialize for Node {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
-            Node::Leaf(Value::Flag(is)) => to.serialize_bool(*is),
-            Node::Leaf(Value::Number(n)) => to.serialize_u64(*n),
-            Node::Leaf(Value::Text(text)) => to.serialize_str(text),
-            Node::Leaf(Value::Named(n, name)) => {
+            Node::Leaf(FieldValue::Flag(is)) => to.serialize_bool(*is),
+            Node::Leaf(FieldValue::Number(n)) => to.serialize_u64(*n),
+            Node::Leaf(FieldValue::Text(text)) => to.serialize_str(text),
+            Node::Leaf(FieldValue::Named(n, name)) => {
                 let mut map = to.serialize_map(Some(2))?;
                 map.serialize_entry("code", n)?;
                 map.serialize_entry("name", name)?;
@@ -95,7 +95,7 @@ fn put(text: &mut String, facts: &[(String, Node)], depth: usize) {
 
 fn title(name: &str, facts: &[(String, Node)]) -> String {
     match facts.iter().find(|(name, _)| name == TITLE) {
-        Some((_, Node::Leaf(Value::Text(title)))) => format!("{title} ({name})"),
+        Some((_, Node::Leaf(FieldValue::Text(title)))) => format!("{title} ({name})"),
         _ => name.to_owned(),
     }
 }
@@ -113,13 +113,13 @@ fn one_line(node: &Node) -> Option<String> {
     }
 }
 
-fn leaf(value: &Value) -> String {
+fn leaf(value: &FieldValue) -> String {
     match value {
-        Value::Flag(true) => "yes".into(),
-        Value::Flag(false) => "no".into(),
-        Value::Number(n) => n.to_string(),
-        Value::Text(text) => text.clone(),
-        Value::Named(n, name) => format!("{name} ({n})"),
+        FieldValue::Flag(true) => "yes".into(),
+        FieldValue::Flag(false) => "no".into(),
+        FieldValue::Number(n) => n.to_string(),
+        FieldValue::Text(text) => text.clone(),
+        FieldValue::Named(n, name) => format!("{name} ({n})"),
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
         let page = Node::map([
             ("name", Node::text("block limits")),
             ("max_blocks", Node::number(8u32)),
-            ("kind", Node::Leaf(Value::Named(2, "thin"))),
+            ("kind", Node::Leaf(FieldValue::Named(2, "thin"))),
             ("ports", Node::List(vec![port])),
             ("keys", Node::List(Vec::new())),
         ]);

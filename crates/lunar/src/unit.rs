@@ -3,8 +3,8 @@
 use lunar_initiator::options::Transport;
 use lunar_initiator::{Direction, Error, ErrorCode, Session, Url};
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::lun::encode;
 use lunar_wire::scsi::cdb::Cdb;
+use lunar_wire::scsi::lun::encode;
 
 /// A session and the logical unit of a URL.
 pub struct Unit {

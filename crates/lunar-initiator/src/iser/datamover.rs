@@ -10,7 +10,7 @@ use lunar_rdma::{Endpoint, Events, MemoryRegion, Remote, Wait};
 use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
-use lunar_wire::iser::{self, Advertised, Header, LOGIN_LEN};
+use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ impl IserDatamover {
 
     /// Hands a PDU over; false: nothing more is taken.
     fn message(&self, session: &mut dyn DatamoverEvents, message: &[u8]) -> bool {
-        let pdu = match iser::Pdu::decode(message) {
+        let pdu = match iser::IserPdu::decode(message) {
             Ok(pdu) => pdu,
             Err(e) => return breaks(session, &e.to_string()),
         };
@@ -93,7 +93,7 @@ impl IserDatamover {
 
 impl transport::Datamover for IserDatamover {
     fn push(&self, header: Bhs, payload: Payload) {
-        let (head, payload) = message(Header::PLAIN, header, &[], payload);
+        let (head, payload) = message(IserHeader::PLAIN, header, &[], payload);
         self.endpoint.send(&head, payload, None);
     }
 
@@ -103,7 +103,7 @@ impl transport::Datamover for IserDatamover {
         match &mut task.data {
             Memory::None => {}
             Memory::In(buf, _) => {
-                request::reads(&mut header, task.expected);
+                request::set_read(&mut header, task.expected);
                 let lent = buf.take().map(|buf| self.lend(task.tag, MemoryRegion::Sink(buf)));
                 read = lent.transpose()?.map(advertised);
             }
@@ -112,7 +112,7 @@ impl transport::Datamover for IserDatamover {
                 let room = (p.target_recv_data_segment_length as usize).saturating_sub(ahs.len());
                 let first = (p.first_burst_length as usize).min(room).min(buf.len());
                 let immediate = if p.immediate_data { first } else { 0 };
-                request::writes(&mut header, task.expected, false);
+                request::set_write(&mut header, task.expected, false);
                 if immediate < buf.len() {
                     let place = self.lend(task.tag, MemoryRegion::Source(buf.clone()))?;
                     // As Linux has it: what is advertised begins behind what goes with the command.
@@ -123,7 +123,7 @@ impl transport::Datamover for IserDatamover {
                 }
             }
         }
-        let (head, payload) = message(Header::Control { write, read }, header, ahs, payload);
+        let (head, payload) = message(IserHeader::Control { write, read }, header, ahs, payload);
         self.endpoint.send(&head, payload, None);
         Ok(())
     }
@@ -179,8 +179,8 @@ impl transport::Datamover for IserDatamover {
     }
 }
 
-fn advertised(place: Remote) -> Advertised {
-    Advertised { stag: place.stag, offset: place.offset }
+fn advertised(place: Remote) -> AdvertisedBuffer {
+    AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
 
 /// The target broke a rule: nothing more is taken from it.
@@ -190,7 +190,7 @@ fn breaks(session: &mut dyn DatamoverEvents, what: &str) -> bool {
 }
 
 /// The message of a PDU: its head, and its data with what pads it.
-pub fn message(header: Header, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (Vec<u8>, Payload) {
+pub fn message(header: IserHeader, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (Vec<u8>, Payload) {
     let len = payload.bytes().len();
     bhs.set_data_len(len);
     bhs.0[4] = (ahs.len() / 4) as u8;

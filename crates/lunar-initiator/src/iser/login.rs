@@ -10,7 +10,7 @@ use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused};
 use lunar_runtime::Stream;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::Bhs;
-use lunar_wire::iser::{self, Abilities, LOGIN_LEN};
+use lunar_wire::iser::{self, IserCapabilities, LOGIN_LEN};
 use lunar_wire::srp::LoginReject;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ fn terms(options: &Options) -> ConnParam {
 
 /// Our abilities, as they are sent to the other side.
 fn abilities(invalidate: bool) -> Vec<u8> {
-    Abilities { zero_based: false, invalidate }.encode().to_vec()
+    IserCapabilities { zero_based: false, invalidate }.encode().to_vec()
 }
 
 impl LoginConnection {
@@ -94,7 +94,7 @@ impl LoginConnection {
     /// Sends a PDU.
     pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
         let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
-        let (head, payload) = super::datamover::message(iser::Header::PLAIN, pdu.header, &[], data);
+        let (head, payload) = super::datamover::message(iser::IserHeader::PLAIN, pdu.header, &[], data);
         self.endpoint.send(&head, payload, None);
         while !self.endpoint.flush().map_err(lost)? {
             self.endpoint.writable().await.map_err(lost)?;
@@ -112,7 +112,7 @@ impl LoginConnection {
         match self.events.list.remove(0) {
             Event::Message(range, _) => {
                 let message = &self.events.bytes[range];
-                let pdu = iser::Pdu::decode(message).map_err(|e| broke(e.to_string()))?;
+                let pdu = iser::IserPdu::decode(message).map_err(|e| broke(e.to_string()))?;
                 self.endpoint.receives(1, LOGIN_LEN);
                 match pdu.data.len() <= limit && pdu.ahs.is_empty() {
                     true => Ok((pdu.bhs, pdu.data.to_vec())),

@@ -15,7 +15,7 @@ use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
-use lunar_wire::iser::{self, Advertised, Header, LOGIN_LEN, OVERHEAD};
+use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN, OVERHEAD};
 use lunar_wire::scsi::{Sense, cdb};
 use std::rc::Rc;
 use std::task::Waker;
@@ -34,8 +34,8 @@ fn parameters() -> Parameters {
 /// A message of the machine.
 #[derive(Debug)]
 struct Got {
-    write: Option<Advertised>,
-    read: Option<Advertised>,
+    write: Option<AdvertisedBuffer>,
+    read: Option<AdvertisedBuffer>,
     bhs: Bhs,
     ahs: Vec<u8>,
     data: Vec<u8>,
@@ -121,7 +121,7 @@ impl Peer {
         pdu::stamp(&mut bhs, self.stat_sn, next, next + 63);
         self.stat_sn += u32::from(has_status);
         bhs.set_data_len(data.len());
-        self.bytes(&[&Header::PLAIN.encode()[..], &bhs.0, data].concat(), invalidate)
+        self.bytes(&[&IserHeader::PLAIN.encode()[..], &bhs.0, data].concat(), invalidate)
     }
 
     fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> Received {
@@ -171,12 +171,12 @@ fn connection() -> (Rc<IserDatamover>, Rc<dyn Endpoint>, Rc<Faults>) {
 }
 
 fn got(message: &[u8]) -> Got {
-    let pdu = iser::Pdu::decode(message).expect("a PDU");
+    let pdu = iser::IserPdu::decode(message).expect("a PDU");
     Got { write: pdu.write, read: pdu.read, bhs: pdu.bhs, ahs: pdu.ahs.to_vec(), data: pdu.data.to_vec() }
 }
 
-fn remote(place: Option<Advertised>) -> Remote {
-    let Advertised { stag, offset } = place.expect("memory");
+fn remote(place: Option<AdvertisedBuffer>) -> Remote {
+    let AdvertisedBuffer { stag, offset } = place.expect("memory");
     Remote { stag, offset }
 }
 
@@ -309,7 +309,7 @@ fn check_condition_keeps_sense_data_with_or_without_padding() {
         bhs.set_word(44, 4096);
         bhs.set_data_len(data.len());
         pdu::stamp(&mut bhs, peer.stat_sn, 1, 64);
-        let message = [&Header::PLAIN.encode()[..], &bhs.0, &data, &vec![0; pad]].concat();
+        let message = [&IserHeader::PLAIN.encode()[..], &bhs.0, &data, &vec![0; pad]].concat();
         assert_eq!(peer.bytes(&message, None), Received::More);
         let (completion, _) = peer.done(tag);
         assert_eq!((completion.status, &completion.sense[..]), (2, &sense[..usize::from(cut)]));
@@ -355,21 +355,21 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
 
 #[test]
 fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
-    let place = Some(Advertised { stag: 1, offset: 0 });
+    let place = Some(AdvertisedBuffer { stag: 1, offset: 0 });
     let nop = pdu::nop_in(0, NONE, 5);
-    let whole = |header: Header| [&header.encode()[..], &nop.0].concat();
-    let mut long = whole(Header::PLAIN);
+    let whole = |header: IserHeader| [&header.encode()[..], &nop.0].concat();
+    let mut long = whole(IserHeader::PLAIN);
     long[iser::HEADER_LEN + 7] = 4;
-    let mut more = whole(Header::PLAIN);
+    let mut more = whole(IserHeader::PLAIN);
     more.extend([0; 5]);
-    let mut ahs = whole(Header::PLAIN);
+    let mut ahs = whole(IserHeader::PLAIN);
     ahs[iser::HEADER_LEN + 4] = 1;
     for message in [
         vec![],
-        whole(Header::PLAIN)[..OVERHEAD - 1].to_vec(),
-        whole(Header::Control { write: place, read: None }),
-        whole(Header::Control { write: None, read: place }),
-        whole(Header::HelloReply { reject: false, versions: (10, 10), ord: 1 }),
+        whole(IserHeader::PLAIN)[..OVERHEAD - 1].to_vec(),
+        whole(IserHeader::Control { write: place, read: None }),
+        whole(IserHeader::Control { write: None, read: place }),
+        whole(IserHeader::HelloReply { reject: false, versions: (10, 10), ord: 1 }),
         long,
         more,
         [ahs, vec![0; 4]].concat(),

@@ -8,7 +8,7 @@ use crate::slow_path::SlowPath;
 use crate::{Batch, Command, Completion, Direction, Error};
 use lunar_block::{Backend, Finished, Queue};
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
 use std::io;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl LunQueue {
                 rest: None,
                 out: is_write,
                 repeatable: true,
-                attribute: Attribute::Simple,
+                attribute: TaskAttribute::Simple,
                 hold: hold.as_ref(),
             };
             let (result, buf) = perform_again(&lun.session, what, since, Ok(completion), buf).await;

@@ -6,7 +6,7 @@ use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode, Ses
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
 use lunar_wire::be;
-use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub(super) struct Repeatable<'h> {
     /// Its data are Data-Out.
     pub out: bool,
     pub repeatable: bool,
-    pub attribute: Attribute,
+    pub attribute: TaskAttribute,
     /// Of a write: the bytes that no other command may write meanwhile.
     pub hold: Option<&'h Hold>,
 }

@@ -4,7 +4,7 @@ use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
 use super::session_state::SessionState;
 use crate::{Error, ErrorCode};
 use lunar_runtime::iscsi::out::Payload;
-use lunar_wire::iscsi::request::{self, Function};
+use lunar_wire::iscsi::request::{self, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::time::Instant;
 
@@ -43,8 +43,16 @@ impl SessionState {
     }
 
     /// Asks for a task management function; the answer is the response code of RFC 7143 section 11.6.1.
-    pub fn manage(&mut self, function: Function, lun: u64, task: Option<(u32, u32)>) -> ControlAnswer {
-        let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+    pub fn manage(
+        &mut self,
+        function: TaskManagementFunction,
+        lun: u64,
+        task: Option<(u32, u32)>,
+    ) -> ControlAnswer {
+        let whole = matches!(
+            function,
+            TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset
+        );
         // A function for the whole target names no logical unit (section 11.5.3).
         let lun = if whole { 0 } else { lun };
         self.control(ControlKind::TaskManagement, |tag| request::task_management(lun, tag, function, task))

@@ -6,7 +6,7 @@ use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::{self, Digests, Payload};
-use lunar_wire::iscsi::request::{self, Burst};
+use lunar_wire::iscsi::request::{self, DataOutTags};
 use lunar_wire::iscsi::{Bhs, NONE};
 use std::rc::Rc;
 
@@ -36,18 +36,18 @@ fn begin_stream(out: &mut out::PduQueue, mut header: Bhs, task: &Task, p: &Param
     match &task.data {
         Data::None => command(out, header, task, Payload::Empty, digests),
         Data::In(..) => {
-            request::reads(&mut header, task.expected);
+            request::set_read(&mut header, task.expected);
             command(out, header, task, Payload::Empty, digests);
         }
         Data::Out(buf) => {
             let (immediate, unsolicited) = (immediate(buf.len(), p), unsolicited(buf.len(), p));
-            request::writes(&mut header, task.expected, unsolicited > immediate);
+            request::set_write(&mut header, task.expected, unsolicited > immediate);
             let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
             let exp_stat_sn = header.exp_stat_sn();
             command(out, header, task, payload, digests);
             if unsolicited > immediate {
                 // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
-                let burst = Burst { lun: 0, itt: task.tag, ttt: NONE };
+                let burst = DataOutTags { lun: 0, itt: task.tag, ttt: NONE };
                 let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
                 data_out(out, burst, buf, stretch, p, digests);
             }
@@ -92,7 +92,7 @@ pub struct Stretch {
 /// Queues a sequence of Data-Out PDUs.
 pub fn data_out(
     out: &mut out::PduQueue,
-    burst: Burst,
+    burst: DataOutTags,
     buf: &Rc<Buf>,
     s: Stretch,
     p: &Parameters,

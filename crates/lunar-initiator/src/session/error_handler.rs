@@ -9,8 +9,8 @@ use super::session_state::{Online, SessionState};
 use super::task::{Data, Task, TaskState};
 use crate::{Error, ErrorCode, hints};
 use lunar_proto::window::precedes;
-use lunar_wire::iscsi::lun::shown;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -196,10 +196,12 @@ impl LocalSession {
     }
 
     /// A reset ends orphans, too.
-    fn was_reset(self: &Rc<Self>, function: Function, lun: u64, at: Instant) {
+    fn was_reset(self: &Rc<Self>, function: TaskManagementFunction, lun: u64, at: Instant) {
         match function {
-            Function::LunReset => self.prove(Proof::Reset(Some(lun), at)),
-            Function::TargetWarmReset | Function::TargetColdReset => self.prove(Proof::Reset(None, at)),
+            TaskManagementFunction::LunReset => self.prove(Proof::Reset(Some(lun), at)),
+            TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset => {
+                self.prove(Proof::Reset(None, at))
+            }
             _ => {}
         }
     }
@@ -229,8 +231,9 @@ impl SessionState {
 }
 
 /// Which tasks a function ends.
-fn reaches(function: Function, lun: u64) -> impl Fn(u64, u32) -> bool {
-    let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+fn reaches(function: TaskManagementFunction, lun: u64) -> impl Fn(u64, u32) -> bool {
+    let whole =
+        matches!(function, TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset);
     move |task_lun, _| whole || task_lun == lun
 }
 
@@ -247,7 +250,7 @@ pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
 /// A function that a caller asked for.
 pub async fn manage(
     local: Rc<LocalSession>,
-    function: Function,
+    function: TaskManagementFunction,
     lun: u64,
     reply: flume::Sender<Result<u8, Error>>,
 ) {
@@ -256,9 +259,14 @@ pub async fn manage(
 }
 
 /// Asks for a function. Where the target has carried it out, what it ends is over.
-pub(super) async fn carry_out(local: &Rc<LocalSession>, function: Function, lun: u64) -> Result<u8, Error> {
+pub(super) async fn carry_out(
+    local: &Rc<LocalSession>,
+    function: TaskManagementFunction,
+    lun: u64,
+) -> Result<u8, Error> {
     let t = &local.options.timeouts;
-    let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+    let whole =
+        matches!(function, TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset);
     let limit = if whole { t.target_reset } else { t.lun_reset };
     let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
     let answer = local.ask(limit, |m| m.manage(function, lun, None)).await;
@@ -283,9 +291,9 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
     let what = format!("the command did not end within {} s and was aborted", t.command.as_secs_f32());
     let error = Error::new(ErrorCode::TimedOut, what).with_hint(hints::COMMAND_TIMEOUT);
     let steps = [
-        (Function::AbortTask, t.abort),
-        (Function::LunReset, t.lun_reset),
-        (Function::TargetWarmReset, t.target_reset),
+        (TaskManagementFunction::AbortTask, t.abort),
+        (TaskManagementFunction::LunReset, t.lun_reset),
+        (TaskManagementFunction::TargetWarmReset, t.target_reset),
     ];
     for (function, limit) in steps {
         let (lun, cmd_sn, before) = {
@@ -295,7 +303,7 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
             (task.lun, task.cmd_sn, before)
         };
         tracing::warn!(target = %local.name(), lun = %shown(lun), ?function, "a command takes too long");
-        let (aborts, at) = (function == Function::AbortTask, Instant::now());
+        let (aborts, at) = (function == TaskManagementFunction::AbortTask, Instant::now());
         let task = aborts.then_some((tag, cmd_sn));
         match local.ask(limit, |m| m.manage(function, lun, task)).await {
             Ok(COMPLETE | NO_SUCH_TASK) if aborts => return local.ended(&error, before, |_, t| t == tag),

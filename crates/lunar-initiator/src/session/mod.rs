@@ -60,7 +60,7 @@ use crate::{Command, Error, ErrorCode, Options, Portal, text};
 use deferred_errors::DeferredErrors;
 use event::{Listeners, lock};
 use local_session::LocalSession;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::PortId;
 use proof::Proof;
@@ -171,7 +171,7 @@ impl Session {
     ///
     /// # Errors
     /// When the connection is lost meanwhile, or the target does not answer in time.
-    pub async fn manage(&self, function: Function, lun: u64) -> Result<u8, Error> {
+    pub async fn manage(&self, function: TaskManagementFunction, lun: u64) -> Result<u8, Error> {
         self.request(|reply| SessionRequest::Manage(function, lun, reply)).await?
     }
 

@@ -9,8 +9,8 @@ use super::session_state::{Online, SessionState};
 use super::task::{Task, TaskState};
 use crate::options::LateWrites;
 use crate::{Error, ErrorCode};
-use lunar_wire::iscsi::lun::shown;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -247,6 +247,9 @@ async fn end_orphans(local: Rc<LocalSession>, luns: Vec<u64>) {
     for lun in luns {
         let (target, number) = (local.name(), shown(lun));
         tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
-        is_done(carry_out(&local, Function::LunReset, lun).await, &format!("{target}/{number}"));
+        is_done(
+            carry_out(&local, TaskManagementFunction::LunReset, lun).await,
+            &format!("{target}/{number}"),
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::request::{CommandId, CommandKey};
 use super::session_state::SessionState;
 use super::task::{Task, TaskState, Waiter};
 use crate::{Error, ErrorCode};
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use std::rc::Rc;
 
 /// A text request.
@@ -52,8 +52,9 @@ impl LocalSession {
             return self.no_orphan(tag).await;
         };
         let limit = self.options.timeouts.abort;
-        let answer =
-            self.ask(limit, |m| m.manage(Function::AbortTask, task.lun, Some((tag, task.cmd_sn)))).await;
+        let answer = self
+            .ask(limit, |m| m.manage(TaskManagementFunction::AbortTask, task.lun, Some((tag, task.cmd_sn))))
+            .await;
         let state = self.state.borrow_mut().tasks.get(tag).map(|t| t.state);
         let refused = match answer {
             // Its own answer may have come first: it is over.

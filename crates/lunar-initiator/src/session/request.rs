@@ -5,7 +5,7 @@ use super::local_session::LocalSession;
 use super::proof::Proof;
 use crate::{Command, CommandResult, Error};
 use lunar_runtime::{CoreHandle, Registration};
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum SessionRequest {
     Command(Command, flume::Sender<CommandResult>, u64),
     Abort(CommandId, flume::Sender<Result<(), Error>>),
     Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
-    Manage(Function, u64, flume::Sender<Result<u8, Error>>),
+    Manage(TaskManagementFunction, u64, flume::Sender<Result<u8, Error>>),
     Pin(u64, Vec<u8>),
     Hold(Held, Vec<u8>, flume::Sender<Result<Held, Error>>),
     ReleaseHold(u64),

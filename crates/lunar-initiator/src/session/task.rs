@@ -6,7 +6,7 @@ use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Error};
 use lunar_block::range::Hold;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::Status;
 use lunar_wire::scsi::cdb::Cdb;
 use std::rc::Rc;
@@ -86,7 +86,7 @@ pub struct Task {
     /// What it has behind 16 bytes.
     pub rest: Option<Box<Rest>>,
     /// Its attribute.
-    pub attribute: Attribute,
+    pub attribute: TaskAttribute,
     /// It may be sent again.
     pub repeatable: bool,
     /// It may change the medium, or the state of the logical unit.

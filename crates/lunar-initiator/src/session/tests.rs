@@ -10,7 +10,7 @@ use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Digests;
 use lunar_runtime::iscsi::receive::{Receiver, encode};
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
 use lunar_wire::scsi::{Sense, cdb};
 use std::task::Waker;
@@ -483,7 +483,7 @@ fn task_management_response_reaches_its_caller() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.sent();
-    let answer = peer.state.manage(Function::AbortTask, 1 << 48, Some((tag, 1)));
+    let answer = peer.state.manage(TaskManagementFunction::AbortTask, 1 << 48, Some((tag, 1)));
     let (header, _) = peer.sent().remove(0);
     assert_eq!((header.word20(), header.word(32), header.immediate()), (tag, 1, true));
     peer.say(pdu::task_management_response(header.itt(), 0), &[], true);

@@ -5,7 +5,7 @@ use super::session_state::SessionState;
 use super::text_exchange::{ExchangeState, TextAnswer, TextExchange};
 use crate::{Error, text};
 use lunar_proto::Pdu;
-use lunar_proto::initiator::{Text, TextStep};
+use lunar_proto::initiator::{TextClient, TextStep};
 use lunar_runtime::iscsi::out::Payload;
 use lunar_wire::iscsi::Bhs;
 
@@ -41,7 +41,7 @@ impl SessionState {
         if let Some(TextExchange { asks, .. }) = self.text_exchanges.front_mut()
             && let ExchangeState::Waiting(question) = asks
         {
-            let (exchange, first) = Text::new(tag, std::mem::take(question), max_xmit, text::LIMIT);
+            let (exchange, first) = TextClient::new(tag, std::mem::take(question), max_xmit, text::LIMIT);
             *asks = ExchangeState::Active(tag, Box::new(exchange));
             self.say_text(first);
         }

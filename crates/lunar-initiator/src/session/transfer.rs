@@ -9,9 +9,9 @@ use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::receive::Predicted;
-use lunar_wire::iscsi::lun::shown;
-use lunar_wire::iscsi::request::Burst;
+use lunar_wire::iscsi::request::DataOutTags;
 use lunar_wire::iscsi::{Bhs, NONE};
+use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 
 /// Pieces of Data-In that may lie apart where they come in any order.
@@ -57,7 +57,7 @@ impl SessionState {
         let TransportSender::Tcp(out) = out else {
             return Err(broke("an R2T on a connection whose target reads by RDMA"));
         };
-        data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
+        data_out(out, DataOutTags { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         task.end = out.end();
         self.is_urgent = true;
         Ok(())

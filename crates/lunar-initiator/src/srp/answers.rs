@@ -2,7 +2,7 @@
 
 use crate::session::transport;
 use lunar_wire::iscsi::{Bhs, pdu};
-use lunar_wire::srp::{Aer, Residual, Response, task_status};
+use lunar_wire::srp::{Aer, Residual, SrpResponse, task_status};
 
 /// O and U of a SCSI Response.
 const OVERFLOW: u8 = 0x04;
@@ -24,7 +24,7 @@ pub enum DataDirection {
 }
 
 /// What was left of the data of a command.
-fn residual(way: DataDirection, response: &Response<'_>) -> Residual {
+fn residual(way: DataDirection, response: &SrpResponse<'_>) -> Residual {
     match (way, response.residual_in) {
         (DataDirection::Out, _) | (DataDirection::None, Residual::None) => response.residual_out,
         (_, residual_in) => residual_in,
@@ -32,7 +32,7 @@ fn residual(way: DataDirection, response: &Response<'_>) -> Residual {
 }
 
 /// Bytes of its memory that the target has not filled.
-pub fn unfilled(way: DataDirection, response: &Response<'_>) -> u32 {
+pub fn unfilled(way: DataDirection, response: &SrpResponse<'_>) -> u32 {
     let told = match residual(way, response) {
         Residual::None => None,
         Residual::Over(_) => Some(0),
@@ -42,7 +42,7 @@ pub fn unfilled(way: DataDirection, response: &Response<'_>) -> u32 {
 }
 
 /// The SCSI Response to a command, and its data segment.
-pub fn scsi_response(itt: u32, way: DataDirection, response: &Response<'_>) -> (Bhs, Vec<u8>) {
+pub fn scsi_response(itt: u32, way: DataDirection, response: &SrpResponse<'_>) -> (Bhs, Vec<u8>) {
     let (flags, bytes) = match residual(way, response) {
         Residual::None => (0, 0),
         Residual::Over(bytes) => (OVERFLOW, bytes),
@@ -56,7 +56,7 @@ pub fn scsi_response(itt: u32, way: DataDirection, response: &Response<'_>) -> (
 }
 
 /// The response to a task management function.
-pub fn managed(itt: u32, response: &Response<'_>) -> Bhs {
+pub fn managed(itt: u32, response: &SrpResponse<'_>) -> Bhs {
     let code = match response.task_status() {
         Some(task_status::COMPLETE) => COMPLETE,
         Some(task_status::NOT_SUPPORTED) => NOT_SUPPORTED,

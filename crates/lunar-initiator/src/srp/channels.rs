@@ -10,7 +10,7 @@ use lunar_proto::parameters::Parameters;
 use lunar_rdma::Wait;
 use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -54,7 +54,7 @@ impl Channels {
     /// on several channels, and the target may take some of them behind what is said on another.
     fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
         let first = &*self.list[0].mover;
-        if header.flags() & 0x7f == Function::AbortTask as u8 {
+        if header.flags() & 0x7f == TaskManagementFunction::AbortTask as u8 {
             return Some(self.with(header.word20()).unwrap_or(first));
         }
         let mut busy = self.list.iter().map(|channel| &*channel.mover).filter(|mover| mover.is_busy());

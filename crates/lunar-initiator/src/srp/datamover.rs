@@ -180,7 +180,7 @@ impl SrpDatamover {
     /// A write of so many bytes goes with its command.
     fn fits(&self, len: usize, additional_cdb: usize) -> bool {
         // Behind the CDB stands the length of the data.
-        let before = srp::Command::LEN + additional_cdb + 4;
+        let before = srp::SrpCommand::LEN + additional_cdb + 4;
         len > 0 && len <= self.agreed.immediate_len() && before <= IMMEDIATE_OFFSET.into()
     }
 

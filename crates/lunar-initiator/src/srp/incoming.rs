@@ -7,7 +7,7 @@ use lunar_rdma::MemoryRegion;
 use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
-use lunar_wire::srp::{self, FromTarget, Response};
+use lunar_wire::srp::{self, FromTarget, SrpResponse};
 use std::io;
 
 /// Answers to requests of the target that may wait to be sent.
@@ -37,7 +37,7 @@ impl SrpDatamover {
         }
     }
 
-    fn response(&self, session: &mut dyn DatamoverEvents, response: &Response<'_>) -> bool {
+    fn response(&self, session: &mut dyn DatamoverEvents, response: &SrpResponse<'_>) -> bool {
         let Some((itt, open)) = self.with_state(|state| {
             state.credits.give(response.credits);
             let closed = state.close(response.tag);

@@ -16,7 +16,8 @@ use lunar_rdma::{ConnParam, Connected, Refused};
 use lunar_runtime::Stream;
 use lunar_wire::iser::PRIVATE_LEN;
 use lunar_wire::srp::{
-    Form, IMMEDIATE_OFFSET, LINUX_IU_LEN, LoginReject, LoginRequest, LoginResponse, Reason, format,
+    IMMEDIATE_OFFSET, LINUX_IU_LEN, LoginFormat, LoginReject, LoginRejectReason, LoginRequest, LoginResponse,
+    format,
 };
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -48,7 +49,7 @@ impl LoginConnection {
         options: &Options,
     ) -> Result<LoginConnection, Error> {
         let request = request(login_target, options)?;
-        let private = request.encode(Form::RdmaCm);
+        let private = request.encode(LoginFormat::RdmaCm);
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let window = options.window.map(|bytes| bytes as usize);
         let how = lunar_rdma::iwarp::Options { crc, window, ..lunar_rdma::iwarp::Options::default() };
@@ -69,7 +70,7 @@ impl LoginConnection {
         options: &Options,
     ) -> Result<LoginConnection, Error> {
         let request = request(login_target, options)?;
-        let private = request.encode(Form::RdmaCm);
+        let private = request.encode(LoginFormat::RdmaCm);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         match connected {
             Err(Refused::Io(e)) => Err(no_device(e)),
@@ -87,7 +88,7 @@ impl LoginConnection {
         make: impl RdmaConnector,
     ) -> Result<LoginConnection, Error> {
         let request = request(login_target, options)?;
-        let connected = make(&request.encode(Form::RdmaCm), terms(options)).await;
+        let connected = make(&request.encode(LoginFormat::RdmaCm), terms(options)).await;
         finish(connected, &request, options)
     }
 
@@ -248,25 +249,25 @@ fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
 }
 
 /// What a reason means to a program, and to a person.
-fn advice(reason: Reason, request: &LoginRequest) -> (ErrorCode, String) {
+fn advice(reason: LoginRejectReason, request: &LoginRequest) -> (ErrorCode, String) {
     let ours = request.initiator;
     match reason {
-        Reason::NOT_ASSOCIATED => (
+        LoginRejectReason::NOT_ASSOCIATED => (
             ErrorCode::NotFound,
             format!(
                 "look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}, and an entry with \
                  chap lets nobody in by SRP, also if it stands before the one that names the port"
             ),
         ),
-        Reason::TOO_MANY_CHANNELS => (
+        LoginRejectReason::TOO_MANY_CHANNELS => (
             ErrorCode::Refused,
             format!("Linux says so too when its access list does not have our port, {ours}, or our address"),
         ),
         // It may serve again soon.
-        Reason::NO_RESOURCES => {
+        LoginRejectReason::NO_RESOURCES => {
             (ErrorCode::Unreachable, "it may have as many connections as it takes".into())
         }
-        Reason::IT_IU_TOO_LONG => {
+        LoginRejectReason::IT_IU_TOO_LONG => {
             (ErrorCode::Refused, "add immediate_data=no to the URL: commands are short then".into())
         }
         _ => (ErrorCode::Refused, "the log of the target may have the cause".into()),

@@ -7,14 +7,15 @@ use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, request};
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
-    Attribute, Command, DESCRIPTOR_LEN, Data, Descriptor, Error, TaskManagement, function,
+    DESCRIPTOR_LEN, DataBuffer, MemoryDescriptor, SrpCommand, SrpError, SrpTaskAttribute, TaskManagement,
+    function,
 };
 use std::rc::Rc;
 
 /// The longest additional CDB, in bytes: of [`crate::MAX_CDB_LEN`] all but the first 16.
 const MAX_ADDITIONAL_CDB: usize = crate::MAX_CDB_LEN - 16;
 /// Bytes of the longest command without immediate data: one descriptor is enough for memory that lies in one piece.
-pub const SHORT_IU_LEN: usize = Command::LEN + MAX_ADDITIONAL_CDB + DESCRIPTOR_LEN;
+pub const SHORT_IU_LEN: usize = SrpCommand::LEN + MAX_ADDITIONAL_CDB + DESCRIPTOR_LEN;
 /// Bytes of the AHS of an Extended CDB before its CDB.
 const AHS_HEAD: usize = 4;
 
@@ -54,12 +55,14 @@ impl BufferPlace {
     }
 
     /// Data-out and data-in.
-    fn data(&self) -> (Data<'_>, Data<'_>) {
+    fn data(&self) -> (DataBuffer<'_>, DataBuffer<'_>) {
         match self {
-            BufferPlace::None | BufferPlace::Lent(DataDirection::None, ..) => (Data::None, Data::None),
-            BufferPlace::Lent(DataDirection::In, at, len) => (Data::None, direct(*at, *len)),
-            BufferPlace::Lent(DataDirection::Out, at, len) => (direct(*at, *len), Data::None),
-            BufferPlace::Here(buf) => (Data::Immediate(buf), Data::None),
+            BufferPlace::None | BufferPlace::Lent(DataDirection::None, ..) => {
+                (DataBuffer::None, DataBuffer::None)
+            }
+            BufferPlace::Lent(DataDirection::In, at, len) => (DataBuffer::None, direct(*at, *len)),
+            BufferPlace::Lent(DataDirection::Out, at, len) => (direct(*at, *len), DataBuffer::None),
+            BufferPlace::Here(buf) => (DataBuffer::Immediate(buf), DataBuffer::None),
         }
     }
 }
@@ -73,9 +76,9 @@ pub fn command(
     task: &Task,
     place: &BufferPlace,
     immediate_offset: u16,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>, SrpError> {
     let (data_out, data_in) = place.data();
-    let command = Command {
+    let command = SrpCommand {
         notifications: 0,
         tag: tag(task.tag, header.cmd_sn()),
         lun: task.lun,
@@ -90,15 +93,15 @@ pub fn command(
     Ok(unit)
 }
 
-fn direct(at: Remote, len: u32) -> Data<'static> {
-    Data::Direct(Descriptor { address: at.offset, key: at.stag, len })
+fn direct(at: Remote, len: u32) -> DataBuffer<'static> {
+    DataBuffer::Direct(MemoryDescriptor { address: at.offset, key: at.stag, len })
 }
 
-fn attribute(attribute: request::Attribute) -> Attribute {
+fn attribute(attribute: request::TaskAttribute) -> SrpTaskAttribute {
     match attribute {
-        request::Attribute::Simple => Attribute::Simple,
-        request::Attribute::Ordered => Attribute::Ordered,
-        request::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
+        request::TaskAttribute::Simple => SrpTaskAttribute::Simple,
+        request::TaskAttribute::Ordered => SrpTaskAttribute::Ordered,
+        request::TaskAttribute::HeadOfQueue => SrpTaskAttribute::HeadOfQueue,
     }
 }
 
@@ -109,16 +112,16 @@ pub fn additional_cdb(task: &Task) -> &[u8] {
 
 /// A task management function; None if SRP does not have it: the resets of a target.
 pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
-    const CODES: [(request::Function, u8); 4] = [
-        (request::Function::AbortTask, function::ABORT_TASK),
-        (request::Function::AbortTaskSet, function::ABORT_TASK_SET),
-        (request::Function::ClearTaskSet, function::CLEAR_TASK_SET),
-        (request::Function::LunReset, function::LUN_RESET),
+    const CODES: [(request::TaskManagementFunction, u8); 4] = [
+        (request::TaskManagementFunction::AbortTask, function::ABORT_TASK),
+        (request::TaskManagementFunction::AbortTaskSet, function::ABORT_TASK_SET),
+        (request::TaskManagementFunction::ClearTaskSet, function::CLEAR_TASK_SET),
+        (request::TaskManagementFunction::LunReset, function::LUN_RESET),
     ];
     let (asked, function) = *CODES.iter().find(|(asked, _)| *asked as u8 == header.flags() & 0x7f)?;
     // The tag and the CmdSN of what is to be aborted.
     let referenced = tag(header.word20(), header.word(32));
-    let aborts = asked == request::Function::AbortTask;
+    let aborts = asked == request::TaskManagementFunction::AbortTask;
     let unit = TaskManagement {
         notifications: 0,
         tag: tag(header.itt(), 0),
@@ -131,17 +134,17 @@ pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
 
 /// Is the target there? SRP has no ping: this is INQUIRY for no bytes, which any logical unit answers, there or not,
 /// and which takes no unit attention from anybody (SAM-5 section 5.14).
-pub fn ping(itt: u32) -> Result<Vec<u8>, Error> {
+pub fn ping(itt: u32) -> Result<Vec<u8>, SrpError> {
     let inquiry = cdb::inquiry(None, 0);
-    let command = Command {
+    let command = SrpCommand {
         notifications: 0,
         tag: tag(itt, 0),
         lun: 0,
-        attribute: Attribute::Simple,
+        attribute: SrpTaskAttribute::Simple,
         cdb: &inquiry,
         additional_cdb: &[],
-        data_out: Data::None,
-        data_in: Data::None,
+        data_out: DataBuffer::None,
+        data_in: DataBuffer::None,
     };
     let mut unit = Vec::new();
     command.encode(None, &mut unit)?;

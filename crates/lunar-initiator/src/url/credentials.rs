@@ -5,9 +5,9 @@ use super::error::wrong;
 use super::settings::Texts;
 use crate::options::Transport;
 use crate::{Error, Options};
-use lunar_proto::chap::{BadSecret, Secret, secret_of_text};
+use lunar_proto::chap::{Secret, SecretError, secret_of_text};
 use lunar_proto::initiator::login::Credentials;
-use lunar_proto::initiator::login::Wish;
+use lunar_proto::initiator::login::LoginParams;
 use lunar_proto::login::SessionType;
 use lunar_proto::name;
 use std::path::Path;
@@ -64,7 +64,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
 fn check(url: &Url, options: &Options) -> Result<(), Error> {
     let target = url.target.clone();
     let session_type = if target.is_some() { SessionType::Normal } else { SessionType::Discovery };
-    let wish = Wish {
+    let wish = LoginParams {
         initiator: options.initiator.clone(),
         initiator_alias: None,
         target,
@@ -227,7 +227,7 @@ fn from_file(path: &str) -> Result<Secret, Error> {
             wrong(refused.what, "put the secret there that the target has for this user, and chmod 0600 it")
         }
     })?;
-    let bad = |bad: BadSecret| {
+    let bad = |bad: SecretError| {
         let (what, hint) = bad.explain();
         wrong(format!("the secret {path} contains {what}"), hint)
     };

@@ -3,7 +3,7 @@
 use crate::options::{LateWrites, Provider as Carrier, Timeouts};
 use crate::srp;
 use lunar_proto::chap::Algorithm;
-use lunar_proto::duration::{self, Unfit};
+use lunar_proto::duration::{self, NotationError};
 use lunar_proto::nearest::nearest;
 use lunar_proto::parameters::{Digests, Offer, TaskReporting};
 use std::ops::RangeInclusive;
@@ -169,8 +169,8 @@ impl From<&str> for Refusal {
     }
 }
 
-impl From<Unfit> for Refusal {
-    fn from(unfit: Unfit) -> Refusal {
+impl From<NotationError> for Refusal {
+    fn from(unfit: NotationError) -> Refusal {
         Refusal { what: unfit.what, hint: unfit.hint }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::url::{Place, Url};
 use lunar_block::OpenError;
-use lunar_proto::nbd::client::{Export, Failure, Haggle, Step};
+use lunar_proto::nbd::client::{ClientNegotiation, ExportInfo, NegotiationFailure, NegotiationStep};
 use lunar_runtime::Stream;
 use lunar_runtime::error::text;
 use std::io::{self, IoSlice};
@@ -20,7 +20,7 @@ const SCRATCH: usize = 4096;
 /// A connection in the transmission phase, and bytes that have come behind the handshake.
 pub struct Connected {
     pub stream: Stream,
-    pub export: Export,
+    pub export: ExportInfo,
     pub begun: Vec<u8>,
 }
 
@@ -43,15 +43,15 @@ async fn attempt(url: &Url) -> Result<Connected, OpenError> {
         OpenError::new(url.to_string(), text(&e), "the server's log may say why; it may want TLS")
             .of(e.kind())
     };
-    let (mut machine, mut input, mut out) = (Haggle::new(&url.export), Vec::new(), Vec::new());
+    let (mut machine, mut input, mut out) = (ClientNegotiation::new(&url.export), Vec::new(), Vec::new());
     loop {
         let (used, step) = machine.feed(&input, &mut out);
         input.drain(..used);
         let sent = send(&stream, &mut out).await;
         match step {
-            Step::Agreed(export) => return Ok(Connected { stream, export, begun: input }),
-            Step::Failed(failure) => return Err(failed(url, failure)),
-            Step::More => sent.map_err(cut)?,
+            NegotiationStep::Agreed(export) => return Ok(Connected { stream, export, begun: input }),
+            NegotiationStep::Failed(failure) => return Err(failed(url, failure)),
+            NegotiationStep::More => sent.map_err(cut)?,
         }
         if used == 0 {
             receive(&stream, &mut input).await.map_err(cut)?;
@@ -106,13 +106,13 @@ async fn send(stream: &Stream, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-fn failed(url: &Url, failure: Failure) -> OpenError {
+fn failed(url: &Url, failure: NegotiationFailure) -> OpenError {
     let subject = url.to_string();
     match failure {
-        Failure::Broken(why) => {
+        NegotiationFailure::Broken(why) => {
             OpenError::new(subject, format!("the server breaks the protocol: {why}"), "is it an NBD server?")
         }
-        Failure::Refused { why, said, tls, exports } => {
+        NegotiationFailure::Refused { why, said, tls, exports } => {
             let said = if said.is_empty() { said } else { format!(" ({said})") };
             let hint = match (tls, exports.is_empty()) {
                 (true, _) => "there is no TLS for NBD here: let a tunnel carry it".to_owned(),

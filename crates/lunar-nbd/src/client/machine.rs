@@ -1,8 +1,10 @@
 //! The commands of a connection: on their way, in flight, answered. No I/O; what is to be sent waits in `out`.
 
 use super::receive::Broken;
-use lunar_proto::nbd::Command;
-use lunar_proto::nbd::client::{Export, Fill, InFlight, Refused, Status, Taken, next};
+use lunar_proto::nbd::NbdCommand;
+use lunar_proto::nbd::client::{
+    BufferFill, ExportInfo, ExtentStatus, PendingCommand, ServerError, ServerMessage, next_message,
+};
 use lunar_runtime::Buf;
 use lunar_runtime::out::{Payload, SendQueue};
 use std::io;
@@ -12,14 +14,14 @@ use std::task::{Context, Poll, Waker};
 
 /// A command, with its buffer if bytes travel with it or its answer.
 pub struct Ask {
-    pub command: Command,
+    pub command: NbdCommand,
     pub offset: u64,
     pub len: u32,
     pub buf: Option<Buf>,
 }
 
 /// The end of a command: the extent that was asked for, or success, or why not; and its buffer.
-pub type Ended = (io::Result<Option<Status>>, Option<Buf>);
+pub type Ended = (io::Result<Option<ExtentStatus>>, Option<Buf>);
 
 /// Who waits for an answer.
 pub enum Waiter {
@@ -40,10 +42,10 @@ enum Data {
 }
 
 struct Task {
-    flight: InFlight,
+    flight: PendingCommand,
     data: Data,
     waiter: Waiter,
-    answer: Option<io::Result<Option<Status>>>,
+    answer: Option<io::Result<Option<ExtentStatus>>>,
 }
 
 impl Task {
@@ -95,7 +97,7 @@ impl Slots {
 
 /// The protocol of a connection in the transmission phase.
 pub struct Machine {
-    export: Export,
+    export: ExportInfo,
     slots: Slots,
     /// What waits to be sent.
     pub out: SendQueue,
@@ -106,7 +108,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(export: Export) -> Machine {
+    pub fn new(export: ExportInfo) -> Machine {
         let (slots, out) = (Slots::default(), SendQueue::default());
         Machine { export, slots, out, leaving: Vec::new(), over: None }
     }
@@ -117,10 +119,10 @@ impl Machine {
             return Err(Box::new((Err(io::Error::new(*kind, why.clone())), ask.buf)));
         }
         let cookie = self.slots.reserve();
-        let flight = InFlight::new(ask.command, cookie, ask.offset, ask.len);
+        let flight = PendingCommand::new(ask.command, cookie, ask.offset, ask.len);
         let data = match (ask.command, ask.buf) {
-            (Command::Write { .. }, Some(buf)) => Data::Out(Rc::new(buf)),
-            (Command::Read { .. }, Some(buf)) => Data::In(buf),
+            (NbdCommand::Write { .. }, Some(buf)) => Data::Out(Rc::new(buf)),
+            (NbdCommand::Read { .. }, Some(buf)) => Data::In(buf),
             _ => Data::None,
         };
         let payload = match &data {
@@ -137,18 +139,22 @@ impl Machine {
     pub fn leave(&mut self) {
         if self.over.is_none() {
             self.over = Some((io::ErrorKind::NotConnected, "the disk was closed".into()));
-            self.out.push(&InFlight::new(Command::Disconnect, 0, 0, 0).encode(), Payload::Empty, &[]);
+            self.out.push(
+                &PendingCommand::new(NbdCommand::Disconnect, 0, 0, 0).encode(),
+                Payload::Empty,
+                &[],
+            );
         }
     }
 
     /// Takes the message at the start of `bytes`.
-    pub fn message(&mut self, bytes: &[u8]) -> Result<Option<Taken>, Broken> {
+    pub fn message(&mut self, bytes: &[u8]) -> Result<Option<ServerMessage>, Broken> {
         let slots = &mut self.slots;
-        let taken = next(bytes, &self.export, move |cookie| {
+        let taken = next_message(bytes, &self.export, move |cookie| {
             slots.get(cookie).filter(|task| task.answer.is_none()).map(|task| &mut task.flight)
         });
         let taken = taken.map_err(|broken| Broken::Rules(broken.0))?;
-        if let Some(Taken { cookie, fill: Fill::Zeros(place), .. }) = &taken {
+        if let Some(ServerMessage { cookie, fill: BufferFill::Zeros(place), .. }) = &taken {
             self.place(*cookie, place.clone()).fill(0);
         }
         Ok(taken)
@@ -169,7 +175,7 @@ impl Machine {
         self.end(cookie, outcome);
     }
 
-    fn end(&mut self, cookie: u64, outcome: io::Result<Option<Status>>) {
+    fn end(&mut self, cookie: u64, outcome: io::Result<Option<ExtentStatus>>) {
         let Some(task) = self.slots.get(cookie) else { return };
         task.answer.get_or_insert(outcome);
         match task.is_leaving() {
@@ -263,7 +269,7 @@ const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
 ];
 
 /// An error of the server as one of the operating system.
-fn refused(Refused { errno, said }: Refused) -> io::Error {
+fn refused(ServerError { errno, said }: ServerError) -> io::Error {
     let known = ERRORS.iter().find(|row| row.0 == errno);
     let kind = known.map_or(io::ErrorKind::Other, |row| row.1);
     let words = known.map_or_else(|| format!("error {errno}"), |row| row.2.to_owned());

@@ -16,8 +16,8 @@ pub use url::{Place, Url, is_url};
 
 use home::{Handle, Mail, Pending};
 use lunar_block::{Backend, Extent, Facts, Finished, Future, OpenError, within};
-use lunar_proto::nbd::Command;
-use lunar_proto::nbd::client::Export;
+use lunar_proto::nbd::NbdCommand;
+use lunar_proto::nbd::client::ExportInfo;
 use lunar_runtime::Buf;
 use machine::{Ask, Machine};
 use receive::Receiver;
@@ -32,7 +32,7 @@ const ZEROS: u64 = 1 << 20;
 /// An export. The connection ends when the last handle is gone.
 pub struct Disk {
     url: Url,
-    export: Export,
+    export: ExportInfo,
     handle: Handle,
 }
 
@@ -60,7 +60,7 @@ impl Disk {
     }
 
     /// Hands in a command, whose range has been checked.
-    fn submit(&self, command: Command, offset: u64, len: u64, buf: Option<Buf>) -> Pending {
+    fn submit(&self, command: NbdCommand, offset: u64, len: u64, buf: Option<Buf>) -> Pending {
         home::submit(&self.handle, Ask { command, offset, len: len as u32, buf })
     }
 
@@ -91,7 +91,7 @@ impl Disk {
     async fn read_pieces(&self, offset: u64, buf: &mut Buf) -> io::Result<()> {
         let mut at = offset;
         for part in buf.chunks_mut(self.export.max_payload as usize) {
-            let read = Command::Read { whole: false };
+            let read = NbdCommand::Read { whole: false };
             let piece = Buf::zeroed(part.len());
             let (result, piece) = self.submit(read, at, part.len() as u64, Some(piece)).await;
             result?;
@@ -106,7 +106,7 @@ impl Disk {
         for part in buf.chunks(self.export.max_payload as usize) {
             let mut piece = Buf::zeroed(part.len());
             piece.copy_from_slice(part);
-            let write = Command::Write { stable: fua };
+            let write = NbdCommand::Write { stable: fua };
             self.submit(write, at, part.len() as u64, Some(piece)).await.0?;
             at += part.len() as u64;
         }
@@ -120,7 +120,7 @@ impl Disk {
         }
         let fua = self.fua(stable);
         let mut result = if self.is_one(&buf) {
-            let write = Command::Write { stable: fua };
+            let write = NbdCommand::Write { stable: fua };
             let (result, back) = self.submit(write, offset, len as u64, Some(buf)).await;
             buf = given_back(back, len);
             result.map(drop)
@@ -144,7 +144,7 @@ impl Disk {
         if self.export.is_read_only() || !self.export.can_flush() {
             return Ok(());
         }
-        self.submit(Command::Flush, 0, 0, None).await.0.map(drop)
+        self.submit(NbdCommand::Flush, 0, 0, None).await.0.map(drop)
     }
 
     async fn zero(&self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
@@ -155,8 +155,8 @@ impl Disk {
         while at < end {
             let len = most.min(end - at);
             let (command, buf) = match zeroes {
-                true => (Command::WriteZeroes { stable: self.fua(false), unmap, fast: false }, None),
-                false => (Command::Write { stable: self.fua(false) }, Some(Buf::zeroed(len as usize))),
+                true => (NbdCommand::WriteZeroes { stable: self.fua(false), unmap, fast: false }, None),
+                false => (NbdCommand::Write { stable: self.fua(false) }, Some(Buf::zeroed(len as usize))),
             };
             self.submit(command, at, len, buf).await.0?;
             at += len;
@@ -173,7 +173,7 @@ impl Disk {
             return Ok(mapped);
         }
         self.check(offset, whole)?;
-        let status = match self.submit(Command::BlockStatus { one: true }, offset, whole, None).await.0 {
+        let status = match self.submit(NbdCommand::BlockStatus { one: true }, offset, whole, None).await.0 {
             Ok(status) => status,
             Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => None,
             Err(e) => return Err(e),
@@ -215,7 +215,7 @@ impl Backend for Disk {
                 let result = self.read_pieces(offset, &mut buf).await;
                 return (result, buf);
             }
-            let read = Command::Read { whole: false };
+            let read = NbdCommand::Read { whole: false };
             let (result, buf) = self.submit(read, offset, len as u64, Some(buf)).await;
             (result.map(drop), given_back(buf, len))
         })

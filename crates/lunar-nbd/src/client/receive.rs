@@ -2,7 +2,7 @@
 //! there.
 
 use super::machine::Machine;
-use lunar_proto::nbd::client::{Fill, Taken};
+use lunar_proto::nbd::client::{BufferFill, ServerMessage};
 use lunar_runtime::{Stream, with_scratch};
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
@@ -102,15 +102,15 @@ impl Receiver {
                     return Ok(());
                 }
             }
-            let Some(Taken { used, cookie, fill, done }) = machine.message(bytes)? else {
+            let Some(ServerMessage { used, cookie, fill, done }) = machine.message(bytes)? else {
                 self.partial.extend_from_slice(bytes);
                 return Ok(());
             };
             bytes = &bytes[used..];
             match fill {
-                Fill::Payload(place) => self.coming = Some(Coming { cookie, place, done }),
-                Fill::Nothing | Fill::Zeros(_) if done => machine.answered(cookie),
-                Fill::Nothing | Fill::Zeros(_) => {}
+                BufferFill::Payload(place) => self.coming = Some(Coming { cookie, place, done }),
+                BufferFill::Nothing | BufferFill::Zeros(_) if done => machine.answered(cookie),
+                BufferFill::Nothing | BufferFill::Zeros(_) => {}
             }
         }
     }

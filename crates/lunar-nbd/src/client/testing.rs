@@ -2,14 +2,14 @@
 
 use super::machine::{Ask, Machine, Waiter};
 use super::receive::Receiver;
-use lunar_proto::nbd::Command;
-use lunar_proto::nbd::client::{Haggle, Status, Step};
+use lunar_proto::nbd::NbdCommand;
+use lunar_proto::nbd::client::{ClientNegotiation, ExtentStatus, NegotiationStep};
 use lunar_runtime::Buf;
 use std::io;
 use std::task::{Context, Poll, Waker};
 
 /// The end of a command: None while it is in flight; an error by its kind; with the bytes of its buffer.
-pub type Outcome = Option<(Result<Option<Status>, io::ErrorKind>, Vec<u8>)>;
+pub type Outcome = Option<(Result<Option<ExtentStatus>, io::ErrorKind>, Vec<u8>)>;
 
 /// What came of a server's bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Talk {
     /// What the client said while it haggled.
     pub said: Vec<u8>,
     /// How that ended; None when the bytes did first.
-    pub haggled: Option<Step>,
+    pub haggled: Option<NegotiationStep>,
     /// What became of the commands, in their order.
     pub outcomes: Vec<Outcome>,
     /// The server was left because it broke the rules.
@@ -27,22 +27,22 @@ pub struct Talk {
 /// What comes of a server's bytes that arrive `step` at a time, to a client that wants the export `disk`, and
 /// then asks for all of `commands` at once: each with offset and length in bytes, which its buffer has if there
 /// are bytes to move.
-pub fn talk(commands: &[(Command, u64, u32)], bytes: &[u8], step: usize) -> Talk {
+pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> Talk {
     let mut talk = Talk { said: Vec::new(), haggled: None, outcomes: Vec::new(), broken: false };
-    let (mut client, mut input) = (Haggle::new("disk"), Vec::new());
+    let (mut client, mut input) = (ClientNegotiation::new("disk"), Vec::new());
     let mut chunks = bytes.chunks(step.max(1));
     let export = loop {
         let (used, next) = client.feed(&input, &mut talk.said);
         input.drain(..used);
         match next {
-            Step::More if used > 0 => {}
-            Step::More => match chunks.next() {
+            NegotiationStep::More if used > 0 => {}
+            NegotiationStep::More => match chunks.next() {
                 Some(chunk) => input.extend_from_slice(chunk),
                 None => return talk,
             },
             end => {
                 talk.haggled = Some(end.clone());
-                let Step::Agreed(export) = end else { return talk };
+                let NegotiationStep::Agreed(export) = end else { return talk };
                 break export;
             }
         }
@@ -65,8 +65,8 @@ pub fn talk(commands: &[(Command, u64, u32)], bytes: &[u8], step: usize) -> Talk
     talk
 }
 
-fn submit(machine: &mut Machine, (command, offset, len): (Command, u64, u32)) -> u64 {
-    let moves = matches!(command, Command::Read { .. } | Command::Write { .. });
+fn submit(machine: &mut Machine, (command, offset, len): (NbdCommand, u64, u32)) -> u64 {
+    let moves = matches!(command, NbdCommand::Read { .. } | NbdCommand::Write { .. });
     let buf = moves.then(|| Buf::zeroed(len as usize));
     match machine.submit(Ask { command, offset, len, buf }, Waiter::Unknown) {
         Ok(cookie) => cookie,

@@ -1,7 +1,7 @@
 //! Where an export is, in one line (the NBD URI specification).
 
 use lunar_block::OpenError;
-use lunar_proto::nbd::client::Haggle;
+use lunar_proto::nbd::client::ClientNegotiation;
 use lunar_proto::percent;
 use std::fmt;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl FromStr for Url {
             })
         };
         let export = decoded(export)?;
-        if export.len() > Haggle::MAX_NAME {
+        if export.len() > ClientNegotiation::MAX_NAME {
             return Err(wrong("the name of the export is too long", "it may have 4096 bytes"));
         }
         let place = match scheme.to_ascii_lowercase().as_str() {

@@ -6,7 +6,7 @@ use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken, ends_with
 use super::reply::Replies;
 use event_listener::Event;
 use lunar_block::Backend;
-use lunar_proto::nbd::Terms;
+use lunar_proto::nbd::NegotiatedOptions;
 use lunar_runtime::out::SendQueue;
 use lunar_runtime::{Buf, PeerState, Pool, SendPump, SendSide, Stream, either};
 use std::cell::{OnceCell, RefCell};
@@ -92,7 +92,7 @@ impl Connection {
     pub(super) fn new(
         stream: Stream,
         backend: Arc<dyn Backend>,
-        terms: &Terms,
+        terms: &NegotiatedOptions,
         pool: Pool,
         limits: Limits,
     ) -> Rc<Connection> {

@@ -4,7 +4,7 @@ use super::connection::{Connection, InFlight};
 use super::receive::{Arrived, Data, Taken};
 use super::reply::Failure;
 use lunar_block::{Backend, Extent, Inline};
-use lunar_proto::nbd::Command;
+use lunar_proto::nbd::NbdCommand;
 use lunar_runtime::Buf;
 use lunar_wire::nbd::{Errno, Request};
 use std::io;
@@ -19,10 +19,10 @@ const MAX_EXTENTS: usize = 1024;
 pub(super) fn take(conn: &Rc<Connection>, arrived: Arrived<'_>) -> Taken {
     let Arrived { request, verdict, data, behind } = arrived;
     let refusal = match verdict {
-        Ok(Command::Disconnect) => return Taken::Last,
+        Ok(NbdCommand::Disconnect) => return Taken::Last,
         Ok(command) if changes(&command) && conn.is_late(behind) => return Taken::Last,
         Ok(_) if conn.state.borrow().stopping => Failure::new(Errno::Shutdown, "the server is being stopped"),
-        Ok(_) if request.len == 0 && !matches!(verdict, Ok(Command::Flush)) => {
+        Ok(_) if request.len == 0 && !matches!(verdict, Ok(NbdCommand::Flush)) => {
             conn.state.borrow_mut().replies.done(&request);
             return Taken::Yes;
         }
@@ -33,23 +33,23 @@ pub(super) fn take(conn: &Rc<Connection>, arrived: Arrived<'_>) -> Taken {
     Taken::Yes
 }
 
-fn start(conn: &Rc<Connection>, request: Request, command: Command, data: Data<'_>) -> Taken {
+fn start(conn: &Rc<Connection>, request: Request, command: NbdCommand, data: Data<'_>) -> Taken {
     let mut payload = None;
     match (command, data) {
-        (Command::Read { whole }, _) if read_now(conn, &request, whole) => return Taken::Yes,
-        (Command::Write { stable: false }, Data::Bytes(data)) if write_now(conn, &request, data) => {
+        (NbdCommand::Read { whole }, _) if read_now(conn, &request, whole) => return Taken::Yes,
+        (NbdCommand::Write { stable: false }, Data::Bytes(data)) if write_now(conn, &request, data) => {
             return Taken::Yes;
         }
-        (Command::Write { stable: false }, Data::Buf(buf)) if write_now(conn, &request, &buf) => {
+        (NbdCommand::Write { stable: false }, Data::Buf(buf)) if write_now(conn, &request, &buf) => {
             return Taken::Yes;
         }
-        (Command::Write { .. }, Data::Bytes(data)) => {
+        (NbdCommand::Write { .. }, Data::Bytes(data)) => {
             let Some(mut buf) = conn.buffer(data.len()) else { return Taken::Starved };
             buf.copy_from_slice(data);
             payload = Some(buf);
         }
-        (Command::Write { .. }, Data::Buf(buf)) => payload = Some(buf),
-        (Command::Cache, _) => {
+        (NbdCommand::Write { .. }, Data::Buf(buf)) => payload = Some(buf),
+        (NbdCommand::Cache, _) => {
             conn.backend.prefetch(request.offset, request.len.into());
             end(conn, &request, Ok(()));
             return Taken::Yes;
@@ -62,8 +62,8 @@ fn start(conn: &Rc<Connection>, request: Request, command: Command, data: Data<'
 }
 
 /// It changes what the backend holds.
-fn changes(command: &Command) -> bool {
-    matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
+fn changes(command: &NbdCommand) -> bool {
+    matches!(command, NbdCommand::Write { .. } | NbdCommand::Trim { .. } | NbdCommand::WriteZeroes { .. })
 }
 
 /// Reads if that takes no waiting.
@@ -94,13 +94,13 @@ fn write_now(conn: &Connection, request: &Request, data: &[u8]) -> bool {
 }
 
 /// Carries out a request that may wait, and answers it.
-async fn perform(conn: &Connection, request: Request, command: Command, payload: Option<Buf>) {
+async fn perform(conn: &Connection, request: Request, command: NbdCommand, payload: Option<Buf>) {
     match command {
-        Command::Read { whole } => {
+        NbdCommand::Read { whole } => {
             let Some(buf) = conn.buffer_for_answer(request.len as usize).await else { return };
             end_read(conn, &request, conn.backend.read(request.offset, buf).await, whole);
         }
-        Command::BlockStatus { one } => match extents(&*conn.backend, &request, one, conn.block).await {
+        NbdCommand::BlockStatus { one } => match extents(&*conn.backend, &request, one, conn.block).await {
             Ok(extents) => conn.state.borrow_mut().replies.status(&request, &extents),
             Err(e) => end(conn, &request, Err(e.into())),
         },
@@ -115,7 +115,7 @@ async fn perform(conn: &Connection, request: Request, command: Command, payload:
 async fn change(
     conn: &Connection,
     request: &Request,
-    command: Command,
+    command: NbdCommand,
     payload: Option<Buf>,
 ) -> Result<(), Failure> {
     let (backend, offset, len) = (&conn.backend, request.offset, u64::from(request.len));
@@ -124,13 +124,13 @@ async fn change(
         return Err(Failure::new(Errno::Shutdown, "the client has reset the connection"));
     }
     match (command, payload) {
-        (Command::Write { stable }, Some(buf)) => backend.write(offset, buf, stable).await.0?,
-        (Command::Flush, _) => backend.flush().await?,
-        (Command::Trim { stable }, _) => {
+        (NbdCommand::Write { stable }, Some(buf)) => backend.write(offset, buf, stable).await.0?,
+        (NbdCommand::Flush, _) => backend.flush().await?,
+        (NbdCommand::Trim { stable }, _) => {
             backend.unmap(offset, len).await?;
             settle = stable;
         }
-        (Command::WriteZeroes { stable, unmap, fast }, _) => {
+        (NbdCommand::WriteZeroes { stable, unmap, fast }, _) => {
             if fast && !is_fast(&**backend, unmap) {
                 return Err(Failure::new(Errno::NotSup, "no faster than a write"));
             }

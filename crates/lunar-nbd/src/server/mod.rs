@@ -17,7 +17,7 @@ pub use listen::Listen;
 pub use serve::{Handle, serve};
 
 use lunar_block::{Backend, Facts};
-use lunar_proto::nbd::Offer;
+use lunar_proto::nbd::ExportOffer;
 use lunar_runtime::Pool;
 use lunar_wire::nbd::{MAX_STRING, transmission_flag as flag};
 use std::io;
@@ -48,9 +48,9 @@ pub struct Export {
 }
 
 impl Export {
-    fn offer(&self) -> Offer {
+    fn offer(&self) -> ExportOffer {
         let facts = self.backend.facts();
-        Offer {
+        ExportOffer {
             name: self.name.clone(),
             description: self.description.clone(),
             size: facts.capacity - facts.capacity % u64::from(self.block_size),

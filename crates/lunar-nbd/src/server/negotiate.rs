@@ -1,6 +1,6 @@
 //! The handshake over a socket.
 
-use lunar_proto::nbd::{Agreed, Handshake, Offer, Step};
+use lunar_proto::nbd::{ExportOffer, Handshake, HandshakeStep, NegotiatedExport};
 use lunar_runtime::Stream;
 use std::io::{self, IoSlice};
 
@@ -9,7 +9,10 @@ const SCRATCH: usize = 4096;
 
 /// Haggles until an export is chosen: what was agreed on, and what has come behind it. None when the client
 /// leaves or is shown the door.
-pub(super) async fn negotiate(stream: &Stream, offers: Vec<Offer>) -> io::Result<Option<(Agreed, Vec<u8>)>> {
+pub(super) async fn negotiate(
+    stream: &Stream,
+    offers: Vec<ExportOffer>,
+) -> io::Result<Option<(NegotiatedExport, Vec<u8>)>> {
     let mut machine = Handshake::new(offers);
     let (mut input, mut out) = (Vec::new(), Handshake::greeting().to_vec());
     loop {
@@ -18,17 +21,17 @@ pub(super) async fn negotiate(stream: &Stream, offers: Vec<Offer>) -> io::Result
         let (used, step) = machine.feed(&input, &mut out);
         input.drain(..used);
         match step {
-            Step::More if used > 0 => {}
-            Step::More => {
+            HandshakeStep::More if used > 0 => {}
+            HandshakeStep::More => {
                 if !receive(stream, &mut input).await? {
                     return Ok(None);
                 }
             }
-            Step::Agreed(agreed) => {
+            HandshakeStep::Agreed(agreed) => {
                 send(stream, &out).await?;
                 return Ok(Some((agreed, input)));
             }
-            Step::End(why) => {
+            HandshakeStep::End(why) => {
                 tracing::debug!(why, "an NBD client is not served");
                 send(stream, &out).await?;
                 return Ok(None);

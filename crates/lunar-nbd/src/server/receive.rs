@@ -1,7 +1,7 @@
 //! Framing: one receive, many requests. Small payloads are looked at where they lie in a buffer that the core
 //! shares; the rest of a large one is received straight into the buffer that is written.
 
-use lunar_proto::nbd::{Command, Refusal, Terms};
+use lunar_proto::nbd::{NbdCommand, NegotiatedOptions, RequestError};
 use lunar_runtime::{Buf, Stream, with_scratch};
 use lunar_wire::nbd::{REQUEST_LEN, Request, command};
 use std::io::{self, IoSliceMut};
@@ -20,7 +20,7 @@ pub(super) enum Data<'a> {
 /// A request that has arrived, with all of its payload; that of one that is refused is gone.
 pub(super) struct Arrived<'a> {
     pub request: Request,
-    pub verdict: Result<Command, Refusal>,
+    pub verdict: Result<NbdCommand, RequestError>,
     pub data: Data<'a>,
     /// What has been received behind it.
     pub behind: &'a [u8],
@@ -86,14 +86,14 @@ impl std::fmt::Display for Broken {
 /// A payload that is on its way.
 enum Coming {
     /// Into a buffer, of which so much is filled.
-    Gather { request: Request, command: Command, buf: Buf, filled: usize },
+    Gather { request: Request, command: NbdCommand, buf: Buf, filled: usize },
     /// To nowhere; so many bytes are missing.
-    Skip { request: Request, refusal: Refusal, rest: usize },
+    Skip { request: Request, refusal: RequestError, rest: usize },
 }
 
 /// The receiving side of a connection.
 pub(super) struct Receiver {
-    terms: Terms,
+    terms: NegotiatedOptions,
     /// Bytes that are not looked at yet: the start of a request, or all that there was no room for.
     partial: Vec<u8>,
     coming: Option<Coming>,
@@ -101,7 +101,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// A receiver that begins with bytes that came with the handshake, which [`Receiver::resume`] looks at.
-    pub(super) fn new(terms: Terms, begun: Vec<u8>) -> Self {
+    pub(super) fn new(terms: NegotiatedOptions, begun: Vec<u8>) -> Self {
         Receiver { terms, partial: begun, coming: None }
     }
 
@@ -235,7 +235,7 @@ pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
 fn hand_over(
     sink: &mut impl Sink,
     request: Request,
-    verdict: Result<Command, Refusal>,
+    verdict: Result<NbdCommand, RequestError>,
     data: Data<'_>,
     behind: &[u8],
 ) -> Option<Received> {

@@ -1,7 +1,7 @@
 //! Answers, in the form that the client has chosen.
 
 use lunar_block::Extent;
-use lunar_proto::nbd::Terms;
+use lunar_proto::nbd::NegotiatedOptions;
 use lunar_runtime::Buf;
 use lunar_runtime::out::{MAX_ZEROS, Payload, SendQueue};
 use lunar_wire::be;
@@ -121,7 +121,7 @@ impl Replies {
             told.extend((extent.len as u32).to_be_bytes());
             told.extend(flags.to_be_bytes());
         }
-        let head = Terms::ALLOCATION_ID.to_be_bytes();
+        let head = NegotiatedOptions::ALLOCATION_ID.to_be_bytes();
         self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(told));
     }
 

@@ -1,7 +1,7 @@
 //! A client's bytes without a socket, for tests and fuzzers.
 
 use super::receive::{Arrived, Data, Received, Receiver, Sink, Taken};
-use lunar_proto::nbd::{Agreed, Command, Handshake, Offer, Step};
+use lunar_proto::nbd::{ExportOffer, Handshake, HandshakeStep, NbdCommand, NegotiatedExport};
 use lunar_runtime::Buf;
 use lunar_wire::nbd::{Errno, Request};
 
@@ -11,9 +11,9 @@ pub struct Talk {
     /// What was said to it while it haggled.
     pub said: Vec<u8>,
     /// What was agreed on, if it came so far.
-    pub agreed: Option<Agreed>,
+    pub agreed: Option<NegotiatedExport>,
     /// Its requests: each with what it was taken for and its payload.
-    pub requests: Vec<(Request, Result<Command, Errno>, Vec<u8>)>,
+    pub requests: Vec<(Request, Result<NbdCommand, Errno>, Vec<u8>)>,
     /// It had to be cut off.
     pub broken: bool,
 }
@@ -41,12 +41,12 @@ impl Sink for Requests<'_> {
         };
         let verdict = arrived.verdict.map_err(|refusal| refusal.errno);
         self.talk.requests.push((arrived.request, verdict, payload));
-        if verdict == Ok(Command::Disconnect) { Taken::Last } else { Taken::Yes }
+        if verdict == Ok(NbdCommand::Disconnect) { Taken::Last } else { Taken::Yes }
     }
 }
 
 /// What comes of a client's bytes that arrive `step` at a time.
-pub fn talk(offers: Vec<Offer>, bytes: &[u8], step: usize) -> Talk {
+pub fn talk(offers: Vec<ExportOffer>, bytes: &[u8], step: usize) -> Talk {
     let mut talk = Talk { said: Vec::new(), agreed: None, requests: Vec::new(), broken: false };
     let (mut machine, mut input) = (Handshake::new(offers), Vec::new());
     let mut chunks = bytes.chunks(step.max(1));
@@ -54,13 +54,13 @@ pub fn talk(offers: Vec<Offer>, bytes: &[u8], step: usize) -> Talk {
         let (used, next) = machine.feed(&input, &mut talk.said);
         input.drain(..used);
         match (next, used) {
-            (Step::Agreed(agreed), _) => break agreed,
-            (Step::End(_), _) => return talk,
-            (Step::More, 0) => match chunks.next() {
+            (HandshakeStep::Agreed(agreed), _) => break agreed,
+            (HandshakeStep::End(_), _) => return talk,
+            (HandshakeStep::More, 0) => match chunks.next() {
                 Some(chunk) => input.extend_from_slice(chunk),
                 None => return talk,
             },
-            (Step::More, _) => {}
+            (HandshakeStep::More, _) => {}
         }
     };
     talk.agreed = Some(agreed);

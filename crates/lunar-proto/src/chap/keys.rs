@@ -2,7 +2,7 @@
 
 /// The security keys of one text.
 #[derive(Default)]
-pub(crate) struct Keys<'a> {
+pub(crate) struct ChapKeys<'a> {
     pub method: Option<&'a str>,
     pub a: Option<&'a str>,
     pub i: Option<&'a str>,
@@ -11,7 +11,7 @@ pub(crate) struct Keys<'a> {
     pub r: Option<&'a str>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> ChapKeys<'a> {
     /// Keeps a security key; the caller has refused repetitions.
     pub fn put(&mut self, key: &str, value: &'a str) {
         let place = match key {
@@ -31,7 +31,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Sets of keys as [`Keys::present`] tells them: none, and those of each step.
+/// Sets of keys as [`ChapKeys::present`] tells them: none, and those of each step.
 pub(crate) const NOTHING: [bool; 6] = [false; 6];
 pub(crate) const METHOD: [bool; 6] = [true, false, false, false, false, false];
 pub(crate) const ALGORITHM: [bool; 6] = [false, true, false, false, false, false];

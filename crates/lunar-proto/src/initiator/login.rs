@@ -8,22 +8,22 @@ use lunar_wire::iscsi::text::{pairs, push};
 use lunar_wire::iscsi::{Bhs, opcode, request};
 
 use super::negotiation::Negotiation;
+pub use super::params::{Credentials, LoggedIn, LoginError, LoginParams};
 use super::security::Security;
 use super::shown;
 use super::targets::PortalAddress;
-pub use super::wish::{Credentials, Failure, LoggedIn, Wish};
 use crate::Pdu;
-use crate::chap::keys::Keys;
-use crate::gather::{Gather, piece};
-use crate::keys::{self, Kind, Phase, TABLE, VALUE_LEN};
+use crate::chap::keys::ChapKeys;
+use crate::keys::{self, KeyType, NegotiationPhase, TABLE, VALUE_LEN};
 use crate::login::{CONTINUE, EXCHANGES, SEGMENT_LEN, SessionType, TRANSIT, stages};
+use crate::text_reassembly::{TextReassembly, piece};
 
 /// Key text that one login may bring, in bytes.
 const TEXT_LEN: usize = 65536;
 
 /// What to do after a response.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LoginStep {
     /// Send this and go on.
     Send(Pdu),
     /// Full feature phase has begun.
@@ -36,17 +36,17 @@ pub enum Step {
         permanent: bool,
     },
     /// Close.
-    Failed(Failure),
+    Failed(LoginError),
 }
 
 /// The login of one connection.
 #[derive(Debug)]
 pub struct Login {
-    wish: Wish,
-    phase: Phase,
+    wish: LoginParams,
+    phase: NegotiationPhase,
     security: Security,
     negotiation: Negotiation,
-    gather: Gather,
+    gather: TextReassembly,
     /// Text that is still to be sent.
     out: Vec<u8>,
     /// The flags of the latest request.
@@ -57,16 +57,16 @@ pub struct Login {
 }
 
 impl Login {
-    /// A login, and its first request. [`Wish::check`] says beforehand whether it can succeed.
-    pub fn new(mut wish: Wish) -> (Self, Pdu) {
+    /// A login, and its first request. [`LoginParams::check`] says beforehand whether it can succeed.
+    pub fn new(mut wish: LoginParams) -> (Self, Pdu) {
         if wish.session_type == SessionType::Discovery {
             wish.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
         }
         let mut login = Login {
-            phase: Phase::Security,
+            phase: NegotiationPhase::Security,
             security: Security::Offered,
             negotiation: Negotiation::new(&wish),
-            gather: Gather::new(TEXT_LEN),
+            gather: TextReassembly::new(TEXT_LEN),
             out: vec![],
             asked: 0,
             last: None,
@@ -99,18 +99,18 @@ impl Login {
 
     /// Takes a PDU with its whole data segment (without padding), which is to be the answer to the latest
     /// request.
-    pub fn response(&mut self, header: &Bhs, data: &[u8]) -> Step {
-        self.advance(header, data).unwrap_or_else(Step::Failed)
+    pub fn response(&mut self, header: &Bhs, data: &[u8]) -> LoginStep {
+        self.advance(header, data).unwrap_or_else(LoginStep::Failed)
     }
 
-    fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<Step, Failure> {
+    fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<LoginStep, LoginError> {
         if header.opcode() != opcode::LOGIN_RESPONSE {
             return Err(before_login_ends(header.opcode()));
         }
         let status = LoginStatus(header.0[36], header.0[37]);
         match status.0 {
             0 | 1 => self.check(header, data)?,
-            2 | 3 => return Err(Failure::Refused(status)),
+            2 | 3 => return Err(LoginError::Refused(status)),
             _ => return broke(format!("Status-Class {} does not exist", status.0)),
         }
         if status.0 == 1 {
@@ -121,20 +121,20 @@ impl Login {
         if !self.out.is_empty() {
             // The rest of our own text; the target only asks for it.
             return if data.is_empty() && !header.continues() && !header.is_final() {
-                Ok(Step::Send(self.request()))
+                Ok(LoginStep::Send(self.request()))
             } else {
                 broke("an answer to a text that is not over (C bit)".into())
             };
         }
         match self.gather.take(data, header.continues()) {
             Err(_) => broke(format!("more than {TEXT_LEN} bytes of key text")),
-            Ok(None) => Ok(Step::Send(self.request())),
+            Ok(None) => Ok(LoginStep::Send(self.request())),
             Ok(Some(text)) => self.take(header, &text),
         }
     }
 
     /// The rules of every response that is no refusal (RFC 7143 section 11.13).
-    fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Failure> {
+    fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginError> {
         self.exchanges += 1;
         hold(&[
             (self.exchanges <= EXCHANGES, "no end after 64 exchanges"),
@@ -146,7 +146,7 @@ impl Login {
 
     /// The rules of a response with which the login goes on. A redirect may come from someone who knows
     /// little of this login.
-    fn check_progress(&self, header: &Bhs) -> Result<(), Failure> {
+    fn check_progress(&self, header: &Bhs) -> Result<(), LoginError> {
         let (h, (current, next), t) = (&header.0, stages(header), header.is_final());
         let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
         hold(&[
@@ -163,14 +163,14 @@ impl Login {
     }
 
     /// Takes the text of one C-bit series.
-    fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<Step, Failure> {
+    fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<LoginStep, LoginError> {
         // A T bit that leads into the stage where we are is as none: the request is repeated.
         let next = stages(header).1;
         let moves = header.is_final() && next > self.csg();
         let mut found = vec![];
         for pair in pairs(text) {
             let (key, value) =
-                pair.map_err(|m| Failure::Broke(format!("key text, at byte {}: {}", m.at, m.why)))?;
+                pair.map_err(|m| LoginError::Broke(format!("key text, at byte {}: {}", m.at, m.why)))?;
             let value = spelled(key, value);
             if self.is_late_method(key, value) || self.negotiation.is_declared_again(key, value) {
                 continue;
@@ -178,14 +178,14 @@ impl Login {
             found.push((self.negotiation.admit(self.phase, key, value)?, key, value));
         }
         found.sort_by_key(|f| f.0.unwrap_or(usize::MAX));
-        let (mut keys, over) = (Keys::default(), moves && next == 3);
+        let (mut keys, over) = (ChapKeys::default(), moves && next == 3);
         for (row, key, value) in found {
             match row.map(|r| &TABLE[r].kind) {
-                Some(Kind::Security) => keys.put(key, value),
+                Some(KeyType::Security) => keys.put(key, value),
                 _ => self.negotiation.take(row, key, value, over, &mut self.out)?,
             }
         }
-        if self.phase == Phase::Security {
+        if self.phase == NegotiationPhase::Security {
             self.security.step(&keys, self.wish.credentials.as_ref(), moves, &mut self.out)?;
         }
         self.go_on(header, moves)
@@ -193,22 +193,22 @@ impl Login {
 
     /// AuthMethod=None in the operational stage: some targets say it there, and authentication is over by then.
     fn is_late_method(&self, key: &str, value: &str) -> bool {
-        self.phase == Phase::Operational && (key, value) == ("AuthMethod", "None")
+        self.phase == NegotiationPhase::Operational && (key, value) == ("AuthMethod", "None")
     }
 
-    fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<Step, Failure> {
+    fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<LoginStep, LoginError> {
         match self.phase {
-            Phase::Security if moves && self.security.is_over() => {
-                self.phase = Phase::Operational;
+            NegotiationPhase::Security if moves && self.security.is_over() => {
+                self.phase = NegotiationPhase::Operational;
                 self.negotiation.propose(&mut self.out);
             }
-            Phase::Operational if moves => return self.finish(header),
+            NegotiationPhase::Operational if moves => return self.finish(header),
             _ => {}
         }
-        Ok(Step::Send(self.request()))
+        Ok(LoginStep::Send(self.request()))
     }
 
-    fn finish(&mut self, header: &Bhs) -> Result<Step, Failure> {
+    fn finish(&mut self, header: &Bhs) -> Result<LoginStep, LoginError> {
         let tsih = u16::from_be_bytes([header.0[14], header.0[15]]);
         let normal = self.wish.session_type == SessionType::Normal;
         if (self.wish.tsih != 0 && tsih != self.wish.tsih) || (normal && tsih == 0) {
@@ -224,7 +224,7 @@ impl Login {
         // A MaxCmdSN that lies further back is to be ignored; so there is room for one command.
         let room = max_cmd_sn.wrapping_sub(exp_cmd_sn).wrapping_add(1) as i32 >= 0;
         let negotiation = &mut self.negotiation;
-        Ok(Step::Done(Box::new(LoggedIn {
+        Ok(LoginStep::Done(Box::new(LoggedIn {
             parameters: negotiation.conclude()?,
             tsih,
             cmd_sn,
@@ -242,8 +242,9 @@ impl Login {
     fn request(&mut self) -> Pdu {
         let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
         let data = std::mem::replace(&mut self.out, rest);
-        let next = if self.phase == Phase::Security { 1 } else { 3 };
-        let ends = self.phase != Phase::Security || self.security.may_end(self.wish.credentials.as_ref());
+        let next = if self.phase == NegotiationPhase::Security { 1 } else { 3 };
+        let ends =
+            self.phase != NegotiationPhase::Security || self.security.may_end(self.wish.credentials.as_ref());
         let moves = match (self.out.is_empty(), ends) {
             (false, _) => CONTINUE,
             (true, true) => TRANSIT | next,
@@ -271,7 +272,7 @@ impl Login {
     }
 
     fn csg(&self) -> u8 {
-        (self.phase != Phase::Security).into()
+        (self.phase != NegotiationPhase::Security).into()
     }
 }
 
@@ -283,32 +284,32 @@ fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
         return value;
     }
     let value = value.trim_matches(' ');
-    let is_free = keys::find(key).is_none_or(|row| matches!(TABLE[row].kind, Kind::Declared));
+    let is_free = keys::find(key).is_none_or(|row| matches!(TABLE[row].kind, KeyType::Declared));
     let word = WORDS.into_iter().find(|word| !is_free && word.eq_ignore_ascii_case(value));
     word.unwrap_or(value)
 }
 
 /// A redirect (RFC 7143 section 11.13.5): the address is looked at here, and read by whoever follows it.
-fn moved(data: &[u8], permanent: bool) -> Result<Step, Failure> {
+fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
     let told = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
     let Some((_, address)) = told else { return broke("a redirect without TargetAddress".into()) };
     match PortalAddress::parse(address) {
-        Ok(_) => Ok(Step::Moved { address: address.to_owned(), permanent }),
+        Ok(_) => Ok(LoginStep::Moved { address: address.to_owned(), permanent }),
         Err(why) => broke(format!("TargetAddress={}: {why}", shown(address))),
     }
 }
 
 /// The first rule that does not hold.
-fn hold(rules: &[(bool, &str)]) -> Result<(), Failure> {
+fn hold(rules: &[(bool, &str)]) -> Result<(), LoginError> {
     rules.iter().find(|r| !r.0).map_or(Ok(()), |r| broke(r.1.into()))
 }
 
 /// A PDU in the place of a Login Response.
-fn before_login_ends(code: u8) -> Failure {
+fn before_login_ends(code: u8) -> LoginError {
     let what = format!("{} before the login is over", opcode::name(code));
-    if opcode::is_known(code) { Failure::Broke(what) } else { Failure::UnknownPdu(what) }
+    if opcode::is_known(code) { LoginError::Broke(what) } else { LoginError::UnknownPdu(what) }
 }
 
-fn broke<T>(why: String) -> Result<T, Failure> {
-    Err(Failure::Broke(why))
+fn broke<T>(why: String) -> Result<T, LoginError> {
+    Err(LoginError::Broke(why))
 }

@@ -2,15 +2,15 @@
 
 pub mod login;
 mod negotiation;
+mod params;
 mod security;
 pub mod targets;
 mod text;
-mod wish;
 
 #[cfg(test)]
 mod tests;
 
-pub use text::{Text, TextStep};
+pub use text::{TextClient, TextStep};
 
 /// What a peer said, fit to be shown: nothing in it may steer a terminal, and it stays short.
 fn shown(value: &str) -> String {

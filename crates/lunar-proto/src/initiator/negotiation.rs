@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use lunar_wire::iscsi::text::{number, push, yes_no};
 
-use super::login::{Failure, Wish};
+use super::login::{LoginError, LoginParams};
 use super::shown;
-use crate::keys::{self, Key, Kind, Phase, Sender, TABLE, Use, VALUE_LEN};
+use crate::keys::{self, KeyDefinition, KeySender, KeyType, KeyUse, NegotiationPhase, TABLE, VALUE_LEN};
 use crate::login::{SessionType, UNKNOWN_KEYS};
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
@@ -38,7 +38,7 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    pub fn new(wish: &Wish) -> Self {
+    pub fn new(wish: &LoginParams) -> Self {
         Negotiation {
             offer: wish.offer.clone(),
             crc32c_first: wish.crc32c_first,
@@ -61,8 +61,9 @@ impl Negotiation {
     pub fn propose(&mut self, out: &mut Vec<u8>) {
         let session = self.leading && self.session_type == SessionType::Normal;
         for (row, key) in TABLE.iter().enumerate() {
-            let is_of_rdma = matches!(key.kind, Kind::OverRdma(_)) && !session;
-            if !key.may_stand(Phase::Operational, session) || is_of_rdma || self.may_go_unsaid(key) {
+            let is_of_rdma = matches!(key.kind, KeyType::OverRdma(_)) && !session;
+            if !key.may_stand(NegotiationPhase::Operational, session) || is_of_rdma || self.may_go_unsaid(key)
+            {
                 continue;
             }
             if let Some(value) = proposal(key, &self.offer, self.crc32c_first) {
@@ -76,7 +77,7 @@ impl Negotiation {
     }
 
     /// Young keys at their defaults: saying them gains nothing. Over RDMA what others say in their place.
-    fn may_go_unsaid(&self, key: &Key) -> bool {
+    fn may_go_unsaid(&self, key: &KeyDefinition) -> bool {
         let over_rdma = self.offer.rdma_extensions && self.session_type == SessionType::Normal;
         match key.name {
             "RDMAExtensions" => return !over_rdma,
@@ -87,18 +88,23 @@ impl Negotiation {
     }
 
     /// The row of a key that a target may say here and now, and has not said before; None for one of no row.
-    pub fn admit(&mut self, phase: Phase, key: &str, value: &str) -> Result<Option<usize>, Failure> {
+    pub fn admit(
+        &mut self,
+        phase: NegotiationPhase,
+        key: &str,
+        value: &str,
+    ) -> Result<Option<usize>, LoginError> {
         let row = keys::find(key);
         let known = row.map(|r| &TABLE[r]);
         self.unknown += usize::from(row.is_none());
-        if known.is_some_and(|k| k.sender == Sender::Initiator) {
+        if known.is_some_and(|k| k.sender == KeySender::Initiator) {
             return broke(key, value, "which targets do not say");
         }
         if known.is_some_and(|k| !k.may_stand(phase, self.leading)) {
             return broke(key, value, "which does not belong into this stage");
         }
         if self.unknown > UNKNOWN_KEYS {
-            return Err(Failure::Broke(format!("more than {UNKNOWN_KEYS} keys that nobody knows")));
+            return Err(LoginError::Broke(format!("more than {UNKNOWN_KEYS} keys that nobody knows")));
         }
         if !self.said.insert(key.to_owned()) {
             return broke(key, value, "which it said before");
@@ -111,7 +117,7 @@ impl Negotiation {
 
     /// Whether the target declares again, in the same words, what it has declared: some do so in each stage.
     pub fn is_declared_again(&self, key: &str, value: &str) -> bool {
-        let is_declared = keys::find(key).is_some_and(|row| matches!(TABLE[row].kind, Kind::Declared));
+        let is_declared = keys::find(key).is_some_and(|row| matches!(TABLE[row].kind, KeyType::Declared));
         is_declared && self.answers.iter().any(|(k, v)| k == key && *v == shown(value))
     }
 
@@ -124,7 +130,7 @@ impl Negotiation {
         value: &str,
         over: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), LoginError> {
         let Some((row, known)) = row.map(|r| (r, &TABLE[r])) else {
             if ANSWERS_ONLY.contains(&value) {
                 return broke(key, value, "an answer to a key that was not offered");
@@ -132,7 +138,7 @@ impl Negotiation {
             push(out, key, "NotUnderstood");
             return Ok(());
         };
-        if matches!(known.kind, Kind::Declared) {
+        if matches!(known.kind, KeyType::Declared) {
             return self.declared(known, value);
         }
         if self.offered & 1 << row == 0 {
@@ -143,7 +149,7 @@ impl Negotiation {
     }
 
     /// What a target says of itself.
-    fn declared(&mut self, key: &Key, value: &str) -> Result<(), Failure> {
+    fn declared(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         if value.len() > VALUE_LEN {
             return broke(key.name, value, "which is longer than 255 bytes");
         }
@@ -162,7 +168,7 @@ impl Negotiation {
     }
 
     /// The answer to an offer: what the result function gives for it and the offer must be the answer itself.
-    fn accept(&mut self, key: &Key, value: &str) -> Result<(), Failure> {
+    fn accept(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         let value = match value {
             "NotUnderstood" if YOUNG.contains(&key.name) => return Ok(()),
             // There is no other session where it is offered (RFC 7145 section 6.3).
@@ -174,7 +180,7 @@ impl Negotiation {
                     self.parameters.first_burst_length.min(self.offer.first_burst_length);
                 return Ok(());
             }
-            "Reject" | "Irrelevant" if !matches!(key.kind, Kind::DeclaredNumber(..)) => {
+            "Reject" | "Irrelevant" if !matches!(key.kind, KeyType::DeclaredNumber(..)) => {
                 return self.left_at_default(key, value);
             }
             value => value,
@@ -193,7 +199,7 @@ impl Negotiation {
 
     /// Reject and Irrelevant leave a key at its default. That will do where the default could have been the
     /// answer.
-    fn left_at_default(&mut self, key: &Key, value: &str) -> Result<(), Failure> {
+    fn left_at_default(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         let default = proposal(key, &Offer::rfc(), false).unwrap_or_default();
         match self.accept(key, &default) {
             Ok(()) => Ok(()),
@@ -202,7 +208,13 @@ impl Negotiation {
     }
 
     /// A key that the target proposes.
-    fn respond(&mut self, key: &Key, value: &str, over: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn respond(
+        &mut self,
+        key: &KeyDefinition,
+        value: &str,
+        over: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoginError> {
         if ANSWERS_ONLY.contains(&value) {
             return broke(key.name, value, "an answer to a key that was not offered");
         }
@@ -225,23 +237,23 @@ impl Negotiation {
 
     /// Proposals whose result is known without an answer (RFC 7143 section 6.2.2), and what means little in a
     /// Discovery session.
-    fn may_stay_unanswered(&self, key: &Key, value: &str) -> bool {
+    fn may_stay_unanswered(&self, key: &KeyDefinition, value: &str) -> bool {
         match key.kind {
-            Kind::And(_) | Kind::Fixed("No") => value == "No",
-            Kind::Or(_) => value == "Yes",
-            _ => key.when == Use::Leading && self.session_type == SessionType::Discovery,
+            KeyType::And(_) | KeyType::Fixed("No") => value == "No",
+            KeyType::Or(_) => value == "Yes",
+            _ => key.when == KeyUse::Leading && self.session_type == SessionType::Discovery,
         }
     }
 
     /// The result, once the last response is there: every offer is answered, or needed no answer.
-    pub fn conclude(&mut self) -> Result<Parameters, Failure> {
+    pub fn conclude(&mut self) -> Result<Parameters, LoginError> {
         let open = self.offered & !self.answered;
         for (_, key) in TABLE.iter().enumerate().filter(|(row, _)| open & 1 << row != 0) {
             match &key.kind {
-                Kind::DeclaredNumber(..) => {}
-                Kind::And(f) if !(f.offer)(&self.offer) => (f.set)(&mut self.parameters, false),
-                Kind::Or(f) if (f.offer)(&self.offer) => (f.set)(&mut self.parameters, true),
-                _ => return Err(Failure::Broke(format!("{} is not answered", key.name))),
+                KeyType::DeclaredNumber(..) => {}
+                KeyType::And(f) if !(f.offer)(&self.offer) => (f.set)(&mut self.parameters, false),
+                KeyType::Or(f) if (f.offer)(&self.offer) => (f.set)(&mut self.parameters, true),
+                _ => return Err(LoginError::Broke(format!("{} is not answered", key.name))),
             }
         }
         self.parameters.bind();
@@ -256,27 +268,27 @@ impl Negotiation {
 }
 
 /// This side's value of a key that is negotiated, or that it declares as a number.
-fn proposal(key: &Key, offer: &Offer, crc32c_first: bool) -> Option<String> {
+fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<String> {
     Some(match &key.kind {
-        Kind::And(f) | Kind::Or(f) => yes_no((f.offer)(offer)).to_owned(),
-        Kind::Min(_, f) | Kind::Max(_, f) => (f.offer)(offer).to_string(),
-        Kind::DeclaredNumber(..) => offer.max_recv_data_segment_length.to_string(),
-        Kind::Digest(may, _) => match (may(offer), crc32c_first) {
+        KeyType::And(f) | KeyType::Or(f) => yes_no((f.offer)(offer)).to_owned(),
+        KeyType::Min(_, f) | KeyType::Max(_, f) => (f.offer)(offer).to_string(),
+        KeyType::DeclaredNumber(..) => offer.max_recv_data_segment_length.to_string(),
+        KeyType::Digest(may, _) => match (may(offer), crc32c_first) {
             (Digests { none: false, .. }, _) => "CRC32C",
             (Digests { crc32c: false, .. }, _) => "None",
             (_, true) => "CRC32C,None",
             (_, false) => "None,CRC32C",
         }
         .to_owned(),
-        Kind::Reporting => {
+        KeyType::Reporting => {
             let names = TaskReporting::NAMES.iter().rev();
             let list: Vec<_> = names.filter(|n| n.1 <= offer.task_reporting).map(|n| n.0).collect();
             list.join(",")
         }
         // What both sides do unasked is not talked about: not all know these keys.
-        Kind::OverRdma(Kind::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
-        Kind::Declared | Kind::ForPeople | Kind::Security | Kind::Request => return None,
-        Kind::Fixed(_) | Kind::OverRdma(_) => return None,
+        KeyType::OverRdma(KeyType::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
+        KeyType::Declared | KeyType::ForPeople | KeyType::Security | KeyType::Request => return None,
+        KeyType::Fixed(_) | KeyType::OverRdma(_) => return None,
     })
 }
 
@@ -286,14 +298,14 @@ fn is_same(a: &str, b: &str) -> bool {
 }
 
 /// An answer outside of the offer. Of digests, `None` is what targets say that have them switched off.
-fn unoffered(key: &str, value: &str) -> Failure {
+fn unoffered(key: &str, value: &str) -> LoginError {
     let what = format!("{key}={}, which is no answer to what was offered", shown(value));
     match (key, value) {
-        ("HeaderDigest" | "DataDigest", "None") => Failure::Digests(what),
-        _ => Failure::Broke(what),
+        ("HeaderDigest" | "DataDigest", "None") => LoginError::Digests(what),
+        _ => LoginError::Broke(what),
     }
 }
 
-fn broke<T>(key: &str, value: &str, why: &str) -> Result<T, Failure> {
-    Err(Failure::Broke(format!("{key}={}, {why}", shown(value))))
+fn broke<T>(key: &str, value: &str, why: &str) -> Result<T, LoginError> {
+    Err(LoginError::Broke(format!("{key}={}, {why}", shown(value))))
 }

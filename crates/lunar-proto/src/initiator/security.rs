@@ -2,9 +2,9 @@
 
 use lunar_wire::iscsi::text::{binary, number, push, push_hex};
 
-use super::login::{Credentials, Failure};
+use super::login::{Credentials, LoginError};
 use super::shown;
-use crate::chap::keys::{ALGORITHM, CHALLENGE, Keys, METHOD, NOTHING, PROOF};
+use crate::chap::keys::{ALGORITHM, CHALLENGE, ChapKeys, METHOD, NOTHING, PROOF};
 use crate::chap::{Algorithm, BINARY_LEN, Challenge};
 
 /// Where the stage stands.
@@ -56,11 +56,11 @@ impl Security {
     /// the stage.
     pub fn step(
         &mut self,
-        keys: &Keys,
+        keys: &ChapKeys,
         credentials: Option<&Credentials>,
         moves: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), LoginError> {
         *self = match (std::mem::replace(self, Self::Over(None)), keys.present(), credentials) {
             // LIO names CHAP where it asks for none, and goes on without it.
             (Self::Offered, METHOD, Some(c)) if moves && c.or_none() && keys.method == Some("CHAP") => {
@@ -84,7 +84,7 @@ impl Security {
             }
             (Self::Proved(algorithm, None), NOTHING, _) => Self::Over(Some(algorithm)),
             (over @ Self::Over(_), NOTHING, _) => over,
-            (state, ..) => return Err(Failure::Broke(state.unfit())),
+            (state, ..) => return Err(LoginError::Broke(state.unfit())),
         };
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Security {
 }
 
 /// The target's choice of a method.
-fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result<Security, Failure> {
+fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     match (method, ours) {
         ("CHAP", Some(c)) => {
             let list: Vec<_> = c.algorithms.iter().map(|a| (*a as u8).to_string()).collect();
@@ -116,13 +116,13 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
             failed("the target demands CHAP, and there is no user and password to answer with".into())
         }
         ("Reject", Some(_)) => failed("the target does not do CHAP (AuthMethod=Reject)".into()),
-        _ => Err(Failure::Broke(format!("AuthMethod={} was not offered", shown(method)))),
+        _ => Err(LoginError::Broke(format!("AuthMethod={} was not offered", shown(method)))),
     }
 }
 
 /// Answers the target's challenge, and makes one of ours if it must prove itself. Were both secrets one, the
 /// target could have our own proof made for it on another connection (RFC 7143 section 9.2.1).
-fn prove(keys: &Keys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security, Failure> {
+fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     if ours.mutual.as_ref().is_some_and(|m| m.1 == ours.secret) {
         return failed("one CHAP secret cannot serve both directions".into());
     }
@@ -133,22 +133,22 @@ fn prove(keys: &Keys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security,
     let id = id.ok_or_else(|| unfit("CHAP_I", i, "which is no number from 0 to 255"))?;
     let mut buf = [0; BINARY_LEN];
     let challenge = binary(keys.c.unwrap_or_default(), &mut buf).filter(|c| !c.is_empty());
-    let challenge =
-        challenge.ok_or_else(|| Failure::Broke("CHAP_C is not 1 to 1024 bytes in hex or base64".into()))?;
+    let challenge = challenge
+        .ok_or_else(|| LoginError::Broke("CHAP_C is not 1 to 1024 bytes in hex or base64".into()))?;
     push(out, "CHAP_N", &ours.name);
     push_hex(out, "CHAP_R", &algorithm.response(id, &ours.secret, challenge));
     if ours.mutual.is_none() {
         return Ok(Security::Proved(algorithm, None));
     }
     let mine = Challenge::new(algorithm)
-        .ok_or_else(|| Failure::Authentication("this system has no random bytes".into()))?;
+        .ok_or_else(|| LoginError::Authentication("this system has no random bytes".into()))?;
     push(out, "CHAP_I", &mine.id.to_string());
     push_hex(out, "CHAP_C", &mine.bytes);
     Ok(Security::Proved(algorithm, Some(mine)))
 }
 
 /// Is the target who it has to be?
-fn verify(challenge: &Challenge, keys: &Keys, ours: &Credentials) -> Result<(), Failure> {
+fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<(), LoginError> {
     let Some((name, secret)) = &ours.mutual else { return failed("nobody to be proved".into()) };
     let said = keys.n.unwrap_or_default();
     if said != name {
@@ -156,7 +156,7 @@ fn verify(challenge: &Challenge, keys: &Keys, ours: &Credentials) -> Result<(), 
     }
     let mut buf = [0; BINARY_LEN];
     let response = binary(keys.r.unwrap_or_default(), &mut buf)
-        .ok_or_else(|| Failure::Broke("CHAP_R is not binary of up to 1024 bytes".into()))?;
+        .ok_or_else(|| LoginError::Broke("CHAP_R is not binary of up to 1024 bytes".into()))?;
     if challenge.is_answered(response, secret) {
         Ok(())
     } else {
@@ -164,10 +164,10 @@ fn verify(challenge: &Challenge, keys: &Keys, ours: &Credentials) -> Result<(), 
     }
 }
 
-fn unfit(key: &str, value: &str, why: &str) -> Failure {
-    Failure::Broke(format!("{key}={}, {why}", shown(value)))
+fn unfit(key: &str, value: &str, why: &str) -> LoginError {
+    LoginError::Broke(format!("{key}={}, {why}", shown(value)))
 }
 
-fn failed<T>(why: String) -> Result<T, Failure> {
-    Err(Failure::Authentication(why))
+fn failed<T>(why: String) -> Result<T, LoginError> {
+    Err(LoginError::Authentication(why))
 }

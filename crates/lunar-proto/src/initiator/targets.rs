@@ -29,7 +29,7 @@ const ZONE_LEN: usize = 15;
 
 /// One target that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundTarget {
+pub struct DiscoveredTarget {
     /// TargetName.
     pub name: String,
     /// Where it is, each place once; none: where the question was asked.
@@ -38,9 +38,9 @@ pub struct FoundTarget {
 
 /// What a portal told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct SendTargetsResult {
     /// The targets, in its order.
-    pub found: Vec<FoundTarget>,
+    pub found: Vec<DiscoveredTarget>,
     /// What was odd, and what had to be passed over, in words for people; the first few of it.
     pub notes: Vec<String>,
 }
@@ -115,8 +115,8 @@ fn small(value: &str, least: u32) -> Option<u16> {
 ///
 /// # Errors
 /// What is wrong and where, in words for people, when the text breaks the rules, or nothing of it can be used.
-pub fn parse(text: &[u8]) -> Result<Told, String> {
-    let (mut reader, mut at) = (Reader::default(), 0);
+pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
+    let (mut reader, mut at) = (SendTargetsParser::default(), 0);
     // Pair by pair, for one that is not UTF-8 hides no other.
     for pair in text.split(|&b| b == 0) {
         match pairs(pair).next() {
@@ -131,7 +131,7 @@ pub fn parse(text: &[u8]) -> Result<Told, String> {
         at += pair.len() + 1;
     }
     match reader.told {
-        Told { found, notes } if found.is_empty() && !notes.is_empty() => Err(notes.join("; ")),
+        SendTargetsResult { found, notes } if found.is_empty() && !notes.is_empty() => Err(notes.join("; ")),
         told => Ok(told),
     }
 }
@@ -149,7 +149,7 @@ fn wrong(key: &str, value: &str, why: &str) -> String {
 
 /// Whose addresses follow.
 #[derive(Default)]
-enum Current {
+enum CurrentTarget {
     /// There was no name yet.
     #[default]
     Nobody,
@@ -160,13 +160,13 @@ enum Current {
 }
 
 #[derive(Default)]
-struct Reader {
-    told: Told,
+struct SendTargetsParser {
+    told: SendTargetsResult,
     places: BTreeMap<String, usize>,
-    current: Current,
+    current: CurrentTarget,
 }
 
-impl Reader {
+impl SendTargetsParser {
     fn pair(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "TargetName" => self.name(value),
@@ -181,9 +181,9 @@ impl Reader {
     /// Takes a pair whose value is not UTF-8 and is given with escapes.
     fn binary(&mut self, key: &str, escaped: &str) -> Result<(), String> {
         match (key, &self.current) {
-            ("TargetName", _) => self.current = Current::Passed,
-            ("TargetAddress", Current::Nobody) => return Err(NO_NAME.into()),
-            ("TargetAddress", Current::At(_)) => {}
+            ("TargetName", _) => self.current = CurrentTarget::Passed,
+            ("TargetAddress", CurrentTarget::Nobody) => return Err(NO_NAME.into()),
+            ("TargetAddress", CurrentTarget::At(_)) => {}
             // An address of a target that is passed over, or what nobody asked for.
             _ => return Ok(()),
         }
@@ -194,16 +194,16 @@ impl Reader {
     fn name(&mut self, name: &str) {
         if !name::is_usable(name) {
             self.note("TargetName", name, "no iSCSI name, and passed over");
-            self.current = Current::Passed;
+            self.current = CurrentTarget::Passed;
             return;
         }
         let found = &mut self.told.found;
         let place = *self.places.entry(name.to_owned()).or_insert(found.len());
         let is_new = place == found.len();
         if is_new {
-            found.push(FoundTarget { name: name.to_owned(), addresses: vec![] });
+            found.push(DiscoveredTarget { name: name.to_owned(), addresses: vec![] });
         }
-        self.current = Current::At(place);
+        self.current = CurrentTarget::At(place);
         if is_new && !name::is_valid(name) {
             self.note("TargetName", name, "no iSCSI name by the rules, and taken all the same");
         }
@@ -211,9 +211,9 @@ impl Reader {
 
     fn address(&mut self, text: &str) -> Result<(), String> {
         let place = match self.current {
-            Current::Nobody => return Err(NO_NAME.into()),
-            Current::Passed => return Ok(()),
-            Current::At(place) => place,
+            CurrentTarget::Nobody => return Err(NO_NAME.into()),
+            CurrentTarget::Passed => return Ok(()),
+            CurrentTarget::At(place) => place,
         };
         let addresses = &mut self.told.found[place].addresses;
         match PortalAddress::parse(text) {

@@ -3,8 +3,8 @@
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
 
 use crate::Pdu;
-use crate::gather::{Gather, piece};
 use crate::text::{CONTINUE, FINAL};
+use crate::text_reassembly::{TextReassembly, piece};
 
 /// What to do after a response.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,17 +22,17 @@ pub enum TextStep {
 /// One text exchange: a request, and an answer of any number of PDUs. All its requests are immediate, so a
 /// closed window does not hold them up, and the CmdSN that they carry is not used up.
 #[derive(Debug)]
-pub struct Text {
+pub struct TextClient {
     itt: u32,
     max_xmit: usize,
-    gather: Gather,
+    gather: TextReassembly,
     /// Text that is still to be sent.
     out: Vec<u8>,
     /// Responses that may still come.
     left: usize,
 }
 
-impl Text {
+impl TextClient {
     /// An exchange that sends key text in segments of at most `max_xmit` bytes (the target's
     /// MaxRecvDataSegmentLength) and takes at most `limit` bytes; with its first request, whose CmdSN and
     /// ExpStatSN the caller stamps.
@@ -40,7 +40,7 @@ impl Text {
         // A target that sends less than this in a PDU does not want to come to an end.
         const LEAST: usize = 64;
         let (max_xmit, left) = (max_xmit.max(1) as usize, LEAST + text.len() + limit / LEAST);
-        let mut exchange = Text { itt, max_xmit, gather: Gather::new(limit), out: text, left };
+        let mut exchange = TextClient { itt, max_xmit, gather: TextReassembly::new(limit), out: text, left };
         let first = exchange.request(NONE, 0);
         (exchange, first)
     }

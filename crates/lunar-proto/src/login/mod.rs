@@ -13,14 +13,14 @@ use lunar_wire::iscsi::text::{pairs, push};
 use lunar_wire::iscsi::{Bhs, opcode, pdu};
 
 use crate::Pdu;
-use crate::chap::keys::Keys;
+use crate::chap::keys::ChapKeys;
 pub use crate::chap::{Authentication, ChapUser, Secret};
-use crate::gather::{Gather, piece};
-use crate::keys::{self, Kind, Phase, Sender};
+use crate::keys::{self, KeySender, KeyType, NegotiationPhase};
 use crate::name;
 use crate::parameters::{Offer, Parameters};
-pub use policy::{Policy, TargetInfo};
-use security::{Fault, Security};
+use crate::text_reassembly::{TextReassembly, piece};
+pub use policy::{LoginPolicy, TargetInfo};
+use security::{Security, SecurityFailure};
 
 /// No data segment of the login phase is longer (RFC 7143 section 6.3), in bytes.
 pub const SEGMENT_LEN: usize = 8192;
@@ -37,7 +37,7 @@ pub(crate) const CONTINUE: u8 = 0x40;
 
 /// What to do after a PDU.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LoginStep {
     /// Send this and go on.
     Reply(Pdu),
     /// Negotiation is over: register the session, then [`Login::accept`] or [`Login::refuse`].
@@ -69,7 +69,7 @@ impl SessionType {
 
 /// Who wants what, from the first text.
 #[derive(Clone, Debug, Default)]
-struct Identity {
+struct LoginNames {
     initiator: String,
     initiator_alias: Option<String>,
     target: Option<String>,
@@ -80,14 +80,14 @@ struct Identity {
 pub struct Login {
     offer: Offer,
     portal_group_tag: u16,
-    gather: Gather,
+    gather: TextReassembly,
     parameters: Parameters,
     /// The first request: its ISID, TSIH, CID, version and CmdSN decide.
     first: Option<Bhs>,
     /// The latest request.
     last: Bhs,
-    phase: Phase,
-    identity: Option<Identity>,
+    phase: NegotiationPhase,
+    identity: Option<LoginNames>,
     demand: Authentication,
     security: Security,
     redirect: Option<String>,
@@ -111,11 +111,11 @@ impl Login {
         Login {
             offer,
             portal_group_tag,
-            gather: Gather::new(text_limit),
+            gather: TextReassembly::new(text_limit),
             parameters: Parameters::default(),
             first: None,
             last: Bhs::new(opcode::LOGIN),
-            phase: Phase::Security,
+            phase: NegotiationPhase::Security,
             identity: None,
             demand: Authentication::none(),
             security: Security::Start,
@@ -137,18 +137,24 @@ impl Login {
     }
 
     /// Takes one PDU with its whole data segment (without padding).
-    pub fn request(&mut self, header: &Bhs, data: &[u8], policy: &dyn Policy) -> Step {
+    pub fn request(&mut self, header: &Bhs, data: &[u8], policy: &dyn LoginPolicy) -> LoginStep {
         if header.opcode() != opcode::LOGIN {
             return match self.first {
-                None => Step::Drop,
-                Some(_) => Step::Refuse(self.refusal(header, LoginStatus::INVALID_REQUEST)),
+                None => LoginStep::Drop,
+                Some(_) => LoginStep::Refuse(self.refusal(header, LoginStatus::INVALID_REQUEST)),
             };
         }
         self.last = *header;
-        self.advance(header, data, policy).unwrap_or_else(|status| Step::Refuse(self.refusal(header, status)))
+        self.advance(header, data, policy)
+            .unwrap_or_else(|status| LoginStep::Refuse(self.refusal(header, status)))
     }
 
-    fn advance(&mut self, header: &Bhs, data: &[u8], policy: &dyn Policy) -> Result<Step, LoginStatus> {
+    fn advance(
+        &mut self,
+        header: &Bhs,
+        data: &[u8],
+        policy: &dyn LoginPolicy,
+    ) -> Result<LoginStep, LoginStatus> {
         self.check(header, data)?;
         if !self.out.is_empty() {
             // The rest of an answer; the initiator only asks for it.
@@ -160,7 +166,7 @@ impl Login {
             return Err(self.blame("more text than a negotiation may have"));
         };
         match text {
-            None => Ok(Step::Reply(self.reply(header, 0, vec![]))),
+            None => Ok(LoginStep::Reply(self.reply(header, 0, vec![]))),
             Some(text) => {
                 self.take(&text, policy)?;
                 self.answer(header, policy)
@@ -173,7 +179,8 @@ impl Login {
         let (current, next) = stages(header);
         if self.first.is_none() {
             self.first = Some(*header);
-            self.phase = if current == 1 { Phase::Operational } else { Phase::Security };
+            self.phase =
+                if current == 1 { NegotiationPhase::Operational } else { NegotiationPhase::Security };
             if header.0[3] > 0 {
                 return Err(LoginStatus::UNSUPPORTED_VERSION);
             }
@@ -202,14 +209,14 @@ impl Login {
     }
 
     /// The status of a fault, whose reason is kept for the log.
-    fn note(&mut self, fault: Fault) -> LoginStatus {
+    fn note(&mut self, fault: SecurityFailure) -> LoginStatus {
         self.reason = fault.reason;
         fault.status
     }
 
     /// The same about a key.
     fn blame_key(&mut self, key: &str, value: &str, rule: &str) -> LoginStatus {
-        let secret = keys::find(key).is_some_and(|row| matches!(keys::TABLE[row].kind, Kind::Security));
+        let secret = keys::find(key).is_some_and(|row| matches!(keys::TABLE[row].kind, KeyType::Security));
         let value = if secret { "(not shown)".to_owned() } else { excerpt(value) };
         self.blame(format!("{}={value}: {rule}", excerpt(key)))
     }
@@ -221,7 +228,7 @@ impl Login {
     }
 
     /// Takes the text of one C-bit series and appends the answers to `out`.
-    fn take(&mut self, text: &[u8], policy: &dyn Policy) -> Result<(), LoginStatus> {
+    fn take(&mut self, text: &[u8], policy: &dyn LoginPolicy) -> Result<(), LoginStatus> {
         let mut found = vec![];
         for pair in pairs(text) {
             let Ok((key, value)) = pair else {
@@ -241,13 +248,13 @@ impl Login {
                 }
             }
         }
-        let mut security = Keys::default();
+        let mut security = ChapKeys::default();
         let brought = found.iter().map(|f| f.1).collect::<Vec<_>>().join(", ");
         for (row, key, value) in found {
             self.settle(row, key, value, &mut security)?;
         }
         match self.phase {
-            Phase::Security => {
+            NegotiationPhase::Security => {
                 let step = self.security.step(&security, &self.demand, &mut self.out);
                 step.map_err(|fault| match fault.status {
                     LoginStatus::INITIATOR_ERROR => {
@@ -279,7 +286,7 @@ impl Login {
     fn is_said_again(&self, key: &str, value: &str) -> bool {
         let began_secure = self.first.is_some_and(|f| stages(&f).0 == 0);
         let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
-        self.phase == Phase::Operational
+        self.phase == NegotiationPhase::Operational
             && match key {
                 "InitiatorName" => identity.initiator == name::fold(value),
                 "TargetName" => identity.target.as_deref() == Some(&name::fold(value)),
@@ -304,9 +311,9 @@ impl Login {
         }
         self.seen |= bit;
         match k.sender {
-            Sender::Target => Err("only targets say it"),
+            KeySender::Target => Err("only targets say it"),
             // Some begin without a security stage and still name their method: see `late_method`.
-            _ if k.name == "AuthMethod" && self.phase == Phase::Operational => Ok(Some(row)),
+            _ if k.name == "AuthMethod" && self.phase == NegotiationPhase::Operational => Ok(Some(row)),
             _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("it has no place in this stage"),
             _ => Ok(Some(row)),
         }
@@ -316,7 +323,7 @@ impl Login {
     fn identify(
         &mut self,
         found: &[(Option<usize>, &str, &str)],
-        policy: &dyn Policy,
+        policy: &dyn LoginPolicy,
     ) -> Result<(), LoginStatus> {
         // Kept even if the login is refused: who it was is told in the log.
         let identity = identity(found).map_err(|(status, why)| {
@@ -347,14 +354,14 @@ impl Login {
         if identity.session_type == SessionType::Discovery {
             self.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
         }
-        if self.phase == Phase::Operational {
+        if self.phase == NegotiationPhase::Operational {
             self.enter(policy)?;
         }
         Ok(())
     }
 
     /// Security is over, or was left out: may the initiator come in?
-    fn enter(&mut self, policy: &dyn Policy) -> Result<(), LoginStatus> {
+    fn enter(&mut self, policy: &dyn LoginPolicy) -> Result<(), LoginStatus> {
         self.may_end_security()?;
         policy.authorize(self.target_name(), self.initiator_name(), self.chap_user())
     }
@@ -368,13 +375,13 @@ impl Login {
         row: Option<usize>,
         key: &str,
         value: &'a str,
-        security: &mut Keys<'a>,
+        security: &mut ChapKeys<'a>,
     ) -> Result<(), LoginStatus> {
         let Some(row) = row.map(|r| &keys::TABLE[r]) else {
             push(&mut self.out, key, "NotUnderstood");
             return Ok(());
         };
-        if matches!(row.kind, Kind::Security) {
+        if matches!(row.kind, KeyType::Security) {
             security.put(key, value);
         } else if row.name == "RDMAExtensions" && self.session_type() == SessionType::Discovery {
             // The only key without a value there: others mean nothing in discovery either (RFC 7143 section 7.4), but
@@ -408,30 +415,30 @@ impl Login {
     }
 
     /// Sends what fits, and moves on if the initiator wants to and may.
-    fn answer(&mut self, header: &Bhs, policy: &dyn Policy) -> Result<Step, LoginStatus> {
+    fn answer(&mut self, header: &Bhs, policy: &dyn LoginPolicy) -> Result<LoginStep, LoginStatus> {
         let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
         let data = std::mem::replace(&mut self.out, rest);
         if !self.out.is_empty() {
-            return Ok(Step::Reply(self.reply(header, CONTINUE, data)));
+            return Ok(LoginStep::Reply(self.reply(header, CONTINUE, data)));
         }
         let moves = header.is_final() && self.may_end_security()?;
         if !moves {
-            return Ok(Step::Reply(self.reply(header, 0, data)));
+            return Ok(LoginStep::Reply(self.reply(header, 0, data)));
         }
-        if self.phase == Phase::Security {
+        if self.phase == NegotiationPhase::Security {
             self.enter(policy)?;
         }
         if stages(header).1 == 3 {
             self.out = data;
             self.parameters.bind();
-            return Ok(Step::Ready);
+            return Ok(LoginStep::Ready);
         }
         let reply = self.reply(header, TRANSIT | 1, data);
-        self.phase = Phase::Operational;
-        Ok(Step::Reply(reply))
+        self.phase = NegotiationPhase::Operational;
+        Ok(LoginStep::Reply(reply))
     }
 
-    /// After [`Step::Ready`]: the final Login Response of a session with this TSIH and a window of so many
+    /// After [`LoginStep::Ready`]: the final Login Response of a session with this TSIH and a window of so many
     /// commands.
     pub fn accept(&mut self, tsih: u16, window: u32) -> Pdu {
         let data = std::mem::take(&mut self.out);
@@ -442,7 +449,7 @@ impl Login {
         reply
     }
 
-    /// After [`Step::Ready`]: the final Login Response of a session that cannot be.
+    /// After [`LoginStep::Ready`]: the final Login Response of a session that cannot be.
     pub fn refuse(&mut self, status: LoginStatus) -> Pdu {
         self.refusal(&self.last.clone(), status)
     }
@@ -472,7 +479,7 @@ impl Login {
     }
 
     fn csg(&self) -> u8 {
-        (self.phase != Phase::Security).into()
+        (self.phase != NegotiationPhase::Security).into()
     }
 
     /// What was agreed. Keys of the leading login stand at their defaults if this is not one
@@ -540,7 +547,7 @@ pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
 }
 
 /// The names of a first text, well-formed, complete and folded: from here on they are compared byte by byte.
-fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginStatus, String)> {
+fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<LoginNames, (LoginStatus, String)> {
     let value = |key| found.iter().find(|f| f.1 == key).map(|f| f.2);
     let named = |key| {
         let check = |n| name::check(n).map(Cow::into_owned).map_err(|why| wrong_name(key, n, &why));
@@ -561,7 +568,7 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginSta
         return Err(missing("TargetName"));
     }
     let initiator_alias = value("InitiatorAlias").map(for_people);
-    Ok(Identity { initiator, initiator_alias, target, session_type })
+    Ok(LoginNames { initiator, initiator_alias, target, session_type })
 }
 
 /// A text that people read: nothing in it may steer their terminal, and what is too long is cut.
@@ -575,7 +582,7 @@ fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {
 }
 
 /// Later texts may not change who wants what.
-fn stays(identity: &Identity, (_, key, value): &(Option<usize>, &str, &str)) -> bool {
+fn stays(identity: &LoginNames, (_, key, value): &(Option<usize>, &str, &str)) -> bool {
     match *key {
         "TargetName" | "InitiatorName" => false,
         "SessionType" => *value == "Normal" && identity.session_type == SessionType::Normal,

@@ -16,7 +16,7 @@ pub struct TargetInfo {
 }
 
 /// The decisions of the target. Every refusal is a status of class 2 or 3.
-pub trait Policy {
+pub trait LoginPolicy {
     /// May discovery happen here, and how do initiators authenticate for it?
     fn discovery(&self) -> Result<Authentication, LoginStatus>;
 

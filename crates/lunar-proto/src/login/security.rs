@@ -4,28 +4,28 @@ use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::text::{binary, number, push, push_hex};
 
 use super::excerpt;
-use crate::chap::keys::{ALGORITHM, Keys, METHOD, NOTHING};
+use crate::chap::keys::{ALGORITHM, ChapKeys, METHOD, NOTHING};
 use crate::chap::{Algorithm, Authentication, BINARY_LEN, Challenge, Secret};
 use crate::keys::first_of;
 
 /// Why a login cannot go on.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct SecurityFailure {
     /// For the initiator. One status stands for all failures of authentication, so that the wire is no oracle.
     pub status: LoginStatus,
     /// For the log of the target alone.
     pub reason: Option<String>,
 }
 
-impl From<LoginStatus> for Fault {
-    fn from(status: LoginStatus) -> Fault {
-        Fault { status, reason: None }
+impl From<LoginStatus> for SecurityFailure {
+    fn from(status: LoginStatus) -> SecurityFailure {
+        SecurityFailure { status, reason: None }
     }
 }
 
 /// A failure of authentication.
-fn denied<T>(reason: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { status: LoginStatus::AUTHENTICATION_FAILURE, reason: Some(reason.into()) })
+fn denied<T>(reason: impl Into<String>) -> Result<T, SecurityFailure> {
+    Err(SecurityFailure { status: LoginStatus::AUTHENTICATION_FAILURE, reason: Some(reason.into()) })
 }
 
 /// Where the stage stands.
@@ -43,7 +43,12 @@ pub(super) enum Security {
 
 impl Security {
     /// Takes one text's keys and appends the answers.
-    pub fn step(&mut self, keys: &Keys, demand: &Authentication, out: &mut Vec<u8>) -> Result<(), Fault> {
+    pub fn step(
+        &mut self,
+        keys: &ChapKeys,
+        demand: &Authentication,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SecurityFailure> {
         *self = match (std::mem::replace(self, Self::Start), keys.present()) {
             (Self::Start, METHOD) => choose(keys.method.unwrap_or_default(), demand, out)?,
             (Self::Chosen, ALGORITHM) => challenge(keys.a.unwrap_or_default(), demand, out)?,
@@ -58,7 +63,7 @@ impl Security {
     }
 
     /// May the stage end? An error if authentication was left out, false if it is under way.
-    pub fn may_end(&self, demand: &Authentication) -> Result<bool, Fault> {
+    pub fn may_end(&self, demand: &Authentication) -> Result<bool, SecurityFailure> {
         match self {
             Self::Start if demand.required => {
                 denied("CHAP is required, and the initiator offers no AuthMethod")
@@ -77,7 +82,7 @@ impl Security {
     }
 }
 
-fn choose(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, Fault> {
+fn choose(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, SecurityFailure> {
     let good = |m: &str| (m == "CHAP" && !demand.users.is_empty()) || (m == "None" && !demand.required);
     let Ok(method) = first_of(list, good) else {
         let offered = excerpt(list);
@@ -94,7 +99,7 @@ fn choose(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Secu
     Ok(if method == "CHAP" { Security::Chosen } else { Security::Done(None) })
 }
 
-fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, Fault> {
+fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, SecurityFailure> {
     let Some(algorithm) = Algorithm::first_of(list, &demand.algorithms) else {
         let allowed: Vec<_> = demand.algorithms.iter().map(|algorithm| algorithm.name()).collect();
         let (offered, allowed) = (excerpt(list), allowed.join(", "));
@@ -110,11 +115,11 @@ fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<S
 /// The last step: is the user who they say, and do they want proof of us? Gives the user's name.
 fn verify(
     challenge: &Challenge,
-    keys: &Keys,
+    keys: &ChapKeys,
     present: [bool; 6],
     demand: &Authentication,
     out: &mut Vec<u8>,
-) -> Result<String, Fault> {
+) -> Result<String, SecurityFailure> {
     if present[0] || present[1] {
         return Err(LoginStatus::INITIATOR_ERROR.into());
     }
@@ -148,7 +153,7 @@ fn prove(
     theirs: &str,
     demand: &Authentication,
     out: &mut Vec<u8>,
-) -> Result<(), Fault> {
+) -> Result<(), SecurityFailure> {
     let id = number(id).and_then(|n| u8::try_from(n).ok()).ok_or(LoginStatus::INITIATOR_ERROR)?;
     let mut buf = [0; BINARY_LEN];
     let theirs = binary(theirs, &mut buf).filter(|c| !c.is_empty()).ok_or(LoginStatus::INITIATOR_ERROR)?;

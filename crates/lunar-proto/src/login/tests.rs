@@ -33,7 +33,7 @@ impl Default for House {
     }
 }
 
-impl Policy for House {
+impl LoginPolicy for House {
     fn discovery(&self) -> Result<Authentication, LoginStatus> {
         self.discovery.clone()
     }
@@ -98,9 +98,9 @@ impl Pair {
     }
 
     /// Sends one PDU and holds what every response of class 0 must hold.
-    fn send(&mut self, flags: u8, data: &[u8]) -> Step {
+    fn send(&mut self, flags: u8, data: &[u8]) -> LoginStep {
         let step = self.login.request(&self.header(flags), data, &self.house);
-        if let Step::Reply(pdu) = &step {
+        if let LoginStep::Reply(pdu) = &step {
             self.hold(pdu);
             assert_eq!(pdu.header.flags() >> 2 & 3, flags >> 2 & 3, "CSG of the request (LOG-011)");
             assert!(flags & TRANSIT != 0 || !pdu.header.is_final(), "T without being asked (LOG-013)");
@@ -125,7 +125,7 @@ impl Pair {
     /// The text of a reply that goes on.
     fn text(&mut self, flags: u8, text: &str) -> String {
         match self.send(flags, text.as_bytes()) {
-            Step::Reply(pdu) => String::from_utf8(pdu.data).unwrap(),
+            LoginStep::Reply(pdu) => String::from_utf8(pdu.data).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -133,14 +133,14 @@ impl Pair {
     /// The status of a refusal.
     fn refused(&mut self, flags: u8, text: &str) -> LoginStatus {
         match self.send(flags, text.as_bytes()) {
-            Step::Refuse(pdu) => LoginStatus(pdu.header.0[36], pdu.header.0[37]),
+            LoginStep::Refuse(pdu) => LoginStatus(pdu.header.0[36], pdu.header.0[37]),
             other => panic!("{other:?}"),
         }
     }
 
     /// Ends a login and gives the text of the final response.
     fn ready(&mut self, flags: u8, text: &str) -> String {
-        assert_eq!(self.send(flags, text.as_bytes()), Step::Ready);
+        assert_eq!(self.send(flags, text.as_bytes()), LoginStep::Ready);
         let pdu = self.login.accept(0x55, 128);
         self.hold(&pdu);
         assert_eq!(pdu.header.flags(), TRANSIT | flags & 0xc | 3);
@@ -152,7 +152,7 @@ impl Pair {
 
     /// What the login ends with: a failure of authentication that carries nothing but its status.
     fn ends_with(mut self, flags: u8, text: &str) -> Self {
-        let Step::Refuse(pdu) = self.send(flags, text.as_bytes()) else { panic!("{text}: no refusal") };
+        let LoginStep::Refuse(pdu) = self.send(flags, text.as_bytes()) else { panic!("{text}: no refusal") };
         let denied = LoginStatus::AUTHENTICATION_FAILURE;
         assert_eq!((pdu.header.0[36], pdu.header.0[37]), (denied.0, denied.1), "{text}");
         assert_eq!((pdu.header.flags(), pdu.data.len()), (0, 0), "{text}");
@@ -256,7 +256,7 @@ fn a_full_set_of_keys() {
 #[test]
 fn golden_response() {
     let mut p = Pair::new(House::default());
-    let Step::Reply(pdu) = p.send(TO_OPERATIONAL, NAMES.as_bytes()) else { panic!() };
+    let LoginStep::Reply(pdu) = p.send(TO_OPERATIONAL, NAMES.as_bytes()) else { panic!() };
     let want = [
         [0x23, 0x81, 0, 0, 0, 0, 0, 23, 0x80, 1, 2, 3, 4, 5, 0, 0],
         [0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
@@ -269,9 +269,9 @@ fn golden_response() {
 #[test]
 fn other_pdus_have_no_place_in_login() {
     let mut p = Pair::new(House::default());
-    assert_eq!(p.login.request(&Bhs::new(opcode::NOP_OUT), b"", &p.house), Step::Drop);
+    assert_eq!(p.login.request(&Bhs::new(opcode::NOP_OUT), b"", &p.house), LoginStep::Drop);
     p.text(SECURITY, NAMES);
-    let Step::Refuse(pdu) = p.login.request(&Bhs::new(opcode::TEXT), b"", &p.house) else { panic!() };
+    let LoginStep::Refuse(pdu) = p.login.request(&Bhs::new(opcode::TEXT), b"", &p.house) else { panic!() };
     assert_eq!(pdu.header.0[36..38], [2, 0x0b]);
 }
 
@@ -306,7 +306,7 @@ fn a_version_to_come_is_refused() {
     let p = Pair::new(House::default());
     let (mut login, mut header) = (p.login, Bhs::new(opcode::LOGIN));
     header.0[2..4].fill(1);
-    let Step::Refuse(pdu) = login.request(&header, NAMES.as_bytes(), &p.house) else { panic!() };
+    let LoginStep::Refuse(pdu) = login.request(&header, NAMES.as_bytes(), &p.house) else { panic!() };
     assert_eq!((&pdu.header.0[2..4], &pdu.header.0[36..38]), ([0, 0].as_slice(), [2, 5].as_slice()));
 }
 
@@ -384,7 +384,7 @@ fn names_may_be_said_again_behind_the_security_stage() {
         let mut p = Pair::new(House::default());
         p.text(TO_OPERATIONAL, &format!("{NAMES}AuthMethod=CHAP,None\0"));
         let step = p.send(DIRECT, again.as_bytes());
-        assert_eq!(matches!(step, Step::Ready), good, "{again}: {step:?}");
+        assert_eq!(matches!(step, LoginStep::Ready), good, "{again}: {step:?}");
     }
 }
 
@@ -396,7 +396,7 @@ fn leading_keys_lead() {
         let mut header = p.header(OPERATIONAL);
         header.0[15] = 1;
         let step = p.login.request(&header, format!("{NAMES}{key}").as_bytes(), &p.house);
-        assert_eq!(matches!(step, Step::Reply(_)), good, "{key}");
+        assert_eq!(matches!(step, LoginStep::Reply(_)), good, "{key}");
         assert_eq!(p.login.tsih(), 1);
     }
 }
@@ -409,7 +409,7 @@ fn a_target_that_moved() {
     {
         let mut p =
             Pair::new(House { redirect: Some(("[2001:db8::1]:3260".into(), for_good)), ..House::default() });
-        let Step::Refuse(pdu) = p.send(DIRECT, NAMES.as_bytes()) else { panic!() };
+        let LoginStep::Refuse(pdu) = p.send(DIRECT, NAMES.as_bytes()) else { panic!() };
         assert_eq!((pdu.header.0[36], pdu.header.0[37]), (status.0, status.1));
         assert_eq!(pdu.data, b"TargetAddress=[2001:db8::1]:3260\0");
     }
@@ -472,7 +472,7 @@ fn a_text_over_several_pdus() {
     assert_eq!(p.text(OPERATIONAL | CONTINUE, ""), "");
     let text = format!("{NAMES}MaxBurstLength=4096\0");
     for part in text.as_bytes().chunks(7) {
-        let Step::Reply(pdu) = p.send(OPERATIONAL | CONTINUE, part) else { panic!() };
+        let LoginStep::Reply(pdu) = p.send(OPERATIONAL | CONTINUE, part) else { panic!() };
         assert_eq!((pdu.data.len(), pdu.header.flags()), (0, OPERATIONAL));
     }
     let want = "TargetPortalGroupTag=7\0MaxBurstLength=4096\0MaxRecvDataSegmentLength=262144\0";
@@ -486,13 +486,13 @@ fn a_long_answer_comes_in_pieces() {
     let keys: String = (0..900).map(|i| format!("X-{i}=1\0")).collect();
     let mut step = p.send(DIRECT, (NAMES.to_owned() + &keys).as_bytes());
     let (mut all, mut pieces) = (vec![], 0);
-    while let Step::Reply(pdu) = step {
+    while let LoginStep::Reply(pdu) = step {
         assert_eq!(pdu.header.flags(), OPERATIONAL | CONTINUE);
         all.extend(pdu.data);
         pieces += 1;
         step = p.send(DIRECT, b"");
     }
-    assert_eq!((step, pieces), (Step::Ready, 2));
+    assert_eq!((step, pieces), (LoginStep::Ready, 2));
     all.extend(p.login.accept(1, 1).data);
     assert_eq!(pairs(&all).filter(|a| matches!(a, Ok((_, "NotUnderstood")))).count(), 900);
     assert_eq!(pairs(&all).map(Result::unwrap).filter(|a| a.0 == "MaxRecvDataSegmentLength").count(), 1);
@@ -762,7 +762,7 @@ fn authorization() {
 #[test]
 fn refused_at_the_end() {
     let mut p = Pair::new(House::default());
-    assert_eq!(p.send(DIRECT, NAMES.as_bytes()), Step::Ready);
+    assert_eq!(p.send(DIRECT, NAMES.as_bytes()), LoginStep::Ready);
     let pdu = p.login.refuse(LoginStatus::OUT_OF_RESOURCES);
     assert_eq!((&pdu.header.0[36..38], pdu.header.flags(), pdu.data.len()), ([3, 2].as_slice(), 0, 0));
 }
@@ -795,8 +795,8 @@ proptest! {
         for (flags, data) in pdus {
             let header = p.header(flags & 0xcf);
             match p.login.request(&header, &data, &p.house) {
-                Step::Reply(pdu) => prop_assert!(pdu.data.len() <= SEGMENT_LEN),
-                Step::Ready => {
+                LoginStep::Reply(pdu) => prop_assert!(pdu.data.len() <= SEGMENT_LEN),
+                LoginStep::Ready => {
                     prop_assert!(p.login.chap_user().is_some() || p.login.session_type() == SessionType::Discovery);
                     p.login.accept(1, 1);
                     break;

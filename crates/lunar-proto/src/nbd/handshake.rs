@@ -1,6 +1,6 @@
 //! Fixed newstyle negotiation ("Handshake", "Option types").
 
-use super::{Agreed, Offer, Terms};
+use super::{ExportOffer, NegotiatedExport, NegotiatedOptions};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     CLIENT_FLAGS_LEN, EXPORT_ZEROS, GREETING_LEN, MAX_STRING, OPTION_LEN, OptionHeader, OptionReply, export,
@@ -20,18 +20,18 @@ const WILDCARD: &[u8] = b"base:";
 
 /// What came of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HandshakeStep {
     /// One message was taken, or more bytes are needed.
     More,
     /// The transmission phase begins.
-    Agreed(Agreed),
+    Agreed(NegotiatedExport),
     /// The session ends once what is to be sent has left; why, for the log.
     End(&'static str),
 }
 
 /// The haggling with one client.
 pub struct Handshake {
-    offers: Vec<Offer>,
+    offers: Vec<ExportOffer>,
     /// The client's flags, once they have come.
     flags: Option<u16>,
     structured: bool,
@@ -45,15 +45,15 @@ pub struct Handshake {
 }
 
 /// A reply that refuses: its type and words for people.
-type Refused = (u32, &'static str);
+type OptionError = (u32, &'static str);
 
-const NO_DATA: Refused = (reply::ERR_INVALID, "this option has no data");
-const BROKEN: Refused = (reply::ERR_INVALID, "lengths do not fit the data");
-const UNKNOWN: Refused = (reply::ERR_UNKNOWN, "no such export");
+const NO_DATA: OptionError = (reply::ERR_INVALID, "this option has no data");
+const BROKEN: OptionError = (reply::ERR_INVALID, "lengths do not fit the data");
+const UNKNOWN: OptionError = (reply::ERR_UNKNOWN, "no such export");
 
 impl Handshake {
     /// A server that offers these.
-    pub fn new(offers: Vec<Offer>) -> Handshake {
+    pub fn new(offers: Vec<ExportOffer>) -> Handshake {
         Handshake {
             offers,
             flags: None,
@@ -72,7 +72,7 @@ impl Handshake {
 
     /// Takes at most one message from the start of `bytes`, and appends what is to be sent to `out`. The
     /// number of bytes that were taken, and what came of them; nothing was taken when more are needed.
-    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match (self.flags, self.skipping) {
             (None, _) => self.client_flags(bytes),
             (_, Some((option, rest))) => self.skip(option, rest, bytes, out),
@@ -80,33 +80,33 @@ impl Handshake {
         }
     }
 
-    fn client_flags(&mut self, bytes: &[u8]) -> (usize, Step) {
-        let Some(bytes) = bytes.first_chunk::<CLIENT_FLAGS_LEN>() else { return (0, Step::More) };
+    fn client_flags(&mut self, bytes: &[u8]) -> (usize, HandshakeStep) {
+        let Some(bytes) = bytes.first_chunk::<CLIENT_FLAGS_LEN>() else { return (0, HandshakeStep::More) };
         let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         match u16::try_from(be::get32(bytes)) {
             Ok(flags) if flags & !known == 0 => self.flags = Some(flags),
-            _ => return (CLIENT_FLAGS_LEN, Step::End("unknown client flags")),
+            _ => return (CLIENT_FLAGS_LEN, HandshakeStep::End("unknown client flags")),
         }
-        (CLIENT_FLAGS_LEN, Step::More)
+        (CLIENT_FLAGS_LEN, HandshakeStep::More)
     }
 
-    fn skip(&mut self, option: u32, rest: u32, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    fn skip(&mut self, option: u32, rest: u32, bytes: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         let used = bytes.len().min(rest as usize);
         let rest = rest - used as u32;
         self.skipping = (rest > 0).then_some((option, rest));
         if rest == 0 {
             answer(out, option, reply::ERR_TOO_BIG, &[b"the option is too long"]);
         }
-        (used, Step::More)
+        (used, HandshakeStep::More)
     }
 
-    fn next_option(&mut self, flags: u16, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
-        let Some(header) = bytes.first_chunk::<OPTION_LEN>() else { return (0, Step::More) };
+    fn next_option(&mut self, flags: u16, bytes: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
+        let Some(header) = bytes.first_chunk::<OPTION_LEN>() else { return (0, HandshakeStep::More) };
         let Some(OptionHeader { option, len }) = OptionHeader::decode(header) else {
-            return (OPTION_LEN, Step::End("an option with a wrong magic"));
+            return (OPTION_LEN, HandshakeStep::End("an option with a wrong magic"));
         };
         if flags & handshake_flag::FIXED_NEWSTYLE == 0 && option != option::EXPORT_NAME {
-            return (OPTION_LEN, Step::End("an option that the client's flags exclude"));
+            return (OPTION_LEN, HandshakeStep::End("an option that the client's flags exclude"));
         }
         if len as usize > MAX_OPTION {
             self.options += 1;
@@ -114,35 +114,35 @@ impl Handshake {
             return (OPTION_LEN, self.bounded());
         }
         let whole = OPTION_LEN + len as usize;
-        let Some(data) = bytes.get(OPTION_LEN..whole) else { return (0, Step::More) };
+        let Some(data) = bytes.get(OPTION_LEN..whole) else { return (0, HandshakeStep::More) };
         self.options += 1;
         let step = match option {
             option::EXPORT_NAME => self.export_name(data, flags, out),
             option::ABORT => {
                 answer(out, option, reply::ACK, &[]);
-                Step::End("the client gave up")
+                HandshakeStep::End("the client gave up")
             }
             _ => self.fixed(option, data, out),
         };
-        (whole, if step == Step::More { self.bounded() } else { step })
+        (whole, if step == HandshakeStep::More { self.bounded() } else { step })
     }
 
-    fn bounded(&self) -> Step {
-        if self.options < MAX_OPTIONS { Step::More } else { Step::End("too many options") }
+    fn bounded(&self) -> HandshakeStep {
+        if self.options < MAX_OPTIONS { HandshakeStep::More } else { HandshakeStep::End("too many options") }
     }
 
-    fn export_name(&self, name: &[u8], flags: u16, out: &mut Vec<u8>) -> Step {
-        let Some(export) = self.find(name) else { return Step::End("no such export") };
+    fn export_name(&self, name: &[u8], flags: u16, out: &mut Vec<u8>) -> HandshakeStep {
+        let Some(export) = self.find(name) else { return HandshakeStep::End("no such export") };
         let agreed = self.agree(export);
         out.extend(self::export(agreed.terms.size, agreed.terms.flags));
         if flags & handshake_flag::NO_ZEROES == 0 {
             out.extend([0; EXPORT_ZEROS]);
         }
-        Step::Agreed(agreed)
+        HandshakeStep::Agreed(agreed)
     }
 
     /// The options that are answered with replies.
-    fn fixed(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    fn fixed(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         let begun = out.len();
         let done = match option {
             option::LIST => self.list(data, out),
@@ -156,17 +156,17 @@ impl Handshake {
         match done {
             Ok(agreed) => {
                 answer(out, option, reply::ACK, &[]);
-                agreed.map_or(Step::More, Step::Agreed)
+                agreed.map_or(HandshakeStep::More, HandshakeStep::Agreed)
             }
             Err((error, why)) => {
                 out.truncate(begun);
                 answer(out, option, error, &[why.as_bytes()]);
-                Step::More
+                HandshakeStep::More
             }
         }
     }
 
-    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<Option<Agreed>, Refused> {
+    fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<Option<NegotiatedExport>, OptionError> {
         if !data.is_empty() {
             return Err(NO_DATA);
         }
@@ -178,7 +178,7 @@ impl Handshake {
         Ok(None)
     }
 
-    fn structured_reply(&mut self, data: &[u8]) -> Result<Option<Agreed>, Refused> {
+    fn structured_reply(&mut self, data: &[u8]) -> Result<Option<NegotiatedExport>, OptionError> {
         if !data.is_empty() {
             return Err(NO_DATA);
         }
@@ -186,7 +186,12 @@ impl Handshake {
         Ok(None)
     }
 
-    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Option<Agreed>, Refused> {
+    fn info(
+        &mut self,
+        option: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<NegotiatedExport>, OptionError> {
         let mut rest = data;
         let name = string(&mut rest).ok_or(BROKEN)?;
         let count = take(&mut rest, 2).map(be::get16).ok_or(BROKEN)?;
@@ -223,7 +228,7 @@ impl Handshake {
         option: u32,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Agreed>, Refused> {
+    ) -> Result<Option<NegotiatedExport>, OptionError> {
         let setting = option == option::SET_META_CONTEXT;
         if setting {
             self.selected = None;
@@ -259,10 +264,10 @@ impl Handshake {
         named.or((name.is_empty() && !self.offers.is_empty()).then_some(0))
     }
 
-    fn agree(&self, export: usize) -> Agreed {
+    fn agree(&self, export: usize) -> NegotiatedExport {
         let offer = &self.offers[export];
         let df = if self.structured { transmission_flag::SEND_DF } else { 0 };
-        let terms = Terms {
+        let terms = NegotiatedOptions {
             size: offer.size,
             block_size: if self.sized == Some(export) { offer.block_size } else { 1 },
             max_payload: offer.max_payload,
@@ -270,11 +275,11 @@ impl Handshake {
             structured: self.structured,
             allocation: self.selected == Some(export),
         };
-        Agreed { export, terms }
+        NegotiatedExport { export, terms }
     }
 }
 
-impl Terms {
+impl NegotiatedOptions {
     /// The metadata context ID of `base:allocation`.
     pub const ALLOCATION_ID: u32 = ALLOCATION_ID;
 }

@@ -5,12 +5,12 @@ pub mod client;
 mod handshake;
 mod request;
 
-pub use handshake::{Handshake, MAX_OPTION, Step};
-pub use request::{Command, Refusal, Terms};
+pub use handshake::{Handshake, HandshakeStep, MAX_OPTION};
+pub use request::{NbdCommand, NegotiatedOptions, RequestError};
 
 /// An export as clients are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ExportOffer {
     /// Its name. A client that asks for no name gets the first export.
     pub name: String,
     /// Words for people; may be empty.
@@ -29,9 +29,9 @@ pub struct Offer {
 
 /// What a client and a server have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct NegotiatedExport {
     /// Which of the offers.
     pub export: usize,
     /// How requests for it are judged and answered.
-    pub terms: Terms,
+    pub terms: NegotiatedOptions,
 }

@@ -4,7 +4,7 @@ use lunar_wire::nbd::{Errno, Request, command, command_flag, transmission_flag};
 
 /// What requests of a connection are judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct NegotiatedOptions {
     /// Bytes of the export.
     pub size: u64,
     /// Offsets and lengths are multiples of it, in bytes.
@@ -21,7 +21,7 @@ pub struct Terms {
 
 /// A request that is in order. Range and cookie stand in the [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum NbdCommand {
     /// Reads; `whole` asks for one chunk.
     Read {
         /// The flag DF.
@@ -61,7 +61,7 @@ pub enum Command {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestError {
     /// The error.
     pub errno: Errno,
     /// Words for people.
@@ -106,19 +106,19 @@ const COMMANDS: [Row; 7] = [
     Row { flags: command_flag::REQ_ONE, ..row(command::BLOCK_STATUS, transmission_flag::HAS_FLAGS) },
 ];
 
-fn refuse<T>(errno: Errno, why: &'static str) -> Result<T, Refusal> {
-    Err(Refusal { errno, why })
+fn refuse<T>(errno: Errno, why: &'static str) -> Result<T, RequestError> {
+    Err(RequestError { errno, why })
 }
 
-impl Terms {
+impl NegotiatedOptions {
     /// Whether a request is in order, and what it then is.
     ///
     /// # Errors
     /// The errors that the document names for what is unknown, not offered, not allowed or out of range.
     #[inline]
-    pub fn check(&self, request: &Request) -> Result<Command, Refusal> {
+    pub fn check(&self, request: &Request) -> Result<NbdCommand, RequestError> {
         if request.command == command::DISC {
-            return Ok(Command::Disconnect);
+            return Ok(NbdCommand::Disconnect);
         }
         let Some(row) = COMMANDS.iter().find(|row| row.command == request.command) else {
             return refuse(Errno::Inval, "unknown command");
@@ -146,7 +146,7 @@ impl Terms {
         self.flags & needed == needed && (row.command != command::BLOCK_STATUS || self.allocation)
     }
 
-    fn check_range(&self, row: &Row, request: &Request) -> Result<(), Refusal> {
+    fn check_range(&self, row: &Row, request: &Request) -> Result<(), RequestError> {
         let (offset, len) = (request.offset, u64::from(request.len));
         if row.command == command::FLUSH {
             return match offset | len {
@@ -172,21 +172,21 @@ impl Terms {
 }
 
 /// The command of a request whose type and flags are known to be good.
-fn command_of(request: &Request) -> Command {
+fn command_of(request: &Request) -> NbdCommand {
     let has = |flag| request.flags & flag != 0;
     let stable = has(command_flag::FUA);
     match request.command {
-        command::READ => Command::Read { whole: has(command_flag::DF) },
-        command::WRITE => Command::Write { stable },
-        command::FLUSH => Command::Flush,
-        command::TRIM => Command::Trim { stable },
-        command::CACHE => Command::Cache,
-        command::WRITE_ZEROES => Command::WriteZeroes {
+        command::READ => NbdCommand::Read { whole: has(command_flag::DF) },
+        command::WRITE => NbdCommand::Write { stable },
+        command::FLUSH => NbdCommand::Flush,
+        command::TRIM => NbdCommand::Trim { stable },
+        command::CACHE => NbdCommand::Cache,
+        command::WRITE_ZEROES => NbdCommand::WriteZeroes {
             stable,
             unmap: !has(command_flag::NO_HOLE),
             fast: has(command_flag::FAST_ZERO),
         },
-        _ => Command::BlockStatus { one: has(command_flag::REQ_ONE) },
+        _ => NbdCommand::BlockStatus { one: has(command_flag::REQ_ONE) },
     }
 }
 
@@ -198,8 +198,8 @@ mod tests {
 
     const ALL: u16 = 0x0fff & !transmission_flag::READ_ONLY;
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> NegotiatedOptions {
+        NegotiatedOptions {
             size: 1 << 30,
             block_size: 512,
             max_payload: 32 << 20,
@@ -216,31 +216,31 @@ mod tests {
     #[test]
     fn good_requests_are_understood() {
         let cases = [
-            (request(READ, 0, 0, 512), Command::Read { whole: false }),
-            (request(READ, DF | FUA, (1 << 30) - 512, 512), Command::Read { whole: true }),
-            (request(READ, 0, 0, 32 << 20), Command::Read { whole: false }),
-            (request(READ, 0, 1 << 30, 0), Command::Read { whole: false }),
-            (request(WRITE, FUA, 512, 1024), Command::Write { stable: true }),
-            (request(DISC, 0xffff, 7, 7), Command::Disconnect),
-            (request(FLUSH, FUA, 0, 0), Command::Flush),
-            (request(TRIM, 0, 0, 1 << 30), Command::Trim { stable: false }),
-            (request(CACHE, 0, 0, 1 << 30), Command::Cache),
+            (request(READ, 0, 0, 512), NbdCommand::Read { whole: false }),
+            (request(READ, DF | FUA, (1 << 30) - 512, 512), NbdCommand::Read { whole: true }),
+            (request(READ, 0, 0, 32 << 20), NbdCommand::Read { whole: false }),
+            (request(READ, 0, 1 << 30, 0), NbdCommand::Read { whole: false }),
+            (request(WRITE, FUA, 512, 1024), NbdCommand::Write { stable: true }),
+            (request(DISC, 0xffff, 7, 7), NbdCommand::Disconnect),
+            (request(FLUSH, FUA, 0, 0), NbdCommand::Flush),
+            (request(TRIM, 0, 0, 1 << 30), NbdCommand::Trim { stable: false }),
+            (request(CACHE, 0, 0, 1 << 30), NbdCommand::Cache),
             (
                 request(WRITE_ZEROES, FAST_ZERO, 0, 512),
-                Command::WriteZeroes { stable: false, unmap: true, fast: true },
+                NbdCommand::WriteZeroes { stable: false, unmap: true, fast: true },
             ),
             (
                 request(WRITE_ZEROES, NO_HOLE | FUA, 0, 1 << 30),
-                Command::WriteZeroes { stable: true, unmap: false, fast: false },
+                NbdCommand::WriteZeroes { stable: true, unmap: false, fast: false },
             ),
-            (request(BLOCK_STATUS, REQ_ONE, 0, 512), Command::BlockStatus { one: true }),
+            (request(BLOCK_STATUS, REQ_ONE, 0, 512), NbdCommand::BlockStatus { one: true }),
         ];
         for (request, command) in cases {
             assert_eq!(terms().check(&request), Ok(command), "{request:?}");
         }
     }
 
-    fn errno(terms: Terms, request: Request) -> Errno {
+    fn errno(terms: NegotiatedOptions, request: Request) -> Errno {
         terms.check(&request).expect_err("refused").errno
     }
 
@@ -273,18 +273,22 @@ mod tests {
 
     #[test]
     fn what_was_not_offered_is_refused() {
-        let read_only = Terms { flags: transmission_flag::READ_ONLY | ALL, ..terms() };
+        let read_only = NegotiatedOptions { flags: transmission_flag::READ_ONLY | ALL, ..terms() };
         for command in [WRITE, TRIM, WRITE_ZEROES] {
             assert_eq!(errno(read_only, request(command, 0, 0, 512)), Errno::Perm);
         }
-        let bare =
-            Terms { flags: transmission_flag::HAS_FLAGS, structured: false, allocation: false, ..terms() };
+        let bare = NegotiatedOptions {
+            flags: transmission_flag::HAS_FLAGS,
+            structured: false,
+            allocation: false,
+            ..terms()
+        };
         for command in [TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS] {
             assert_eq!(errno(bare, request(command, 0, 0, 512)), Errno::Inval);
         }
         assert_eq!(errno(bare, request(READ, DF, 0, 512)), Errno::Inval);
         assert_eq!(errno(bare, request(READ, 0, 0, 1 << 29)), Errno::Inval);
-        let slow = Terms { flags: ALL & !transmission_flag::SEND_FAST_ZERO, ..terms() };
+        let slow = NegotiatedOptions { flags: ALL & !transmission_flag::SEND_FAST_ZERO, ..terms() };
         assert_eq!(errno(slow, request(WRITE_ZEROES, FAST_ZERO, 0, 512)), Errno::Inval);
     }
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// A Data-Out by its DataSN, Buffer Offset, length and F bit.
-fn pdu(data_sn: u32, offset: u32, len: u32, is_final: bool) -> Segment {
-    Segment { data_sn, offset, len, is_final }
+fn pdu(data_sn: u32, offset: u32, len: u32, is_final: bool) -> DataOutSegment {
+    DataOutSegment { data_sn, offset, len, is_final }
 }
 
 fn parameters(initial_r2t: bool, immediate_data: bool) -> Parameters {
@@ -20,8 +20,8 @@ fn parameters(initial_r2t: bool, immediate_data: bool) -> Parameters {
     }
 }
 
-fn accept(offset: u32) -> Verdict {
-    Verdict::Accept { offset }
+fn accept(offset: u32) -> DataOutVerdict {
+    DataOutVerdict::Accept { offset }
 }
 
 fn r2t(ttt_index: u16, r2t_sn: u32, offset: u32, len: u32) -> Option<R2t> {
@@ -114,36 +114,36 @@ fn less_wanted_than_expected() {
 #[test]
 fn forbidden_unsolicited_data() {
     for (immediate_len, is_final, p, want, complete) in [
-        (512, true, parameters(true, false), Failure::Unexpected, true),
-        (0, false, parameters(true, true), Failure::Unexpected, false),
-        (1025, true, parameters(false, true), Failure::Amount, true),
-        (1025, false, parameters(false, true), Failure::Amount, false),
+        (512, true, parameters(true, false), DataOutFailure::Unexpected, true),
+        (0, false, parameters(true, true), DataOutFailure::Unexpected, false),
+        (1025, true, parameters(false, true), DataOutFailure::Amount, true),
+        (1025, false, parameters(false, true), DataOutFailure::Amount, false),
     ] {
         let mut w = DataOutSequencer::new(4096, 4096, immediate_len, is_final, &p);
         assert_eq!((w.failure(), w.is_complete(), w.next_r2t()), (Some(want), complete, None));
         if !complete {
             // DAT-035: the answer waits for the end of what was announced.
-            assert_eq!(w.take(None, pdu(0, 0, 512, false)), Verdict::Discard);
+            assert_eq!(w.take(None, pdu(0, 0, 512, false)), DataOutVerdict::Discard);
             assert!(!w.is_complete());
-            assert_eq!(w.take(None, pdu(1, 512, 512, true)), Verdict::Discard);
+            assert_eq!(w.take(None, pdu(1, 512, 512, true)), DataOutVerdict::Discard);
             assert!(w.is_complete());
         }
     }
     let w = DataOutSequencer::new(100, 100, 101, true, &parameters(false, true));
-    assert_eq!(w.failure(), Some(Failure::Amount), "more than expected");
+    assert_eq!(w.failure(), Some(DataOutFailure::Amount), "more than expected");
     let mut w = DataOutSequencer::new(4096, 4096, 0, true, &parameters(true, true));
-    assert_eq!(w.take(None, pdu(0, 0, 512, true)), Verdict::Discard);
-    assert_eq!(w.failure().map(Failure::additional_sense), Some((0x0c, 0x0c)));
+    assert_eq!(w.take(None, pdu(0, 0, 512, true)), DataOutVerdict::Discard);
+    assert_eq!(w.failure().map(DataOutFailure::additional_sense), Some((0x0c, 0x0c)));
 }
 
 /// DAT-008, DAT-023, DAT-026, SN-010 on a sequence of 2048 bytes.
 #[test]
 fn wrong_data_outs() {
-    let reject = Verdict::Invalid;
+    let reject = DataOutVerdict::Invalid;
     for (index, segment, verdict, failure) in [
-        (Some(0), pdu(0, 0, 1024, true), Verdict::Discard, Some((0x0c, 0x0d))),
-        (Some(0), pdu(0, 0, 2049, true), Verdict::Discard, Some((0x0c, 0x0d))),
-        (Some(0), pdu(1, 0, 1024, false), Verdict::Discard, Some((0x47, 0x05))),
+        (Some(0), pdu(0, 0, 1024, true), DataOutVerdict::Discard, Some((0x0c, 0x0d))),
+        (Some(0), pdu(0, 0, 2049, true), DataOutVerdict::Discard, Some((0x0c, 0x0d))),
+        (Some(0), pdu(1, 0, 1024, false), DataOutVerdict::Discard, Some((0x47, 0x05))),
         (Some(0), pdu(0, 512, 512, false), reject, None),
         (Some(0), pdu(0, 4096, 512, false), reject, None),
         (Some(0), pdu(0, u32::MAX, 512, false), reject, None),
@@ -153,12 +153,12 @@ fn wrong_data_outs() {
         let mut w = DataOutSequencer::new(2048, 2048, 0, true, &parameters(true, false));
         w.next_r2t().unwrap();
         assert_eq!(w.take(index, segment), verdict, "{segment:?}");
-        assert_eq!(w.failure().map(Failure::additional_sense), failure, "{segment:?}");
+        assert_eq!(w.failure().map(DataOutFailure::additional_sense), failure, "{segment:?}");
         assert_eq!(w.is_complete(), failure.is_some() && segment.is_final);
     }
     let mut w = DataOutSequencer::new(2048, 2048, 0, false, &parameters(false, false));
-    assert_eq!(w.take(None, pdu(0, 0, 512, true)), Verdict::Discard, "half of the first burst");
-    assert_eq!(w.failure(), Some(Failure::Amount));
+    assert_eq!(w.take(None, pdu(0, 0, 512, true)), DataOutVerdict::Discard, "half of the first burst");
+    assert_eq!(w.failure(), Some(DataOutFailure::Amount));
 }
 
 /// DAT-027: an empty Data-Out may carry the F bit alone.
@@ -191,7 +191,7 @@ fn data_out_of_order() {
     w.next_r2t().unwrap();
     assert_eq!(w.take(Some(0), pdu(0, 1024, 512, false)), accept(1024));
     assert_eq!(w.take(Some(0), pdu(1, 0, 512, false)), accept(0));
-    let reject = Verdict::Invalid;
+    let reject = DataOutVerdict::Invalid;
     for (offset, len) in [(256, 512), (0, 2048), (1535, 1), (511, 2)] {
         assert_eq!(w.take(Some(0), pdu(2, offset, len, false)), reject);
     }
@@ -275,8 +275,8 @@ proptest! {
             let segment = pdu(data_sn, offset, len as u32, is_final);
             let expected = w.accepts(index, segment);
             let verdict = w.take(index, segment);
-            prop_assert_eq!(matches!(verdict, Verdict::Accept { .. }), expected);
-            if let Verdict::Accept { offset } = verdict {
+            prop_assert_eq!(matches!(verdict, DataOutVerdict::Accept { .. }), expected);
+            if let DataOutVerdict::Accept { offset } = verdict {
                 prop_assert!(offset as usize + len <= edtl as usize);
                 got[offset as usize..][..len].fill(true);
             }

@@ -11,7 +11,7 @@ use crate::{Event, Events, MemoryRegion, Piece, Remote};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
-use lunar_wire::iwarp::{Header, Tagged, Terminate, Untagged};
+use lunar_wire::iwarp::{DdpHeader, TaggedHeader, Terminate, UntaggedHeader};
 use std::io;
 
 /// Read Responses are cut while less than so many bytes wait to be sent; the others wait whole.
@@ -42,7 +42,7 @@ pub struct Engine {
     reads: Reads,
     responses: Responses,
     /// What has to follow a tagged segment that was not the last of its message.
-    due: Option<Tagged>,
+    due: Option<TaggedHeader>,
     /// What ended without the other side.
     done: Vec<Event>,
     /// Why nothing can be sent any more. What was received before is taken nevertheless.
@@ -317,8 +317,8 @@ impl Engine {
 
     /// Tells the other side what it did wrong; `fpdu` is the one that was wrong, if it is known.
     fn fail(&mut self, fault: Fault, fpdu: &[u8]) {
-        let wrong = match Header::decode(fpdu) {
-            Ok(Header::Untagged(Untagged { opcode: opcode::READ_REQUEST, .. })) => {
+        let wrong = match DdpHeader::decode(fpdu) {
+            Ok(DdpHeader::Untagged(UntaggedHeader { opcode: opcode::READ_REQUEST, .. })) => {
                 fpdu.get(..UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(&fpdu[..UNTAGGED_LEN])
             }
             Ok(header) => &fpdu[..header.len()],
@@ -353,11 +353,11 @@ impl Engine {
 
     fn take_fpdu(&mut self, fpdu: &[u8], into: &mut Events) {
         let first = self.first.take();
-        let taken = Header::decode(fpdu).map_err(Fault::from).and_then(|header| {
+        let taken = DdpHeader::decode(fpdu).map_err(Fault::from).and_then(|header| {
             let payload = &fpdu[header.len()..];
             match header {
-                Header::Tagged(t) => self.take_tagged(&t, payload, into),
-                Header::Untagged(u) => self.take_untagged(&u, payload, first, into),
+                DdpHeader::Tagged(t) => self.take_tagged(&t, payload, into),
+                DdpHeader::Untagged(u) => self.take_untagged(&u, payload, first, into),
             }
         });
         if let Err(fault) = taken {
@@ -365,14 +365,15 @@ impl Engine {
         }
     }
 
-    fn take_tagged(&mut self, t: &Tagged, payload: &[u8], into: &mut Events) -> Result<(), Fault> {
-        let has_place = |due: Tagged| (due.opcode, due.stag, due.offset) == (t.opcode, t.stag, t.offset);
+    fn take_tagged(&mut self, t: &TaggedHeader, payload: &[u8], into: &mut Events) -> Result<(), Fault> {
+        let has_place =
+            |due: TaggedHeader| (due.opcode, due.stag, due.offset) == (t.opcode, t.stag, t.offset);
         if !self.due.is_none_or(has_place) {
             return Err(Fault::new(Terminate::BOUNDS, "a Write or a Read Response amid another one"));
         }
         let end = t.offset.checked_add(payload.len() as u64);
         let end = end.ok_or_else(|| Fault::new(Terminate::WRAP, "data beyond the last offset"))?;
-        self.due = (!t.last).then_some(Tagged { offset: end, ..*t });
+        self.due = (!t.last).then_some(TaggedHeader { offset: end, ..*t });
         if t.opcode == opcode::READ_RESPONSE {
             into.list.extend(self.reads.take(t, payload)?);
             self.begin_reads();
@@ -385,7 +386,7 @@ impl Engine {
 
     fn take_untagged(
         &mut self,
-        u: &Untagged,
+        u: &UntaggedHeader,
         payload: &[u8],
         first: Option<First>,
         into: &mut Events,

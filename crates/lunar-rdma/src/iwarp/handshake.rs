@@ -4,7 +4,7 @@ use super::{Agreed, First, Options};
 use crate::ConnParam;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
-use lunar_wire::iwarp::{Enhanced, Frame, Malformed};
+use lunar_wire::iwarp::{EnhancedData, MalformedFrame, MpaFrame};
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const UNTOLD: u16 = 8;
 const RECEIVE: usize = 1024;
 
 /// A frame, and what came behind it; or what is wrong with it.
-pub(super) type Read = Result<(Frame, Vec<u8>), Malformed>;
+pub(super) type Read = Result<(MpaFrame, Vec<u8>), MalformedFrame>;
 
 /// Reads a frame that begins with `bytes`.
 ///
@@ -35,7 +35,7 @@ pub(super) async fn read(
 async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> io::Result<Read> {
     let mut more = [0; RECEIVE];
     loop {
-        match Frame::decode(key, &bytes) {
+        match MpaFrame::decode(key, &bytes) {
             Ok(None) => {}
             Ok(Some((frame, len))) => return Ok(Ok((frame, bytes.split_off(len)))),
             Err(malformed) => return Ok(Err(malformed)),
@@ -82,19 +82,19 @@ pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
 }
 
 /// What we ask for.
-pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> Frame {
-    let enhanced = Enhanced { ird: known(terms.ird), ord: known(terms.ord), ..Enhanced::default() };
-    Frame {
+pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> MpaFrame {
+    let enhanced = EnhancedData { ird: known(terms.ird), ord: known(terms.ord), ..EnhancedData::default() };
+    MpaFrame {
         revision: REVISION,
         crc: options.crc,
         enhanced: Some(enhanced),
         private: private.to_vec(),
-        ..Frame::default()
+        ..MpaFrame::default()
     }
 }
 
 /// What a reply came to, for who asked.
-pub(super) fn asked(asked: &Frame, reply: &Frame, terms: &ConnParam) -> Agreed {
+pub(super) fn asked(asked: &MpaFrame, reply: &MpaFrame, terms: &ConnParam) -> Agreed {
     Agreed {
         crc: asked.crc || reply.crc,
         ord: reads(terms.ord, reply.enhanced.map(|e| e.ird)),
@@ -106,11 +106,11 @@ pub(super) fn asked(asked: &Frame, reply: &Frame, terms: &ConnParam) -> Agreed {
 
 /// What we answer to a request that we take, and what that came to.
 pub(super) fn answer(
-    request: &Frame,
+    request: &MpaFrame,
     private: Vec<u8>,
     terms: &ConnParam,
     options: &Options,
-) -> (Frame, Agreed) {
+) -> (MpaFrame, Agreed) {
     let (enhanced, first) = match &request.enhanced {
         Some(wanted) => {
             let (enhanced, first) = grant(wanted, terms);
@@ -119,33 +119,33 @@ pub(super) fn answer(
         None => (None, First::Any),
     };
     let crc = request.crc || options.crc;
-    let frame = Frame { revision: request.revision, crc, enhanced, private, ..Frame::default() };
+    let frame = MpaFrame { revision: request.revision, crc, enhanced, private, ..MpaFrame::default() };
     let ord = reads(terms.ord, request.enhanced.map(|e| e.ird));
     (frame, Agreed { crc, ord, ird: terms.ird, receives: terms.receives, first: Some(first) })
 }
 
 /// What we answer to a request that we turn down.
-pub(super) fn refusal(request: Option<&Frame>, private: Vec<u8>) -> Vec<u8> {
+pub(super) fn refusal(request: Option<&MpaFrame>, private: Vec<u8>) -> Vec<u8> {
     let revision = request.map_or(REVISION, |r| r.revision);
-    let enhanced = request.and_then(|r| r.enhanced).map(|_| Enhanced::default());
+    let enhanced = request.and_then(|r| r.enhanced).map(|_| EnhancedData::default());
     let crc = request.is_some_and(|r| r.crc);
-    Frame { revision, crc, rejected: true, enhanced, private, ..Frame::default() }.encode(&REPLY_KEY)
+    MpaFrame { revision, crc, rejected: true, enhanced, private, ..MpaFrame::default() }.encode(&REPLY_KEY)
 }
 
 /// The enhanced data of our answer. Of the first words that the other side can say without content, one is chosen:
 /// a Write rather than a Read rather than a Send, for it costs the least here.
-fn grant(wanted: &Enhanced, terms: &ConnParam) -> (Enhanced, First) {
+fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, First) {
     let ird = if wanted.ord == UNKNOWN { UNKNOWN } else { known(terms.ird) };
     let ord = if wanted.ird == UNKNOWN { UNKNOWN } else { reads(known(terms.ord), Some(wanted.ird)) };
-    let numbers = Enhanced { ird, ord, ..Enhanced::default() };
+    let numbers = EnhancedData { ird, ord, ..EnhancedData::default() };
     if !wanted.peer_to_peer {
         return (numbers, First::Any);
     }
-    let peer_to_peer = Enhanced { peer_to_peer: true, ..numbers };
+    let peer_to_peer = EnhancedData { peer_to_peer: true, ..numbers };
     match wanted {
-        Enhanced { write: true, .. } => (Enhanced { write: true, ..peer_to_peer }, First::Any),
-        Enhanced { read: true, .. } => (Enhanced { read: true, ..peer_to_peer }, First::Any),
-        Enhanced { send: true, .. } => (Enhanced { send: true, ..peer_to_peer }, First::Send),
+        EnhancedData { write: true, .. } => (EnhancedData { write: true, ..peer_to_peer }, First::Any),
+        EnhancedData { read: true, .. } => (EnhancedData { read: true, ..peer_to_peer }, First::Any),
+        EnhancedData { send: true, .. } => (EnhancedData { send: true, ..peer_to_peer }, First::Send),
         // It offers no such word: its first message will do.
         _ => (peer_to_peer, First::Any),
     }
@@ -170,31 +170,31 @@ mod tests {
 
     const TERMS: ConnParam = ConnParam { ord: 64, ird: 4, receives: (1, 64) };
 
-    fn wanting(enhanced: Option<Enhanced>) -> Frame {
-        Frame { revision: if enhanced.is_some() { 2 } else { 1 }, enhanced, ..Frame::default() }
+    fn wanting(enhanced: Option<EnhancedData>) -> MpaFrame {
+        MpaFrame { revision: if enhanced.is_some() { 2 } else { 1 }, enhanced, ..MpaFrame::default() }
     }
 
     #[test]
     fn no_more_reads_are_under_way_than_the_other_side_takes() {
         for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, UNTOLD, UNKNOWN)] {
-            let wanted = Enhanced { ird: theirs, ord: 2, ..Enhanced::default() };
+            let wanted = EnhancedData { ird: theirs, ord: 2, ..EnhancedData::default() };
             let (reply, ours) = answer(&wanting(Some(wanted)), vec![], &TERMS, &Options::default());
             let reply = reply.enhanced.unwrap();
             assert_eq!((ours.ord, reply.ord, reply.ird), (agreed, told, 4), "of {theirs}");
-            let frame = wanting(Some(Enhanced { ird: theirs, ..Enhanced::default() }));
-            assert_eq!(asked(&Frame::default(), &frame, &TERMS).ord, agreed, "of {theirs}");
+            let frame = wanting(Some(EnhancedData { ird: theirs, ..EnhancedData::default() }));
+            assert_eq!(asked(&MpaFrame::default(), &frame, &TERMS).ord, agreed, "of {theirs}");
         }
         let (reply, ours) = answer(&wanting(None), vec![], &TERMS, &Options::default());
         assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, UNTOLD));
-        assert_eq!(asked(&Frame::default(), &wanting(None), &TERMS).ord, UNTOLD);
+        assert_eq!(asked(&MpaFrame::default(), &wanting(None), &TERMS).ord, UNTOLD);
         let few = ConnParam { ord: 1, ..TERMS };
-        assert_eq!(asked(&Frame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
+        assert_eq!(asked(&MpaFrame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
     }
 
     #[test]
     fn crcs_are_used_if_either_side_wants_them() {
         for (theirs, ours) in [(false, false), (true, false), (false, true), (true, true)] {
-            let request = Frame { crc: theirs, ..wanting(None) };
+            let request = MpaFrame { crc: theirs, ..wanting(None) };
             let options = Options { crc: ours, ..Options::default() };
             let (reply, agreed) = answer(&request, vec![], &TERMS, &options);
             assert_eq!((agreed.crc, reply.crc), (theirs || ours, theirs || ours));
@@ -204,7 +204,8 @@ mod tests {
 
     #[test]
     fn of_the_first_words_one_is_granted() {
-        let offer = |send, write, read| Enhanced { peer_to_peer: true, send, write, read, ird: 1, ord: 1 };
+        let offer =
+            |send, write, read| EnhancedData { peer_to_peer: true, send, write, read, ird: 1, ord: 1 };
         for (wanted, granted, first) in [
             (offer(true, true, true), offer(false, true, false), First::Any),
             (offer(true, false, true), offer(false, false, true), First::Any),

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use crate::Events;
-use lunar_wire::iwarp::{Terminate, Untagged};
+use lunar_wire::iwarp::{Terminate, UntaggedHeader};
 use std::collections::VecDeque;
 
 /// A message of which not all has come.
@@ -54,7 +54,7 @@ impl Inbox {
     /// to `invalidate` before.
     pub(super) fn take(
         &mut self,
-        header: &Untagged,
+        header: &UntaggedHeader,
         payload: &[u8],
         invalidate: impl FnOnce(u32) -> Result<(), Fault>,
         into: &mut Events,
@@ -98,7 +98,7 @@ impl Inbox {
     }
 
     /// Uses a receive for the message that begins with this segment.
-    fn begin(&mut self, header: &Untagged) -> Result<Partial, Fault> {
+    fn begin(&mut self, header: &UntaggedHeader) -> Result<Partial, Fault> {
         let Some((count, len)) = self.receives.front_mut() else {
             return Err(Fault::new(Terminate::NO_BUFFER, "a message that nothing was there to take"));
         };

@@ -4,7 +4,7 @@ use super::fault::Fault;
 use crate::keys::{Fault as Denied, Keys};
 use crate::{MemoryRegion, Remote};
 use lunar_runtime::out::Payload;
-use lunar_wire::iwarp::{ReadRequest, Tagged, Terminate};
+use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::io;
 
 /// Exposed memory by steering tag.
@@ -34,7 +34,7 @@ impl Memory {
     }
 
     /// The payload of a segment of an RDMA Write goes where it belongs.
-    pub(super) fn write(&mut self, t: &Tagged, payload: &[u8]) -> Result<(), Fault> {
+    pub(super) fn write(&mut self, t: &TaggedHeader, payload: &[u8]) -> Result<(), Fault> {
         let to = Remote { stag: t.stag, offset: t.offset };
         let sink = self.keys.sink(to, payload.len()).map_err(|denied| {
             let told = match denied {

@@ -32,7 +32,7 @@ use crate::{ConnParam, Connected, Endpoint, Facts, Refused, Request, Wait};
 use endpoint::Iwarp;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{REPLY_KEY, REQUEST_KEY};
-use lunar_wire::iwarp::{Frame, Malformed};
+use lunar_wire::iwarp::{MalformedFrame, MpaFrame};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -109,7 +109,7 @@ pub async fn connect(
     }
     // Who is gone by now has said all that it had to say.
     let Ok(stream) = dial(peer, options).await else { return Err(refused) };
-    let ask = Frame { revision: 1, enhanced: None, ..ask };
+    let ask = MpaFrame { revision: 1, enhanced: None, ..ask };
     call(stream, peer, &ask, &terms, options).await.map_err(|again| match again.refused {
         Refused::Rejected(private) => Refused::Rejected(private),
         Refused::Io(_) => refused,
@@ -142,7 +142,7 @@ impl From<io::Error> for Failed {
 async fn call(
     stream: Stream,
     peer: SocketAddr,
-    ask: &Frame,
+    ask: &MpaFrame,
     terms: &ConnParam,
     options: &Options,
 ) -> Result<Connected, Failed> {
@@ -176,7 +176,7 @@ pub async fn request(
 ) -> io::Result<Box<dyn Request>> {
     let (frame, begun) = match handshake::read(&stream, &REQUEST_KEY, begun, REQUEST_TIME).await? {
         Ok(read) => read,
-        Err(Malformed::Key) => return Err(malformed(Malformed::Key)),
+        Err(MalformedFrame::Key) => return Err(malformed(MalformedFrame::Key)),
         Err(wrong) => {
             handshake::write(&stream, &handshake::refusal(None, Vec::new()), REPLY_TIME).await?;
             return Err(malformed(wrong));
@@ -190,7 +190,7 @@ pub async fn request(
     }
 }
 
-fn malformed(wrong: Malformed) -> io::Error {
+fn malformed(wrong: MalformedFrame) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the other side sent {wrong}"))
 }
 
@@ -219,7 +219,7 @@ fn endpoint(
 
 /// A connection that is asked for.
 struct Asked {
-    frame: Frame,
+    frame: MpaFrame,
     /// What came behind the request.
     begun: Vec<u8>,
     addresses: (SocketAddr, SocketAddr),

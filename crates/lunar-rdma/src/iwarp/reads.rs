@@ -4,7 +4,7 @@
 use super::fault::Fault;
 use crate::{Event, Piece, Remote, total};
 use lunar_runtime::Buf;
-use lunar_wire::iwarp::{ReadRequest, Tagged, Terminate};
+use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::collections::VecDeque;
 use std::io;
 
@@ -102,7 +102,7 @@ impl Reads {
     }
 
     /// Takes a segment of a Read Response: it must be the next of the oldest read. The read, if this was its end.
-    pub(super) fn take(&mut self, header: &Tagged, payload: &[u8]) -> Result<Option<Event>, Fault> {
+    pub(super) fn take(&mut self, header: &TaggedHeader, payload: &[u8]) -> Result<Option<Event>, Fault> {
         let Some(read) = self.under_way.front_mut().filter(|read| read.stag == header.stag) else {
             let what =
                 format!("a Read Response to the steering tag {:#x}, which no read waits for", header.stag);

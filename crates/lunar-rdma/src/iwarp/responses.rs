@@ -4,7 +4,7 @@ use super::fault::Fault;
 use super::memory::Memory;
 use crate::Remote;
 use lunar_runtime::out::Payload;
-use lunar_wire::iwarp::{ReadRequest, Terminate, Untagged};
+use lunar_wire::iwarp::{ReadRequest, Terminate, UntaggedHeader};
 use std::collections::VecDeque;
 
 /// Where an answer goes, and what it is.
@@ -26,7 +26,7 @@ impl Responses {
     }
 
     /// Takes a Read Request. Its answer is what the memory holds when it leaves.
-    pub(super) fn take(&mut self, u: &Untagged, payload: &[u8], memory: &Memory) -> Result<(), Fault> {
+    pub(super) fn take(&mut self, u: &UntaggedHeader, payload: &[u8], memory: &Memory) -> Result<(), Fault> {
         if u.msn != self.msn {
             let what = format!("Read Request {} where {} was due", u.msn, self.msn);
             return Err(Fault::new(Terminate::MSN, what));

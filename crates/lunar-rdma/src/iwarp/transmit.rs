@@ -5,7 +5,7 @@ use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::out::{Payload, SendQueue};
 use lunar_wire::iwarp::ddp::{self, opcode, queue};
-use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Terminate, Untagged, mpa};
+use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, UntaggedHeader, mpa};
 use std::rc::Rc;
 
 /// Bytes of a TCP segment where the kernel does not tell.
@@ -63,7 +63,7 @@ impl Transmit {
     }
 
     /// Cuts a message, its head and its payload, into FPDUs. `first` is the header of the first one.
-    fn cut(&mut self, first: Header, head: &[u8], payload: Payload) {
+    fn cut(&mut self, first: DdpHeader, head: &[u8], payload: Payload) {
         let whole = head.len() + payload.bytes().len();
         // A multiple of four: then only the last FPDU is padded.
         let max = (self.mss - mpa::CRC_LEN - first.len()) & !3;
@@ -82,7 +82,7 @@ impl Transmit {
     }
 
     /// Queues one FPDU.
-    fn push(&mut self, header: &Header, head: &[u8], payload: Payload) {
+    fn push(&mut self, header: &DdpHeader, head: &[u8], payload: Payload) {
         let bytes = payload.bytes();
         self.frame.clear();
         header.put(head.len() + bytes.len(), &mut self.frame);
@@ -103,19 +103,21 @@ fn next(msn: &mut u32) -> u32 {
     this
 }
 
-fn tagged(opcode: u8, to: Remote) -> Header {
-    Header::Tagged(Tagged { opcode, last: true, stag: to.stag, offset: to.offset })
+fn tagged(opcode: u8, to: Remote) -> DdpHeader {
+    DdpHeader::Tagged(TaggedHeader { opcode, last: true, stag: to.stag, offset: to.offset })
 }
 
-fn untagged(opcode: u8, stag: u32, queue: u32, msn: u32) -> Header {
-    Header::Untagged(Untagged { opcode, last: true, stag, queue, msn, offset: 0 })
+fn untagged(opcode: u8, stag: u32, queue: u32, msn: u32) -> DdpHeader {
+    DdpHeader::Untagged(UntaggedHeader { opcode, last: true, stag, queue, msn, offset: 0 })
 }
 
 /// The header of a segment that begins so many bytes behind the first of its message.
-fn part(first: Header, at: usize, last: bool) -> Header {
+fn part(first: DdpHeader, at: usize, last: bool) -> DdpHeader {
     match first {
-        Header::Tagged(t) => Header::Tagged(Tagged { last, offset: t.offset.wrapping_add(at as u64), ..t }),
-        Header::Untagged(u) => Header::Untagged(ddp::Untagged { last, offset: at as u32, ..u }),
+        DdpHeader::Tagged(t) => {
+            DdpHeader::Tagged(TaggedHeader { last, offset: t.offset.wrapping_add(at as u64), ..t })
+        }
+        DdpHeader::Untagged(u) => DdpHeader::Untagged(ddp::UntaggedHeader { last, offset: at as u32, ..u }),
     }
 }
 

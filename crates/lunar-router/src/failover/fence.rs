@@ -8,10 +8,10 @@ use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
 use lunar_initiator::{Direction, Error, ErrorCode, IDENTITY_LEN, LateWrites, Options, Session, Url};
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::lun::encode;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::cdb::{self, Cdb};
-use lunar_wire::scsi::pr::{self, Parameters, Reservation};
+use lunar_wire::scsi::lun::encode;
+use lunar_wire::scsi::pr::{self, ReservationDescriptor, ReserveOutParameters};
 use std::time::Duration;
 
 /// Exclusive Access - Registrants Only.
@@ -43,7 +43,7 @@ pub struct Seen {
     /// PRGENERATION.
     pub generation: u32,
     /// The reservation, if there is one.
-    pub held: Option<Reservation>,
+    pub held: Option<ReservationDescriptor>,
 }
 
 /// What it says it is.
@@ -68,7 +68,7 @@ async fn read(session: &Session, lun: u64, cdb: Cdb) -> Result<Vec<u8>, Error> {
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }
 
-async fn out(session: &Session, lun: u64, action: u8, parameters: Parameters) -> Result<(), Error> {
+async fn out(session: &Session, lun: u64, action: u8, parameters: ReserveOutParameters) -> Result<(), Error> {
     let mut data = Buf::zeroed(pr::PARAMETERS_LEN);
     data.copy_from_slice(&parameters.encode());
     let kind = if matches!(action, RESERVE | PREEMPT | PREEMPT_AND_ABORT) { KIND } else { 0 };
@@ -96,11 +96,11 @@ pub async fn reservation(session: &Session, lun: u64) -> Result<Seen, Error> {
 /// # Errors
 /// Those of the command.
 pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
-    let parameters = Parameters { action_key: key, aptpl: true, ..Parameters::default() };
+    let parameters = ReserveOutParameters { action_key: key, aptpl: true, ..ReserveOutParameters::default() };
     match out(session, lun, REGISTER_AND_IGNORE, parameters).await {
         // One that could, but finds no place to write it down, calls that a failure of communication (LIO).
         Err(e) if e.sense.is_some() => {
-            out(session, lun, REGISTER_AND_IGNORE, Parameters { aptpl: false, ..parameters }).await
+            out(session, lun, REGISTER_AND_IGNORE, ReserveOutParameters { aptpl: false, ..parameters }).await
         }
         other => other,
     }
@@ -111,7 +111,7 @@ pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error
 /// # Errors
 /// Those of the command.
 pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
-    match out(session, lun, REGISTER, Parameters { key, ..Parameters::default() }).await {
+    match out(session, lun, REGISTER, ReserveOutParameters { key, ..ReserveOutParameters::default() }).await {
         Err(e) if e.code == ErrorCode::ReservationConflict => Ok(()),
         other => other,
     }
@@ -119,7 +119,7 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
 
 /// Ends whatever is under way, whoever has sent it.
 async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
-    match session.manage(Function::LunReset, lun).await? {
+    match session.manage(TaskManagementFunction::LunReset, lun).await? {
         COMPLETE => Ok(()),
         code => Err(Error::new(ErrorCode::Refused, format!("the reset returned {code}"))),
     }
@@ -236,7 +236,15 @@ impl Fence {
                         "another initiator has reserved it",
                     ));
                 }
-                None => out(session, lun, RESERVE, Parameters { key, ..Parameters::default() }).await,
+                None => {
+                    out(
+                        session,
+                        lun,
+                        RESERVE,
+                        ReserveOutParameters { key, ..ReserveOutParameters::default() },
+                    )
+                    .await
+                }
             };
             match step {
                 Ok(()) => is_fresh = true,
@@ -252,7 +260,8 @@ impl Fence {
 
     /// Takes the registrations of a key away, and aborts what those have sent.
     async fn preempt(&self, session: &Session, lun: u64, other: u64) -> Result<(), Error> {
-        let parameters = Parameters { key: self.key, action_key: other, ..Parameters::default() };
+        let parameters =
+            ReserveOutParameters { key: self.key, action_key: other, ..ReserveOutParameters::default() };
         match out(session, lun, PREEMPT_AND_ABORT, parameters).await {
             Err(e) if is_unknown(&e) => {
                 out(session, lun, PREEMPT, parameters).await?;
@@ -295,7 +304,8 @@ impl Fence {
             other => drop(other?),
         }
         gate.settled();
-        out(session, lun, CLEAR, Parameters { key: self.key, ..Parameters::default() }).await
+        out(session, lun, CLEAR, ReserveOutParameters { key: self.key, ..ReserveOutParameters::default() })
+            .await
     }
 
     /// Logs out.

@@ -14,9 +14,9 @@ use lunar_initiator::{
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
 use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
-use lunar_wire::iscsi::lun;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::lun;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -502,7 +502,7 @@ impl PassthroughNexus for LuNexus {
         })
     }
 
-    fn manage(&self, function: Function) -> lunar_block::Future<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> lunar_block::Future<'_, bool> {
         Box::pin(async move {
             let spec = &self.shared.spec;
             let Some(session) = self.nexus.session(spec.path_loss_timeout, || false).await else {
@@ -513,7 +513,7 @@ impl PassthroughNexus for LuNexus {
             let sent = Instant::now();
             let done =
                 is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE);
-            if done && function == Function::LunReset {
+            if done && function == TaskManagementFunction::LunReset {
                 self.nexus.was_reset(self.lun, sent).await;
             }
             done

@@ -6,7 +6,7 @@ use crate::identity_change::{self, IdentityChange};
 use crate::upstream::{PathStatus, State};
 use lunar_initiator::Url;
 use lunar_scsi::NexusPorts;
-use lunar_wire::iscsi::lun;
+use lunar_wire::scsi::lun;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 

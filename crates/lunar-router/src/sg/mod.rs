@@ -31,7 +31,7 @@ use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -234,7 +234,7 @@ impl PassthroughNexus for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
     fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
         let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
-        let first = command.attribute == lunar_wire::iscsi::request::Attribute::HeadOfQueue;
+        let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue;
         let sg_io = device.sg_io(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);
@@ -252,14 +252,14 @@ impl PassthroughNexus for SgNexus {
         })
     }
 
-    fn manage(&self, function: Function) -> Future<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> Future<'_, bool> {
         Box::pin(async move {
             let Some(device) = self.slot.now() else { return false };
             match function {
-                Function::AbortTaskSet => device.ended(Which::Way(self.number)).await,
-                Function::ClearTaskSet => device.ended(Which::All).await,
+                TaskManagementFunction::AbortTaskSet => device.ended(Which::Way(self.number)).await,
+                TaskManagementFunction::ClearTaskSet => device.ended(Which::All).await,
                 // Commands that the reset ended come back on their own.
-                Function::LunReset => device.reset(&self.slot.path).await,
+                TaskManagementFunction::LunReset => device.reset(&self.slot.path).await,
                 _ => false,
             }
         })

@@ -4,7 +4,7 @@ use crate::FoundLun;
 use lunar_runtime::Buf;
 use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::be;
-use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::{cdb, fields, vpd};
 use std::io;
 
@@ -91,7 +91,7 @@ async fn inquiry(way: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
 async fn ask(way: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
     let mut reported = Ok(Vec::new());
     for tag in 0..TRIES {
-        let (data, attribute) = (PassthroughData::In(Buf::zeroed(len.into())), Attribute::Simple);
+        let (data, attribute) = (PassthroughData::In(Buf::zeroed(len.into())), TaskAttribute::Simple);
         match way.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute, data }).await {
             PassthroughResponse { status: 0, data, .. } => {
                 return Ok(data.map_or(Vec::new(), |data| data.to_vec()));
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use lunar_block::Future;
     use lunar_target::CommandFate;
-    use lunar_wire::iscsi::request::Function;
+    use lunar_wire::iscsi::request::TaskManagementFunction;
     use proptest::prelude::*;
 
     /// A device that says the same to every page.
@@ -142,7 +142,7 @@ mod tests {
             Box::pin(async { CommandFate::Ended })
         }
 
-        fn manage(&self, _function: Function) -> Future<'_, bool> {
+        fn manage(&self, _function: TaskManagementFunction) -> Future<'_, bool> {
             Box::pin(async { false })
         }
     }

@@ -1,7 +1,7 @@
 use super::driver::{Outcome, SgCompletion};
 use super::*;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::Attribute::{self, HeadOfQueue, Ordered, Simple};
+use lunar_wire::iscsi::request::TaskAttribute::{self, HeadOfQueue, Ordered, Simple};
 use lunar_wire::scsi::cdb;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -115,7 +115,7 @@ fn device(queue_depth: i16, device_type: i32) -> (Arc<Fake>, Arc<Device>) {
 }
 
 /// TEST UNIT READY with a mark.
-fn command(mark: u8, attribute: Attribute) -> PassthroughCommand {
+fn command(mark: u8, attribute: TaskAttribute) -> PassthroughCommand {
     let mut cdb = cdb::test_unit_ready();
     cdb[1] = mark;
     PassthroughCommand { tag: mark.into(), cdb: cdb.into(), attribute, data: PassthroughData::None }
@@ -206,15 +206,15 @@ fn task_sets_end() {
         let (way, other) = (device.way(), device.way());
         let flying = way.submit(command(1, Simple));
         let (ours, theirs) = (way.submit(command(2, Simple)), other.submit(command(3, Simple)));
-        assert!(other.manage(Function::AbortTaskSet).await);
+        assert!(other.manage(TaskManagementFunction::AbortTaskSet).await);
         assert_eq!(theirs.await.status, 0x40);
         assert_eq!(fake.sent(1), [1]);
-        let mut clear = other.manage(Function::ClearTaskSet);
+        let mut clear = other.manage(TaskManagementFunction::ClearTaskSet);
         assert!(is_pending(&mut clear).await);
         assert_eq!(ours.await.status, 0x40);
         fake.end(1, Outcome::default());
         assert_eq!((clear.await, flying.await.status), (true, 0));
-        assert!(!way.manage(Function::TargetColdReset).await);
+        assert!(!way.manage(TaskManagementFunction::TargetColdReset).await);
     });
 }
 
@@ -225,13 +225,13 @@ fn a_reset_ends_what_waits_and_tells_whether_it_was_done() {
         let way = device.way();
         let (flying, waiting) = (way.submit(command(1, Simple)), way.submit(command(2, Simple)));
         assert_eq!(fake.sent(1), [1]);
-        assert!(way.manage(Function::LunReset).await);
+        assert!(way.manage(TaskManagementFunction::LunReset).await);
         assert_eq!(waiting.await.status, 0x40);
         fake.end(1, Outcome { host: 8, ..Outcome::default() });
         let reply = flying.await;
         assert_eq!((reply.status, reply.sense[2], reply.sense[12]), (2, 6, 0x29));
         fake.change(|state| state.refusing_resets = Some(Errno::ACCESS));
-        assert!(!way.manage(Function::LunReset).await);
+        assert!(!way.manage(TaskManagementFunction::LunReset).await);
     });
 }
 
@@ -277,7 +277,7 @@ fn another_takes_the_place_of_a_device_that_has_gone() {
         first.close();
         assert_eq!(first.describe(), [("device", "/dev/sg7"), ("gone", "true")].map(owned));
         assert_eq!(
-            (way.submit(command(2, Simple)).await.status, way.manage(Function::LunReset).await),
+            (way.submit(command(2, Simple)).await.status, way.manage(TaskManagementFunction::LunReset).await),
             (2, false)
         );
         way.abort(2).await;

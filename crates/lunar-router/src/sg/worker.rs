@@ -3,7 +3,7 @@
 use super::driver::{SgCompletion, SgDriver, SgIo};
 use super::translate::{Answer, refused, reply};
 use lunar_target::PassthroughResponse;
-use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::iscsi::request::TaskAttribute;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
@@ -43,7 +43,7 @@ pub(super) struct Job {
     /// The way it came, and its tag there.
     pub from: (u64, u64),
     /// Its task attribute.
-    pub attribute: Attribute,
+    pub attribute: TaskAttribute,
     /// The command.
     pub sg_io: SgIo,
     /// The channel for its reply.
@@ -139,7 +139,7 @@ impl SgWorker {
 
     fn take(&mut self, request: Request) {
         match request {
-            Request::Run(job) if job.attribute == Attribute::HeadOfQueue => self.waiting.push_front(job),
+            Request::Run(job) if job.attribute == TaskAttribute::HeadOfQueue => self.waiting.push_front(job),
             Request::Run(job) => self.waiting.push_back(job),
             Request::End(which, ended) => self.end(which, ended),
         }
@@ -167,7 +167,7 @@ impl SgWorker {
             match self.driver.send(id, job.sg_io) {
                 Ok(()) => {
                     self.counters.commands.fetch_add(1, Relaxed);
-                    let ordered = job.attribute == Attribute::Ordered;
+                    let ordered = job.attribute == TaskAttribute::Ordered;
                     self.flying.insert(
                         id,
                         InFlightIo { from: job.from, ordered, reply: job.reply, ends: Vec::new() },
@@ -183,9 +183,9 @@ impl SgWorker {
     fn may_launch(&self) -> bool {
         let Some(next) = self.waiting.front() else { return false };
         let apart = match next.attribute {
-            Attribute::Ordered => !self.flying.is_empty(),
-            Attribute::Simple => self.flying.values().any(|flight| flight.ordered),
-            Attribute::HeadOfQueue => false,
+            TaskAttribute::Ordered => !self.flying.is_empty(),
+            TaskAttribute::Simple => self.flying.values().any(|flight| flight.ordered),
+            TaskAttribute::HeadOfQueue => false,
         };
         !apart && self.flying.len() < self.depth
     }

@@ -4,7 +4,7 @@ use super::Upstream;
 use crate::loops::{self, LoopDetector, UpstreamTarget};
 use crate::{FoundLun, FoundTarget};
 use lunar_initiator::{Error, ErrorCode, Options, Properties, Session, Url};
-use lunar_wire::iscsi::lun::decode;
+use lunar_wire::scsi::lun::decode;
 
 /// Looks what an upstream has: all targets of a portal, all LUNs of a target, or one LUN. A way that does not work
 /// is followed by the next; names are those that the first URL has.

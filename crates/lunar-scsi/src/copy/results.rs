@@ -13,7 +13,7 @@ const MAX_RESULTS: usize = 256;
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyResult {
-    /// SegmentParser that were copied whole.
+    /// Segments that were copied whole.
     pub segments: u16,
     /// Bytes that were copied.
     pub bytes: u64,

@@ -7,7 +7,7 @@ use crate::{Diagnostic, ErrorCode, folders, io_text};
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_initiator::{LateWrites, Url};
-use lunar_proto::duration::{self, Unfit};
+use lunar_proto::duration::{self, NotationError};
 pub use policy::Policy;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
@@ -350,7 +350,7 @@ fn listen(text: &str, base: &Path) -> Result<String, InvalidValue> {
 ///
 /// # Errors
 /// When it is not a time, or too long.
-pub fn recovery_timeout(text: &str) -> Result<Duration, Unfit> {
+pub fn recovery_timeout(text: &str) -> Result<Duration, NotationError> {
     duration::within(text, Duration::ZERO..=MAX_RECOVERY)
 }
 

@@ -4,7 +4,7 @@ use super::front_end::FrontEnd;
 use super::nexus::State;
 use super::task_management::Function;
 use crate::LogicalUnit;
-use lunar_wire::iscsi::lun;
+use lunar_wire::scsi::lun;
 use std::sync::Arc;
 
 impl<F: FrontEnd> State<F> {

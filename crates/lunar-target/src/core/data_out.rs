@@ -8,7 +8,7 @@ use super::nexus::{ItNexus, SessionPhase, State};
 use super::task::{AbortResponse, DataOutTransfer, Task};
 use super::transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};
 use crate::end_reason::EndReason;
-use lunar_proto::transfer::{self, Segment, Verdict};
+use lunar_proto::transfer::{self, DataOutSegment, DataOutVerdict};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CommandError, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
@@ -27,7 +27,7 @@ const INDEX_BITS: u32 = 5;
 /// Upper bits of the tags of transfers stay below this: the tag of which all bits are set is none.
 const BASES: u32 = u32::MAX >> INDEX_BITS;
 
-fn sense_of(failure: transfer::Failure) -> Sense {
+fn sense_of(failure: transfer::DataOutFailure) -> Sense {
     let (asc, ascq) = failure.additional_sense();
     Sense::new(0x0b, asc, ascq)
 }
@@ -196,7 +196,7 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Where data of a task belong: the task's buffer and the place in it, if they are awaited.
-    pub fn placement_buffer(&mut self, origin: DataOutId, segment: Segment) -> Option<(Buf, usize)> {
+    pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
         let task = self.tasks.get_mut(&origin.tag)?;
         let receiving = task.receiving.as_mut()?;
         let index = index_of(origin.transfer, receiving.transfer_base)?;
@@ -214,7 +214,7 @@ impl<F: FrontEnd> State<F> {
     pub fn receive_data(
         &mut self,
         origin: DataOutId,
-        segment: Segment,
+        segment: DataOutSegment,
         data: ReceivedData<'_>,
         intact: bool,
     ) -> DataOutResult {
@@ -236,15 +236,15 @@ impl<F: FrontEnd> State<F> {
             let Some(index) = index else { return DataOutResult::Invalid };
             let verdict = r.sequencer.take(index, segment);
             // A segment without data is no progress: it costs an initiator nothing.
-            r.has_progressed |= segment.len > 0 && verdict != Verdict::Invalid;
+            r.has_progressed |= segment.len > 0 && verdict != DataOutVerdict::Invalid;
             match verdict {
-                Verdict::Accept { offset } => {
+                DataOutVerdict::Accept { offset } => {
                     r.claim();
                     r.grow(&self.pool);
                     r.buffers.copy(offset, data.bytes());
                 }
-                Verdict::Discard => {}
-                Verdict::Invalid => return DataOutResult::Invalid,
+                DataOutVerdict::Discard => {}
+                DataOutVerdict::Invalid => return DataOutResult::Invalid,
             }
         }
         r.checked(intact);

@@ -8,8 +8,8 @@ use crate::task_set_lock::TaskSetHandle;
 use crate::{LogicalUnit, PassthroughNexus};
 use lunar_block::Backend;
 use lunar_scsi::{CopyRange, CopySegment, Nexus, NexusPorts, PlanResult};
-use lunar_wire::iscsi::lun;
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::lun;
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -46,9 +46,9 @@ impl<F: FrontEnd> TaskExecution<F> {
             _ => PassthroughData::None,
         };
         let attribute = match c.attribute {
-            TaskAttribute::Simple => request::Attribute::Simple,
-            TaskAttribute::Ordered => request::Attribute::Ordered,
-            TaskAttribute::HeadOfQueue => request::Attribute::HeadOfQueue,
+            TaskAttribute::Simple => request::TaskAttribute::Simple,
+            TaskAttribute::Ordered => request::TaskAttribute::Ordered,
+            TaskAttribute::HeadOfQueue => request::TaskAttribute::HeadOfQueue,
         };
         let tag = self.serial;
         let mut submitted =

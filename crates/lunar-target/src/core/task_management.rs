@@ -11,8 +11,8 @@ use crate::session_info::SessionInfo;
 use crate::{LogicalUnit, exec};
 use lunar_proto::window::precedes;
 use lunar_scsi::NexusId;
-use lunar_wire::iscsi::lun;
 use lunar_wire::iscsi::request;
+use lunar_wire::scsi::lun;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -183,9 +183,9 @@ impl<F: FrontEnd> ItNexus<F> {
     async fn forward(&self, scope: &AbortScope, function: Function) -> bool {
         let AbortScope::LogicalUnits(units) = scope else { return true };
         let function = match function {
-            Function::ClearTaskSet => request::Function::ClearTaskSet,
+            Function::ClearTaskSet => request::TaskManagementFunction::ClearTaskSet,
             Function::LunReset | Function::TargetWarmReset | Function::TargetColdReset => {
-                request::Function::LunReset
+                request::TaskManagementFunction::LunReset
             }
             // Tasks are aborted there one by one.
             Function::AbortTask { .. } | Function::AbortTaskSet | Function::ClearAca => return true,

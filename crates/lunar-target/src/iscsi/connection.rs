@@ -13,7 +13,7 @@ use crate::registry::{SessionGuard, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::SessionInfo;
 use lunar_proto::login::SessionType;
-use lunar_proto::text::Exchange;
+use lunar_proto::text::TextServer;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::Bhs;
 use std::cell::{Cell, RefCell};
@@ -68,7 +68,7 @@ pub struct Connection {
     /// Bytes of a data segment that the initiator takes.
     max_xmit: Cell<u32>,
     /// Text requests.
-    text: RefCell<Exchange>,
+    text: RefCell<TextServer>,
     keepalive: RefCell<Keepalive>,
     /// A closed connection ends with a Logout; None: not looked at yet.
     logs_out: Cell<Option<bool>>,
@@ -101,7 +101,7 @@ impl Connection {
             digests: Digests { header: p.header_digest, data: p.data_digest },
             stat_sn: Cell::new(stat_sn),
             max_xmit: Cell::new(p.max_xmit_data_segment_length),
-            text: RefCell::new(Exchange::new(session_type, limits.text_bytes)),
+            text: RefCell::new(TextServer::new(session_type, limits.text_bytes)),
             keepalive: RefCell::default(),
             logs_out: Cell::default(),
             logout_response: Cell::default(),
@@ -171,7 +171,7 @@ impl Connection {
     }
 
     /// Its text requests.
-    pub fn text(&self) -> &RefCell<Exchange> {
+    pub fn text(&self) -> &RefCell<TextServer> {
         &self.text
     }
 

@@ -10,8 +10,8 @@ use super::transport::ConnectionPduHandler;
 use crate::core::{DataOutId, DataOutResult, ReceivedData, SessionPhase, State};
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
-use lunar_proto::transfer::Segment;
-use lunar_proto::window::Admit;
+use lunar_proto::transfer::DataOutSegment;
+use lunar_proto::window::CmdSnVerdict;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
@@ -115,9 +115,9 @@ fn origin(header: &Bhs) -> DataOutId {
 }
 
 /// Which part of the data of its command a Data-Out is.
-fn segment(header: &Bhs) -> Segment {
+fn segment(header: &Bhs) -> DataOutSegment {
     let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
-    Segment { data_sn, offset, len, is_final: header.is_final() }
+    DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
 }
 
 fn arrival(data: Data<'_>) -> ReceivedData<'_> {
@@ -133,9 +133,9 @@ impl PduDispatcher<'_> {
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>, behind: &[u8]) {
         match self.session().window.receive(header.cmd_sn(), header.immediate()) {
-            Admit::Deliver => self.request(&header, ahs, data),
-            Admit::Ignore => return,
-            Admit::Hold => return self.hold(header, ahs, data.bytes()),
+            CmdSnVerdict::Deliver => self.request(&header, ahs, data),
+            CmdSnVerdict::Ignore => return,
+            CmdSnVerdict::Hold => return self.hold(header, ahs, data.bytes()),
         }
         if !self.state.front().held.is_empty() {
             self.release_held(Some(behind));

@@ -11,7 +11,7 @@ use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{self, Addresses, RegisteredSession};
 use crate::session_info::{SessionInfo, SessionTransport};
 use lunar_proto::Pdu;
-use lunar_proto::login::{Login, SEGMENT_LEN, SessionType, Step};
+use lunar_proto::login::{Login, LoginStep, SEGMENT_LEN, SessionType};
 use lunar_proto::parameters::{Offer, Parameters};
 use lunar_runtime::{PeerState, Stream, either};
 use lunar_wire::iscsi::status::LoginStatus;
@@ -77,14 +77,16 @@ async fn negotiate(
         // Nothing was said: somebody looked whether the port is open.
         let Some((header, data)) = fresh.next().await? else { return Ok(None) };
         match machine.request(&header, &data, &login_context) {
-            Step::Reply(pdu) => fresh.send(&pdu).await?,
-            Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
-            Step::Refuse(pdu) => {
+            LoginStep::Reply(pdu) => fresh.send(&pdu).await?,
+            LoginStep::Drop => {
+                return Err(io::Error::other("it began with something that is no Login Request"));
+            }
+            LoginStep::Refuse(pdu) => {
                 refused(shared, &login_context, addresses, &machine, &pdu);
                 fresh.send(&pdu).await?;
                 return Ok(None);
             }
-            Step::Ready => break,
+            LoginStep::Ready => break,
         }
     }
     let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());

@@ -12,7 +12,7 @@ use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::pdu::STATUS;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
-use lunar_wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
+use lunar_wire::iser::{self, AdvertisedBuffer, HEADER_LEN, IserHeader, OVERHEAD, SAFE_DATA_LEN};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -27,8 +27,8 @@ const TASK_TERMINATION: u8 = 5;
 /// The memory that a command advertises.
 #[derive(Clone, Copy, Debug)]
 struct AdvertisedBuffers {
-    read: Option<Advertised>,
-    write: Option<Advertised>,
+    read: Option<AdvertisedBuffer>,
+    write: Option<AdvertisedBuffer>,
     /// Bytes of its Data-Out that did not wait to be asked for.
     unsolicited: u32,
 }
@@ -119,7 +119,7 @@ impl IserDatamover {
     fn read(&self, inner: &mut DatamoverState, taker: &mut dyn ConnectionPduHandler) {
         while let Some(r2t) = inner.pending_r2ts.pop_front() {
             let (offset, len) = (r2t.word(40), r2t.word(44));
-            let burst = request::Burst { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
+            let burst = request::DataOutTags { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
             let mut header = request::data_out(burst, 0, offset, true, 0);
             header.set_data_len(len as usize);
             let Some(from) = inner.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
@@ -152,7 +152,7 @@ impl IserDatamover {
     }
 
     fn message(&self, taker: &mut dyn ConnectionPduHandler, message: &[u8]) -> io::Result<bool> {
-        let pdu = iser::Pdu::decode(message).map_err(|e| broken(e.to_string()))?;
+        let pdu = iser::IserPdu::decode(message).map_err(|e| broken(e.to_string()))?;
         self.inner.borrow_mut().acknowledged(pdu.bhs.word(28));
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.note(taker, &pdu)?,
@@ -172,7 +172,7 @@ impl IserDatamover {
     }
 
     /// Takes note of the memory that a command advertises.
-    fn note(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::Pdu<'_>) -> io::Result<()> {
+    fn note(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
         let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
@@ -337,7 +337,7 @@ fn received(taken: ReceiveOutcome) -> Received {
     }
 }
 
-fn remote(place: Advertised) -> Remote {
+fn remote(place: AdvertisedBuffer) -> Remote {
     Remote { stag: place.stag, offset: place.offset }
 }
 
@@ -351,7 +351,7 @@ pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     header.set_data_len(data.len());
     data.resize(lunar_wire::iscsi::padded(data.len()), 0);
     let mut head = [0; OVERHEAD];
-    head[..HEADER_LEN].copy_from_slice(&Header::PLAIN.encode());
+    head[..HEADER_LEN].copy_from_slice(&IserHeader::PLAIN.encode());
     head[HEADER_LEN..HEADER_LEN + BHS_LEN].copy_from_slice(&header.0);
     (head, if data.is_empty() { Payload::Empty } else { Payload::Bytes(data) })
 }

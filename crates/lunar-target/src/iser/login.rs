@@ -54,7 +54,8 @@ impl LoginTransport for IserLogin {
             if !self.events.is_empty() {
                 return match self.events.list.remove(0) {
                     Event::Message(range, _) => {
-                        let pdu = iser::Pdu::decode(&self.events.bytes[range]).map_err(io::Error::other)?;
+                        let pdu =
+                            iser::IserPdu::decode(&self.events.bytes[range]).map_err(io::Error::other)?;
                         Ok(Some((pdu.bhs, pdu.data.to_vec())))
                     }
                     Event::End(Some(e)) => Err(e),

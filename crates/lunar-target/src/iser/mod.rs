@@ -13,7 +13,7 @@ use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::Addresses;
 use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::Stream;
-use lunar_wire::iser::{Abilities, LOGIN_LEN};
+use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
 use std::sync::Arc;
 
 /// RDMA Reads that one connection may have under way, if the initiator takes as many.
@@ -44,8 +44,9 @@ pub async fn serve(
     count: ConnectionGuard,
 ) {
     let (local, peer) = request.addresses();
-    let theirs = Abilities::decode(request.private());
-    let ours = Abilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
+    let theirs = IserCapabilities::decode(request.private());
+    let ours =
+        IserCapabilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
     let terms = ConnParam { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
     match request.accept(ours.encode().to_vec(), terms).await {
         Ok(endpoint) => {

@@ -19,7 +19,7 @@ use lunar_rdma::{Endpoint, Events};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, SendPump, SendSide};
 use lunar_wire::scsi::{Sense, Status};
-use lunar_wire::srp::{Command, Descriptor, Error, FromInitiator, TaskManagement, task_status};
+use lunar_wire::srp::{FromInitiator, MemoryDescriptor, SrpCommand, SrpError, TaskManagement, task_status};
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -315,7 +315,7 @@ impl IuDispatcher<'_> {
             Ok(FromInitiator::CreditResponse(tag)) => self.answered(RequestKind::Credits, tag),
             Ok(FromInitiator::AerResponse(tag)) => self.answered(RequestKind::Event, tag),
             // It is whole, and only asks for what there is not.
-            Err(Error::Format(_) | Error::Attribute(_)) if unit.len() >= Command::LEN => {
+            Err(SrpError::Format(_) | SrpError::Attribute(_)) if unit.len() >= SrpCommand::LEN => {
                 self.refuse_command(lunar_wire::be::get64(&unit[TAG_AT..]), unit[1])
             }
             Err(e) => Err(self.conn.fault(reason_of(&e), e.to_string())),
@@ -348,7 +348,7 @@ impl IuDispatcher<'_> {
         self.state.phase() == SessionPhase::Ended
     }
 
-    fn command(&mut self, c: &Command<'_>) -> io::Result<bool> {
+    fn command(&mut self, c: &SrpCommand<'_>) -> io::Result<bool> {
         let data = request::data(c);
         let table = request::table(&data);
         let room = table.map(|table| self.state.pool().try_get(table.len as usize));
@@ -377,7 +377,7 @@ impl IuDispatcher<'_> {
         if self.is_over() {
             return Ok(false);
         }
-        let bytes = if let lunar_wire::srp::Data::Immediate(bytes) = data { bytes } else { &[] };
+        let bytes = if let lunar_wire::srp::DataBuffer::Immediate(bytes) = data { bytes } else { &[] };
         session::take_command(self.state, command, bytes);
         Ok(!self.is_over())
     }
@@ -447,10 +447,12 @@ impl IuDispatcher<'_> {
 
     /// The descriptors of a command, for so many bytes of data, are here.
     fn table(&mut self, tag: u32, declared_len: u32, table: &[u8]) -> io::Result<()> {
-        let pieces = || table.as_chunks().0.iter().map(Descriptor::decode);
+        let pieces = || table.as_chunks().0.iter().map(MemoryDescriptor::decode);
         let sum = pieces().map(|piece| u64::from(piece.len)).sum();
         if u64::from(declared_len) != sum {
-            return Err(self.conn.fault(reason::NONE, Error::Total { said: declared_len, sum }.to_string()));
+            return Err(self
+                .conn
+                .fault(reason::NONE, SrpError::Total { said: declared_len, sum }.to_string()));
         }
         if let Some(slot) = self.session().slots.get(tag) {
             slot.pieces.extend(pieces());

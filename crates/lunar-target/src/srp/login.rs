@@ -7,13 +7,14 @@ use crate::registry::SessionKey;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{Addresses, RegisteredSession};
 use crate::session_info::{SessionInfo, SessionTransport};
-use lunar_proto::login::Policy;
+use lunar_proto::login::LoginPolicy;
 use lunar_proto::parameters::Parameters;
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::srp::{
-    Error, Form, LINUX_IU_LEN, LoginReject, LoginRequest, LoginResponse, PortId, Previous, Reason,
+    LINUX_IU_LEN, LoginFormat, LoginReject, LoginRejectReason, LoginRequest, LoginResponse, PortId,
+    PreviousChannels, SrpError,
 };
-use lunar_wire::srp::{Response, format};
+use lunar_wire::srp::{SrpResponse, format};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ const LEAST_IU_LEN: u32 = 64;
 /// Bytes of sense data in a response, at most.
 pub const SENSE_LEN: usize = 256;
 /// Bytes of the longest information unit that is sent.
-const ANSWER_LEN: u32 = (Response::LEN + 4 + SENSE_LEN) as u32;
+const ANSWER_LEN: u32 = (SrpResponse::LEN + 4 + SENSE_LEN) as u32;
 /// What the data of a command may be described by.
 const FORMATS: u16 = format::DIRECT | format::INDIRECT;
 /// Credits at most. Each costs a message of memory.
@@ -59,7 +60,7 @@ pub struct AcceptedLogin {
 }
 
 /// Why a login fails, for the initiator and for the log.
-struct LoginRefusal(Reason, &'static str);
+struct LoginRefusal(LoginRejectReason, &'static str);
 
 /// Answers the private data of a connection: a login request, with zeros behind it.
 ///
@@ -76,8 +77,11 @@ pub async fn log_in(
         Ok(request) => request,
         Err(e) => {
             shared.log_closed_before_login(addresses.peer, &e.to_string());
-            let reason =
-                if matches!(e, Error::Channels(_)) { Reason::NO_MULTICHANNEL } else { Reason::UNABLE };
+            let reason = if matches!(e, SrpError::Channels(_)) {
+                LoginRejectReason::NO_MULTICHANNEL
+            } else {
+                LoginRejectReason::UNABLE
+            };
             return Err(reject(reason, 0));
         }
     };
@@ -91,19 +95,19 @@ pub async fn log_in(
 /// A login took too long, or lost its place.
 pub fn login_cut_off(shared: &ServerState, peer: SocketAddr, why: &io::Error) -> LoginReject {
     shared.log_closed_before_login(peer, &why.to_string());
-    reject(Reason::UNABLE, 0)
+    reject(LoginRejectReason::UNABLE, 0)
 }
 
-fn reject(reason: Reason, tag: u64) -> LoginReject {
+fn reject(reason: LoginRejectReason, tag: u64) -> LoginReject {
     LoginReject { reason, tag, formats: FORMATS }
 }
 
 /// The short form has nothing but zeros behind its 56 bytes, where the other has the end of a target port, which is
 /// never zero here.
-fn form(private: &[u8]) -> Form {
-    match private.get(Form::RdmaCm.request_len()..Form::Ib.request_len()) {
-        Some(end) if end.iter().any(|byte| *byte != 0) => Form::Ib,
-        _ => Form::RdmaCm,
+fn form(private: &[u8]) -> LoginFormat {
+    match private.get(LoginFormat::RdmaCm.request_len()..LoginFormat::Ib.request_len()) {
+        Some(end) if end.iter().any(|byte| *byte != 0) => LoginFormat::Ib,
+        _ => LoginFormat::RdmaCm,
     }
 }
 
@@ -150,20 +154,27 @@ async fn enter(
 
 fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
     if request.it_iu_len as usize > IU_LEN {
-        return Err(LoginRefusal(Reason::IT_IU_TOO_LONG, "its information units are too long"));
+        return Err(LoginRefusal(LoginRejectReason::IT_IU_TOO_LONG, "its information units are too long"));
     }
     if request.it_iu_len < LEAST_IU_LEN {
-        return Err(LoginRefusal(Reason::UNABLE, "its information units are too short for a command"));
+        return Err(LoginRefusal(
+            LoginRejectReason::UNABLE,
+            "its information units are too short for a command",
+        ));
     }
     if request.formats & !FORMATS != 0 {
-        return Err(LoginRefusal(Reason::FORMATS, "it wants formats of data buffers that are not known"));
+        return Err(LoginRefusal(
+            LoginRejectReason::FORMATS,
+            "it wants formats of data buffers that are not known",
+        ));
     }
     Ok(())
 }
 
 /// The name of the target whose port is asked for, if this initiator may use it.
 fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result<String, LoginRefusal> {
-    const NOBODY: LoginRefusal = LoginRefusal(Reason::NOT_ASSOCIATED, "there is no such target port");
+    const NOBODY: LoginRefusal =
+        LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "there is no such target port");
     let is_asked_for = |name: &&String| port_id(name) == port;
     let count = |name: &str, status| login_context.config.refused(login_context.group, name, status);
     let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
@@ -177,12 +188,12 @@ fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result
     if info.authentication.required {
         count(name, LoginStatus::AUTHENTICATION_FAILURE);
         return Err(LoginRefusal(
-            Reason::NOT_ASSOCIATED,
+            LoginRejectReason::NOT_ASSOCIATED,
             "the target asks for CHAP, which there is none of in SRP",
         ));
     }
     match info.redirect {
-        Some(_) => Err(LoginRefusal(Reason::UNABLE, "the target is somewhere else")),
+        Some(_) => Err(LoginRefusal(LoginRejectReason::UNABLE, "the target is somewhere else")),
         None => Ok(name.clone()),
     }
 }
@@ -190,31 +201,32 @@ fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result
 fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
     match status {
         LoginStatus::NOT_FOUND => {
-            LoginRefusal(Reason::NOT_ASSOCIATED, "the target is not in this portal group")
+            LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "the target is not in this portal group")
         }
         LoginStatus::AUTHORIZATION_FAILURE => {
-            LoginRefusal(Reason::NOT_ASSOCIATED, "no access list lets it in")
+            LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no access list lets it in")
         }
-        LoginStatus::OUT_OF_RESOURCES if keeps_channels => {
-            LoginRefusal(Reason::TOO_MANY_CHANNELS, "there are as many sessions as [limits] allows")
-        }
+        LoginStatus::OUT_OF_RESOURCES if keeps_channels => LoginRefusal(
+            LoginRejectReason::TOO_MANY_CHANNELS,
+            "there are as many sessions as [limits] allows",
+        ),
         LoginStatus::OUT_OF_RESOURCES => {
-            LoginRefusal(Reason::NO_RESOURCES, "there are as many sessions as [limits] allows")
+            LoginRefusal(LoginRejectReason::NO_RESOURCES, "there are as many sessions as [limits] allows")
         }
-        _ => LoginRefusal(Reason::UNABLE, "the target takes no logins now"),
+        _ => LoginRefusal(LoginRejectReason::UNABLE, "the target takes no logins now"),
     }
 }
 
 /// What becomes of the channels that the nexus has: they stay, or are over before this goes on.
-async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> Previous {
+async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> PreviousChannels {
     let is_of_nexus = |other: &SessionInfo| other.is_beside(info);
     if keep {
         let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
-        return if any { Previous::Kept } else { Previous::None };
+        return if any { PreviousChannels::Kept } else { PreviousChannels::None };
     }
     match shared.registry.end(is_of_nexus, EndReason::Reinstated).await {
-        0 => Previous::None,
-        _ => Previous::Ended,
+        0 => PreviousChannels::None,
+        _ => PreviousChannels::Ended,
     }
 }
 

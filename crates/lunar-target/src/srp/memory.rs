@@ -3,12 +3,12 @@
 use crate::core::data_in::DataIn;
 use lunar_rdma::{Endpoint, Remote};
 use lunar_runtime::out::MAX_ZEROS;
-use lunar_wire::srp::Descriptor;
+use lunar_wire::srp::MemoryDescriptor;
 use std::ops::Range;
 
 /// Where the `len` bytes of a command's data from `offset` on lie: a place, and the part of the bytes that is there.
 pub fn places(
-    pieces: &[Descriptor],
+    pieces: &[MemoryDescriptor],
     offset: usize,
     len: usize,
 ) -> impl Iterator<Item = (Remote, Range<usize>)> + use<'_> {
@@ -25,12 +25,12 @@ pub fn places(
 }
 
 /// Where a descriptor begins.
-pub fn remote(piece: Descriptor) -> Remote {
+pub fn remote(piece: MemoryDescriptor) -> Remote {
     Remote { stag: piece.key, offset: piece.address }
 }
 
 /// Writes a part of a command's data, from `offset` on, to the initiator.
-pub fn write(endpoint: &dyn Endpoint, pieces: &[Descriptor], offset: usize, data: DataIn) {
+pub fn write(endpoint: &dyn Endpoint, pieces: &[MemoryDescriptor], offset: usize, data: DataIn) {
     let len = data.len();
     match places(pieces, offset, len).next() {
         Some((to, part)) if part.len() == len && len <= MAX_ZEROS => endpoint.write(to, data.whole()),
@@ -50,8 +50,8 @@ pub fn write(endpoint: &dyn Endpoint, pieces: &[Descriptor], offset: usize, data
 mod tests {
     use super::*;
 
-    fn piece(key: u32, len: u32) -> Descriptor {
-        Descriptor { address: 1000 * u64::from(key), key, len }
+    fn piece(key: u32, len: u32) -> MemoryDescriptor {
+        MemoryDescriptor { address: 1000 * u64::from(key), key, len }
     }
 
     fn found(offset: usize, len: usize) -> Vec<(u32, u64, Range<usize>)> {

@@ -1,7 +1,7 @@
 //! Requests of an initiator as the core takes them.
 
 use crate::core::{self, Cdb, Function, TaskAttribute};
-use lunar_wire::srp::{self, Command, Data, Descriptor, TaskManagement, function};
+use lunar_wire::srp::{self, DataBuffer, MemoryDescriptor, SrpCommand, TaskManagement, function};
 
 /// Bytes of an additional CDB that a session takes.
 const ADDITIONAL_CDB: usize = 244;
@@ -9,48 +9,48 @@ const ADDITIONAL_CDB: usize = 244;
 const TABLE: u32 = 64 << 10;
 
 /// The data of a command, in whichever direction it goes.
-pub fn data<'a>(c: &Command<'a>) -> Data<'a> {
+pub fn data<'a>(c: &SrpCommand<'a>) -> DataBuffer<'a> {
     if writes(c) { c.data_out } else { c.data_in }
 }
 
 /// Its data comes from the initiator.
-pub fn writes(c: &Command<'_>) -> bool {
-    c.data_out != Data::None
+pub fn writes(c: &SrpCommand<'_>) -> bool {
+    c.data_out != DataBuffer::None
 }
 
 /// Nothing speaks against it but what cannot be served here: data in both directions, the ACA attribute, a CDB or a
 /// table that is too long.
-pub fn is_served(c: &Command<'_>) -> bool {
+pub fn is_served(c: &SrpCommand<'_>) -> bool {
     let too_long = table(&data(c)).is_some_and(|table| table.len > TABLE);
     !c.is_bidirectional()
-        && c.attribute != srp::Attribute::Aca
+        && c.attribute != srp::SrpTaskAttribute::Aca
         && c.additional_cdb.len() <= ADDITIONAL_CDB
         && !too_long
 }
 
 /// The table of descriptors, if the command has only a part of it.
-pub fn table(data: &Data<'_>) -> Option<Descriptor> {
+pub fn table(data: &DataBuffer<'_>) -> Option<MemoryDescriptor> {
     match data {
-        Data::Indirect(all) if !all.is_whole() => Some(all.table),
+        DataBuffer::Indirect(all) if !all.is_whole() => Some(all.table),
         _ => None,
     }
 }
 
 /// Adds the descriptors that the command has.
-pub fn pieces(data: &Data<'_>, into: &mut Vec<Descriptor>) {
+pub fn pieces(data: &DataBuffer<'_>, into: &mut Vec<MemoryDescriptor>) {
     match data {
-        Data::Direct(one) => into.push(*one),
-        Data::Indirect(all) => into.extend(all.descriptors()),
-        Data::None | Data::Immediate(_) => {}
+        DataBuffer::Direct(one) => into.push(*one),
+        DataBuffer::Indirect(all) => into.extend(all.descriptors()),
+        DataBuffer::None | DataBuffer::Immediate(_) => {}
     }
 }
 
 /// A command, which the core is to know by this tag and by its place in the order of the initiator.
-pub fn command(c: &Command<'_>, tag: u32, sequence: u32) -> core::ScsiCommand {
+pub fn command(c: &SrpCommand<'_>, tag: u32, sequence: u32) -> core::ScsiCommand {
     let attribute = match c.attribute {
-        srp::Attribute::Ordered => TaskAttribute::Ordered,
-        srp::Attribute::HeadOfQueue => TaskAttribute::HeadOfQueue,
-        srp::Attribute::Simple | srp::Attribute::Aca => TaskAttribute::Simple,
+        srp::SrpTaskAttribute::Ordered => TaskAttribute::Ordered,
+        srp::SrpTaskAttribute::HeadOfQueue => TaskAttribute::HeadOfQueue,
+        srp::SrpTaskAttribute::Simple | srp::SrpTaskAttribute::Aca => TaskAttribute::Simple,
     };
     let cdb = match c.additional_cdb {
         [] => Cdb::Short(*c.cdb),
@@ -62,7 +62,7 @@ pub fn command(c: &Command<'_>, tag: u32, sequence: u32) -> core::ScsiCommand {
         lun: c.lun,
         sequence,
         immediate: false,
-        reads: !writes(c) && c.data_in != Data::None,
+        reads: !writes(c) && c.data_in != DataBuffer::None,
         writes: writes(c),
         has_unsolicited: false,
         attribute,

@@ -1,8 +1,8 @@
 //! The requests of an initiator that are not answered, and its credits (SRP r16a section 4.6).
 
 use crate::core::DataOutId;
-use lunar_proto::transfer::Segment;
-use lunar_wire::srp::Descriptor;
+use lunar_proto::transfer::DataOutSegment;
+use lunar_wire::srp::MemoryDescriptor;
 
 /// What a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum SlotRead {
     /// The table of descriptors of a command, which waits for it: its length in bytes, and the bytes of data that it says.
     Table { len: usize, declared_len: u32 },
     /// Data that were asked for, and whether they go into the buffer of their task, or into one of their own.
-    Data { origin: DataOutId, segment: Segment, lands: bool },
+    Data { origin: DataOutId, segment: DataOutSegment, lands: bool },
 }
 
 /// A request that is not answered. Its place in the list is the tag by which the core knows it.
@@ -34,7 +34,7 @@ pub struct RequestSlot {
     /// Its data comes from the initiator.
     pub writes: bool,
     /// Where its data lies in the memory of the initiator.
-    pub pieces: Vec<Descriptor>,
+    pub pieces: Vec<MemoryDescriptor>,
     /// What is being read for it.
     pub pending: Option<SlotRead>,
     /// The number of the latest RDMA Read for it.

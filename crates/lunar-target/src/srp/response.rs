@@ -3,7 +3,7 @@
 use super::login::SENSE_LEN;
 use crate::core::{self, ManagementResponse};
 use lunar_wire::scsi::{Sense, Status};
-use lunar_wire::srp::{Residual, Response, task_status};
+use lunar_wire::srp::{Residual, SrpResponse, task_status};
 
 /// Solicited notifications.
 const WANTED_GOOD: u8 = 0x02;
@@ -71,20 +71,20 @@ impl PendingResponse {
     }
 
     /// As it travels.
-    pub fn as_response(&self) -> Response<'_> {
-        Response {
+    pub fn as_response(&self) -> SrpResponse<'_> {
+        SrpResponse {
             status: self.status,
             residual_out: self.residual_out,
             residual_in: self.residual_in,
             sense: &self.sense,
             data: self.function.as_ref().map_or(&[], |data| &data[..]),
-            ..Response::default()
+            ..SrpResponse::default()
         }
     }
 }
 
 /// Whether the initiator wants to be notified of this.
-pub fn is_solicited(notifications: u8, response: &Response<'_>) -> bool {
+pub fn is_solicited(notifications: u8, response: &SrpResponse<'_>) -> bool {
     let good = response.status == Status::Good as u8
         && response.task_status().unwrap_or(task_status::COMPLETE) == task_status::COMPLETE;
     notifications & if good { WANTED_GOOD } else { WANTED_BAD } != 0
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn notifications_are_told_apart_by_how_it_went() {
         let data = [0, 0, 0, task_status::FAILED];
-        let failed = Response { data: &data, ..Response::default() };
+        let failed = SrpResponse { data: &data, ..SrpResponse::default() };
         for (notifications, good, bad) in [(0, false, false), (2, true, false), (4, false, true)] {
-            assert_eq!(is_solicited(notifications, &Response::default()), good, "{notifications}");
+            assert_eq!(is_solicited(notifications, &SrpResponse::default()), good, "{notifications}");
             assert_eq!(is_solicited(notifications, &failed), bad, "{notifications}");
         }
     }

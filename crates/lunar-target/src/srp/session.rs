@@ -13,7 +13,7 @@ use crate::core::{
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
 use lunar_proto::parameters::Parameters;
-use lunar_proto::transfer::{DataOutSequencer, Segment};
+use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, Piece};
 use lunar_runtime::{Buf, SendPump};
@@ -162,20 +162,23 @@ impl Session {
         // The slot is another request's from here on.
         self.asked.retain(|(of, ..)| *of != tag);
         let credits = self.slots.answer(tag);
-        self.send_response(&srp::Response { credits, tag: srp_tag, ..response.as_response() }, notifications);
+        self.send_response(
+            &srp::SrpResponse { credits, tag: srp_tag, ..response.as_response() },
+            notifications,
+        );
     }
 
-    fn send_response(&self, response: &srp::Response<'_>, notifications: u8) {
+    fn send_response(&self, response: &srp::SrpResponse<'_>, notifications: u8) {
         let solicited = response::is_solicited(notifications, response);
-        let mut unit = Vec::with_capacity(srp::Response::LEN + response.data.len() + response.sense.len());
-        srp::Response { solicited, ..*response }.encode(&mut unit);
+        let mut unit = Vec::with_capacity(srp::SrpResponse::LEN + response.data.len() + response.sense.len());
+        srp::SrpResponse { solicited, ..*response }.encode(&mut unit);
         self.connection.send(&unit);
     }
 
     /// Answers a request that gets no slot; false if the initiator has no credit for it.
     pub fn refuse(&mut self, tag: u64, notifications: u8, response: &response::PendingResponse) -> bool {
         let Some(credits) = self.slots.answer_without_slot() else { return false };
-        self.send_response(&srp::Response { credits, tag, ..response.as_response() }, notifications);
+        self.send_response(&srp::SrpResponse { credits, tag, ..response.as_response() }, notifications);
         true
     }
 }
@@ -263,7 +266,7 @@ fn fetch(state: &mut State<Session>) {
         }
         let (offset, len) = (transfer.part.offset, transfer.part.len);
         let origin = DataOutId { tag, lun, transfer: Some(transfer.tag) };
-        let segment = Segment { data_sn: 0, offset, len, is_final: true };
+        let segment = DataOutSegment { data_sn: 0, offset, len, is_final: true };
         let place = state.placement_buffer(origin, segment);
         let lands = place.is_some();
         let (buf, at) = place.unwrap_or_else(|| (state.buffer(len as usize), 0));

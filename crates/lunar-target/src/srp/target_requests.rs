@@ -1,7 +1,7 @@
 //! What a target asks an initiator: to take credits, to hear of an event, to take note of the end (SRP r16a sections 6.5
 //! to 6.7 and 6.10 to 6.13). It is one request at a time: initiators keep room for no more.
 
-use lunar_wire::srp::{Aer, CreditRequest, Error, TargetLogout};
+use lunar_wire::srp::{Aer, CreditRequest, SrpError, TargetLogout};
 
 /// Solicited notifications that a login wants.
 const OF_LOGOUT: u8 = 0x10;
@@ -23,10 +23,10 @@ pub mod reason {
 }
 
 /// Why the connection ends if an information unit breaks this rule.
-pub fn reason_of(error: &Error) -> u32 {
+pub fn reason_of(error: &SrpError) -> u32 {
     match error {
-        Error::Opcode(_) => reason::OPCODE,
-        Error::Short { .. } => reason::LENGTH,
+        SrpError::Opcode(_) => reason::OPCODE,
+        SrpError::Short { .. } => reason::LENGTH,
         _ => reason::NONE,
     }
 }

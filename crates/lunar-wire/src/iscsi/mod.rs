@@ -1,7 +1,6 @@
 //! iSCSI on the wire: the 48 bytes of a Basic Header Segment and their fields (RFC 7143 section 11).
 
 mod bhs;
-pub mod lun;
 pub mod name;
 pub mod opcode;
 pub mod pdu;

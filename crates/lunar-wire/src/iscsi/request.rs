@@ -17,7 +17,7 @@ pub fn stamp(b: &mut Bhs, cmd_sn: u32, exp_stat_sn: u32) {
 /// Task attribute of a SCSI Command (RFC 7143 section 11.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Attribute {
+pub enum TaskAttribute {
     /// In any order.
     #[default]
     Simple = 1,
@@ -29,7 +29,7 @@ pub enum Attribute {
 
 /// A SCSI Command (RFC 7143 section 11.3) without data: F is set, R and W are not.
 #[inline]
-pub fn scsi_command(lun: u64, itt: u32, attribute: Attribute, cdb: &[u8; 16]) -> Bhs {
+pub fn scsi_command(lun: u64, itt: u32, attribute: TaskAttribute, cdb: &[u8; 16]) -> Bhs {
     let mut b = Bhs::new(opcode::SCSI_COMMAND);
     b.0[1] = 0x80 | attribute as u8;
     b.set_lun(lun);
@@ -50,14 +50,14 @@ pub fn extended_cdb(rest: &[u8]) -> Vec<u8> {
 
 /// Makes a SCSI Command one that reads `len` bytes.
 #[inline]
-pub fn reads(b: &mut Bhs, len: u32) {
+pub fn set_read(b: &mut Bhs, len: u32) {
     b.0[1] |= 0x40;
     b.set_word(20, len);
 }
 
 /// Makes a SCSI Command one that writes `len` bytes; `more` unsolicited data follows it in Data-Out PDUs.
 #[inline]
-pub fn writes(b: &mut Bhs, len: u32, more: bool) {
+pub fn set_write(b: &mut Bhs, len: u32, more: bool) {
     b.0[1] |= 0x20;
     if more {
         b.0[1] &= 0x7f;
@@ -67,7 +67,7 @@ pub fn writes(b: &mut Bhs, len: u32, more: bool) {
 
 /// What a Data-Out belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Burst {
+pub struct DataOutTags {
     /// The LUN that the R2T named, or that of the command.
     pub lun: u64,
     /// Initiator Task Tag.
@@ -77,7 +77,7 @@ pub struct Burst {
 }
 
 /// A Data-Out (RFC 7143 section 11.7).
-pub fn data_out(burst: Burst, data_sn: u32, offset: u32, last: bool, exp_stat_sn: u32) -> Bhs {
+pub fn data_out(burst: DataOutTags, data_sn: u32, offset: u32, last: bool, exp_stat_sn: u32) -> Bhs {
     let mut b = Bhs::new(opcode::DATA_OUT);
     b.0[1] = if last { 0x80 } else { 0 };
     b.set_lun(burst.lun);
@@ -101,7 +101,7 @@ pub fn nop_out(lun: u64, itt: u32, ttt: u32) -> Bhs {
 /// Task management functions (RFC 7143 section 11.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Function {
+pub enum TaskManagementFunction {
     /// ABORT TASK.
     AbortTask = 1,
     /// ABORT TASK SET.
@@ -118,7 +118,12 @@ pub enum Function {
 
 /// A Task Management Function Request (RFC 7143 section 11.5), immediate. `referenced` is the tag and the
 /// CmdSN of the task to abort.
-pub fn task_management(lun: u64, itt: u32, function: Function, referenced: Option<(u32, u32)>) -> Bhs {
+pub fn task_management(
+    lun: u64,
+    itt: u32,
+    function: TaskManagementFunction,
+    referenced: Option<(u32, u32)>,
+) -> Bhs {
     let mut b = Bhs::new(opcode::TASK_MANAGEMENT | IMMEDIATE);
     b.0[1] = 0x80 | function as u8;
     b.set_lun(lun);
@@ -153,13 +158,13 @@ mod tests {
     #[test]
     fn a_command_carries_what_was_said() {
         let cdb = std::array::from_fn(|i| i as u8);
-        let mut b = scsi_command(5 << 48, 0x0102_0304, Attribute::Simple, &cdb);
-        reads(&mut b, 4096);
+        let mut b = scsi_command(5 << 48, 0x0102_0304, TaskAttribute::Simple, &cdb);
+        set_read(&mut b, 4096);
         stamp(&mut b, 7, 8);
         assert_eq!((b.0[0], b.0[1], b.lun(), b.itt()), (0x01, 0xc1, 5 << 48, 0x0102_0304));
         assert_eq!((b.word20(), b.cmd_sn(), b.exp_stat_sn(), b.cdb()), (4096, 7, 8, &cdb));
-        let mut b = scsi_command(0, 1, Attribute::Ordered, &cdb);
-        writes(&mut b, 512, true);
+        let mut b = scsi_command(0, 1, TaskAttribute::Ordered, &cdb);
+        set_write(&mut b, 512, true);
         assert_eq!((b.0[1], b.word20()), (0x22, 512));
     }
 
@@ -173,10 +178,10 @@ mod tests {
 
     #[test]
     fn the_others_are_where_the_standard_puts_them() {
-        let d = data_out(Burst { lun: 1 << 48, itt: 2, ttt: 3 }, 4, 5, false, 6);
+        let d = data_out(DataOutTags { lun: 1 << 48, itt: 2, ttt: 3 }, 4, 5, false, 6);
         assert_eq!((d.0[0], d.0[1], d.itt(), d.word20(), d.exp_stat_sn()), (5, 0, 2, 3, 6));
         assert_eq!((d.word(36), d.word(40)), (4, 5));
-        let t = task_management(1 << 48, 9, Function::AbortTask, Some((2, 77)));
+        let t = task_management(1 << 48, 9, TaskManagementFunction::AbortTask, Some((2, 77)));
         assert_eq!((t.0[0], t.0[1], t.word20(), t.word(32)), (0x42, 0x81, 2, 77));
         assert_eq!(nop_out(0, 1, NONE).0[0], 0x40);
         assert_eq!((text(1, 0x80, 0, NONE).0[0], logout(1).0[..2].to_vec()), (0x44, vec![0x46, 0x80]));

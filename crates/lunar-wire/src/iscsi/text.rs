@@ -8,7 +8,7 @@ pub const KEY_LEN: usize = 63;
 
 /// Key text that breaks the format: where, in bytes from the start, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct MalformedText {
     /// Offset of the pair that is wrong.
     pub at: usize,
     /// What is wrong with it.
@@ -17,18 +17,18 @@ pub struct Malformed {
 
 /// The pairs of a text, in order; empty ones are skipped. It ends after the first malformed pair.
 #[derive(Clone, Debug)]
-pub struct Pairs<'a> {
+pub struct KeyValuePairs<'a> {
     text: &'a [u8],
     at: usize,
 }
 
 /// Walks the pairs of a whole text (all PDUs of a C-bit series joined).
-pub fn pairs(text: &[u8]) -> Pairs<'_> {
-    Pairs { text, at: 0 }
+pub fn pairs(text: &[u8]) -> KeyValuePairs<'_> {
+    KeyValuePairs { text, at: 0 }
 }
 
-impl<'a> Iterator for Pairs<'a> {
-    type Item = Result<(&'a str, &'a str), Malformed>;
+impl<'a> Iterator for KeyValuePairs<'a> {
+    type Item = Result<(&'a str, &'a str), MalformedText>;
 
     fn next(&mut self) -> Option<Self::Item> {
         // Some send NULs between and behind pairs; everybody skips them.
@@ -39,7 +39,7 @@ impl<'a> Iterator for Pairs<'a> {
             Ok(_) => at + rest.iter().position(|&b| b == 0).unwrap_or(rest.len()),
             Err(_) => self.text.len(),
         };
-        Some(pair.map_err(|why| Malformed { at, why }))
+        Some(pair.map_err(|why| MalformedText { at, why }))
     }
 }
 
@@ -167,7 +167,7 @@ fn sextet(b: u8) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn all(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
+    fn all(text: &[u8]) -> Result<Vec<(&str, &str)>, MalformedText> {
         pairs(text).collect()
     }
 

@@ -51,7 +51,7 @@ const OPCODE: u16 = 0x000f;
 
 /// The header of a segment that says where in memory it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tagged {
+pub struct TaggedHeader {
     /// WRITE or READ_RESPONSE of [`opcode`].
     pub opcode: u8,
     /// The last segment of its message.
@@ -64,7 +64,7 @@ pub struct Tagged {
 
 /// The header of a segment that belongs to the next message of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Untagged {
+pub struct UntaggedHeader {
     /// Any other of [`opcode`].
     pub opcode: u8,
     /// The last segment of its message.
@@ -79,7 +79,7 @@ pub struct Untagged {
     pub offset: u32,
 }
 
-impl Untagged {
+impl UntaggedHeader {
     /// Whether it is a Send that ends a steering tag.
     pub fn invalidates(&self) -> bool {
         matches!(self.opcode, opcode::SEND_INVALIDATE | opcode::SEND_SOLICITED_INVALIDATE)
@@ -88,20 +88,20 @@ impl Untagged {
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum DdpHeader {
     /// It says where it belongs.
-    Tagged(Tagged),
+    Tagged(TaggedHeader),
     /// It belongs to the next message of a queue.
-    Untagged(Untagged),
+    Untagged(UntaggedHeader),
 }
 
-impl Header {
+impl DdpHeader {
     /// Bytes of the length and this header.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         match self {
-            Header::Tagged(_) => TAGGED_LEN,
-            Header::Untagged(_) => UNTAGGED_LEN,
+            DdpHeader::Tagged(_) => TAGGED_LEN,
+            DdpHeader::Untagged(_) => UNTAGGED_LEN,
         }
     }
 
@@ -111,12 +111,12 @@ impl Header {
         be::put16(&mut b, (self.len() - LENGTH_LEN + payload) as u16);
         let last = |last: bool| if last { LAST } else { 0 };
         match self {
-            Header::Tagged(t) => {
+            DdpHeader::Tagged(t) => {
                 be::put16(&mut b[2..], TAGGED | last(t.last) | VERSIONS | u16::from(t.opcode));
                 be::put32(&mut b[4..], t.stag);
                 be::put64(&mut b[8..], t.offset);
             }
-            Header::Untagged(u) => {
+            DdpHeader::Untagged(u) => {
                 be::put16(&mut b[2..], last(u.last) | VERSIONS | u16::from(u.opcode));
                 for (at, word) in [(4, u.stag), (8, u.queue), (12, u.msn), (16, u.offset)] {
                     be::put32(&mut b[at..], word);
@@ -127,12 +127,12 @@ impl Header {
     }
 
     /// Reads the header of a segment; `b` is its length and all of it. The payload begins after
-    /// [`Header::len`] bytes.
+    /// [`DdpHeader::len`] bytes.
     ///
     /// # Errors
     /// It is too short, or of another version, or its operation does not go with its kind or its queue: what the
     /// other side is to be told.
-    pub fn decode(b: &[u8]) -> Result<Header, Terminate> {
+    pub fn decode(b: &[u8]) -> Result<DdpHeader, Terminate> {
         let Some(control) = b.get(2..4).map(be::get16) else { return Err(Terminate::LENGTH) };
         let is_tagged = control & TAGGED != 0;
         if b.len() < if is_tagged { TAGGED_LEN } else { UNTAGGED_LEN } {
@@ -155,7 +155,7 @@ impl Header {
         }
         let stag = be::get32(&b[4..]);
         if is_tagged {
-            return Ok(Header::Tagged(Tagged { opcode, last, stag, offset: be::get64(&b[8..]) }));
+            return Ok(DdpHeader::Tagged(TaggedHeader { opcode, last, stag, offset: be::get64(&b[8..]) }));
         }
         let [queue, msn, offset] = [8, 12, 16].map(|at| be::get32(&b[at..]));
         let expected = match opcode {
@@ -164,7 +164,7 @@ impl Header {
             _ => queue::SEND,
         };
         match queue == expected {
-            true => Ok(Header::Untagged(Untagged { opcode, last, stag, queue, msn, offset })),
+            true => Ok(DdpHeader::Untagged(UntaggedHeader { opcode, last, stag, queue, msn, offset })),
             false => Err(Terminate::QUEUE),
         }
     }
@@ -207,28 +207,28 @@ impl ReadRequest {
 mod tests {
     use super::*;
 
-    fn bytes(header: Header, payload: &[u8]) -> Vec<u8> {
+    fn bytes(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
         let mut b = vec![];
         header.put(payload.len(), &mut b);
         b.extend_from_slice(payload);
         b
     }
 
-    const WRITE: Tagged =
-        Tagged { opcode: opcode::WRITE, last: true, stag: 0x0102_0304, offset: 0x05_0607_0809 };
+    const WRITE: TaggedHeader =
+        TaggedHeader { opcode: opcode::WRITE, last: true, stag: 0x0102_0304, offset: 0x05_0607_0809 };
 
     #[test]
     fn a_tagged_segment_has_the_bytes_of_the_standard() {
         let golden = b"\x00\x11\xc1\x40\x01\x02\x03\x04\x00\x00\x00\x05\x06\x07\x08\x09abc";
-        assert_eq!(bytes(Header::Tagged(WRITE), b"abc"), golden);
-        assert_eq!(Header::decode(golden), Ok(Header::Tagged(WRITE)));
-        let more = Tagged { opcode: opcode::READ_RESPONSE, last: false, ..WRITE };
-        assert_eq!(bytes(Header::Tagged(more), b"")[..4], *b"\x00\x0e\x81\x42");
+        assert_eq!(bytes(DdpHeader::Tagged(WRITE), b"abc"), golden);
+        assert_eq!(DdpHeader::decode(golden), Ok(DdpHeader::Tagged(WRITE)));
+        let more = TaggedHeader { opcode: opcode::READ_RESPONSE, last: false, ..WRITE };
+        assert_eq!(bytes(DdpHeader::Tagged(more), b"")[..4], *b"\x00\x0e\x81\x42");
     }
 
     #[test]
     fn an_untagged_segment_has_the_bytes_of_the_standard() {
-        let send = Untagged {
+        let send = UntaggedHeader {
             opcode: opcode::SEND_INVALIDATE,
             last: true,
             stag: 0xaabb_ccdd,
@@ -237,8 +237,8 @@ mod tests {
             offset: 1428,
         };
         let golden = b"\x00\x13\x41\x44\xaa\xbb\xcc\xdd\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x05\x94x";
-        assert_eq!(bytes(Header::Untagged(send), b"x"), golden);
-        assert_eq!(Header::decode(golden), Ok(Header::Untagged(send)));
+        assert_eq!(bytes(DdpHeader::Untagged(send), b"x"), golden);
+        assert_eq!(DdpHeader::decode(golden), Ok(DdpHeader::Untagged(send)));
     }
 
     #[test]
@@ -253,13 +253,14 @@ mod tests {
 
     #[test]
     fn what_is_not_of_this_version_or_makes_no_sense_is_refused() {
-        let tagged = bytes(Header::Tagged(WRITE), b"");
-        let untagged = Untagged { opcode: opcode::SEND, last: true, stag: 0, queue: 0, msn: 1, offset: 0 };
-        let untagged = bytes(Header::Untagged(untagged), b"");
+        let tagged = bytes(DdpHeader::Tagged(WRITE), b"");
+        let untagged =
+            UntaggedHeader { opcode: opcode::SEND, last: true, stag: 0, queue: 0, msn: 1, offset: 0 };
+        let untagged = bytes(DdpHeader::Untagged(untagged), b"");
         let with = |b: &[u8], at: usize, value: u8| {
             let mut b = b.to_vec();
             b[at] = value;
-            Header::decode(&b)
+            DdpHeader::decode(&b)
         };
         assert_eq!(with(&tagged, 2, 0xc0), Err(Terminate::TAGGED_VERSION));
         assert_eq!(with(&untagged, 2, 0x42), Err(Terminate::UNTAGGED_VERSION));
@@ -270,10 +271,10 @@ mod tests {
         for (opcode, queue) in [(3, 1), (3, 2), (1, 0), (7, 0), (7, 3)] {
             let mut b = untagged.clone();
             (b[3], b[11]) = (0x40 | opcode, queue);
-            assert_eq!(Header::decode(&b), Err(Terminate::QUEUE), "{opcode} {queue}");
+            assert_eq!(DdpHeader::decode(&b), Err(Terminate::QUEUE), "{opcode} {queue}");
         }
         for b in [&tagged, &untagged] {
-            (0..b.len()).for_each(|cut| assert_eq!(Header::decode(&b[..cut]), Err(Terminate::LENGTH)));
+            (0..b.len()).for_each(|cut| assert_eq!(DdpHeader::decode(&b[..cut]), Err(Terminate::LENGTH)));
         }
     }
 }

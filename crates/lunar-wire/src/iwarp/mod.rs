@@ -8,6 +8,6 @@ pub mod ddp;
 pub mod mpa;
 pub mod terminate;
 
-pub use ddp::{Header, ReadRequest, Tagged, Untagged};
-pub use mpa::{Enhanced, Frame, Malformed};
+pub use ddp::{DdpHeader, ReadRequest, TaggedHeader, UntaggedHeader};
+pub use mpa::{EnhancedData, MalformedFrame, MpaFrame};
 pub use terminate::Terminate;

@@ -50,7 +50,7 @@ pub fn fpdu_len(segment: usize) -> usize {
 
 /// What is wrong with a request or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum MalformedFrame {
     /// It does not begin with its key.
     Key,
     /// A revision that there is not.
@@ -61,20 +61,22 @@ pub enum Malformed {
     Enhanced,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for MalformedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Malformed::Key => write!(f, "not an MPA frame"),
-            Malformed::Revision(n) => write!(f, "MPA revision {n}"),
-            Malformed::Private(n) => write!(f, "{n} bytes of private data in an MPA frame"),
-            Malformed::Enhanced => write!(f, "an MPA frame announces enhanced data that it has no room for"),
+            MalformedFrame::Key => write!(f, "not an MPA frame"),
+            MalformedFrame::Revision(n) => write!(f, "MPA revision {n}"),
+            MalformedFrame::Private(n) => write!(f, "{n} bytes of private data in an MPA frame"),
+            MalformedFrame::Enhanced => {
+                write!(f, "an MPA frame announces enhanced data that it has no room for")
+            }
         }
     }
 }
 
 /// The enhanced data of revision 2 (RFC 6581 section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Enhanced {
+pub struct EnhancedData {
     /// Peer to peer: the responder waits for a first message without content (A).
     pub peer_to_peer: bool,
     /// That may be a Send (B), a Write (C) or a Read (D), of length zero.
@@ -87,10 +89,10 @@ pub struct Enhanced {
     pub ord: u16,
 }
 
-impl Enhanced {
-    fn decode(b: &[u8]) -> Enhanced {
+impl EnhancedData {
+    fn decode(b: &[u8]) -> EnhancedData {
         let (inbound, outbound) = (be::get16(b), be::get16(&b[2..]));
-        Enhanced {
+        EnhancedData {
             peer_to_peer: inbound & FIRST != 0,
             send: inbound & SECOND != 0,
             write: outbound & FIRST != 0,
@@ -113,7 +115,7 @@ impl Enhanced {
 
 /// A request or a reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub struct MpaFrame {
     /// 1 or 2.
     pub revision: u8,
     /// Its sender wants markers in what it receives (M).
@@ -123,21 +125,21 @@ pub struct Frame {
     /// The responder turns the connection down (R).
     pub rejected: bool,
     /// Revision 2 has these (S).
-    pub enhanced: Option<Enhanced>,
+    pub enhanced: Option<EnhancedData>,
     /// Private data, at most [`MAX_PRIVATE`] bytes.
     pub private: Vec<u8>,
 }
 
-impl Frame {
+impl MpaFrame {
     /// Reads the frame that `bytes` begin with under its key, [`REQUEST_KEY`] or [`REPLY_KEY`]: the frame and its
     /// length in bytes, or None if it is not whole yet.
     ///
     /// # Errors
     /// When it is malformed; as soon as that can be seen.
-    pub fn decode(key: &[u8; 16], bytes: &[u8]) -> Result<Option<(Frame, usize)>, Malformed> {
+    pub fn decode(key: &[u8; 16], bytes: &[u8]) -> Result<Option<(MpaFrame, usize)>, MalformedFrame> {
         let first = bytes.len().min(key.len());
         if bytes[..first] != key[..first] {
-            return Err(Malformed::Key);
+            return Err(MalformedFrame::Key);
         }
         if bytes.len() < FRAME_LEN {
             return Ok(None);
@@ -145,22 +147,22 @@ impl Frame {
         let (flags, len) = (be::get16(&bytes[16..]), usize::from(be::get16(&bytes[18..])));
         let (revision, has_enhanced) = (flags as u8, flags & ENHANCED != 0);
         if !(1..=REVISION).contains(&revision) {
-            return Err(Malformed::Revision(revision));
+            return Err(MalformedFrame::Revision(revision));
         }
         let enhanced_len = if has_enhanced { ENHANCED_LEN } else { 0 };
         if has_enhanced && (revision < 2 || len < ENHANCED_LEN) {
-            return Err(Malformed::Enhanced);
+            return Err(MalformedFrame::Enhanced);
         }
         if len > MAX_PRIVATE + enhanced_len {
-            return Err(Malformed::Private(len - enhanced_len));
+            return Err(MalformedFrame::Private(len - enhanced_len));
         }
         let Some(rest) = bytes.get(FRAME_LEN..FRAME_LEN + len) else { return Ok(None) };
-        let frame = Frame {
+        let frame = MpaFrame {
             revision,
             markers: flags & MARKERS != 0,
             crc: flags & CRC != 0,
             rejected: flags & REJECTED != 0,
-            enhanced: has_enhanced.then(|| Enhanced::decode(rest)),
+            enhanced: has_enhanced.then(|| EnhancedData::decode(rest)),
             private: rest[enhanced_len..].to_vec(),
         };
         Ok(Some((frame, FRAME_LEN + len)))
@@ -189,23 +191,34 @@ impl Frame {
 mod tests {
     use super::*;
 
-    fn request() -> Frame {
-        let enhanced = Enhanced { ird: 128, ord: 1, ..Enhanced::default() };
-        Frame { revision: 2, enhanced: Some(enhanced), private: vec![0x80, 0, 0, 0], ..Frame::default() }
+    fn request() -> MpaFrame {
+        let enhanced = EnhancedData { ird: 128, ord: 1, ..EnhancedData::default() };
+        MpaFrame {
+            revision: 2,
+            enhanced: Some(enhanced),
+            private: vec![0x80, 0, 0, 0],
+            ..MpaFrame::default()
+        }
     }
 
     #[test]
     fn a_request_has_the_bytes_of_the_standard() {
         let golden = b"MPA ID Req Frame\x10\x02\x00\x08\x00\x80\x00\x01\x80\x00\x00\x00";
         assert_eq!(request().encode(&REQUEST_KEY), golden);
-        assert_eq!(Frame::decode(&REQUEST_KEY, golden), Ok(Some((request(), 28))));
+        assert_eq!(MpaFrame::decode(&REQUEST_KEY, golden), Ok(Some((request(), 28))));
     }
 
     #[test]
     fn every_bit_has_its_place() {
-        let all =
-            Enhanced { peer_to_peer: true, send: true, write: true, read: true, ird: 0x1234, ord: 0x0567 };
-        let frame = Frame {
+        let all = EnhancedData {
+            peer_to_peer: true,
+            send: true,
+            write: true,
+            read: true,
+            ird: 0x1234,
+            ord: 0x0567,
+        };
+        let frame = MpaFrame {
             revision: 2,
             markers: true,
             crc: true,
@@ -215,11 +228,11 @@ mod tests {
         };
         let golden = b"MPA ID Rep Frame\xf0\x02\x00\x04\xd2\x34\xc5\x67";
         assert_eq!(frame.encode(&REPLY_KEY), golden);
-        assert_eq!(Frame::decode(&REPLY_KEY, golden), Ok(Some((frame, 24))));
+        assert_eq!(MpaFrame::decode(&REPLY_KEY, golden), Ok(Some((frame, 24))));
         for (bit, byte) in [(MARKERS, 0x80), (CRC, 0x40), (REJECTED, 0x20)] {
             let mut bytes = b"MPA ID Rep Frame\x00\x01\x00\x00".to_vec();
             bytes[16] = byte;
-            let (frame, _) = Frame::decode(&REPLY_KEY, &bytes).unwrap().unwrap();
+            let (frame, _) = MpaFrame::decode(&REPLY_KEY, &bytes).unwrap().unwrap();
             let flags = [(MARKERS, frame.markers), (CRC, frame.crc), (REJECTED, frame.rejected)];
             assert!(flags.iter().all(|(flag, is_set)| *is_set == (*flag == bit)), "{byte:#x}");
         }
@@ -230,27 +243,27 @@ mod tests {
         for (revision, enhanced) in [(1, None), (2, None), (2, request().enhanced)] {
             for len in 0..=MAX_PRIVATE {
                 let private = (0..len).map(|i| i as u8).collect();
-                let frame = Frame { revision, enhanced, private, ..Frame::default() };
+                let frame = MpaFrame { revision, enhanced, private, ..MpaFrame::default() };
                 let bytes = frame.encode(&REPLY_KEY);
                 let whole = bytes.len();
-                assert_eq!(Frame::decode(&REPLY_KEY, &bytes), Ok(Some((frame, whole))));
-                assert_eq!(Frame::decode(&REPLY_KEY, &bytes[..whole - 1]), Ok(None));
+                assert_eq!(MpaFrame::decode(&REPLY_KEY, &bytes), Ok(Some((frame, whole))));
+                assert_eq!(MpaFrame::decode(&REPLY_KEY, &bytes[..whole - 1]), Ok(None));
             }
         }
         let mut long = request().encode(&REQUEST_KEY);
         be::put16(&mut long[18..], 517);
-        assert_eq!(Frame::decode(&REQUEST_KEY, &long), Err(Malformed::Private(513)));
+        assert_eq!(MpaFrame::decode(&REQUEST_KEY, &long), Err(MalformedFrame::Private(513)));
     }
 
     #[test]
     fn what_is_malformed_is_told_as_soon_as_it_is_there() {
-        let decode = |bytes: &[u8]| Frame::decode(&REQUEST_KEY, bytes);
-        assert_eq!(decode(b"MPA ID Rep"), Err(Malformed::Key));
-        assert_eq!(decode(b"\x43"), Err(Malformed::Key));
-        assert_eq!(decode(b"MPA ID Req Frame\x00\x03\x00\x00"), Err(Malformed::Revision(3)));
-        assert_eq!(decode(b"MPA ID Req Frame\x00\x00\x00\x00"), Err(Malformed::Revision(0)));
-        assert_eq!(decode(b"MPA ID Req Frame\x10\x01\x00\x04"), Err(Malformed::Enhanced));
-        assert_eq!(decode(b"MPA ID Req Frame\x10\x02\x00\x03"), Err(Malformed::Enhanced));
+        let decode = |bytes: &[u8]| MpaFrame::decode(&REQUEST_KEY, bytes);
+        assert_eq!(decode(b"MPA ID Rep"), Err(MalformedFrame::Key));
+        assert_eq!(decode(b"\x43"), Err(MalformedFrame::Key));
+        assert_eq!(decode(b"MPA ID Req Frame\x00\x03\x00\x00"), Err(MalformedFrame::Revision(3)));
+        assert_eq!(decode(b"MPA ID Req Frame\x00\x00\x00\x00"), Err(MalformedFrame::Revision(0)));
+        assert_eq!(decode(b"MPA ID Req Frame\x10\x01\x00\x04"), Err(MalformedFrame::Enhanced));
+        assert_eq!(decode(b"MPA ID Req Frame\x10\x02\x00\x03"), Err(MalformedFrame::Enhanced));
         assert_eq!(
             (decode(b""), is_request(b"M"), is_request(b"\x43"), is_request(b"")),
             (Ok(None), true, false, false)

@@ -3,7 +3,7 @@
 
 /// How a field is to be understood.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum FieldFormat {
     /// One bit of a byte.
     Flag,
     /// A number that lies inside one byte, or fills up to eight.
@@ -24,12 +24,12 @@ pub struct Field {
     len: usize,
     /// The lowest bit and the number of bits; no bits at all mean whole bytes.
     bits: (u8, u8),
-    form: Form,
+    form: FieldFormat,
 }
 
 /// What a field says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum FieldValue {
     /// A bit.
     Flag(bool),
     /// A number.
@@ -42,12 +42,12 @@ pub enum Value {
 
 /// A bit of a byte.
 pub const fn flag(name: &'static str, at: usize, bit: u8) -> Field {
-    Field { name, at, len: 1, bits: (bit, 1), form: Form::Flag }
+    Field { name, at, len: 1, bits: (bit, 1), form: FieldFormat::Flag }
 }
 
 /// Some bits of a byte, the lowest of them first.
 pub const fn bits(name: &'static str, at: usize, lowest: u8, count: u8) -> Field {
-    Field { name, at, len: 1, bits: (lowest, count), form: Form::Number }
+    Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Number }
 }
 
 /// Some bits of a byte whose values have names.
@@ -57,12 +57,12 @@ pub const fn named(
     (lowest, count): (u8, u8),
     names: &'static [(u64, &'static str)],
 ) -> Field {
-    Field { name, at, len: 1, bits: (lowest, count), form: Form::Named(names) }
+    Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Named(names) }
 }
 
 /// A big-endian number of up to eight bytes.
 pub const fn number(name: &'static str, at: usize, len: usize) -> Field {
-    Field { name, at, len, bits: (0, 0), form: Form::Number }
+    Field { name, at, len, bits: (0, 0), form: FieldFormat::Number }
 }
 
 /// The same, some of whose values have names.
@@ -72,26 +72,28 @@ pub const fn numbered(
     len: usize,
     names: &'static [(u64, &'static str)],
 ) -> Field {
-    Field { name, at, len, bits: (0, 0), form: Form::Named(names) }
+    Field { name, at, len, bits: (0, 0), form: FieldFormat::Named(names) }
 }
 
 /// ASCII, with spaces behind it.
 pub const fn ascii(name: &'static str, at: usize, len: usize) -> Field {
-    Field { name, at, len, bits: (0, 0), form: Form::Text }
+    Field { name, at, len, bits: (0, 0), form: FieldFormat::Text }
 }
 
 impl Field {
     /// What the field says in these bytes; None if it did not come as a whole.
-    pub fn read(&self, b: &[u8]) -> Option<Value> {
+    pub fn read(&self, b: &[u8]) -> Option<FieldValue> {
         let part = b.get(self.at..self.at + self.len)?;
         let whole = part.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
         let (lowest, count) = self.bits;
         let n = if count == 0 { whole } else { whole >> lowest & ((1 << count) - 1) };
         Some(match self.form {
-            Form::Flag => Value::Flag(n != 0),
-            Form::Number => Value::Number(n),
-            Form::Named(names) => name_of(names, n).map_or(Value::Number(n), |name| Value::Named(n, name)),
-            Form::Text => Value::Text(text(part)),
+            FieldFormat::Flag => FieldValue::Flag(n != 0),
+            FieldFormat::Number => FieldValue::Number(n),
+            FieldFormat::Named(names) => {
+                name_of(names, n).map_or(FieldValue::Number(n), |name| FieldValue::Named(n, name))
+            }
+            FieldFormat::Text => FieldValue::Text(text(part)),
         })
     }
 }
@@ -100,7 +102,7 @@ impl Field {
 pub fn read<'a>(
     table: &'static [Field],
     b: &'a [u8],
-) -> impl Iterator<Item = (&'static str, Value)> + use<'a> {
+) -> impl Iterator<Item = (&'static str, FieldValue)> + use<'a> {
     table.iter().filter_map(move |field| Some((field.name, field.read(b)?)))
 }
 
@@ -163,16 +165,16 @@ mod tests {
         assert_eq!(
             all,
             [
-                ("a_flag", Value::Flag(true)),
-                ("some_bits", Value::Number(5)),
-                ("a_named_one", Value::Named(1, "one")),
-                ("a_number", Value::Number(0x102)),
-                ("a_text", Value::Text("a?".into())),
+                ("a_flag", FieldValue::Flag(true)),
+                ("some_bits", FieldValue::Number(5)),
+                ("a_named_one", FieldValue::Named(1, "one")),
+                ("a_number", FieldValue::Number(0x102)),
+                ("a_text", FieldValue::Text("a?".into())),
             ]
         );
         let came = [0, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 5];
         (0..=13).for_each(|n| assert_eq!(read(&TABLE, &b[..n]).count(), came[n], "{n} bytes"));
-        assert_eq!(TABLE[2].read(&[0]), Some(Value::Number(0)), "a value without a name");
+        assert_eq!(TABLE[2].read(&[0]), Some(FieldValue::Number(0)), "a value without a name");
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub fn standards(b: &[u8]) -> impl Iterator<Item = (u16, Option<&'static str>)> 
 
 #[cfg(test)]
 mod tests {
-    use super::fields::Value;
+    use super::fields::FieldValue;
     use super::*;
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
         b[8..36].copy_from_slice(b"LUNAR   VIRTUAL DISK    0001");
         b[58..66].copy_from_slice(&[0, 0xa0, 4, 0x63, 9, 0x60, 9, 0x40]);
         let all: Vec<_> = fields::read(STANDARD, &b).collect();
-        assert_eq!(all[0], ("device_type", Value::Named(5, "CD or DVD")));
-        assert_eq!(all[3], ("product", Value::Text("VIRTUAL DISK".into())));
-        assert!(all.contains(&("alua", Value::Named(3, "implicit and explicit"))));
-        assert!(all.contains(&("version", Value::Named(6, "SPC-4"))));
+        assert_eq!(all[0], ("device_type", FieldValue::Named(5, "CD or DVD")));
+        assert_eq!(all[3], ("product", FieldValue::Text("VIRTUAL DISK".into())));
+        assert!(all.contains(&("alua", FieldValue::Named(3, "implicit and explicit"))));
+        assert!(all.contains(&("version", FieldValue::Named(6, "SPC-4"))));
         let names: Vec<_> = standards(&b).map(|(_, name)| name.unwrap()).collect();
         assert_eq!(names, ["SAM-5", "SPC-4", "iSCSI", "SRP"]);
         (0..96).for_each(|n| assert!(standards(&b[..n]).count() <= 4));
@@ -124,7 +124,13 @@ mod tests {
         b[10] = 2;
         (b[13], b[14]) = (3, 0xc0);
         let all: Vec<_> = fields::read(CAPACITY, &b).collect();
-        assert_eq!(all[..2], [("last_lba", Value::Number(99)), ("block_size_bytes", Value::Number(512))]);
-        assert_eq!(all[5..], [("thin", Value::Flag(true)), ("unmapped_reads_zero", Value::Flag(true))]);
+        assert_eq!(
+            all[..2],
+            [("last_lba", FieldValue::Number(99)), ("block_size_bytes", FieldValue::Number(512))]
+        );
+        assert_eq!(
+            all[5..],
+            [("thin", FieldValue::Flag(true)), ("unmapped_reads_zero", FieldValue::Flag(true))]
+        );
     }
 }

@@ -4,6 +4,7 @@ pub mod asc;
 pub mod cdb;
 pub mod fields;
 pub mod inquiry;
+pub mod lun;
 pub mod mode;
 pub mod op;
 pub mod pr;

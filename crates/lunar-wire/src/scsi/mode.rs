@@ -7,7 +7,7 @@ pub static HEADER: &[Field] = &[flag("write_protected", 3, 7), flag("dpo_and_fua
 
 /// A mode page or subpage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page<'a> {
+pub struct ModePage<'a> {
     /// PAGE CODE.
     pub code: u8,
     /// SUBPAGE CODE; 0 is the page itself.
@@ -19,14 +19,14 @@ pub struct Page<'a> {
 }
 
 /// The pages in an answer of MODE SENSE(10): all that came, whatever MODE DATA LENGTH says.
-pub fn pages(answer: &[u8]) -> impl Iterator<Item = Page<'_>> {
+pub fn pages(answer: &[u8]) -> impl Iterator<Item = ModePage<'_>> {
     let start = 8 + get(answer, 6, 2) as usize;
     let all = split(answer.get(start..).unwrap_or(&[]), |b| match b {
         [code, _, _, _, ..] if code & 0x40 != 0 => Some(4 + get(b, 2, 2) as usize),
         [_, len, ..] => Some(2 + usize::from(*len)),
         _ => None,
     });
-    all.map(|bytes| Page {
+    all.map(|bytes| ModePage {
         code: bytes[0] & 0x3f,
         subpage: if bytes[0] & 0x40 != 0 { bytes[1] } else { 0 },
         saveable: bytes[0] & 0x80 != 0,
@@ -143,7 +143,7 @@ const PAGES: &[Row] = &[
     (0x2a, 0, "CD capabilities", &[]),
 ];
 
-impl Page<'_> {
+impl ModePage<'_> {
     fn row(&self) -> Option<&'static Row> {
         PAGES.iter().find(|(code, subpage, ..)| (*code, *subpage) == (self.code, self.subpage))
     }
@@ -161,7 +161,7 @@ impl Page<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fields::{Value, read};
+    use super::super::fields::{FieldValue, read};
     use super::*;
 
     #[test]
@@ -173,8 +173,8 @@ mod tests {
         assert_eq!((all[0].code, all[0].subpage, all[0].name()), (0x0a, 1, Some("control extension")));
         assert_eq!((all[1].code, all[1].saveable, all.len()), (0x08, true, 2));
         let first = read(all[1].table().unwrap(), all[1].bytes).next();
-        assert_eq!(first, Some(("write_cache", Value::Flag(true))));
-        assert_eq!(read(HEADER, &b).filter(|(_, v)| *v == Value::Flag(true)).count(), 2);
+        assert_eq!(first, Some(("write_cache", FieldValue::Flag(true))));
+        assert_eq!(read(HEADER, &b).filter(|(_, v)| *v == FieldValue::Flag(true)).count(), 2);
         (0..b.len()).for_each(|n| assert!(pages(&b[..n]).count() < 2));
     }
 }

@@ -42,7 +42,7 @@ pub fn keys(answer: &[u8]) -> impl Iterator<Item = u64> {
 
 /// A reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reservation {
+pub struct ReservationDescriptor {
     /// Its key; 0 if it belongs to all registrants.
     pub key: u64,
     /// SCOPE: 0 is the logical unit.
@@ -52,9 +52,9 @@ pub struct Reservation {
 }
 
 /// READ RESERVATION: the reservation, if there is one.
-pub fn reservation(answer: &[u8]) -> Option<Reservation> {
+pub fn reservation(answer: &[u8]) -> Option<ReservationDescriptor> {
     let d = list(answer).get(..16)?;
-    Some(Reservation { key: be::get64(d), scope: d[13] >> 4, kind: d[13] & 0x0f })
+    Some(ReservationDescriptor { key: be::get64(d), scope: d[13] >> 4, kind: d[13] & 0x0f })
 }
 
 /// TYPE MASK of REPORT CAPABILITIES: bytes 4 and 5, a bit for each type.
@@ -88,7 +88,7 @@ pub static CAPABILITIES: &[Field] = &[
 
 /// A registration, as READ FULL STATUS tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registration {
+pub struct RegistrationDescriptor {
     /// Its key.
     pub key: u64,
     /// It holds the reservation, whose type this is.
@@ -105,9 +105,9 @@ pub struct Registration {
 const NAMES: [&[u8]; 3] = [b"iqn.", b"eui.", b"naa."];
 
 /// READ FULL STATUS.
-pub fn registrations(answer: &[u8]) -> impl Iterator<Item = Registration> {
+pub fn registrations(answer: &[u8]) -> impl Iterator<Item = RegistrationDescriptor> {
     let all = split(list(answer), |b| (b.len() >= 24).then(|| 24 + get(b, 20, 4) as usize));
-    all.map(|d| Registration {
+    all.map(|d| RegistrationDescriptor {
         key: be::get64(d),
         holds: (d[12] & 1 != 0).then_some(d[13] & 0x0f),
         all_ports: d[12] & 2 != 0,
@@ -142,7 +142,7 @@ fn text(b: &[u8]) -> Option<String> {
 
 /// The parameter list of PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parameters {
+pub struct ReserveOutParameters {
     /// RESERVATION KEY: the one that we are registered with.
     pub key: u64,
     /// SERVICE ACTION RESERVATION KEY: the new one, or that of who is to be preempted.
@@ -156,7 +156,7 @@ pub struct Parameters {
 /// Bytes of a parameter list.
 pub const PARAMETERS_LEN: usize = 24;
 
-impl Parameters {
+impl ReserveOutParameters {
     /// The bytes on the wire.
     pub fn encode(&self) -> [u8; PARAMETERS_LEN] {
         let mut b = [0; PARAMETERS_LEN];
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!((generation(&b), whole(&b), keys(&b).collect()), (3, 24, vec![1, 2]));
         (0..b.len()).for_each(|n| assert!(keys(&b[..n]).count() < 2));
         let b = answer(0, &[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0x05, 0, 0]);
-        assert_eq!(reservation(&b), Some(Reservation { key: 9, scope: 0, kind: 5 }));
+        assert_eq!(reservation(&b), Some(ReservationDescriptor { key: 9, scope: 0, kind: 5 }));
         assert_eq!(type_name(5), Some("write exclusive, registrants only"));
         (0..b.len()).for_each(|n| assert_eq!(reservation(&b[..n]), None));
         assert_eq!(reservation(&answer(1, &[])), None);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn parameters_lie_where_the_standard_puts_them() {
-        let b = Parameters { key: 1, action_key: 2, all_ports: true, aptpl: true }.encode();
+        let b = ReserveOutParameters { key: 1, action_key: 2, all_ports: true, aptpl: true }.encode();
         assert_eq!((b[7], b[15], b[20]), (1, 2, 5));
     }
 }

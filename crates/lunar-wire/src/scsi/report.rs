@@ -6,7 +6,7 @@ use crate::be;
 
 /// A command of REPORT SUPPORTED OPERATION CODES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Supported {
+pub struct SupportedCommand {
     /// Operation code.
     pub opcode: u8,
     /// Service action, if it has them.
@@ -16,11 +16,11 @@ pub struct Supported {
 }
 
 /// All commands. Command time-outs descriptors are passed over.
-pub fn commands(answer: &[u8]) -> impl Iterator<Item = Supported> {
+pub fn commands(answer: &[u8]) -> impl Iterator<Item = SupportedCommand> {
     let rest = answer.get(4..).unwrap_or(&[]);
     let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
     let all = split(rest, |b| Some(if *b.get(5)? & 2 != 0 { 20 } else { 8 }));
-    all.map(|d| Supported {
+    all.map(|d| SupportedCommand {
         opcode: d[0],
         action: (d[5] & 1 != 0).then(|| be::get16(&d[2..])),
         len: be::get16(&d[6..]),
@@ -44,7 +44,7 @@ pub static FUNCTIONS: &[Field] = &[
 
 /// A target port group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct TargetPortGroupDescriptor {
     /// TARGET PORT GROUP.
     pub number: u16,
     /// ASYMMETRIC ACCESS STATE.
@@ -55,7 +55,7 @@ pub struct Group {
     pub ports: Vec<u16>,
 }
 
-impl Group {
+impl TargetPortGroupDescriptor {
     /// The name of its state.
     pub fn state_name(&self) -> &'static str {
         const STATES: &[(u64, &str)] = &[
@@ -72,11 +72,11 @@ impl Group {
 }
 
 /// REPORT TARGET PORT GROUPS, with the short header.
-pub fn groups(answer: &[u8]) -> impl Iterator<Item = Group> {
+pub fn groups(answer: &[u8]) -> impl Iterator<Item = TargetPortGroupDescriptor> {
     let rest = answer.get(4..).unwrap_or(&[]);
     let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
     let all = split(rest, |b| Some(8 + 4 * usize::from(*b.get(7)?)));
-    all.map(|d| Group {
+    all.map(|d| TargetPortGroupDescriptor {
         number: be::get16(&d[2..]),
         state: d[0] & 0x0f,
         preferred: d[0] & 0x80 != 0,
@@ -86,7 +86,7 @@ pub fn groups(answer: &[u8]) -> impl Iterator<Item = Group> {
 
 /// An extent of GET LBA STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct LbaStatusDescriptor {
     /// Its first block.
     pub lba: u64,
     /// Blocks.
@@ -96,10 +96,10 @@ pub struct Extent {
 }
 
 /// GET LBA STATUS.
-pub fn extents(answer: &[u8]) -> impl Iterator<Item = Extent> {
+pub fn extents(answer: &[u8]) -> impl Iterator<Item = LbaStatusDescriptor> {
     let end = answer.len().min(4 + get(answer, 0, 4) as usize);
     let all = answer.get(8..end).unwrap_or(&[]).chunks_exact(16);
-    all.map(|d| Extent { lba: be::get64(d), blocks: be::get32(&d[8..]), status: d[12] & 0x0f })
+    all.map(|d| LbaStatusDescriptor { lba: be::get64(d), blocks: be::get32(&d[8..]), status: d[12] & 0x0f })
 }
 
 /// The name of a log page.
@@ -169,8 +169,8 @@ mod tests {
         let timed = [&[0x9e, 0, 0, 0x10, 0, 3, 0, 16][..], &[0, 10], &[0; 10]].concat();
         let b = [&[0, 0, 0, 28][..], &plain, &timed].concat();
         let all: Vec<_> = commands(&b).collect();
-        assert_eq!(all[0], Supported { opcode: 0x28, action: None, len: 10 });
-        assert_eq!(all[1], Supported { opcode: 0x9e, action: Some(0x10), len: 16 });
+        assert_eq!(all[0], SupportedCommand { opcode: 0x28, action: None, len: 10 });
+        assert_eq!(all[1], SupportedCommand { opcode: 0x9e, action: Some(0x10), len: 16 });
         (0..b.len()).for_each(|n| assert!(commands(&b[..n]).count() < 2));
     }
 
@@ -178,7 +178,10 @@ mod tests {
     fn groups_and_their_ports() {
         let b = [0, 0, 0, 20, 0x80, 0x0f, 0, 1, 0, 0, 0, 1, 0, 0, 0, 7, 0x02, 0, 1, 0, 0, 0, 0, 0];
         let all: Vec<_> = groups(&b).collect();
-        assert_eq!(all[0], Group { number: 1, state: 0, preferred: true, ports: vec![7] });
+        assert_eq!(
+            all[0],
+            TargetPortGroupDescriptor { number: 1, state: 0, preferred: true, ports: vec![7] }
+        );
         assert_eq!((all[1].number, all[1].state_name()), (256, "standby"));
         (0..b.len()).for_each(|n| assert!(groups(&b[..n]).count() < 2));
     }
@@ -189,7 +192,7 @@ mod tests {
         b.extend([0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 16, 1, 0, 0, 0]);
         b.extend([0; 16]);
         let all: Vec<_> = extents(&b).collect();
-        assert_eq!((all[0], all.len()), (Extent { lba: 8, blocks: 16, status: 1 }, 2));
+        assert_eq!((all[0], all.len()), (LbaStatusDescriptor { lba: 8, blocks: 16, status: 1 }, 2));
         (0..b.len()).for_each(|n| assert!(extents(&b[..n]).count() < 2));
     }
 

@@ -242,13 +242,13 @@ pub fn policies(page: &[u8]) -> impl Iterator<Item = (u8, u8, bool, &'static str
 
 /// A port of page 88h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port<'a> {
+pub struct ScsiPortDescriptor<'a> {
     /// RELATIVE PORT IDENTIFIER.
     pub number: u16,
     designators: &'a [u8],
 }
 
-impl<'a> Port<'a> {
+impl<'a> ScsiPortDescriptor<'a> {
     /// Its designators.
     pub fn designators(&self) -> impl Iterator<Item = Designator<'a>> + use<'a> {
         descriptors(self.designators)
@@ -256,13 +256,16 @@ impl<'a> Port<'a> {
 }
 
 /// SCSI ports (88h).
-pub fn ports(page: &[u8]) -> impl Iterator<Item = Port<'_>> {
+pub fn ports(page: &[u8]) -> impl Iterator<Item = ScsiPortDescriptor<'_>> {
     let head = |b: &[u8]| 8 + get(b, 6, 2) as usize;
     let all = split(body(page), move |b| {
         let end = head(b);
         (b.len() >= end + 4).then(|| end + 4 + get(b, end + 2, 2) as usize)
     });
-    all.map(move |one| Port { number: get(one, 2, 2) as u16, designators: &one[head(one) + 4..] })
+    all.map(move |one| ScsiPortDescriptor {
+        number: get(one, 2, 2) as u16,
+        designators: &one[head(one) + 4..],
+    })
 }
 
 /// Third-party copy (8Fh): the descriptors that there are, by code.

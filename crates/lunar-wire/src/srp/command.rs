@@ -1,13 +1,13 @@
 //! SCSI commands (SRP r16a section 6.8).
 
-use super::data::Cursor;
-use super::{Data, Error, error::of, opcode};
+use super::data::DescriptorReader;
+use super::{DataBuffer, SrpError, error::of, opcode};
 use crate::be;
 
 /// Task attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Attribute {
+pub enum SrpTaskAttribute {
     /// In any order.
     #[default]
     Simple = 0,
@@ -19,14 +19,14 @@ pub enum Attribute {
     Aca = 4,
 }
 
-impl Attribute {
-    fn decode(code: u8) -> Result<Attribute, Error> {
+impl SrpTaskAttribute {
+    fn decode(code: u8) -> Result<SrpTaskAttribute, SrpError> {
         Ok(match code & 7 {
-            0 => Attribute::Simple,
-            1 => Attribute::HeadOfQueue,
-            2 => Attribute::Ordered,
-            4 => Attribute::Aca,
-            code => return Err(Error::Attribute(code)),
+            0 => SrpTaskAttribute::Simple,
+            1 => SrpTaskAttribute::HeadOfQueue,
+            2 => SrpTaskAttribute::Ordered,
+            4 => SrpTaskAttribute::Aca,
+            code => return Err(SrpError::Attribute(code)),
         })
     }
 }
@@ -35,7 +35,7 @@ const LEN: usize = 48;
 
 /// A SCSI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Command<'a> {
+pub struct SrpCommand<'a> {
     /// Solicited notification wanted for a response that tells of success 0x02, or of anything else 0x04.
     pub notifications: u8,
     /// The initiator's name for it.
@@ -43,48 +43,48 @@ pub struct Command<'a> {
     /// Logical unit number, 8 bytes as in SAM.
     pub lun: u64,
     /// Task attribute.
-    pub attribute: Attribute,
+    pub attribute: SrpTaskAttribute,
     /// The first bytes of the CDB.
     pub cdb: &'a [u8; 16],
     /// The others, in whole words; at most 252.
     pub additional_cdb: &'a [u8],
     /// Data from the initiator.
-    pub data_out: Data<'a>,
+    pub data_out: DataBuffer<'a>,
     /// Data to the initiator.
-    pub data_in: Data<'a>,
+    pub data_in: DataBuffer<'a>,
 }
 
-impl<'a> Command<'a> {
+impl<'a> SrpCommand<'a> {
     /// Bytes before the additional CDB and the descriptors.
     pub const LEN: usize = LEN;
 
     /// It has data for both directions, which few support.
     pub fn is_bidirectional(&self) -> bool {
-        self.data_out != Data::None && self.data_in != Data::None
+        self.data_out != DataBuffer::None && self.data_in != DataBuffer::None
     }
 
     /// Reads one. `immediate_offset` is where the login put immediate data; None: it was not agreed on.
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<Command<'a>, Error> {
+    pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<SrpCommand<'a>, SrpError> {
         let b: &[u8; LEN] = of(iu, 0, opcode::COMMAND)?;
-        let mut rest = Cursor { iu, at: Self::LEN, formats: b[5], immediate_offset };
+        let mut rest = DescriptorReader { iu, at: Self::LEN, formats: b[5], immediate_offset };
         let additional_cdb = rest.take(usize::from(b[31] & !3))?;
         let (mut data_out, immediate) = rest.data(b[5] >> 4, b[6])?;
         let (data_in, wrong_way) = rest.data(b[5] & 0xf, b[7])?;
         if wrong_way.is_some() {
-            return Err(Error::Format(b[5]));
+            return Err(SrpError::Format(b[5]));
         }
         if let Some(len) = immediate {
-            data_out = Data::Immediate(rest.immediate(len)?);
+            data_out = DataBuffer::Immediate(rest.immediate(len)?);
         }
-        Ok(Command {
+        Ok(SrpCommand {
             notifications: b[1],
             tag: be::get64(&b[8..]),
             lun: be::get64(&b[20..]),
-            attribute: Attribute::decode(b[29])?,
-            cdb: iu[32..].first_chunk().ok_or(Error::Short { needed: 48, there: iu.len() })?,
+            attribute: SrpTaskAttribute::decode(b[29])?,
+            cdb: iu[32..].first_chunk().ok_or(SrpError::Short { needed: 48, there: iu.len() })?,
             additional_cdb,
             data_out,
             data_in,
@@ -94,10 +94,10 @@ impl<'a> Command<'a> {
     /// Appends its bytes. `immediate_offset` is where the login put immediate data.
     ///
     /// # Errors
-    /// When no information unit says this: see [`Error`]. Nothing is appended then.
-    pub fn encode(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), Error> {
+    /// When no information unit says this: see [`SrpError`]. Nothing is appended then.
+    pub fn encode(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), SrpError> {
         self.encode_before_data(immediate_offset, into)?;
-        if let Data::Immediate(bytes) = self.data_out {
+        if let DataBuffer::Immediate(bytes) = self.data_out {
             into.extend_from_slice(bytes);
         }
         Ok(())
@@ -106,19 +106,25 @@ impl<'a> Command<'a> {
     /// The same up to where immediate data begins: for who sends it from where it lies.
     ///
     /// # Errors
-    /// As for [`Command::encode`].
-    pub fn encode_before_data(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), Error> {
+    /// As for [`SrpCommand::encode`].
+    pub fn encode_before_data(
+        &self,
+        immediate_offset: Option<u16>,
+        into: &mut Vec<u8>,
+    ) -> Result<(), SrpError> {
         let start = into.len();
         into.extend_from_slice(&self.head()?);
         into.extend_from_slice(self.additional_cdb);
         self.data_out.put(into);
         self.data_in.put(into);
-        if matches!(self.data_out, Data::Immediate(_)) {
+        if matches!(self.data_out, DataBuffer::Immediate(_)) {
             let end = into.len() - start;
             let Some(at) = immediate_offset.filter(|at| usize::from(*at) >= end) else {
                 let formats = into[start + 5];
                 into.truncate(start);
-                return Err(immediate_offset.map_or(Error::Format(formats), |at| Error::Offset { at, end }));
+                return Err(
+                    immediate_offset.map_or(SrpError::Format(formats), |at| SrpError::Offset { at, end })
+                );
             };
             into.resize(start + usize::from(at), 0);
         }
@@ -126,15 +132,15 @@ impl<'a> Command<'a> {
     }
 
     /// The bytes before the additional CDB.
-    fn head(&self) -> Result<[u8; LEN], Error> {
+    fn head(&self) -> Result<[u8; LEN], SrpError> {
         let ((out_format, out_count), (in_format, in_count)) = (self.data_out.kind()?, self.data_in.kind()?);
         let formats = (out_format << 4) | in_format;
-        if matches!(self.data_in, Data::Immediate(_)) {
-            return Err(Error::Format(formats));
+        if matches!(self.data_in, DataBuffer::Immediate(_)) {
+            return Err(SrpError::Format(formats));
         }
         let cdb_len = self.additional_cdb.len();
         if !cdb_len.is_multiple_of(4) || cdb_len > 252 {
-            return Err(Error::Cdb(cdb_len));
+            return Err(SrpError::Cdb(cdb_len));
         }
         let mut b = [0; LEN];
         (b[0], b[1], b[5]) = (opcode::COMMAND, self.notifications, formats);

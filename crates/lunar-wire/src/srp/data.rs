@@ -1,6 +1,6 @@
 //! Where the data of a command is (SRP r16a section 5.6).
 
-use super::Error;
+use super::SrpError;
 use crate::be;
 
 /// Bytes of a memory descriptor.
@@ -14,7 +14,7 @@ const IMMEDIATE: u8 = 3;
 
 /// Memory of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct MemoryDescriptor {
     /// Virtual address: the tagged offset.
     pub address: u64,
     /// Memory handle: the steering tag.
@@ -23,7 +23,7 @@ pub struct Descriptor {
     pub len: u32,
 }
 
-impl Descriptor {
+impl MemoryDescriptor {
     /// Its bytes.
     pub fn encode(self) -> [u8; DESCRIPTOR_LEN] {
         let mut b = [0; DESCRIPTOR_LEN];
@@ -34,26 +34,26 @@ impl Descriptor {
     }
 
     /// Reads one.
-    pub fn decode(b: &[u8; DESCRIPTOR_LEN]) -> Descriptor {
-        Descriptor { address: be::get64(b), key: be::get32(&b[8..]), len: be::get32(&b[12..]) }
+    pub fn decode(b: &[u8; DESCRIPTOR_LEN]) -> MemoryDescriptor {
+        MemoryDescriptor { address: be::get64(b), key: be::get32(&b[8..]), len: be::get32(&b[12..]) }
     }
 }
 
 /// Memory of the initiator in several pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Indirect<'a> {
+pub struct IndirectBuffer<'a> {
     /// Where the table of all descriptors lies in the initiator's memory; its length in bytes is that of the table.
-    pub table: Descriptor,
+    pub table: MemoryDescriptor,
     /// Bytes of data.
     pub len: u32,
-    /// The first descriptors of the table as bytes, 16 each: see [`Indirect::descriptors`].
+    /// The first descriptors of the table as bytes, 16 each: see [`IndirectBuffer::descriptors`].
     pub list: &'a [u8],
 }
 
-impl<'a> Indirect<'a> {
+impl<'a> IndirectBuffer<'a> {
     /// The descriptors that are in the command.
-    pub fn descriptors(&self) -> impl Iterator<Item = Descriptor> + use<'a> {
-        self.list.as_chunks().0.iter().map(Descriptor::decode)
+    pub fn descriptors(&self) -> impl Iterator<Item = MemoryDescriptor> + use<'a> {
+        self.list.as_chunks().0.iter().map(MemoryDescriptor::decode)
     }
 
     /// All descriptors are in the command: the table need not be read.
@@ -61,40 +61,40 @@ impl<'a> Indirect<'a> {
         self.list.len() == self.table.len as usize
     }
 
-    fn check(&self) -> Result<(), Error> {
-        let Descriptor { len, .. } = self.table;
+    fn check(&self) -> Result<(), SrpError> {
+        let MemoryDescriptor { len, .. } = self.table;
         let whole = len > 0 && (len as usize).is_multiple_of(DESCRIPTOR_LEN);
         if !whole || !self.list.len().is_multiple_of(DESCRIPTOR_LEN) || self.list.len() > len as usize {
-            return Err(Error::Table { len, descriptors: self.list.len() / DESCRIPTOR_LEN });
+            return Err(SrpError::Table { len, descriptors: self.list.len() / DESCRIPTOR_LEN });
         }
         // Up to 255 lengths of 32 bits: no overflow.
         let sum = self.descriptors().map(|one| u64::from(one.len)).sum::<u64>();
         let fits = if self.is_whole() { sum == u64::from(self.len) } else { sum <= u64::from(self.len) };
-        if fits { Ok(()) } else { Err(Error::Total { said: self.len, sum }) }
+        if fits { Ok(()) } else { Err(SrpError::Total { said: self.len, sum }) }
     }
 }
 
 /// Where the data of one direction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data<'a> {
+pub enum DataBuffer<'a> {
     /// There is none.
     None,
     /// In one piece.
-    Direct(Descriptor),
+    Direct(MemoryDescriptor),
     /// In several.
-    Indirect(Indirect<'a>),
+    Indirect(IndirectBuffer<'a>),
     /// In the command itself. Data-out only.
     Immediate(&'a [u8]),
 }
 
-impl<'a> Data<'a> {
+impl<'a> DataBuffer<'a> {
     /// Bytes of data.
     pub fn len(&self) -> usize {
         match self {
-            Data::None => 0,
-            Data::Direct(one) => one.len as usize,
-            Data::Indirect(all) => all.len as usize,
-            Data::Immediate(bytes) => bytes.len(),
+            DataBuffer::None => 0,
+            DataBuffer::Direct(one) => one.len as usize,
+            DataBuffer::Indirect(all) => all.len as usize,
+            DataBuffer::Immediate(bytes) => bytes.len(),
         }
     }
 
@@ -104,37 +104,37 @@ impl<'a> Data<'a> {
     }
 
     /// Its format and its number of descriptors, and its checks.
-    pub(super) fn kind(&self) -> Result<(u8, u8), Error> {
+    pub(super) fn kind(&self) -> Result<(u8, u8), SrpError> {
         Ok(match self {
-            Data::None => (NONE, 0),
-            Data::Direct(_) => (DIRECT, 0),
-            Data::Indirect(all) => {
+            DataBuffer::None => (NONE, 0),
+            DataBuffer::Direct(_) => (DIRECT, 0),
+            DataBuffer::Indirect(all) => {
                 all.check()?;
                 let descriptors = all.list.len() / DESCRIPTOR_LEN;
                 let count = u8::try_from(descriptors);
-                (INDIRECT, count.map_err(|_| Error::Table { len: all.table.len, descriptors })?)
+                (INDIRECT, count.map_err(|_| SrpError::Table { len: all.table.len, descriptors })?)
             }
-            Data::Immediate(_) => (IMMEDIATE, 0),
+            DataBuffer::Immediate(_) => (IMMEDIATE, 0),
         })
     }
 
     /// Appends what stands for it among the descriptors.
     pub(super) fn put(&self, into: &mut Vec<u8>) {
         match self {
-            Data::None => (),
-            Data::Direct(one) => into.extend_from_slice(&one.encode()),
-            Data::Indirect(all) => {
+            DataBuffer::None => (),
+            DataBuffer::Direct(one) => into.extend_from_slice(&one.encode()),
+            DataBuffer::Indirect(all) => {
                 into.extend_from_slice(&all.table.encode());
                 into.extend_from_slice(&all.len.to_be_bytes());
                 into.extend_from_slice(all.list);
             }
-            Data::Immediate(bytes) => into.extend_from_slice(&(bytes.len() as u32).to_be_bytes()),
+            DataBuffer::Immediate(bytes) => into.extend_from_slice(&(bytes.len() as u32).to_be_bytes()),
         }
     }
 }
 
 /// Takes the descriptors of a command apart, from front to back.
-pub(super) struct Cursor<'a> {
+pub(super) struct DescriptorReader<'a> {
     pub iu: &'a [u8],
     /// Bytes that were taken.
     pub at: usize,
@@ -143,50 +143,51 @@ pub(super) struct Cursor<'a> {
     pub immediate_offset: Option<u16>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> DescriptorReader<'a> {
     /// The next bytes.
-    pub fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], SrpError> {
         let end = self.at + len;
-        let short = Error::Short { needed: end as u64, there: self.iu.len() };
+        let short = SrpError::Short { needed: end as u64, there: self.iu.len() };
         let bytes = self.iu.get(self.at..end).ok_or(short)?;
         self.at = end;
         Ok(bytes)
     }
 
     /// The next bytes, as many as their type says.
-    fn chunk<const N: usize>(&mut self) -> Result<&'a [u8; N], Error> {
-        let short = Error::Short { needed: (self.at + N) as u64, there: self.iu.len() };
+    fn chunk<const N: usize>(&mut self) -> Result<&'a [u8; N], SrpError> {
+        let short = SrpError::Short { needed: (self.at + N) as u64, there: self.iu.len() };
         self.take(N)?.first_chunk().ok_or(short)
     }
 
     /// The data of one direction, by its format and its number of descriptors. Immediate data is bytes of zero length
-    /// until [`Cursor::immediate`] is called: it lies behind all descriptors.
-    pub fn data(&mut self, format: u8, count: u8) -> Result<(Data<'a>, Option<u32>), Error> {
+    /// until [`DescriptorReader::immediate`] is called: it lies behind all descriptors.
+    pub fn data(&mut self, format: u8, count: u8) -> Result<(DataBuffer<'a>, Option<u32>), SrpError> {
         Ok(match format {
-            NONE => (Data::None, None),
-            DIRECT => (Data::Direct(Descriptor::decode(self.chunk()?)), None),
+            NONE => (DataBuffer::None, None),
+            DIRECT => (DataBuffer::Direct(MemoryDescriptor::decode(self.chunk()?)), None),
             INDIRECT => {
-                let table = Descriptor::decode(self.chunk()?);
+                let table = MemoryDescriptor::decode(self.chunk()?);
                 let len = u32::from_be_bytes(*self.chunk()?);
-                let all = Indirect { table, len, list: self.take(usize::from(count) * DESCRIPTOR_LEN)? };
+                let all =
+                    IndirectBuffer { table, len, list: self.take(usize::from(count) * DESCRIPTOR_LEN)? };
                 all.check()?;
-                (Data::Indirect(all), None)
+                (DataBuffer::Indirect(all), None)
             }
             IMMEDIATE if self.immediate_offset.is_some() => {
-                (Data::Immediate(&[]), Some(u32::from_be_bytes(*self.chunk()?)))
+                (DataBuffer::Immediate(&[]), Some(u32::from_be_bytes(*self.chunk()?)))
             }
-            _ => return Err(Error::Format(self.formats)),
+            _ => return Err(SrpError::Format(self.formats)),
         })
     }
 
     /// The immediate data of so many bytes, which begins where the login said.
-    pub fn immediate(&self, len: u32) -> Result<&'a [u8], Error> {
-        let at = self.immediate_offset.ok_or(Error::Format(self.formats))?;
+    pub fn immediate(&self, len: u32) -> Result<&'a [u8], SrpError> {
+        let at = self.immediate_offset.ok_or(SrpError::Format(self.formats))?;
         if usize::from(at) < self.at {
-            return Err(Error::Offset { at, end: self.at });
+            return Err(SrpError::Offset { at, end: self.at });
         }
         let end = u64::from(at) + u64::from(len);
-        let short = Error::Short { needed: end, there: self.iu.len() };
+        let short = SrpError::Short { needed: end, there: self.iu.len() };
         usize::try_from(end).ok().and_then(|end| self.iu.get(at.into()..end)).ok_or(short)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The rule that an information unit breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum SrpError {
     /// It is too short for what it says it holds: bytes that it takes, and bytes that are there.
     Short { needed: u64, there: usize },
     /// It has an opcode that does not belong here.
@@ -27,38 +27,40 @@ pub enum Error {
     Residual(u8),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for SrpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Short { needed, there } => write!(f, "an SRP unit of {there} bytes that takes {needed}"),
-            Error::Opcode(opcode) => write!(f, "an SRP unit with the opcode {opcode:#04x}"),
-            Error::Channels(code) => write!(f, "an SRP login with the multichannel code {code}"),
-            Error::Format(byte) => write!(f, "an SRP command with the buffer formats {byte:#04x}"),
-            Error::Attribute(code) => write!(f, "an SRP command with the task attribute {code}"),
-            Error::Cdb(len) => write!(f, "an SRP command with an additional CDB of {len} bytes"),
-            Error::Table { len, descriptors } => {
+            SrpError::Short { needed, there } => {
+                write!(f, "an SRP unit of {there} bytes that takes {needed}")
+            }
+            SrpError::Opcode(opcode) => write!(f, "an SRP unit with the opcode {opcode:#04x}"),
+            SrpError::Channels(code) => write!(f, "an SRP login with the multichannel code {code}"),
+            SrpError::Format(byte) => write!(f, "an SRP command with the buffer formats {byte:#04x}"),
+            SrpError::Attribute(code) => write!(f, "an SRP command with the task attribute {code}"),
+            SrpError::Cdb(len) => write!(f, "an SRP command with an additional CDB of {len} bytes"),
+            SrpError::Table { len, descriptors } => {
                 write!(f, "an SRP command with a table of {len} bytes and {descriptors} of its descriptors")
             }
-            Error::Total { said, sum } => {
+            SrpError::Total { said, sum } => {
                 write!(f, "an SRP command for {said} bytes with descriptors for {sum}")
             }
-            Error::Offset { at, end } => {
+            SrpError::Offset { at, end } => {
                 write!(f, "an SRP command with immediate data at byte {at}, its descriptors end at {end}")
             }
-            Error::Residual(flags) => write!(f, "an SRP response with the flags {flags:#04x}"),
+            SrpError::Residual(flags) => write!(f, "an SRP response with the flags {flags:#04x}"),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for SrpError {}
 
 /// The first `N` bytes of an information unit whose opcode is known.
-pub(super) fn whole<const N: usize>(iu: &[u8]) -> Result<&[u8; N], Error> {
-    iu.first_chunk().ok_or(Error::Short { needed: N as u64, there: iu.len() })
+pub(super) fn whole<const N: usize>(iu: &[u8]) -> Result<&[u8; N], SrpError> {
+    iu.first_chunk().ok_or(SrpError::Short { needed: N as u64, there: iu.len() })
 }
 
 /// The same, with the opcode that it is to have in byte `at`.
-pub(super) fn of<const N: usize>(iu: &[u8], at: usize, opcode: u8) -> Result<&[u8; N], Error> {
+pub(super) fn of<const N: usize>(iu: &[u8], at: usize, opcode: u8) -> Result<&[u8; N], SrpError> {
     let b = whole::<N>(iu)?;
-    if b[at] == opcode { Ok(b) } else { Err(Error::Opcode(b[at])) }
+    if b[at] == opcode { Ok(b) } else { Err(SrpError::Opcode(b[at])) }
 }

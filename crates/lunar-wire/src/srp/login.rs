@@ -2,7 +2,7 @@
 //! connection, which may have zeros behind them.
 
 use super::error::of;
-use super::{Error, PortId, opcode};
+use super::{PortId, SrpError, opcode};
 use crate::be;
 use std::fmt;
 
@@ -15,7 +15,7 @@ const IMMEDIATE: u8 = 0x80;
 
 /// How a login request is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum LoginFormat {
     /// With the InfiniBand connection manager: the standard's own form, 64 bytes.
     Ib,
     /// With the RDMA connection manager, on IP addresses: Linux's short form, 56 bytes.
@@ -23,7 +23,7 @@ pub enum Form {
 }
 
 /// Offsets of the fields of a login request in one of its forms.
-struct Layout {
+struct LoginLayout {
     opcode: usize,
     tag: usize,
     it_iu_len: usize,
@@ -33,7 +33,7 @@ struct Layout {
     ports: [usize; 2],
 }
 
-const IB: Layout = Layout {
+const IB: LoginLayout = LoginLayout {
     opcode: 0,
     tag: 8,
     it_iu_len: 16,
@@ -42,7 +42,7 @@ const IB: Layout = Layout {
     immediate_offset: 28,
     ports: [32, 48],
 };
-const RDMA_CM: Layout = Layout {
+const RDMA_CM: LoginLayout = LoginLayout {
     opcode: 11,
     tag: 0,
     it_iu_len: 12,
@@ -52,19 +52,19 @@ const RDMA_CM: Layout = Layout {
     ports: [16, 32],
 };
 
-impl Form {
+impl LoginFormat {
     /// Bytes of a login request.
     pub const fn request_len(self) -> usize {
         match self {
-            Form::Ib => 64,
-            Form::RdmaCm => 56,
+            LoginFormat::Ib => 64,
+            LoginFormat::RdmaCm => 56,
         }
     }
 
-    fn layout(self) -> &'static Layout {
+    fn layout(self) -> &'static LoginLayout {
         match self {
-            Form::Ib => &IB,
-            Form::RdmaCm => &RDMA_CM,
+            LoginFormat::Ib => &IB,
+            LoginFormat::RdmaCm => &RDMA_CM,
         }
     }
 }
@@ -92,7 +92,7 @@ pub struct LoginRequest {
 
 impl LoginRequest {
     /// Its bytes.
-    pub fn encode(&self, form: Form) -> Vec<u8> {
+    pub fn encode(&self, form: LoginFormat) -> Vec<u8> {
         let (at, mut b) = (form.layout(), vec![0; form.request_len()]);
         b[at.opcode] = opcode::LOGIN_REQUEST;
         be::put64(&mut b[at.tag..], self.tag);
@@ -113,16 +113,16 @@ impl LoginRequest {
     ///
     /// # Errors
     /// When it is too short, no login request, or has a reserved multichannel code.
-    pub fn decode(private: &[u8], form: Form) -> Result<LoginRequest, Error> {
+    pub fn decode(private: &[u8], form: LoginFormat) -> Result<LoginRequest, SrpError> {
         let at = form.layout();
-        let short = Error::Short { needed: form.request_len() as u64, there: private.len() };
+        let short = SrpError::Short { needed: form.request_len() as u64, there: private.len() };
         let b = private.get(..form.request_len()).ok_or(short)?;
         if b[at.opcode] != opcode::LOGIN_REQUEST {
-            return Err(Error::Opcode(b[at.opcode]));
+            return Err(SrpError::Opcode(b[at.opcode]));
         }
         let flags = b[at.flags];
         if flags & CHANNELS > MULTI {
-            return Err(Error::Channels(flags & CHANNELS));
+            return Err(SrpError::Channels(flags & CHANNELS));
         }
         let [initiator, target] = at.ports.map(|at| PortId(std::array::from_fn(|i| b[at + i])));
         Ok(LoginRequest {
@@ -141,7 +141,7 @@ impl LoginRequest {
 /// What became of the channels that the nexus had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Previous {
+pub enum PreviousChannels {
     /// There were none.
     None = 0,
     /// They were ended.
@@ -164,7 +164,7 @@ pub struct LoginResponse {
     /// The data buffer [`format`](super::format)s that the target knows.
     pub formats: u16,
     /// What became of the other channels.
-    pub previous: Previous,
+    pub previous: PreviousChannels,
     /// Immediate data is taken.
     pub immediate: bool,
 }
@@ -190,13 +190,13 @@ impl LoginResponse {
     ///
     /// # Errors
     /// When it is too short, no login response, or has a reserved multichannel code.
-    pub fn decode(private: &[u8]) -> Result<LoginResponse, Error> {
+    pub fn decode(private: &[u8]) -> Result<LoginResponse, SrpError> {
         let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_RESPONSE)?;
         let previous = match b[26] & CHANNELS {
-            0 => Previous::None,
-            1 => Previous::Ended,
-            2 => Previous::Kept,
-            code => return Err(Error::Channels(code)),
+            0 => PreviousChannels::None,
+            1 => PreviousChannels::Ended,
+            2 => PreviousChannels::Kept,
+            code => return Err(SrpError::Channels(code)),
         };
         Ok(LoginResponse {
             credits: be::get32(&b[4..]),
@@ -212,9 +212,9 @@ impl LoginResponse {
 
 /// Why a login is turned down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reason(pub u32);
+pub struct LoginRejectReason(pub u32);
 
-impl Reason {
+impl LoginRejectReason {
     /// No channel can be made, for no other reason.
     pub const UNABLE: Self = Self(0x0001_0000);
     /// The target lacks resources.
@@ -231,7 +231,7 @@ impl Reason {
     pub const TOO_MANY_CHANNELS: Self = Self(0x0001_0006);
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for LoginRejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
             Self::UNABLE => "the target cannot make a channel",
@@ -250,7 +250,7 @@ impl fmt::Display for Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginReject {
     /// Why.
-    pub reason: Reason,
+    pub reason: LoginRejectReason,
     /// The tag of the request.
     pub tag: u64,
     /// The data buffer [`format`](super::format)s that the target knows.
@@ -275,9 +275,9 @@ impl LoginReject {
     ///
     /// # Errors
     /// When it is too short, or no rejection of a login.
-    pub fn decode(private: &[u8]) -> Result<LoginReject, Error> {
+    pub fn decode(private: &[u8]) -> Result<LoginReject, SrpError> {
         let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_REJECT)?;
-        let (reason, tag) = (Reason(be::get32(&b[4..])), be::get64(&b[8..]));
+        let (reason, tag) = (LoginRejectReason(be::get32(&b[4..])), be::get64(&b[8..]));
         Ok(LoginReject { reason, tag, formats: be::get16(&b[24..]) })
     }
 }

@@ -4,22 +4,22 @@
 //! Login goes with the private data of the connection, everything else in messages, one information unit each.
 
 mod command;
+mod control;
 mod data;
 mod error;
 mod login;
 mod port;
 mod response;
-mod small;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Attribute, Command};
-pub use data::{DESCRIPTOR_LEN, Data, Descriptor, Indirect};
-pub use error::Error;
-pub use login::{Form, LoginReject, LoginRequest, LoginResponse, Previous, Reason};
-pub use port::{NotAPortId, PortId};
-pub use response::{Residual, Response};
-pub use small::{Aer, CreditRequest, TargetLogout, TaskManagement, aer_response, credit_response, logout};
+pub use command::{SrpCommand, SrpTaskAttribute};
+pub use control::{Aer, CreditRequest, TargetLogout, TaskManagement, aer_response, credit_response, logout};
+pub use data::{DESCRIPTOR_LEN, DataBuffer, IndirectBuffer, MemoryDescriptor};
+pub use error::SrpError;
+pub use login::{LoginFormat, LoginReject, LoginRejectReason, LoginRequest, LoginResponse, PreviousChannels};
+pub use port::{InvalidPortId, PortId};
+pub use response::{Residual, SrpResponse};
 
 /// First bytes of information units.
 pub mod opcode {
@@ -92,7 +92,7 @@ pub const LINUX_IU_LEN: usize = IMMEDIATE_OFFSET as usize + 8192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromInitiator<'a> {
     /// A SCSI command.
-    Command(Command<'a>),
+    Command(SrpCommand<'a>),
     /// A task management function.
     TaskManagement(TaskManagement),
     /// It took the credits: the tag of the request.
@@ -108,14 +108,14 @@ impl<'a> FromInitiator<'a> {
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<Self, Error> {
-        Ok(match *iu.first().ok_or(Error::Short { needed: 1, there: 0 })? {
-            opcode::COMMAND => Self::Command(Command::decode(iu, immediate_offset)?),
+    pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<Self, SrpError> {
+        Ok(match *iu.first().ok_or(SrpError::Short { needed: 1, there: 0 })? {
+            opcode::COMMAND => Self::Command(SrpCommand::decode(iu, immediate_offset)?),
             opcode::TASK_MANAGEMENT => Self::TaskManagement(TaskManagement::decode(iu)?),
-            opcode::CREDIT_RESPONSE => Self::CreditResponse(small::tag(iu)?),
-            opcode::AER_RESPONSE => Self::AerResponse(small::tag(iu)?),
-            opcode::INITIATOR_LOGOUT => Self::Logout(small::tag(iu)?),
-            opcode => return Err(Error::Opcode(opcode)),
+            opcode::CREDIT_RESPONSE => Self::CreditResponse(control::tag(iu)?),
+            opcode::AER_RESPONSE => Self::AerResponse(control::tag(iu)?),
+            opcode::INITIATOR_LOGOUT => Self::Logout(control::tag(iu)?),
+            opcode => return Err(SrpError::Opcode(opcode)),
         })
     }
 }
@@ -124,7 +124,7 @@ impl<'a> FromInitiator<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromTarget<'a> {
     /// The response to a command or a task management function.
-    Response(Response<'a>),
+    Response(SrpResponse<'a>),
     /// More credits.
     Credit(CreditRequest),
     /// An asynchronous event.
@@ -138,13 +138,13 @@ impl<'a> FromTarget<'a> {
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub fn decode(iu: &'a [u8]) -> Result<Self, Error> {
-        Ok(match *iu.first().ok_or(Error::Short { needed: 1, there: 0 })? {
-            opcode::RESPONSE => Self::Response(Response::decode(iu)?),
+    pub fn decode(iu: &'a [u8]) -> Result<Self, SrpError> {
+        Ok(match *iu.first().ok_or(SrpError::Short { needed: 1, there: 0 })? {
+            opcode::RESPONSE => Self::Response(SrpResponse::decode(iu)?),
             opcode::CREDIT_REQUEST => Self::Credit(CreditRequest::decode(iu)?),
             opcode::AER_REQUEST => Self::Aer(Aer::decode(iu)?),
             opcode::TARGET_LOGOUT => Self::Logout(TargetLogout::decode(iu)?),
-            opcode => return Err(Error::Opcode(opcode)),
+            opcode => return Err(SrpError::Opcode(opcode)),
         })
     }
 }

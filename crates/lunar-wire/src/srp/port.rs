@@ -40,25 +40,25 @@ impl fmt::Display for PortId {
 
 /// A text that names no port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAPortId;
+pub struct InvalidPortId;
 
-impl fmt::Display for NotAPortId {
+impl fmt::Display for InvalidPortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an SRP port is named by 0x and 32 hexadecimal digits")
     }
 }
 
-impl std::error::Error for NotAPortId {}
+impl std::error::Error for InvalidPortId {}
 
 impl FromStr for PortId {
-    type Err = NotAPortId;
+    type Err = InvalidPortId;
 
-    fn from_str(text: &str) -> Result<PortId, NotAPortId> {
-        let digits = text.strip_prefix("0x").filter(|d| d.len() == 32).ok_or(NotAPortId)?;
+    fn from_str(text: &str) -> Result<PortId, InvalidPortId> {
+        let digits = text.strip_prefix("0x").filter(|d| d.len() == 32).ok_or(InvalidPortId)?;
         // from_str_radix would take a sign.
         if !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
-            return Err(NotAPortId);
+            return Err(InvalidPortId);
         }
-        u128::from_str_radix(digits, 16).map(|id| PortId(id.to_be_bytes())).map_err(|_| NotAPortId)
+        u128::from_str_radix(digits, 16).map(|id| PortId(id.to_be_bytes())).map_err(|_| InvalidPortId)
     }
 }

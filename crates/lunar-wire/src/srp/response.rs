@@ -1,6 +1,6 @@
 //! Responses to commands and task management functions (SRP r16a section 6.9).
 
-use super::{Error, error::of, opcode};
+use super::{SrpError, error::of, opcode};
 use crate::be;
 
 const RESPONSE_VALID: u8 = 0x01;
@@ -32,12 +32,12 @@ impl Residual {
         }
     }
 
-    fn decode(flags: u8, shift: u8, bytes: u32) -> Result<Residual, Error> {
+    fn decode(flags: u8, shift: u8, bytes: u32) -> Result<Residual, SrpError> {
         match (flags >> shift) & (OVER | UNDER) {
             0 => Ok(Residual::None),
             OVER => Ok(Residual::Over(bytes)),
             UNDER => Ok(Residual::Under(bytes)),
-            _ => Err(Error::Residual(flags)),
+            _ => Err(SrpError::Residual(flags)),
         }
     }
 }
@@ -46,7 +46,7 @@ const LEN: usize = 36;
 
 /// A response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Response<'a> {
+pub struct SrpResponse<'a> {
     /// It is a solicited notification.
     pub solicited: bool,
     /// Credits that come back with it: usually one, and those that are owed.
@@ -59,13 +59,13 @@ pub struct Response<'a> {
     pub residual_out: Residual,
     /// What was left of data-in.
     pub residual_in: Residual,
-    /// Response data, empty if there is none: see [`Response::task_status`].
+    /// Response data, empty if there is none: see [`SrpResponse::task_status`].
     pub data: &'a [u8],
     /// Sense data, empty if there is none.
     pub sense: &'a [u8],
 }
 
-impl<'a> Response<'a> {
+impl<'a> SrpResponse<'a> {
     /// Bytes before the response data and the sense data.
     pub const LEN: usize = LEN;
 
@@ -100,17 +100,17 @@ impl<'a> Response<'a> {
     ///
     /// # Errors
     /// When it is too short for its data, no response, or its flags contradict each other.
-    pub fn decode(iu: &'a [u8]) -> Result<Response<'a>, Error> {
+    pub fn decode(iu: &'a [u8]) -> Result<SrpResponse<'a>, SrpError> {
         let b: &[u8; LEN] = of(iu, 0, opcode::RESPONSE)?;
         let flags = b[18];
         let len = |flag, at: usize| if flags & flag != 0 { be::get32(&b[at..]) } else { 0 };
         let (sense_len, data_len) = (len(SENSE_VALID, 28), len(RESPONSE_VALID, 32));
         let needed = Self::LEN as u64 + u64::from(data_len) + u64::from(sense_len);
         if needed > iu.len() as u64 {
-            return Err(Error::Short { needed, there: iu.len() });
+            return Err(SrpError::Short { needed, there: iu.len() });
         }
         let (data, rest) = iu[Self::LEN..].split_at(data_len as usize);
-        Ok(Response {
+        Ok(SrpResponse {
             solicited: b[1] & SOLICITED != 0,
             credits: be::get32(&b[4..]) as i32,
             tag: be::get64(&b[8..]),

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 
 const TAG: u64 = 0xa1a2_a3a4_a5a6_a7a8;
 const LUN: u64 = 0x0102_0304_0506_0708;
-const HERE: Descriptor = Descriptor { address: 0x1112_1314_1516_1718, key: 0x2122_2324, len: 0x1000 };
+const HERE: MemoryDescriptor =
+    MemoryDescriptor { address: 0x1112_1314_1516_1718, key: 0x2122_2324, len: 0x1000 };
 
 /// So many zeros with bytes at some offsets.
 fn bytes(len: usize, there: &[(usize, &[u8])]) -> Vec<u8> {
@@ -51,25 +52,25 @@ fn a_login_request_lies_as_with_each_connection_manager() {
             (48, &[0, 68]),
         ],
     );
-    for (form, mut golden) in [(Form::Ib, ib), (Form::RdmaCm, rdma_cm)] {
+    for (form, mut golden) in [(LoginFormat::Ib, ib), (LoginFormat::RdmaCm, rdma_cm)] {
         assert_eq!(login().encode(form), golden, "{form:?}");
         golden.resize(92, 0);
         assert_eq!(LoginRequest::decode(&golden, form), Ok(login()), "{form:?}, with zeros behind it");
         let needed = form.request_len() as u64;
         let there = form.request_len() - 1;
-        let short = Err(Error::Short { needed, there });
+        let short = Err(SrpError::Short { needed, there });
         assert_eq!(LoginRequest::decode(&golden[..there], form), short);
     }
 }
 
 #[test]
 fn a_login_request_with_another_opcode_or_a_reserved_multichannel_code_is_refused() {
-    for (form, opcode_at, flags_at) in [(Form::Ib, 0, 26), (Form::RdmaCm, 11, 10)] {
+    for (form, opcode_at, flags_at) in [(LoginFormat::Ib, 0, 26), (LoginFormat::RdmaCm, 11, 10)] {
         let mut b = login().encode(form);
         b[flags_at] = 2;
-        assert_eq!(LoginRequest::decode(&b, form), Err(Error::Channels(2)));
+        assert_eq!(LoginRequest::decode(&b, form), Err(SrpError::Channels(2)));
         b[opcode_at] = 1;
-        assert_eq!(LoginRequest::decode(&b, form), Err(Error::Opcode(1)));
+        assert_eq!(LoginRequest::decode(&b, form), Err(SrpError::Opcode(1)));
     }
 }
 
@@ -81,7 +82,7 @@ fn a_login_response_lies_as_in_the_standard() {
         it_iu_len: 8260,
         ti_iu_len: 296,
         formats: 6,
-        previous: Previous::Ended,
+        previous: PreviousChannels::Ended,
         immediate: true,
     };
     let (lens, tail) = ([0, 0, 0x20, 0x44, 0, 0, 1, 40], [0, 6, 0x81]);
@@ -89,19 +90,19 @@ fn a_login_response_lies_as_in_the_standard() {
     assert_eq!(response.encode()[..], golden);
     assert_eq!(LoginResponse::decode(&golden), Ok(response));
     golden[26] = 3;
-    assert_eq!(LoginResponse::decode(&golden), Err(Error::Channels(3)));
-    assert_eq!(LoginResponse::decode(&golden[..51]), Err(Error::Short { needed: 52, there: 51 }));
-    assert_eq!(LoginResponse::decode(&[0; 52]), Err(Error::Opcode(0)), "no private data, on InfiniBand");
+    assert_eq!(LoginResponse::decode(&golden), Err(SrpError::Channels(3)));
+    assert_eq!(LoginResponse::decode(&golden[..51]), Err(SrpError::Short { needed: 52, there: 51 }));
+    assert_eq!(LoginResponse::decode(&[0; 52]), Err(SrpError::Opcode(0)), "no private data, on InfiniBand");
 }
 
 #[test]
 fn a_login_reject_lies_as_in_the_standard() {
-    let reject = LoginReject { reason: Reason::IT_IU_TOO_LONG, tag: TAG, formats: 6 };
+    let reject = LoginReject { reason: LoginRejectReason::IT_IU_TOO_LONG, tag: TAG, formats: 6 };
     let golden = bytes(32, &[(0, &[0xc2]), (4, &[0, 1, 0, 2]), (8, &tag()), (24, &[0, 6])]);
     assert_eq!(reject.encode()[..], golden);
     assert_eq!(LoginReject::decode(&golden), Ok(reject));
-    assert_eq!(LoginReject::decode(&golden[..31]), Err(Error::Short { needed: 32, there: 31 }));
-    assert_eq!(Reason(0x0001_0007).to_string(), "reason 0x00010007");
+    assert_eq!(LoginReject::decode(&golden[..31]), Err(SrpError::Short { needed: 32, there: 31 }));
+    assert_eq!(LoginRejectReason(0x0001_0007).to_string(), "reason 0x00010007");
 }
 
 #[test]
@@ -112,16 +113,16 @@ fn a_port_is_named_by_its_halves_and_by_text() {
     assert_eq!((port.extension(), port.guid()), (0x0102_0304_0506_0708, 0x0a0b_0c0d_0e0f_1011));
     assert_eq!(text.to_uppercase().replace("0X", "0x").parse(), Ok(port));
     for wrong in ["", &text[2..], &text[..33], "0x+1020304050607080a0b0c0d0e0f1011", "0x é"] {
-        assert_eq!(wrong.parse::<PortId>(), Err(NotAPortId), "{wrong}");
+        assert_eq!(wrong.parse::<PortId>(), Err(InvalidPortId), "{wrong}");
     }
     assert_eq!(PortId::default().to_string().len(), 34);
 }
 
 const CDB: [u8; 16] = [0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-fn command<'a>(data_out: Data<'a>, data_in: Data<'a>) -> Command<'a> {
-    let attribute = Attribute::Ordered;
-    Command {
+fn command<'a>(data_out: DataBuffer<'a>, data_in: DataBuffer<'a>) -> SrpCommand<'a> {
+    let attribute = SrpTaskAttribute::Ordered;
+    SrpCommand {
         notifications: 6,
         tag: TAG,
         lun: LUN,
@@ -133,15 +134,15 @@ fn command<'a>(data_out: Data<'a>, data_in: Data<'a>) -> Command<'a> {
     }
 }
 
-fn encoded(command: &Command) -> Vec<u8> {
+fn encoded(command: &SrpCommand) -> Vec<u8> {
     let mut b = Vec::new();
     command.encode(Some(IMMEDIATE_OFFSET), &mut b).unwrap();
     b
 }
 
 /// What decoding these bytes says, with immediate data agreed on.
-fn decode(b: &[u8]) -> Result<Command<'_>, Error> {
-    Command::decode(b, Some(IMMEDIATE_OFFSET))
+fn decode(b: &[u8]) -> Result<SrpCommand<'_>, SrpError> {
+    SrpCommand::decode(b, Some(IMMEDIATE_OFFSET))
 }
 
 /// The first 48 bytes of `command`, with its formats and counts of descriptors.
@@ -155,11 +156,11 @@ const HERE_BYTES: [u8; 16] =
 
 #[test]
 fn a_command_with_one_descriptor_lies_as_in_the_standard() {
-    let none = command(Data::None, Data::None);
+    let none = command(DataBuffer::None, DataBuffer::None);
     assert_eq!(encoded(&none), head([0, 0, 0]));
-    let read = command(Data::None, Data::Direct(HERE));
+    let read = command(DataBuffer::None, DataBuffer::Direct(HERE));
     assert_eq!(encoded(&read), [&head([1, 0, 0])[..], &HERE_BYTES].concat());
-    let mut write = command(Data::Direct(HERE), Data::None);
+    let mut write = command(DataBuffer::Direct(HERE), DataBuffer::None);
     write.additional_cdb = &[1, 2, 3, 4];
     let mut golden = [&head([0x10, 0, 0])[..], &[1, 2, 3, 4], &HERE_BYTES].concat();
     golden[31] = 4;
@@ -173,23 +174,25 @@ fn a_command_with_one_descriptor_lies_as_in_the_standard() {
     assert_eq!((read.data_in.len(), read.data_out.is_empty()), (4096, true));
 }
 
-fn table(len: u32, list: &[u8], total: u32) -> Indirect<'_> {
-    Indirect { table: Descriptor { len, ..HERE }, len: total, list }
+fn table(len: u32, list: &[u8], total: u32) -> IndirectBuffer<'_> {
+    IndirectBuffer { table: MemoryDescriptor { len, ..HERE }, len: total, list }
 }
 
 #[test]
 fn a_command_with_a_table_lies_as_in_the_standard() {
     let list = [HERE.encode(), HERE.encode()].concat();
-    let whole = command(Data::None, Data::Indirect(table(32, &list, 0x2000)));
+    let whole = command(DataBuffer::None, DataBuffer::Indirect(table(32, &list, 0x2000)));
     let golden = [&head([2, 0, 2])[..], &HERE_BYTES[..12], &[0, 0, 0, 32], &[0, 0, 0x20, 0], &list].concat();
     assert_eq!(encoded(&whole), golden);
-    let Ok(Command { data_in: Data::Indirect(all), .. }) = decode(&golden) else { panic!("{golden:?}") };
+    let Ok(SrpCommand { data_in: DataBuffer::Indirect(all), .. }) = decode(&golden) else {
+        panic!("{golden:?}")
+    };
     assert!(all.is_whole() && all.descriptors().eq([HERE, HERE]) && all.len == 0x2000);
-    let part = command(Data::Indirect(table(48, &list, 0x3000)), Data::None);
+    let part = command(DataBuffer::Indirect(table(48, &list, 0x3000)), DataBuffer::None);
     let b = encoded(&part);
     assert_eq!(b[5..8], [0x20, 2, 0]);
     assert_eq!(decode(&b), Ok(part));
-    assert!(matches!(part.data_out, Data::Indirect(all) if !all.is_whole()));
+    assert!(matches!(part.data_out, DataBuffer::Indirect(all) if !all.is_whole()));
     let both = command(part.data_out, whole.data_in);
     assert_eq!(decode(&encoded(&both)), Ok(both));
     assert!(both.is_bidirectional());
@@ -197,28 +200,28 @@ fn a_command_with_a_table_lies_as_in_the_standard() {
 
 #[test]
 fn immediate_data_lies_where_the_login_said() {
-    let write = command(Data::Immediate(&[7; 5]), Data::None);
+    let write = command(DataBuffer::Immediate(&[7; 5]), DataBuffer::None);
     let golden = [&head([0x30, 0, 0])[..], &[0, 0, 0, 5], &[0; 16], &[7; 5]].concat();
     assert_eq!(encoded(&write), golden);
     assert_eq!(decode(&golden), Ok(write));
-    assert_eq!(Command::decode(&golden, None), Err(Error::Format(0x30)), "it was not agreed on");
-    assert_eq!(write.encode(None, &mut Vec::new()), Err(Error::Format(0x30)));
+    assert_eq!(SrpCommand::decode(&golden, None), Err(SrpError::Format(0x30)), "it was not agreed on");
+    assert_eq!(write.encode(None, &mut Vec::new()), Err(SrpError::Format(0x30)));
 }
 
 #[test]
 fn a_command_that_says_more_than_it_holds_is_refused() {
     let list = [HERE.encode(), HERE.encode()].concat();
     let mut commands = [
-        command(Data::None, Data::None),
-        command(Data::Direct(HERE), Data::Direct(HERE)),
-        command(Data::Indirect(table(32, &list, 0x2000)), Data::None),
-        command(Data::Immediate(&[1; 32]), Data::None),
+        command(DataBuffer::None, DataBuffer::None),
+        command(DataBuffer::Direct(HERE), DataBuffer::Direct(HERE)),
+        command(DataBuffer::Indirect(table(32, &list, 0x2000)), DataBuffer::None),
+        command(DataBuffer::Immediate(&[1; 32]), DataBuffer::None),
     ];
     commands[0].additional_cdb = &[0; 252];
     for b in commands.iter().map(encoded) {
         for len in 0..b.len() {
             let cut = decode(&b[..len]);
-            assert!(matches!(cut, Err(Error::Short { there, .. }) if there == len), "{len} {cut:?}");
+            assert!(matches!(cut, Err(SrpError::Short { there, .. }) if there == len), "{len} {cut:?}");
         }
     }
 }
@@ -227,64 +230,68 @@ fn a_command_that_says_more_than_it_holds_is_refused() {
 fn reserved_formats_and_immediate_data_the_wrong_way_are_refused() {
     for formats in [0x03, 0x13, 0x33, 0x04, 0x40, 0xf0, 0x0f] {
         let b = [&head([formats, 0, 0])[..], &[0; 64]].concat();
-        assert_eq!(decode(&b), Err(Error::Format(formats)), "{formats:#x}");
+        assert_eq!(decode(&b), Err(SrpError::Format(formats)), "{formats:#x}");
     }
-    let wrong = command(Data::None, Data::Immediate(&[1]));
-    assert_eq!(wrong.encode(Some(68), &mut Vec::new()), Err(Error::Format(3)));
-    let mut b = encoded(&command(Data::None, Data::None));
+    let wrong = command(DataBuffer::None, DataBuffer::Immediate(&[1]));
+    assert_eq!(wrong.encode(Some(68), &mut Vec::new()), Err(SrpError::Format(3)));
+    let mut b = encoded(&command(DataBuffer::None, DataBuffer::None));
     b[29] = 3;
-    assert_eq!(decode(&b), Err(Error::Attribute(3)));
+    assert_eq!(decode(&b), Err(SrpError::Attribute(3)));
 }
 
 /// A read with a table of so many bytes, two descriptors of 4 KiB in the command, and a total.
 fn with_table(len: u32, total: u32) -> Vec<u8> {
     let list = [HERE.encode(), HERE.encode()].concat();
-    let table = Descriptor { len, ..HERE }.encode();
+    let table = MemoryDescriptor { len, ..HERE }.encode();
     [&head([2, 0, 2])[..], &table, &total.to_be_bytes(), &list].concat()
 }
 
 #[test]
 fn a_table_fits_its_descriptors_and_its_total() {
     for len in [0, 16, 31, 33, u32::MAX] {
-        let wrong = Err(Error::Table { len, descriptors: 2 });
+        let wrong = Err(SrpError::Table { len, descriptors: 2 });
         assert_eq!(decode(&with_table(len, 0x2000)), wrong, "{len}");
     }
     for (len, said) in [(32, 0x1fff), (32, 0x2001), (48, 0x1fff)] {
-        assert_eq!(decode(&with_table(len, said)), Err(Error::Total { said, sum: 0x2000 }), "{len} {said}");
+        assert_eq!(
+            decode(&with_table(len, said)),
+            Err(SrpError::Total { said, sum: 0x2000 }),
+            "{len} {said}"
+        );
     }
     assert!(decode(&with_table(48, u32::MAX)).is_ok(), "the others may be that long");
-    let most = [Descriptor { len: u32::MAX, ..HERE }.encode(); 255].concat();
+    let most = [MemoryDescriptor { len: u32::MAX, ..HERE }.encode(); 255].concat();
     let mut b = with_table(16 * 255, 0xffff_ff01);
     b.truncate(68);
     b.extend_from_slice(&most);
     b[7] = 255;
     let sum = 255 * 0xffff_ffff;
-    assert_eq!(decode(&b), Err(Error::Total { said: 0xffff_ff01, sum }), "the sum is one of 64 bits");
+    assert_eq!(decode(&b), Err(SrpError::Total { said: 0xffff_ff01, sum }), "the sum is one of 64 bits");
     let most = [HERE.encode(); 256].concat();
-    let many = command(Data::Indirect(table(4096, &most, 1 << 20)), Data::None);
-    let wrong = Err(Error::Table { len: 4096, descriptors: 256 });
+    let many = command(DataBuffer::Indirect(table(4096, &most, 1 << 20)), DataBuffer::None);
+    let wrong = Err(SrpError::Table { len: 4096, descriptors: 256 });
     assert_eq!(many.encode(None, &mut Vec::new()), wrong);
 }
 
 #[test]
 fn immediate_data_is_within_its_unit_and_behind_its_descriptors() {
-    let mut b = encoded(&command(Data::Immediate(&[7; 5]), Data::None));
+    let mut b = encoded(&command(DataBuffer::Immediate(&[7; 5]), DataBuffer::None));
     for (len, needed) in [(6, 74), (0xffff_ffbc, 1 << 32), (u32::MAX, (1 << 32) + 67)] {
         b[48..52].copy_from_slice(&u32::to_be_bytes(len));
-        assert_eq!(decode(&b), Err(Error::Short { needed, there: 73 }), "{len}");
+        assert_eq!(decode(&b), Err(SrpError::Short { needed, there: 73 }), "{len}");
     }
-    assert_eq!(Command::decode(&b, Some(51)), Err(Error::Offset { at: 51, end: 52 }));
-    let mut long = command(Data::Immediate(&[7; 5]), Data::None);
+    assert_eq!(SrpCommand::decode(&b, Some(51)), Err(SrpError::Offset { at: 51, end: 52 }));
+    let mut long = command(DataBuffer::Immediate(&[7; 5]), DataBuffer::None);
     long.additional_cdb = &[0; 20];
-    let (mut b, wrong) = (vec![1], Err(Error::Offset { at: 68, end: 72 }));
+    let (mut b, wrong) = (vec![1], Err(SrpError::Offset { at: 68, end: 72 }));
     assert_eq!((long.encode(Some(68), &mut b), b), (wrong, vec![1]));
     long.additional_cdb = &[0; 3];
-    assert_eq!(long.encode(Some(68), &mut Vec::new()), Err(Error::Cdb(3)));
+    assert_eq!(long.encode(Some(68), &mut Vec::new()), Err(SrpError::Cdb(3)));
 }
 
 #[test]
 fn a_response_lies_as_in_the_standard() {
-    let response = Response {
+    let response = SrpResponse {
         solicited: true,
         credits: 2,
         tag: TAG,
@@ -302,18 +309,18 @@ fn a_response_lies_as_in_the_standard() {
     let mut b = Vec::new();
     response.encode(&mut b);
     assert_eq!(b, golden);
-    assert_eq!((Response::decode(&b), response.task_status()), (Ok(response), Some(5)));
-    assert_eq!(Response::decode(&b[..41]), Err(Error::Short { needed: 42, there: 41 }));
+    assert_eq!((SrpResponse::decode(&b), response.task_status()), (Ok(response), Some(5)));
+    assert_eq!(SrpResponse::decode(&b[..41]), Err(SrpError::Short { needed: 42, there: 41 }));
     golden[18] = 0x20;
-    let bare = Response::decode(&golden).unwrap();
+    let bare = SrpResponse::decode(&golden).unwrap();
     assert_eq!((bare.data, bare.sense, bare.task_status()), (&[][..], &[][..], None));
     assert_eq!((bare.residual_out, bare.residual_in), (Residual::None, Residual::Under(0x0506_0708)));
     golden[18] = 0x0c;
-    assert_eq!(Response::decode(&golden), Err(Error::Residual(0x0c)));
+    assert_eq!(SrpResponse::decode(&golden), Err(SrpError::Residual(0x0c)));
     golden[18] = 3;
     golden[28..36].fill(0xff);
     let needed = 36 + 2 * 0xffff_ffff;
-    assert_eq!(Response::decode(&golden), Err(Error::Short { needed, there: 42 }));
+    assert_eq!(SrpResponse::decode(&golden), Err(SrpError::Short { needed, there: 42 }));
 }
 
 #[test]
@@ -324,7 +331,7 @@ fn task_management_lies_as_in_the_standard() {
     let golden = bytes(48, &[(0, &[1, 4]), (8, &tag()), (20, &lun), (30, &[8]), (32, &9u64.to_be_bytes())]);
     assert_eq!(reset.encode()[..], golden);
     assert_eq!(FromInitiator::decode(&golden, None), Ok(FromInitiator::TaskManagement(reset)));
-    assert_eq!(TaskManagement::decode(&golden[..47]), Err(Error::Short { needed: 48, there: 47 }));
+    assert_eq!(TaskManagement::decode(&golden[..47]), Err(SrpError::Short { needed: 48, there: 47 }));
 }
 
 #[test]
@@ -342,7 +349,7 @@ fn the_small_ones_lie_as_in_the_standard() {
         (logout(TAG), 0x03, FromInitiator::Logout(TAG)),
     ] {
         assert_eq!((&b[..], FromInitiator::decode(&b, None)), (&small(first, 0)[..], Ok(iu)));
-        let short = Error::Short { needed: 16, there: 15 };
+        let short = SrpError::Short { needed: 16, there: 15 };
         assert_eq!(FromInitiator::decode(&b[..15], None), Err(short));
     }
 }
@@ -360,24 +367,24 @@ fn an_asynchronous_event_lies_as_in_the_standard() {
     assert_eq!(FromTarget::decode(&b), Ok(FromTarget::Aer(aer)));
     golden[28..32].fill(0xff);
     let needed = 36 + 0xffff_ffff;
-    assert_eq!(FromTarget::decode(&golden), Err(Error::Short { needed, there: 39 }));
+    assert_eq!(FromTarget::decode(&golden), Err(SrpError::Short { needed, there: 39 }));
 }
 
 #[test]
 fn what_does_not_belong_into_a_message_is_refused() {
     for opcode in [0x00, 0xc0, 0xc1, 0xc2, 0x04] {
-        assert_eq!(FromInitiator::decode(&[opcode; 64], None), Err(Error::Opcode(opcode)));
+        assert_eq!(FromInitiator::decode(&[opcode; 64], None), Err(SrpError::Opcode(opcode)));
     }
     for opcode in [0x00, 0x01, 0x02, 0xc0, 0xc2] {
-        assert_eq!(FromTarget::decode(&[opcode; 64]), Err(Error::Opcode(opcode)));
+        assert_eq!(FromTarget::decode(&[opcode; 64]), Err(SrpError::Opcode(opcode)));
     }
-    let nothing = Error::Short { needed: 1, there: 0 };
+    let nothing = SrpError::Short { needed: 1, there: 0 };
     assert_eq!(FromInitiator::decode(&[], None), Err(nothing));
     assert_eq!(FromTarget::decode(&[]), Err(nothing));
 }
 
-fn descriptor() -> impl Strategy<Value = Descriptor> {
-    (any::<u64>(), any::<u32>(), 0..1u32 << 24).prop_map(|(address, key, len)| Descriptor {
+fn descriptor() -> impl Strategy<Value = MemoryDescriptor> {
+    (any::<u64>(), any::<u32>(), 0..1u32 << 24).prop_map(|(address, key, len)| MemoryDescriptor {
         address,
         key,
         len,
@@ -388,8 +395,8 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
 #[derive(Clone, Debug)]
 enum Owned {
     None,
-    Direct(Descriptor),
-    Indirect(Vec<Descriptor>, u32),
+    Direct(MemoryDescriptor),
+    Indirect(Vec<MemoryDescriptor>, u32),
     Immediate(Vec<u8>),
 }
 
@@ -404,14 +411,18 @@ fn owned() -> impl Strategy<Value = Owned> {
 }
 
 /// The same as data; its bytes go to `list`.
-fn data<'a>(owned: &'a Owned, list: &'a mut Vec<u8>) -> Data<'a> {
+fn data<'a>(owned: &'a Owned, list: &'a mut Vec<u8>) -> DataBuffer<'a> {
     match owned {
-        Owned::None => Data::None,
-        Owned::Direct(one) => Data::Direct(*one),
-        Owned::Immediate(bytes) => Data::Immediate(bytes),
+        Owned::None => DataBuffer::None,
+        Owned::Direct(one) => DataBuffer::Direct(*one),
+        Owned::Immediate(bytes) => DataBuffer::Immediate(bytes),
         Owned::Indirect(all, more) => {
             all.iter().for_each(|one| list.extend_from_slice(&one.encode()));
-            Data::Indirect(table(list.len() as u32 + 16 * more, list, all.iter().map(|one| one.len).sum()))
+            DataBuffer::Indirect(table(
+                list.len() as u32 + 16 * more,
+                list,
+                all.iter().map(|one| one.len).sum(),
+            ))
         }
     }
 }
@@ -427,10 +438,10 @@ proptest! {
         let (mut first, mut second) = (Vec::new(), Vec::new());
         let (data_out, data_in) = (data(&out, &mut first), data(&back, &mut second));
         let (additional_cdb, cdb) = (words.as_flattened(), &cdb);
-        let command = Command { additional_cdb, cdb, ..command(data_out, data_in) };
+        let command = SrpCommand { additional_cdb, cdb, ..command(data_out, data_in) };
         let mut b = vec![0xff; 3];
         command.encode(Some(1024), &mut b).unwrap();
-        prop_assert_eq!(Command::decode(&b[3..], Some(1024)), Ok(command));
+        prop_assert_eq!(SrpCommand::decode(&b[3..], Some(1024)), Ok(command));
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn policy((code, subpage, mlus, shared): (u8, u8, bool, &'static str)) -> Node {
     ])
 }
 
-fn port(port: vpd::Port<'_>) -> Node {
+fn port(port: vpd::ScsiPortDescriptor<'_>) -> Node {
     let names = list(port.designators().map(|d| Node::text(d.text())));
     Node::map([("number", Node::number(port.number)), ("names", names)])
 }

@@ -46,7 +46,7 @@ impl Target {
 
     fn say(&self, mut bhs: Bhs, data: &[u8]) {
         bhs.set_data_len(data.len());
-        let message = [&Header::PLAIN.encode()[..], &bhs.0, data].concat();
+        let message = [&IserHeader::PLAIN.encode()[..], &bhs.0, data].concat();
         self.end.send(&message, Payload::Empty, None);
         let _ = self.end.flush();
     }

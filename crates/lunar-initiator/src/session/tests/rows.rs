@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::session::Event;
-use lunar_wire::iscsi::request::Function::*;
+use lunar_wire::iscsi::request::TaskManagementFunction::*;
 
 /// A Data-In with these flags.
 fn piece(tag: u32, data_sn: u32, offset: u32, flags: u8) -> Bhs {

@@ -3,7 +3,7 @@
 use super::manage::managed;
 use super::*;
 use crate::session::transport;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::srp::task_status;
 
 /// A session, and the target's ends of its channels.
@@ -65,9 +65,9 @@ impl Two {
         })
     }
 
-    fn answer(&mut self, channel: usize, response: Response<'_>) {
+    fn answer(&mut self, channel: usize, response: SrpResponse<'_>) {
         let mut unit = Vec::new();
-        Response { credits: 1, ..response }.encode(&mut unit);
+        SrpResponse { credits: 1, ..response }.encode(&mut unit);
         self.targets[channel].send(&unit, Payload::Empty, None);
         self.targets[channel].flush().expect("a connection");
         assert!(matches!(self.mover.receive(&mut self.state), Ok(Received::More)));
@@ -82,13 +82,13 @@ fn commands_are_dealt_out_and_answered_where_they_went() {
     assert_eq!(sent.each_ref().map(Vec::len), [3, 3], "one credit of each is kept");
     // Those of the second channel first: what waits goes there.
     for unit in &sent[1] {
-        two.answer(1, Response { tag: command(unit).tag, ..Response::default() });
+        two.answer(1, SrpResponse { tag: command(unit).tag, ..SrpResponse::default() });
     }
     assert_eq!(two.sent().each_ref().map(Vec::len), [0, 2]);
     tags.retain(|tag| two.state.poll(*tag, Waker::noop()).is_none());
     assert_eq!(tags.len(), 5);
     for unit in &sent[0] {
-        two.answer(0, Response { tag: command(unit).tag, ..Response::default() });
+        two.answer(0, SrpResponse { tag: command(unit).tag, ..SrpResponse::default() });
     }
     tags.retain(|tag| two.state.poll(*tag, Waker::noop()).is_none());
     assert_eq!(tags.len(), 2);
@@ -101,7 +101,7 @@ fn one_command_after_the_other_goes_on_the_first_channel() {
         let tag = two.test();
         let sent = two.sent();
         assert_eq!(sent.each_ref().map(Vec::len), [1, 0]);
-        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        two.answer(0, SrpResponse { tag: command(&sent[0][0]).tag, ..SrpResponse::default() });
         assert!(two.state.poll(tag, Waker::noop()).is_some());
     }
 }
@@ -117,18 +117,22 @@ fn an_abort_goes_to_the_channel_of_its_command() {
         let tag = *tags.iter().find(|tag| **tag == wanted as u32).expect("one of them");
         let aborted =
             two.state.abort(tag, &Error::new(crate::ErrorCode::Aborted, "late")).expect("it is there");
-        let answer = two.state.manage(Function::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
+        let answer = two.state.manage(TaskManagementFunction::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
         let asked = two.sent();
         assert_eq!((asked[channel].len(), asked[1 - channel].len()), (1, 0));
         let asked = managed(&asked[channel][0]);
         assert_eq!((asked.function, asked.task_tag), (1, wanted));
         let data = [0, 0, 0, task_status::COMPLETE];
-        two.answer(channel, Response { tag: asked.tag, data: &data, ..Response::default() });
+        two.answer(channel, SrpResponse { tag: asked.tag, data: &data, ..SrpResponse::default() });
         assert_eq!(answer.try_recv().ok(), Some(Ok(0)));
     }
 }
 
-const OF_A_UNIT: [Function; 3] = [Function::AbortTaskSet, Function::ClearTaskSet, Function::LunReset];
+const OF_A_UNIT: [TaskManagementFunction; 3] = [
+    TaskManagementFunction::AbortTaskSet,
+    TaskManagementFunction::ClearTaskSet,
+    TaskManagementFunction::LunReset,
+];
 
 /// A command on another channel may come to the target behind the function, and would be carried out after its end.
 #[test]
@@ -143,7 +147,7 @@ fn abort_task_set_over_several_busy_channels_is_refused() {
         assert!(matches!(two.mover.receive(&mut two.state), Ok(Received::More)));
         assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
         assert!(tags.iter().all(|tag| two.state.poll(*tag, Waker::noop()).is_none()), "they go on");
-        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        two.answer(0, SrpResponse { tag: command(&sent[0][0]).tag, ..SrpResponse::default() });
         two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
     }
@@ -159,7 +163,7 @@ fn abort_task_set_goes_to_the_channel_with_the_commands() {
         two.test();
         two.test();
         let sent = two.sent();
-        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        two.answer(0, SrpResponse { tag: command(&sent[0][0]).tag, ..SrpResponse::default() });
         two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
     }

@@ -3,12 +3,12 @@
 use super::*;
 use crate::ErrorCode;
 use lunar_rdma::Remote;
-use lunar_wire::iscsi::request::Attribute;
+use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::srp::{Residual, task_status};
 
 impl Peer {
     /// The target fills memory that it was lent.
-    fn fill(&mut self, at: Descriptor, offset: u64, data: &[u8]) {
+    fn fill(&mut self, at: MemoryDescriptor, offset: u64, data: &[u8]) {
         self.target.write(remote(at).beyond(offset), Payload::Bytes(data.to_vec()));
         self.target.flush().expect("a connection");
     }
@@ -73,7 +73,7 @@ fn a_small_write_goes_with_its_command() {
     let unit = peer.one();
     assert_eq!((unit.len(), unit[5]), (68 + 512, 0x30));
     assert_eq!(unit[48..68], [&512_u32.to_be_bytes()[..], &[0; 16]].concat());
-    assert_eq!(command(&unit).data_out, Data::Immediate(&[0xab; 512]));
+    assert_eq!(command(&unit).data_out, DataBuffer::Immediate(&[0xab; 512]));
     peer.good(command(&unit).tag);
     assert_eq!(peer.done(tag).0.transferred, 512);
     peer.write(&pattern(8192));
@@ -108,7 +108,9 @@ fn command_without_data_has_no_descriptors() {
 #[test]
 fn attributes_and_long_cdbs_are_as_srp_has_them() {
     let mut peer = Peer::new(8, true);
-    for (ours, code) in [(Attribute::Simple, 0), (Attribute::HeadOfQueue, 1), (Attribute::Ordered, 2)] {
+    for (ours, code) in
+        [(TaskAttribute::Simple, 0), (TaskAttribute::HeadOfQueue, 1), (TaskAttribute::Ordered, 2)]
+    {
         let command =
             Command { attribute: ours, ..Command::new(LUN, cdb::test_unit_ready(), Direction::None) };
         peer.state.submit(command, Waiter::Unknown).expect("room");
@@ -119,7 +121,10 @@ fn attributes_and_long_cdbs_are_as_srp_has_them() {
     let unit = peer.one();
     assert_eq!((unit[31], command(&unit).additional_cdb), (4, &[0x7f, 0x7f, 0, 0][..]));
     peer.state.submit(long(32, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
-    assert!(matches!(command(&peer.one()).data_out, Data::Immediate(_)), "it ends where the data begin");
+    assert!(
+        matches!(command(&peer.one()).data_out, DataBuffer::Immediate(_)),
+        "it ends where the data begin"
+    );
     peer.state.submit(long(260, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
     let unit = peer.one();
     assert_eq!((command(&unit).additional_cdb.len(), direct(command(&unit).data_out).len), (244, 8));
@@ -145,7 +150,7 @@ fn residuals_give_the_bytes_moved() {
     let unit = peer.one();
     peer.fill(direct(command(&unit).data_in), 0, &[5; 36]);
     let residual_in = Residual::Under(64);
-    peer.answer(Response { tag: command(&unit).tag, credits: 1, residual_in, ..Response::default() });
+    peer.answer(SrpResponse { tag: command(&unit).tag, credits: 1, residual_in, ..SrpResponse::default() });
     let (done, back) = peer.done(tag);
     assert_eq!((done.transferred, done.overflow), (36, 0));
     assert_eq!(back.expect("its buffer")[..37], [&[5; 36][..], &[0]].concat());
@@ -156,12 +161,12 @@ fn residuals_give_the_bytes_moved() {
         let unit = peer.one();
         let (residual_in, residual_out) =
             if is_read { (sent, Residual::None) } else { (Residual::None, sent) };
-        let answer = Response {
+        let answer = SrpResponse {
             tag: command(&unit).tag,
             credits: 1,
             residual_in,
             residual_out,
-            ..Response::default()
+            ..SrpResponse::default()
         };
         peer.answer(answer);
         let done = peer.done(tag).0;
@@ -177,7 +182,7 @@ fn a_residual_that_cannot_be_ends_the_session() {
     let unit = peer.one();
     let residual_in = Residual::Under(101);
     let mut answer = Vec::new();
-    Response { tag: command(&unit).tag, residual_in, ..Response::default() }.encode(&mut answer);
+    SrpResponse { tag: command(&unit).tag, residual_in, ..SrpResponse::default() }.encode(&mut answer);
     assert!(matches!(peer.say(&answer), Ok(Received::End)));
     assert_eq!(peer.state.connection.fault().map(|e| e.code), Some(ErrorCode::ProtocolError));
 }
@@ -189,13 +194,13 @@ fn sense_data_come_with_the_status() {
     let unit = peer.one();
     let sense = [0x70, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x11, 0, 0, 0, 0, 0];
     let residual_in = Residual::Under(512);
-    let answer = Response {
+    let answer = SrpResponse {
         tag: command(&unit).tag,
         credits: 1,
         status: 2,
         residual_in,
         sense: &sense,
-        ..Response::default()
+        ..SrpResponse::default()
     };
     peer.answer(answer);
     let (done, back) = peer.done(tag);
@@ -215,7 +220,13 @@ fn a_failure_without_a_residual_has_brought_nothing() {
         let unit = peer.one();
         let fixed = [0x70, 0, key.unwrap_or(0), 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x11, 0, 0, 0, 0, 0];
         let sense = if key.is_some() { &fixed[..] } else { &[] };
-        peer.answer(Response { tag: command(&unit).tag, credits: 1, status, sense, ..Response::default() });
+        peer.answer(SrpResponse {
+            tag: command(&unit).tag,
+            credits: 1,
+            status,
+            sense,
+            ..SrpResponse::default()
+        });
         assert_eq!(peer.done(tag).0.transferred, transferred, "{status} {key:?}");
     }
 }
@@ -226,7 +237,7 @@ fn a_unit_that_the_target_could_not_use_fails_its_command() {
     let tag = peer.read(512);
     let unit = peer.one();
     let data = [0, 0, 0, task_status::INVALID_FIELDS];
-    peer.answer(Response { tag: command(&unit).tag, credits: 1, data: &data, ..Response::default() });
+    peer.answer(SrpResponse { tag: command(&unit).tag, credits: 1, data: &data, ..SrpResponse::default() });
     let e = peer.failed(tag);
     assert!(e.code == ErrorCode::ScsiError && e.what.contains("response 02"), "{e}");
 }

@@ -14,7 +14,7 @@ fn commands_wait_for_credits_and_one_is_kept() {
     assert!(peer.end(tags[1]).is_some() && peer.end(tags[0]).is_none());
     assert_eq!(command(&peer.one()).tag as u32, tags[2]);
     // An aborted command's credit comes with the next answer.
-    peer.answer(Response { tag: command(&units[0]).tag, credits: 2, ..Response::default() });
+    peer.answer(SrpResponse { tag: command(&units[0]).tag, credits: 2, ..SrpResponse::default() });
     assert_eq!(command(&peer.one()).tag as u32, tags[3]);
     let tag = peer.test();
     assert_eq!(command(&peer.one()).tag as u32, tag, "that of the aborted one");
@@ -27,7 +27,7 @@ fn answers_that_give_no_credit_close_the_window() {
     let mut peer = Peer::new(2, true);
     let tag = peer.test();
     let unit = peer.one();
-    peer.answer(Response { tag: command(&unit).tag, credits: 0, ..Response::default() });
+    peer.answer(SrpResponse { tag: command(&unit).tag, credits: 0, ..SrpResponse::default() });
     peer.done(tag);
     peer.test();
     assert!(peer.sent().is_empty());
@@ -91,7 +91,9 @@ fn there_is_a_receive_for_each_answer() {
     let mut options = options();
     options.commands = 4;
     let mut peer = Peer::of(&options, &granted(4096, true));
-    (0..20).for_each(|_| drop(peer.state.manage(lunar_wire::iscsi::request::Function::LunReset, LUN, None)));
+    (0..20).for_each(|_| {
+        drop(peer.state.manage(lunar_wire::iscsi::request::TaskManagementFunction::LunReset, LUN, None))
+    });
     let sent = peer.sent();
     assert_eq!(sent.len(), 4 + 8);
     peer.good(super::manage::managed(&sent[0]).tag);

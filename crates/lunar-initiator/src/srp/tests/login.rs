@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ErrorCode;
-use lunar_wire::srp::{LoginReject, Reason};
+use lunar_wire::srp::{LoginReject, LoginRejectReason};
 
 /// The private data of a request.
 fn private(options: &Options) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn zeros_behind_an_answer_change_nothing() {
     let wire = finish(connected, &request, &options()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(wire.login().max_cmd_sn, 2);
     let (request, connected) = ask(&options(), &faults, |asked| {
-        let reject = LoginReject { reason: Reason::NO_RESOURCES, tag: 0, formats: 6 };
+        let reject = LoginReject { reason: LoginRejectReason::NO_RESOURCES, tag: 0, formats: 6 };
         now(asked.reject(reject.encode().to_vec()));
     });
     assert_eq!(finish(connected, &request, &options()).err().map(|e| e.code), Some(ErrorCode::Unreachable));
@@ -73,20 +73,25 @@ fn refused(private: Vec<u8>) -> Error {
 #[test]
 fn reject_reasons_have_text_and_hint() {
     for (reason, kind, what, hint) in [
-        (Reason::UNABLE, ErrorCode::Refused, "cannot make a channel", "log"),
-        (Reason::NO_RESOURCES, ErrorCode::Unreachable, "lacks resources", "connections"),
-        (Reason::IT_IU_TOO_LONG, ErrorCode::Refused, "too long", "immediate_data=no"),
+        (LoginRejectReason::UNABLE, ErrorCode::Refused, "cannot make a channel", "log"),
+        (LoginRejectReason::NO_RESOURCES, ErrorCode::Unreachable, "lacks resources", "connections"),
+        (LoginRejectReason::IT_IU_TOO_LONG, ErrorCode::Refused, "too long", "immediate_data=no"),
         (
-            Reason::NOT_ASSOCIATED,
+            LoginRejectReason::NOT_ASSOCIATED,
             ErrorCode::NotFound,
             "no such target port",
             "0x00008001020304050102030405060708",
         ),
-        (Reason::NOT_ASSOCIATED, ErrorCode::NotFound, "no such target port", "chap lets nobody in by SRP"),
-        (Reason::FORMATS, ErrorCode::Refused, "data buffer formats", "log"),
-        (Reason::NO_MULTICHANNEL, ErrorCode::Refused, "one channel", "log"),
-        (Reason::TOO_MANY_CHANNELS, ErrorCode::Refused, "too many channels", "access list"),
-        (Reason(0x42), ErrorCode::Refused, "0x00000042", "log"),
+        (
+            LoginRejectReason::NOT_ASSOCIATED,
+            ErrorCode::NotFound,
+            "no such target port",
+            "chap lets nobody in by SRP",
+        ),
+        (LoginRejectReason::FORMATS, ErrorCode::Refused, "data buffer formats", "log"),
+        (LoginRejectReason::NO_MULTICHANNEL, ErrorCode::Refused, "one channel", "log"),
+        (LoginRejectReason::TOO_MANY_CHANNELS, ErrorCode::Refused, "too many channels", "access list"),
+        (LoginRejectReason(0x42), ErrorCode::Refused, "0x00000042", "log"),
     ] {
         let e = refused(LoginReject { reason, tag: 0, formats: 6 }.encode().to_vec());
         assert_eq!(e.code, kind, "{e}");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::ErrorCode;
 use crate::session::control_request::ControlAnswer;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::srp::{TaskManagement, task_status};
 
 /// A unit as a task management function.
@@ -22,11 +22,11 @@ impl Peer {
 
     fn abort(&mut self, tag: u32) -> ControlAnswer {
         let sent = self.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).expect("it is there");
-        self.state.manage(Function::AbortTask, LUN, Some((tag, sent.cmd_sn)))
+        self.state.manage(TaskManagementFunction::AbortTask, LUN, Some((tag, sent.cmd_sn)))
     }
 
     fn answer_managed(&mut self, tag: u64, status: u8) {
-        self.answer(Response { tag, credits: 1, data: &[0, 0, 0, status], ..Response::default() });
+        self.answer(SrpResponse { tag, credits: 1, data: &[0, 0, 0, status], ..SrpResponse::default() });
     }
 }
 
@@ -69,9 +69,11 @@ fn a_command_that_is_sent_again_has_another_tag() {
 
 #[test]
 fn functions_and_their_answers_are_translated() {
-    for (function, code) in
-        [(Function::AbortTaskSet, 2), (Function::ClearTaskSet, 4), (Function::LunReset, 8)]
-    {
+    for (function, code) in [
+        (TaskManagementFunction::AbortTaskSet, 2),
+        (TaskManagementFunction::ClearTaskSet, 4),
+        (TaskManagementFunction::LunReset, 8),
+    ] {
         for (status, response) in [(0, 0), (2, 255), (4, 5), (5, 255)] {
             let mut peer = Peer::new(8, true);
             let answer = peer.state.manage(function, LUN, None);
@@ -82,7 +84,7 @@ fn functions_and_their_answers_are_translated() {
         }
     }
     let mut peer = Peer::new(8, true);
-    let answer = peer.state.manage(Function::LunReset, LUN, None);
+    let answer = peer.state.manage(TaskManagementFunction::LunReset, LUN, None);
     let tag = managed(&peer.one()).tag;
     peer.good(tag);
     assert_eq!(peer.told(&answer), Some(Ok(255)), "an answer that does not say is none");
@@ -90,7 +92,7 @@ fn functions_and_their_answers_are_translated() {
 
 #[test]
 fn resets_of_a_target_are_not_there() {
-    for function in [Function::TargetWarmReset, Function::TargetColdReset] {
+    for function in [TaskManagementFunction::TargetWarmReset, TaskManagementFunction::TargetColdReset] {
         let mut peer = Peer::new(8, true);
         let answer = peer.state.manage(function, LUN, None);
         assert!(peer.sent().is_empty());
@@ -104,7 +106,7 @@ fn resets_of_a_target_are_not_there() {
 fn task_management_that_waits_for_a_credit_keeps_its_place() {
     let mut peer = Peer::new(2, true);
     let tag = peer.test();
-    let answers = [(); 2].map(|()| peer.state.manage(Function::LunReset, LUN, None));
+    let answers = [(); 2].map(|()| peer.state.manage(TaskManagementFunction::LunReset, LUN, None));
     let units = peer.sent();
     assert_eq!(units.len(), 2, "a command, and a function with the credit that is kept");
     peer.answer_managed(managed(&units[1]).tag, 0);
@@ -120,7 +122,7 @@ fn task_management_that_waits_for_a_credit_keeps_its_place() {
 #[test]
 fn queued_command_given_up_is_not_sent() {
     let mut peer = Peer::new(3, true);
-    let functions = [(); 3].map(|()| peer.state.manage(Function::LunReset, LUN, None));
+    let functions = [(); 3].map(|()| peer.state.manage(TaskManagementFunction::LunReset, LUN, None));
     let tag = peer.read(512);
     assert_eq!(peer.sent().len(), 3, "three functions; the command waits");
     peer.state.finish(tag, Err(Error::new(ErrorCode::Aborted, "on demand")));
@@ -138,7 +140,7 @@ fn a_ping_is_an_inquiry_for_nothing() {
     assert_eq!((unit.len(), asked.lun, asked.cdb[0], asked.cdb[1..] == [0; 15]), (48, 0, 0x12, true));
     assert!(peer.state.oldest_ping().is_some());
     // Whatever the logical unit says: it lives.
-    peer.answer(Response { tag: asked.tag, credits: 1, status: 8, ..Response::default() });
+    peer.answer(SrpResponse { tag: asked.tag, credits: 1, status: 8, ..SrpResponse::default() });
     assert!(peer.state.oldest_ping().is_none());
     // The credit that is kept is not for pings.
     peer.test();

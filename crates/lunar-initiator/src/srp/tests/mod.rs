@@ -25,7 +25,8 @@ use lunar_runtime::iscsi::receive::{ReceiveError, Received};
 use lunar_runtime::out::Payload;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::srp::{
-    self, Data, Descriptor, Form, FromInitiator, LoginRequest, LoginResponse, Previous, Response,
+    self, DataBuffer, FromInitiator, LoginFormat, LoginRequest, LoginResponse, MemoryDescriptor,
+    PreviousChannels, SrpResponse,
 };
 use std::pin::pin;
 use std::rc::Rc;
@@ -62,7 +63,7 @@ fn granted(credits: u32, immediate: bool) -> LoginResponse {
         it_iu_len: srp::LINUX_IU_LEN as u32,
         ti_iu_len: 256,
         formats: srp::format::DIRECT | srp::format::INDIRECT,
-        previous: Previous::None,
+        previous: PreviousChannels::None,
         immediate,
     }
 }
@@ -74,7 +75,7 @@ fn ask(
     answer: impl FnOnce(Box<dyn Request>),
 ) -> (LoginRequest, Result<Connected, Refused>) {
     let request = request(&login_target(Some(TARGET)), options).expect("a request");
-    let private = request.encode(Form::RdmaCm);
+    let private = request.encode(LoginFormat::RdmaCm);
     let (asked, connecting) = mem::request_with(&private, terms(options), faults.clone());
     answer(asked);
     (request, now(connecting))
@@ -175,7 +176,7 @@ impl Peer {
         self.mover.receive(&mut self.state)
     }
 
-    fn answer(&mut self, response: Response<'_>) {
+    fn answer(&mut self, response: SrpResponse<'_>) {
         let mut unit = Vec::new();
         response.encode(&mut unit);
         assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.state.connection.fault());
@@ -183,7 +184,7 @@ impl Peer {
 
     /// The good end of a request, and its credit.
     fn good(&mut self, tag: u64) {
-        self.answer(Response { tag, credits: 1, ..Response::default() });
+        self.answer(SrpResponse { tag, credits: 1, ..SrpResponse::default() });
     }
 
     fn end(&mut self, tag: u32) -> Option<CommandResult> {
@@ -212,20 +213,20 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// A unit as a command.
-fn command(unit: &[u8]) -> srp::Command<'_> {
+fn command(unit: &[u8]) -> srp::SrpCommand<'_> {
     match FromInitiator::decode(unit, Some(srp::IMMEDIATE_OFFSET)) {
         Ok(FromInitiator::Command(command)) => command,
         other => panic!("{other:?}"),
     }
 }
 
-fn direct(data: Data<'_>) -> Descriptor {
+fn direct(data: DataBuffer<'_>) -> MemoryDescriptor {
     match data {
-        Data::Direct(descriptor) => descriptor,
+        DataBuffer::Direct(descriptor) => descriptor,
         other => panic!("{other:?}"),
     }
 }
 
-fn remote(at: Descriptor) -> Remote {
+fn remote(at: MemoryDescriptor) -> Remote {
     Remote { stag: at.key, offset: at.address }
 }

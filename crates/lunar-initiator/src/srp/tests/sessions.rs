@@ -84,7 +84,7 @@ impl Disk {
         }
     }
 
-    fn command(&mut self, command: &srp::Command<'_>) {
+    fn command(&mut self, command: &srp::SrpCommand<'_>) {
         let code = command.cdb[0];
         self.seen.commands.push(code);
         match (self.manner, code) {
@@ -94,12 +94,14 @@ impl Disk {
         }
         let at = u32::from_be_bytes(command.cdb[2..6].try_into().expect("four bytes")) as usize * 512;
         match (code, command.data_out, command.data_in) {
-            (READ_10, _, Data::Direct(to)) => {
+            (READ_10, _, DataBuffer::Direct(to)) => {
                 let bytes = self.data[at..at + to.len as usize].to_vec();
                 self.endpoint.write(remote(to), Payload::Bytes(bytes));
             }
-            (WRITE_10, Data::Immediate(bytes), _) => self.data[at..at + bytes.len()].copy_from_slice(bytes),
-            (WRITE_10, Data::Direct(from), _) => {
+            (WRITE_10, DataBuffer::Immediate(bytes), _) => {
+                self.data[at..at + bytes.len()].copy_from_slice(bytes)
+            }
+            (WRITE_10, DataBuffer::Direct(from), _) => {
                 let len = from.len as usize;
                 self.fetched.push((command.tag, at));
                 return self.endpoint.read(command.tag, remote(from), Buf::zeroed(len), 0, len);
@@ -117,7 +119,7 @@ impl Disk {
 
     fn respond(&self, tag: u64, data: &[u8]) {
         let mut unit = Vec::new();
-        Response { tag, credits: 1, data, ..Response::default() }.encode(&mut unit);
+        SrpResponse { tag, credits: 1, data, ..SrpResponse::default() }.encode(&mut unit);
         self.endpoint.send(&unit, Payload::Empty, None);
     }
 }
@@ -129,7 +131,7 @@ async fn take(listener: &TcpListener, manner: Manner, data: Vec<u8>) -> (Vec<u8>
     let local = listener.local_addr().expect("bound");
     let how = lunar_rdma::iwarp::Options::default();
     let asked = lunar_rdma::iwarp::request(stream, Vec::new(), local, peer, &how).await.expect("a request");
-    let login = LoginRequest::decode(asked.private(), Form::RdmaCm).expect("a login");
+    let login = LoginRequest::decode(asked.private(), LoginFormat::RdmaCm).expect("a login");
     let receives = (16, srp::LINUX_IU_LEN);
     let terms = ConnParam { ord: 8, ird: 0, receives };
     let endpoint = asked.accept(granted(16, true).encode().to_vec(), terms).await.expect("accepted");

@@ -1,12 +1,13 @@
 //! Text exchanges and the answer to SendTargets.
 
-use lunar_wire::iscsi::{NONE, lun};
+use lunar_wire::iscsi::NONE;
+use lunar_wire::scsi::lun;
 use proptest::prelude::*;
 
 use super::*;
-use crate::initiator::targets::{FoundTarget, PortalAddress, Told, parse};
-use crate::initiator::{Text, TextStep};
-use crate::text::{Exchange, FINAL, SendTargets, TargetRecord, TextStep as Answer};
+use crate::initiator::targets::{DiscoveredTarget, PortalAddress, SendTargetsResult, parse};
+use crate::initiator::{TextClient, TextStep};
+use crate::text::{FINAL, SendTargets, TargetRecord, TextServer, TextStep as Answer};
 
 const ALL: &[u8] = b"SendTargets=All\0";
 
@@ -29,7 +30,7 @@ fn send(step: TextStep) -> Pdu {
 /// DSC-007, TXT-002, TXT-003, TXT-010: the first request byte for byte, and one that carries on.
 #[test]
 fn golden_requests() {
-    let (mut text, first) = Text::new(ITT, ALL.to_vec(), 8192, 65536);
+    let (mut text, first) = TextClient::new(ITT, ALL.to_vec(), 8192, 65536);
     let want = [
         [0x44, 0x80, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0],
         [0x11, 0x22, 0x33, 0x44, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -65,19 +66,19 @@ fn responses_that_break_the_rules() {
         (other(last, |h| h.0[4] = 1), "additional header"),
         (other(last, |h| h.0[0] = opcode::NOP_IN), "NOP-In"),
     ] {
-        let mut text = Text::new(ITT, ALL.to_vec(), 8192, 65536).0;
+        let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
         let step = text.response(&header, b"");
         let TextStep::Failed(told) = step else { panic!("{why}: {step:?}") };
         assert!(told.contains(why), "{told}");
     }
     let reject = other(last, |h| h.0[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9]));
-    let mut text = Text::new(ITT, ALL.to_vec(), 8192, 65536).0;
+    let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
     assert_eq!(text.response(&reject, b""), TextStep::Rejected(9), "a refusal breaks no rule");
     // An answer before the question is over.
     for (header, data) in
         [(last, b"".as_slice()), (response(0, 1), b"A=1\0".as_slice()), (response(CONTINUE, 1), b"")]
     {
-        let (mut text, first) = Text::new(ITT, ALL.to_vec(), 8, 65536);
+        let (mut text, first) = TextClient::new(ITT, ALL.to_vec(), 8, 65536);
         assert_eq!((first.header.flags(), &*first.data), (CONTINUE, b"SendTarg".as_slice()));
         assert!(matches!(text.response(&header, data), TextStep::Failed(_)));
     }
@@ -86,20 +87,20 @@ fn responses_that_break_the_rules() {
 /// Neither long texts nor endless ones are borne.
 #[test]
 fn exchanges_end() {
-    let mut text = Text::new(ITT, ALL.to_vec(), 8192, 65536).0;
+    let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
     send(text.response(&response(CONTINUE, 1), &[b'A'; 65536]));
     assert!(
         matches!(text.response(&response(FINAL, NONE), b"A"), TextStep::Failed(why) if why.contains("long"))
     );
-    let mut text = Text::new(ITT, ALL.to_vec(), 8192, 65536).0;
+    let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
     let end = (0..2000).find(|_| matches!(text.response(&response(0, 1), b""), TextStep::Failed(_)));
     assert!(end.is_some());
 }
 
 /// The target's own machine at the other end.
 fn ask(targets: usize, sent: u32, answered: u32, limit: usize) -> TextStep {
-    let mut exchange = Exchange::new(SessionType::Discovery, 65536);
-    let (mut text, mut request) = Text::new(ITT, ALL.to_vec(), sent, limit);
+    let mut exchange = TextServer::new(SessionType::Discovery, 65536);
+    let (mut text, mut request) = TextClient::new(ITT, ALL.to_vec(), sent, limit);
     loop {
         assert!(request.data.len() <= sent as usize && request.header.immediate());
         let record = |i| TargetRecord {
@@ -123,7 +124,7 @@ fn ask(targets: usize, sent: u32, answered: u32, limit: usize) -> TextStep {
 #[test]
 fn long_lists_come_in_pieces() {
     let TextStep::Done(text) = ask(1000, 8192, 512, 1 << 20) else { panic!() };
-    let Told { found, notes } = parse(&text).unwrap();
+    let SendTargetsResult { found, notes } = parse(&text).unwrap();
     assert_eq!(notes, Vec::<String>::new());
     assert_eq!((found.len(), found[999].addresses.len()), (1000, 2));
     assert!(matches!(ask(1000, 8192, 512, 65536), TextStep::Failed(_)));
@@ -140,15 +141,15 @@ fn records() {
         TargetAddress=[2001:db8::1],2\0TargetAddress=192.0.2.1:3261,1\0TargetAlias=told by some\0\
         TargetName=iqn.2026-11.org.example:b\0TargetName=eui.02004567A425678D\0\
         TargetAddress=disks.example.org:860\0TargetName=iqn.2026-11.org.example:a\0TargetAddress=a_b\0";
-    let target = |name: &str, addresses: Vec<_>| FoundTarget { name: name.into(), addresses };
+    let target = |name: &str, addresses: Vec<_>| DiscoveredTarget { name: name.into(), addresses };
     let first = vec![at("192.0.2.1", 3261, Some(1)), at("2001:db8::1", 3260, Some(2)), at("a_b", 3260, None)];
     let want = vec![
         target("iqn.2026-11.org.example:a", first),
         target("iqn.2026-11.org.example:b", vec![]),
         target("eui.02004567A425678D", vec![at("disks.example.org", 860, None)]),
     ];
-    assert_eq!(parse(text.as_bytes()), Ok(Told { found: want, notes: vec![] }));
-    assert_eq!(parse(b""), Ok(Told::default()));
+    assert_eq!(parse(text.as_bytes()), Ok(SendTargetsResult { found: want, notes: vec![] }));
+    assert_eq!(parse(b""), Ok(SendTargetsResult::default()));
 }
 
 /// NAM-001: names that are none by the rules are taken, and what cannot be used hides nothing else.
@@ -159,7 +160,7 @@ fn what_is_odd_hides_nothing() {
         "TargetName=foo\0TargetAddress=192.0.2.1:3260,1\0TargetName={too_long}\0TargetAddress=a\0\
          TargetName=iqn.2026-11.org.example:a\0TargetAddress=a\nb\0TargetAddress=b\0"
     );
-    let Told { found, notes } = parse(text.as_bytes()).unwrap();
+    let SendTargetsResult { found, notes } = parse(text.as_bytes()).unwrap();
     let names: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.addresses.len())).collect();
     assert_eq!(names, [("foo", 1), ("iqn.2026-11.org.example:a", 1)]);
     for (note, part) in notes.iter().zip(["TargetName=foo: ", "passed over", "TargetAddress=a?b: "]) {
@@ -179,7 +180,7 @@ fn record_that_is_not_utf8_hides_no_other() {
     let text = b"TargetName=iqn.2026-11.org.example:\xff\x1b\0TargetAddress=192.0.2.9\0TargetAddress=\xff\0\
         TargetName=iqn.2026-11.org.example:a\0TargetAddress=\xe4b\0TargetAddress=192.0.2.1\0X-own=\xff\0\
         TargetName=iqn.2026-11.org.example:b\0";
-    let Told { found, notes } = parse(text).unwrap();
+    let SendTargetsResult { found, notes } = parse(text).unwrap();
     let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.addresses.len())).collect();
     assert_eq!(seen, [("iqn.2026-11.org.example:a", 1), ("iqn.2026-11.org.example:b", 0)]);
     let wanted = [
@@ -263,7 +264,7 @@ proptest! {
 
     #[test]
     fn noise_is_borne(pdus in prop::collection::vec((any::<u8>(), 0u32..3, any::<Vec<u8>>()), 0..40)) {
-        let mut text = Text::new(ITT, ALL.to_vec(), 8, 1000).0;
+        let mut text = TextClient::new(ITT, ALL.to_vec(), 8, 1000).0;
         for (flags, ttt, data) in pdus {
             match text.response(&response(flags & 0xc0, ttt), &data) {
                 TextStep::Done(text) => prop_assert!(text.len() <= 1000),

@@ -20,8 +20,8 @@ fn other_pdus_have_no_place_in_login() {
     ] {
         let step = Script::new(wish()).reply_with(TO_OPERATIONAL, OPEN.as_bytes(), |h| h.0[0] = opcode);
         let is_known = opcode::is_known(opcode);
-        let ((Step::Failed(Failure::Broke(why)), true) | (Step::Failed(Failure::UnknownPdu(why)), false)) =
-            (&step, is_known)
+        let ((LoginStep::Failed(LoginError::Broke(why)), true)
+        | (LoginStep::Failed(LoginError::UnknownPdu(why)), false)) = (&step, is_known)
         else {
             panic!("{step:?}")
         };
@@ -49,7 +49,7 @@ fn fields_of_the_header() {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]);
         let step = script.reply_with(LAST, text.as_bytes(), change);
-        let Step::Failed(Failure::Broke(why)) = step else { panic!("{field}: {step:?}") };
+        let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{field}: {step:?}") };
         assert!(why.contains(field), "{why}");
     }
     // FRM-003: what is reserved is not looked at.
@@ -60,7 +60,7 @@ fn fields_of_the_header() {
         h.0[20..24].fill(0xff);
         h.0[38..].fill(0xff);
     });
-    assert!(matches!(step, Step::Done(_)));
+    assert!(matches!(step, LoginStep::Done(_)));
 }
 
 /// As STGT does over iSER, which waits for the number of the login all the same.
@@ -74,7 +74,7 @@ fn a_target_may_count_the_login() {
         h.set_word(28, begins.wrapping_add(1));
         h.set_word(32, begins);
     });
-    let Step::Done(login) = step else { panic!("{step:?}") };
+    let LoginStep::Done(login) = step else { panic!("{step:?}") };
     assert_eq!((login.cmd_sn, login.exp_cmd_sn, login.max_cmd_sn), (begins, begins, begins));
 }
 
@@ -109,7 +109,7 @@ fn malformed_texts() {
         assert!(Script::new(wish()).broke(TO_OPERATIONAL, text).contains("key text"), "{text:?}");
     }
     let step = Script::new(wish()).reply_with(TO_OPERATIONAL, b"TargetAddress=\xff\0", |_| ());
-    assert!(matches!(step, Step::Failed(Failure::Broke(_))));
+    assert!(matches!(step, LoginStep::Failed(LoginError::Broke(_))));
     // A key of another case is another key.
     let mut script = Script::operational(wish());
     let text = script.agree(&[("ImmediateData", None)]) + "immediatedata=Yes\0";
@@ -150,11 +150,11 @@ fn keys_out_of_place() {
     let mut script = Script::operational(wish());
     script.send(OPERATIONAL, "ImmediateData=Yes\0X-a=1\0");
     assert!(script.broke(OPERATIONAL, "ImmediateData=Yes\0").contains("ImmediateData"));
-    let mut script = Script::operational(Wish { tsih: 7, ..wish() });
+    let mut script = Script::operational(LoginParams { tsih: 7, ..wish() });
     assert!(script.broke(OPERATIONAL, "MaxConnections=2\0").contains("MaxConnections"), "KEY-037");
     assert!(matches!(
         Script::new(wish()).reply(TO_OPERATIONAL, &format!("{OPEN}TargetName={DISKS}\0")),
-        Step::Send(_)
+        LoginStep::Send(_)
     ));
 }
 
@@ -209,11 +209,11 @@ fn answers_that_were_not_offered() {
         (&young, "iSCSIProtocolLevel", "3"),
         (&usual, "MaxBurstLength", &"1".repeat(300)),
     ] {
-        let script = Script::operational(Wish { offer: offer.clone(), ..wish() });
+        let script = Script::operational(LoginParams { offer: offer.clone(), ..wish() });
         let step = script.answered(&[(key, Some(value))]);
         let has_digests_off = key.ends_with("Digest") && value == "None";
-        let ((Step::Failed(Failure::Broke(why)), false) | (Step::Failed(Failure::Digests(why)), true)) =
-            (&step, has_digests_off)
+        let ((LoginStep::Failed(LoginError::Broke(why)), false)
+        | (LoginStep::Failed(LoginError::Digests(why)), true)) = (&step, has_digests_off)
         else {
             panic!("{key}={value}: {step:?}")
         };
@@ -221,7 +221,10 @@ fn answers_that_were_not_offered() {
     }
     let script = Script::operational(wish());
     let step = script.answered(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("8192"))]);
-    assert!(matches!(step, Step::Failed(Failure::Broke(why)) if why.starts_with("FirstBurstLength")), "A-06");
+    assert!(
+        matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.starts_with("FirstBurstLength")),
+        "A-06"
+    );
     let mut script = Script::operational(wish());
     let text = script.agree(&[]) + &format!("X#NodeArchitecture={}\0", "x".repeat(256));
     assert!(script.broke(LAST, &text).starts_with("X#NodeArchitecture"), "KEY-027");
@@ -270,10 +273,10 @@ fn refusals() {
             h.0[8..16].fill(0);
             h.0[24..36].fill(0);
         });
-        assert_eq!(step, Step::Failed(Failure::Refused(LoginStatus(class, detail))));
+        assert_eq!(step, LoginStep::Failed(LoginError::Refused(LoginStatus(class, detail))));
     }
     let step = Script::new(wish()).reply_with(SECURITY, b"", |h| h.0[36] = 4);
-    assert!(matches!(step, Step::Failed(Failure::Broke(why)) if why.contains("Status-Class")));
+    assert!(matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("Status-Class")));
 }
 
 /// LOG-037, LOG-038, A-21: redirects, before CHAP and after; and those that lead nowhere.
@@ -285,17 +288,17 @@ fn redirects() {
             h.0[36..38].copy_from_slice(&[1, detail]);
             h.0[24..36].fill(0);
         });
-        assert_eq!(step, Step::Moved { address: "[2001:db8::1]:3261".into(), permanent });
+        assert_eq!(step, LoginStep::Moved { address: "[2001:db8::1]:3261".into(), permanent });
     }
     let mut script = Script::new(with(alice()));
     script.challenged("7", "0x0102");
     let step = script.reply_with(SECURITY, b"TargetAddress=disks.example.org\0", moved);
-    assert_eq!(step, Step::Moved { address: "disks.example.org".into(), permanent: false });
+    assert_eq!(step, LoginStep::Moved { address: "disks.example.org".into(), permanent: false });
     for text in
         ["", "TargetAddress=\0", "TargetAddress=192.0.2.1:0\0", "TargetAddress=a\x1b[2J\0", "TargetAlias=a\0"]
     {
         let step = Script::new(wish()).reply_with(SECURITY, text.as_bytes(), moved);
-        let Step::Failed(Failure::Broke(why)) = step else { panic!("{text:?}: {step:?}") };
+        let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{text:?}: {step:?}") };
         assert!(why.contains("TargetAddress") && !why.contains('\x1b'), "{why}");
     }
 }
@@ -361,7 +364,7 @@ fn chap_one_way() {
 /// KEY-028, NEG-021, SEC-009, SEC-023, complaint 14: CHAP that is wanted is not left out unseen.
 #[test]
 fn methods() {
-    let failed = |wish: Wish, flags, text: &str| Script::new(wish).failed(flags, text);
+    let failed = |wish: LoginParams, flags, text: &str| Script::new(wish).failed(flags, text);
     let optional = Credentials { required: false, ..alice() };
     for (wish, text, broke) in [
         (with(alice()), "AuthMethod=None\0", false),
@@ -377,8 +380,8 @@ fn methods() {
         (wish(), "AuthMethod=KRB5\0", true),
     ] {
         let failure = failed(wish, SECURITY, text);
-        assert_eq!(matches!(failure, Failure::Broke(_)), broke, "{text}: {failure}");
-        assert_eq!(matches!(failure, Failure::Authentication(_)), !broke, "{text}: {failure}");
+        assert_eq!(matches!(failure, LoginError::Broke(_)), broke, "{text}: {failure}");
+        assert_eq!(matches!(failure, LoginError::Authentication(_)), !broke, "{text}: {failure}");
     }
     // LIO without authentication names CHAP, and goes on all the same.
     for method in ["None", "CHAP"] {
@@ -389,7 +392,7 @@ fn methods() {
         assert_eq!(script.done(&text).chap, None);
     }
     assert_eq!(Script::new(with(optional.clone())).send(SECURITY, "AuthMethod=CHAP\0").1, "CHAP_A=8,6,5,7\0");
-    assert!(matches!(failed(with(optional), TO_OPERATIONAL, "AuthMethod=SRP\0"), Failure::Broke(_)));
+    assert!(matches!(failed(with(optional), TO_OPERATIONAL, "AuthMethod=SRP\0"), LoginError::Broke(_)));
     assert!(
         Script::new(with(Credentials { required: false, ..mutual() })).text().ends_with("AuthMethod=CHAP\0")
     );
@@ -429,12 +432,12 @@ fn challenges_that_do_not_fit() {
         let mut script = Script::new(with(md5_and_sha1));
         script.send(SECURITY, "AuthMethod=CHAP\0");
         let step = script.reply(SECURITY, text);
-        let broke = matches!(step, Step::Failed(Failure::Broke(_)));
-        assert_eq!((matches!(step, Step::Send(_)), broke), (good, !good), "{text:?}: {step:?}");
+        let broke = matches!(step, LoginStep::Failed(LoginError::Broke(_)));
+        assert_eq!((matches!(step, LoginStep::Send(_)), broke), (good, !good), "{text:?}: {step:?}");
     }
     let mut script = Script::new(with(alice()));
     script.send(SECURITY, "AuthMethod=CHAP\0");
-    assert!(matches!(script.failed(SECURITY, "CHAP_A=Reject\0"), Failure::Authentication(_)), "SEC-007");
+    assert!(matches!(script.failed(SECURITY, "CHAP_A=Reject\0"), LoginError::Authentication(_)), "SEC-007");
     let mut script = Script::new(with(alice()));
     script.challenged("7", "0x0102");
     assert!(script.broke(SECURITY, "CHAP_N=t\0CHAP_R=0x01\0").contains("no more"), "nobody asked");
@@ -467,16 +470,16 @@ fn chap_both_ways() {
         let mut script = Script::new(with(mutual()));
         let (id, challenge) = script.asked_back();
         let failure = script.failed(TO_OPERATIONAL, &text(id, &challenge));
-        assert_eq!(matches!(failure, Failure::Broke(_)), broke, "{failure}");
-        assert_eq!(matches!(failure, Failure::Authentication(_)), !broke, "{failure}");
+        assert_eq!(matches!(failure, LoginError::Broke(_)), broke, "{failure}");
+        assert_eq!(matches!(failure, LoginError::Authentication(_)), !broke, "{failure}");
     }
     for flags in [SECURITY, TO_OPERATIONAL] {
         let mut script = Script::new(with(mutual()));
         script.asked_back();
-        assert!(matches!(script.failed(flags, ""), Failure::Authentication(_)), "no proof at all");
+        assert!(matches!(script.failed(flags, ""), LoginError::Authentication(_)), "no proof at all");
         let mut script = Script::new(with(mutual()));
         script.asked_back();
-        assert!(matches!(script.failed(flags, "CHAP_N=lunar\0"), Failure::Broke(_)));
+        assert!(matches!(script.failed(flags, "CHAP_N=lunar\0"), LoginError::Broke(_)));
     }
 }
 
@@ -487,7 +490,7 @@ fn one_secret_for_both_ways() {
     let mut script = Script::unchecked(with(shared));
     script.send(SECURITY, "AuthMethod=CHAP\0");
     let failure = script.failed(SECURITY, "CHAP_A=5\0CHAP_I=1\0CHAP_C=0x01\0");
-    assert!(matches!(failure, Failure::Authentication(why) if why.contains("secret")));
+    assert!(matches!(failure, LoginError::Authentication(why) if why.contains("secret")));
 }
 
 /// CMD-010: a MaxCmdSN that lies too far back is not believed.
@@ -499,7 +502,7 @@ fn windows() {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]);
         let step = script.reply_with(LAST, text.as_bytes(), |h| h.set_word(32, max));
-        let Step::Done(got) = step else { panic!("{step:?}") };
+        let LoginStep::Done(got) = step else { panic!("{step:?}") };
         assert_eq!(got.max_cmd_sn, want);
     }
 }
@@ -509,11 +512,11 @@ fn windows() {
 fn failures_are_told() {
     for (failure, want) in [
         (
-            Failure::Refused(LoginStatus::NOT_FOUND),
+            LoginError::Refused(LoginStatus::NOT_FOUND),
             "the target refuses the login: 02/03 (no such target at this portal)",
         ),
-        (Failure::Authentication("x".into()), "authentication failed: x"),
-        (Failure::Broke("x".into()), "the target breaks the rules of login: x"),
+        (LoginError::Authentication("x".into()), "authentication failed: x"),
+        (LoginError::Broke("x".into()), "the target breaks the rules of login: x"),
     ] {
         assert_eq!(failure.to_string(), want);
     }

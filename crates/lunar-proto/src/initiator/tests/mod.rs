@@ -28,8 +28,8 @@ const LAST: u8 = TRANSIT | OPERATIONAL | 3;
 
 const OPEN: &str = "TargetPortalGroupTag=1\0AuthMethod=None\0";
 
-fn wish() -> Wish {
-    Wish {
+fn wish() -> LoginParams {
+    LoginParams {
         initiator: INITIATOR.into(),
         initiator_alias: None,
         target: Some(DISKS.into()),
@@ -45,8 +45,8 @@ fn wish() -> Wish {
     }
 }
 
-fn discovery_wish() -> Wish {
-    Wish { target: None, session_type: SessionType::Discovery, ..wish() }
+fn discovery_wish() -> LoginParams {
+    LoginParams { target: None, session_type: SessionType::Discovery, ..wish() }
 }
 
 fn alice() -> Credentials {
@@ -59,8 +59,8 @@ fn alice() -> Credentials {
     }
 }
 
-fn with(credentials: Credentials) -> Wish {
-    Wish { credentials: Some(credentials), ..wish() }
+fn with(credentials: Credentials) -> LoginParams {
+    LoginParams { credentials: Some(credentials), ..wish() }
 }
 
 fn mutual() -> Credentials {
@@ -70,7 +70,7 @@ fn mutual() -> Credentials {
 /// A target whose every word the test says, on a connection with a login.
 struct Script {
     login: Login,
-    wish: Wish,
+    wish: LoginParams,
     /// The latest request.
     request: Pdu,
     /// StatSN of the next response.
@@ -79,12 +79,12 @@ struct Script {
 }
 
 impl Script {
-    fn new(wish: Wish) -> Self {
+    fn new(wish: LoginParams) -> Self {
         wish.check().unwrap();
         Self::unchecked(wish)
     }
 
-    fn unchecked(wish: Wish) -> Self {
+    fn unchecked(wish: LoginParams) -> Self {
         let (login, request) = Login::new(wish.clone());
         let script = Script { login, wish, request, stat_sn: 0xffff_fffe, answered: false };
         script.hold();
@@ -92,7 +92,7 @@ impl Script {
     }
 
     /// In the operational stage, at a target that lets everybody in.
-    fn operational(wish: Wish) -> Self {
+    fn operational(wish: LoginParams) -> Self {
         let mut script = Self::new(wish);
         script.send(TO_OPERATIONAL, OPEN);
         script
@@ -115,7 +115,7 @@ impl Script {
     }
 
     /// Answers the latest request with a header that is changed before it goes.
-    fn reply_with(&mut self, flags: u8, text: &[u8], change: impl FnOnce(&mut Bhs)) -> Step {
+    fn reply_with(&mut self, flags: u8, text: &[u8], change: impl FnOnce(&mut Bhs)) -> LoginStep {
         let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
         h.0[1] = flags;
         h.0[8..14].copy_from_slice(&ISID);
@@ -129,35 +129,35 @@ impl Script {
         let step = self.login.response(&h, text);
         self.stat_sn = self.stat_sn.wrapping_add(1);
         self.answered = true;
-        if let Step::Send(pdu) = &step {
+        if let LoginStep::Send(pdu) = &step {
             self.request = pdu.clone();
             self.hold();
         }
         step
     }
 
-    fn reply(&mut self, flags: u8, text: &str) -> Step {
+    fn reply(&mut self, flags: u8, text: &str) -> LoginStep {
         self.reply_with(flags, text.as_bytes(), |_| ())
     }
 
     /// A response after which the login goes on; gives flags and text of the next request.
     fn send(&mut self, flags: u8, text: &str) -> (u8, String) {
         match self.reply(flags, text) {
-            Step::Send(_) => (self.request.header.flags(), self.text()),
+            LoginStep::Send(_) => (self.request.header.flags(), self.text()),
             other => panic!("{text:?}: {other:?}"),
         }
     }
 
     fn done(&mut self, text: &str) -> LoggedIn {
         match self.reply(LAST, text) {
-            Step::Done(logged_in) => *logged_in,
+            LoginStep::Done(logged_in) => *logged_in,
             other => panic!("{text:?}: {other:?}"),
         }
     }
 
-    fn failed(&mut self, flags: u8, text: &str) -> Failure {
+    fn failed(&mut self, flags: u8, text: &str) -> LoginError {
         match self.reply(flags, text) {
-            Step::Failed(failure) => failure,
+            LoginStep::Failed(failure) => failure,
             other => panic!("{text:?}: {other:?}"),
         }
     }
@@ -165,7 +165,7 @@ impl Script {
     /// What rule was broken.
     fn broke(&mut self, flags: u8, text: &str) -> String {
         match self.failed(flags, text) {
-            Failure::Broke(why) => why,
+            LoginError::Broke(why) => why,
             other => panic!("{text:?}: {other:?}"),
         }
     }
@@ -189,7 +189,7 @@ impl Script {
     }
 
     /// The end of a login whose last response answers some keys otherwise.
-    fn answered(mut self, but: &[(&str, Option<&str>)]) -> Step {
+    fn answered(mut self, but: &[(&str, Option<&str>)]) -> LoginStep {
         let text = self.agree(but);
         self.reply(LAST, &text)
     }
@@ -198,7 +198,8 @@ impl Script {
 /// FRM-001, LOG-007, LOG-008: the first PDU, byte for byte.
 #[test]
 fn golden_request() {
-    let script = Script::new(Wish { cmd_sn: 0x0102_0304, initiator_alias: Some("host".into()), ..wish() });
+    let script =
+        Script::new(LoginParams { cmd_sn: 0x0102_0304, initiator_alias: Some("host".into()), ..wish() });
     let want = [
         [0x43, 0x81, 0, 0, 0, 0, 0, 140, 0x80, 1, 2, 3, 4, 5, 0, 0],
         [0x11, 0x22, 0x33, 0x44, 0, 9, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0],
@@ -258,11 +259,19 @@ fn offers() {
     let young = Offer { protocol_level: 2, task_reporting: TaskReporting::ResponseFence, ..Offer::default() };
     let old = Offer { task_reporting: TaskReporting::Rfc3720, ..Offer::default() };
     for (wish, said, unsaid) in [
-        (Wish { crc32c_first: true, ..wish() }, "HeaderDigest=CRC32C,None\0DataDigest=CRC32C,None\0", "="),
-        (Wish { offer, crc32c_first: true, ..wish() }, "HeaderDigest=None\0DataDigest=CRC32C\0", ","),
-        (Wish { offer: young, ..wish() }, "TaskReporting=ResponseFence,RFC3720\0iSCSIProtocolLevel=2\0", "="),
-        (Wish { offer: old, ..wish() }, "DefaultTime2Retain=20\0", "TaskReporting"),
-        (Wish { tsih: 7, ..wish() }, "HeaderDigest=None,CRC32C\0", "MaxConnections"),
+        (
+            LoginParams { crc32c_first: true, ..wish() },
+            "HeaderDigest=CRC32C,None\0DataDigest=CRC32C,None\0",
+            "=",
+        ),
+        (LoginParams { offer, crc32c_first: true, ..wish() }, "HeaderDigest=None\0DataDigest=CRC32C\0", ","),
+        (
+            LoginParams { offer: young, ..wish() },
+            "TaskReporting=ResponseFence,RFC3720\0iSCSIProtocolLevel=2\0",
+            "=",
+        ),
+        (LoginParams { offer: old, ..wish() }, "DefaultTime2Retain=20\0", "TaskReporting"),
+        (LoginParams { tsih: 7, ..wish() }, "HeaderDigest=None,CRC32C\0", "MaxConnections"),
         (discovery_wish(), "MaxRecvDataSegmentLength=262144\0", "DefaultTime2Wait"),
     ] {
         let text = Script::operational(wish).text();
@@ -274,9 +283,9 @@ fn offers() {
 /// KEY-037, LOG-023: a connection that joins a session says only what is its own, and keeps the TSIH.
 #[test]
 fn a_connection_that_joins() {
-    let script = Script::new(Wish { tsih: 0x1234, ..wish() });
+    let script = Script::new(LoginParams { tsih: 0x1234, ..wish() });
     assert!(!script.text().contains("SessionType"));
-    let joining = || Script::operational(Wish { tsih: 0x1234, ..wish() });
+    let joining = || Script::operational(LoginParams { tsih: 0x1234, ..wish() });
     let mut script = joining();
     assert_eq!(
         script.text(),
@@ -284,9 +293,9 @@ fn a_connection_that_joins() {
     );
     let text = script.agree(&[("HeaderDigest", Some("CRC32C"))]);
     let step = script.reply_with(LAST, text.as_bytes(), |h| h.0[14..16].copy_from_slice(&[0x12, 0x34]));
-    let Step::Done(got) = step else { panic!("{step:?}") };
+    let LoginStep::Done(got) = step else { panic!("{step:?}") };
     assert_eq!((got.tsih, got.parameters.header_digest), (0x1234, true));
-    assert!(matches!(joining().answered(&[]), Step::Failed(Failure::Broke(_))), "another TSIH");
+    assert!(matches!(joining().answered(&[]), LoginStep::Failed(LoginError::Broke(_))), "another TSIH");
 }
 
 /// KEY-007: an alias is a name for people, of at most 255 bytes, and cannot forge other keys.
@@ -296,7 +305,7 @@ fn aliases() {
         ("host\0TargetName=x".to_owned(), "host?TargetName=x".to_owned()),
         ("\u{fc}".repeat(200), "\u{fc}".repeat(127)),
     ] {
-        let script = Script::new(Wish { initiator_alias: Some(alias), ..wish() });
+        let script = Script::new(LoginParams { initiator_alias: Some(alias), ..wish() });
         assert!(script.text().contains(&format!("InitiatorAlias={want}\0TargetName={DISKS}\0")));
     }
 }
@@ -323,7 +332,7 @@ fn a_text_over_several_pdus() {
     let mut script = Script::new(wish());
     for part in OPEN.as_bytes().chunks(5) {
         let step = script.reply_with(CONTINUE, part, |_| ());
-        assert!(matches!(&step, Step::Send(pdu) if pdu.data.is_empty() && !pdu.header.continues()));
+        assert!(matches!(&step, LoginStep::Send(pdu) if pdu.data.is_empty() && !pdu.header.continues()));
     }
     let (flags, text) = script.send(TO_OPERATIONAL, "");
     assert!(flags == LAST && text.contains("MaxBurstLength"));
@@ -373,7 +382,7 @@ fn proposals_of_the_target() {
     script.done("");
 
     let fallible = Offer { error_recovery_level: 2, ..Offer::default() };
-    let mut script = Script::operational(Wish { offer: fallible, ..discovery_wish() });
+    let mut script = Script::operational(LoginParams { offer: fallible, ..discovery_wish() });
     let text = script.agree(&[]) + "MaxConnections=4\0FirstBurstLength=512\0ErrorRecoveryLevel=2\0";
     let answers = script.send(OPERATIONAL, &text).1;
     assert_eq!(answers, "MaxConnections=Irrelevant\0ErrorRecoveryLevel=0\0FirstBurstLength=Irrelevant\0");
@@ -389,7 +398,7 @@ fn proposals_of_the_target() {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]) + proposal;
         let step = script.reply(LAST, &text);
-        assert_eq!(matches!(step, Step::Done(_)), good, "{proposal}: {step:?}");
+        assert_eq!(matches!(step, LoginStep::Done(_)), good, "{proposal}: {step:?}");
     }
 }
 
@@ -397,7 +406,7 @@ fn proposals_of_the_target() {
 #[test]
 fn lists_with_values_of_others() {
     let offer = Offer { task_reporting: TaskReporting::Rfc3720, ..Offer::default() };
-    let mut script = Script::operational(Wish { offer, ..wish() });
+    let mut script = Script::operational(LoginParams { offer, ..wish() });
     let text = script.agree(&[]) + "TaskReporting=Z-com.example.x,RFC3720\0";
     assert_eq!(script.send(OPERATIONAL, &text), (LAST, "TaskReporting=RFC3720\0".into()));
     script.done("");
@@ -433,9 +442,9 @@ fn answers_beside_values() {
         (quiet, "InitialR2T", None, true),
         (demand, "HeaderDigest", Some("Reject"), false),
     ] {
-        let before = Script::operational(Wish { offer: offer.clone(), ..wish() });
+        let before = Script::operational(LoginParams { offer: offer.clone(), ..wish() });
         match (before.answered(&[(key, value)]), good) {
-            (Step::Done(got), true) => {
+            (LoginStep::Done(got), true) => {
                 let p = got.parameters;
                 assert!(p.max_burst_length <= offer.max_burst_length, "{key}={value:?}");
                 assert!(p.first_burst_length <= offer.first_burst_length.min(p.max_burst_length));
@@ -445,7 +454,7 @@ fn answers_beside_values() {
                 );
                 assert_eq!(p.immediate_data, offer.immediate_data);
             }
-            (Step::Failed(Failure::Broke(why)), false) => assert!(why.contains(key), "{why}"),
+            (LoginStep::Failed(LoginError::Broke(why)), false) => assert!(why.contains(key), "{why}"),
             (step, _) => panic!("{key}={value:?}: {step:?}"),
         }
     }
@@ -456,8 +465,8 @@ fn answers_beside_values() {
 fn bursts_bound_each_other() {
     let quiet = Offer { initial_r2t: true, immediate_data: false, ..Offer::default() };
     let irrelevant = [("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("Irrelevant"))];
-    let step = Script::operational(Wish { offer: quiet, ..wish() }).answered(&irrelevant);
-    let Step::Done(got) = step else { panic!("{step:?}") };
+    let step = Script::operational(LoginParams { offer: quiet, ..wish() }).answered(&irrelevant);
+    let LoginStep::Done(got) = step else { panic!("{step:?}") };
     assert_eq!(got.parameters.first_burst_length, 4096);
     let mut script = Script::operational(wish());
     let rest = script.agree(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", None)]);
@@ -476,9 +485,12 @@ fn wishes_are_checked() {
         (with(nobody), "255"),
         (with(forged), "control"),
         (with(Credentials { algorithms: vec![], ..alice() }), "algorithm"),
-        (Wish { target: None, ..wish() }, "target"),
-        (Wish { target: Some("disks\n".into()), ..wish() }, "disks"),
-        (Wish { initiator: format!("iqn.2026-11.org.example:{}", "a".repeat(200)), ..wish() }, "iSCSI name"),
+        (LoginParams { target: None, ..wish() }, "target"),
+        (LoginParams { target: Some("disks\n".into()), ..wish() }, "disks"),
+        (
+            LoginParams { initiator: format!("iqn.2026-11.org.example:{}", "a".repeat(200)), ..wish() },
+            "iSCSI name",
+        ),
     ] {
         assert!(wish.check().unwrap_err().contains(why), "{why}");
     }

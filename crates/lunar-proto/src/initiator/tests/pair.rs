@@ -6,12 +6,12 @@ use lunar_wire::iscsi::status::LoginStatus;
 use proptest::prelude::*;
 
 use super::*;
-use crate::login::{Authentication, ChapUser, Login as Target, Policy, Step as Answer, TargetInfo};
+use crate::login::{Authentication, ChapUser, Login as Target, LoginPolicy, LoginStep as Answer, TargetInfo};
 
 /// A target with one name and one way in.
 struct House(Authentication);
 
-impl Policy for House {
+impl LoginPolicy for House {
     fn discovery(&self) -> Result<Authentication, LoginStatus> {
         Ok(self.0.clone())
     }
@@ -39,20 +39,20 @@ struct Pair {
 impl Pair {
     /// Runs a login to its end; the parameters of both sides, if there is one.
     fn run(
-        wish: Wish,
+        wish: LoginParams,
         offer: Offer,
         house: House,
         cuts: Vec<usize>,
-    ) -> Result<(LoggedIn, Parameters), Failure> {
+    ) -> Result<(LoggedIn, Parameters), LoginError> {
         let (initiator, mut request) = Login::new(wish);
         let target = Target::new(offer, 7, 65536);
         let mut pair = Pair { initiator, target, house, cuts, stat_sn: u32::MAX };
         loop {
             let reply = pair.ask(&request);
             match pair.answer(&reply) {
-                Step::Send(pdu) => request = pdu,
-                Step::Done(got) => return Ok((*got, pair.target.parameters().clone())),
-                Step::Failed(failure) => return Err(failure),
+                LoginStep::Send(pdu) => request = pdu,
+                LoginStep::Done(got) => return Ok((*got, pair.target.parameters().clone())),
+                LoginStep::Failed(failure) => return Err(failure),
                 moved => panic!("{moved:?}"),
             }
         }
@@ -85,21 +85,21 @@ impl Pair {
     }
 
     /// Brings a reply to the initiator, in parts that it asks for one by one.
-    fn answer(&mut self, reply: &Pdu) -> Step {
+    fn answer(&mut self, reply: &Pdu) -> LoginStep {
         let mut parts = self.parts(&reply.data);
         let last = parts.pop().unwrap();
         for part in parts {
             let mut header = reply.header;
             header.0[1] = header.0[1] & 0x0c | CONTINUE;
             match self.respond(header, &part) {
-                Step::Send(pdu) => assert!(pdu.data.is_empty(), "LOG-018"),
+                LoginStep::Send(pdu) => assert!(pdu.data.is_empty(), "LOG-018"),
                 other => return other,
             }
         }
         self.respond(reply.header, &last)
     }
 
-    fn respond(&mut self, mut header: Bhs, data: &[u8]) -> Step {
+    fn respond(&mut self, mut header: Bhs, data: &[u8]) -> LoginStep {
         header.set_word(24, self.stat_sn);
         self.stat_sn = self.stat_sn.wrapping_add(1);
         self.initiator.response(&header, data)
@@ -172,16 +172,16 @@ proptest! {
         cuts in prop::collection::vec(0usize..700, 0..4),
     ) {
         let base = if discovery { discovery_wish() } else { wish() };
-        let wish = Wish { offer: ours.clone(), crc32c_first, credentials: credentials.clone(), ..base };
+        let wish = LoginParams { offer: ours.clone(), crc32c_first, credentials: credentials.clone(), ..base };
         prop_assert_eq!(wish.check(), Ok(()));
         let got = Pair::run(wish, theirs.clone(), House(users(required)), cuts);
         let digests = meet(ours.header_digest, theirs.header_digest) && meet(ours.data_digest, theirs.data_digest);
         match got {
-            Err(Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE)) => {
+            Err(LoginError::Refused(LoginStatus::AUTHENTICATION_FAILURE)) => {
                 prop_assert!(required && credentials.is_none());
             }
             Err(failure) => {
-                prop_assert_eq!(failure, Failure::Refused(LoginStatus::INITIATOR_ERROR));
+                prop_assert_eq!(failure, LoginError::Refused(LoginStatus::INITIATOR_ERROR));
                 prop_assert!(!digests);
             }
             Ok((got, target)) => {
@@ -210,8 +210,8 @@ proptest! {
         let mut script = Script::new(with(mutual()));
         for (flags, data) in pdus {
             match script.reply_with(flags & 0xcf, &data, |_| ()) {
-                Step::Send(pdu) => prop_assert!(pdu.data.len() <= SEGMENT_LEN),
-                Step::Done(_) => panic!("the target cannot have proved itself"),
+                LoginStep::Send(pdu) => prop_assert!(pdu.data.len() <= SEGMENT_LEN),
+                LoginStep::Done(_) => panic!("the target cannot have proved itself"),
                 _ => break,
             }
         }

@@ -17,7 +17,7 @@ fn over_rdma() -> Offer {
 }
 
 fn script() -> Script {
-    Script::operational(Wish { offer: over_rdma(), ..wish() })
+    Script::operational(LoginParams { offer: over_rdma(), ..wish() })
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn over_rdma_its_keys_are_offered_and_what_has_no_place_there_is_not() {
     let missing =
         ["HeaderDigest", "DataDigest", "\0MaxRecvDataSegmentLength", "Marker", "iSERHello", "Tagged"];
     missing.iter().for_each(|key| assert!(!text.contains(key), "{key} in {text:?}"));
-    let discovery = Script::operational(Wish { offer: over_rdma(), ..discovery_wish() }).text();
+    let discovery = Script::operational(LoginParams { offer: over_rdma(), ..discovery_wish() }).text();
     assert!(!discovery.contains("RDMAExtensions") && !discovery.contains("RecvDataSegmentLength=8192"));
     assert!(discovery.contains("MaxRecvDataSegmentLength=262144\0"));
 }
@@ -54,7 +54,7 @@ fn a_target_that_answers_as_lio_does_is_understood() {
     let but =
         [("TargetRecvDataSegmentLength", Some("4096")), ("InitiatorRecvDataSegmentLength", Some("1024"))];
     let step = script.answered(&but);
-    let Step::Done(logged_in) = step else { panic!("{step:?}") };
+    let LoginStep::Done(logged_in) = step else { panic!("{step:?}") };
     let p = logged_in.parameters;
     assert!(p.rdma_extensions && p.initial_r2t && !p.header_digest && !p.data_digest);
     assert_eq!((p.target_recv_data_segment_length, p.initial_r2t), (4096, true));
@@ -80,7 +80,7 @@ fn without_its_extensions_there_is_no_session_over_rdma() {
     for answer in [Some("No"), Some("Irrelevant"), Some("Reject"), None] {
         let step = script().answered(&[("RDMAExtensions", answer)]);
         assert!(
-            matches!(&step, Step::Failed(Failure::Broke(why)) if why.contains("RDMAExtensions")),
+            matches!(&step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("RDMAExtensions")),
             "{step:?}"
         );
     }

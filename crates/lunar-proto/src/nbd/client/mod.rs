@@ -1,16 +1,18 @@
 //! The client's side: choosing an export, and what its server's answers come to. All that a server says is
 //! checked against what it was asked.
 
-mod covered;
-mod haggle;
+mod negotiation;
+mod received_ranges;
 mod reply;
 
-pub use haggle::{Failure, Haggle, Step};
-pub use reply::{Broken, Fill, InFlight, Refused, Status, Taken, next};
+pub use negotiation::{ClientNegotiation, NegotiationFailure, NegotiationStep};
+pub use reply::{
+    BufferFill, ExtentStatus, PendingCommand, ProtocolViolation, ServerError, ServerMessage, next_message,
+};
 
 use lunar_wire::nbd::{command, command_flag, transmission_flag as flag};
 
-use super::Command;
+use super::NbdCommand;
 
 /// Bytes of a server's words that are kept.
 const MAX_SAID: usize = 256;
@@ -19,7 +21,7 @@ pub const MAX_PAYLOAD: u32 = 32 << 20;
 
 /// The export that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Export {
+pub struct ExportInfo {
     /// Bytes, a multiple of the minimum block.
     pub size: u64,
     /// Transmission flags.
@@ -34,7 +36,7 @@ pub struct Export {
     pub max_payload: u32,
 }
 
-impl Export {
+impl ExportInfo {
     /// Nothing can be written.
     pub fn is_read_only(&self) -> bool {
         self.flags & flag::READ_ONLY != 0
@@ -67,21 +69,23 @@ impl Export {
 }
 
 /// The type and flags of a command.
-fn encoded(command: Command) -> (u16, u16) {
+fn encoded(command: NbdCommand) -> (u16, u16) {
     let fua = |stable: bool| if stable { command_flag::FUA } else { 0 };
     match command {
-        Command::Read { whole } => (command::READ, if whole { command_flag::DF } else { 0 }),
-        Command::Write { stable } => (command::WRITE, fua(stable)),
-        Command::Disconnect => (command::DISC, 0),
-        Command::Flush => (command::FLUSH, 0),
-        Command::Trim { stable } => (command::TRIM, fua(stable)),
-        Command::Cache => (command::CACHE, 0),
-        Command::WriteZeroes { stable, unmap, fast } => {
+        NbdCommand::Read { whole } => (command::READ, if whole { command_flag::DF } else { 0 }),
+        NbdCommand::Write { stable } => (command::WRITE, fua(stable)),
+        NbdCommand::Disconnect => (command::DISC, 0),
+        NbdCommand::Flush => (command::FLUSH, 0),
+        NbdCommand::Trim { stable } => (command::TRIM, fua(stable)),
+        NbdCommand::Cache => (command::CACHE, 0),
+        NbdCommand::WriteZeroes { stable, unmap, fast } => {
             let hole = if unmap { 0 } else { command_flag::NO_HOLE };
             let fast = if fast { command_flag::FAST_ZERO } else { 0 };
             (command::WRITE_ZEROES, fua(stable) | hole | fast)
         }
-        Command::BlockStatus { one } => (command::BLOCK_STATUS, if one { command_flag::REQ_ONE } else { 0 }),
+        NbdCommand::BlockStatus { one } => {
+            (command::BLOCK_STATUS, if one { command_flag::REQ_ONE } else { 0 })
+        }
     }
 }
 

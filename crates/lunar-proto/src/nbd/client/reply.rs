@@ -1,8 +1,8 @@
 //! What a server answers to requests ("Transmission phase"): each message is checked against the request that
 //! it answers, before a byte of it lands anywhere.
 
-use super::covered::Covered;
-use super::{Command, Export, encoded, said};
+use super::received_ranges::ReceivedRanges;
+use super::{ExportInfo, NbdCommand, encoded, said};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     CHUNK_LEN, ChunkHeader, REQUEST_LEN, Request, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, SimpleReply, chunk,
@@ -15,11 +15,11 @@ const MAX_CONTROL: u32 = 8 << 10;
 
 /// Why nothing that follows can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken(pub &'static str);
+pub struct ProtocolViolation(pub &'static str);
 
 /// An error that the server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct ServerError {
     /// The protocol's number of it, as Linux has it.
     pub errno: u32,
     /// The server's words; may be empty.
@@ -28,7 +28,7 @@ pub struct Refused {
 
 /// The first extent of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct ExtentStatus {
     /// Bytes; may reach beyond what was asked about.
     pub len: u32,
     /// It reads as zeros.
@@ -37,19 +37,19 @@ pub struct Status {
 
 /// A request on its way, and what of its answer has come.
 #[derive(Clone, Debug)]
-pub struct InFlight {
+pub struct PendingCommand {
     request: Request,
-    covered: Covered,
-    refused: Option<Refused>,
-    status: Option<Status>,
+    covered: ReceivedRanges,
+    refused: Option<ServerError>,
+    status: Option<ExtentStatus>,
 }
 
-impl InFlight {
+impl PendingCommand {
     /// A command with the client's name for it. READ and BLOCK_STATUS are of one byte at least.
-    pub fn new(command: Command, cookie: u64, offset: u64, len: u32) -> InFlight {
+    pub fn new(command: NbdCommand, cookie: u64, offset: u64, len: u32) -> PendingCommand {
         let (command, flags) = encoded(command);
         let request = Request { flags, command, cookie, offset, len };
-        InFlight { request, covered: Covered::default(), refused: None, status: None }
+        PendingCommand { request, covered: ReceivedRanges::default(), refused: None, status: None }
     }
 
     /// The bytes of the request, without a payload.
@@ -61,30 +61,30 @@ impl InFlight {
     ///
     /// # Errors
     /// What the server refused it with.
-    pub fn outcome(&mut self) -> Result<Option<Status>, Refused> {
+    pub fn outcome(&mut self) -> Result<Option<ExtentStatus>, ServerError> {
         self.refused.take().map_or(Ok(self.status), Err)
     }
 
     /// The place in the buffer of a read for `len` bytes at an offset of the export.
-    fn place(&mut self, offset: u64, len: u32) -> Result<Range<usize>, Broken> {
+    fn place(&mut self, offset: u64, len: u32) -> Result<Range<usize>, ProtocolViolation> {
         let start = offset.checked_sub(self.request.offset).filter(|_| self.request.command == command::READ);
         let end = start.and_then(|start| start.checked_add(len.into()));
         let (Some(start), Some(end)) = (start, end.filter(|end| *end <= self.request.len.into())) else {
-            return Err(Broken("bytes that were not asked for"));
+            return Err(ProtocolViolation("bytes that were not asked for"));
         };
-        self.covered.add(start as u32, end as u32).map_err(Broken)?;
+        self.covered.add(start as u32, end as u32).map_err(ProtocolViolation)?;
         Ok(start as usize..end as usize)
     }
 
     /// Whether what is done is also complete.
-    fn check(&self) -> Result<(), Broken> {
+    fn check(&self) -> Result<(), ProtocolViolation> {
         let missing = match self.request.command {
             command::READ => !self.covered.is_whole(self.request.len),
             command::BLOCK_STATUS => self.status.is_none(),
             _ => false,
         };
         match missing && self.refused.is_none() {
-            true => Err(Broken("an answer that is not complete")),
+            true => Err(ProtocolViolation("an answer that is not complete")),
             false => Ok(()),
         }
     }
@@ -92,7 +92,7 @@ impl InFlight {
 
 /// What a message puts into the buffer of its read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fill {
+pub enum BufferFill {
     /// Nothing.
     Nothing,
     /// Zeros.
@@ -103,13 +103,13 @@ pub enum Fill {
 
 /// A message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct ServerMessage {
     /// Its bytes, without a payload.
     pub used: usize,
     /// Whose answer it is.
     pub cookie: u64,
     /// What is to be done with the buffer.
-    pub fill: Fill,
+    pub fill: BufferFill,
     /// With it, and its payload, the request is answered.
     pub done: bool,
 }
@@ -119,20 +119,20 @@ pub struct Taken {
 ///
 /// # Errors
 /// When the server says what it was not asked, or what makes no sense.
-pub fn next<'a>(
+pub fn next_message<'a>(
     bytes: &[u8],
-    export: &Export,
-    find: impl FnOnce(u64) -> Option<&'a mut InFlight>,
-) -> Result<Option<Taken>, Broken> {
+    export: &ExportInfo,
+    find: impl FnOnce(u64) -> Option<&'a mut PendingCommand>,
+) -> Result<Option<ServerMessage>, ProtocolViolation> {
     let Some(header) = bytes.first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(None) };
-    let find = |cookie| find(cookie).ok_or(Broken("an answer to what was not asked"));
+    let find = |cookie| find(cookie).ok_or(ProtocolViolation("an answer to what was not asked"));
     if be::get32(header) == SIMPLE_REPLY_MAGIC {
         let reply = SimpleReply::decode(header).expect("its magic is right");
         return simple(reply, find(reply.cookie)?, export).map(Some);
     }
     let Some(header) = bytes.first_chunk::<CHUNK_LEN>() else { return Ok(None) };
     let header = ChunkHeader::decode(header).filter(|_| export.structured);
-    let header = header.ok_or(Broken("a reply with a wrong magic"))?;
+    let header = header.ok_or(ProtocolViolation("a reply with a wrong magic"))?;
     let request = find(header.cookie)?;
     let body = &bytes[CHUNK_LEN..];
     let Some((used, fill)) = chunk(&header, body, request, export)? else { return Ok(None) };
@@ -140,31 +140,35 @@ pub fn next<'a>(
     if done {
         request.check()?;
     }
-    Ok(Some(Taken { used: CHUNK_LEN + used, cookie: header.cookie, fill, done }))
+    Ok(Some(ServerMessage { used: CHUNK_LEN + used, cookie: header.cookie, fill, done }))
 }
 
-fn simple(reply: SimpleReply, request: &mut InFlight, export: &Export) -> Result<Taken, Broken> {
+fn simple(
+    reply: SimpleReply,
+    request: &mut PendingCommand,
+    export: &ExportInfo,
+) -> Result<ServerMessage, ProtocolViolation> {
     let is_read = request.request.command == command::READ;
     if is_read && export.structured {
-        return Err(Broken("a simple reply to a read, where chunks were agreed on"));
+        return Err(ProtocolViolation("a simple reply to a read, where chunks were agreed on"));
     }
-    let mut fill = Fill::Nothing;
+    let mut fill = BufferFill::Nothing;
     if reply.error != 0 {
-        request.refused.get_or_insert(Refused { errno: reply.error, said: String::new() });
+        request.refused.get_or_insert(ServerError { errno: reply.error, said: String::new() });
     } else if is_read {
-        fill = Fill::Payload(request.place(request.request.offset, request.request.len)?);
+        fill = BufferFill::Payload(request.place(request.request.offset, request.request.len)?);
     }
     request.check()?;
-    Ok(Taken { used: SIMPLE_REPLY_LEN, cookie: reply.cookie, fill, done: true })
+    Ok(ServerMessage { used: SIMPLE_REPLY_LEN, cookie: reply.cookie, fill, done: true })
 }
 
 /// The body of a chunk: bytes of it that were used, and what they fill. None when more are needed.
 fn chunk(
     header: &ChunkHeader,
     body: &[u8],
-    request: &mut InFlight,
-    export: &Export,
-) -> Result<Option<(usize, Fill)>, Broken> {
+    request: &mut PendingCommand,
+    export: &ExportInfo,
+) -> Result<Option<(usize, BufferFill)>, ProtocolViolation> {
     let len = header.len as usize;
     let (needed, fits) = match header.kind {
         chunk::NONE => (0, len == 0 && header.flags & chunk::DONE != 0),
@@ -174,45 +178,45 @@ fn chunk(
         kind => (len, kind & chunk::ERRORS != 0 && len >= 6),
     };
     if !fits || needed > MAX_CONTROL as usize {
-        return Err(Broken("a chunk of a kind or length that cannot be"));
+        return Err(ProtocolViolation("a chunk of a kind or length that cannot be"));
     }
     let Some(body) = body.get(..needed) else { return Ok(None) };
     let fill = match header.kind {
-        chunk::NONE => Fill::Nothing,
-        chunk::OFFSET_DATA => Fill::Payload(request.place(be::get64(body), header.len - 8)?),
+        chunk::NONE => BufferFill::Nothing,
+        chunk::OFFSET_DATA => BufferFill::Payload(request.place(be::get64(body), header.len - 8)?),
         chunk::OFFSET_HOLE => match be::get32(&body[8..]) {
-            0 => return Err(Broken("an empty hole")),
-            len => Fill::Zeros(request.place(be::get64(body), len)?),
+            0 => return Err(ProtocolViolation("an empty hole")),
+            len => BufferFill::Zeros(request.place(be::get64(body), len)?),
         },
         chunk::BLOCK_STATUS => {
             request.status(body, export)?;
-            Fill::Nothing
+            BufferFill::Nothing
         }
         _ => {
             request.error(body)?;
-            Fill::Nothing
+            BufferFill::Nothing
         }
     };
     Ok(Some((needed, fill)))
 }
 
-impl InFlight {
-    fn status(&mut self, body: &[u8], export: &Export) -> Result<(), Broken> {
+impl PendingCommand {
+    fn status(&mut self, body: &[u8], export: &ExportInfo) -> Result<(), ProtocolViolation> {
         let (context, len, flags) = (be::get32(body), be::get32(&body[4..]), be::get32(&body[8..]));
         let asked = self.request.command == command::BLOCK_STATUS && export.allocation == Some(context);
         if !asked || self.status.is_some() || len == 0 {
-            return Err(Broken("extents that were not asked for, or an empty one"));
+            return Err(ProtocolViolation("extents that were not asked for, or an empty one"));
         }
-        self.status = Some(Status { len, zero: flags & state::ZERO != 0 });
+        self.status = Some(ExtentStatus { len, zero: flags & state::ZERO != 0 });
         Ok(())
     }
 
-    fn error(&mut self, body: &[u8]) -> Result<(), Broken> {
+    fn error(&mut self, body: &[u8]) -> Result<(), ProtocolViolation> {
         let (errno, words) = (be::get32(body), body[6..].get(..usize::from(be::get16(&body[4..]))));
         let (Some(words), true) = (words, errno != 0) else {
-            return Err(Broken("an error that is none, or whose words are cut short"));
+            return Err(ProtocolViolation("an error that is none, or whose words are cut short"));
         };
-        self.refused.get_or_insert(Refused { errno, said: said(words) });
+        self.refused.get_or_insert(ServerError { errno, said: said(words) });
         Ok(())
     }
 }

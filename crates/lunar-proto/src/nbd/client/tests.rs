@@ -1,14 +1,14 @@
 //! The client's machines against the server's, and against servers that do as they please.
 
 use super::*;
-use crate::nbd::{Handshake, Offer, Step as ServerStep};
+use crate::nbd::{ExportOffer, Handshake, HandshakeStep as ServerStep};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     ChunkHeader, Errno, OptionReply, SimpleReply, chunk, greeting, handshake_flag, info, option, reply, state,
 };
 
-fn offer(name: &str) -> Offer {
-    Offer {
+fn offer(name: &str) -> ExportOffer {
+    ExportOffer {
         name: name.into(),
         description: String::new(),
         size: 1 << 20,
@@ -20,8 +20,8 @@ fn offer(name: &str) -> Offer {
 }
 
 /// Carries bytes between both machines, `step` at a time, until the client comes to an end.
-fn haggled(name: &str, offers: Vec<Offer>, step: usize) -> Step {
-    let (mut client, mut server) = (Haggle::new(name), Handshake::new(offers));
+fn haggled(name: &str, offers: Vec<ExportOffer>, step: usize) -> NegotiationStep {
+    let (mut client, mut server) = (ClientNegotiation::new(name), Handshake::new(offers));
     let (mut to_client, mut to_server) = (Handshake::greeting().to_vec(), Vec::new());
     let mut seen = 0;
     loop {
@@ -29,7 +29,7 @@ fn haggled(name: &str, offers: Vec<Offer>, step: usize) -> Step {
         let (used, end) = client.feed(&to_client[..seen], &mut to_server);
         to_client.drain(..used);
         seen -= used;
-        if end != Step::More {
+        if end != NegotiationStep::More {
             return end;
         }
         loop {
@@ -47,7 +47,7 @@ fn haggled(name: &str, offers: Vec<Offer>, step: usize) -> Step {
 
 #[test]
 fn an_export_is_agreed_on_however_the_bytes_come() {
-    let expected = Export {
+    let expected = ExportInfo {
         size: 1 << 20,
         flags: flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_DF,
         structured: true,
@@ -56,14 +56,14 @@ fn an_export_is_agreed_on_however_the_bytes_come() {
         max_payload: 1 << 20,
     };
     for step in 1..100 {
-        assert_eq!(haggled("b", vec![offer("a"), offer("b")], step), Step::Agreed(expected));
+        assert_eq!(haggled("b", vec![offer("a"), offer("b")], step), NegotiationStep::Agreed(expected));
     }
-    assert_eq!(haggled("", vec![offer("a")], 7), Step::Agreed(expected));
+    assert_eq!(haggled("", vec![offer("a")], 7), NegotiationStep::Agreed(expected));
 }
 
 #[test]
 fn an_unknown_export_is_told_with_those_that_are_there() {
-    let Step::Failed(Failure::Refused { why, exports, tls: false, .. }) =
+    let NegotiationStep::Failed(NegotiationFailure::Refused { why, exports, tls: false, .. }) =
         haggled("c", vec![offer("a"), offer("b\u{1b}[2J")], 9)
     else {
         panic!("not refused")
@@ -78,13 +78,13 @@ fn answer(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// What the client makes of a server that says this after its greeting, and what it said itself.
-fn told(parts: &[Vec<u8>]) -> (Step, Vec<u8>) {
-    let (mut client, mut out) = (Haggle::new("disk"), Vec::new());
+fn told(parts: &[Vec<u8>]) -> (NegotiationStep, Vec<u8>) {
+    let (mut client, mut out) = (ClientNegotiation::new("disk"), Vec::new());
     let mut bytes = [greeting(handshake_flag::FIXED_NEWSTYLE).to_vec(), parts.concat()].concat();
     loop {
         let (used, step) = client.feed(&bytes, &mut out);
         bytes.drain(..used);
-        if step != Step::More || used == 0 {
+        if step != NegotiationStep::More || used == 0 {
             return (step, out);
         }
     }
@@ -109,7 +109,7 @@ fn a_server_without_anything_new_will_do() {
     let old = answer(option::GO, reply::ERR_UNSUP, b"no");
     let export = [&1000u64.to_be_bytes()[..], &3u16.to_be_bytes(), &[0; 124]].concat();
     let (step, said) = told(&[no_chunks(), old, export]);
-    let Step::Agreed(export) = step else { panic!("{step:?}") };
+    let NegotiationStep::Agreed(export) = step else { panic!("{step:?}") };
     assert_eq!((export.size, export.block_size, export.max_payload), (1000, 1, MAX_PAYLOAD));
     assert!(export.is_read_only() && !export.structured && export.allocation.is_none());
     assert!(said.ends_with(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk"));
@@ -119,7 +119,7 @@ fn a_server_without_anything_new_will_do() {
 fn what_a_server_tells_is_made_to_fit() {
     let ack = answer(option::GO, reply::ACK, b"");
     let (step, _) = told(&[no_chunks(), size(10_000, 1), sizes(4096, u32::MAX), ack]);
-    let Step::Agreed(export) = step else { panic!("{step:?}") };
+    let NegotiationStep::Agreed(export) = step else { panic!("{step:?}") };
     assert_eq!((export.size, export.block_size, export.max_payload), (8192, 4096, MAX_PAYLOAD));
 }
 
@@ -145,23 +145,28 @@ fn a_server_that_breaks_the_rules_is_left() {
         vec![no_chunks(), size(512, 1).repeat(5000)],
     ] {
         let (step, _) = told(&parts);
-        assert!(matches!(step, Step::Failed(Failure::Broken(_))), "{step:?}");
+        assert!(matches!(step, NegotiationStep::Failed(NegotiationFailure::Broken(_))), "{step:?}");
     }
     for bytes in [&b"SSH-2.0"[..], b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", b"NBDMAGICIHAVEOPT\0\0"] {
-        let (_, step) = Haggle::new("").feed(bytes, &mut Vec::new());
-        assert!(matches!(step, Step::Failed(Failure::Broken(_))), "{bytes:?}: {step:?}");
+        let (_, step) = ClientNegotiation::new("").feed(bytes, &mut Vec::new());
+        assert!(
+            matches!(step, NegotiationStep::Failed(NegotiationFailure::Broken(_))),
+            "{bytes:?}: {step:?}"
+        );
     }
 }
 
 #[test]
 fn a_refusal_is_told_in_the_servers_words() {
     let (step, said) = told(&[no_chunks(), answer(option::GO, reply::ERR_TLS_REQD, b"use TLS\n")]);
-    let Step::Failed(Failure::Refused { tls: true, said: words, .. }) = step else { panic!("{step:?}") };
+    let NegotiationStep::Failed(NegotiationFailure::Refused { tls: true, said: words, .. }) = step else {
+        panic!("{step:?}")
+    };
     assert_eq!(words, "use TLS");
     assert!(said.ends_with(b"IHAVEOPT\0\0\0\x02\0\0\0\0"), "it takes its leave");
 }
 
-const EXPORT: Export = Export {
+const EXPORT: ExportInfo = ExportInfo {
     size: 1 << 30,
     flags: 0xffff,
     structured: true,
@@ -171,12 +176,12 @@ const EXPORT: Export = Export {
 };
 const COOKIE: u64 = 5;
 
-fn read() -> InFlight {
-    InFlight::new(Command::Read { whole: false }, COOKIE, 4096, 4096)
+fn read() -> PendingCommand {
+    PendingCommand::new(NbdCommand::Read { whole: false }, COOKIE, 4096, 4096)
 }
 
-fn status() -> InFlight {
-    InFlight::new(Command::BlockStatus { one: true }, COOKIE, 4096, 4096)
+fn status() -> PendingCommand {
+    PendingCommand::new(NbdCommand::BlockStatus { one: true }, COOKIE, 4096, 4096)
 }
 
 fn part(kind: u16, done: bool, body: &[u8]) -> Vec<u8> {
@@ -193,18 +198,23 @@ fn hole(offset: u64, len: u32, done: bool) -> Vec<u8> {
 }
 
 /// Takes messages with their payloads until the request is answered, or the bytes are at their end.
-fn answered(mut bytes: &[u8], request: &mut InFlight, export: &Export) -> Result<Option<Vec<u8>>, Broken> {
+fn answered(
+    mut bytes: &[u8],
+    request: &mut PendingCommand,
+    export: &ExportInfo,
+) -> Result<Option<Vec<u8>>, ProtocolViolation> {
     let mut buffer = vec![1; 4096];
     loop {
         let asked = &mut *request;
-        let Some(taken) = next(bytes, export, move |cookie| (cookie == COOKIE).then_some(asked))? else {
+        let Some(taken) = next_message(bytes, export, move |cookie| (cookie == COOKIE).then_some(asked))?
+        else {
             return Ok(None);
         };
         bytes = &bytes[taken.used..];
         match taken.fill {
-            Fill::Nothing => {}
-            Fill::Zeros(place) => buffer[place].fill(0),
-            Fill::Payload(place) => {
+            BufferFill::Nothing => {}
+            BufferFill::Zeros(place) => buffer[place].fill(0),
+            BufferFill::Payload(place) => {
                 let len = place.len();
                 buffer[place].copy_from_slice(&bytes[..len]);
                 bytes = &bytes[len..];
@@ -225,7 +235,7 @@ fn a_read_is_whole_in_any_order_of_its_chunks() {
     let ended = [data(4096, 4096, false), part(chunk::NONE, true, b"")].concat();
     assert!(answered(&ended, &mut read(), &EXPORT).expect("in order").is_some());
     let simple = SimpleReply { error: 0, cookie: COOKIE }.encode();
-    let plain = Export { structured: false, ..EXPORT };
+    let plain = ExportInfo { structured: false, ..EXPORT };
     let bytes = [&simple[..], &[9; 4096]].concat();
     assert!(answered(&bytes, &mut read(), &plain).expect("in order").is_some());
 }
@@ -262,7 +272,7 @@ fn what_was_not_asked_for_is_not_taken() {
     ] {
         assert!(answered(&bytes, &mut read(), &EXPORT).is_err(), "{:?}", &bytes[..bytes.len().min(40)]);
     }
-    let plain = Export { structured: false, ..EXPORT };
+    let plain = ExportInfo { structured: false, ..EXPORT };
     assert!(answered(&data(4096, 4096, true), &mut read(), &plain).is_err());
     assert!(answered(&simple, &mut status(), &EXPORT).is_err());
     assert!(answered(&part(chunk::NONE, true, b""), &mut status(), &EXPORT).is_err());
@@ -276,12 +286,12 @@ fn an_extent_is_of_the_context_that_was_agreed_on() {
     for (flags, zero) in [(0, false), (state::HOLE, false), (state::ZERO, true), (3, true)] {
         let mut asked = status();
         answered(&extent(7, 512, flags), &mut asked, &EXPORT).expect("in order").expect("whole");
-        assert_eq!(asked.outcome(), Ok(Some(Status { len: 512, zero })));
+        assert_eq!(asked.outcome(), Ok(Some(ExtentStatus { len: 512, zero })));
     }
     for wrong in [extent(8, 512, 0), extent(7, 0, 0)] {
         assert!(answered(&wrong, &mut status(), &EXPORT).is_err());
     }
-    let no_context = Export { allocation: None, ..EXPORT };
+    let no_context = ExportInfo { allocation: None, ..EXPORT };
     assert!(answered(&extent(7, 512, 0), &mut status(), &no_context).is_err());
 }
 
@@ -292,12 +302,12 @@ fn an_error_ends_a_request_with_the_servers_words() {
     let bytes = [data(4096, 512, false), at_offset].concat();
     let mut asked = read();
     answered(&bytes, &mut asked, &EXPORT).expect("in order").expect("done");
-    assert_eq!(asked.outcome(), Err(Refused { errno: 28, said: "full".into() }));
+    assert_eq!(asked.outcome(), Err(ServerError { errno: 28, said: "full".into() }));
     let simple = SimpleReply { error: Errno::Io as u32, cookie: COOKIE }.encode();
-    let mut write = InFlight::new(Command::Write { stable: true }, COOKIE, 0, 512);
+    let mut write = PendingCommand::new(NbdCommand::Write { stable: true }, COOKIE, 0, 512);
     assert_eq!(be::get32(&write.encode()[4..]), 0x0001_0001);
     answered(&simple, &mut write, &EXPORT).expect("in order").expect("done");
-    assert_eq!(write.outcome(), Err(Refused { errno: 5, said: String::new() }));
+    assert_eq!(write.outcome(), Err(ServerError { errno: 5, said: String::new() }));
 }
 
 #[test]
@@ -315,20 +325,20 @@ fn a_message_that_has_not_come_whole_is_waited_for() {
 #[test]
 fn commands_are_encoded_as_the_server_reads_them() {
     for command in [
-        Command::Read { whole: true },
-        Command::Write { stable: true },
-        Command::Disconnect,
-        Command::Flush,
-        Command::Trim { stable: true },
-        Command::Cache,
-        Command::WriteZeroes { stable: true, unmap: false, fast: true },
-        Command::WriteZeroes { stable: false, unmap: true, fast: false },
-        Command::BlockStatus { one: true },
+        NbdCommand::Read { whole: true },
+        NbdCommand::Write { stable: true },
+        NbdCommand::Disconnect,
+        NbdCommand::Flush,
+        NbdCommand::Trim { stable: true },
+        NbdCommand::Cache,
+        NbdCommand::WriteZeroes { stable: true, unmap: false, fast: true },
+        NbdCommand::WriteZeroes { stable: false, unmap: true, fast: false },
+        NbdCommand::BlockStatus { one: true },
     ] {
-        let len = if command == Command::Flush { 0 } else { 512 };
-        let bytes = InFlight::new(command, COOKIE, 0, len).encode();
+        let len = if command == NbdCommand::Flush { 0 } else { 512 };
+        let bytes = PendingCommand::new(command, COOKIE, 0, len).encode();
         let request = lunar_wire::nbd::Request::decode(&bytes).expect("a request");
-        let terms = crate::nbd::Terms {
+        let terms = crate::nbd::NegotiatedOptions {
             size: 4096,
             block_size: 512,
             max_payload: 4096,

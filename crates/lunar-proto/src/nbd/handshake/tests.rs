@@ -1,8 +1,8 @@
 use super::*;
 use lunar_wire::nbd::OPTION_REPLY_LEN;
 
-fn offer(name: &str, size: u64) -> Offer {
-    Offer {
+fn offer(name: &str, size: u64) -> ExportOffer {
+    ExportOffer {
         name: name.into(),
         description: format!("disk {name}"),
         size,
@@ -16,7 +16,7 @@ fn offer(name: &str, size: u64) -> Offer {
 /// A server of two disks whose client has sent its flags.
 fn begun(flags: u32) -> Handshake {
     let mut server = Handshake::new(vec![offer("a", 1 << 20), offer("b", 2 << 20)]);
-    assert_eq!(server.feed(&flags.to_be_bytes(), &mut Vec::new()), (4, Step::More));
+    assert_eq!(server.feed(&flags.to_be_bytes(), &mut Vec::new()), (4, HandshakeStep::More));
     server
 }
 
@@ -25,7 +25,7 @@ fn option_of(option: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// The replies to one option, as (type, data), and the step.
-fn ask(server: &mut Handshake, option: u32, data: &[u8]) -> (Vec<(u32, Vec<u8>)>, Step) {
+fn ask(server: &mut Handshake, option: u32, data: &[u8]) -> (Vec<(u32, Vec<u8>)>, HandshakeStep) {
     let (mut out, bytes) = (Vec::new(), option_of(option, data));
     let (used, step) = server.feed(&bytes, &mut out);
     assert_eq!(used, bytes.len());
@@ -41,7 +41,7 @@ fn ask(server: &mut Handshake, option: u32, data: &[u8]) -> (Vec<(u32, Vec<u8>)>
     (replies, step)
 }
 
-fn kinds(answered: &(Vec<(u32, Vec<u8>)>, Step)) -> Vec<u32> {
+fn kinds(answered: &(Vec<(u32, Vec<u8>)>, HandshakeStep)) -> Vec<u32> {
     answered.0.iter().map(|(kind, _)| *kind).collect()
 }
 
@@ -68,7 +68,7 @@ fn unknown_client_flags_end_it() {
     for flags in [4u32, 0x8000_0001, 0x0001_0000] {
         let mut server = Handshake::new(vec![]);
         let (_, step) = server.feed(&flags.to_be_bytes(), &mut Vec::new());
-        assert!(matches!(step, Step::End(_)), "{flags:#x}");
+        assert!(matches!(step, HandshakeStep::End(_)), "{flags:#x}");
     }
 }
 
@@ -76,7 +76,7 @@ fn unknown_client_flags_end_it() {
 fn a_wrong_magic_ends_it() {
     let mut bytes = option_of(option::LIST, &[]);
     bytes[3] ^= 1;
-    assert!(matches!(begun(3).feed(&bytes, &mut Vec::new()).1, Step::End(_)));
+    assert!(matches!(begun(3).feed(&bytes, &mut Vec::new()).1, HandshakeStep::End(_)));
 }
 
 #[test]
@@ -85,11 +85,11 @@ fn bytes_may_come_one_by_one() {
     let mut out = Vec::new();
     let mut server = begun(3);
     for end in 0..bytes.len() {
-        assert_eq!(server.feed(&bytes[..end], &mut out), (0, Step::More), "after {end}");
+        assert_eq!(server.feed(&bytes[..end], &mut out), (0, HandshakeStep::More), "after {end}");
         assert!(out.is_empty());
     }
     let (used, step) = server.feed(&bytes, &mut out);
-    assert!(used == bytes.len() && matches!(step, Step::Agreed(Agreed { export: 1, .. })));
+    assert!(used == bytes.len() && matches!(step, HandshakeStep::Agreed(NegotiatedExport { export: 1, .. })));
 }
 
 #[test]
@@ -97,21 +97,24 @@ fn export_name_answers_with_zeros_unless_declined() {
     for (flags, zeros) in [(1, 124), (3, 0), (0, 124), (2, 0)] {
         let mut out = Vec::new();
         let (_, step) = begun(flags).feed(&option_of(option::EXPORT_NAME, b"b"), &mut out);
-        assert!(matches!(step, Step::Agreed(Agreed { export: 1, .. })));
+        assert!(matches!(step, HandshakeStep::Agreed(NegotiatedExport { export: 1, .. })));
         assert_eq!(out.len(), 10 + zeros);
         assert_eq!(out[..10], [0, 0, 0, 0, 0, 0x20, 0, 0, 0, 5]);
         assert!(out[10..].iter().all(|byte| *byte == 0));
     }
     let (_, step) = begun(3).feed(&option_of(option::EXPORT_NAME, b"none"), &mut Vec::new());
-    assert!(matches!(step, Step::End(_)));
+    assert!(matches!(step, HandshakeStep::End(_)));
     let (_, step) = begun(3).feed(&option_of(option::EXPORT_NAME, b""), &mut Vec::new());
-    assert!(matches!(step, Step::Agreed(Agreed { export: 0, .. })), "no name is the first");
+    assert!(
+        matches!(step, HandshakeStep::Agreed(NegotiatedExport { export: 0, .. })),
+        "no name is the first"
+    );
 }
 
 #[test]
 fn client_without_block_size_may_use_any_alignment() {
     let block_size = |step| match step {
-        Step::Agreed(agreed) => agreed.terms.block_size,
+        HandshakeStep::Agreed(agreed) => agreed.terms.block_size,
         other => panic!("{other:?}"),
     };
     let minimum = begun(3).offers[0].block_size;
@@ -128,14 +131,14 @@ fn client_without_block_size_may_use_any_alignment() {
 
 #[test]
 fn without_fixed_newstyle_only_export_name_goes() {
-    assert!(matches!(begun(2).feed(&option_of(option::LIST, &[]), &mut Vec::new()).1, Step::End(_)));
+    assert!(matches!(begun(2).feed(&option_of(option::LIST, &[]), &mut Vec::new()).1, HandshakeStep::End(_)));
 }
 
 #[test]
 fn exports_are_listed_with_their_descriptions() {
     let mut server = begun(3);
     let (replies, step) = ask(&mut server, option::LIST, &[]);
-    assert_eq!(step, Step::More);
+    assert_eq!(step, HandshakeStep::More);
     let expected = ["a", "b"].map(|name| [named(name), format!("disk {name}").into_bytes()].concat());
     assert_eq!(replies[..2], expected.map(|data| (reply::SERVER, data)));
     assert_eq!(replies[2], (reply::ACK, vec![]));
@@ -147,7 +150,7 @@ fn info_tells_what_is_asked_for_and_go_begins() {
     let mut server = begun(3);
     let all = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 99];
     let (replies, step) = ask(&mut server, option::INFO, &info_data("", &all));
-    assert_eq!(step, Step::More);
+    assert_eq!(step, HandshakeStep::More);
     let expected: [&[u8]; 4] = [
         &[0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 5],
         b"\0\x01a",
@@ -160,7 +163,7 @@ fn info_tells_what_is_asked_for_and_go_begins() {
     assert_eq!(replies[4], (reply::ACK, vec![]));
     let (replies, step) = ask(&mut server, option::GO, &info_data("a", &[]));
     assert_eq!(replies.len(), 2);
-    let Step::Agreed(agreed) = step else { panic!("{step:?}") };
+    let HandshakeStep::Agreed(agreed) = step else { panic!("{step:?}") };
     assert_eq!((agreed.export, agreed.terms.size, agreed.terms.structured), (0, 1 << 20, false));
     assert_eq!(agreed.terms.flags & transmission_flag::SEND_DF, 0);
 }
@@ -174,7 +177,7 @@ fn info_that_breaks_the_rules_is_refused() {
         assert_eq!(kinds(&ask(&mut begun(3), option::GO, data)), [reply::ERR_INVALID], "{data:?}");
     }
     let unknown = ask(&mut begun(3), option::GO, &info_data("c", &[]));
-    assert_eq!((kinds(&unknown), unknown.1), (vec![reply::ERR_UNKNOWN], Step::More));
+    assert_eq!((kinds(&unknown), unknown.1), (vec![reply::ERR_UNKNOWN], HandshakeStep::More));
 }
 
 #[test]
@@ -182,7 +185,9 @@ fn structured_replies_bring_df() {
     let mut server = begun(3);
     assert_eq!(kinds(&ask(&mut server, option::STRUCTURED_REPLY, &[1])), [reply::ERR_INVALID]);
     assert_eq!(kinds(&ask(&mut server, option::STRUCTURED_REPLY, &[])), [reply::ACK]);
-    let Step::Agreed(agreed) = ask(&mut server, option::GO, &info_data("a", &[])).1 else { panic!() };
+    let HandshakeStep::Agreed(agreed) = ask(&mut server, option::GO, &info_data("a", &[])).1 else {
+        panic!()
+    };
     assert!(agreed.terms.structured && !agreed.terms.allocation);
     assert_ne!(agreed.terms.flags & transmission_flag::SEND_DF, 0);
 }
@@ -214,7 +219,7 @@ fn contexts_are_listed_and_selected_for_one_export() {
     assert_eq!(set(&mut server, "c", &["base:allocation"]), [reply::ERR_UNKNOWN]);
     assert_eq!(set(&mut server, "a", &["base:allocation"]), [reply::META_CONTEXT, reply::ACK]);
     let with = |server: &mut Handshake, name: &str| match ask(server, option::GO, &info_data(name, &[])).1 {
-        Step::Agreed(agreed) => agreed.terms.allocation,
+        HandshakeStep::Agreed(agreed) => agreed.terms.allocation,
         other => panic!("{other:?}"),
     };
     assert!(with(&mut server, "a"));
@@ -243,11 +248,11 @@ fn tls_and_what_is_unknown_are_refused_and_haggling_goes_on() {
     let cases = [(option::STARTTLS, reply::ERR_POLICY), (11, reply::ERR_UNSUP), (4, reply::ERR_UNSUP)];
     for (option, refusal) in cases {
         let answered = ask(&mut server, option, &[]);
-        assert_eq!((kinds(&answered), answered.1), (vec![refusal], Step::More));
+        assert_eq!((kinds(&answered), answered.1), (vec![refusal], HandshakeStep::More));
     }
     assert_eq!(kinds(&ask(&mut server, option::STARTTLS, &[1])), [reply::ERR_INVALID]);
     let answered = ask(&mut server, option::ABORT, b"ignored");
-    assert!(kinds(&answered) == [reply::ACK] && matches!(answered.1, Step::End(_)));
+    assert!(kinds(&answered) == [reply::ACK] && matches!(answered.1, HandshakeStep::End(_)));
 }
 
 #[test]
@@ -256,10 +261,10 @@ fn an_option_that_is_too_long_is_passed_over() {
     let len = MAX_OPTION + 1;
     let bytes = option_of(option::LIST, &vec![0; len]);
     let mut out = Vec::new();
-    assert_eq!(server.feed(&bytes, &mut out), (OPTION_LEN, Step::More));
-    assert_eq!(server.feed(&bytes[..100], &mut out), (100, Step::More));
+    assert_eq!(server.feed(&bytes, &mut out), (OPTION_LEN, HandshakeStep::More));
+    assert_eq!(server.feed(&bytes[..100], &mut out), (100, HandshakeStep::More));
     assert!(out.is_empty());
-    assert_eq!(server.feed(&vec![0; len], &mut out), (len - 100, Step::More));
+    assert_eq!(server.feed(&vec![0; len], &mut out), (len - 100, HandshakeStep::More));
     let header = out.first_chunk().and_then(OptionReply::decode).expect("a reply");
     assert_eq!(header.reply, reply::ERR_TOO_BIG);
     assert_eq!(kinds(&ask(&mut server, option::LIST, &[])).len(), 3);
@@ -269,5 +274,5 @@ fn an_option_that_is_too_long_is_passed_over() {
 fn a_flood_of_options_ends() {
     let mut server = begun(3);
     let mut ends = (0..2 * MAX_OPTIONS).map(|_| ask(&mut server, option::LIST, &[]).1);
-    assert!(ends.any(|step| matches!(step, Step::End(_))));
+    assert!(ends.any(|step| matches!(step, HandshakeStep::End(_))));
 }

@@ -118,9 +118,9 @@ fn a_write_is_there_before_the_message_behind_it_and_a_message_may_stand_amid_a_
     let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     let parts = [
         tagged(opcode::WRITE, false, sink, b"ab"),
-        send(Untagged { last: false, ..SEND }, b"he"),
+        send(UntaggedHeader { last: false, ..SEND }, b"he"),
         tagged(opcode::WRITE, true, sink.beyond(2), b"cd"),
-        send(Untagged { offset: 2, ..SEND }, b"llo"),
+        send(UntaggedHeader { offset: 2, ..SEND }, b"llo"),
     ];
     let mut into = Events::default();
     ends[1].feed(&parts.concat(), &mut into);
@@ -135,7 +135,7 @@ fn all_four_kinds_of_messages_are_taken() {
     let kinds = [(3, 0), (4, tags[0]), (5, 0), (6, tags[1])];
     let mut into = Events::default();
     for (msn, (opcode, stag)) in (1..).zip(kinds) {
-        called.feed(&send(Untagged { opcode, stag, msn, ..SEND }, b"x"), &mut into);
+        called.feed(&send(UntaggedHeader { opcode, stag, msn, ..SEND }, b"x"), &mut into);
     }
     let ended = [None, Some(tags[0]), None, Some(tags[1])];
     assert_eq!(messages(&into), ended.map(|tag| (&b"x"[..], tag)));
@@ -179,7 +179,7 @@ fn a_first_word_without_content_opens_a_connection_and_is_no_message() {
         called.take_news(&mut into);
         assert_eq!((into.is_empty(), called.may_send(), called.take_bytes().len()), (true, true, answer));
         let msn = if granted == First::Send { 2 } else { 1 };
-        called.feed(&send(Untagged { msn, ..SEND }, b"one"), &mut into);
+        called.feed(&send(UntaggedHeader { msn, ..SEND }, b"one"), &mut into);
         assert_eq!(messages(&into), [(&b"one"[..], None)]);
     }
 }
@@ -203,7 +203,7 @@ fn the_end_of_the_stream_is_orderly_between_messages_and_not_amid_one() {
     let whole: fn(&mut Engine) -> Vec<u8> = |_| send(SEND, b"x");
     let amid: [fn(&mut Engine) -> Vec<u8>; 3] = [
         |_| send(SEND, b"x")[..3].to_vec(),
-        |_| send(Untagged { last: false, ..SEND }, b"x"),
+        |_| send(UntaggedHeader { last: false, ..SEND }, b"x"),
         |called| {
             tagged(opcode::WRITE, false, called.expose(MemoryRegion::Sink(Buf::zeroed(9))).unwrap(), b"x")
         },

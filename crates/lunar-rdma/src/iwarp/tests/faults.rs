@@ -93,37 +93,42 @@ fn reads_beyond_what_was_agreed_or_exposed_or_out_of_sequence_end_the_connection
     let from = source(&mut c);
     assert_eq!(told(&mut c, &asking(2, from, 8)), Terminate::MSN);
     let mut d = called();
-    let header = Untagged { opcode: opcode::READ_REQUEST, queue: queue::READ, ..SEND };
+    let header = UntaggedHeader { opcode: opcode::READ_REQUEST, queue: queue::READ, ..SEND };
     assert_eq!(told(&mut d, &send(header, &[0; 27])), Terminate::LENGTH);
     let mut e = called();
-    assert_eq!(told(&mut e, &send(Untagged { last: false, ..header }, &[0; 28])), Terminate::OFFSET);
+    assert_eq!(told(&mut e, &send(UntaggedHeader { last: false, ..header }, &[0; 28])), Terminate::OFFSET);
 }
 
 #[test]
 fn a_message_needs_a_receive_that_is_long_enough() {
     let mut a = called();
-    let nine: Vec<u8> = (1..=8).flat_map(|msn| send(Untagged { msn, ..SEND }, b"")).collect();
+    let nine: Vec<u8> = (1..=8).flat_map(|msn| send(UntaggedHeader { msn, ..SEND }, b"")).collect();
     a.feed(&nine, &mut Events::default());
-    assert_eq!(told(&mut a, &send(Untagged { msn: 9, ..SEND }, b"")), Terminate::NO_BUFFER);
+    assert_eq!(told(&mut a, &send(UntaggedHeader { msn: 9, ..SEND }, b"")), Terminate::NO_BUFFER);
     assert_eq!(told(&mut called(), &send(SEND, &[1; 257])), Terminate::TOO_LONG);
-    let parts =
-        [send(Untagged { last: false, ..SEND }, &[1; 256]), send(Untagged { offset: 256, ..SEND }, &[1; 1])];
+    let parts = [
+        send(UntaggedHeader { last: false, ..SEND }, &[1; 256]),
+        send(UntaggedHeader { offset: 256, ..SEND }, &[1; 1]),
+    ];
     assert_eq!(told(&mut called(), &parts.concat()), Terminate::TOO_LONG);
 }
 
 #[test]
 fn messages_come_in_sequence_each_in_one_row_and_of_one_kind() {
-    let first = send(Untagged { last: false, ..SEND }, b"ab");
-    let then = |header: Untagged| [first.clone(), send(header, b"cd")].concat();
+    let first = send(UntaggedHeader { last: false, ..SEND }, b"ab");
+    let then = |header: UntaggedHeader| [first.clone(), send(header, b"cd")].concat();
     for (bytes, reason) in [
-        (send(Untagged { msn: 2, ..SEND }, b""), Terminate::MSN),
-        (send(Untagged { msn: 0, ..SEND }, b""), Terminate::MSN),
-        (send(Untagged { offset: 1, ..SEND }, b""), Terminate::OFFSET),
-        (then(Untagged { offset: 1, ..SEND }), Terminate::OFFSET),
-        (then(Untagged { offset: 3, ..SEND }), Terminate::OFFSET),
-        (then(Untagged { offset: 2, msn: 2, ..SEND }), Terminate::MSN),
-        (then(Untagged { offset: 2, opcode: opcode::SEND_SOLICITED, ..SEND }), Terminate::OPCODE),
-        (send(Untagged { opcode: opcode::SEND_INVALIDATE, stag: 7, ..SEND }, b""), Terminate::INVALIDATE),
+        (send(UntaggedHeader { msn: 2, ..SEND }, b""), Terminate::MSN),
+        (send(UntaggedHeader { msn: 0, ..SEND }, b""), Terminate::MSN),
+        (send(UntaggedHeader { offset: 1, ..SEND }, b""), Terminate::OFFSET),
+        (then(UntaggedHeader { offset: 1, ..SEND }), Terminate::OFFSET),
+        (then(UntaggedHeader { offset: 3, ..SEND }), Terminate::OFFSET),
+        (then(UntaggedHeader { offset: 2, msn: 2, ..SEND }), Terminate::MSN),
+        (then(UntaggedHeader { offset: 2, opcode: opcode::SEND_SOLICITED, ..SEND }), Terminate::OPCODE),
+        (
+            send(UntaggedHeader { opcode: opcode::SEND_INVALIDATE, stag: 7, ..SEND }, b""),
+            Terminate::INVALIDATE,
+        ),
     ] {
         assert_eq!(told(&mut called(), &bytes), reason, "{bytes:?}");
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::{Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_wire::iwarp::ddp::{opcode, queue};
-use lunar_wire::iwarp::{Header, ReadRequest, Tagged, Terminate, Untagged, mpa};
+use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, UntaggedHeader, mpa};
 
 const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (8, 256) };
 
@@ -43,7 +43,7 @@ fn exchange(ends: &mut [Engine; 2]) -> [Events; 2] {
 }
 
 /// An FPDU without a CRC.
-fn fpdu(header: Header, payload: &[u8]) -> Vec<u8> {
+fn fpdu(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![];
     header.put(payload.len(), &mut bytes);
     bytes.extend_from_slice(payload);
@@ -56,21 +56,21 @@ fn write(to: Remote, payload: &[u8]) -> Vec<u8> {
 }
 
 fn tagged(opcode: u8, last: bool, to: Remote, payload: &[u8]) -> Vec<u8> {
-    fpdu(Header::Tagged(Tagged { opcode, last, stag: to.stag, offset: to.offset }), payload)
+    fpdu(DdpHeader::Tagged(TaggedHeader { opcode, last, stag: to.stag, offset: to.offset }), payload)
 }
 
-const SEND: Untagged =
-    Untagged { opcode: opcode::SEND, last: true, stag: 0, queue: queue::SEND, msn: 1, offset: 0 };
+const SEND: UntaggedHeader =
+    UntaggedHeader { opcode: opcode::SEND, last: true, stag: 0, queue: queue::SEND, msn: 1, offset: 0 };
 
-fn send(header: Untagged, payload: &[u8]) -> Vec<u8> {
-    fpdu(Header::Untagged(header), payload)
+fn send(header: UntaggedHeader, payload: &[u8]) -> Vec<u8> {
+    fpdu(DdpHeader::Untagged(header), payload)
 }
 
 /// A Read Request with this number.
 fn asking(msn: u32, from: Remote, len: u32) -> Vec<u8> {
     let request = ReadRequest { sink: (9, 0), len, source: (from.stag, from.offset) };
-    let header = Untagged { opcode: opcode::READ_REQUEST, queue: queue::READ, msn, ..SEND };
-    fpdu(Header::Untagged(header), &request.encode())
+    let header = UntaggedHeader { opcode: opcode::READ_REQUEST, queue: queue::READ, msn, ..SEND };
+    fpdu(DdpHeader::Untagged(header), &request.encode())
 }
 
 /// Bytes that look like chance, and are the same in each run.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const NAMES: [&str; 7] = ["A", "B", "C", "A2", "A'", "s", "B@u"];
 const MAX: usize = 6;
 
-/// Requester, service action, scope and type, the two keys, flags, whom it names, and what else happens.
+/// Who, service action, scope and type, the two keys, flags, whom it names, and what else happens.
 type Step = (usize, u8, u8, u64, u64, u8, usize, u8);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

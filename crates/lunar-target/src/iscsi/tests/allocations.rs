@@ -31,11 +31,11 @@ fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
         // The first ones fill the queue, the pool and the snapshot of the nexus.
         for _ in 0..8 {
             let mut read = host.command(&cdb::read_10(0, BLOCKS));
-            request::reads(&mut read, LEN);
+            request::set_read(&mut read, LEN);
             reads.push(allocations(&joined, read, &[]));
             host.next().await.expect("an answer");
             let mut write = host.command(&cdb::write_10(0, BLOCKS, false));
-            request::writes(&mut write, LEN, false);
+            request::set_write(&mut write, LEN, false);
             write.set_data_len(LEN as usize);
             writes.push(allocations(&joined, write, &[7; LEN as usize]));
             assert_eq!(host.told(opcode::SCSI_RESPONSE).await.0[3], 0);

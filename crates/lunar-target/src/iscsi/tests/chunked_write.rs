@@ -7,7 +7,7 @@ use crate::task_set_lock::LockMode;
 use lunar_block::{Backend, Facts, Finished, Future};
 use lunar_runtime::Buf;
 use lunar_scsi::CoreIndex;
-use lunar_wire::iscsi::request::{self, Attribute, Function};
+use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::Status;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -37,16 +37,16 @@ fn end_of(r2t: &Bhs) -> u32 {
 impl LongWrite {
     /// Announces a write of [`LEN`] bytes from block 0 on.
     async fn begin(host: &mut Host) -> LongWrite {
-        LongWrite::begin_as(host, &cdb::write_10(0, BLOCKS as u16, false), Attribute::Simple).await
+        LongWrite::begin_as(host, &cdb::write_10(0, BLOCKS as u16, false), TaskAttribute::Simple).await
     }
 
-    async fn begin_as(host: &mut Host, cdb: &Cdb, attribute: Attribute) -> LongWrite {
+    async fn begin_as(host: &mut Host, cdb: &Cdb, attribute: TaskAttribute) -> LongWrite {
         LongWrite::begin_of(LEN, host, cdb, attribute).await
     }
 
-    async fn begin_of(len: u32, host: &mut Host, cdb: &Cdb, attribute: Attribute) -> LongWrite {
+    async fn begin_of(len: u32, host: &mut Host, cdb: &Cdb, attribute: TaskAttribute) -> LongWrite {
         let mut header = host.command_as(cdb, attribute);
-        request::writes(&mut header, len, false);
+        request::set_write(&mut header, len, false);
         host.queue(header, &[]);
         host.send();
         let mut long = LongWrite { itt: header.itt(), r2ts: Vec::new(), answered: 0 };
@@ -172,7 +172,7 @@ fn aborted_long_write_stores_nothing_after_the_answer() {
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         long.take_asked(&mut host).await;
-        host.manage(Function::AbortTask, Some(long.itt));
+        host.manage(TaskManagementFunction::AbortTask, Some(long.itt));
         assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0);
         send_requested(&mut host, &long).await;
         host.write(BLOCKS, NEW);
@@ -191,7 +191,7 @@ fn aborted_set_awaits_the_piece_that_was_asked_for() {
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         long.take_asked(&mut host).await;
-        host.manage(Function::AbortTaskSet, None);
+        host.manage(TaskManagementFunction::AbortTaskSet, None);
         quiet().await;
         assert!(host.next_now().is_none(), "it is not answered yet");
         send_requested(&mut host, &long).await;
@@ -329,7 +329,7 @@ fn piece_behind_another_does_not_begin_after_a_reset() {
             let (mut host, hold) = Host::session_to_hold(&target, 1).await;
             // Nothing is asked for behind the second piece: it would be found that nothing can be sent.
             let write = cdb::write_10(0, 3 * CHUNK_BLOCKS as u16, false);
-            let mut long = LongWrite::begin_of(3 * CHUNK_LEN, &mut host, &write, Attribute::Simple).await;
+            let mut long = LongWrite::begin_of(3 * CHUNK_LEN, &mut host, &write, TaskAttribute::Simple).await;
             long.first_chunk(&target, &mut host).await;
             long.take_asked(&mut host).await;
             send_requested(&mut host, &long).await;
@@ -357,7 +357,7 @@ fn long_write_with_fua_is_flushed_once_behind_its_last_piece() {
         play_with(with(disk), move |target| async move {
             let mut host = Host::session(&target, 1).await;
             let cdb = cdb::write_10(0, BLOCKS as u16, fua);
-            let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Simple).await;
+            let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Simple).await;
             long.first_chunk(&target, &mut host).await;
             long.send(&mut host, LEN - CHUNK_LEN / 2, OLD).await;
             quiet().await;
@@ -381,7 +381,7 @@ fn abort_of_a_long_write_waits_for_what_has_begun() {
         long.take_asked(&mut host).await;
         send_requested(&mut host, &long).await;
         quiet().await;
-        host.manage(Function::AbortTask, Some(long.itt));
+        host.manage(TaskManagementFunction::AbortTask, Some(long.itt));
         quiet().await;
         assert!(host.next_now().is_none(), "it is not answered yet");
         drop(go_on);
@@ -421,8 +421,8 @@ fn ordered_command_waits_for_the_long_write_before_it() {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        host.write_as(0, NEW, Attribute::Ordered);
-        host.write_as(BLOCKS - 1, NEW, Attribute::Simple);
+        host.write_as(0, NEW, TaskAttribute::Ordered);
+        host.write_as(BLOCKS - 1, NEW, TaskAttribute::Simple);
         host.send();
         quiet().await;
         assert_eq!((target.on_medium(0), target.on_medium(BLOCKS - 1)), (OLD, 0));
@@ -441,7 +441,7 @@ fn ordered_long_write_is_taken_as_a_whole() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let cdb = cdb::write_10(0, BLOCKS as u16, false);
-        let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Ordered).await;
+        let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Ordered).await;
         long.send(&mut host, LEN - CHUNK_LEN / 2, OLD).await;
         quiet().await;
         assert_eq!(pieces(&target), [0; 4]);
@@ -459,7 +459,7 @@ fn long_write_between_two_pieces_keeps_nobody_out() {
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         let mut compare = other.command(&cdb::compare_and_write(u64::from(BLOCKS), 1, false));
-        request::writes(&mut compare, 1024, false);
+        request::set_write(&mut compare, 1024, false);
         other.queue(compare, &[[0; 512], [NEW; 512]].concat());
         other.send();
         assert_eq!(status(&mut other).await, GOOD);
@@ -520,7 +520,7 @@ fn long_write_of_another_length_is_refused_or_cut() {
             // Behind an ORDERED command it is not decided yet when its data are asked for.
             let cdb = cdb::write_10(0, blocks as u16, false);
             let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
-            let mut long = LongWrite::begin_as(&mut host, &cdb, Attribute::Simple).await;
+            let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Simple).await;
             drop(inside);
             let answer = loop {
                 if long.answered == long.r2ts.len() {

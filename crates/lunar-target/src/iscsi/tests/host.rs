@@ -8,7 +8,7 @@ use crate::iscsi::receive::encode;
 use crate::iser::tests::test_target::TestTarget;
 use crate::session_entry::Addresses;
 use lunar_runtime::Stream;
-use lunar_wire::iscsi::request::{self, Attribute, Function};
+use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
 use lunar_wire::scsi::cdb::{self, Cdb};
 use std::cell::{Cell, RefCell};
@@ -177,11 +177,11 @@ impl Host {
 
     /// The header of the next command.
     pub fn command(&mut self, cdb: &Cdb) -> Bhs {
-        self.command_as(cdb, Attribute::Simple)
+        self.command_as(cdb, TaskAttribute::Simple)
     }
 
     /// The same with this task attribute.
-    pub fn command_as(&mut self, cdb: &Cdb, attribute: Attribute) -> Bhs {
+    pub fn command_as(&mut self, cdb: &Cdb, attribute: TaskAttribute) -> Bhs {
         self.itt += 1;
         let mut header = request::scsi_command(0, self.itt, attribute, cdb);
         request::stamp(&mut header, self.cmd_sn, self.stat_sn);
@@ -191,19 +191,19 @@ impl Host {
 
     /// Queues a WRITE of one block, of which every byte is this.
     pub fn write(&mut self, lba: u32, byte: u8) {
-        self.write_as(lba, byte, Attribute::Simple);
+        self.write_as(lba, byte, TaskAttribute::Simple);
     }
 
     /// The same with this task attribute.
-    pub fn write_as(&mut self, lba: u32, byte: u8, attribute: Attribute) {
+    pub fn write_as(&mut self, lba: u32, byte: u8, attribute: TaskAttribute) {
         let mut header = self.command_as(&cdb::write_10(lba, 1, false), attribute);
-        request::writes(&mut header, 512, false);
+        request::set_write(&mut header, 512, false);
         self.queue(header, &[byte; 512]);
     }
 
     /// Sends the data that an R2T asks for, every byte of them this.
     pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
-        let burst = request::Burst { lun: 0, itt: r2t.itt(), ttt: r2t.word20() };
+        let burst = request::DataOutTags { lun: 0, itt: r2t.itt(), ttt: r2t.word20() };
         let (from, len) = (r2t.word(40), r2t.word(44));
         for (at, data_sn) in (0..len).step_by(SEGMENT as usize).zip(0..) {
             let n = SEGMENT.min(len - at);
@@ -227,7 +227,7 @@ impl Host {
     }
 
     /// Sends a task management function, for a task if it names one, which is immediate.
-    pub fn manage(&mut self, function: Function, task: Option<u32>) {
+    pub fn manage(&mut self, function: TaskManagementFunction, task: Option<u32>) {
         self.itt += 1;
         let task = task.map(|itt| (itt, self.cmd_sn));
         let mut header = request::task_management(0, self.itt, function, task);

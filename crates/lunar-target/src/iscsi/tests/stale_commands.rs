@@ -84,11 +84,11 @@ fn data_that_came_before_a_reset_begins_no_write() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut write = host.command(&cdb::write_10(0, 1, false));
-        request::writes(&mut write, 512, false);
+        request::set_write(&mut write, 512, false);
         host.queue(write, &[]);
         host.send();
         let r2t = host.told(opcode::R2T).await;
-        let burst = request::Burst { lun: 0, itt: write.itt(), ttt: r2t.word20() };
+        let burst = request::DataOutTags { lun: 0, itt: write.itt(), ttt: r2t.word20() };
         host.queue(request::data_out(burst, 0, 0, true, 0), &[OLD; 512]);
         host.send();
         host.reset();
@@ -132,7 +132,7 @@ fn held_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
 fn a_command_held_for_a_read_does_not_begin_after_a_reset() {
     held_behind(|host| {
         let mut read = host.command(&cdb::read_10(0, 1));
-        request::reads(&mut read, 512);
+        request::set_read(&mut read, 512);
         read
     });
 }

@@ -5,7 +5,7 @@ use super::test_target::{play, quiet};
 use lunar_rdma::Remote;
 use lunar_rdma::mem::{Faults, Operation};
 use lunar_wire::iscsi::opcode;
-use lunar_wire::iser::{Abilities, Header, SAFE_DATA_LEN};
+use lunar_wire::iser::{IserCapabilities, IserHeader, SAFE_DATA_LEN};
 use lunar_wire::scsi::cdb;
 use std::rc::Rc;
 
@@ -257,7 +257,7 @@ fn no_data_segment_above_128_bytes_goes_to_an_initiator_in_full_feature_phase() 
         bhs.0[0] = 0x1c;
         let ahs = [0; 1020];
         bhs.0[4] = (ahs.len() / 4) as u8;
-        host.say_bytes(&[&Header::PLAIN.encode()[..], &bhs.0, &ahs].concat());
+        host.say_bytes(&[&IserHeader::PLAIN.encode()[..], &bhs.0, &ahs].concat());
         host.cmd_sn -= 1;
         let told = host.told(opcode::REJECT).await;
         assert_eq!((told.data.len(), &told.data[..48]), (SAFE_DATA_LEN, &bhs.0[..]));
@@ -281,7 +281,7 @@ fn sense_data_is_cut_to_what_initiators_take() {
         let (head, payload) =
             super::super::datamover::message(pdu::scsi_response(1, 0, 0, 2), Payload::Bytes(data));
         let message = [&head[..], payload.bytes()].concat();
-        let pdu = lunar_wire::iser::Pdu::decode(&message).expect("a PDU");
+        let pdu = lunar_wire::iser::IserPdu::decode(&message).expect("a PDU");
         let kept = len.min(126);
         assert_eq!(pdu.data, [&(kept as u16).to_be_bytes()[..], &sense[..kept]].concat());
     }
@@ -291,7 +291,7 @@ fn sense_data_is_cut_to_what_initiators_take() {
 fn only_agreed_tags_are_invalidated() {
     play(|target| async move {
         for invalidate in [true, false] {
-            let private = Abilities { zero_based: false, invalidate }.encode();
+            let private = IserCapabilities { zero_based: false, invalidate }.encode();
             let mut host = target.meet(&private, [Rc::<Faults>::default(), Rc::default()]).await;
             host.log_in(1).await;
             host.ready().await;
@@ -304,7 +304,7 @@ fn only_agreed_tags_are_invalidated() {
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag), "also with bad news");
             // Those that lend nothing, and those that are no commands.
             let bhs = host.command(&cdb::test_unit_ready());
-            host.say(Header::PLAIN, bhs, &[]);
+            host.say(IserHeader::PLAIN, bhs, &[]);
             assert_eq!(host.answer(bhs.itt()).await.invalidated, None);
             let itt = host.ping(&[]);
             let told = host.told(opcode::NOP_IN).await;

@@ -4,15 +4,15 @@ use super::host::{Host, advertised, pattern};
 use super::test_target::{play, quiet};
 use lunar_rdma::Remote;
 use lunar_rdma::mem::Operation;
-use lunar_wire::iscsi::request::{self, Burst};
+use lunar_wire::iscsi::request::{self, DataOutTags};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
-use lunar_wire::iser::{HEADER_LEN, Header, OVERHEAD};
+use lunar_wire::iser::{HEADER_LEN, IserHeader, OVERHEAD};
 use lunar_wire::scsi::cdb;
 
 /// A message of a command that is right but for what `spoil` does to it.
 fn command(host: &mut Host, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let bhs = host.command(&cdb::test_unit_ready());
-    let mut message = [&Header::PLAIN.encode()[..], &bhs.0].concat();
+    let mut message = [&IserHeader::PLAIN.encode()[..], &bhs.0].concat();
     spoil(&mut message);
     message
 }
@@ -74,14 +74,14 @@ fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
             let mut host = target.session(1).await;
             let mut bhs = host.command(&if reads { cdb::read_10(0, 8) } else { cdb::write_10(0, 8, false) });
             if reads {
-                request::reads(&mut bhs, 4096);
+                request::set_read(&mut bhs, 4096);
             } else {
-                request::writes(&mut bhs, 4096, false);
+                request::set_write(&mut bhs, 4096, false);
             }
             // The tag of the other direction is none.
             let place = advertised(host.lend(&[0; 4096]));
             let (write, read) = if reads { (Some(place), None) } else { (None, Some(place)) };
-            host.say(Header::Control { write, read }, bhs, &pattern(immediate));
+            host.say(IserHeader::Control { write, read }, bhs, &pattern(immediate));
             host.over().await;
         }
         let mut host = target.session(1).await;
@@ -108,11 +108,11 @@ fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
                     host.command(&if reads { cdb::read_10(0, 8) } else { cdb::write_10(0, 8, false) });
                 let place = Some(advertised(place));
                 if reads {
-                    request::reads(&mut bhs, 4096);
-                    host.say(Header::Control { write: None, read: place }, bhs, &[]);
+                    request::set_read(&mut bhs, 4096);
+                    host.say(IserHeader::Control { write: None, read: place }, bhs, &[]);
                 } else {
-                    request::writes(&mut bhs, 4096, false);
-                    host.say(Header::Control { write: place, read: None }, bhs, &[]);
+                    request::set_write(&mut bhs, 4096, false);
+                    host.say(IserHeader::Control { write: place, read: None }, bhs, &[]);
                 }
                 host.over().await;
                 other.goes_on().await;
@@ -131,8 +131,8 @@ fn data_out_in_messages_does_not_pass_for_data_that_is_being_read() {
             host.faults[1].reads.hold();
             let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
             quiet().await;
-            let burst = Burst { lun: 0, itt, ttt };
-            host.say(Header::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xdd; 4096]);
+            let burst = DataOutTags { lun: 0, itt, ttt };
+            host.say(IserHeader::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xdd; 4096]);
             host.over().await;
             assert!(other.blocks(0, 8).await == [0; 4096]);
         }
@@ -146,17 +146,17 @@ fn unsolicited_data_out_fails_its_command_alone() {
         // Announced, where InitialR2T is Yes.
         let place = host.lend(&[0xee; 4096]);
         let mut bhs = host.command(&cdb::write_10(0, 8, false));
-        request::writes(&mut bhs, 4096, true);
-        host.say(Header::Control { write: Some(advertised(place)), read: None }, bhs, &[]);
-        let burst = Burst { lun: 0, itt: bhs.itt(), ttt: NONE };
-        host.say(Header::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xee; 4096]);
+        request::set_write(&mut bhs, 4096, true);
+        host.say(IserHeader::Control { write: Some(advertised(place)), read: None }, bhs, &[]);
+        let burst = DataOutTags { lun: 0, itt: bhs.itt(), ttt: NONE };
+        host.say(IserHeader::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xee; 4096]);
         assert_eq!(host.answer(bhs.itt()).await.status(), 2);
         // Not announced, beside what is being read.
         host.faults[1].reads.hold();
         let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
         quiet().await;
-        let burst = Burst { lun: 0, itt, ttt: NONE };
-        host.say(Header::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xdd; 512]);
+        let burst = DataOutTags { lun: 0, itt, ttt: NONE };
+        host.say(IserHeader::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xdd; 512]);
         host.faults[1].reads.release();
         assert_eq!(host.answer(itt).await.status(), 2);
         assert!(host.blocks(0, 8).await == [0; 4096]);
@@ -189,13 +189,13 @@ fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
         let mut host = target.session(1).await;
         // More than the command has.
         let mut bhs = host.command(&cdb::write_10(0, 1, false));
-        request::writes(&mut bhs, 512, false);
-        host.say(Header::PLAIN, bhs, &[0xee; 1024]);
+        request::set_write(&mut bhs, 512, false);
+        host.say(IserHeader::PLAIN, bhs, &[0xee; 1024]);
         assert_eq!(host.answer(bhs.itt()).await.status(), 2);
         // More than a receive takes.
         let mut bhs = host.command(&cdb::write_10(0, 64, false));
-        request::writes(&mut bhs, 32768, false);
-        host.say(Header::PLAIN, bhs, &[0xee; 32768]);
+        request::set_write(&mut bhs, 32768, false);
+        host.say(IserHeader::PLAIN, bhs, &[0xee; 32768]);
         host.over().await;
         let mut host = target.session(1).await;
         assert!(host.blocks(0, 1).await == [0; 512]);

@@ -5,9 +5,11 @@ use lunar_rdma::mem::{Faults, Operation};
 use lunar_rdma::{Endpoint, Event, Events, MemoryRegion, Remote};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
-use lunar_wire::iscsi::request::{self, Attribute, Function};
+use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
-use lunar_wire::iser::{Advertised, HEADER_LEN, Header, LOGIN_LEN, OVERHEAD, Pdu, SAFE_DATA_LEN};
+use lunar_wire::iser::{
+    AdvertisedBuffer, HEADER_LEN, IserHeader, IserPdu, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN,
+};
 use lunar_wire::scsi::cdb::{self, Cdb};
 use std::rc::Rc;
 
@@ -99,7 +101,7 @@ impl Host {
     }
 
     /// Sends a PDU.
-    pub fn say(&self, header: Header, mut bhs: Bhs, data: &[u8]) {
+    pub fn say(&self, header: IserHeader, mut bhs: Bhs, data: &[u8]) {
         bhs.set_data_len(data.len());
         let mut message = [&header.encode()[..], &bhs.0, data].concat();
         message.resize(message.len().next_multiple_of(4), 0);
@@ -109,7 +111,7 @@ impl Host {
     /// Sends a request outside the order of CmdSN.
     pub fn ask(&self, mut bhs: Bhs, data: &[u8]) {
         request::stamp(&mut bhs, self.cmd_sn, self.stat_sn);
-        self.say(Header::PLAIN, bhs, data);
+        self.say(IserHeader::PLAIN, bhs, data);
     }
 
     /// The next message; None when the connection is over.
@@ -129,8 +131,8 @@ impl Host {
     fn read_message(&mut self, range: std::ops::Range<usize>, invalidated: Option<u32>) -> TargetMessage {
         self.end.receives(1, self.room);
         let message = &self.events.bytes[range];
-        assert_eq!(message[..HEADER_LEN], Header::PLAIN.encode(), "a target says no more");
-        let pdu = Pdu::decode(message).expect("a PDU");
+        assert_eq!(message[..HEADER_LEN], IserHeader::PLAIN.encode(), "a target says no more");
+        let pdu = IserPdu::decode(message).expect("a PDU");
         let (bhs, data) = (pdu.bhs, pdu.data.to_vec());
         assert!(!matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T), "they go by RDMA");
         if bhs.opcode() != opcode::NOP_IN || bhs.itt() != NONE {
@@ -209,7 +211,7 @@ impl Host {
         for lun in [0, 1] {
             let mut bhs = self.command(&cdb::test_unit_ready());
             bhs.set_lun(lun << 48);
-            self.say(Header::PLAIN, bhs, &[]);
+            self.say(IserHeader::PLAIN, bhs, &[]);
             let told = self.answer(bhs.itt()).await;
             assert_eq!((told.status(), told.data[2 + 2]), (2, 6), "UNIT ATTENTION");
         }
@@ -219,7 +221,7 @@ impl Host {
     /// The header of the next command, without data.
     pub fn command(&mut self, cdb: &Cdb) -> Bhs {
         self.itt += 1;
-        let mut bhs = request::scsi_command(0, self.itt, Attribute::Simple, cdb);
+        let mut bhs = request::scsi_command(0, self.itt, TaskAttribute::Simple, cdb);
         request::stamp(&mut bhs, self.cmd_sn, self.stat_sn);
         self.cmd_sn += 1;
         bhs
@@ -229,8 +231,8 @@ impl Host {
     pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, Remote) {
         let place = self.end.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
-        request::reads(&mut bhs, len as u32);
-        self.say(Header::Control { write: None, read: Some(advertised(place)) }, bhs, &[]);
+        request::set_read(&mut bhs, len as u32);
+        self.say(IserHeader::Control { write: None, read: Some(advertised(place)) }, bhs, &[]);
         (bhs.itt(), place)
     }
 
@@ -251,9 +253,9 @@ impl Host {
     /// The same with memory that begins here.
     pub fn write_from(&mut self, cdb: &Cdb, data: &[u8], immediate: usize, from: Remote) -> u32 {
         let mut bhs = self.command(cdb);
-        request::writes(&mut bhs, data.len() as u32, false);
+        request::set_write(&mut bhs, data.len() as u32, false);
         let write = (immediate < data.len()).then(|| advertised(from));
-        self.say(Header::Control { write, read: None }, bhs, &data[..immediate]);
+        self.say(IserHeader::Control { write, read: None }, bhs, &data[..immediate]);
         bhs.itt()
     }
 
@@ -275,7 +277,7 @@ impl Host {
     }
 
     /// Asks for a task management function on LUN 0.
-    pub fn manage(&mut self, function: Function, task: Option<(u32, u32)>) -> u32 {
+    pub fn manage(&mut self, function: TaskManagementFunction, task: Option<(u32, u32)>) -> u32 {
         self.itt += 1;
         self.ask(request::task_management(0, self.itt, function, task), &[]);
         self.itt
@@ -296,8 +298,8 @@ impl Host {
 }
 
 /// As a command advertises it.
-pub fn advertised(place: Remote) -> Advertised {
-    Advertised { stag: place.stag, offset: place.offset }
+pub fn advertised(place: Remote) -> AdvertisedBuffer {
+    AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
 
 /// The pairs of key text.

@@ -5,7 +5,7 @@ use super::recording_endpoint::{EndpointCall, RecordingRequest};
 use super::test_target::{DEPTH, NAME, TestTarget, play, play_with, quiet, target};
 use lunar_rdma::mem::Faults;
 use lunar_wire::iscsi::{NONE, opcode, request};
-use lunar_wire::iser::{Abilities, Header, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN, VERSION};
+use lunar_wire::iser::{IserCapabilities, IserHeader, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN, VERSION};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -112,7 +112,7 @@ fn as_many_commands_as_the_window_takes_find_their_receives() {
 #[test]
 fn abilities_are_answered_with_zeros_behind_them_or_without() {
     play(|target| async move {
-        let can = |invalidate| Abilities { zero_based: false, invalidate }.encode().to_vec();
+        let can = |invalidate| IserCapabilities { zero_based: false, invalidate }.encode().to_vec();
         for (said, able, pads, want) in [
             (can(true), true, false, true),
             (can(true), true, true, true),
@@ -126,7 +126,7 @@ fn abilities_are_answered_with_zeros_behind_them_or_without() {
             faults[1].invalidates.set(able);
             let mut host = target.meet(&said, faults).await;
             assert_eq!(host.private.len(), if pads { 196 } else { 4 });
-            let told = Abilities::decode(&host.private);
+            let told = IserCapabilities::decode(&host.private);
             assert!(!told.zero_based && told.invalidate == want, "{said:?} {able} {pads}");
             host.log_in(1).await;
             let (itt, place) = host.read(&lunar_wire::scsi::cdb::inquiry(None, 36), 36);
@@ -140,7 +140,7 @@ fn abilities_are_answered_with_zeros_behind_them_or_without() {
 fn a_hello_ends_its_connection_and_no_other() {
     play(|target| async move {
         let mut other = target.session(1).await;
-        let hello = Header::Hello { versions: (VERSION, VERSION), ird: 8 };
+        let hello = IserHeader::Hello { versions: (VERSION, VERSION), ird: 8 };
         let before = target.connect().await;
         before.say_bytes(&hello.encode());
         before.over().await;

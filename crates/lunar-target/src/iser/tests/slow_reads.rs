@@ -8,7 +8,7 @@ use lunar_block::{Backend, Facts, Finished, Future};
 use lunar_rdma::mem::Operation;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::opcode;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use std::collections::BTreeMap;
 use std::io;
@@ -81,7 +81,7 @@ async fn reset_meanwhile(target: &TestTarget, medium: &SlowDisk) -> (Host, Host,
     one.faults[1].line.hold();
     one.read(&cdb::read_10(0, 64), 4 * STRIDE);
     quiet().await;
-    let manage = other.manage(Function::LunReset, None);
+    let manage = other.manage(TaskManagementFunction::LunReset, None);
     quiet().await;
     medium.comes();
     quiet().await;

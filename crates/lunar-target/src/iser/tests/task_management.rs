@@ -5,7 +5,7 @@ use super::test_target::{DEPTH, TestTarget, play, play_with, quiet};
 use crate::config::{AccessRule, TargetConfig};
 use crate::registry::SessionMessage;
 use lunar_rdma::mem::Operation;
-use lunar_wire::iscsi::request::{self, Function};
+use lunar_wire::iscsi::request::{self, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::cdb;
 
@@ -33,38 +33,38 @@ async fn comes_before(host: &mut Host, kind: u8) -> TargetMessage {
     told
 }
 
-async fn aborts(target: TestTarget, function: Function) {
+async fn aborts(target: TestTarget, function: TaskManagementFunction) {
     let mut host = target.session(1).await;
     let (itt, cmd_sn) = write_under_way(&mut host).await;
-    let task = (function == Function::AbortTask).then_some((itt, cmd_sn));
+    let task = (function == TaskManagementFunction::AbortTask).then_some((itt, cmd_sn));
     let manage = host.manage(function, task);
     let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
     assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
     // There is no answer to the write, nothing of it on the disk, and all goes on; it may tell of a reset first.
     let bhs = host.command(&cdb::test_unit_ready());
-    host.say(lunar_wire::iser::Header::PLAIN, bhs, &[]);
+    host.say(lunar_wire::iser::IserHeader::PLAIN, bhs, &[]);
     host.answer(bhs.itt()).await;
     assert!(host.blocks(0, 8).await == [0; 4096]);
 }
 
 #[test]
 fn no_rdma_is_under_way_when_an_abort_is_answered() {
-    play(|target| aborts(target, Function::AbortTask));
+    play(|target| aborts(target, TaskManagementFunction::AbortTask));
 }
 
 #[test]
 fn no_rdma_is_under_way_when_the_abort_of_all_tasks_is_answered() {
-    play(|target| aborts(target, Function::AbortTaskSet));
+    play(|target| aborts(target, TaskManagementFunction::AbortTaskSet));
 }
 
 #[test]
 fn no_rdma_is_under_way_when_a_reset_of_the_logical_unit_is_answered() {
-    play(|target| aborts(target, Function::LunReset));
+    play(|target| aborts(target, TaskManagementFunction::LunReset));
 }
 
 #[test]
 fn no_rdma_is_under_way_when_a_reset_of_the_target_is_answered() {
-    play(|target| aborts(target, Function::TargetWarmReset));
+    play(|target| aborts(target, TaskManagementFunction::TargetWarmReset));
 }
 
 /// What was advertised for a command is forgotten with its answer, and there is none for one that was aborted.
@@ -74,7 +74,7 @@ fn a_command_keeps_its_memory_however_many_were_aborted_before() {
         let mut host = target.session(1).await;
         for _ in 0..2 * (DEPTH + 64) + 2 {
             let task = write_under_way(&mut host).await;
-            let manage = host.manage(Function::AbortTask, Some(task));
+            let manage = host.manage(TaskManagementFunction::AbortTask, Some(task));
             let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
             assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
         }
@@ -87,7 +87,7 @@ fn a_cold_reset_is_answered_before_the_connection_ends() {
     play(|target| async move {
         let mut host = target.session(1).await;
         write_under_way(&mut host).await;
-        let manage = host.manage(Function::TargetColdReset, None);
+        let manage = host.manage(TaskManagementFunction::TargetColdReset, None);
         let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
         assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
         host.over().await;
@@ -105,12 +105,16 @@ fn a_read_only_guest_changes_nothing_that_others_share() {
         |config: &mut TargetConfig| config.targets.values_mut().for_each(|t| t.access = vec![guests.clone()]);
     play_with(guarded, |target| async move {
         let mut host = target.session(1).await;
-        for forbidden in [Function::LunReset, Function::ClearTaskSet, Function::TargetColdReset] {
+        for forbidden in [
+            TaskManagementFunction::LunReset,
+            TaskManagementFunction::ClearTaskSet,
+            TaskManagementFunction::TargetColdReset,
+        ] {
             host.manage(forbidden, None);
             let told = host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
             assert_eq!(told.bhs.0[2], AUTHORIZATION_FAILED, "{forbidden:?}");
         }
-        host.manage(Function::AbortTaskSet, None);
+        host.manage(TaskManagementFunction::AbortTaskSet, None);
         assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
         let (itt, place) = host.write(&cdb::write_10(0, 1, false), &[0xee; 512], 0);
         assert_eq!(sense_of(&host.answer(itt).await), FORBIDDEN);
@@ -118,7 +122,7 @@ fn a_read_only_guest_changes_nothing_that_others_share() {
         let mut reserve = cdb::test_unit_ready();
         reserve[0] = 0x16;
         let bhs = host.command(&reserve);
-        host.say(lunar_wire::iser::Header::PLAIN, bhs, &[]);
+        host.say(lunar_wire::iser::IserHeader::PLAIN, bhs, &[]);
         assert_eq!(sense_of(&host.answer(bhs.itt()).await), FORBIDDEN);
         assert!(host.blocks(0, 1).await == [0; 512]);
         host.goes_on().await;
@@ -136,7 +140,7 @@ fn no_rdma_of_another_session_is_under_way_when_a_reset_is_answered() {
     play(|target| async move {
         let (mut one, mut other) = (target.session(1).await, target.session(2).await);
         write_under_way(&mut one).await;
-        let manage = other.manage(Function::LunReset, None);
+        let manage = other.manage(TaskManagementFunction::LunReset, None);
         quiet().await;
         assert_eq!(other.did(), [], "it waits for the data of the other session");
         one.faults[1].reads.release();
@@ -154,10 +158,10 @@ fn no_rdma_of_another_session_is_under_way_when_a_second_reset_is_answered() {
             (target.session(1).await, target.session(2).await, target.session(3).await);
         let (itt, cmd_sn) = write_under_way(&mut one).await;
         // Nor does it find those that their own session has ended.
-        one.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        one.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
         for host in [&mut first, &mut second] {
-            host.manage(Function::LunReset, None);
+            host.manage(TaskManagementFunction::LunReset, None);
             quiet().await;
             assert_eq!(host.did(), [], "it waits for the data of the other session");
         }
@@ -174,7 +178,7 @@ fn one_that_holds_up_the_reset_of_another_loses_its_connection() {
     play(|target| async move {
         let (mut one, mut other) = (target.session(1).await, target.session(2).await);
         write_under_way(&mut one).await;
-        let manage = other.manage(Function::LunReset, None);
+        let manage = other.manage(TaskManagementFunction::LunReset, None);
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
         assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
         one.over().await;
@@ -187,7 +191,7 @@ fn what_waits_behind_the_end_of_tasks_is_bounded() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let (itt, cmd_sn) = write_under_way(&mut host).await;
-        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
         for _ in 0..100 {
             (0..16).for_each(|_| _ = host.ping(&[]));
@@ -203,7 +207,7 @@ fn an_abort_waits_neither_for_other_connections_nor_they_for_it() {
     play(|target| async move {
         let (mut one, mut other) = (target.session(1).await, target.session(2).await);
         let (itt, cmd_sn) = write_under_way(&mut one).await;
-        one.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        one.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         other.goes_on().await;
         assert!(other.blocks(0, 8).await == [0; 4096]);
         comes_before(&mut one, opcode::TASK_MANAGEMENT_RESPONSE).await;
@@ -216,7 +220,7 @@ fn an_abort_of_a_read_that_is_answered_finds_no_task() {
         let mut host = target.session(1).await;
         let cmd_sn = host.cmd_sn;
         let (itt, place) = host.read(&cdb::read_10(0, 8), 4096);
-        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         host.answer(itt).await;
         assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 1);
         host.take_back(place);
@@ -249,7 +253,7 @@ fn data_that_comes_for_a_task_that_has_ended_harms_no_other_of_its_tag() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let (itt, cmd_sn) = write_under_way(&mut host).await;
-        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
         // It does not wait for the answer, as it should, before it uses the tag again.
         host.itt = itt - 1;
@@ -272,11 +276,11 @@ fn what_was_asked_for_a_task_that_has_ended_is_not_read_for_another_of_its_tag()
         let mut host = target.session(1).await;
         let first = write_under_way(&mut host).await;
         // What comes behind the answer to it waits with it: also what is asked for the next write.
-        host.manage(Function::AbortTask, Some(first));
+        host.manage(TaskManagementFunction::AbortTask, Some(first));
         quiet().await;
         let cmd_sn = host.cmd_sn;
         let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
-        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
         // It does not wait for the answer, as it should, before it uses the tag again.
         host.itt = itt - 1;

@@ -9,7 +9,7 @@ use lunar_rdma::{ConnParam, Request};
 use lunar_runtime::cores::Place;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity};
-use lunar_wire::iser::{Abilities, LOGIN_LEN};
+use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -71,8 +71,11 @@ pub async fn quiet() {
 impl TestTarget {
     /// A connection on which both sides can send with invalidate.
     pub async fn connect(&self) -> Host {
-        self.meet(&Abilities { zero_based: false, invalidate: true }.encode(), [Rc::default(), Rc::default()])
-            .await
+        self.meet(
+            &IserCapabilities { zero_based: false, invalidate: true }.encode(),
+            [Rc::default(), Rc::default()],
+        )
+        .await
     }
 
     /// A connection that the initiator asks for with these words; what goes wrong at each side.

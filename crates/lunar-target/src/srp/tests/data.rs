@@ -3,7 +3,9 @@ use super::{TestTarget, golden, on_core};
 use lunar_rdma::mem::Operation;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
-use lunar_wire::srp::{Command, DESCRIPTOR_LEN, Data, Descriptor, Indirect, Residual, Response};
+use lunar_wire::srp::{
+    DESCRIPTOR_LEN, DataBuffer, IndirectBuffer, MemoryDescriptor, Residual, SrpCommand, SrpResponse,
+};
 
 const BLOCK: usize = 512;
 
@@ -19,28 +21,29 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// A table of these descriptors, as bytes.
-fn table(pieces: &[Descriptor]) -> Vec<u8> {
+fn table(pieces: &[MemoryDescriptor]) -> Vec<u8> {
     pieces.iter().flat_map(|piece| piece.encode()).collect()
 }
 
 /// Memory in pieces, all of them in the command.
-fn indirect(list: &[u8]) -> Indirect<'_> {
-    let table = Descriptor { address: 0, key: 0, len: list.len() as u32 };
-    let len = list.as_chunks::<DESCRIPTOR_LEN>().0.iter().map(|piece| Descriptor::decode(piece).len).sum();
-    Indirect { table, len, list }
+fn indirect(list: &[u8]) -> IndirectBuffer<'_> {
+    let table = MemoryDescriptor { address: 0, key: 0, len: list.len() as u32 };
+    let len =
+        list.as_chunks::<DESCRIPTOR_LEN>().0.iter().map(|piece| MemoryDescriptor::decode(piece).len).sum();
+    IndirectBuffer { table, len, list }
 }
 
 /// Puts bytes on the disk, block by block from the first.
 async fn write(host: &mut Host, bytes: &[u8]) {
     let (at, cdb) = (host.source(bytes), cdb::write_16(0, (bytes.len() / BLOCK) as u32, false));
-    let write = Command { data_out: Data::Direct(at), ..command(100, &cdb) };
+    let write = SrpCommand { data_out: DataBuffer::Direct(at), ..command(100, &cdb) };
     assert_eq!(host.does(&write).await, HostResponse::good(100));
 }
 
 /// What is on the disk.
 async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
     let (at, cdb) = (host.sink(blocks * BLOCK as u32), cdb::read_16(0, blocks));
-    let read = Command { data_in: Data::Direct(at), ..command(101, &cdb) };
+    let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(101, &cdb) };
     assert_eq!(host.does(&read).await, HostResponse::good(101));
     host.written(at)
 }
@@ -78,7 +81,7 @@ fn a_read_goes_to_its_memory_and_then_its_answer() {
         write(&mut host, &pattern(BLOCK)).await;
         host.faults[1].take_log();
         let (at, cdb) = (host.sink(512), cdb::read_10(0, 1));
-        let read = Command { data_in: Data::Direct(at), ..command(0x1122_3344_5566_7788, &cdb) };
+        let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(0x1122_3344_5566_7788, &cdb) };
         host.say(&golden(&format!(
             "02000000 00010000 1122334455667788 00000000 0000000000000000 00000000
              28000000000000000100000000000000 {:016x} {:08x} 00000200",
@@ -90,7 +93,7 @@ fn a_read_goes_to_its_memory_and_then_its_answer() {
         assert_eq!(host.hear().await.expect("an answer"), wanted);
         assert_eq!(host.written(at), pattern(BLOCK));
         let lens: Vec<usize> = host.faults[1].log().iter().map(length).collect();
-        assert_eq!(lens, [BLOCK, Response::LEN]);
+        assert_eq!(lens, [BLOCK, SrpResponse::LEN]);
     });
 }
 
@@ -109,7 +112,7 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
         let cuts = [0..100, 100..100, 100..900, 900..1024];
         let out: Vec<_> = cuts.iter().map(|cut| host.source(&bytes[cut.clone()])).collect();
         let (out, cdb) = (table(&out), cdb::write_10(0, 2, false));
-        let write = Command { data_out: Data::Indirect(indirect(&out)), ..command(5, &cdb) };
+        let write = SrpCommand { data_out: DataBuffer::Indirect(indirect(&out)), ..command(5, &cdb) };
         host.faults[1].take_log();
         host.faults[1].reads.hold();
         host.ask(&write);
@@ -120,13 +123,13 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
         assert_eq!(host.answer().await, HostResponse::good(5));
         let into: Vec<_> = [1, 1000, 23].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::read_10(0, 2));
-        let read = Command { data_in: Data::Indirect(indirect(&list)), ..command(6, &cdb) };
+        let read = SrpCommand { data_in: DataBuffer::Indirect(indirect(&list)), ..command(6, &cdb) };
         assert_eq!(host.does(&read).await, HostResponse::good(6));
         assert_eq!(into.iter().flat_map(|at| host.written(*at)).collect::<Vec<_>>(), bytes);
         // What a command came to that reads no medium, too.
         let into: Vec<_> = [5, 31].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::inquiry(None, 36));
-        let inquiry = Command { data_in: Data::Indirect(indirect(&list)), ..command(7, &cdb) };
+        let inquiry = SrpCommand { data_in: DataBuffer::Indirect(indirect(&list)), ..command(7, &cdb) };
         assert_eq!(host.does(&inquiry).await, HostResponse::good(7));
         assert_eq!(&host.written(into[1])[3..8], b"LUNAR");
     });
@@ -139,10 +142,10 @@ fn a_table_that_is_not_in_the_command_is_read_first() {
         write(&mut host, &pattern(2 * BLOCK)).await;
         let into: Vec<_> = [500, 24, 500].into_iter().map(|len| host.sink(len)).collect();
         let whole = table(&into);
-        let all = Indirect { table: host.source(&whole), len: 1024, list: &whole[..16] };
+        let all = IndirectBuffer { table: host.source(&whole), len: 1024, list: &whole[..16] };
         let cdb = cdb::read_10(0, 2);
         host.faults[1].reads.hold();
-        host.ask(&Command { data_in: Data::Indirect(all), ..command(6, &cdb) });
+        host.ask(&SrpCommand { data_in: DataBuffer::Indirect(all), ..command(6, &cdb) });
         // What comes behind it stays behind it.
         host.ask(&command(7, &cdb::test_unit_ready()));
         host.is_silent().await;
@@ -166,9 +169,9 @@ fn a_command_whose_table_finds_no_memory_is_to_be_tried_again() {
     on_core(async move || {
         let (target, mut host) = target().await;
         let into = table(&[host.sink(500), host.sink(524)]);
-        let all = Indirect { table: host.source(&into), len: 1024, list: &[] };
+        let all = IndirectBuffer { table: host.source(&into), len: 1024, list: &[] };
         let cdb = cdb::read_10(0, 2);
-        let read = |tag| Command { data_in: Data::Indirect(all), ..command(tag, &cdb) };
+        let read = |tag| SrpCommand { data_in: DataBuffer::Indirect(all), ..command(tag, &cdb) };
         let memory = exhausted(&target);
         host.faults[1].reads.hold();
         // It has the one buffer that everybody may have at any time.
@@ -189,12 +192,12 @@ fn what_waits_behind_a_table_needs_no_memory_of_the_pool() {
         let (target, mut host) = target().await;
         let bytes = pattern(2 * BLOCK);
         let from = table(&[host.source(&bytes[..100]), host.source(&bytes[100..])]);
-        let all = Indirect { table: host.source(&from), len: 1024, list: &[] };
+        let all = IndirectBuffer { table: host.source(&from), len: 1024, list: &[] };
         let (first, second) = (cdb::write_10(0, 2, false), cdb::write_10(2, 2, false));
         host.faults[1].reads.hold();
-        host.ask(&Command { data_out: Data::Indirect(all), ..command(6, &first) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Indirect(all), ..command(6, &first) });
         let memory = exhausted(&target);
-        host.ask(&Command { data_out: Data::Immediate(&bytes), ..command(7, &second) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Immediate(&bytes), ..command(7, &second) });
         host.is_silent().await;
         drop(memory);
         host.faults[1].reads.release();
@@ -211,12 +214,12 @@ fn data_may_come_with_its_command() {
         let (_world, mut host) = target().await;
         let bytes = pattern(16 * BLOCK);
         let cdb = cdb::write_10(0, 16, false);
-        let write = Command { data_out: Data::Immediate(&bytes), ..command(5, &cdb) };
+        let write = SrpCommand { data_out: DataBuffer::Immediate(&bytes), ..command(5, &cdb) };
         assert_eq!(encoded(&write).len(), 8260);
         assert_eq!(encoded(&write)[usize::from(OFFSET)..], bytes);
         host.faults[1].take_log();
         assert_eq!(host.does(&write).await, HostResponse::good(5));
-        assert_eq!(host.faults[1].log().iter().map(length).collect::<Vec<_>>(), [Response::LEN]);
+        assert_eq!(host.faults[1].log().iter().map(length).collect::<Vec<_>>(), [SrpResponse::LEN]);
         assert_eq!(read(&mut host, 16).await, bytes);
     });
 }
@@ -231,20 +234,29 @@ fn a_residual_tells_what_was_not_moved_and_no_more_is() {
         let (wide, narrow) = (host.sink(40), host.sink(1000));
         let (much, none) = (host.source(&[7; 600]), Residual::None);
         for (command, wanted) in [
-            (Command { data_in: Data::Direct(wide), ..command(1, &inquiry) }, [none, Residual::Under(4)]),
-            (Command { data_in: Data::Direct(narrow), ..command(2, &read) }, [none, Residual::Over(24)]),
-            (Command { data_out: Data::Direct(much), ..command(3, &write) }, [Residual::Under(88), none]),
+            (
+                SrpCommand { data_in: DataBuffer::Direct(wide), ..command(1, &inquiry) },
+                [none, Residual::Under(4)],
+            ),
+            (
+                SrpCommand { data_in: DataBuffer::Direct(narrow), ..command(2, &read) },
+                [none, Residual::Over(24)],
+            ),
+            (
+                SrpCommand { data_out: DataBuffer::Direct(much), ..command(3, &write) },
+                [Residual::Under(88), none],
+            ),
         ] {
             host.ask(&command);
             let unit = host.hear().await.expect("an answer");
-            let r = Response::decode(&unit).expect("a response");
+            let r = SrpResponse::decode(&unit).expect("a response");
             assert_eq!((r.status, [r.residual_out, r.residual_in]), (0, wanted), "{}", command.tag);
         }
         assert_eq!(host.written(wide)[36..], [0; 4]);
         let (little, write) = (host.source(&[9; 600]), cdb::write_10(0, 2, false));
-        host.ask(&Command { data_out: Data::Direct(little), ..command(4, &write) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Direct(little), ..command(4, &write) });
         let unit = host.hear().await.expect("an answer");
-        let r = Response::decode(&unit).expect("a response");
+        let r = SrpResponse::decode(&unit).expect("a response");
         assert_eq!((r.status, r.residual_out), (2, Residual::Over(424)));
         assert_eq!(self::read(&mut host, 1).await, [7; 512], "nothing of it is stored");
         // Of the write, no more was read than it was to have.
@@ -258,9 +270,9 @@ fn a_check_condition_brings_its_sense_data_and_no_data() {
         let (_world, mut host) = target().await;
         let (at, cdb) = (host.sink(512), cdb::read_16(1 << 40, 1));
         host.faults[1].take_log();
-        let read = Command { data_in: Data::Direct(at), ..command(5, &cdb) };
+        let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(5, &cdb) };
         assert_eq!(host.does(&read).await, HostResponse::check(5, (5, 0x21, 0)));
-        let other = Command { lun: 9 << 48, ..command(6, &cdb) };
+        let other = SrpCommand { lun: 9 << 48, ..command(6, &cdb) };
         assert_eq!(host.does(&other).await, HostResponse::check(6, (5, 0x25, 0)));
         assert!(host.faults[1].log().iter().all(|op| matches!(op, Operation::Send { .. })));
     });
@@ -272,7 +284,7 @@ fn notifications_are_solicited_where_they_are_wanted() {
         let (_world, mut host) = target().await;
         let cdb = cdb::test_unit_ready();
         for (notifications, lun, wanted) in [(0, 0, 0), (2, 0, 1), (4, 0, 0), (4, 9 << 48, 1)] {
-            host.ask(&Command { notifications, lun, ..command(5, &cdb) });
+            host.ask(&SrpCommand { notifications, lun, ..command(5, &cdb) });
             assert_eq!(host.hear().await.expect("an answer")[1], wanted);
         }
     });

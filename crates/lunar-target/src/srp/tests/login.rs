@@ -3,7 +3,7 @@ use super::{TestTarget, golden, on_core};
 use crate::config::{AccessRule, ChapAccount, IpNetwork};
 use crate::srp::port_id;
 use lunar_wire::scsi::cdb;
-use lunar_wire::srp::{Form, LoginReject, LoginRequest, PortId, Previous, Reason};
+use lunar_wire::srp::{LoginFormat, LoginReject, LoginRejectReason, LoginRequest, PortId, PreviousChannels};
 
 /// Those of this name, or from there, may do anything.
 fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
@@ -28,10 +28,10 @@ fn a_target_has_a_port_that_its_name_decides() {
 fn both_forms_of_a_login_are_taken() {
     on_core(async move || {
         let (target, mut hosts) = (TestTarget::new(), Vec::new());
-        for form in [Form::RdmaCm, Form::Ib] {
+        for form in [LoginFormat::RdmaCm, LoginFormat::Ib] {
             let request = LoginRequest { tag: 0x0102_0304_0506_0708, ..login(1) };
             let host = target.connect(&request.encode(form)).await.expect("a login");
-            let previous = if form == Form::RdmaCm { "80" } else { "81" };
+            let previous = if form == LoginFormat::RdmaCm { "80" } else { "81" };
             let head = "c0000000 00000004 0102030405060708 00002044 00000128 0006";
             let mut wanted = golden(&format!("{head} {previous}"));
             wanted.resize(52, 0);
@@ -61,12 +61,14 @@ fn nothing_is_sent_before_the_first_command() {
 #[test]
 fn a_login_that_cannot_be_is_refused_with_its_reason() {
     type Change = fn(&mut LoginRequest);
-    let bad: [(&str, Reason, Change); 5] = [
-        ("long units", Reason::IT_IU_TOO_LONG, |login| login.it_iu_len = 8261),
-        ("short units", Reason::UNABLE, |login| login.it_iu_len = 63),
-        ("formats", Reason::FORMATS, |login| login.formats = 0x0e),
-        ("no such port", Reason::NOT_ASSOCIATED, |login| login.target = port_id("iqn.2026-11.org.example:a")),
-        ("no such half", Reason::NOT_ASSOCIATED, |login| {
+    let bad: [(&str, LoginRejectReason, Change); 5] = [
+        ("long units", LoginRejectReason::IT_IU_TOO_LONG, |login| login.it_iu_len = 8261),
+        ("short units", LoginRejectReason::UNABLE, |login| login.it_iu_len = 63),
+        ("formats", LoginRejectReason::FORMATS, |login| login.formats = 0x0e),
+        ("no such port", LoginRejectReason::NOT_ASSOCIATED, |login| {
+            login.target = port_id("iqn.2026-11.org.example:a")
+        }),
+        ("no such half", LoginRejectReason::NOT_ASSOCIATED, |login| {
             login.target = PortId::new(1, login.target.guid());
         }),
     ];
@@ -75,7 +77,7 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
         for (what, reason, change) in bad {
             let mut request = LoginRequest { tag: 9, ..login(1) };
             change(&mut request);
-            let refused = target.connect(&request.encode(Form::RdmaCm)).await.err();
+            let refused = target.connect(&request.encode(LoginFormat::RdmaCm)).await.err();
             assert_eq!(refused, Some(LoginReject { reason, tag: 9, formats: 6 }), "{what}");
         }
     });
@@ -85,15 +87,17 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
 fn what_is_no_login_is_refused() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut channels = login(1).encode(Form::RdmaCm);
+        let mut channels = login(1).encode(LoginFormat::RdmaCm);
         channels[10] |= 2;
-        let mut opcode = login(1).encode(Form::RdmaCm);
+        let mut opcode = login(1).encode(LoginFormat::RdmaCm);
         opcode[11] = 2;
         // Of nothing at all, zeros are made on the way: a login without lengths.
         let nothing = Vec::new();
-        for (private, reason) in
-            [(channels, Reason::NO_MULTICHANNEL), (opcode, Reason::UNABLE), (nothing, Reason::UNABLE)]
-        {
+        for (private, reason) in [
+            (channels, LoginRejectReason::NO_MULTICHANNEL),
+            (opcode, LoginRejectReason::UNABLE),
+            (nothing, LoginRejectReason::UNABLE),
+        ] {
             let refused = target.connect(&private).await.err().expect("a refusal");
             assert_eq!(refused.reason, reason);
         }
@@ -119,10 +123,10 @@ fn access_lists_know_initiator_ports_and_networks() {
         for (list, wanted) in lists {
             let target = TestTarget::with(|target| target.access = list.clone());
             for (number, wanted) in [1, 2].into_iter().zip(wanted) {
-                let came = target.connect(&login(number).encode(Form::RdmaCm)).await;
+                let came = target.connect(&login(number).encode(LoginFormat::RdmaCm)).await;
                 assert_eq!(
                     came.as_ref().err().map(|r| r.reason),
-                    (!wanted).then_some(Reason::NOT_ASSOCIATED)
+                    (!wanted).then_some(LoginRejectReason::NOT_ASSOCIATED)
                 );
             }
         }
@@ -134,14 +138,14 @@ fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut first = target.host(1, false).await;
-        assert_eq!(first.welcome.previous, Previous::None);
+        assert_eq!(first.welcome.previous, PreviousChannels::None);
         let second = target.host(1, true).await;
-        assert_eq!(second.welcome.previous, Previous::Kept);
+        assert_eq!(second.welcome.previous, PreviousChannels::Kept);
         let mut second = second.ready().await;
         let mut other = target.host(2, false).await.ready().await;
         assert_eq!(target.shared.registry.list().len(), 3);
         let mut again = target.host(1, false).await;
-        assert_eq!(again.welcome.previous, Previous::Ended);
+        assert_eq!(again.welcome.previous, PreviousChannels::Ended);
         first.ends().await;
         second.is_logged_out(4).await;
         assert_eq!(target.shared.registry.list().len(), 2);
@@ -159,8 +163,8 @@ fn a_channel_too_many_is_refused_and_the_others_stay() {
             hosts.push(target.host(1, keep).await.ready().await);
         }
         let request = LoginRequest { keep_channels: true, ..login(1) };
-        let refused = target.connect(&request.encode(Form::RdmaCm)).await.err().expect("a refusal");
-        assert_eq!(refused.reason, Reason::TOO_MANY_CHANNELS);
+        let refused = target.connect(&request.encode(LoginFormat::RdmaCm)).await.err().expect("a refusal");
+        assert_eq!(refused.reason, LoginRejectReason::TOO_MANY_CHANNELS);
         for host in &mut hosts {
             assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
         }
@@ -180,8 +184,8 @@ fn all_channels_are_one_initiator_port_for_reservations() {
             parameters.fill(0);
             parameters[key_at] = 7;
             let (at, cdb) = (first.source(&parameters), cdb::persistent_reserve_out(action, kind, 24));
-            let out = lunar_wire::srp::Command {
-                data_out: lunar_wire::srp::Data::Direct(at),
+            let out = lunar_wire::srp::SrpCommand {
+                data_out: lunar_wire::srp::DataBuffer::Direct(at),
                 ..command(tag, &cdb)
             };
             assert_eq!(first.does(&out).await, HostResponse::good(tag));

@@ -1,7 +1,10 @@
 use super::test_target::{Host, HostResponse, command, encoded};
 use super::{TestTarget, on_core};
 use lunar_wire::scsi::cdb;
-use lunar_wire::srp::{self, Attribute, Command, Data, Descriptor, Indirect, TaskManagement, function};
+use lunar_wire::srp::{
+    self, DataBuffer, IndirectBuffer, MemoryDescriptor, SrpCommand, SrpTaskAttribute, TaskManagement,
+    function,
+};
 
 /// INVALID FIELD IN COMMAND INFORMATION UNIT.
 const INVALID_UNIT: (u8, u8, u8) = (5, 0x0e, 3);
@@ -12,18 +15,18 @@ async fn goes_on(host: &mut Host) {
 }
 
 /// One block to read, into memory of one or two pieces that is not there.
-fn read(data_in: Data<'_>) -> Vec<u8> {
-    encoded(&Command { data_in, ..command(5, &cdb::read_10(0, 1)) })
+fn read(data_in: DataBuffer<'_>) -> Vec<u8> {
+    encoded(&SrpCommand { data_in, ..command(5, &cdb::read_10(0, 1)) })
 }
 
-fn nowhere(len: u32) -> Descriptor {
-    Descriptor { address: 0, key: 77, len }
+fn nowhere(len: u32) -> MemoryDescriptor {
+    MemoryDescriptor { address: 0, key: 77, len }
 }
 
 /// What is wrong, the reason that the target gives for the end, and the unit.
 fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
     let list = [nowhere(256).encode(), nowhere(256).encode()].concat();
-    let indirect = read(Data::Indirect(Indirect { table: nowhere(32), len: 512, list: &list }));
+    let indirect = read(DataBuffer::Indirect(IndirectBuffer { table: nowhere(32), len: 512, list: &list }));
     let changed = |at: usize, byte: u8| {
         let mut unit = indirect.clone();
         unit[at] = byte;
@@ -31,7 +34,8 @@ fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
     };
     let immediate = {
         let cdb = cdb::write_10(0, 1, false);
-        let mut unit = encoded(&Command { data_out: Data::Immediate(&[1; 512]), ..command(5, &cdb) });
+        let mut unit =
+            encoded(&SrpCommand { data_out: DataBuffer::Immediate(&[1; 512]), ..command(5, &cdb) });
         unit[48..52].copy_from_slice(&u32::MAX.to_be_bytes());
         unit
     };
@@ -41,7 +45,7 @@ fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
         ("an unknown opcode", Some(2), vec![0x77; 64]),
         ("a login", Some(2), vec![0; 64]),
         ("a short command", Some(8), encoded(&command(5, &cdb::test_unit_ready()))[..47].to_vec()),
-        ("a command without its descriptor", Some(8), read(Data::Direct(nowhere(512)))[..63].to_vec()),
+        ("a command without its descriptor", Some(8), read(DataBuffer::Direct(nowhere(512)))[..63].to_vec()),
         ("a command without its additional CDB", Some(8), changed(31, 252)),
         ("fewer descriptors than it says", Some(8), changed(7, 3)),
         ("more descriptors than its table", Some(0), changed(7, 2)[..].to_vec().tap(|unit| unit[63] = 16)),
@@ -49,7 +53,7 @@ fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
         ("immediate data beyond its end", Some(8), immediate),
         ("a short function", Some(8), managed[..47].to_vec()),
         ("an answer to nothing", Some(3), srp::credit_response(3).to_vec()),
-        ("memory that is not there", None, read(Data::Direct(nowhere(512)))),
+        ("memory that is not there", None, read(DataBuffer::Direct(nowhere(512)))),
     ]
 }
 
@@ -89,7 +93,7 @@ fn a_table_in_the_memory_of_the_initiator_is_checked_too() {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
         let table = host.source(&[nowhere(256).encode(), nowhere(255).encode()].concat());
-        host.say(&read(Data::Indirect(Indirect { table, len: 512, list: &[] })));
+        host.say(&read(DataBuffer::Indirect(IndirectBuffer { table, len: 512, list: &[] })));
         host.is_logged_out(0).await;
     });
 }
@@ -100,14 +104,15 @@ fn what_cannot_be_served_is_answered_and_the_connection_goes_on() {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
         let cdb = cdb::read_10(0, 1);
-        let piece = Data::Direct(nowhere(512));
-        let whole = Data::Indirect(Indirect { table: nowhere((64 << 10) + 16), len: 512, list: &[] });
-        let aca = Command { attribute: Attribute::Aca, ..command(5, &cdb) };
+        let piece = DataBuffer::Direct(nowhere(512));
+        let whole =
+            DataBuffer::Indirect(IndirectBuffer { table: nowhere((64 << 10) + 16), len: 512, list: &[] });
+        let aca = SrpCommand { attribute: SrpTaskAttribute::Aca, ..command(5, &cdb) };
         let mut units = vec![
-            encoded(&Command { data_in: piece, data_out: piece, ..command(5, &cdb) }),
+            encoded(&SrpCommand { data_in: piece, data_out: piece, ..command(5, &cdb) }),
             encoded(&aca),
-            encoded(&Command { additional_cdb: &[0; 248], ..command(5, &cdb) }),
-            encoded(&Command { data_in: whole, ..command(5, &cdb) }),
+            encoded(&SrpCommand { additional_cdb: &[0; 248], ..command(5, &cdb) }),
+            encoded(&SrpCommand { data_in: whole, ..command(5, &cdb) }),
         ];
         let mut format = encoded(&command(5, &cdb));
         format[5] = 0x04;
@@ -128,11 +133,11 @@ fn immediate_data_that_was_not_agreed_on_is_not_served() {
     on_core(async move || {
         let target = TestTarget::new();
         let login = srp::LoginRequest { immediate_offset: None, ..super::test_target::login(1) };
-        let host = target.connect(&login.encode(srp::Form::RdmaCm)).await.expect("a login");
+        let host = target.connect(&login.encode(srp::LoginFormat::RdmaCm)).await.expect("a login");
         assert!(!host.welcome.immediate);
         let mut host = host.ready().await;
         let cdb = cdb::write_10(0, 1, false);
-        let write = Command { data_out: Data::Immediate(&[1; 512]), ..command(5, &cdb) };
+        let write = SrpCommand { data_out: DataBuffer::Immediate(&[1; 512]), ..command(5, &cdb) };
         assert_eq!(host.does(&write).await, HostResponse::check(5, INVALID_UNIT));
     });
 }
@@ -145,7 +150,7 @@ fn more_requests_than_credits_end_the_connection() {
         host.faults[1].reads.hold();
         let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
         for tag in 1..=host.welcome.credits {
-            host.ask(&Command { data_out: Data::Direct(at), ..command(tag.into(), &cdb) });
+            host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag.into(), &cdb) });
         }
         host.is_silent().await;
         host.manage(99, function::ABORT_TASK, 1);
@@ -170,7 +175,7 @@ fn a_connection_that_is_lost_while_a_write_is_read_leaves_nothing() {
         let host = target.host(1, false).await.ready().await;
         host.faults[1].reads.hold();
         let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
-        host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(5, &cdb) });
         super::test_target::rest().await;
         host.endpoint.close();
         while !target.shared.registry.list().is_empty() {

@@ -5,9 +5,9 @@ use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, Pa
 use event_listener::Event;
 use lunar_block::Future;
 use lunar_scsi::NexusPorts;
-use lunar_wire::iscsi::request::Function;
+use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::{Status, cdb, op};
-use lunar_wire::srp::{Command, Data, function, task_status};
+use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl PassthroughNexus for HeldNexus {
         })
     }
 
-    fn manage(&self, _: Function) -> Future<'_, bool> {
+    fn manage(&self, _: TaskManagementFunction) -> Future<'_, bool> {
         Box::pin(async { true })
     }
 }
@@ -77,14 +77,14 @@ fn a_function_says_whether_its_tasks_are_over_elsewhere() {
                 function::LUN_RESET,
             ];
             for (tag, ends) in (10..).step_by(2).zip(all) {
-                let write = Command { data_out: Data::Immediate(&[7; 512]), ..command(tag, &cdb) };
+                let write = SrpCommand { data_out: DataBuffer::Immediate(&[7; 512]), ..command(tag, &cdb) };
                 host.ask(&write);
                 rest().await;
                 host.manage(tag + 1, ends, tag);
                 let answer = host.answer().await;
                 assert_eq!((answer.tag, answer.managed), (tag + 1, Some(how)), "{ends}");
             }
-            host.ask(&Command { data_out: Data::Immediate(&[7; 512]), ..command(20, &cdb) });
+            host.ask(&SrpCommand { data_out: DataBuffer::Immediate(&[7; 512]), ..command(20, &cdb) });
             rest().await;
             other.manage(5, function::LUN_RESET, 0);
             assert_eq!(other.answer().await, HostResponse::managed(5, 1, how), "by another session");

@@ -5,7 +5,7 @@ use super::{TestTarget, on_core};
 use crate::srp::port_id;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::pr;
-use lunar_wire::srp::{Command, Data};
+use lunar_wire::srp::{DataBuffer, SrpCommand};
 
 const CONFLICT: u8 = 0x18;
 const REGISTER: u8 = 0;
@@ -18,19 +18,19 @@ const TYPE: u8 = 1;
 /// PERSISTENT RESERVE OUT, and its status.
 async fn out(host: &mut Host, action: u8, list: &[u8]) -> HostResponse {
     let (at, cdb) = (host.source(list), cdb::persistent_reserve_out(action, TYPE, list.len() as u32));
-    host.does(&Command { data_out: Data::Direct(at), ..command(10, &cdb) }).await
+    host.does(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(10, &cdb) }).await
 }
 
 /// The parameter list: the key that is ours, and the new one.
 fn keys(key: u64, new: u64, persists: bool) -> Vec<u8> {
-    pr::Parameters { key, action_key: new, aptpl: persists, all_ports: false }.encode().to_vec()
+    pr::ReserveOutParameters { key, action_key: new, aptpl: persists, all_ports: false }.encode().to_vec()
 }
 
 /// What a command tells, in so many bytes.
 async fn told(host: &mut Host, cdb: Cdb) -> Vec<u8> {
     const LEN: u32 = 0xff;
     let at = host.sink(LEN);
-    host.does(&Command { data_in: Data::Direct(at), ..command(11, &cdb) }).await;
+    host.does(&SrpCommand { data_in: DataBuffer::Direct(at), ..command(11, &cdb) }).await;
     host.written(at)
 }
 

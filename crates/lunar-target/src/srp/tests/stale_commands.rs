@@ -4,7 +4,7 @@ use super::test_target::{Host, HostResponse, NAME, TestTarget, command, memory, 
 use lunar_block::Inline;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{Status, cdb};
-use lunar_wire::srp::{Command, Data, Indirect, TaskManagement, function, task_status};
+use lunar_wire::srp::{DataBuffer, IndirectBuffer, SrpCommand, TaskManagement, function, task_status};
 
 /// LUN fields of the disks.
 const USED: u64 = 0;
@@ -17,8 +17,8 @@ fn busy(tag: u64) -> HostResponse {
 /// Asks for a WRITE of one block of sevens, whose descriptors the target has to read.
 fn write_by_table(host: &Host, lun: u64, tag: u64) {
     let table = host.source(&host.source(&[7; 512]).encode());
-    let (all, cdb) = (Indirect { table, len: 512, list: &[] }, cdb::write_10(0, 1, false));
-    host.ask(&Command { lun, data_out: Data::Indirect(all), ..command(tag, &cdb) });
+    let (all, cdb) = (IndirectBuffer { table, len: 512, list: &[] }, cdb::write_10(0, 1, false));
+    host.ask(&SrpCommand { lun, data_out: DataBuffer::Indirect(all), ..command(tag, &cdb) });
 }
 
 fn reset(host: &Host, lun: u64) {
@@ -66,7 +66,7 @@ fn a_reset_recalls_commands_before_it_and_none_behind_it() {
         let (target, mut one, mut other) = target().await;
         one.faults[1].reads.hold();
         let cdb = cdb::write_10(0, 1, false);
-        let write = |tag| Command { data_out: Data::Immediate(&[8; 512]), ..command(tag, &cdb) };
+        let write = |tag| SrpCommand { data_out: DataBuffer::Immediate(&[8; 512]), ..command(tag, &cdb) };
         write_by_table(&one, USED, 5);
         one.ask(&write(6));
         rest().await;

@@ -6,16 +6,18 @@ use lunar_rdma::Events;
 use lunar_rdma::mem::Operation;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
-use lunar_wire::srp::{Command, CreditRequest, Data, Descriptor, Indirect, function, task_status};
+use lunar_wire::srp::{
+    CreditRequest, DataBuffer, IndirectBuffer, MemoryDescriptor, SrpCommand, function, task_status,
+};
 use std::time::Duration;
 
 /// A target whose RDMA Reads do not end until they are released, and a host that has asked for a write of one block.
-async fn writing() -> (TestTarget, Host, Descriptor) {
+async fn writing() -> (TestTarget, Host, MemoryDescriptor) {
     let target = TestTarget::new();
     let host = target.host(1, false).await.ready().await;
     host.faults[1].reads.hold();
     let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
-    host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+    host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(5, &cdb) });
     rest().await;
     (target, host, at)
 }
@@ -37,7 +39,7 @@ fn a_write_whose_data_do_not_come_ends_its_session() {
         let mut host = target.host(1, false).await.ready().await;
         host.faults[1].reads.hold();
         let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
-        host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(5, &cdb) });
         host.ends().await;
         host.faults[1].reads.release();
         while !target.shared.registry.list().is_empty() {
@@ -81,9 +83,9 @@ fn a_command_whose_table_is_on_its_way_can_be_aborted() {
     on_core(async move || {
         let (_world, mut host, at) = writing().await;
         let list = at.encode();
-        let all = Indirect { table: host.source(&list), len: 512, list: &[] };
+        let all = IndirectBuffer { table: host.source(&list), len: 512, list: &[] };
         let cdb = cdb::write_10(0, 1, false);
-        host.ask(&Command { data_out: Data::Indirect(all), ..command(8, &cdb) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Indirect(all), ..command(8, &cdb) });
         host.manage(9, function::ABORT_TASK, 8);
         host.is_silent().await;
         host.faults[1].reads.release();
@@ -121,7 +123,7 @@ fn every_credit_comes_back() {
         let (_world, mut host, at) = writing().await;
         let cdb = cdb::write_10(0, 1, false);
         for tag in [6, 7] {
-            host.ask(&Command { data_out: Data::Direct(at), ..command(tag, &cdb) });
+            host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag, &cdb) });
         }
         // Four credits, and three are used.
         host.manage(8, function::ABORT_TASK_SET, 0);
@@ -135,7 +137,7 @@ fn every_credit_comes_back() {
         // All of them can be used again.
         host.faults[1].reads.hold();
         for tag in 10..14 {
-            host.ask(&Command { data_out: Data::Direct(at), ..command(tag, &cdb) });
+            host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag, &cdb) });
         }
         host.faults[1].reads.release();
         for _ in 10..14 {
@@ -168,7 +170,7 @@ fn another_initiator_s_reset_gives_credits_back_at_once() {
 async fn tells_of_aborted_tasks(host: &mut Host) {
     let page = [0, 0, 0, 0, 10, 10, 0, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
     let cdb = [0x15, 0x10, 0, 0, page.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let select = Command { data_out: Data::Immediate(&page), ..command(2, &cdb) };
+    let select = SrpCommand { data_out: DataBuffer::Immediate(&page), ..command(2, &cdb) };
     assert_eq!(host.does(&select).await, HostResponse::good(2));
 }
 
@@ -183,7 +185,7 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
         host.faults[1].reads.hold();
         let (first, second) = (cdb::write_10(0, 1, false), cdb::write_10(16, 2, false));
         let ask = |host: &Host, tag, cdb: &[u8; 16], bytes: &[u8]| {
-            host.ask(&Command { data_out: Data::Direct(host.source(bytes)), ..command(tag, cdb) });
+            host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(bytes)), ..command(tag, cdb) });
         };
         ask(&host, 11, &first, &[7; 512]);
         rest().await;
@@ -207,7 +209,7 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
         assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
         let (at, cdb) = (host.sink(1024), cdb::read_10(16, 2));
         assert_eq!(
-            host.does(&Command { data_in: Data::Direct(at), ..command(15, &cdb) }).await,
+            host.does(&SrpCommand { data_in: DataBuffer::Direct(at), ..command(15, &cdb) }).await,
             HostResponse::good(15)
         );
         assert_eq!(host.written(at), [9; 1024]);
@@ -220,7 +222,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
         let target = TestTarget::new();
         let host = target.host(1, false).await.ready().await;
         let cdb = cdb::write_10(0, 1, false);
-        host.ask(&Command { data_out: Data::Immediate(&[7; 512]), ..command(5, &cdb) });
+        host.ask(&SrpCommand { data_out: DataBuffer::Immediate(&[7; 512]), ..command(5, &cdb) });
         host.endpoint.close();
         while !target.shared.registry.list().is_empty() {
             lunar_runtime::yield_now().await;

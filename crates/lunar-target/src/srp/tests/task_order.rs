@@ -4,7 +4,7 @@ use super::test_target::{HostResponse, TestTarget, command, on_core};
 use crate::LogicalUnit;
 use lunar_scsi::{Concurrency, CoreIndex, Nexus, NexusPorts};
 use lunar_wire::scsi::{cdb, op};
-use lunar_wire::srp::{Attribute, Command, Data};
+use lunar_wire::srp::{DataBuffer, SrpCommand, SrpTaskAttribute};
 use std::sync::Arc;
 
 /// A target, and what serves its disk.
@@ -64,12 +64,12 @@ fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
 }
 
 /// Asks while another is inside: nothing may be heard before that one has left.
-async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: Attribute) {
+async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: SrpTaskAttribute) {
     let (target, unit) = target();
     let mut host = target.host(1, false).await.ready().await;
     let inside = unit.task_set.handle(CoreIndex::current()).lock_shared().await;
-    let data_out = if data.is_empty() { Data::None } else { Data::Immediate(data) };
-    host.ask(&Command { data_out, attribute, ..command(5, cdb) });
+    let data_out = if data.is_empty() { DataBuffer::None } else { DataBuffer::Immediate(data) };
+    host.ask(&SrpCommand { data_out, attribute, ..command(5, cdb) });
     host.is_silent().await;
     drop(inside);
     assert_eq!(host.answer().await, HostResponse::good(5), "{cdb:02x?}");
@@ -82,7 +82,7 @@ fn an_exclusive_command_with_all_data_waits_to_be_alone() {
         assert!(rows.iter().any(|[opcode, _]| *opcode == op::WRITE_ATOMIC_16), "{rows:02x?}");
         for row in rows.into_iter().filter(|row| row[0] != op::SANITIZE || (1..=2).contains(&row[1])) {
             let (cdb, data) = sample(row);
-            is_alone(&cdb, &data, Attribute::Simple).await;
+            is_alone(&cdb, &data, SrpTaskAttribute::Simple).await;
         }
     });
 }
@@ -90,7 +90,7 @@ fn an_exclusive_command_with_all_data_waits_to_be_alone() {
 #[test]
 fn an_ordered_write_with_all_data_waits_to_be_alone() {
     on_core(async move || {
-        is_alone(&cdb::write_10(0, 1, false), &[7; 512], Attribute::Ordered).await;
-        is_alone(&cdb::test_unit_ready(), &[], Attribute::Ordered).await;
+        is_alone(&cdb::write_10(0, 1, false), &[7; 512], SrpTaskAttribute::Ordered).await;
+        is_alone(&cdb::test_unit_ready(), &[], SrpTaskAttribute::Ordered).await;
     });
 }

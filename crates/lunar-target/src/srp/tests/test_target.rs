@@ -11,9 +11,10 @@ use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_wire::scsi::Sense;
 use lunar_wire::srp::{
-    Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
+    DataBuffer, LoginFormat, LoginReject, LoginRequest, LoginResponse, MemoryDescriptor, PortId, SrpCommand,
+    SrpTaskAttribute,
 };
-use lunar_wire::srp::{Response, TargetLogout, TaskManagement};
+use lunar_wire::srp::{SrpResponse, TargetLogout, TaskManagement};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
@@ -222,7 +223,7 @@ impl TestTarget {
     /// The host of this number logs in.
     pub async fn host(&self, number: u64, keep_channels: bool) -> Host {
         let request = LoginRequest { keep_channels, ..login(number) };
-        self.connect(&request.encode(Form::RdmaCm)).await.expect("a login")
+        self.connect(&request.encode(LoginFormat::RdmaCm)).await.expect("a login")
     }
 }
 
@@ -276,7 +277,7 @@ impl HostResponse {
     }
 
     fn of(unit: &[u8]) -> HostResponse {
-        let r = Response::decode(unit).expect("a response");
+        let r = SrpResponse::decode(unit).expect("a response");
         let sense = Sense::decode(r.sense).map(|sense| (sense.key, sense.asc, sense.ascq));
         HostResponse { tag: r.tag, credits: r.credits, status: r.status, sense, managed: r.task_status() }
     }
@@ -345,12 +346,12 @@ impl Host {
     }
 
     /// Asks for a command.
-    pub fn ask(&self, command: &Command<'_>) {
+    pub fn ask(&self, command: &SrpCommand<'_>) {
         self.say(&encoded(command));
     }
 
     /// Asks for it, and waits for its answer.
-    pub async fn does(&mut self, command: &Command<'_>) -> HostResponse {
+    pub async fn does(&mut self, command: &SrpCommand<'_>) -> HostResponse {
         self.ask(command);
         self.answer().await
     }
@@ -361,19 +362,19 @@ impl Host {
     }
 
     /// Lets the target write to so many bytes.
-    pub fn sink(&self, len: u32) -> Descriptor {
+    pub fn sink(&self, len: u32) -> MemoryDescriptor {
         described(self.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(len as usize))).unwrap(), len)
     }
 
     /// Lets the target read this.
-    pub fn source(&self, bytes: &[u8]) -> Descriptor {
+    pub fn source(&self, bytes: &[u8]) -> MemoryDescriptor {
         let mut buf = Buf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
         described(self.endpoint.expose(MemoryRegion::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
     }
 
     /// What is in memory that the target could write to.
-    pub fn written(&self, at: Descriptor) -> Vec<u8> {
+    pub fn written(&self, at: MemoryDescriptor) -> Vec<u8> {
         match self.endpoint.revoke(at.key) {
             Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
             other => panic!("{other:?}"),
@@ -389,8 +390,8 @@ impl Host {
     }
 }
 
-fn described(at: Remote, len: u32) -> Descriptor {
-    Descriptor { address: at.offset, key: at.stag, len }
+fn described(at: Remote, len: u32) -> MemoryDescriptor {
+    MemoryDescriptor { address: at.offset, key: at.stag, len }
 }
 
 /// Lets everybody on this core do all that is to be done without waiting for anything.
@@ -401,21 +402,21 @@ pub async fn rest() {
 }
 
 /// A command without data.
-pub fn command(tag: u64, cdb: &[u8; 16]) -> Command<'_> {
-    Command {
+pub fn command(tag: u64, cdb: &[u8; 16]) -> SrpCommand<'_> {
+    SrpCommand {
         notifications: 0,
         tag,
         lun: 0,
-        attribute: Attribute::Simple,
+        attribute: SrpTaskAttribute::Simple,
         cdb,
         additional_cdb: &[],
-        data_out: Data::None,
-        data_in: Data::None,
+        data_out: DataBuffer::None,
+        data_in: DataBuffer::None,
     }
 }
 
 /// Its bytes.
-pub fn encoded(command: &Command<'_>) -> Vec<u8> {
+pub fn encoded(command: &SrpCommand<'_>) -> Vec<u8> {
     let mut unit = Vec::new();
     command.encode(Some(OFFSET), &mut unit).expect("a command");
     unit

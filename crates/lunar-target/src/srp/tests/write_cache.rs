@@ -7,7 +7,7 @@ use lunar_block::filter::delay;
 use lunar_block::testing::Lossy;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{cdb, op};
-use lunar_wire::srp::{Command, Data, function, task_status};
+use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn lossy() -> Arc<Lossy> {
 /// Asks for a write of sevens to the first block.
 fn write(host: &Host, tag: u64) {
     let cdb = cdb::write_10(0, 1, false);
-    host.ask(&Command { data_out: Data::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
+    host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
 }
 
 /// Asks for the write cache to be on, or off.
@@ -28,7 +28,7 @@ fn select(host: &Host, tag: u64, on: bool) {
     let mut list = [0; 24];
     list[4..7].copy_from_slice(&[0x08, 0x12, if on { 4 } else { 0 }]);
     (cdb[0], cdb[1], cdb[4]) = (op::MODE_SELECT_6, 0x10, list.len() as u8);
-    host.ask(&Command { data_out: Data::Direct(host.source(&list)), ..command(tag, &cdb) });
+    host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(&list)), ..command(tag, &cdb) });
 }
 
 /// The power fails; what is in the first block then.

@@ -12,7 +12,7 @@ use crate::parameters::{Offer, Parameters};
 
 /// What an initiator wants of a connection.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct LoginParams {
     /// InitiatorName.
     pub initiator: String,
     /// InitiatorAlias: a name for people.
@@ -62,7 +62,7 @@ impl Credentials {
     }
 }
 
-impl Wish {
+impl LoginParams {
     /// Whether a login can be made of it: names in their form, texts that fit into keys, two secrets.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ pub struct LoggedIn {
 
 /// Why a login came to nothing. The connection is to be closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum LoginError {
     /// The target said no: class 2 for good, class 3 for now.
     Refused(LoginStatus),
     /// Both sides could not agree on who is who.
@@ -133,7 +133,7 @@ pub enum Failure {
     Broke(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for LoginError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(status) => write!(f, "the target refuses the login: {status}"),
@@ -145,4 +145,4 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for LoginError {}

@@ -1,7 +1,7 @@
 //! Choosing an export ("Handshake", "Option types"): structured replies if they are to be had, then the context
 //! `base:allocation`, then GO.
 
-use super::{Export, MAX_PAYLOAD, said};
+use super::{ExportInfo, MAX_PAYLOAD, said};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     EXPORT_LEN, EXPORT_ZEROS, GREETING_LEN, MAGIC, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_LEN, OptionHeader,
@@ -20,18 +20,18 @@ const ALLOCATION: &[u8] = b"base:allocation";
 
 /// What came of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum NegotiationStep {
     /// One message was taken, or more bytes are needed.
     More,
     /// The transmission phase begins.
-    Agreed(Export),
+    Agreed(ExportInfo),
     /// There is nothing to be had here, once what is to be sent has left.
-    Failed(Failure),
+    Failed(NegotiationFailure),
 }
 
 /// Why there is no export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum NegotiationFailure {
     /// The server breaks the rules, or is none.
     Broken(&'static str),
     /// The server refused the export.
@@ -59,7 +59,7 @@ enum State {
 }
 
 /// The haggling with one server.
-pub struct Haggle {
+pub struct ClientNegotiation {
     name: String,
     state: State,
     zeros: bool,
@@ -70,18 +70,18 @@ pub struct Haggle {
     told: Option<(u64, u16)>,
     /// Minimum block and maximum payload.
     sizes: (u32, u32),
-    refusal: Option<Failure>,
+    refusal: Option<NegotiationFailure>,
     exports: Vec<String>,
 }
 
-fn broken(why: &'static str) -> Step {
-    Step::Failed(Failure::Broken(why))
+fn broken(why: &'static str) -> NegotiationStep {
+    NegotiationStep::Failed(NegotiationFailure::Broken(why))
 }
 
-impl Haggle {
+impl ClientNegotiation {
     /// A client that wants the export of this name, at most 4096 bytes long; the empty one is the default.
-    pub fn new(name: &str) -> Haggle {
-        Haggle {
+    pub fn new(name: &str) -> ClientNegotiation {
+        ClientNegotiation {
             name: name.into(),
             state: State::Greeting,
             zeros: true,
@@ -97,7 +97,7 @@ impl Haggle {
 
     /// Takes at most one message from the start of `bytes`, and appends what is to be sent to `out`. The
     /// number of bytes that were taken, and what came of them; nothing was taken when more are needed.
-    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
         match self.state {
             State::Greeting => self.greeting(bytes, out),
             State::ExportName => self.export_name(bytes),
@@ -105,13 +105,13 @@ impl Haggle {
         }
     }
 
-    fn greeting(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    fn greeting(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
         // Whoever is no NBD server may say less than a whole greeting, and then wait.
         let magic = [MAGIC, OPTION_MAGIC].map(u64::to_be_bytes).concat();
         if !bytes.iter().zip(&magic).take(8).all(|(got, wanted)| got == wanted) {
             return (bytes.len(), broken("it is no NBD server"));
         }
-        let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, Step::More) };
+        let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, NegotiationStep::More) };
         let flags = be::get16(&bytes[16..]);
         if bytes[..16] != magic || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
             return (GREETING_LEN, broken("it knows only the old handshake, not fixed newstyle"));
@@ -120,7 +120,7 @@ impl Haggle {
         let ours = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         out.extend(u32::from(ours).to_be_bytes());
         self.ask(State::Structured, option::STRUCTURED_REPLY, &[], out);
-        (GREETING_LEN, Step::More)
+        (GREETING_LEN, NegotiationStep::More)
     }
 
     fn ask(&mut self, state: State, option: u32, data: &[u8], out: &mut Vec<u8>) {
@@ -151,8 +151,8 @@ impl Haggle {
         }
     }
 
-    fn reply(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
-        let Some(header) = bytes.first_chunk::<OPTION_REPLY_LEN>() else { return (0, Step::More) };
+    fn reply(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
+        let Some(header) = bytes.first_chunk::<OPTION_REPLY_LEN>() else { return (0, NegotiationStep::More) };
         let Some(OptionReply { option, reply, len }) = OptionReply::decode(header) else {
             return (OPTION_REPLY_LEN, broken("a reply with a wrong magic"));
         };
@@ -160,16 +160,16 @@ impl Haggle {
             return (OPTION_REPLY_LEN, broken("a reply to another option, or too long a reply, or too many"));
         }
         let whole = OPTION_REPLY_LEN + len as usize;
-        let Some(data) = bytes.get(OPTION_REPLY_LEN..whole) else { return (0, Step::More) };
+        let Some(data) = bytes.get(OPTION_REPLY_LEN..whole) else { return (0, NegotiationStep::More) };
         self.replies += 1;
         let step = self.take(reply, data, out);
-        if matches!(step, Step::Failed(Failure::Refused { .. })) {
+        if matches!(step, NegotiationStep::Failed(NegotiationFailure::Refused { .. })) {
             out.extend(OptionHeader { option: option::ABORT, len: 0 }.encode());
         }
         (whole, step)
     }
 
-    fn take(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    fn take(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> NegotiationStep {
         let refused = kind & reply::ERROR != 0;
         let over = refused || kind == reply::ACK;
         match (self.state, kind) {
@@ -196,18 +196,22 @@ impl Haggle {
             (State::List, _) if over => return self.give_up(),
             _ => return broken("a reply that does not belong here"),
         }
-        Step::More
+        NegotiationStep::More
     }
 
-    fn refuse(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    fn refuse(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> NegotiationStep {
         let tls = kind == reply::ERR_TLS_REQD;
-        self.refusal =
-            Some(Failure::Refused { why: reason(kind), said: said(data), tls, exports: Vec::new() });
+        self.refusal = Some(NegotiationFailure::Refused {
+            why: reason(kind),
+            said: said(data),
+            tls,
+            exports: Vec::new(),
+        });
         if kind != reply::ERR_UNKNOWN {
             return self.give_up();
         }
         self.ask(State::List, option::LIST, &[], out);
-        Step::More
+        NegotiationStep::More
     }
 
     /// A name of the list.
@@ -218,35 +222,35 @@ impl Haggle {
         }
     }
 
-    fn give_up(&mut self) -> Step {
+    fn give_up(&mut self) -> NegotiationStep {
         match self.refusal.take() {
-            Some(Failure::Refused { why, said, tls, .. }) => {
+            Some(NegotiationFailure::Refused { why, said, tls, .. }) => {
                 let exports = std::mem::take(&mut self.exports);
-                Step::Failed(Failure::Refused { why, said, tls, exports })
+                NegotiationStep::Failed(NegotiationFailure::Refused { why, said, tls, exports })
             }
             _ => broken("a list that was not asked for"),
         }
     }
 
-    fn info(&mut self, data: &[u8]) -> Step {
+    fn info(&mut self, data: &[u8]) -> NegotiationStep {
         match (data.split_first_chunk::<2>().map(|(kind, rest)| (be::get16(kind), rest)), data.len()) {
             (Some((info::EXPORT, rest)), 12) => self.told = Some((be::get64(rest), be::get16(&rest[8..]))),
             (Some((info::BLOCK_SIZE, rest)), 14) => self.sizes = (be::get32(rest), be::get32(&rest[8..])),
             (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => return broken("information cut short"),
             _ => {}
         }
-        Step::More
+        NegotiationStep::More
     }
 
     /// The answer to EXPORT_NAME: there is none that refuses, the server closes then.
-    fn export_name(&mut self, bytes: &[u8]) -> (usize, Step) {
+    fn export_name(&mut self, bytes: &[u8]) -> (usize, NegotiationStep) {
         let whole = EXPORT_LEN + if self.zeros { EXPORT_ZEROS } else { 0 };
-        let Some(bytes) = bytes.get(..whole) else { return (0, Step::More) };
+        let Some(bytes) = bytes.get(..whole) else { return (0, NegotiationStep::More) };
         self.told = Some((be::get64(bytes), be::get16(&bytes[8..])));
         (whole, self.agree())
     }
 
-    fn agree(&self) -> Step {
+    fn agree(&self) -> NegotiationStep {
         let Some((size, flags)) = self.told else { return broken("it does not report the size") };
         let (block_size, max_payload) = self.sizes;
         if i64::try_from(size).is_err() {
@@ -256,7 +260,7 @@ impl Haggle {
             return broken("block sizes that cannot be");
         }
         let has_flags = flags & transmission_flag::HAS_FLAGS != 0;
-        Step::Agreed(Export {
+        NegotiationStep::Agreed(ExportInfo {
             size: size - size % u64::from(block_size),
             flags: if has_flags { flags } else { 0 },
             structured: self.structured,

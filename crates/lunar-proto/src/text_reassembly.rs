@@ -2,7 +2,7 @@
 
 /// Joins the data segments of a series, never beyond a limit.
 #[derive(Debug)]
-pub(crate) struct Gather {
+pub(crate) struct TextReassembly {
     text: Vec<u8>,
     /// Bytes that may still come.
     left: usize,
@@ -10,16 +10,16 @@ pub(crate) struct Gather {
 
 /// More text than the limit.
 #[derive(Debug)]
-pub(crate) struct TooLong;
+pub(crate) struct TextTooLong;
 
-impl Gather {
+impl TextReassembly {
     pub fn new(limit: usize) -> Self {
-        Gather { text: vec![], left: limit }
+        TextReassembly { text: vec![], left: limit }
     }
 
     /// Takes one segment; the whole text when this is the last of its series.
-    pub fn take(&mut self, data: &[u8], continues: bool) -> Result<Option<Vec<u8>>, TooLong> {
-        self.left = self.left.checked_sub(data.len()).ok_or(TooLong)?;
+    pub fn take(&mut self, data: &[u8], continues: bool) -> Result<Option<Vec<u8>>, TextTooLong> {
+        self.left = self.left.checked_sub(data.len()).ok_or(TextTooLong)?;
         self.text.extend_from_slice(data);
         Ok((!continues).then(|| std::mem::take(&mut self.text)))
     }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn the_limit_holds_over_series() {
-        let mut g = Gather::new(6);
+        let mut g = TextReassembly::new(6);
         assert!(g.take(b"A=", true).unwrap().is_none());
         assert_eq!(g.take(b"1\0", false).unwrap().unwrap(), b"A=1\0");
         assert!(g.take(b"", true).unwrap().is_none());

@@ -1,7 +1,7 @@
 //! The other information units: task management, credits, asynchronous events, and the end (SRP r16a sections 6.5 to
 //! 6.7 and 6.10 to 6.13).
 
-use super::Error;
+use super::SrpError;
 use super::error::{of, whole};
 use super::opcode;
 use crate::be;
@@ -9,15 +9,15 @@ use crate::be;
 /// It is a solicited notification.
 const SOLICITED: u8 = 0x01;
 /// Bytes of the information units that are little more than a tag.
-const SMALL: usize = 16;
+const TAG_ONLY_LEN: usize = 16;
 
 /// The tag of an information unit, in the place where all but login have it.
-pub(super) fn tag(iu: &[u8]) -> Result<u64, Error> {
-    whole::<SMALL>(iu).map(|b| be::get64(&b[8..]))
+pub(super) fn tag(iu: &[u8]) -> Result<u64, SrpError> {
+    whole::<TAG_ONLY_LEN>(iu).map(|b| be::get64(&b[8..]))
 }
 
-fn small(opcode: u8, second: u8, word: u32, tag: u64) -> [u8; SMALL] {
-    let mut b = [0; SMALL];
+fn tag_only(opcode: u8, second: u8, word: u32, tag: u64) -> [u8; TAG_ONLY_LEN] {
+    let mut b = [0; TAG_ONLY_LEN];
     (b[0], b[1]) = (opcode, second);
     be::put32(&mut b[4..], word);
     be::put64(&mut b[8..], tag);
@@ -25,18 +25,18 @@ fn small(opcode: u8, second: u8, word: u32, tag: u64) -> [u8; SMALL] {
 }
 
 /// The initiator took credits: the tag of the request.
-pub fn credit_response(tag: u64) -> [u8; SMALL] {
-    small(opcode::CREDIT_RESPONSE, 0, 0, tag)
+pub fn credit_response(tag: u64) -> [u8; TAG_ONLY_LEN] {
+    tag_only(opcode::CREDIT_RESPONSE, 0, 0, tag)
 }
 
 /// The initiator took an asynchronous event: the tag of the request.
-pub fn aer_response(tag: u64) -> [u8; SMALL] {
-    small(opcode::AER_RESPONSE, 0, 0, tag)
+pub fn aer_response(tag: u64) -> [u8; TAG_ONLY_LEN] {
+    tag_only(opcode::AER_RESPONSE, 0, 0, tag)
 }
 
 /// The initiator ends the connection. Linux neither says nor hears this: it disconnects.
-pub fn logout(tag: u64) -> [u8; SMALL] {
-    small(opcode::INITIATOR_LOGOUT, 0, 0, tag)
+pub fn logout(tag: u64) -> [u8; TAG_ONLY_LEN] {
+    tag_only(opcode::INITIATOR_LOGOUT, 0, 0, tag)
 }
 
 /// A task management function.
@@ -72,7 +72,7 @@ impl TaskManagement {
     ///
     /// # Errors
     /// When it is too short, or not one.
-    pub fn decode(iu: &[u8]) -> Result<TaskManagement, Error> {
+    pub fn decode(iu: &[u8]) -> Result<TaskManagement, SrpError> {
         let b: &[u8; Self::LEN] = of(iu, 0, opcode::TASK_MANAGEMENT)?;
         Ok(TaskManagement {
             notifications: b[1],
@@ -97,16 +97,16 @@ pub struct CreditRequest {
 
 impl CreditRequest {
     /// Its bytes.
-    pub fn encode(&self) -> [u8; SMALL] {
-        small(opcode::CREDIT_REQUEST, u8::from(self.solicited), self.credits as u32, self.tag)
+    pub fn encode(&self) -> [u8; TAG_ONLY_LEN] {
+        tag_only(opcode::CREDIT_REQUEST, u8::from(self.solicited), self.credits as u32, self.tag)
     }
 
     /// Reads one.
     ///
     /// # Errors
     /// When it is too short, or not one.
-    pub fn decode(iu: &[u8]) -> Result<CreditRequest, Error> {
-        let b: &[u8; SMALL] = of(iu, 0, opcode::CREDIT_REQUEST)?;
+    pub fn decode(iu: &[u8]) -> Result<CreditRequest, SrpError> {
+        let b: &[u8; TAG_ONLY_LEN] = of(iu, 0, opcode::CREDIT_REQUEST)?;
         let solicited = b[1] & SOLICITED != 0;
         Ok(CreditRequest { solicited, credits: be::get32(&b[4..]) as i32, tag: be::get64(&b[8..]) })
     }
@@ -125,16 +125,16 @@ pub struct TargetLogout {
 
 impl TargetLogout {
     /// Its bytes.
-    pub fn encode(&self) -> [u8; SMALL] {
-        small(opcode::TARGET_LOGOUT, u8::from(self.solicited), self.reason, self.tag)
+    pub fn encode(&self) -> [u8; TAG_ONLY_LEN] {
+        tag_only(opcode::TARGET_LOGOUT, u8::from(self.solicited), self.reason, self.tag)
     }
 
     /// Reads one.
     ///
     /// # Errors
     /// When it is too short, or not one.
-    pub fn decode(iu: &[u8]) -> Result<TargetLogout, Error> {
-        let b: &[u8; SMALL] = of(iu, 0, opcode::TARGET_LOGOUT)?;
+    pub fn decode(iu: &[u8]) -> Result<TargetLogout, SrpError> {
+        let b: &[u8; TAG_ONLY_LEN] = of(iu, 0, opcode::TARGET_LOGOUT)?;
         let solicited = b[1] & SOLICITED != 0;
         Ok(TargetLogout { solicited, reason: be::get32(&b[4..]), tag: be::get64(&b[8..]) })
     }
@@ -164,7 +164,7 @@ impl<'a> Aer<'a> {
     /// Appends its bytes.
     pub fn encode(&self, into: &mut Vec<u8>) {
         let mut b = [0; AER_LEN];
-        b[..SMALL].copy_from_slice(&small(
+        b[..TAG_ONLY_LEN].copy_from_slice(&tag_only(
             opcode::AER_REQUEST,
             u8::from(self.solicited),
             self.credits as u32,
@@ -180,11 +180,11 @@ impl<'a> Aer<'a> {
     ///
     /// # Errors
     /// When it is too short for its sense data, or not one.
-    pub fn decode(iu: &'a [u8]) -> Result<Aer<'a>, Error> {
+    pub fn decode(iu: &'a [u8]) -> Result<Aer<'a>, SrpError> {
         let b: &[u8; AER_LEN] = of(iu, 0, opcode::AER_REQUEST)?;
         let sense_len = be::get32(&b[28..]);
         let needed = Self::LEN as u64 + u64::from(sense_len);
-        let short = Error::Short { needed, there: iu.len() };
+        let short = SrpError::Short { needed, there: iu.len() };
         let sense = iu[Self::LEN..].get(..sense_len as usize).ok_or(short)?;
         let (solicited, tag, lun) = (b[1] & SOLICITED != 0, be::get64(&b[8..]), be::get64(&b[20..]));
         Ok(Aer { solicited, credits: be::get32(&b[4..]) as i32, tag, lun, sense })

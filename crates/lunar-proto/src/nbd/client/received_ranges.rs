@@ -5,13 +5,13 @@ const MAX_PIECES: usize = 1024;
 
 /// The bytes of a read that have come: all up to a point, and stretches behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Covered {
+pub struct ReceivedRanges {
     prefix: u32,
     /// In order, apart from one another and from the prefix: start and end.
     pieces: Vec<(u32, u32)>,
 }
 
-impl Covered {
+impl ReceivedRanges {
     /// Adds a stretch that is not empty; why it cannot be, otherwise.
     pub fn add(&mut self, start: u32, end: u32) -> Result<(), &'static str> {
         let at = self.pieces.partition_point(|piece| piece.1 <= start);
@@ -46,7 +46,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_counts_as_a_map_of_bytes_would(spans in prop::collection::vec((0u32..64, 1u32..16), 0..40)) {
-            let (mut covered, mut map) = (Covered::default(), [false; 80]);
+            let (mut covered, mut map) = (ReceivedRanges::default(), [false; 80]);
             for (start, len) in spans {
                 let bytes = &mut map[start as usize..(start + len) as usize];
                 let free = bytes.iter().all(|byte| !byte);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn it_does_not_grow_without_end() {
-        let mut covered = Covered::default();
+        let mut covered = ReceivedRanges::default();
         let last = (1..=MAX_PIECES as u32 + 1).map(|n| covered.add(2 * n, 2 * n + 1)).find(Result::is_err);
         assert_eq!(last, Some(Err("too many chunks out of order")));
         assert_eq!(covered.pieces.len(), MAX_PIECES);
