@@ -2,8 +2,8 @@
 //! CRCs, 2: this side was called), then frames of five bytes each: operation and flags, a choice of steering tag,
 //! offset or number, length, content. A frame of 0xff takes the rest of the input as it is.
 
-use lunar_rdma::iwarp::{Agreed, Engine, First};
-use lunar_rdma::{Event, Events, MemoryRegion, Remote};
+use lunar_rdma::iwarp::{Engine, FirstFrame, NegotiatedMpa};
+use lunar_rdma::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::out::Payload;
@@ -17,15 +17,15 @@ const LEN: usize = 64;
 /// An end with something of everything: memory, reads under way, a message that waits.
 struct End {
     engine: Engine,
-    sink: Remote,
-    source: Remote,
+    sink: RemoteAddress,
+    source: RemoteAddress,
     /// What the connection begins with.
     said: Vec<u8>,
 }
 
 fn end(switches: u8) -> End {
-    let first = (switches & 2 != 0).then_some(First::Send);
-    let agreed = Agreed { crc: switches & 1 != 0, ord: 2, ird: 2, receives: (4, LEN), first };
+    let first = (switches & 2 != 0).then_some(FirstFrame::Send);
+    let agreed = NegotiatedMpa { crc: switches & 1 != 0, ord: 2, ird: 2, receives: (4, LEN), first };
     let mut engine = Engine::new(&agreed, Some(148), vec![]);
     let sink = engine.expose(MemoryRegion::Sink(Buf::zeroed(LEN))).expect("room for it");
     let source = engine.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(LEN)))).expect("room for it");
@@ -39,7 +39,7 @@ fn end(switches: u8) -> End {
 fn stream(mut input: &[u8], end: &End, crc: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     // As the first read asks for it.
-    let read = Remote { stag: 0x1_ffff, offset: 1 << 32 };
+    let read = RemoteAddress { stag: 0x1_ffff, offset: 1 << 32 };
     let mut numbers = [1, 1];
     while let Some((frame, rest)) = input.split_first_chunk::<5>() {
         if frame[0] == 0xff {
@@ -47,8 +47,8 @@ fn stream(mut input: &[u8], end: &End, crc: bool) -> Vec<u8> {
         }
         input = rest;
         let [kind, choice, at, len, content] = *frame;
-        let name =
-            [end.sink, end.source, read, Remote { stag: at.into(), offset: 0 }][usize::from(choice & 3)];
+        let name = [end.sink, end.source, read, RemoteAddress { stag: at.into(), offset: 0 }]
+            [usize::from(choice & 3)];
         let payload = vec![content; usize::from(len) % (2 * LEN)];
         put(&mut bytes, crc, kind, name, at, &payload, &mut numbers);
     }
@@ -56,7 +56,15 @@ fn stream(mut input: &[u8], end: &End, crc: bool) -> Vec<u8> {
     bytes
 }
 
-fn put(to: &mut Vec<u8>, crc: bool, kind: u8, name: Remote, at: u8, payload: &[u8], numbers: &mut [u32; 2]) {
+fn put(
+    to: &mut Vec<u8>,
+    crc: bool,
+    kind: u8,
+    name: RemoteAddress,
+    at: u8,
+    payload: &[u8],
+    numbers: &mut [u32; 2],
+) {
     let (opcode, last) = (kind & 7, kind & 0x10 == 0);
     // By default the next number; sometimes another one.
     let mut number = |queue: usize| {
@@ -95,7 +103,7 @@ fn put(to: &mut Vec<u8>, crc: bool, kind: u8, name: Remote, at: u8, payload: &[u
 fn talk(input: &[u8], switches: u8, step: usize) -> (String, Vec<u8>, Vec<u8>, Vec<u8>) {
     let mut end = end(switches);
     let bytes = stream(input, &end, switches & 1 != 0);
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     for piece in bytes.chunks(step.max(1)) {
         end.engine.feed(piece, &mut into);
         end.engine.take_news(&mut into);
@@ -113,20 +121,20 @@ fn talk(input: &[u8], switches: u8, step: usize) -> (String, Vec<u8>, Vec<u8>, V
 }
 
 /// Reads come back once each, and the end is the last and only one.
-fn check(into: &Events, sent: usize) {
+fn check(into: &EndpointEvents, sent: usize) {
     assert!(into.bytes.len() <= sent, "more came out than went in");
     let mut reads = Vec::new();
     for (at, event) in into.list.iter().enumerate() {
         match event {
-            Event::Message(range, _) => assert!(range.len() <= LEN),
-            Event::Read(id, buf, _) => {
+            EndpointEvent::Message(range, _) => assert!(range.len() <= LEN),
+            EndpointEvent::Read(id, buf, _) => {
                 assert_eq!(buf.len(), LEN);
                 reads.push(*id);
             }
-            Event::End(_) => assert_eq!(at + 1, into.list.len(), "something after the end"),
+            EndpointEvent::End(_) => assert_eq!(at + 1, into.list.len(), "something after the end"),
         }
     }
-    assert!(matches!(into.list.last(), Some(Event::End(_))));
+    assert!(matches!(into.list.last(), Some(EndpointEvent::End(_))));
     assert_eq!(reads, [0, 1, 2]);
 }
 

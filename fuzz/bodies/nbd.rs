@@ -2,7 +2,7 @@
 //! 0xfe between messages stands for the magic of an option, 0xff for that of a request, so that a fuzzer need
 //! not find them.
 
-use lunar_nbd::server::testing::{Talk, talk};
+use lunar_nbd::server::testing::{ClientTranscript, talk};
 use lunar_proto::nbd::{ExportOffer, NbdCommand};
 use lunar_wire::nbd::{OPTION_LEN, OptionHeader, REQUEST_LEN, Request};
 
@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(talk(offers(), &bytes, 1 + 7 * usize::from(*step)), whole, "the segmentation matters");
 }
 
-fn check(talk: &Talk, sent: usize) {
+fn check(talk: &ClientTranscript, sent: usize) {
     let payloads: usize = talk.requests.iter().map(|(_, _, payload)| REQUEST_LEN + payload.len()).sum();
     assert!(payloads <= sent, "more came out than went in");
     assert!(talk.said.len() <= sent.div_ceil(OPTION_LEN) * 1024, "an answer out of proportion");

@@ -3,8 +3,8 @@
 //! that of a chunk, and 0xfd for that of a simple reply, so that a fuzzer need not find them. The same bytes are
 //! also read as a URL.
 
-use lunar_nbd::client::Url;
-use lunar_nbd::client::testing::{Talk, talk};
+use lunar_nbd::client::NbdUrl;
+use lunar_nbd::client::testing::{ServerTranscript, talk};
 use lunar_proto::nbd::NbdCommand;
 use lunar_proto::nbd::client::{NegotiationFailure, NegotiationStep};
 use lunar_wire::nbd::{
@@ -24,7 +24,7 @@ const COMMANDS: [(NbdCommand, u64, u32); 6] = [
 
 pub fn run(input: &[u8]) {
     let Some((step, rest)) = input.split_first() else { return };
-    if let Some(url) = std::str::from_utf8(input).ok().and_then(|text| text.parse::<Url>().ok()) {
+    if let Some(url) = std::str::from_utf8(input).ok().and_then(|text| text.parse::<NbdUrl>().ok()) {
         assert_eq!(url.to_string().parse(), Ok(url));
     }
     let bytes = expand(rest);
@@ -33,7 +33,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(talk(&COMMANDS, &bytes, 1 + 7 * usize::from(*step)), whole, "the segmentation matters");
 }
 
-fn check(talk: &Talk, sent: usize) {
+fn check(talk: &ServerTranscript, sent: usize) {
     assert!(talk.said.len() < 1024, "a handshake without end");
     match &talk.haggled {
         Some(NegotiationStep::Agreed(export)) => {

@@ -1,7 +1,7 @@
 //! From one disk to another, as one operation: what is read is written at once.
 
 use crate::unsupported;
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_runtime::error::with_context;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    async fn copy(&self, offset: u64, buf: Buf) -> Finished {
+    async fn copy(&self, offset: u64, buf: Buf) -> BufResult {
         let (read, buf) = self.from.read(offset, buf).await;
         if let Err(e) = read {
             return (Err(with_context(e, "reading")), buf);
@@ -32,29 +32,29 @@ impl Copy {
 
 impl Backend for Copy {
     /// As much as can be read and has room where it is written.
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         let (from, to) = (self.from.facts(), self.to.facts());
         let room = to.capacity.saturating_sub(self.start.1).saturating_add(self.start.0);
-        Facts { capacity: from.capacity.min(room), ..from }
+        BackendInfo { capacity: from.capacity.min(room), ..from }
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.copy(offset, buf))
     }
 
-    fn write(&self, _offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+    fn write(&self, _offset: u64, buf: Buf, _stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move { (Err(io::ErrorKind::Unsupported.into()), buf) })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.to.flush()
     }
 
-    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, _offset: u64, _len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         unsupported()
     }
 
-    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         unsupported()
     }
 
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(copy.facts().capacity, 4096 - 512 + 1024);
         on_a_core(move || async move {
             copy.read(2048, Buf::zeroed(1024)).await.0.expect("copied");
-            let why = |end: Finished| end.0.unwrap_err().to_string();
+            let why = |end: BufResult| end.0.unwrap_err().to_string();
             assert!(why(copy.read(8192, Buf::zeroed(512)).await).starts_with("reading: "));
             assert!(why(copy.read(7168, Buf::zeroed(512)).await).starts_with("writing: "));
         });

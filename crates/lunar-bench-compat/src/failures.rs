@@ -2,7 +2,7 @@
 
 use flume::{Receiver, Sender};
 use lunar_bench::{Error, Outcome};
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Failures {
         Failures { disk, tell, is_forgiving: true }
     }
 
-    fn ended(&self, read: bool, offset: u64, (result, mut buf): Finished) -> Finished {
+    fn ended(&self, read: bool, offset: u64, (result, mut buf): BufResult) -> BufResult {
         let Err(e) = result else { return (Ok(()), buf) };
         // Who listens may have gone: then all of it ends.
         _ = self.tell.send(Failure { read, offset, len: buf.len(), why: e.to_string() });
@@ -58,27 +58,27 @@ impl Failures {
 }
 
 impl Backend for Failures {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move { self.ended(true, offset, self.disk.read(offset, buf).await) })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move { self.ended(false, offset, self.disk.write(offset, buf, stable).await) })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.write_zeroes(offset, len, unmap)
     }
 

@@ -21,7 +21,7 @@ pub mod sgp_dd;
 #[cfg(doc)]
 use lunar_bench::Document;
 use lunar_bench::{Error, Kind, Watch};
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_runtime::CoreSelection;
 use std::io::{self, Write};
 
@@ -45,7 +45,7 @@ fn one_core(index: usize) -> Result<CoreSelection, Error> {
 }
 
 /// The result of an operation that a disk here does not support.
-fn unsupported<'a>() -> Future<'a, io::Result<()>> {
+fn unsupported<'a>() -> LocalBoxFuture<'a, io::Result<()>> {
     Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
 }
 

@@ -3,7 +3,7 @@
 use crate::Stage;
 use lunar_bench::{Document, Error, Watch};
 use lunar_block::Backend;
-use lunar_nbd::server::{self, Export, Limits, Listen};
+use lunar_nbd::server::{self, ListenAddress, NbdExport, ServerLimits};
 use lunar_runtime::Cores;
 use rustix::fs::{Advice, fadvise, fstatfs};
 use std::fs::File;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A disk that others know by an URL, as long as this is there.
 pub struct Served {
     pub url: String,
-    server: Option<server::Handle>,
+    server: Option<server::NbdServer>,
 }
 
 impl Drop for Served {
@@ -30,10 +30,10 @@ impl Drop for Served {
 pub fn served(disk: Arc<dyn Backend>) -> Served {
     let description = String::new();
     let export =
-        Export { name: "disk".into(), backend: disk, block_size: 512, read_only: false, description };
-    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+        NbdExport { name: "disk".into(), backend: disk, block_size: 512, read_only: false, description };
+    let listen = [ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let cores = Arc::new(Cores::one().expect("an event loop"));
-    let server = server::serve(&listen, vec![export], cores, Limits::default()).expect("served");
+    let server = server::serve(&listen, vec![export], cores, ServerLimits::default()).expect("served");
     Served { url: server.addresses()[0].url("disk"), server: Some(server) }
 }
 

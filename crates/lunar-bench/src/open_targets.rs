@@ -4,7 +4,7 @@ use crate::document::TargetFacts;
 use crate::run::PATIENCE;
 use crate::verify::Ledger;
 use crate::{Error, Kind, cpu};
-use lunar_block::{Backend, Spec};
+use lunar_block::{Backend, BackendSpec};
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
 use lunar_proto::size;
@@ -18,7 +18,7 @@ pub enum Target {
     /// A logical unit: `iscsi://...`.
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
-    Nbd(nbd::Url),
+    Nbd(nbd::NbdUrl),
     /// A disk that reads as zeros and discards writes: `null:SIZE`, or `null:`.
     Null(u64),
     /// A disk in this process: `memory:SIZE`, or `memory:`.
@@ -273,7 +273,7 @@ impl OpenTargets {
         Ok(lun)
     }
 
-    fn add_nbd(&mut self, url: &nbd::Url) -> Result<Arc<nbd::Disk>, Error> {
+    fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> {
         let (core, url) = (self.places.len() % self.cores.count(), url.clone());
         let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
         let disk = disk.map_err(|e| system("an event loop", &e))?.map_err(not_open)?;
@@ -321,15 +321,15 @@ fn not_open(e: lunar_block::OpenError) -> Error {
 
 fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
-        Target::Null(size) => Spec::sized(lunar_block::Kind::Null, *size),
-        Target::Memory(size) => Spec::sized(lunar_block::Kind::Memory, *size),
-        Target::Path(path) => Spec {
+        Target::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size),
+        Target::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size),
+        Target::Path(path) => BackendSpec {
             read_only: !opening.write,
             direct: opening.direct,
             create: opening.create.is_some(),
             size: opening.create,
             raw: opening.raw,
-            ..Spec::path(path)
+            ..BackendSpec::path(path)
         },
         Target::Lun(_) | Target::Nbd(_) => unreachable!("it is no local disk"),
     };

@@ -1,6 +1,6 @@
 //! A disk for tests of this crate and of those above it.
 
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::{Buf, Cores};
 use std::io;
 use std::ops::Range;
@@ -98,12 +98,12 @@ impl Probe {
 }
 
 impl Backend for Probe {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         let capacity = self.bytes.lock().expect("whole").len() as u64;
-        Facts { capacity, read_only: false, unmap: false, null: false, stable: false }
+        BackendInfo { capacity, read_only: false, unmap: false, null: false, stable: false }
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.reads.lock().expect("whole").push((offset, buf.len()));
             self.take_a_moment().await;
@@ -119,7 +119,7 @@ impl Backend for Probe {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.stable.fetch_add(usize::from(stable), Ordering::Relaxed);
             self.writes.lock().expect("whole").push((offset, buf.len()));
@@ -133,7 +133,7 @@ impl Backend for Probe {
         })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         let pause = Duration::from_millis(self.flush_ms.load(Ordering::Relaxed));
         Box::pin(async move {
@@ -142,11 +142,11 @@ impl Backend for Probe {
         })
     }
 
-    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, _offset: u64, _len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
-    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 

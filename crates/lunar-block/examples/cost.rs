@@ -2,7 +2,7 @@
 //! judging: `cargo run --release -p lunar-block --example cost [FOLDER]`.
 
 use lunar_block::filter::stats;
-use lunar_block::{Backend, Inline, Kind, Spec, open};
+use lunar_block::{Backend, BackendKind, BackendSpec, TryIo, open};
 use lunar_runtime::Buf;
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::io::IoSliceMut;
@@ -25,10 +25,10 @@ fn tell(name: &str, len: usize, begin: Instant, done: u64) {
     println!("{name:36} {len:7} bytes {ns:7} ns   {:3} % on the spot", done * 100 / ROUNDS);
 }
 
-fn is_done(outcome: Inline) -> bool {
+fn is_done(outcome: TryIo) -> bool {
     match outcome {
-        Inline::Done(result) => result.is_ok(),
-        Inline::WouldWait => false,
+        TryIo::Done(result) => result.is_ok(),
+        TryIo::WouldWait => false,
     }
 }
 
@@ -98,12 +98,20 @@ fn bare(path: &Path, len: usize) {
 fn main() {
     let folder = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let path = folder.join(format!("lunar-cost-{}.img", std::process::id()));
-    let spec = Spec { kind: Kind::File, size: Some(CAPACITY), create: true, ..Spec::path(&path) };
+    let spec = BackendSpec {
+        kind: BackendKind::File,
+        size: Some(CAPACITY),
+        create: true,
+        ..BackendSpec::path(&path)
+    };
     let disks: [(&str, Arc<dyn Backend>); 4] = [
-        ("null", open(&Spec::sized(Kind::Null, CAPACITY)).expect("null")),
-        ("memory", open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory")),
+        ("null", open(&BackendSpec::sized(BackendKind::Null, CAPACITY)).expect("null")),
+        ("memory", open(&BackendSpec::sized(BackendKind::Memory, CAPACITY)).expect("memory")),
         ("file", open(&spec).expect("a file")),
-        ("stats of memory", stats(open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory")).0),
+        (
+            "stats of memory",
+            stats(open(&BackendSpec::sized(BackendKind::Memory, CAPACITY)).expect("memory")).0,
+        ),
     ];
     std::fs::write(&path, vec![1; CAPACITY as usize]).expect("filled");
     let runtime = compio::runtime::Runtime::new().expect("a runtime");

@@ -1,6 +1,6 @@
 //! Image formats: files whose bytes are not those of the disk in them.
 
-use crate::{OpenError, Spec};
+use crate::{BackendSpec, OpenError};
 use lunar_runtime::Buf;
 use rustix::io::{Errno, pread};
 use std::fs::File;
@@ -29,7 +29,7 @@ const FOOTER_BYTES: usize = 512;
 const LOOK: usize = 64 << 10;
 
 /// Refuses the file of an image format.
-pub(crate) fn check(spec: &Spec, file: &File, size: u64) -> Result<(), OpenError> {
+pub(crate) fn check(spec: &BackendSpec, file: &File, size: u64) -> Result<(), OpenError> {
     let cannot = |e: io::Error| {
         let subject = spec.path.display().to_string();
         OpenError::new(subject, format!("cannot be read: {e}"), "check the medium").of(e.kind())
@@ -40,7 +40,7 @@ pub(crate) fn check(spec: &Spec, file: &File, size: u64) -> Result<(), OpenError
     }
 }
 
-fn refused(spec: &Spec, format: &str) -> OpenError {
+fn refused(spec: &BackendSpec, format: &str) -> OpenError {
     let path = spec.path.display();
     let hint = format!(
         "where these bytes themselves are the disk, as of a disk whose host has written them: --raw, in a configuration \

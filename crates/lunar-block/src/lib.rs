@@ -16,10 +16,10 @@ pub mod testing;
 #[cfg(test)]
 mod turns;
 
-pub use backend::{Backend, Extent, Facts, Finished, Future, Inline, Queue};
+pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, TryIo};
 pub use file::{next_turn, users};
-pub use missing::{FileId, Missing};
-pub use open::{Found, InUse, Kind, OpenError, Spec, examine, open};
+pub use missing::{FileId, MissingMedium};
+pub use open::{BackendKind, BackendSpec, ExamineReport, InUse, OpenError, examine, open};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub const MAX_ATOMIC: u32 = 1 << 20;
 
 /// No blocks at all: for what has none of its own.
 pub fn nothing() -> std::sync::Arc<dyn Backend> {
-    std::sync::Arc::new(null::Null::new(0))
+    std::sync::Arc::new(null::NullBackend::new(0))
 }
 
 /// Checks that a range ends within `capacity`.

@@ -1,6 +1,6 @@
 //! The memory backend: sparse, gone with the process.
 
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, within};
+use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, within};
 use lunar_runtime::Buf;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,13 +16,13 @@ const SHARDS: u64 = 256;
 type Chunks = HashMap<u64, Vec<u8>>;
 
 /// A disk in memory. Chunks that were never written, or only with zeros, take no space.
-pub(crate) struct Memory {
+pub(crate) struct MemoryBackend {
     capacity: u64,
     shards: Vec<RwLock<Chunks>>,
 }
 
 /// The part of a request that lies in one chunk.
-struct Part {
+struct ChunkPart {
     chunk: u64,
     /// Bytes within the chunk.
     inner: Range<usize>,
@@ -30,7 +30,7 @@ struct Part {
     outer: Range<usize>,
 }
 
-fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
+fn parts(offset: u64, len: u64) -> impl Iterator<Item = ChunkPart> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = offset + done;
@@ -38,7 +38,7 @@ fn parts(offset: u64, len: u64) -> impl Iterator<Item = Part> {
         let start = (at % CHUNK) as usize;
         let outer = done as usize..(done + n) as usize;
         done += n;
-        (n > 0).then_some(Part { chunk: at / CHUNK, inner: start..start + n as usize, outer })
+        (n > 0).then_some(ChunkPart { chunk: at / CHUNK, inner: start..start + n as usize, outer })
     })
 }
 
@@ -55,9 +55,9 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(ZEROS.len()).all(|piece| *piece == ZEROS[..piece.len()])
 }
 
-impl Memory {
+impl MemoryBackend {
     pub(crate) fn new(capacity: u64) -> Self {
-        Memory { capacity, shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+        MemoryBackend { capacity, shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
     }
 
     fn shard(&self, chunk: u64) -> RwLockReadGuard<'_, Chunks> {
@@ -92,7 +92,7 @@ impl Memory {
         Ok(())
     }
 
-    /// As [`Memory::store`], once all of the memory is there.
+    /// As [`MemoryBackend::store`], once all of the memory is there.
     fn store_atomic(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         within(self.capacity, offset, data.len() as u64)?;
         for part in parts(offset, data.len() as u64) {
@@ -147,24 +147,24 @@ impl Memory {
     }
 }
 
-impl Backend for Memory {
-    fn facts(&self) -> Facts {
-        Facts { capacity: self.capacity, read_only: false, unmap: true, null: false, stable: true }
+impl Backend for MemoryBackend {
+    fn facts(&self) -> BackendInfo {
+        BackendInfo { capacity: self.capacity, read_only: false, unmap: true, null: false, stable: true }
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
-        Inline::Done(self.load(offset, buf))
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+        TryIo::Done(self.load(offset, buf))
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
-        Inline::Done(self.store(offset, data))
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+        TryIo::Done(self.store(offset, data))
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((self.load(offset, &mut buf), buf)))
     }
 
-    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((self.store(offset, &buf), buf)))
     }
 
@@ -172,23 +172,23 @@ impl Backend for Memory {
         MAX_ATOMIC
     }
 
-    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn write_atomic(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((self.store_atomic(offset, &buf), buf)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(self.clear(offset, len)))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.unmap(offset, len)
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(std::future::ready(self.find(offset, len)))
     }
 
@@ -206,13 +206,13 @@ impl Backend for Memory {
 mod tests {
     use super::*;
 
-    fn allocated(disk: &Memory) -> u64 {
+    fn allocated(disk: &MemoryBackend) -> u64 {
         disk.describe()[2].1.parse().expect("a number")
     }
 
     #[test]
     fn zeros_take_no_space_and_unmap_gives_it_back() {
-        let disk = Memory::new(1 << 40);
+        let disk = MemoryBackend::new(1 << 40);
         disk.store(CHUNK - 100, &[0; 4096]).expect("store");
         assert_eq!(allocated(&disk), 0);
         disk.store(CHUNK - 100, &[7; 4096]).expect("store");
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_large_clear_keeps_the_neighbours() {
-        let disk = Memory::new(1 << 40);
+        let disk = MemoryBackend::new(1 << 40);
         let end = (SHARDS + 8) * CHUNK + 500;
         disk.store(99, &[1; 2]).expect("store");
         disk.store(end - 1, &[2; 2]).expect("store");

@@ -50,7 +50,7 @@ impl fmt::Display for FileId {
 
 /// How a medium is missing from the path that it was opened by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingMedium {
     /// The path.
     pub path: PathBuf,
     /// The medium is a block device.
@@ -69,7 +69,7 @@ pub struct Missing {
     pub descriptor: i32,
 }
 
-impl Missing {
+impl MissingMedium {
     /// Something else is at the path now.
     pub fn is_replaced(&self) -> bool {
         self.there.is_some()
@@ -111,7 +111,7 @@ fn shell_word(path: &Path) -> String {
 }
 
 /// The fault, with its object; of something else at the path both are named.
-impl fmt::Display for Missing {
+impl fmt::Display for MissingMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match (self.there, &self.name_now) {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn each_way_to_be_missing_names_object_and_remedy() {
-        let gone = Missing {
+        let gone = MissingMedium {
             path: "/d/a.img".into(),
             is_device: false,
             served: Some(FileId::File(0x801, 12)),
@@ -164,9 +164,9 @@ mod tests {
         };
         let (there, now) = (Some(FileId::File(0x801, 34)), Some("/d/b.img".into()));
         let copy = format!("cp --sparse=always /proc/{}/fd/7 /d/a.img.saved", std::process::id());
-        let moved = Missing { is_unlinked: false, name_now: now, ..gone.clone() };
-        let linked = Missing { is_link: true, there, ..moved.clone() };
-        let device = Missing {
+        let moved = MissingMedium { is_unlinked: false, name_now: now, ..gone.clone() };
+        let linked = MissingMedium { is_link: true, there, ..moved.clone() };
+        let device = MissingMedium {
             is_device: true,
             is_unlinked: false,
             served: Some(FileId::Device(0x810)),
@@ -179,17 +179,21 @@ mod tests {
         let other = "/d/a.img leads to another device (device 8:16 is served, device 8:32 is at the path)";
         for (missing, what, remedy) in [
             (gone.clone(), "/d/a.img was deleted", copy.as_str()),
-            (Missing { there, ..gone }, &replaced, &copy),
+            (MissingMedium { there, ..gone }, &replaced, &copy),
             (moved.clone(), "/d/a.img was moved to /d/b.img", "mv /d/b.img /d/a.img"),
-            (Missing { there, ..moved }, &after, "mv /d/b.img /d/a.img"),
+            (MissingMedium { there, ..moved }, &after, "mv /d/b.img /d/a.img"),
             (
-                Missing { name_now: None, there: None, ..linked.clone() },
+                MissingMedium { name_now: None, there: None, ..linked.clone() },
                 "/d/a.img was removed, and its file has another name",
                 "cp --sparse=always",
             ),
             (linked, &switched, "ln -sfn /d/b.img /d/a.img"),
             (device.clone(), "/d/a.img does not exist any more", "attach the device again"),
-            (Missing { there: Some(FileId::Device(0x820)), ..device }, other, "attach the device again"),
+            (
+                MissingMedium { there: Some(FileId::Device(0x820)), ..device },
+                other,
+                "attach the device again",
+            ),
         ] {
             assert_eq!(missing.to_string(), what);
             assert!(missing.remedy().contains(remedy), "{}", missing.remedy());

@@ -1,44 +1,44 @@
 //! The null backend: as fast as nothing, for measuring what stands above it.
 
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, within};
+use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, within};
 use lunar_runtime::Buf;
 use std::io;
 
 /// Reads zeros and drops writes.
-pub(crate) struct Null {
+pub(crate) struct NullBackend {
     capacity: u64,
 }
 
-impl Null {
+impl NullBackend {
     pub(crate) fn new(capacity: u64) -> Self {
-        Null { capacity }
+        NullBackend { capacity }
     }
 
-    fn check(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn check(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(within(self.capacity, offset, len)))
     }
 }
 
-impl Backend for Null {
-    fn facts(&self) -> Facts {
-        Facts { capacity: self.capacity, read_only: false, unmap: true, null: true, stable: true }
+impl Backend for NullBackend {
+    fn facts(&self) -> BackendInfo {
+        BackendInfo { capacity: self.capacity, read_only: false, unmap: true, null: true, stable: true }
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         buf.fill(0);
-        Inline::Done(within(self.capacity, offset, buf.len() as u64))
+        TryIo::Done(within(self.capacity, offset, buf.len() as u64))
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
-        Inline::Done(within(self.capacity, offset, data.len() as u64))
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+        TryIo::Done(within(self.capacity, offset, data.len() as u64))
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         buf.fill(0);
         Box::pin(std::future::ready((within(self.capacity, offset, buf.len() as u64), buf)))
     }
 
-    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((within(self.capacity, offset, buf.len() as u64), buf)))
     }
 
@@ -46,23 +46,23 @@ impl Backend for Null {
         MAX_ATOMIC
     }
 
-    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn write_atomic(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.write(offset, buf, true)
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.check(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.check(offset, len)
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         let found = within(self.capacity, offset, len).map(|()| Extent { offset, len, mapped: false });
         Box::pin(std::future::ready(found))
     }

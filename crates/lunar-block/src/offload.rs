@@ -1,6 +1,6 @@
 //! Copies that the storage makes by itself.
 
-use crate::Future;
+use crate::LocalBoxFuture;
 use std::io;
 
 /// The alignment of copies, in bytes: each request of a copy, but the last, is a multiple of it and begins at one.
@@ -14,5 +14,5 @@ pub trait Offload {
     /// Copies `len` bytes at `offset` of the source to the same offset of the destination. The caller may ask for the
     /// same range once more after `ConnectionReset`, which leaves open whether the copy was made. After any other
     /// error, the caller reads and writes this range and all others.
-    fn copy(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>>;
+    fn copy(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>>;
 }

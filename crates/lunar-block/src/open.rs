@@ -1,8 +1,8 @@
 //! From a description to a backend.
 
-use crate::file::File;
-use crate::memory::Memory;
-use crate::null::Null;
+use crate::file::FileBackend;
+use crate::memory::MemoryBackend;
+use crate::null::NullBackend;
 use crate::{Backend, within};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Where the bytes live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BackendKind {
     /// Nowhere: reads are zeros.
     Null,
     /// In this process, gone with it.
@@ -21,22 +21,22 @@ pub enum Kind {
     Device,
 }
 
-impl Kind {
-    /// What a path names: [`Kind::Device`] for a block device, else [`Kind::File`], whether it exists or not.
-    pub fn of(path: &Path) -> Kind {
+impl BackendKind {
+    /// What a path names: [`BackendKind::Device`] for a block device, else [`BackendKind::File`], whether it exists or not.
+    pub fn of(path: &Path) -> BackendKind {
         use std::os::unix::fs::FileTypeExt;
         match std::fs::metadata(path) {
-            Ok(found) if found.file_type().is_block_device() => Kind::Device,
-            _ => Kind::File,
+            Ok(found) if found.file_type().is_block_device() => BackendKind::Device,
+            _ => BackendKind::File,
         }
     }
 }
 
 /// What to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
+pub struct BackendSpec {
     /// Where the bytes live.
-    pub kind: Kind,
+    pub kind: BackendKind,
     /// File and device need it; null and memory do not look at it.
     pub path: PathBuf,
     /// Capacity in bytes. Null and memory need it; a file takes it only when `create` makes it, and
@@ -57,23 +57,41 @@ pub struct Spec {
     pub journal: Option<PathBuf>,
 }
 
-impl Spec {
+impl BackendSpec {
     /// Null or memory of `size` bytes.
-    pub fn sized(kind: Kind, size: u64) -> Spec {
+    pub fn sized(kind: BackendKind, size: u64) -> BackendSpec {
         let (path, size) = (PathBuf::new(), Some(size));
-        Spec { kind, path, size, read_only: false, direct: false, create: false, journal: None, raw: true }
+        BackendSpec {
+            kind,
+            path,
+            size,
+            read_only: false,
+            direct: false,
+            create: false,
+            journal: None,
+            raw: true,
+        }
     }
 
     /// A file that is missing, or empty, is made.
     pub(crate) fn creates(&self) -> bool {
-        self.kind == Kind::File && self.create && self.size.is_some() && !self.read_only
+        self.kind == BackendKind::File && self.create && self.size.is_some() && !self.read_only
     }
 
     /// What a path names, as it is: written through the page cache, never created.
-    pub fn path(path: impl Into<PathBuf>) -> Spec {
+    pub fn path(path: impl Into<PathBuf>) -> BackendSpec {
         let path = path.into();
-        let (kind, size) = (Kind::of(&path), None);
-        Spec { kind, path, size, read_only: false, direct: false, create: false, journal: None, raw: false }
+        let (kind, size) = (BackendKind::of(&path), None);
+        BackendSpec {
+            kind,
+            path,
+            size,
+            read_only: false,
+            direct: false,
+            create: false,
+            journal: None,
+            raw: false,
+        }
     }
 }
 
@@ -107,7 +125,7 @@ impl OpenError {
 
 /// What opening would find.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ExamineReport {
     /// Bytes; None for a file that opening would make.
     pub size: Option<u64>,
     /// Somebody else has it, and opening would be refused for that.
@@ -129,12 +147,12 @@ pub struct InUse {
 ///
 /// # Errors
 /// As [`open`], but that somebody else has it is no error.
-pub fn examine(spec: &Spec) -> Result<Found, OpenError> {
-    let sized = |kind| Ok(Found { size: Some(size_of(kind, spec)?), in_use: None, block_size: None });
+pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
+    let sized = |kind| Ok(ExamineReport { size: Some(size_of(kind, spec)?), in_use: None, block_size: None });
     match spec.kind {
-        Kind::Null => sized("null"),
-        Kind::Memory => sized("memory"),
-        Kind::File | Kind::Device => crate::file::examine(spec),
+        BackendKind::Null => sized("null"),
+        BackendKind::Memory => sized("memory"),
+        BackendKind::File | BackendKind::Device => crate::file::examine(spec),
     }
 }
 
@@ -143,16 +161,16 @@ pub fn examine(spec: &Spec) -> Result<Found, OpenError> {
 /// # Errors
 /// [`OpenError`] when a size is missing or impossible, the path is not what its kind says, somebody else
 /// writes it, it is the file of an image format, or the operating system refuses.
-pub fn open(spec: &Spec) -> Result<Arc<dyn Backend>, OpenError> {
+pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {
-        Kind::Null => Arc::new(Null::new(size_of("null", spec)?)),
-        Kind::Memory => Arc::new(Memory::new(size_of("memory", spec)?)),
-        Kind::File | Kind::Device => Arc::new(File::open(spec)?),
+        BackendKind::Null => Arc::new(NullBackend::new(size_of("null", spec)?)),
+        BackendKind::Memory => Arc::new(MemoryBackend::new(size_of("memory", spec)?)),
+        BackendKind::File | BackendKind::Device => Arc::new(FileBackend::open(spec)?),
     })
 }
 
 /// The size that null and memory need. The limit is what a file could have: offsets are signed in places.
-fn size_of(kind: &str, spec: &Spec) -> Result<u64, OpenError> {
+fn size_of(kind: &str, spec: &BackendSpec) -> Result<u64, OpenError> {
     match spec.size {
         Some(size) if size > 0 && within(i64::MAX as u64, 0, size).is_ok() => Ok(size),
         Some(size) => {

@@ -1,7 +1,9 @@
 //! Disks for tests.
 
-use crate::range::{Hold, Ranges, Share};
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing, locked, random, within};
+use crate::range::{RangeAccess, RangeLock, RangeLocks};
+use crate::{
+    Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MissingMedium, TryIo, locked, random, within,
+};
 use lunar_runtime::Buf;
 use std::io;
 use std::ops::Range;
@@ -13,31 +15,31 @@ const SECTOR: u64 = 512;
 /// A disk with a cache that power loss empties: what was neither flushed nor written stably can be lost.
 ///
 /// The cache grows until it is flushed: a tool for tests, not for service.
-pub struct Lossy {
+pub struct VolatileBackend {
     inner: Arc<dyn Backend>,
-    cache: Mutex<Vec<Cached>>,
+    cache: Mutex<Vec<CachedWrite>>,
     /// Who moves the cache to the medium does it alone.
-    turn: Arc<Ranges>,
+    turn: Arc<RangeLocks>,
 }
 
 /// One write that is acknowledged and not stable. Later ones lie over earlier ones.
 #[derive(Clone)]
-struct Cached {
+struct CachedWrite {
     offset: u64,
-    data: Data,
+    data: CachedData,
 }
 
 #[derive(Clone)]
-enum Data {
+enum CachedData {
     Bytes(Vec<u8>),
     Zeros(u64),
 }
 
-impl Cached {
+impl CachedWrite {
     fn range(&self) -> Range<u64> {
         let len = match &self.data {
-            Data::Bytes(bytes) => bytes.len() as u64,
-            Data::Zeros(len) => *len,
+            CachedData::Bytes(bytes) => bytes.len() as u64,
+            CachedData::Zeros(len) => *len,
         };
         self.offset..self.offset + len
     }
@@ -48,21 +50,21 @@ impl Cached {
     }
 
     /// The part of it that lies within `other`, if any does.
-    fn part(&self, other: Range<u64>) -> Option<Cached> {
+    fn part(&self, other: Range<u64>) -> Option<CachedWrite> {
         let mine = self.range();
         let (start, end) = (mine.start.max(other.start), mine.end.min(other.end));
         let data = match &self.data {
             _ if start >= end => return None,
-            Data::Bytes(bytes) => {
-                Data::Bytes(bytes[(start - mine.start) as usize..(end - mine.start) as usize].to_vec())
+            CachedData::Bytes(bytes) => {
+                CachedData::Bytes(bytes[(start - mine.start) as usize..(end - mine.start) as usize].to_vec())
             }
-            Data::Zeros(_) => Data::Zeros(end - start),
+            CachedData::Zeros(_) => CachedData::Zeros(end - start),
         };
-        Some(Cached { offset: start, data })
+        Some(CachedWrite { offset: start, data })
     }
 
     /// What remains of it when `gone` is cut out.
-    fn without(&self, gone: &Range<u64>) -> Vec<Cached> {
+    fn without(&self, gone: &Range<u64>) -> Vec<CachedWrite> {
         [self.part(0..gone.start), self.part(gone.end..u64::MAX)].into_iter().flatten().collect()
     }
 
@@ -71,38 +73,38 @@ impl Cached {
         let range = self.range();
         let place = &mut buf[(range.start - offset) as usize..(range.end - offset) as usize];
         match &self.data {
-            Data::Bytes(bytes) => place.copy_from_slice(bytes),
-            Data::Zeros(_) => place.fill(0),
+            CachedData::Bytes(bytes) => place.copy_from_slice(bytes),
+            CachedData::Zeros(_) => place.fill(0),
         }
     }
 
     async fn store(&self, to: &dyn Backend) -> io::Result<()> {
         match &self.data {
-            Data::Bytes(bytes) => {
+            CachedData::Bytes(bytes) => {
                 let mut buf = Buf::zeroed(bytes.len());
                 buf.copy_from_slice(bytes);
                 to.write(self.offset, buf, false).await.0
             }
-            Data::Zeros(len) => to.write_zeroes(self.offset, *len, true).await,
+            CachedData::Zeros(len) => to.write_zeroes(self.offset, *len, true).await,
         }
     }
 
     /// The sectors of it; zeros stay in one piece, since they may be many.
-    fn sectors(&self) -> Vec<Cached> {
+    fn sectors(&self) -> Vec<CachedWrite> {
         let range = self.range();
         match &self.data {
-            Data::Zeros(_) => vec![self.clone()],
-            Data::Bytes(_) => (range.start / SECTOR..range.end.div_ceil(SECTOR))
+            CachedData::Zeros(_) => vec![self.clone()],
+            CachedData::Bytes(_) => (range.start / SECTOR..range.end.div_ceil(SECTOR))
                 .filter_map(|sector| self.part(sector * SECTOR..(sector + 1) * SECTOR))
                 .collect(),
         }
     }
 }
 
-impl Lossy {
+impl VolatileBackend {
     /// A volatile cache in front of `inner`.
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Lossy { inner, cache: Mutex::default(), turn: Arc::default() }
+        VolatileBackend { inner, cache: Mutex::default(), turn: Arc::default() }
     }
 
     /// The power fails: the cache is empty afterwards. With a `seed`, a random half of the sectors in it had
@@ -114,7 +116,7 @@ impl Lossy {
         let _turn = self.alone().await;
         let lost = std::mem::take(&mut *locked(&self.cache));
         let Some(seed) = seed else { return Ok(()) };
-        for (n, sector) in lost.iter().flat_map(Cached::sectors).enumerate() {
+        for (n, sector) in lost.iter().flat_map(CachedWrite::sectors).enumerate() {
             if random(seed, n as u64) & 1 == 0 {
                 sector.store(&*self.inner).await?;
             }
@@ -122,12 +124,12 @@ impl Lossy {
         Ok(())
     }
 
-    async fn alone(&self) -> Hold {
-        self.turn.hold(0..1, Share::Nothing).await
+    async fn alone(&self) -> RangeLock {
+        self.turn.hold(0..1, RangeAccess::Nothing).await
     }
 
-    fn add(&self, offset: u64, data: Data) -> io::Result<()> {
-        let cached = Cached { offset, data };
+    fn add(&self, offset: u64, data: CachedData) -> io::Result<()> {
+        let cached = CachedWrite { offset, data };
         let (range, facts) = (cached.range(), self.inner.facts());
         if facts.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
@@ -138,12 +140,12 @@ impl Lossy {
     }
 
     /// What the cache has of a range. Taken before the medium is read: it may be on its way there.
-    fn over(&self, range: Range<u64>) -> Vec<Cached> {
+    fn over(&self, range: Range<u64>) -> Vec<CachedWrite> {
         locked(&self.cache).iter().filter_map(|cached| cached.part(range.clone())).collect()
     }
 
     /// Writes past the cache, and drops from it what is older.
-    async fn write_through(&self, offset: u64, buf: Buf) -> Finished {
+    async fn write_through(&self, offset: u64, buf: Buf) -> BufResult {
         let _turn = self.alone().await;
         let range = offset..offset + buf.len() as u64;
         let (result, buf) = self.inner.write(offset, buf, true).await;
@@ -159,33 +161,33 @@ impl Lossy {
     }
 }
 
-impl Backend for Lossy {
-    fn facts(&self) -> Facts {
-        Facts { null: false, stable: false, ..self.inner.facts() }
+impl Backend for VolatileBackend {
+    fn facts(&self) -> BackendInfo {
+        BackendInfo { null: false, stable: false, ..self.inner.facts() }
     }
 
     fn refresh(&self) -> bool {
         self.inner.refresh()
     }
 
-    fn missing(&self) -> Option<Missing> {
+    fn missing(&self) -> Option<MissingMedium> {
         self.inner.missing()
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let over = self.over(offset..offset.saturating_add(buf.len() as u64));
         let outcome = self.inner.read_now(offset, buf);
-        if matches!(outcome, Inline::Done(Ok(()))) {
+        if matches!(outcome, TryIo::Done(Ok(()))) {
             over.iter().for_each(|cached| cached.lay_over(offset, buf));
         }
         outcome
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
-        Inline::Done(self.add(offset, Data::Bytes(data.to_vec())))
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+        TryIo::Done(self.add(offset, CachedData::Bytes(data.to_vec())))
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let over = self.over(offset..offset.saturating_add(buf.len() as u64));
             let (result, mut buf) = self.inner.read(offset, buf).await;
@@ -196,16 +198,16 @@ impl Backend for Lossy {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match stable {
                 true => self.write_through(offset, buf).await,
-                false => (self.add(offset, Data::Bytes(buf.to_vec())), buf),
+                false => (self.add(offset, CachedData::Bytes(buf.to_vec())), buf),
             }
         })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let _turn = self.alone().await;
             let cached = locked(&self.cache).clone();
@@ -218,19 +220,19 @@ impl Backend for Lossy {
         })
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.write_zeroes(offset, len, true)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
-        Box::pin(std::future::ready(self.add(offset, Data::Zeros(len))))
+    fn write_zeroes(&self, offset: u64, len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(std::future::ready(self.add(offset, CachedData::Zeros(len))))
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
         self.inner.prefetch(offset, len);
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         // What is cached may be anything; up to where it begins the medium knows.
         let cached = locked(&self.cache)
             .iter()

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Scratch;
-use lunar_block::{Backend, Inline, Kind, Spec, open};
+use lunar_block::{Backend, BackendKind, BackendSpec, TryIo, open};
 use lunar_runtime::Buf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,8 +23,8 @@ async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
         }
         buf.fill(number);
         match disk.write_now(0, &buf) {
-            Inline::Done(result) => result.expect("written"),
-            Inline::WouldWait => {
+            TryIo::Done(result) => result.expect("written"),
+            TryIo::WouldWait => {
                 let result;
                 (result, buf) = disk.write(0, buf, false).await;
                 result.expect("written");
@@ -37,10 +37,10 @@ async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
 async fn torn(disk: &dyn Backend, len: usize, reads: u32) -> u32 {
     let (mut buf, mut torn) = (Buf::zeroed(len), 0);
     for round in 0..reads {
-        let done = if round % 4 == 0 { Inline::WouldWait } else { disk.read_now(0, &mut buf) };
+        let done = if round % 4 == 0 { TryIo::WouldWait } else { disk.read_now(0, &mut buf) };
         match done {
-            Inline::Done(result) => result.expect("read"),
-            Inline::WouldWait => {
+            TryIo::Done(result) => result.expect("read"),
+            TryIo::WouldWait => {
                 let result;
                 (result, buf) = disk.read(0, buf).await;
                 result.expect("read");
@@ -69,9 +69,9 @@ fn beside(disk: &Arc<dyn Backend>, len: usize, reads: u32) -> u32 {
 #[test]
 fn a_read_beside_a_write_returns_whole_blocks() {
     let [cached, direct] = [Scratch::new(), Scratch::new()];
-    let direct = open(&Spec { direct: true, ..direct.spec(CAPACITY) });
+    let direct = open(&BackendSpec { direct: true, ..direct.spec(CAPACITY) });
     let media = [
-        ("memory", open(&Spec::sized(Kind::Memory, CAPACITY)), 100_000),
+        ("memory", open(&BackendSpec::sized(BackendKind::Memory, CAPACITY)), 100_000),
         ("file", open(&cached.spec(CAPACITY)), 100_000),
         ("direct", direct, 2_000),
     ];

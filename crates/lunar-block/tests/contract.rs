@@ -4,11 +4,11 @@
 mod common;
 
 use common::{Scratch, filled, runtimes};
-use lunar_block::filter::{Op, Rate, delay, error, rate, stats};
-use lunar_block::testing::Lossy;
-use lunar_block::{Backend, Extent, Inline, Kind, Spec, open};
+use lunar_block::filter::{FilterOp, RateLimit, delay, error, rate, stats};
+use lunar_block::testing::VolatileBackend;
+use lunar_block::{Backend, BackendKind, BackendSpec, Extent, TryIo, open};
 use lunar_nbd::client;
-use lunar_nbd::server::{Export, Handle, Limits, Listen, serve};
+use lunar_nbd::server::{ListenAddress, NbdExport, NbdServer, ServerLimits, serve};
 use lunar_runtime::Cores;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn pattern(seed: u8, offset: u64, len: u64) -> Vec<u8> {
 async fn read(disk: &dyn Backend, offset: u64, len: u64, now: bool) -> Vec<u8> {
     // Not zeros, so that bytes that nobody filled are seen.
     let mut buf = filled(&vec![0xEE; len as usize]);
-    if now && let Inline::Done(result) = disk.read_now(offset, &mut buf) {
+    if now && let TryIo::Done(result) = disk.read_now(offset, &mut buf) {
         result.expect("read at once");
         return buf.to_vec();
     }
@@ -72,7 +72,7 @@ async fn read(disk: &dyn Backend, offset: u64, len: u64, now: bool) -> Vec<u8> {
 async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool, now: bool) {
     if now
         && !stable
-        && let Inline::Done(result) = disk.write_now(offset, bytes)
+        && let TryIo::Done(result) = disk.write_now(offset, bytes)
     {
         return result.expect("write at once");
     }
@@ -159,7 +159,7 @@ fn promise(cases: u32, make: impl AsyncFn(&Scratch) -> Arc<dyn Backend>) {
 
 #[test]
 fn memory_keeps_its_promise() {
-    promise(100, async |_| open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory"));
+    promise(100, async |_| open(&BackendSpec::sized(BackendKind::Memory, CAPACITY)).expect("memory"));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn file_keeps_its_promise() {
 
 #[test]
 fn direct_file_keeps_its_promise() {
-    let direct = |scratch: &Scratch| open(&Spec { direct: true, ..scratch.spec(CAPACITY) });
+    let direct = |scratch: &Scratch| open(&BackendSpec { direct: true, ..scratch.spec(CAPACITY) });
     match direct(&Scratch::new()) {
         Ok(_) => promise(40, async |scratch| direct(scratch).expect("as before")),
         Err(e) => println!("skipped: O_DIRECT: {e}"),
@@ -177,18 +177,18 @@ fn direct_file_keeps_its_promise() {
 }
 
 fn memory() -> Arc<dyn Backend> {
-    open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory")
+    open(&BackendSpec::sized(BackendKind::Memory, CAPACITY)).expect("memory")
 }
 
 fn lossy(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
-    Arc::new(Lossy::new(inner))
+    Arc::new(VolatileBackend::new(inner))
 }
 
 /// Every filter once, none of which shall be noticed.
 fn filtered(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let slow = delay(inner, Duration::from_nanos(1), Duration::ZERO);
-    let sound = error(error(slow, Op::Flush, 0.0, Some(1)), Op::Write, 0.0, None);
-    stats(rate(sound, Rate::new(100_000_000, 0))).0
+    let sound = error(error(slow, FilterOp::Flush, 0.0, Some(1)), FilterOp::Write, 0.0, None);
+    stats(rate(sound, RateLimit::new(100_000_000, 0))).0
 }
 
 #[test]
@@ -213,23 +213,23 @@ fn a_stack_of_filters_keeps_its_promise() {
 }
 
 /// A server of a disk in memory whose clients may ask for any bytes.
-fn server() -> Handle {
-    let export = Export {
+fn server() -> NbdServer {
+    let export = NbdExport {
         name: "disk".into(),
         backend: memory(),
         block_size: 1,
         read_only: false,
         description: String::new(),
     };
-    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let listen = [ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let cores = Arc::new(Cores::one().expect("an event loop"));
-    serve(&listen, vec![export], cores, Limits::default()).expect("served")
+    serve(&listen, vec![export], cores, ServerLimits::default()).expect("served")
 }
 
 #[test]
 fn an_nbd_export_keeps_its_promise() {
     let server = server();
-    let url: client::Url = server.addresses()[0].url("disk").parse().expect("a URL");
+    let url: client::NbdUrl = server.addresses()[0].url("disk").parse().expect("a URL");
     promise(40, async |_| {
         let disk = client::open(&url).await.expect("an export");
         disk.write_zeroes(0, CAPACITY, true).await.expect("zeros");
@@ -247,15 +247,16 @@ fn a_device_keeps_its_promise() {
         );
     };
     for direct in [false, true] {
-        let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
+        let disk = open(&BackendSpec { direct, ..BackendSpec::path(&path) }).expect("a device");
         // It is waited for, so this is tried once.
-        let in_use = open(&Spec::path(&path)).err().expect("alone");
+        let in_use = open(&BackendSpec::path(&path)).err().expect("alone");
         assert!(in_use.what.starts_with("is in use by"), "{in_use}");
-        let read = open(&Spec { read_only: true, ..Spec::path(&path) }).err().expect("it is written");
+        let read =
+            open(&BackendSpec { read_only: true, ..BackendSpec::path(&path) }).err().expect("it is written");
         assert!(read.what.starts_with("is being written by"), "{read}");
         drop(disk);
         promise(20, async |_| {
-            let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
+            let disk = open(&BackendSpec { direct, ..BackendSpec::path(&path) }).expect("a device");
             disk.write_zeroes(0, CAPACITY, false).await.expect("zeros");
             disk
         });

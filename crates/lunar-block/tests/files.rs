@@ -3,20 +3,20 @@
 mod common;
 
 use common::{Scratch, filled, runtimes};
-use lunar_block::{Backend, Found, Inline, Kind, OpenError, Spec, examine, open};
+use lunar_block::{Backend, BackendKind, BackendSpec, ExamineReport, OpenError, TryIo, examine, open};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-fn refused(spec: &Spec) -> OpenError {
+fn refused(spec: &BackendSpec) -> OpenError {
     open(spec).err().expect("a refusal")
 }
 
 /// A disk past the page cache, where the file system can.
 fn direct(scratch: &Scratch) -> Option<Arc<dyn Backend>> {
-    let opened = open(&Spec { direct: true, ..scratch.spec(MIB) });
+    let opened = open(&BackendSpec { direct: true, ..scratch.spec(MIB) });
     opened.inspect_err(|e| println!("skipped: O_DIRECT: {e}")).ok()
 }
 
@@ -24,7 +24,7 @@ fn direct(scratch: &Scratch) -> Option<Arc<dyn Backend>> {
 fn a_missing_file_is_made_sparse_and_private() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
-    let e = refused(&Spec { create: false, ..scratch.spec(1 << 40) });
+    let e = refused(&BackendSpec { create: false, ..scratch.spec(1 << 40) });
     assert_eq!(e.hint, "check the path, or give a size to create it");
     let disk = open(&scratch.spec(1 << 40)).expect("made");
     assert_eq!(disk.facts().capacity, 1 << 40);
@@ -45,7 +45,7 @@ fn a_file_that_exists_keeps_its_size_and_bytes() {
 fn what_is_offered_can_be_opened_in_another_way() {
     let scratch = Scratch::new();
     let first = open(&scratch.spec(MIB)).expect("open");
-    let reader = Spec { read_only: true, ..scratch.spec(MIB) };
+    let reader = BackendSpec { read_only: true, ..scratch.spec(MIB) };
     assert_eq!(refused(&reader).what, "is being written by another server");
     first.offer(true);
     let second = open(&reader).expect("offered");
@@ -54,7 +54,7 @@ fn what_is_offered_can_be_opened_in_another_way() {
     // The name has gone, the file has not.
     let moved = scratch.0.with_extension("moved");
     std::fs::rename(&scratch.0, &moved).expect("renamed");
-    let e = refused(&Spec { path: moved.clone(), ..scratch.spec(MIB) });
+    let e = refused(&BackendSpec { path: moved.clone(), ..scratch.spec(MIB) });
     assert_eq!(e.what, "is in use by another server");
     std::fs::remove_file(&moved).expect("removed");
 }
@@ -63,15 +63,15 @@ fn what_is_offered_can_be_opened_in_another_way() {
 fn a_look_finds_what_opening_would_and_changes_nothing() {
     let scratch = Scratch::new();
     let spec = scratch.spec(MIB);
-    let found = |spec: &Spec| examine(spec).map_err(|e| e.what);
-    assert_eq!(found(&spec), Ok(Found { size: None, in_use: None, block_size: None }));
+    let found = |spec: &BackendSpec| examine(spec).map_err(|e| e.what);
+    assert_eq!(found(&spec), Ok(ExamineReport { size: None, in_use: None, block_size: None }));
     assert!(!scratch.0.exists(), "it is not made");
-    let e = examine(&Spec { create: false, ..spec.clone() }).expect_err("missing");
+    let e = examine(&BackendSpec { create: false, ..spec.clone() }).expect_err("missing");
     assert_eq!(e.hint, "check the path, or give a size to create it");
-    let nowhere = Spec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
+    let nowhere = BackendSpec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
     assert!(examine(&nowhere).is_err());
     let disk = open(&spec).expect("open");
-    let reader = Spec { read_only: true, ..spec.clone() };
+    let reader = BackendSpec { read_only: true, ..spec.clone() };
     for (spec, how) in [(&spec, "is in use by"), (&reader, "is being written by")] {
         let found = examine(spec).expect("it is there");
         let in_use = found.in_use.expect("it is in use");
@@ -79,15 +79,15 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
         assert_eq!(in_use.error, refused(spec), "as opening says it");
     }
     drop(disk);
-    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: None, block_size: None }));
+    assert_eq!(found(&spec), Ok(ExamineReport { size: Some(MIB), in_use: None, block_size: None }));
     open(&spec).expect("the look has let go");
     std::fs::write(&scratch.0, []).expect("emptied");
-    assert_eq!(found(&Spec { create: false, ..spec.clone() }), Err("is empty".into()));
-    let folder = Spec::path(std::env::temp_dir());
+    assert_eq!(found(&BackendSpec { create: false, ..spec.clone() }), Err("is empty".into()));
+    let folder = BackendSpec::path(std::env::temp_dir());
     assert_eq!(found(&folder), Err("is a directory".into()));
     assert_eq!(
-        found(&Spec::sized(Kind::Memory, 4096)),
-        Ok(Found { size: Some(4096), in_use: None, block_size: None })
+        found(&BackendSpec::sized(BackendKind::Memory, 4096)),
+        Ok(ExamineReport { size: Some(4096), in_use: None, block_size: None })
     );
 }
 
@@ -111,7 +111,7 @@ fn only_one_server_writes_a_file() {
     assert_eq!((e.subject.as_str(), e.what.as_str()), (path.as_str(), "is in use by another server"));
     assert!(e.to_string().contains("\nhint: stop that server"));
     assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
-    let reader = Spec { read_only: true, ..scratch.spec(MIB) };
+    let reader = BackendSpec { read_only: true, ..scratch.spec(MIB) };
     assert_eq!(refused(&reader).what, "is being written by another server");
     drop(first);
     let readers = (open(&reader).expect("one reader"), open(&reader).expect("and another"));
@@ -124,7 +124,7 @@ fn only_one_server_writes_a_file() {
 fn a_reader_changes_nothing() {
     let scratch = Scratch::new();
     drop(open(&scratch.spec(MIB)).expect("made"));
-    let disk = open(&Spec { read_only: true, ..scratch.spec(MIB) }).expect("open");
+    let disk = open(&BackendSpec { read_only: true, ..scratch.spec(MIB) }).expect("open");
     assert!(disk.facts().read_only && !disk.facts().unmap);
     for runtime in runtimes() {
         runtime.block_on(async {
@@ -146,21 +146,25 @@ fn refusals_tell_what_to_do() {
     let folder = env!("CARGO_TARGET_TMPDIR");
     let empty = Scratch::new();
     std::fs::write(&empty.0, []).expect("written");
-    let file = |path: &str| Spec { kind: Kind::File, ..Spec::path(path) };
-    let device = |path: &str| Spec { kind: Kind::Device, ..Spec::path(path) };
+    let file = |path: &str| BackendSpec { kind: BackendKind::File, ..BackendSpec::path(path) };
+    let device = |path: &str| BackendSpec { kind: BackendKind::Device, ..BackendSpec::path(path) };
     let cases = [
         (file(folder), "is a directory", "name a file in it"),
         (file("/dev/null"), "is neither a file nor a block device", "name a disk image or a disk"),
         (device(&empty.0.display().to_string()), "is a file, not a block device", "use backend = \"file\""),
-        (Spec::path(&empty.0), "is empty", "give a size to create it"),
+        (BackendSpec::path(&empty.0), "is empty", "give a size to create it"),
         (
-            Spec { size: None, ..Spec::sized(Kind::Null, 1) },
+            BackendSpec { size: None, ..BackendSpec::sized(BackendKind::Null, 1) },
             "has no size",
             "say how large it is, such as null:1G",
         ),
-        (Spec::sized(Kind::Memory, 0), "a size of 0 bytes cannot be", "choose 1 to 2^63-1 bytes"),
         (
-            Spec::sized(Kind::Memory, u64::MAX),
+            BackendSpec::sized(BackendKind::Memory, 0),
+            "a size of 0 bytes cannot be",
+            "choose 1 to 2^63-1 bytes",
+        ),
+        (
+            BackendSpec::sized(BackendKind::Memory, u64::MAX),
             "a size of 18446744073709551615 bytes cannot be",
             "choose 1 to 2^63-1 bytes",
         ),
@@ -195,10 +199,10 @@ fn a_file_that_grows_or_shrinks_is_seen() {
         assert_eq!(result.expect_err("cut short").kind(), io::ErrorKind::UnexpectedEof);
     }
     match disk.read_now(4096, &mut [0; 512]) {
-        Inline::Done(result) => {
+        TryIo::Done(result) => {
             assert_eq!(result.expect_err("cut short").kind(), io::ErrorKind::UnexpectedEof)
         }
-        Inline::WouldWait => println!("skipped: this file system does not read on the spot"),
+        TryIo::WouldWait => println!("skipped: this file system does not read on the spot"),
     }
     assert!(disk.refresh());
     assert_eq!(disk.facts().capacity, 4096);
@@ -215,8 +219,8 @@ fn what_lies_in_the_page_cache_is_read_on_the_spot() {
         });
         let mut seen = [0; 8192];
         match disk.read_now(4096, &mut seen) {
-            Inline::Done(result) => result.expect("read"),
-            Inline::WouldWait => println!("skipped: this file system does not read on the spot"),
+            TryIo::Done(result) => result.expect("read"),
+            TryIo::WouldWait => println!("skipped: this file system does not read on the spot"),
         }
         assert!(seen == [5; 8192] || seen == [0; 8192]);
     }
@@ -297,7 +301,7 @@ fn direct_needs_whole_blocks_to_the_end() {
     let scratch = Scratch::new();
     std::fs::write(&scratch.0, [0; 4096 + 100]).expect("written");
     if direct(&Scratch::new()).is_some() {
-        let e = refused(&Spec { direct: true, ..scratch.spec(MIB) });
+        let e = refused(&BackendSpec { direct: true, ..scratch.spec(MIB) });
         assert!(e.what.starts_with("has 4196 bytes, which O_DIRECT in blocks of"), "{e}");
     }
     assert_eq!(open(&scratch.spec(MIB)).expect("through the page cache").facts().capacity, 4196);

@@ -3,20 +3,20 @@
 mod common;
 
 use common::{filled, runtimes};
-use lunar_block::filter::{Counts, Op, Rate, delay, error, rate, stats};
-use lunar_block::testing::Lossy;
-use lunar_block::{Backend, Inline, Kind, Spec, open};
+use lunar_block::filter::{FilterOp, IoCounts, RateLimit, delay, error, rate, stats};
+use lunar_block::testing::VolatileBackend;
+use lunar_block::{Backend, BackendKind, BackendSpec, TryIo, open};
 use lunar_runtime::Buf;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn memory(size: u64) -> Arc<dyn Backend> {
-    open(&Spec::sized(Kind::Memory, size)).expect("memory")
+    open(&BackendSpec::sized(BackendKind::Memory, size)).expect("memory")
 }
 
 fn null() -> Arc<dyn Backend> {
-    open(&Spec::sized(Kind::Null, 1 << 40)).expect("null")
+    open(&BackendSpec::sized(BackendKind::Null, 1 << 40)).expect("null")
 }
 
 async fn read_ok(disk: &dyn Backend) -> bool {
@@ -30,7 +30,9 @@ async fn write_ok(disk: &dyn Backend) -> bool {
 #[test]
 fn a_null_backend_behind_a_filter_is_no_longer_left_out() {
     assert!(null().facts().null);
-    for disk in [rate(null(), Rate::new(0, 0)), stats(null()).0, error(null(), Op::Read, 0.5, None)] {
+    for disk in
+        [rate(null(), RateLimit::new(0, 0)), stats(null()).0, error(null(), FilterOp::Read, 0.5, None)]
+    {
         assert!(!disk.facts().null, "{:?}", disk.describe());
     }
 }
@@ -38,10 +40,10 @@ fn a_null_backend_behind_a_filter_is_no_longer_left_out() {
 #[test]
 fn null_is_zeros_without_end() {
     let mut seen = [7; 4096];
-    assert!(matches!(null().write_now(1 << 39, &seen), Inline::Done(Ok(()))));
-    assert!(matches!(null().read_now(1 << 39, &mut seen), Inline::Done(Ok(()))));
+    assert!(matches!(null().write_now(1 << 39, &seen), TryIo::Done(Ok(()))));
+    assert!(matches!(null().read_now(1 << 39, &mut seen), TryIo::Done(Ok(()))));
     assert_eq!(seen, [0; 4096]);
-    assert!(matches!(null().read_now((1 << 40) - 1, &mut seen), Inline::Done(Err(_))));
+    assert!(matches!(null().read_now((1 << 40) - 1, &mut seen), TryIo::Done(Err(_))));
 }
 
 #[test]
@@ -49,8 +51,8 @@ fn delay_holds_what_it_is_told_to() {
     for runtime in runtimes() {
         let disk = delay(memory(4096), Duration::from_millis(20), Duration::ZERO);
         runtime.block_on(async {
-            assert!(matches!(disk.read_now(0, &mut [0; 512]), Inline::WouldWait));
-            assert!(matches!(disk.write_now(0, &[0; 512]), Inline::Done(Ok(()))));
+            assert!(matches!(disk.read_now(0, &mut [0; 512]), TryIo::WouldWait));
+            assert!(matches!(disk.write_now(0, &[0; 512]), TryIo::Done(Ok(()))));
             let begin = Instant::now();
             assert!(read_ok(&*disk).await);
             assert!(begin.elapsed() >= Duration::from_millis(20));
@@ -61,7 +63,7 @@ fn delay_holds_what_it_is_told_to() {
 #[test]
 fn errors_come_at_their_rate_and_by_their_seed() {
     let row = |seed| {
-        let disk = error(memory(4096), Op::Read, 0.25, Some(seed));
+        let disk = error(memory(4096), FilterOp::Read, 0.25, Some(seed));
         let runtime = runtimes().remove(0);
         runtime.block_on(async {
             let mut row = Vec::new();
@@ -80,9 +82,9 @@ fn errors_come_at_their_rate_and_by_their_seed() {
 
 #[test]
 fn an_error_is_eio_and_never_comes_on_the_spot() {
-    let disk = error(memory(4096), Op::Write, 1.0, None);
+    let disk = error(memory(4096), FilterOp::Write, 1.0, None);
     runtimes().remove(0).block_on(async {
-        assert!(matches!(disk.write_now(0, &[1; 512]), Inline::WouldWait));
+        assert!(matches!(disk.write_now(0, &[1; 512]), TryIo::WouldWait));
         let (result, buf) = disk.write(0, filled(&[1; 512]), false).await;
         assert_eq!(result.expect_err("always").raw_os_error(), Some(5));
         assert_eq!(buf[0], 1, "the buffer comes back");
@@ -93,7 +95,7 @@ fn an_error_is_eio_and_never_comes_on_the_spot() {
 
 #[test]
 fn a_failing_flush_is_asked_for() {
-    let disk = error(memory(4096), Op::Flush, 1.0, None);
+    let disk = error(memory(4096), FilterOp::Flush, 1.0, None);
     assert!(memory(4096).facts().stable && !disk.facts().stable);
     runtimes().remove(0).block_on(async {
         assert!(write_ok(&*disk).await);
@@ -103,13 +105,13 @@ fn a_failing_flush_is_asked_for() {
 
 #[test]
 fn stats_count_what_ended_on_every_thread() {
-    let (disk, counters) = stats(error(memory(1 << 20), Op::Flush, 1.0, None));
+    let (disk, counters) = stats(error(memory(1 << 20), FilterOp::Flush, 1.0, None));
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
                 for _ in 0..10 {
-                    assert!(matches!(disk.write_now(0, &[1; 1024]), Inline::Done(Ok(()))));
-                    assert!(matches!(disk.read_now(0, &mut [0; 512]), Inline::Done(Ok(()))));
+                    assert!(matches!(disk.write_now(0, &[1; 1024]), TryIo::Done(Ok(()))));
+                    assert!(matches!(disk.read_now(0, &mut [0; 512]), TryIo::Done(Ok(()))));
                 }
                 runtimes().remove(0).block_on(async {
                     assert!(read_ok(&*disk).await);
@@ -120,7 +122,7 @@ fn stats_count_what_ended_on_every_thread() {
             });
         }
     });
-    let expected = Counts {
+    let expected = IoCounts {
         reads: 44,
         writes: 40,
         unmaps: 8,
@@ -137,7 +139,7 @@ fn stats_count_what_ended_on_every_thread() {
 fn rate_lets_no_more_through_than_it_says() {
     for runtime in runtimes() {
         // 100 a second, of which the burst gives ten at once: 20 more take a fifth of a second.
-        let disk = rate(memory(4096), Rate::new(100, 0));
+        let disk = rate(memory(4096), RateLimit::new(100, 0));
         runtime.block_on(async {
             let begin = Instant::now();
             for _ in 0..30 {
@@ -145,14 +147,14 @@ fn rate_lets_no_more_through_than_it_says() {
             }
             assert!(begin.elapsed() >= Duration::from_millis(190));
             let mut waits = (0..20).map(|_| disk.read_now(0, &mut [0; 512]));
-            assert!(waits.any(|outcome| matches!(outcome, Inline::WouldWait)), "nor on the spot");
+            assert!(waits.any(|outcome| matches!(outcome, TryIo::WouldWait)), "nor on the spot");
         });
     }
 }
 
 #[test]
 fn rate_counts_bytes_too() {
-    let disk = rate(memory(1 << 20), Rate::new(0, 1 << 20));
+    let disk = rate(memory(1 << 20), RateLimit::new(0, 1 << 20));
     runtimes().remove(0).block_on(async {
         let begin = Instant::now();
         for _ in 0..5 {
@@ -165,7 +167,9 @@ fn rate_counts_bytes_too() {
 
 #[test]
 fn describe_tells_the_stack_from_the_outside_in() {
-    let disk = stats(delay(Arc::new(Lossy::new(memory(4096))), Duration::ZERO, Duration::from_micros(9))).0;
+    let disk =
+        stats(delay(Arc::new(VolatileBackend::new(memory(4096))), Duration::ZERO, Duration::from_micros(9)))
+            .0;
     let told = disk.describe();
     let names: Vec<_> =
         told.iter().filter(|row| row.0 == "filter" || row.0 == "backend").map(|row| &row.1).collect();
@@ -211,7 +215,7 @@ impl Possible {
     }
 }
 
-async fn happen(disk: &Lossy, possible: &mut Possible, event: &Event) {
+async fn happen(disk: &VolatileBackend, possible: &mut Possible, event: &Event) {
     match *event {
         Event::Write { at, seed, stable } => {
             disk.write(at * 512, filled(&[seed; 512]), stable).await.0.expect("write");
@@ -241,7 +245,7 @@ proptest! {
         events in proptest::collection::vec(event(), 1..60), seed in any::<Option<u64>>(),
     ) {
         runtimes().remove(0).block_on(async {
-            let disk = Lossy::new(memory(SECTORS * 512));
+            let disk = VolatileBackend::new(memory(SECTORS * 512));
             let mut possible = Possible(vec![vec![0]; SECTORS as usize]);
             for event in &events {
                 happen(&disk, &mut possible, event).await;
@@ -262,7 +266,7 @@ proptest! {
 #[test]
 fn a_seed_loses_some_and_keeps_some() {
     runtimes().remove(0).block_on(async {
-        let disk = Lossy::new(memory(SECTORS * 512));
+        let disk = VolatileBackend::new(memory(SECTORS * 512));
         disk.write(0, filled(&vec![1; SECTORS as usize * 512]), false).await.0.expect("write");
         disk.lose(Some(3)).await.expect("lose");
         let kept = sectors(&disk).await.iter().filter(|value| **value == 1).count();

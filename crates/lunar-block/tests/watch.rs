@@ -1,6 +1,6 @@
 //! Files and devices that change under an open backend.
 
-use lunar_block::{Backend, Kind, Missing, Spec, open};
+use lunar_block::{Backend, BackendKind, BackendSpec, MissingMedium, open};
 use lunar_runtime::Buf;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -35,10 +35,10 @@ impl Drop for Folder {
 }
 
 fn disk(path: &Path) -> Arc<dyn Backend> {
-    open(&Spec::path(path)).expect("open")
+    open(&BackendSpec::path(path)).expect("open")
 }
 
-fn missing(disk: &Arc<dyn Backend>) -> Missing {
+fn missing(disk: &Arc<dyn Backend>) -> MissingMedium {
     disk.missing().expect("it is missing")
 }
 
@@ -148,7 +148,7 @@ fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
         assert_eq!(result.expect_err("beyond the end").kind(), ErrorKind::UnexpectedEof);
         assert_eq!(size(), 4096);
     };
-    if let lunar_block::Inline::Done(result) = disk.write_now(MIB - 4096, &[1; 4096]) {
+    if let lunar_block::TryIo::Done(result) = disk.write_now(MIB - 4096, &[1; 4096]) {
         beyond(result);
     }
     beyond(runtime.block_on(disk.write(MIB - 4096, Buf::zeroed(4096), true)).0);
@@ -162,8 +162,8 @@ fn the_file_of_an_image_format_is_refused_unless_raw() {
     let folder = Folder::new("format");
     let path = folder.file("a", MIB);
     fs::write(&path, [&b"QFI\xfb\0\0\0\x03"[..], &[0; 8192]].concat()).expect("data");
-    let spec = Spec::path(&path);
-    for spec in [&spec, &Spec { read_only: true, ..spec.clone() }] {
+    let spec = BackendSpec::path(&path);
+    for spec in [&spec, &BackendSpec { read_only: true, ..spec.clone() }] {
         for refused in [open(spec).map(drop), lunar_block::examine(spec).map(drop)] {
             let refused = refused.expect_err("qcow2");
             assert_eq!(
@@ -172,7 +172,7 @@ fn the_file_of_an_image_format_is_refused_unless_raw() {
             );
             assert!(refused.hint.contains("qemu-img convert") && refused.hint.contains("--raw"));
         }
-        let raw = Spec { raw: true, ..spec.clone() };
+        let raw = BackendSpec { raw: true, ..spec.clone() };
         assert!(open(&raw).is_ok() && lunar_block::examine(&raw).is_ok());
     }
 }
@@ -180,14 +180,18 @@ fn the_file_of_an_image_format_is_refused_unless_raw() {
 #[test]
 fn a_new_or_empty_file_is_raw() {
     let folder = Folder::new("new");
-    let spec =
-        |name| Spec { kind: Kind::File, size: Some(MIB), create: true, ..Spec::path(folder.0.join(name)) };
+    let spec = |name| BackendSpec {
+        kind: BackendKind::File,
+        size: Some(MIB),
+        create: true,
+        ..BackendSpec::path(folder.0.join(name))
+    };
     assert!(open(&spec("new")).is_ok());
     folder.file("empty", 0);
     assert!(open(&spec("empty")).is_ok());
     folder.file("zeros", MIB);
     assert!(open(&spec("zeros")).is_ok());
-    let direct = Spec { direct: true, ..spec("zeros") };
+    let direct = BackendSpec { direct: true, ..spec("zeros") };
     match open(&direct) {
         Err(e) if e.kind == ErrorKind::InvalidInput => println!("skipped: O_DIRECT: {e}"),
         opened => drop(opened.expect("looked at past the page cache")),

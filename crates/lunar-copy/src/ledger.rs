@@ -1,6 +1,6 @@
 //! What is done, and what could not be.
 
-use crate::{Cause, Failure};
+use crate::{CopyErrorCause, CopyFailure};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ const MOST_BAD: usize = 1 << 16;
 
 /// Ranges in order, those that touch made one.
 #[derive(Default)]
-pub(crate) struct Spans(BTreeMap<u64, u64>);
+pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 
-impl Spans {
+impl RangeSet {
     pub(crate) fn add(&mut self, span: Range<u64>) {
         if span.is_empty() {
             return;
@@ -33,41 +33,41 @@ impl Spans {
 }
 
 /// The end of one piece.
-pub(crate) struct Done {
+pub(crate) struct PieceResult {
     pub(crate) range: Range<u64>,
     /// What of it could not be read.
     pub(crate) bad: Vec<Range<u64>>,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<CopyFailure>,
 }
 
 /// The books of one copy.
-pub(crate) struct Ledger {
+pub(crate) struct CopyProgress {
     start: u64,
-    done: Spans,
-    bad: Spans,
-    failure: Option<Failure>,
+    done: RangeSet,
+    bad: RangeSet,
+    failure: Option<CopyFailure>,
 }
 
-impl Ledger {
-    pub(crate) fn new(start: u64) -> Ledger {
-        Ledger { start, done: Spans::default(), bad: Spans::default(), failure: None }
+impl CopyProgress {
+    pub(crate) fn new(start: u64) -> CopyProgress {
+        CopyProgress { start, done: RangeSet::default(), bad: RangeSet::default(), failure: None }
     }
 
     /// Enters the end of a piece; false if nothing more shall begin.
-    pub(crate) fn enter(&mut self, piece: Done) -> bool {
+    pub(crate) fn enter(&mut self, piece: PieceResult) -> bool {
         piece.bad.into_iter().for_each(|range| self.bad.add(range));
         match piece.failure {
             Some(failure) => self.fail(failure),
             None => self.done.add(piece.range.clone()),
         }
         if self.bad.0.len() > MOST_BAD {
-            self.fail(Failure::new(piece.range.start, Cause::TooManyBad));
+            self.fail(CopyFailure::new(piece.range.start, CopyErrorCause::TooManyBad));
         }
         self.failure.is_none()
     }
 
     /// Of several failures the first on the medium is the one to tell.
-    pub(crate) fn fail(&mut self, failure: Failure) {
+    pub(crate) fn fail(&mut self, failure: CopyFailure) {
         if self.failure.as_ref().is_none_or(|known| failure.offset < known.offset) {
             self.failure = Some(failure);
         }
@@ -83,7 +83,7 @@ impl Ledger {
         self.bad.before(limit)
     }
 
-    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
+    pub(crate) fn take_failure(&mut self) -> Option<CopyFailure> {
         self.failure.take()
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         fn spans_are_the_bytes_that_were_added(
             list in proptest::collection::vec((0u64..200, 0u64..20), 0..40), limit in 0u64..220,
         ) {
-            let (mut spans, mut bytes) = (Spans::default(), [false; 220]);
+            let (mut spans, mut bytes) = (RangeSet::default(), [false; 220]);
             for (start, len) in list {
                 spans.add(start..start + len);
                 (start..start + len).for_each(|at| bytes[at as usize] = true);
@@ -112,13 +112,13 @@ mod tests {
         }
     }
 
-    fn done(range: Range<u64>) -> Done {
-        Done { range, bad: Vec::new(), failure: None }
+    fn done(range: Range<u64>) -> PieceResult {
+        PieceResult { range, bad: Vec::new(), failure: None }
     }
 
     #[test]
     fn the_prefix_has_no_gap() {
-        let mut ledger = Ledger::new(100);
+        let mut ledger = CopyProgress::new(100);
         assert!(ledger.enter(done(110..120)));
         assert_eq!(ledger.prefix(), 100);
         assert!(ledger.enter(done(100..110)));
@@ -129,19 +129,19 @@ mod tests {
 
     #[test]
     fn the_first_failure_on_the_medium_is_told() {
-        let mut ledger = Ledger::new(0);
+        let mut ledger = CopyProgress::new(0);
         for offset in [50, 20, 30] {
-            let failure = Some(Failure::new(offset, Cause::Differs));
-            assert!(!ledger.enter(Done { failure, ..done(offset..offset + 5) }));
+            let failure = Some(CopyFailure::new(offset, CopyErrorCause::Differs));
+            assert!(!ledger.enter(PieceResult { failure, ..done(offset..offset + 5) }));
         }
         assert_eq!(ledger.take_failure().expect("three").offset, 20);
     }
 
     #[test]
     fn the_list_of_what_cannot_be_read_has_an_end() {
-        let mut ledger = Ledger::new(0);
+        let mut ledger = CopyProgress::new(0);
         let bad = (0..=MOST_BAD as u64).map(|n| 2 * n..2 * n + 1).collect();
-        assert!(!ledger.enter(Done { bad, ..done(0..1 << 20) }));
-        assert!(matches!(ledger.take_failure().expect("too many").cause, Cause::TooManyBad));
+        assert!(!ledger.enter(PieceResult { bad, ..done(0..1 << 20) }));
+        assert!(matches!(ledger.take_failure().expect("too many").cause, CopyErrorCause::TooManyBad));
     }
 }

@@ -16,7 +16,7 @@ mod zeros;
 
 pub use pour::pour;
 pub use run::{copy, verify};
-pub use stop::Stop;
+pub use stop::StopFlag;
 
 use lunar_block::Backend;
 #[cfg(doc)]
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What is read.
 #[derive(Clone)]
-pub enum Source {
+pub enum CopySource {
     /// At any offset.
     Disk(Arc<dyn Backend>),
     /// Once, from its beginning; it ends when its sender does. A buffer has at most a block, and all but the
@@ -40,7 +40,7 @@ pub enum Source {
 
 /// What becomes of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sparse {
+pub enum ZeroPolicy {
     /// They become holes where the destination can have them.
     Auto,
     /// They are written like everything else.
@@ -49,52 +49,52 @@ pub enum Sparse {
 
 /// How it is done.
 #[derive(Clone, Copy, Debug)]
-pub struct Style {
+pub struct CopyStyle {
     /// Bytes of one request, a multiple of [`GRANULE`].
     pub block: u64,
     /// Requests in flight.
     pub depth: usize,
     /// What becomes of zeros.
-    pub sparse: Sparse,
+    pub sparse: ZeroPolicy,
     /// What the source's medium cannot give becomes zeros, and is told.
     pub skip_errors: bool,
 }
 
 /// A copy to a disk.
-pub struct Job {
+pub struct CopyJob {
     /// What is read.
-    pub source: Source,
+    pub source: CopySource,
     /// Where it goes, to the same offsets.
     pub destination: Arc<dyn Backend>,
     /// Bytes to copy. A stream begins at the start, and its end is never reached by it: what goes beyond is
-    /// [`Cause::NoRoom`].
+    /// [`CopyErrorCause::NoRoom`].
     pub range: Range<u64>,
     /// How.
-    pub style: Style,
+    pub style: CopyStyle,
     /// The destination reads as zeros wherever it was not written.
     pub zeroed: bool,
     /// Makes the destination at least so many bytes long, for streams.
-    pub grow: Option<Grow>,
+    pub grow: Option<GrowFn>,
     /// A way to have ranges copied by somebody nearer to them.
     pub offload: Option<Arc<dyn Offload>>,
     /// What has been done so far, for those who look on.
-    pub meter: Arc<Meter>,
+    pub meter: Arc<CopyMeter>,
     /// Ends it early. The copy sets it by itself when it fails.
-    pub stop: Arc<Stop>,
+    pub stop: Arc<StopFlag>,
 }
 
 /// Makes a destination at least so many bytes long.
-pub type Grow = Box<dyn Fn(u64) -> io::Result<()>>;
+pub type GrowFn = Box<dyn Fn(u64) -> io::Result<()>>;
 
 /// How a copy ended.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CopyOutcome {
     /// All bytes before this offset are done, and stable at the destination.
     pub stable: u64,
     /// What could not be read and was left out as zeros, in order.
     pub bad: Vec<Range<u64>>,
     /// Why it ended early, unless it was told to or reached the end.
-    pub failure: Option<Failure>,
+    pub failure: Option<CopyFailure>,
     /// It reached the end.
     pub complete: bool,
 }
@@ -102,17 +102,17 @@ pub struct Outcome {
 /// What went wrong, and where.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause} at offset {offset}")]
-pub struct Failure {
+pub struct CopyFailure {
     /// First byte of the request that failed; of a difference, the first byte that differs.
     pub offset: u64,
     /// What it was.
     #[source]
-    pub cause: Cause,
+    pub cause: CopyErrorCause,
 }
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum Cause {
+pub enum CopyErrorCause {
     /// The source cannot be read.
     #[error("cannot read the source: {0}")]
     Read(#[source] io::Error),
@@ -139,39 +139,39 @@ pub enum Cause {
     TooManyBad,
 }
 
-impl Failure {
-    fn new(offset: u64, cause: Cause) -> Failure {
-        Failure { offset, cause }
+impl CopyFailure {
+    fn new(offset: u64, cause: CopyErrorCause) -> CopyFailure {
+        CopyFailure { offset, cause }
     }
 
     /// A place of the source is damaged: such are what is left out, if errors are skipped.
     pub fn is_damage(&self) -> bool {
-        matches!(&self.cause, Cause::Read(e) if reader::is_damage(e))
+        matches!(&self.cause, CopyErrorCause::Read(e) if reader::is_damage(e))
     }
 }
 
 /// What has been done so far, in bytes. Counted while a copy runs, for those who look on.
 #[derive(Default)]
-pub struct Meter {
+pub struct CopyMeter {
     /// Dealt with, in whatever way.
-    pub done: Count,
+    pub done: CopyCounter,
     /// Read from the source.
-    pub read: Count,
+    pub read: CopyCounter,
     /// Written to the destination.
-    pub written: Count,
+    pub written: CopyCounter,
     /// Made zeros at the destination without being written.
-    pub zeroed: Count,
+    pub zeroed: CopyCounter,
     /// Zeros that the destination had already.
-    pub skipped: Count,
+    pub skipped: CopyCounter,
     /// Copied by [`Offload`].
-    pub offloaded: Count,
+    pub offloaded: CopyCounter,
 }
 
 /// A number that only grows.
 #[derive(Default)]
-pub struct Count(AtomicU64);
+pub struct CopyCounter(AtomicU64);
 
-impl Count {
+impl CopyCounter {
     /// What was counted so far.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)

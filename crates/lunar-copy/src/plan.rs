@@ -1,6 +1,6 @@
 //! Cutting the source into pieces.
 
-use crate::{Cause, Failure, Source};
+use crate::{CopyErrorCause, CopyFailure, CopySource};
 use lunar_block::Backend;
 use lunar_block::offload::GRANULE;
 use lunar_runtime::Buf;
@@ -11,13 +11,13 @@ use std::ops::Range;
 const LONGEST_ZEROS: u64 = 64 << 20;
 
 /// A stretch of the source, and what is known of it.
-pub(crate) struct Piece {
+pub(crate) struct CopyPiece {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    pub(crate) content: Content,
+    pub(crate) content: PieceContent,
 }
 
-pub(crate) enum Content {
+pub(crate) enum PieceContent {
     /// To be read.
     Unread,
     /// Zeros.
@@ -26,15 +26,15 @@ pub(crate) enum Content {
     Bytes(Buf),
 }
 
-impl Piece {
+impl CopyPiece {
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.len
     }
 }
 
 /// The pieces of a source, in order.
-pub(crate) struct Plan {
-    source: Source,
+pub(crate) struct CopyPlan {
+    source: CopySource,
     ranges: VecDeque<Range<u64>>,
     /// The end of the extent that the next piece belongs to, and whether storage is allocated for it.
     extent: (u64, bool),
@@ -43,14 +43,14 @@ pub(crate) struct Plan {
     end: u64,
 }
 
-impl Plan {
+impl CopyPlan {
     /// The pieces within `ranges`, which are in order, of at most `block` bytes.
-    pub(crate) fn new(source: Source, ranges: Vec<Range<u64>>, block: u64) -> Plan {
+    pub(crate) fn new(source: CopySource, ranges: Vec<Range<u64>>, block: u64) -> CopyPlan {
         let end = match source {
-            Source::Disk(_) => ranges.last().map_or(0, |range| range.end),
-            Source::Stream(_) => ranges.first().map_or(0, |range| range.start),
+            CopySource::Disk(_) => ranges.last().map_or(0, |range| range.end),
+            CopySource::Stream(_) => ranges.first().map_or(0, |range| range.start),
         };
-        Plan { source, ranges: ranges.into(), extent: (0, true), block, end }
+        CopyPlan { source, ranges: ranges.into(), extent: (0, true), block, end }
     }
 
     /// Where the source ends, as far as it is known; after the last piece it is.
@@ -59,18 +59,18 @@ impl Plan {
     }
 
     /// The next piece; None after the last.
-    pub(crate) async fn next(&mut self) -> Result<Option<Piece>, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<Option<CopyPiece>, CopyFailure> {
         while self.ranges.front().is_some_and(Range::is_empty) {
             self.ranges.pop_front();
         }
         let piece = match self.source.clone() {
-            Source::Disk(disk) => self.stretch(&*disk).await,
-            Source::Stream(stream) => match stream.recv_async().await {
+            CopySource::Disk(disk) => self.stretch(&*disk).await,
+            CopySource::Stream(stream) => match stream.recv_async().await {
                 Err(flume::RecvError::Disconnected) => None,
-                Ok(Err(e)) => return Err(Failure::new(self.end, Cause::Read(e))),
+                Ok(Err(e)) => return Err(CopyFailure::new(self.end, CopyErrorCause::Read(e))),
                 Ok(Ok(buf)) => {
                     let (offset, len) = (self.end, buf.len() as u64);
-                    Some(Piece { offset, len, content: Content::Bytes(buf) })
+                    Some(CopyPiece { offset, len, content: PieceContent::Bytes(buf) })
                 }
             },
         };
@@ -80,7 +80,7 @@ impl Plan {
         Ok(piece)
     }
 
-    async fn stretch(&mut self, disk: &dyn Backend) -> Option<Piece> {
+    async fn stretch(&mut self, disk: &dyn Backend) -> Option<CopyPiece> {
         let range = self.ranges.front()?.clone();
         let offset = range.start;
         if self.extent.0 <= offset {
@@ -90,7 +90,11 @@ impl Plan {
         let most = if mapped { self.block - offset % self.block } else { LONGEST_ZEROS };
         let len = most.min(end.min(range.end) - offset);
         self.ranges.front_mut()?.start += len;
-        Some(Piece { offset, len, content: if mapped { Content::Unread } else { Content::Zeros } })
+        Some(CopyPiece {
+            offset,
+            len,
+            content: if mapped { PieceContent::Unread } else { PieceContent::Zeros },
+        })
     }
 }
 

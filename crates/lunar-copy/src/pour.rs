@@ -1,10 +1,10 @@
 //! Copying to a stream: in order, with reads ahead of it.
 
-use crate::ledger::{Done, Ledger};
-use crate::plan::{Content, Piece, Plan};
-use crate::reader::Reader;
+use crate::ledger::{CopyProgress, PieceResult};
+use crate::plan::{CopyPiece, CopyPlan, PieceContent};
+use crate::reader::SourceReader;
 use crate::work::sized;
-use crate::{Failure, Meter, Outcome, Source, Stop, Style};
+use crate::{CopyFailure, CopyMeter, CopyOutcome, CopySource, CopyStyle, StopFlag};
 use compio::runtime::{JoinHandle, spawn};
 use lunar_runtime::Buf;
 use std::collections::VecDeque;
@@ -12,28 +12,30 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A read that is ahead, and what it reads.
-type Ahead = (Range<u64>, JoinHandle<(Result<Vec<Range<u64>>, Failure>, Buf)>);
+type ReadAhead = (Range<u64>, JoinHandle<(Result<Vec<Range<u64>>, CopyFailure>, Buf)>);
 
 /// Sends the bytes of `range` of the source to `out`, in order. `stable` of the outcome is what was sent; the
 /// receiver has to make it stable. It ends early when the receiver has gone.
 pub async fn pour(
-    source: Source,
+    source: CopySource,
     range: Range<u64>,
-    style: Style,
+    style: CopyStyle,
     out: flume::Sender<Buf>,
-    meter: Arc<Meter>,
-    stop: Arc<Stop>,
-) -> Outcome {
-    let mut pour = Pour {
-        plan: Plan::new(source.clone(), vec![range.clone()], style.block),
+    meter: Arc<CopyMeter>,
+    stop: Arc<StopFlag>,
+) -> CopyOutcome {
+    let mut pour = StreamCopy {
+        plan: CopyPlan::new(source.clone(), vec![range.clone()], style.block),
         reader: match source {
-            Source::Disk(disk) => Some(Reader { disk, skip_errors: style.skip_errors, meter: meter.clone() }),
-            Source::Stream(_) => None,
+            CopySource::Disk(disk) => {
+                Some(SourceReader { disk, skip_errors: style.skip_errors, meter: meter.clone() })
+            }
+            CopySource::Stream(_) => None,
         },
         ahead: VecDeque::new(),
         style,
         meter,
-        ledger: Ledger::new(range.start),
+        ledger: CopyProgress::new(range.start),
     };
     let ended = stop.or(pour.run(&out)).await.unwrap_or(Ok(false));
     let ledger = &mut pour.ledger;
@@ -42,7 +44,7 @@ pub async fn pour(
         false
     });
     let failure = ledger.take_failure();
-    Outcome {
+    CopyOutcome {
         stable: ledger.prefix(),
         bad: ledger.bad_before(u64::MAX),
         complete: complete && failure.is_none(),
@@ -50,18 +52,18 @@ pub async fn pour(
     }
 }
 
-struct Pour {
-    plan: Plan,
-    reader: Option<Reader>,
-    ahead: VecDeque<Ahead>,
-    style: Style,
-    meter: Arc<Meter>,
-    ledger: Ledger,
+struct StreamCopy {
+    plan: CopyPlan,
+    reader: Option<SourceReader>,
+    ahead: VecDeque<ReadAhead>,
+    style: CopyStyle,
+    meter: Arc<CopyMeter>,
+    ledger: CopyProgress,
 }
 
-impl Pour {
+impl StreamCopy {
     /// Whether it came to the end of the source.
-    async fn run(&mut self, out: &flume::Sender<Buf>) -> Result<bool, Failure> {
+    async fn run(&mut self, out: &flume::Sender<Buf>) -> Result<bool, CopyFailure> {
         let mut more = true;
         loop {
             while more && self.ahead.len() < self.style.depth {
@@ -78,7 +80,7 @@ impl Pour {
                 return Ok(false);
             }
             self.meter.done.add(range.end - range.start);
-            if !self.ledger.enter(Done { range, bad, failure: None }) {
+            if !self.ledger.enter(PieceResult { range, bad, failure: None }) {
                 return Ok(false);
             }
         }
@@ -101,18 +103,18 @@ impl Pour {
     }
 
     /// Begins to read a piece. Zeros are no bytes, and are made when their turn comes.
-    fn begin(&mut self, piece: Piece) {
+    fn begin(&mut self, piece: CopyPiece) {
         let (range, reader, meter) = (piece.range(), self.reader.clone(), self.meter.clone());
         let read = async move {
             match (piece.content, reader) {
-                (Content::Unread, Some(reader)) => {
+                (PieceContent::Unread, Some(reader)) => {
                     reader.read(piece.offset, sized(&mut Buf::zeroed(0), piece.len)).await
                 }
-                (Content::Bytes(buf), _) => {
+                (PieceContent::Bytes(buf), _) => {
                     meter.read.add(piece.len);
                     (Ok(Vec::new()), buf)
                 }
-                (Content::Zeros | Content::Unread, _) => (Ok(Vec::new()), Buf::zeroed(0)),
+                (PieceContent::Zeros | PieceContent::Unread, _) => (Ok(Vec::new()), Buf::zeroed(0)),
             }
         };
         self.ahead.push_back((range, spawn(read)));

@@ -1,6 +1,6 @@
 //! Reading the source, also where its medium is damaged.
 
-use crate::{Cause, Failure, Meter};
+use crate::{CopyErrorCause, CopyFailure, CopyMeter};
 use lunar_block::Backend;
 use lunar_runtime::Buf;
 use rustix::io::Errno;
@@ -13,20 +13,20 @@ const SMALLEST: u64 = 4096;
 
 /// Reads a disk.
 #[derive(Clone)]
-pub(crate) struct Reader {
+pub(crate) struct SourceReader {
     pub(crate) disk: Arc<dyn Backend>,
     pub(crate) skip_errors: bool,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) meter: Arc<CopyMeter>,
 }
 
-impl Reader {
+impl SourceReader {
     /// Fills `buf` from `offset`. What the medium cannot give is zeros, and is told, if errors are skipped.
-    pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Result<Vec<Range<u64>>, Failure>, Buf) {
+    pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Result<Vec<Range<u64>>, CopyFailure>, Buf) {
         let (result, mut buf) = self.disk.read(offset, buf).await;
         let result = match result {
             Ok(()) => Ok(Vec::new()),
             Err(e) if self.skip_errors && is_damage(&e) => self.salvage(offset, &mut buf).await,
-            Err(e) => Err(Failure::new(offset, Cause::Read(e))),
+            Err(e) => Err(CopyFailure::new(offset, CopyErrorCause::Read(e))),
         };
         if result.is_ok() {
             self.meter.read.add(buf.len() as u64);
@@ -35,14 +35,14 @@ impl Reader {
     }
 
     /// Reads ever smaller parts of a range that cannot be read as a whole.
-    async fn salvage(&self, offset: u64, buf: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+    async fn salvage(&self, offset: u64, buf: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let (mut bad, mut parts) = (Vec::new(), halves(0..buf.len() as u64));
         while let Some(part) = parts.pop() {
             let (place, start) = (part.start as usize..part.end as usize, offset + part.start);
             let (result, got) = self.disk.read(start, Buf::zeroed(place.len())).await;
             match result {
                 Ok(()) => buf[place].copy_from_slice(&got),
-                Err(e) if !is_damage(&e) => return Err(Failure::new(start, Cause::Read(e))),
+                Err(e) if !is_damage(&e) => return Err(CopyFailure::new(start, CopyErrorCause::Read(e))),
                 Err(_) if part.end - part.start > SMALLEST => parts.extend(halves(part)),
                 Err(_) => {
                     buf[place].fill(0);

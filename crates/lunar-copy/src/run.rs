@@ -1,10 +1,10 @@
 //! The plan, the workers and the ledger of one copy.
 
-use crate::ledger::{Done, Ledger};
-use crate::plan::{Piece, Plan};
-use crate::reader::Reader;
-use crate::work::{Task, Work};
-use crate::{Cause, Failure, Grow, Job, Outcome, Source, Stop};
+use crate::ledger::{CopyProgress, PieceResult};
+use crate::plan::{CopyPiece, CopyPlan};
+use crate::reader::SourceReader;
+use crate::work::{CopyWork, PieceTask};
+use crate::{CopyErrorCause, CopyFailure, CopyJob, CopyOutcome, CopySource, GrowFn, StopFlag};
 use compio::runtime::spawn;
 use lunar_block::Backend;
 use lunar_runtime::Buf;
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
 /// Is told up to where all is stable, and what could not be read.
-type Tell<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
+type CheckpointFn<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
 
 /// The checkpoints of one copy.
-struct Marks<'a> {
+struct Checkpoints<'a> {
     every: Option<u64>,
-    tell: Tell<'a>,
+    tell: CheckpointFn<'a>,
     told: u64,
     when: Instant,
     /// A flush has failed. Many tell that once, and know nothing of what is lost at the next.
@@ -35,54 +35,64 @@ struct Marks<'a> {
 /// `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges that
 /// could not be read.
 pub async fn copy(
-    job: Job,
+    job: CopyJob,
     every: Option<u64>,
     mut checkpoint: impl FnMut(u64, &[Range<u64>]) -> io::Result<()>,
-) -> Outcome {
-    let mut marks =
-        Marks { every, tell: &mut checkpoint, told: job.range.start, when: Instant::now(), lost: false };
+) -> CopyOutcome {
+    let mut marks = Checkpoints {
+        every,
+        tell: &mut checkpoint,
+        told: job.range.start,
+        when: Instant::now(),
+        lost: false,
+    };
     let destination = job.destination.clone();
-    let (mut ledger, complete) = run(job, Vec::new(), Task::Copy, Some(&mut marks)).await;
+    let (mut ledger, complete) = run(job, Vec::new(), PieceTask::Copy, Some(&mut marks)).await;
     let flushed = destination.flush().await;
     let is_stable = flushed.is_ok() && !marks.lost;
     if let Err(e) = flushed {
-        ledger.fail(Failure::new(marks.told, Cause::Flush(e)));
+        ledger.fail(CopyFailure::new(marks.told, CopyErrorCause::Flush(e)));
     }
     let stable = if is_stable { ledger.prefix() } else { marks.told };
     let bad = ledger.bad_before(if complete { u64::MAX } else { stable });
     let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
     let failure = ledger.take_failure();
     // What ended it is to be told, not that nobody could write it down.
-    let failure = failure.or_else(|| Some(Failure::new(stable, Cause::Checkpoint(kept.err()?))));
-    Outcome { stable, bad, complete: complete && failure.is_none(), failure }
+    let failure = failure.or_else(|| Some(CopyFailure::new(stable, CopyErrorCause::Checkpoint(kept.err()?))));
+    CopyOutcome { stable, bad, complete: complete && failure.is_none(), failure }
 }
 
 /// Compares source and destination, except for the ranges in `leave`, which are in order. The failure of the
 /// outcome tells the first byte that differs.
-pub async fn verify(job: Job, leave: &[Range<u64>]) -> Outcome {
-    let (mut ledger, complete) = run(job, leave.to_vec(), Task::Compare, None).await;
+pub async fn verify(job: CopyJob, leave: &[Range<u64>]) -> CopyOutcome {
+    let (mut ledger, complete) = run(job, leave.to_vec(), PieceTask::Compare, None).await;
     let failure = ledger.take_failure();
     let complete = complete && failure.is_none();
-    Outcome { stable: ledger.prefix(), bad: ledger.bad_before(u64::MAX), failure, complete }
+    CopyOutcome { stable: ledger.prefix(), bad: ledger.bad_before(u64::MAX), failure, complete }
 }
 
 /// Runs to the end, a failure or a stop; whether it was the end.
-async fn run(job: Job, leave: Vec<Range<u64>>, task: Task, marks: Option<&mut Marks<'_>>) -> (Ledger, bool) {
-    let mut ledger = Ledger::new(job.range.start);
+async fn run(
+    job: CopyJob,
+    leave: Vec<Range<u64>>,
+    task: PieceTask,
+    marks: Option<&mut Checkpoints<'_>>,
+) -> (CopyProgress, bool) {
+    let mut ledger = CopyProgress::new(job.range.start);
     let (stop, depth, destination) = (job.stop.clone(), job.style.depth, job.destination.clone());
-    let nearer = job.offload.as_ref().filter(|_| task == Task::Copy);
+    let nearer = job.offload.as_ref().filter(|_| task == PieceTask::Copy);
     let block = nearer.map_or(job.style.block, |offload| offload.piece());
-    let plan = Plan::new(job.source.clone(), without(&job.range, &leave), block);
+    let plan = CopyPlan::new(job.source.clone(), without(&job.range, &leave), block);
     for range in leave {
-        ledger.enter(Done { range, bad: Vec::new(), failure: None });
+        ledger.enter(PieceResult { range, bad: Vec::new(), failure: None });
     }
-    let room = Room { end: job.range.end, grow: job.grow };
-    let work = Work {
+    let room = DestinationRoom { end: job.range.end, grow: job.grow };
+    let work = CopyWork {
         reader: match job.source {
-            Source::Disk(disk) => {
-                Some(Reader { disk, skip_errors: job.style.skip_errors, meter: job.meter.clone() })
+            CopySource::Disk(disk) => {
+                Some(SourceReader { disk, skip_errors: job.style.skip_errors, meter: job.meter.clone() })
             }
-            Source::Stream(_) => None,
+            CopySource::Stream(_) => None,
         },
         destination: job.destination,
         style: job.style,
@@ -113,10 +123,10 @@ async fn run(job: Job, leave: Vec<Range<u64>>, task: Task, marks: Option<&mut Ma
 /// Enters what ends, until the last worker has gone. What is done is written down now and then, and at once when
 /// it is to stop: what is in flight then may take longer than anybody waits.
 async fn settle(
-    outbox: &flume::Receiver<Done>,
-    stop: &Stop,
-    ledger: &mut Ledger,
-    mut marks: Option<&mut Marks<'_>>,
+    outbox: &flume::Receiver<PieceResult>,
+    stop: &StopFlag,
+    ledger: &mut CopyProgress,
+    mut marks: Option<&mut Checkpoints<'_>>,
     destination: &dyn Backend,
 ) {
     let mut is_ending = false;
@@ -144,20 +154,25 @@ async fn settle(
     }
 }
 
-type Worker = compio::runtime::JoinHandle<()>;
+type CopyWorker = compio::runtime::JoinHandle<()>;
 
 fn crew(
     depth: usize,
-    work: Rc<Work>,
-    stop: &Arc<Stop>,
-    inbox: &flume::Receiver<Piece>,
-    ends: &flume::Sender<Done>,
-) -> Vec<Worker> {
+    work: Rc<CopyWork>,
+    stop: &Arc<StopFlag>,
+    inbox: &flume::Receiver<CopyPiece>,
+    ends: &flume::Sender<PieceResult>,
+) -> Vec<CopyWorker> {
     let worker = |_| spawn(worker(work.clone(), stop.clone(), inbox.clone(), ends.clone()));
     (0..depth).map(worker).collect()
 }
 
-async fn worker(work: Rc<Work>, stop: Arc<Stop>, pieces: flume::Receiver<Piece>, ends: flume::Sender<Done>) {
+async fn worker(
+    work: Rc<CopyWork>,
+    stop: Arc<StopFlag>,
+    pieces: flume::Receiver<CopyPiece>,
+    ends: flume::Sender<PieceResult>,
+) {
     let mut spare = Buf::zeroed(0);
     while let Ok(piece) = pieces.recv_async().await {
         // What was planned and not begun lies behind everything that was.
@@ -171,17 +186,17 @@ async fn worker(work: Rc<Work>, stop: Arc<Stop>, pieces: flume::Receiver<Piece>,
 }
 
 /// Where the destination ends.
-struct Room {
+struct DestinationRoom {
     end: u64,
-    grow: Option<Grow>,
+    grow: Option<GrowFn>,
 }
 
-impl Room {
-    fn make(&self, piece: &Piece) -> Result<(), Failure> {
+impl DestinationRoom {
+    fn make(&self, piece: &CopyPiece) -> Result<(), CopyFailure> {
         let end = piece.range().end;
         match &self.grow {
-            Some(grow) => grow(end).map_err(|e| Failure::new(piece.offset, Cause::Write(e))),
-            None if end > self.end => Err(Failure::new(piece.offset, Cause::NoRoom)),
+            Some(grow) => grow(end).map_err(|e| CopyFailure::new(piece.offset, CopyErrorCause::Write(e))),
+            None if end > self.end => Err(CopyFailure::new(piece.offset, CopyErrorCause::NoRoom)),
             None => Ok(()),
         }
     }
@@ -189,11 +204,11 @@ impl Room {
 
 /// Hands out pieces until the last, or a stop; the end of the source if it was found.
 async fn planner(
-    mut plan: Plan,
-    room: Room,
-    stop: Arc<Stop>,
-    pieces: flume::Sender<Piece>,
-) -> Result<Option<u64>, Failure> {
+    mut plan: CopyPlan,
+    room: DestinationRoom,
+    stop: Arc<StopFlag>,
+    pieces: flume::Sender<CopyPiece>,
+) -> Result<Option<u64>, CopyFailure> {
     loop {
         let Some(next) = stop.or(plan.next()).await else { return Ok(None) };
         let Some(piece) = next? else { return Ok(Some(plan.end())) };
@@ -204,21 +219,21 @@ async fn planner(
     }
 }
 
-impl Marks<'_> {
+impl Checkpoints<'_> {
     fn due(&self, prefix: u64) -> bool {
         let new = prefix - self.told;
         let Some(every) = self.every else { return false };
         new > 0 && (new >= every || self.when.elapsed() >= CHECKPOINT_EVERY)
     }
 
-    async fn mark(&mut self, ledger: &Ledger, destination: &dyn Backend) -> Result<(), Failure> {
+    async fn mark(&mut self, ledger: &CopyProgress, destination: &dyn Backend) -> Result<(), CopyFailure> {
         let prefix = ledger.prefix();
         if let Err(e) = destination.flush().await {
             self.lost = true;
-            return Err(Failure::new(self.told, Cause::Flush(e)));
+            return Err(CopyFailure::new(self.told, CopyErrorCause::Flush(e)));
         }
         (self.tell)(prefix, &ledger.bad_before(prefix))
-            .map_err(|e| Failure::new(prefix, Cause::Checkpoint(e)))?;
+            .map_err(|e| CopyFailure::new(prefix, CopyErrorCause::Checkpoint(e)))?;
         (self.told, self.when) = (prefix, Instant::now());
         Ok(())
     }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Tells a copy to end. What is in flight ends by itself, and what is done is made stable.
 #[derive(Default)]
-pub struct Stop {
+pub struct StopFlag {
     set: AtomicBool,
     told: Event,
 }
 
-impl Stop {
+impl StopFlag {
     /// Tells it.
     pub fn stop(&self) {
         self.set.store(true, SeqCst);

@@ -1,9 +1,9 @@
 //! What is done with one piece.
 
-use crate::ledger::Done;
-use crate::plan::{Content, Piece};
-use crate::reader::Reader;
-use crate::{Cause, Failure, Meter, Sparse, Style, zeros};
+use crate::ledger::PieceResult;
+use crate::plan::{CopyPiece, PieceContent};
+use crate::reader::SourceReader;
+use crate::{CopyErrorCause, CopyFailure, CopyMeter, CopyStyle, ZeroPolicy, zeros};
 use lunar_block::Backend;
 use lunar_block::offload::Offload;
 use lunar_runtime::Buf;
@@ -16,60 +16,60 @@ use std::sync::Arc;
 const OFFLOADS: u32 = 3;
 
 /// What workers share.
-pub(crate) struct Work {
+pub(crate) struct CopyWork {
     /// None if the source is a stream.
-    pub(crate) reader: Option<Reader>,
+    pub(crate) reader: Option<SourceReader>,
     pub(crate) destination: Arc<dyn Backend>,
-    pub(crate) style: Style,
+    pub(crate) style: CopyStyle,
     pub(crate) zeroed: bool,
     pub(crate) offload: Option<Arc<dyn Offload>>,
     /// An offload failed: no other is tried.
     pub(crate) by_hand: Cell<bool>,
-    pub(crate) task: Task,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) task: PieceTask,
+    pub(crate) meter: Arc<CopyMeter>,
 }
 
 /// What is done with pieces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum PieceTask {
     Copy,
     Compare,
 }
 
-impl Work {
+impl CopyWork {
     /// Does one piece. `spare` is a buffer that a worker keeps from one to the next.
-    pub(crate) async fn perform(&self, piece: Piece, spare: &mut Buf) -> Done {
+    pub(crate) async fn perform(&self, piece: CopyPiece, spare: &mut Buf) -> PieceResult {
         let range = piece.range();
         let result = match self.task {
-            Task::Copy => self.copy(piece, spare).await,
-            Task::Compare => self.compare(piece, spare).await,
+            PieceTask::Copy => self.copy(piece, spare).await,
+            PieceTask::Compare => self.compare(piece, spare).await,
         };
         match result {
             Ok(bad) => {
                 self.meter.done.add(range.end - range.start);
-                Done { range, bad, failure: None }
+                PieceResult { range, bad, failure: None }
             }
-            Err(failure) => Done { range, bad: Vec::new(), failure: Some(failure) },
+            Err(failure) => PieceResult { range, bad: Vec::new(), failure: Some(failure) },
         }
     }
 
-    async fn copy(&self, piece: Piece, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+    async fn copy(&self, piece: CopyPiece, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let (offset, len) = (piece.offset, piece.len);
         match piece.content {
-            Content::Zeros => self.clear(offset, len).await?,
-            Content::Bytes(buf) => {
+            PieceContent::Zeros => self.clear(offset, len).await?,
+            PieceContent::Bytes(buf) => {
                 self.meter.read.add(len);
                 *spare = buf;
                 self.store(offset, spare).await?;
             }
-            Content::Unread if self.offloaded(offset, len).await => {}
-            Content::Unread => return self.carry(offset, len, spare).await,
+            PieceContent::Unread if self.offloaded(offset, len).await => {}
+            PieceContent::Unread => return self.carry(offset, len, spare).await,
         }
         Ok(Vec::new())
     }
 
     /// Reads and writes a range, block after block: one that somebody nearer was to copy may have several.
-    async fn carry(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+    async fn carry(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let (mut at, end, mut bad) = (offset, offset + len, Vec::new());
         while at < end {
             let len = (end - at).min(self.style.block - at % self.style.block);
@@ -81,7 +81,7 @@ impl Work {
     }
 
     /// Reads a range of the source into `spare`; what of it could not be read.
-    async fn fetch(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+    async fn fetch(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let Some(reader) = &self.reader else { return Ok(Vec::new()) };
         let (result, buf) = reader.read(offset, sized(spare, len)).await;
         *spare = buf;
@@ -107,8 +107,8 @@ impl Work {
     }
 
     /// Writes what is in `spare`, without its zeros if they may be left out.
-    async fn store(&self, offset: u64, spare: &mut Buf) -> Result<(), Failure> {
-        if self.style.sparse == Sparse::Never {
+    async fn store(&self, offset: u64, spare: &mut Buf) -> Result<(), CopyFailure> {
+        if self.style.sparse == ZeroPolicy::Never {
             return self.write(offset, spare).await;
         }
         let runs = zeros::runs(spare);
@@ -128,17 +128,17 @@ impl Work {
         Ok(())
     }
 
-    async fn write(&self, offset: u64, spare: &mut Buf) -> Result<(), Failure> {
+    async fn write(&self, offset: u64, spare: &mut Buf) -> Result<(), CopyFailure> {
         let (result, buf) = self.destination.write(offset, take(spare), false).await;
         *spare = buf;
-        result.map_err(|e| Failure::new(offset, Cause::Write(e)))?;
+        result.map_err(|e| CopyFailure::new(offset, CopyErrorCause::Write(e)))?;
         self.meter.written.add(spare.len() as u64);
         Ok(())
     }
 
     /// Makes a range zeros.
-    async fn clear(&self, offset: u64, len: u64) -> Result<(), Failure> {
-        if self.style.sparse == Sparse::Never {
+    async fn clear(&self, offset: u64, len: u64) -> Result<(), CopyFailure> {
+        if self.style.sparse == ZeroPolicy::Never {
             return self.write_zeros(offset, len).await;
         }
         if self.zeroed {
@@ -152,11 +152,11 @@ impl Work {
                 Ok(())
             }
             Err(e) if e.kind() == io::ErrorKind::Unsupported => self.write_zeros(offset, len).await,
-            Err(e) => Err(Failure::new(offset, Cause::Write(e))),
+            Err(e) => Err(CopyFailure::new(offset, CopyErrorCause::Write(e))),
         }
     }
 
-    async fn write_zeros(&self, offset: u64, len: u64) -> Result<(), Failure> {
+    async fn write_zeros(&self, offset: u64, len: u64) -> Result<(), CopyFailure> {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let mut zeros = Buf::zeroed((end - at).min(self.style.block) as usize);
@@ -166,14 +166,16 @@ impl Work {
         Ok(())
     }
 
-    async fn compare(&self, piece: Piece, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+    async fn compare(&self, piece: CopyPiece, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let bad = match piece.content {
-            Content::Zeros => return self.compare_zeros(piece.range(), spare).await.map(|()| Vec::new()),
-            Content::Bytes(buf) => {
+            PieceContent::Zeros => {
+                return self.compare_zeros(piece.range(), spare).await.map(|()| Vec::new());
+            }
+            PieceContent::Bytes(buf) => {
                 *spare = buf;
                 Vec::new()
             }
-            Content::Unread => self.fetch(piece.offset, piece.len, spare).await?,
+            PieceContent::Unread => self.fetch(piece.offset, piece.len, spare).await?,
         };
         let there = self.read_back(piece.offset, Buf::zeroed(spare.len())).await?;
         if spare[..] != there[..] {
@@ -183,7 +185,7 @@ impl Work {
     }
 
     /// Where the source is a hole, the destination is a hole too or has zeros.
-    async fn compare_zeros(&self, range: Range<u64>, spare: &mut Buf) -> Result<(), Failure> {
+    async fn compare_zeros(&self, range: Range<u64>, spare: &mut Buf) -> Result<(), CopyFailure> {
         let mut at = range.start;
         while at < range.end {
             let rest = range.end - at;
@@ -198,7 +200,7 @@ impl Work {
     }
 
     /// Reads a range back, at most a block of it, which must be zeros; how much it was.
-    async fn zeros_there(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<u64, Failure> {
+    async fn zeros_there(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<u64, CopyFailure> {
         let len = len.min(self.style.block);
         *spare = self.read_back(offset, sized(spare, len)).await?;
         match zeros::is_zero(spare) {
@@ -207,16 +209,16 @@ impl Work {
         }
     }
 
-    async fn read_back(&self, offset: u64, buf: Buf) -> Result<Buf, Failure> {
+    async fn read_back(&self, offset: u64, buf: Buf) -> Result<Buf, CopyFailure> {
         let (result, buf) = self.destination.read(offset, buf).await;
-        result.map(|()| buf).map_err(|e| Failure::new(offset, Cause::ReadBack(e)))
+        result.map(|()| buf).map_err(|e| CopyFailure::new(offset, CopyErrorCause::ReadBack(e)))
     }
 }
 
 /// The first byte that differs, of two stretches of one length that do.
-fn differs(offset: u64, one: &[u8], other: &[u8]) -> Failure {
+fn differs(offset: u64, one: &[u8], other: &[u8]) -> CopyFailure {
     let equal = one.iter().zip(other).take_while(|(a, b)| a == b).count();
-    Failure::new(offset + equal as u64, Cause::Differs)
+    CopyFailure::new(offset + equal as u64, CopyErrorCause::Differs)
 }
 
 fn take(buf: &mut Buf) -> Buf {

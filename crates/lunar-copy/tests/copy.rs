@@ -4,11 +4,14 @@
 mod common;
 
 use common::{Scratch, filled, runtimes};
-use lunar_block::filter::{Counters, Op, error, stats};
+use lunar_block::filter::{FilterOp, IoCounters, error, stats};
 use lunar_block::offload::{GRANULE, Offload};
-use lunar_block::testing::Lossy;
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Kind, Spec, open};
-use lunar_copy::{Cause, Job, Meter, Outcome, Source, Sparse, Stop, Style, copy, pour, verify};
+use lunar_block::testing::VolatileBackend;
+use lunar_block::{Backend, BackendInfo, BackendKind, BackendSpec, BufResult, Extent, LocalBoxFuture, open};
+use lunar_copy::{
+    CopyErrorCause, CopyJob, CopyMeter, CopyOutcome, CopySource, CopyStyle, StopFlag, ZeroPolicy, copy, pour,
+    verify,
+};
 use lunar_runtime::Buf;
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -19,15 +22,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-const STYLE: Style = Style { block: 2 * GRANULE, depth: 4, sparse: Sparse::Auto, skip_errors: false };
+const STYLE: CopyStyle =
+    CopyStyle { block: 2 * GRANULE, depth: 4, sparse: ZeroPolicy::Auto, skip_errors: false };
 
 fn memory(size: u64) -> Arc<dyn Backend> {
-    open(&Spec::sized(Kind::Memory, size)).expect("memory")
+    open(&BackendSpec::sized(BackendKind::Memory, size)).expect("memory")
 }
 
-fn job(source: &Arc<dyn Backend>, destination: &Arc<dyn Backend>, style: Style) -> Job {
-    Job {
-        source: Source::Disk(source.clone()),
+fn job(source: &Arc<dyn Backend>, destination: &Arc<dyn Backend>, style: CopyStyle) -> CopyJob {
+    CopyJob {
+        source: CopySource::Disk(source.clone()),
         destination: destination.clone(),
         range: 0..source.facts().capacity,
         style,
@@ -39,7 +43,7 @@ fn job(source: &Arc<dyn Backend>, destination: &Arc<dyn Backend>, style: Style) 
     }
 }
 
-async fn simply(job: Job) -> Outcome {
+async fn simply(job: CopyJob) -> CopyOutcome {
     copy(job, None, |_, _| Ok(())).await
 }
 
@@ -72,17 +76,17 @@ struct Case {
     size: u64,
     /// What is written to the source.
     data: Vec<(u64, usize)>,
-    style: Style,
+    style: CopyStyle,
     zeroed: bool,
     larger: u64,
     file: bool,
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let style = (1u64..4, 1usize..6, any::<bool>()).prop_map(|(blocks, depth, auto)| Style {
+    let style = (1u64..4, 1usize..6, any::<bool>()).prop_map(|(blocks, depth, auto)| CopyStyle {
         block: blocks * GRANULE,
         depth,
-        sparse: if auto { Sparse::Auto } else { Sparse::Never },
+        sparse: if auto { ZeroPolicy::Auto } else { ZeroPolicy::Never },
         skip_errors: false,
     });
     let size = prop_oneof![1..2_000_000u64, (1u64..20).prop_map(|n| n * GRANULE)];
@@ -120,7 +124,7 @@ proptest! {
             assert_eq!(meter.done.get(), case.size);
             let moved = meter.written.get() + meter.zeroed.get() + meter.skipped.get();
             assert_eq!(moved, case.size, "every byte is accounted for once");
-            assert!(case.style.sparse == Sparse::Auto || meter.written.get() == case.size);
+            assert!(case.style.sparse == ZeroPolicy::Auto || meter.written.get() == case.size);
             let (expected, got) = (content(&*source, case.size).await, content(&*destination, case.size + case.larger).await);
             assert!(got[..case.size as usize] == expected[..]);
             let rest = if case.zeroed { 0 } else { 0xee };
@@ -141,10 +145,10 @@ proptest! {
             let (out, bytes) = flume::bounded(2);
             let mut work = job(&source, &destination, case.style);
             let pipe = flume::bounded(2);
-            (work.source, work.zeroed) = (Source::Stream(pipe.1), true);
+            (work.source, work.zeroed) = (CopySource::Stream(pipe.1), true);
             // What is poured is collected, and goes into the destination as a stream.
             let pouring = compio::runtime::spawn(pour(
-                Source::Disk(source.clone()), 0..case.size, case.style, out, Arc::default(), Arc::default(),
+                CopySource::Disk(source.clone()), 0..case.size, case.style, out, Arc::default(), Arc::default(),
             ));
             let passing = compio::runtime::spawn(async move {
                 let mut whole = Vec::new();
@@ -171,10 +175,10 @@ proptest! {
         runtimes().remove(0).block_on(async {
             let source = full(SIZE).await;
             let medium = memory(SIZE);
-            let lossy = Arc::new(Lossy::new(medium.clone()));
+            let lossy = Arc::new(VolatileBackend::new(medium.clone()));
             // Some writes take longer than others that began later.
             let slow: Arc<dyn Backend> = Arc::new(Uneven(lossy.clone()));
-            let work = Job { style: Style { block: GRANULE, ..STYLE }, ..job(&source, &slow, STYLE) };
+            let work = CopyJob { style: CopyStyle { block: GRANULE, ..STYLE }, ..job(&source, &slow, STYLE) };
             let stop = work.stop.clone();
             let told = Cell::new(0);
             let outcome = if complete {
@@ -199,18 +203,18 @@ proptest! {
 }
 
 /// Every third write is slow.
-struct Uneven(Arc<Lossy>);
+struct Uneven(Arc<VolatileBackend>);
 
 static WRITES: AtomicU32 = AtomicU32::new(0);
 
 impl Backend for Uneven {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.0.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.0.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if WRITES.fetch_add(1, SeqCst).is_multiple_of(3) {
                 compio::time::sleep(Duration::from_millis(1)).await;
@@ -218,13 +222,13 @@ impl Backend for Uneven {
             self.0.write(offset, buf, stable).await
         })
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.flush()
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -257,31 +261,31 @@ impl Damaged {
 }
 
 impl Backend for Damaged {
-    fn facts(&self) -> Facts {
-        Facts { unmap: false, ..self.inner.facts() }
+    fn facts(&self) -> BackendInfo {
+        BackendInfo { unmap: false, ..self.inner.facts() }
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self.verdict(self.unreadable.iter(), offset, buf.len()) {
             Ok(()) => self.inner.read(offset, buf),
             Err(e) => Box::pin(std::future::ready((Err(e), buf))),
         }
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         match self.verdict(self.unwritable.iter(), offset, buf.len()) {
             Ok(()) => self.inner.write(offset, buf, stable),
             Err(e) => Box::pin(std::future::ready((Err(e), buf))),
         }
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.flush()
     }
-    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, _offset: u64, _len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
     }
-    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
     }
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         self.inner.extent(offset, len)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -300,7 +304,10 @@ fn the_first_place_that_cannot_be_read_ends_it() {
             let destination = memory(SIZE);
             let outcome = simply(job(&source, &destination, STYLE)).await;
             let failure = outcome.failure.expect("it cannot be read");
-            assert!(matches!(failure.cause, Cause::Read(ref e) if e.raw_os_error() == Some(5)), "{failure}");
+            assert!(
+                matches!(failure.cause, CopyErrorCause::Read(ref e) if e.raw_os_error() == Some(5)),
+                "{failure}"
+            );
             assert_eq!((failure.offset, outcome.stable), (8 * GRANULE, 8 * GRANULE));
             assert!(!outcome.complete);
             let got = content(&*destination, outcome.stable).await;
@@ -317,7 +324,7 @@ fn what_cannot_be_read_is_left_out_and_told() {
         let source = Damaged::reading(full(SIZE).await, bad);
         let destination = memory(SIZE);
         put(&*destination, 0, &vec![0xee; SIZE as usize]).await;
-        let style = Style { skip_errors: true, ..STYLE };
+        let style = CopyStyle { skip_errors: true, ..STYLE };
         let outcome = simply(job(&source, &destination, style)).await;
         assert!(outcome.complete, "{outcome:?}");
         assert_eq!(outcome.bad, told);
@@ -340,8 +347,8 @@ fn a_disk_that_is_gone_is_no_damage() {
             error: Errno::NODEV,
         };
         let source: Arc<dyn Backend> = Arc::new(gone);
-        let outcome = simply(job(&source, &destination, Style { skip_errors: true, ..STYLE })).await;
-        assert!(matches!(outcome.failure.expect("gone").cause, Cause::Read(_)));
+        let outcome = simply(job(&source, &destination, CopyStyle { skip_errors: true, ..STYLE })).await;
+        assert!(matches!(outcome.failure.expect("gone").cause, CopyErrorCause::Read(_)));
         assert!(outcome.bad.is_empty());
     });
 }
@@ -350,7 +357,7 @@ fn a_disk_that_is_gone_is_no_damage() {
 fn random_read_errors_never_make_a_wrong_copy() {
     for seed in 0..20 {
         runtimes().remove(0).block_on(async {
-            let source = error(full(SIZE).await, Op::Read, 0.1, Some(seed));
+            let source = error(full(SIZE).await, FilterOp::Read, 0.1, Some(seed));
             let destination = memory(SIZE);
             let outcome = simply(job(&source, &destination, STYLE)).await;
             assert_eq!(outcome.complete, outcome.failure.is_none());
@@ -378,7 +385,9 @@ fn a_full_destination_ends_it() {
         });
         let outcome = outcome.await;
         let failure = outcome.failure.expect("full");
-        assert!(matches!(failure.cause, Cause::Write(ref e) if e.kind() == io::ErrorKind::StorageFull));
+        assert!(
+            matches!(failure.cause, CopyErrorCause::Write(ref e) if e.kind() == io::ErrorKind::StorageFull)
+        );
         assert_eq!((failure.offset, told), (4 * GRANULE, Some(4 * GRANULE)));
     });
 }
@@ -387,9 +396,9 @@ fn a_full_destination_ends_it() {
 fn a_failed_flush_is_no_success() {
     runtimes().remove(0).block_on(async {
         let source = full(SIZE).await;
-        let destination = error(memory(SIZE), Op::Flush, 1.0, None);
+        let destination = error(memory(SIZE), FilterOp::Flush, 1.0, None);
         let outcome = simply(job(&source, &destination, STYLE)).await;
-        assert!(matches!(outcome.failure.expect("not stable").cause, Cause::Flush(_)));
+        assert!(matches!(outcome.failure.expect("not stable").cause, CopyErrorCause::Flush(_)));
         assert_eq!((outcome.stable, outcome.complete), (0, false));
         let outcome = copy(job(&source, &destination, STYLE), Some(1), |stable, _| {
             assert_eq!(stable, 0, "nothing is called stable");
@@ -407,23 +416,23 @@ struct Forgetful {
 }
 
 impl Backend for Forgetful {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.inner.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         self.inner.write(offset, buf, stable)
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         let fails = self.flushes.fetch_add(1, SeqCst) + 1 == self.fails;
         Box::pin(async move { if fails { Err(Errno::IO.into()) } else { Ok(()) } })
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -438,13 +447,13 @@ fn what_a_flush_has_lost_is_not_called_stable_after_the_next() {
         let (inner, flushes) = (memory(SIZE), AtomicU32::new(0));
         let destination: Arc<dyn Backend> = Arc::new(Forgetful { inner, flushes, fails: 2 });
         let mut told = Vec::new();
-        let style = Style { depth: 1, ..STYLE };
+        let style = CopyStyle { depth: 1, ..STYLE };
         let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
             told.push(stable);
             Ok(())
         });
         let outcome = outcome.await;
-        assert!(matches!(outcome.failure.expect("a flush").cause, Cause::Flush(_)));
+        assert!(matches!(outcome.failure.expect("a flush").cause, CopyErrorCause::Flush(_)));
         assert_eq!((outcome.stable, outcome.complete), (4 * GRANULE, false));
         assert!(told.iter().all(|stable| *stable == 4 * GRANULE), "{told:?}");
     });
@@ -455,7 +464,7 @@ fn a_checkpoint_that_fails_ends_it() {
     runtimes().remove(0).block_on(async {
         let (source, destination) = (full(SIZE).await, memory(SIZE));
         let outcome = copy(job(&source, &destination, STYLE), Some(1), |_, _| Err(Errno::NOSPC.into())).await;
-        assert!(matches!(outcome.failure.expect("a checkpoint").cause, Cause::Checkpoint(_)));
+        assert!(matches!(outcome.failure.expect("a checkpoint").cause, CopyErrorCause::Checkpoint(_)));
     });
 }
 
@@ -464,7 +473,7 @@ fn checkpoints_come_as_often_as_asked_and_grow() {
     runtimes().remove(0).block_on(async {
         let (source, destination) = (full(SIZE).await, memory(SIZE));
         let mut told = Vec::new();
-        let style = Style { depth: 1, ..STYLE };
+        let style = CopyStyle { depth: 1, ..STYLE };
         let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
             told.push(stable);
             Ok(())
@@ -483,7 +492,7 @@ fn the_first_difference_is_named() {
             put(&*destination, SIZE - 1, &[0]).await;
             let outcome = verify(job(&source, &destination, STYLE), &[]).await;
             let failure = outcome.failure.expect("they differ");
-            assert!(matches!(failure.cause, Cause::Differs) && failure.offset == place, "{failure}");
+            assert!(matches!(failure.cause, CopyErrorCause::Differs) && failure.offset == place, "{failure}");
         }
         // A hole of the source, and something in its place.
         let (source, destination) = (memory(SIZE), memory(SIZE));
@@ -510,28 +519,28 @@ impl Crowd {
 }
 
 impl Backend for Crowd {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.inner.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.stay().await;
             self.inner.read(offset, buf).await
         })
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.stay().await;
             self.inner.write(offset, buf, stable).await
         })
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.flush()
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -546,7 +555,7 @@ fn as_many_requests_are_in_flight_as_asked() {
         runtime.block_on(async {
             let (reads, writes) = (crowd(full(16 * GRANULE).await), crowd(memory(16 * GRANULE)));
             let (source, destination): (Arc<dyn Backend>, Arc<dyn Backend>) = (reads.clone(), writes.clone());
-            let style = Style { block: GRANULE, depth: 5, ..STYLE };
+            let style = CopyStyle { block: GRANULE, depth: 5, ..STYLE };
             assert!(simply(job(&source, &destination, style)).await.complete);
             assert_eq!((reads.most.load(SeqCst), writes.most.load(SeqCst)), (5, 5));
         });
@@ -555,20 +564,20 @@ fn as_many_requests_are_in_flight_as_asked() {
 
 #[test]
 fn zeros_cost_no_writes() {
-    let counted = |disk: Arc<dyn Backend>| -> (Arc<dyn Backend>, Arc<Counters>) { stats(disk) };
+    let counted = |disk: Arc<dyn Backend>| -> (Arc<dyn Backend>, Arc<IoCounters>) { stats(disk) };
     runtimes().remove(0).block_on(async {
         let source = memory(SIZE);
         put(&*source, 5 * GRANULE, &pattern(0, 100)).await;
         for (zeroed, clears) in [(true, false), (false, true)] {
             let (destination, counters) = counted(memory(SIZE));
-            let work = Job { zeroed, ..job(&source, &destination, STYLE) };
+            let work = CopyJob { zeroed, ..job(&source, &destination, STYLE) };
             assert!(simply(work).await.complete);
             let counts = counters.total();
             assert_eq!((counts.written_bytes, counts.unmaps > 0), (GRANULE, clears), "zeroed: {zeroed}");
         }
         let (destination, counters) = counted(memory(SIZE));
-        let never = Style { sparse: Sparse::Never, ..STYLE };
-        assert!(simply(Job { zeroed: true, ..job(&source, &destination, never) }).await.complete);
+        let never = CopyStyle { sparse: ZeroPolicy::Never, ..STYLE };
+        assert!(simply(CopyJob { zeroed: true, ..job(&source, &destination, never) }).await.complete);
         assert_eq!((counters.total().written_bytes, counters.total().unmaps), (SIZE, 0));
     });
 }
@@ -582,12 +591,13 @@ fn a_stream_that_is_too_long_is_refused_where_it_is() {
             pipe.send(Ok(filled(&pattern(n * GRANULE, GRANULE as usize)))).expect("room");
         }
         drop(pipe);
-        let style = Style { block: GRANULE, ..STYLE };
-        let mut work = Job { source: Source::Stream(stream), ..job(&destination, &destination, style) };
+        let style = CopyStyle { block: GRANULE, ..STYLE };
+        let mut work =
+            CopyJob { source: CopySource::Stream(stream), ..job(&destination, &destination, style) };
         work.zeroed = true;
         let outcome = simply(work).await;
         let failure = outcome.failure.expect("too long");
-        assert!(matches!(failure.cause, Cause::NoRoom) && failure.offset == 3 * GRANULE);
+        assert!(matches!(failure.cause, CopyErrorCause::NoRoom) && failure.offset == 3 * GRANULE);
         assert!(content(&*destination, 3 * GRANULE).await == pattern(0, 3 * GRANULE as usize));
     });
 }
@@ -598,8 +608,8 @@ fn a_stop_is_heard_while_a_stream_is_silent() {
         let destination = memory(SIZE);
         let (pipe, stream) = flume::bounded(8);
         pipe.send(Ok(filled(&pattern(0, GRANULE as usize)))).expect("room");
-        let work = Job { source: Source::Stream(stream), ..job(&destination, &destination, STYLE) };
-        let (stop, meter): (Arc<Stop>, Arc<Meter>) = (work.stop.clone(), work.meter.clone());
+        let work = CopyJob { source: CopySource::Stream(stream), ..job(&destination, &destination, STYLE) };
+        let (stop, meter): (Arc<StopFlag>, Arc<CopyMeter>) = (work.stop.clone(), work.meter.clone());
         let copying = compio::runtime::spawn(simply(work));
         while meter.done.get() < GRANULE {
             compio::time::sleep(Duration::from_millis(1)).await;
@@ -619,11 +629,11 @@ struct Stuck {
 }
 
 impl Backend for Stuck {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.inner.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if offset >= self.from {
                 // Closed, it is open.
@@ -633,23 +643,23 @@ impl Backend for Stuck {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         self.inner.write(offset, buf, stable)
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.write_zeroes(offset, len, unmap)
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         self.inner.extent(offset, len)
     }
 
@@ -698,7 +708,7 @@ impl Offload for Near {
         5 * GRANULE
     }
 
-    fn copy(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn copy(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             if self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
                 return Err(io::ErrorKind::Unsupported.into());
@@ -721,7 +731,7 @@ fn what_somebody_nearer_copies_is_not_read_and_the_rest_is() {
             let (source, destination) = (full(SIZE).await, memory(SIZE));
             let (from, to) = (source.clone(), destination.clone());
             let near = Near { from, to, left: left.into(), losses: losses.into() };
-            let work = Job { offload: Some(Arc::new(near)), ..job(&source, &destination, STYLE) };
+            let work = CopyJob { offload: Some(Arc::new(near)), ..job(&source, &destination, STYLE) };
             let meter = work.meter.clone();
             assert!(simply(work).await.complete);
             assert!(content(&*destination, SIZE).await == pattern(0, SIZE as usize));

@@ -1,7 +1,7 @@
 //! What carries commands and data of an experiment, and on which provider of RDMA.
 
 use lunar_bench::{Error, Kind, Transport};
-use lunar_rdma::verbs::Missing;
+use lunar_rdma::verbs::MissingLibrary;
 use lunar_wire::srp::PortId;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -40,7 +40,7 @@ impl Carrier {
     fn among(
         transport: Transport,
         provider: Option<Provider>,
-        devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::Device>, Missing>,
+        devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::RdmaDevice>, MissingLibrary>,
     ) -> Result<Carrier, Error> {
         let device = match (transport, provider) {
             (Transport::Tcp, Some(_)) => {
@@ -139,13 +139,13 @@ impl Carrier {
     }
 }
 
-fn without_libraries(missing: Missing) -> Error {
-    Error::new(Kind::Invalid, format!("--provider verbs: {missing}"), Missing::HINT)
+fn without_libraries(missing: MissingLibrary) -> Error {
+    Error::new(Kind::Invalid, format!("--provider verbs: {missing}"), MissingLibrary::HINT)
 }
 
-fn one_that_is_up(devices: Vec<lunar_rdma::verbs::Device>) -> Option<Device> {
+fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<Device> {
     let usable = devices.into_iter().filter(|device| device.is_usable);
-    let up = |device: lunar_rdma::verbs::Device| {
+    let up = |device: lunar_rdma::verbs::RdmaDevice| {
         let mut ports = device.ports.into_iter().filter(|port| port.state == "ACTIVE");
         // The connection manager does not take addresses of one link without its number.
         let address = ports.find_map(|port| port.addresses.into_iter().find(IpAddr::is_ipv4))?;
@@ -171,16 +171,16 @@ mod tests {
 
     const IQN: &str = "iqn.2026-11.org.example:disks";
 
-    fn devices(state: &str, address: &str) -> Result<Vec<verbs::Device>, Missing> {
-        let port = verbs::Port {
+    fn devices(state: &str, address: &str) -> Result<Vec<verbs::RdmaDevice>, MissingLibrary> {
+        let port = verbs::RdmaPort {
             number: 1,
             state: state.into(),
             gid: String::new(),
             netdev: None,
             addresses: vec!["fe80::1".parse().expect("an address"), address.parse().expect("an address")],
         };
-        let transport = verbs::Transport::Roce;
-        Ok(vec![verbs::Device { name: "rxe0".into(), transport, ports: vec![port], is_usable: true }])
+        let transport = verbs::LinkTransport::Roce;
+        Ok(vec![verbs::RdmaDevice { name: "rxe0".into(), transport, ports: vec![port], is_usable: true }])
     }
 
     fn carrier(transport: Transport, provider: Option<Provider>, state: &str) -> Result<Carrier, Error> {
@@ -195,9 +195,9 @@ mod tests {
         assert_eq!(name(Some(Provider::Iwarp), "ACTIVE").as_deref(), Ok("srp/iwarp"));
         let e = name(Some(Provider::Verbs), "DOWN").expect_err("none is up");
         assert!(e.kind == Kind::Invalid && e.what.contains("no RDMA device that is up"), "{e}");
-        let missing = || Err(Missing { what: "no library".into() });
+        let missing = || Err(MissingLibrary { what: "no library".into() });
         let e = Carrier::among(Transport::Iser, Some(Provider::Verbs), missing).expect_err("no libraries");
-        assert!(e.what.ends_with("no library") && e.hint == *Missing::HINT, "{e}");
+        assert!(e.what.ends_with("no library") && e.hint == *MissingLibrary::HINT, "{e}");
         assert_eq!(
             Carrier::among(Transport::Iser, None, missing).map(|c| c.name()).as_deref(),
             Ok("iser/iwarp")

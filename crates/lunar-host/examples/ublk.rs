@@ -12,8 +12,8 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use lunar_block::{Backend, Kind, Spec};
-use lunar_host::ublk::{Device, Options};
+use lunar_block::{Backend, BackendKind, BackendSpec};
+use lunar_host::ublk::{Options, UblkDevice};
 use lunar_runtime::Cores;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,12 +32,12 @@ fn run() -> Result<(), Box<dyn Error>> {
     let (backend, id, given) = match words[..] {
         ["start", lun, ref rest @ ..] => (open(lun)?, None, options(rest)?),
         ["recover", id, lun] => (open(lun)?, Some(id.parse()?), Options::default()),
-        ["remove", id] => return Ok(Device::remove(id.parse()?)?),
+        ["remove", id] => return Ok(UblkDevice::remove(id.parse()?)?),
         _ => return Err("usage: ublk start LUN [NAME=VALUE]... | recover ID LUN | remove ID".into()),
     };
     let mut device = match id {
-        Some(id) => Device::recover(&cores, backend.clone(), id)?,
-        None => Device::start(&cores, backend.clone(), &given)?,
+        Some(id) => UblkDevice::recover(&cores, backend.clone(), id)?,
+        None => UblkDevice::start(&cores, backend.clone(), &given)?,
     };
     println!("{}", device.path().display());
     for signal in signals.forever() {
@@ -58,8 +58,8 @@ fn run() -> Result<(), Box<dyn Error>> {
 
 fn open(lun: &str) -> Result<Arc<dyn Backend>, Box<dyn Error>> {
     let spec = match lun.strip_prefix("memory:") {
-        Some(size) => Spec::sized(Kind::Memory, size.parse()?),
-        None => Spec::path(lun),
+        Some(size) => BackendSpec::sized(BackendKind::Memory, size.parse()?),
+        None => BackendSpec::path(lun),
     };
     Ok(lunar_block::open(&spec)?)
 }

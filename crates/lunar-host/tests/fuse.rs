@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lunar_block::testing::Lossy;
-use lunar_block::{Backend, Inline, Kind, Spec};
-use lunar_host::fuse::{Mount, Options};
+use lunar_block::testing::VolatileBackend;
+use lunar_block::{Backend, BackendKind, BackendSpec, TryIo};
+use lunar_host::fuse::{FuseMount, Options};
 use lunar_runtime::Cores;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
@@ -48,8 +48,8 @@ impl Folder {
         Folder(dir)
     }
 
-    fn mount(&self, cores: &Cores, backend: Arc<dyn Backend>) -> Mount {
-        Mount::start(cores, backend, &self.0, NAME, &Options::default()).expect("a mount")
+    fn mount(&self, cores: &Cores, backend: Arc<dyn Backend>) -> FuseMount {
+        FuseMount::start(cores, backend, &self.0, NAME, &Options::default()).expect("a mount")
     }
 }
 
@@ -65,7 +65,7 @@ fn cores() -> Cores {
 }
 
 fn memory(size: u64) -> Arc<dyn Backend> {
-    lunar_block::open(&Spec::sized(Kind::Memory, size)).expect("memory")
+    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, size)).expect("memory")
 }
 
 /// Bytes of which neighbouring sectors differ.
@@ -73,7 +73,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n / 512 * 7 + n) as u8).collect()
 }
 
-fn writable(mount: &Mount) -> File {
+fn writable(mount: &FuseMount) -> File {
     OpenOptions::new().read(true).write(true).open(mount.path()).expect("open it")
 }
 
@@ -107,7 +107,7 @@ fn what_was_written_is_read_back_and_reaches_the_backend() {
     writable(&mount).read_exact_at(&mut back, 3 * MIB + 100).expect("read");
     assert!(back == data, "other data came back");
     let mut below = vec![0; data.len()];
-    assert!(matches!(backend.read_now(3 * MIB + 100, &mut below), Inline::Done(Ok(()))));
+    assert!(matches!(backend.read_now(3 * MIB + 100, &mut below), TryIo::Done(Ok(()))));
     assert!(below == data, "the backend has other data");
     mount.stop().expect("stop");
     assert!(!is_mounted(&folder.0));
@@ -120,8 +120,13 @@ fn direct_transfers_pass_the_page_cache_by() {
     }
     let (cores, folder, scratch) = (cores(), Folder::new(), Folder::new());
     let below = scratch.0.join("below.img");
-    let spec =
-        Spec { create: true, size: Some(32 * MIB), kind: Kind::File, direct: true, ..Spec::path(&below) };
+    let spec = BackendSpec {
+        create: true,
+        size: Some(32 * MIB),
+        kind: BackendKind::File,
+        direct: true,
+        ..BackendSpec::path(&below)
+    };
     let mount = folder.mount(&cores, lunar_block::open(&spec).expect("a file"));
     let direct = OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(mount.path());
@@ -146,7 +151,7 @@ fn fsync_and_o_dsync_reach_stable_storage() {
     if !possible() {
         return;
     }
-    let (cores, folder, lossy) = (cores(), Folder::new(), Arc::new(Lossy::new(memory(MIB))));
+    let (cores, folder, lossy) = (cores(), Folder::new(), Arc::new(VolatileBackend::new(memory(MIB))));
     let mount = folder.mount(&cores, lossy.clone());
     let file = writable(&mount);
     let dsync = OpenOptions::new().write(true).custom_flags(OFlags::DSYNC.bits() as i32).open(mount.path());
@@ -175,7 +180,12 @@ fn the_size_is_the_mediums() {
     }
     let (cores, folder, scratch) = (cores(), Folder::new(), Folder::new());
     let below = scratch.0.join("below.img");
-    let spec = Spec { create: true, size: Some(8 * MIB), kind: Kind::File, ..Spec::path(&below) };
+    let spec = BackendSpec {
+        create: true,
+        size: Some(8 * MIB),
+        kind: BackendKind::File,
+        ..BackendSpec::path(&below)
+    };
     let mount = folder.mount(&cores, lunar_block::open(&spec).expect("a file"));
     let file = writable(&mount);
     for size in [0, 4 * MIB, 16 * MIB] {
@@ -250,7 +260,7 @@ fn read_only_is_read_only() {
     }
     let (cores, folder) = (cores(), Folder::new());
     let options = Options { read_only: true };
-    let mount = Mount::start(&cores, memory(MIB), &folder.0, NAME, &options).expect("a mount");
+    let mount = FuseMount::start(&cores, memory(MIB), &folder.0, NAME, &options).expect("a mount");
     assert_eq!(fs::metadata(mount.path()).expect("the file").mode(), 0o100_400);
     let refused = OpenOptions::new().write(true).open(mount.path()).expect_err("opened for writing");
     assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
@@ -288,7 +298,7 @@ fn a_folder_or_name_that_cannot_be_is_refused_with_a_hint() {
         (Path::new("/"), &long, "is no name"),
     ];
     for (dir, name, says) in cases {
-        let started = Mount::start(&cores, memory(MIB), dir, name, &Options::default());
+        let started = FuseMount::start(&cores, memory(MIB), dir, name, &Options::default());
         let Err(e) = started else { panic!("{name} is mounted on {}", dir.display()) };
         assert!(e.to_string().contains("hint: ") && e.to_string().contains(says), "{e}");
     }
@@ -330,7 +340,7 @@ fn it_is_unmounted_when_its_process_is_killed() {
     const VARIABLE: &str = "FUSE_TEST_SERVES";
     if let Some(dir) = std::env::var_os(VARIABLE) {
         let cores = cores();
-        let mount = Mount::start(&cores, memory(MIB), Path::new(&dir), NAME, &Options::default());
+        let mount = FuseMount::start(&cores, memory(MIB), Path::new(&dir), NAME, &Options::default());
         println!("serves {}", mount.as_ref().expect("a mount").path().display());
         // Until it is killed; should its parent die before, it ends.
         let _ = io::stdin().read(&mut [0]);

@@ -1,7 +1,7 @@
 //! Load for a logical unit, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints
 //! what was reached, and the CPU time of this process.
 
-use lunar_block::{Backend, Queue};
+use lunar_block::{Backend, BackendQueue};
 use lunar_initiator::Url;
 use lunar_runtime::{Cores, Pool};
 use std::cell::Cell;
@@ -45,7 +45,7 @@ async fn work(disk: Arc<dyn Backend>, load: Load, on: Rc<Cell<bool>>) -> std::io
     let places = disk.facts().capacity.min(256 << 20) / load.bytes as u64;
     let mut offsets = Offsets { state: 0x9e37_79b9_7f4a_7c16, places };
     let mut queue = disk.queue().ok_or_else(|| std::io::Error::other("the session is on another core"))?;
-    let mut begin = |queue: &mut dyn Queue, lane, data| {
+    let mut begin = |queue: &mut dyn BackendQueue, lane, data| {
         let offset = offsets.next() * load.bytes as u64;
         match load.write {
             true => queue.write(lane, offset, data, false),

@@ -1,7 +1,7 @@
 //! A SCSI command for a logical unit, and how it ended.
 
 use crate::{Error, ErrorCode};
-use lunar_block::range::Hold;
+use lunar_block::range::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::{self, TaskAttribute};
 use lunar_wire::scsi::cdb::Cdb;
@@ -58,7 +58,7 @@ pub struct Command {
     /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
     pub(crate) since: Option<Instant>,
     /// Of a write: bytes that no other command may write until the target has ended it, even if its owner waits no longer.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<RangeLock>,
 }
 
 impl Command {

@@ -7,7 +7,7 @@
 
 use crate::designators::copy_name;
 use crate::{Direction, Error, ErrorCode, Lun, properties};
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_block::offload::{GRANULE, Offload};
 use lunar_runtime::Buf;
 use lunar_wire::be;
@@ -125,7 +125,7 @@ impl Offload for ExtendedCopy {
         self.limits.piece
     }
 
-    fn copy(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn copy(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let ended = ExtendedCopy::copy(self, offset, len).await;
             ended.map_err(|e| {

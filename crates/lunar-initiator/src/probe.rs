@@ -6,7 +6,7 @@ use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
 use crate::{Error, ErrorCode, Options, Portal, srp};
 use lunar_proto::initiator::login::LoggedIn;
-use lunar_runtime::stream::{Route, Stream};
+use lunar_runtime::stream::{Stream, TcpInfo};
 use lunar_wire::iscsi::text::pairs;
 use lunar_wire::iscsi::{Bhs, opcode};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub struct Probe {
     /// What it took to connect to each that was tried, or why it failed.
     pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
     /// The way of the connection, where it is one over TCP.
-    pub route: Route,
+    pub route: TcpInfo,
     /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: Option<String>,
     /// The requests and responses of the login.
@@ -61,7 +61,7 @@ impl Probe {
             addresses: Vec::new(),
             resolved_in: Duration::ZERO,
             connections: Vec::new(),
-            route: Route::default(),
+            route: TcpInfo::default(),
             carrier: None,
             exchanges: Vec::new(),
             login: Err(Error::new(ErrorCode::TimedOut, "not done")),

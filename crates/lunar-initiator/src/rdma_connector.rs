@@ -1,17 +1,18 @@
 //! RDMA connections that devices, measurements and tests make.
 
 use crate::{Error, ErrorCode};
-use lunar_rdma::{ConnParam, Refused, Wait};
+use lunar_rdma::{ConnParam, ConnectError, LocalBoxFuture};
 use lunar_runtime::error::Hint;
 
 /// Makes an RDMA connection of private data and terms.
 pub trait RdmaConnector:
-    FnOnce(&[u8], ConnParam) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>
+    FnOnce(&[u8], ConnParam) -> LocalBoxFuture<'static, Result<lunar_rdma::ConnectedEndpoint, ConnectError>>
 {
 }
 
-impl<F: FnOnce(&[u8], ConnParam) -> Wait<'static, Result<lunar_rdma::Connected, Refused>>> RdmaConnector
-    for F
+impl<
+    F: FnOnce(&[u8], ConnParam) -> LocalBoxFuture<'static, Result<lunar_rdma::ConnectedEndpoint, ConnectError>>,
+> RdmaConnector for F
 {
 }
 

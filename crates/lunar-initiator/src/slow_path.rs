@@ -1,20 +1,20 @@
 //! Of the operations of a queue those that take more than one step: each has a future, at its lane.
 
-use lunar_block::{Finished, Future};
+use lunar_block::{BufResult, LocalBoxFuture};
 use std::task::{Context, Poll};
 
 /// Operations with futures.
 #[derive(Default)]
-pub struct SlowPath(Vec<(usize, Future<'static, Finished>)>);
+pub struct SlowPath(Vec<(usize, LocalBoxFuture<'static, BufResult>)>);
 
 impl SlowPath {
     /// The operation of a lane, which moves when it is polled.
-    pub fn begin(&mut self, lane: usize, end: impl std::future::Future<Output = Finished> + 'static) {
+    pub fn begin(&mut self, lane: usize, end: impl std::future::Future<Output = BufResult> + 'static) {
         self.0.push((lane, Box::pin(end)));
     }
 
     /// The next one that has ended.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         for (at, (lane, end)) in self.0.iter_mut().enumerate() {
             if let Poll::Ready(finished) = end.as_mut().poll(cx) {
                 let lane = *lane;

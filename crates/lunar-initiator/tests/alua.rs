@@ -7,7 +7,7 @@ mod common;
 use common::{READ_10, is, run, with_disk};
 use interop::script::{Link, Script, Target, Turn};
 use interop::{Pdu, op};
-use lunar_block::{Backend, Queue};
+use lunar_block::{Backend, BackendQueue};
 use lunar_initiator::multipath::{Multipath, Path, Policy, Settings, State};
 use lunar_initiator::{Lun, Url};
 use lunar_runtime::Buf;
@@ -123,7 +123,7 @@ async fn read(disk: &Multipath) {
 }
 
 /// The same as one of many, without a future of its own.
-async fn read_by(queue: &mut dyn Queue) {
+async fn read_by(queue: &mut dyn BackendQueue) {
     queue.read(0, 0, Buf::zeroed(512));
     let (_, (result, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
     result.expect("read");

@@ -5,7 +5,7 @@ mod common;
 use common::run;
 use interop::script::{Link, Script, Turn};
 use interop::{Pdu, op};
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_initiator::{Error, ErrorCode, SessionHooks, SessionLogin, Url, connect_with, luns};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Record {
 }
 
 impl SessionHooks for Record {
-    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> Future<'a, Result<(), Error>> {
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let number = self.seen().len();
             self.add(format!("login first={} orphans={}", login.is_first, login.has_orphans));

@@ -6,7 +6,7 @@ mod common;
 use common::{READ_10, WRITE_10, is, run, with_disk};
 use interop::script::{Script, Turn};
 use interop::{Pdu, op};
-use lunar_block::{Backend, Finished, Queue};
+use lunar_block::{Backend, BackendQueue, BufResult};
 use lunar_initiator::Url;
 use lunar_runtime::{Buf, Cores};
 use std::future::poll_fn;
@@ -26,8 +26,8 @@ fn filled(byte: u8, len: usize) -> Buf {
 }
 
 /// The ends of so many, at their lanes.
-async fn ends(queue: &mut dyn Queue, many: usize) -> Vec<Finished> {
-    let mut ended: Vec<Option<Finished>> = (0..many).map(|_| None).collect();
+async fn ends(queue: &mut dyn BackendQueue, many: usize) -> Vec<BufResult> {
+    let mut ended: Vec<Option<BufResult>> = (0..many).map(|_| None).collect();
     for _ in 0..many {
         let (lane, finished) = poll_fn(|cx| queue.poll_ended(cx)).await;
         assert!(ended[lane].replace(finished).is_none(), "lane {lane} ended twice");
@@ -36,13 +36,13 @@ async fn ends(queue: &mut dyn Queue, many: usize) -> Vec<Finished> {
 }
 
 /// Reads what each lane has of its own, from `offset` on.
-async fn read_back(queue: &mut dyn Queue, offset: u64) -> Vec<Buf> {
+async fn read_back(queue: &mut dyn BackendQueue, offset: u64) -> Vec<Buf> {
     (0..LANES).for_each(|lane| queue.read(lane, (lane * BYTES) as u64 + offset, Buf::zeroed(BYTES)));
-    let read = |(result, buf): Finished| result.map(|()| buf).expect("read");
+    let read = |(result, buf): BufResult| result.map(|()| buf).expect("read");
     ends(queue, LANES).await.into_iter().map(read).collect()
 }
 
-async fn write_all(queue: &mut dyn Queue, offset: u64, stable: bool) {
+async fn write_all(queue: &mut dyn BackendQueue, offset: u64, stable: bool) {
     for lane in 0..LANES {
         queue.write(lane, (lane * BYTES) as u64 + offset, filled(lane as u8 + 1, BYTES), stable);
     }

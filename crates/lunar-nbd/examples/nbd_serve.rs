@@ -1,8 +1,8 @@
 //! Serves one disk over NBD until standard input ends: `nbd_serve LISTEN DISK [BLOCK_SIZE]`, where LISTEN is
 //! ADDRESS:PORT or a path, and DISK is null:BYTES, memory:BYTES or a path. Prints where it listens.
 
-use lunar_block::{Kind, Spec};
-use lunar_nbd::server::{Export, Limits, Listen, serve};
+use lunar_block::{BackendKind, BackendSpec};
+use lunar_nbd::server::{ListenAddress, NbdExport, ServerLimits, serve};
 use lunar_runtime::Cores;
 use std::error::Error;
 use std::io::Read;
@@ -14,15 +14,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("nbd LISTEN DISK [BLOCK_SIZE]".into());
     };
     let listen = match listen.parse() {
-        Ok(address) => Listen::Tcp(address),
-        Err(_) => Listen::Unix(listen.into()),
+        Ok(address) => ListenAddress::Tcp(address),
+        Err(_) => ListenAddress::Unix(listen.into()),
     };
     let spec = match disk.split_once(':') {
-        Some(("null", size)) => Spec::sized(Kind::Null, size.parse()?),
-        Some(("memory", size)) => Spec::sized(Kind::Memory, size.parse()?),
-        _ => Spec::path(disk),
+        Some(("null", size)) => BackendSpec::sized(BackendKind::Null, size.parse()?),
+        Some(("memory", size)) => BackendSpec::sized(BackendKind::Memory, size.parse()?),
+        _ => BackendSpec::path(disk),
     };
-    let export = Export {
+    let export = NbdExport {
         name: "disk".into(),
         backend: lunar_block::open(&spec)?,
         block_size: block_size.first().map_or(Ok(512), |size| size.parse())?,
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let cpus = std::thread::available_parallelism()?.get();
     let cores = Arc::new(Cores::start(&(0..cpus).collect::<Vec<_>>())?);
-    let handle = serve(&[listen], vec![export], cores, Limits::default())?;
+    let handle = serve(&[listen], vec![export], cores, ServerLimits::default())?;
     println!("{}", handle.addresses()[0].url("disk"));
     std::io::stdin().read_to_end(&mut Vec::new())?;
     handle.stop()?;

@@ -2,8 +2,11 @@
 //!
 //! For the guest of `interop/lab`, where soft devices are; each step says what it has seen, and a failure panics.
 
-use lunar_rdma::verbs::{self, Options, Pending};
-use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, Remote, Request};
+use lunar_rdma::verbs::{self, Options, PendingRequest};
+use lunar_rdma::{
+    ConnParam, ConnectError, ConnectRequest, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion,
+    RemoteAddress,
+};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Pool};
 use std::cell::RefCell;
@@ -44,15 +47,15 @@ impl End {
                 return come;
             }
             self.endpoint.readable().await.expect("the connection is there");
-            let mut events = Events::default();
+            let mut events = EndpointEvents::default();
             self.endpoint.poll(&mut events);
             let bytes = &events.bytes;
             let come = events.list.drain(..).map(|event| match event {
-                Event::Message(range, stag) => Come::Message(bytes[range].to_vec(), stag),
-                Event::Read(id, buf, result) => {
+                EndpointEvent::Message(range, stag) => Come::Message(bytes[range].to_vec(), stag),
+                EndpointEvent::Read(id, buf, result) => {
                     Come::Read(id, result.map(|()| buf).map_err(|e| e.to_string()))
                 }
-                Event::End(reason) => Come::End(reason.map(|e| e.to_string())),
+                EndpointEvent::End(reason) => Come::End(reason.map(|e| e.to_string())),
             });
             self.come.borrow_mut().extend(come);
         }
@@ -109,8 +112,8 @@ async fn run(addr: SocketAddr) {
 
 async fn nobody_listens(addr: SocketAddr) {
     match verbs::connect(addr, b"hello", TERMS).await {
-        Err(Refused::Io(e)) => println!("nobody listens: {e}"),
-        Err(Refused::Rejected(_)) => panic!("nobody was there to say no"),
+        Err(ConnectError::Io(e)) => println!("nobody listens: {e}"),
+        Err(ConnectError::Rejected(_)) => panic!("nobody was there to say no"),
         Ok(_) => panic!("nobody listens"),
     }
 }
@@ -129,7 +132,9 @@ async fn rejected(listener: &mut verbs::Listener, addr: SocketAddr) {
     })
     .await;
     match refused {
-        Err(Refused::Rejected(private)) if private.starts_with(b"no") => println!("rejected, with a word"),
+        Err(ConnectError::Rejected(private)) if private.starts_with(b"no") => {
+            println!("rejected, with a word")
+        }
         Err(e) => panic!("{e}"),
         Ok(_) => panic!("connected"),
     }
@@ -325,7 +330,7 @@ async fn end(one: &End) -> Option<String> {
 }
 
 async fn ended(client: End, server: &End) {
-    server.endpoint.read(5, Remote { stag: 0, offset: 0 }, Buf::zeroed(8), 8, 0);
+    server.endpoint.read(5, RemoteAddress { stag: 0, offset: 0 }, Buf::zeroed(8), 8, 0);
     assert!(matches!(server.next().await, Come::Read(5, Ok(_))), "a read of nothing");
     client.say(b"last words");
     assert_eq!(server.message().await.0, b"last words");
@@ -365,7 +370,7 @@ async fn on_another_core(mut listener: verbs::Listener, addr: SocketAddr) {
     println!("accepted on another core");
 }
 
-fn serve(pending: Pending) {
+fn serve(pending: PendingRequest) {
     let runtime = compio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let endpoint = Box::new(pending).accept(Vec::new(), TERMS).await.unwrap_or_else(|e| panic!("{e}"));

@@ -9,8 +9,8 @@ const KEEP: usize = 16 << 10;
 
 /// Something has come.
 #[derive(Debug)]
-pub enum Event {
-    /// A message: where it lies in [`Events::bytes`], and the steering tag of ours that it ended.
+pub enum EndpointEvent {
+    /// A message: where it lies in [`EndpointEvents::bytes`], and the steering tag of ours that it ended.
     Message(Range<usize>, Option<u32>),
     /// An RDMA Read has ended: its number, its buffer, and whether the data is there.
     Read(u64, Buf, io::Result<()>),
@@ -20,19 +20,19 @@ pub enum Event {
 
 /// What has come, in order. It is emptied by who takes it, and its memory used again.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct EndpointEvents {
     /// What has come.
-    pub list: Vec<Event>,
+    pub list: Vec<EndpointEvent>,
     /// The messages, one behind the other.
     pub bytes: Vec<u8>,
 }
 
-impl Events {
+impl EndpointEvents {
     /// Adds a message.
     pub fn message(&mut self, message: &[u8], invalidated: Option<u32>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(message);
-        self.list.push(Event::Message(start..self.bytes.len(), invalidated));
+        self.list.push(EndpointEvent::Message(start..self.bytes.len(), invalidated));
     }
 
     /// Nothing has come.
@@ -47,7 +47,7 @@ impl Events {
         self.bytes.clear();
         if used < self.bytes.capacity() / 4 {
             self.bytes.shrink_to(KEEP);
-            self.list.shrink_to(KEEP / size_of::<Event>());
+            self.list.shrink_to(KEEP / size_of::<EndpointEvent>());
         }
     }
 }
@@ -58,13 +58,13 @@ mod tests {
 
     #[test]
     fn a_burst_is_forgotten_when_little_comes() {
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         for _ in 0..2 {
             events.message(&[1; 100_000], None);
             events.clear();
             assert!(events.bytes.capacity() >= 100_000, "more of it may come");
         }
-        (0..1000).for_each(|_| events.list.push(Event::End(None)));
+        (0..1000).for_each(|_| events.list.push(EndpointEvent::End(None)));
         events.clear();
         assert!(events.is_empty() && events.bytes.capacity() <= KEEP);
         let kept = events.list.capacity();

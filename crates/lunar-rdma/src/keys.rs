@@ -1,6 +1,6 @@
 //! Memory that the other side may use, by steering tag: for the providers that keep such a table themselves.
 
-use crate::{MemoryRegion, Remote};
+use crate::{MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ const BASE: u64 = 1 << 32;
 
 /// Why memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum AccessError {
     /// The steering tag names nothing, or nothing any more.
     Tag,
     /// It names memory for the other direction.
@@ -24,18 +24,18 @@ pub enum Fault {
     Bounds,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Tag => "a steering tag that names nothing",
-            Fault::Direction => "memory for the other direction",
-            Fault::Bounds => "a place outside of the memory that was exposed",
+            AccessError::Tag => "a steering tag that names nothing",
+            AccessError::Direction => "memory for the other direction",
+            AccessError::Bounds => "a place outside of the memory that was exposed",
         })
     }
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct TagSlot {
     generation: u16,
     memory: Option<MemoryRegion>,
     /// The other side has ended its right; the memory waits for its owner.
@@ -44,21 +44,21 @@ struct Slot {
 
 /// The steering tags of one connection: those of others name nothing here.
 #[derive(Debug, Default)]
-pub struct Keys {
-    slots: Vec<Slot>,
+pub struct SteeringTags {
+    slots: Vec<TagSlot>,
     free: Vec<usize>,
 }
 
-impl Keys {
+impl SteeringTags {
     /// Gives memory a tag.
     ///
     /// # Errors
     /// When there are too many.
-    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
+    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < SLOTS => {
-                self.slots.push(Slot { generation: 1, ..Slot::default() });
+                self.slots.push(TagSlot { generation: 1, ..TagSlot::default() });
                 self.slots.len() - 1
             }
             None => return Err(io::Error::other("too much memory is exposed at once")),
@@ -66,13 +66,13 @@ impl Keys {
         let generation = self.slots[slot].generation;
         self.slots[slot].memory = Some(memory);
         let stag = u32::from(generation) << SLOT_BITS | slot as u32;
-        Ok(Remote { stag, offset: BASE })
+        Ok(RemoteAddress { stag, offset: BASE })
     }
 
     /// Takes a tag back: its memory, if it names some, also if the other side has ended it.
     pub fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         let slot = self.find(stag)?;
-        let Slot { generation, memory, is_ended } = &mut self.slots[slot];
+        let TagSlot { generation, memory, is_ended } = &mut self.slots[slot];
         let memory = memory.take()?;
         *generation = generation.wrapping_add(1).max(1);
         *is_ended = false;
@@ -104,15 +104,15 @@ impl Keys {
     ///
     /// # Errors
     /// When it may not.
-    pub fn sink(&mut self, to: Remote, len: usize) -> Result<&mut [u8], Fault> {
-        let slot = self.usable(to.stag).ok_or(Fault::Tag)?;
+    pub fn sink(&mut self, to: RemoteAddress, len: usize) -> Result<&mut [u8], AccessError> {
+        let slot = self.usable(to.stag).ok_or(AccessError::Tag)?;
         match &mut self.slots[slot].memory {
             Some(MemoryRegion::Sink(buf)) => {
                 let range = range(to.offset, len, buf.len())?;
                 Ok(&mut buf[range])
             }
-            Some(MemoryRegion::Source(_)) => Err(Fault::Direction),
-            None => Err(Fault::Tag),
+            Some(MemoryRegion::Source(_)) => Err(AccessError::Direction),
+            None => Err(AccessError::Tag),
         }
     }
 
@@ -120,20 +120,20 @@ impl Keys {
     ///
     /// # Errors
     /// When it may not.
-    pub fn source(&self, from: Remote, len: usize) -> Result<(Rc<Buf>, usize), Fault> {
-        let slot = self.usable(from.stag).ok_or(Fault::Tag)?;
+    pub fn source(&self, from: RemoteAddress, len: usize) -> Result<(Rc<Buf>, usize), AccessError> {
+        let slot = self.usable(from.stag).ok_or(AccessError::Tag)?;
         match &self.slots[slot].memory {
             Some(MemoryRegion::Source(buf)) => Ok((buf.clone(), range(from.offset, len, buf.len())?.start)),
-            Some(MemoryRegion::Sink(_)) => Err(Fault::Direction),
-            None => Err(Fault::Tag),
+            Some(MemoryRegion::Sink(_)) => Err(AccessError::Direction),
+            None => Err(AccessError::Tag),
         }
     }
 }
 
-fn range(offset: u64, len: usize, whole: usize) -> Result<Range<usize>, Fault> {
+fn range(offset: u64, len: usize, whole: usize) -> Result<Range<usize>, AccessError> {
     let start =
-        offset.checked_sub(BASE).and_then(|start| usize::try_from(start).ok()).ok_or(Fault::Bounds)?;
-    let end = start.checked_add(len).filter(|end| *end <= whole).ok_or(Fault::Bounds)?;
+        offset.checked_sub(BASE).and_then(|start| usize::try_from(start).ok()).ok_or(AccessError::Bounds)?;
+    let end = start.checked_add(len).filter(|end| *end <= whole).ok_or(AccessError::Bounds)?;
     Ok(start..end)
 }
 
@@ -143,22 +143,22 @@ mod tests {
 
     #[test]
     fn a_tag_that_was_taken_back_names_nothing_even_when_its_slot_is_used_again() {
-        let mut keys = Keys::default();
+        let mut keys = SteeringTags::default();
         let first = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert!(keys.sink(first, 8).is_ok());
         assert!(matches!(keys.revoke(first.stag), Some(MemoryRegion::Sink(buf)) if buf.len() == 8));
         let second = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_ne!(first.stag, second.stag);
-        assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
+        assert_eq!(keys.sink(first, 1).unwrap_err(), AccessError::Tag);
         assert!(keys.revoke(first.stag).is_none() && keys.sink(second, 1).is_ok());
     }
 
     #[test]
     fn a_tag_that_the_other_side_ends_keeps_its_memory_for_its_owner() {
-        let mut keys = Keys::default();
+        let mut keys = SteeringTags::default();
         let first = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_eq!([keys.end(first.stag), keys.end(first.stag), keys.end(7)], [true, false, false]);
-        assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
+        assert_eq!(keys.sink(first, 1).unwrap_err(), AccessError::Tag);
         assert!(keys.revoke(first.stag).is_some() && keys.revoke(first.stag).is_none());
         let second = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert!(keys.sink(second, 8).is_ok() && !keys.end(first.stag));
@@ -166,15 +166,15 @@ mod tests {
 
     #[test]
     fn memory_is_used_within_its_bounds_and_in_its_direction() {
-        let mut keys = Keys::default();
+        let mut keys = SteeringTags::default();
         let (sink, source) =
             (MemoryRegion::Sink(Buf::zeroed(8)), MemoryRegion::Source(Rc::new(Buf::zeroed(8))));
         let [sink, source] = [sink, source].map(|memory| keys.expose(memory).unwrap());
-        assert_eq!(keys.sink(source, 1).unwrap_err(), Fault::Direction);
-        assert_eq!(keys.source(sink, 1).unwrap_err(), Fault::Direction);
+        assert_eq!(keys.sink(source, 1).unwrap_err(), AccessError::Direction);
+        assert_eq!(keys.source(sink, 1).unwrap_err(), AccessError::Direction);
         assert_eq!(keys.source(source.beyond(3), 5).unwrap().1, 3);
         for (at, len) in [(0, 9), (8, 1), (4, 5), (u64::MAX, 1), (0, usize::MAX)] {
-            assert_eq!(keys.sink(sink.beyond(at), len).unwrap_err(), Fault::Bounds, "{at} {len}");
+            assert_eq!(keys.sink(sink.beyond(at), len).unwrap_err(), AccessError::Bounds, "{at} {len}");
         }
         assert!(keys.sink(sink.beyond(8), 0).is_ok());
     }

@@ -17,7 +17,7 @@ mod events;
 mod keys;
 
 pub use diagnostics::{NO_DEVICE, NO_DEVICE_HINT, explained};
-pub use events::{Event, Events};
+pub use events::{EndpointEvent, EndpointEvents};
 
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
@@ -29,7 +29,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 /// A future that runs on one core.
-pub type Wait<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The limit of private data at connection setup, in bytes (RFC 5044 section 7.1.1).
 pub const MAX_PRIVATE: usize = 512;
@@ -37,25 +37,25 @@ pub const MAX_PRIVATE: usize = 512;
 /// The address of the peer's memory: a steering tag and an offset under it (RFC 5040 section 2.1; verbs: a key and an
 /// address).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Remote {
+pub struct RemoteAddress {
     /// Steering tag.
     pub stag: u32,
     /// Tagged offset in bytes.
     pub offset: u64,
 }
 
-impl Remote {
+impl RemoteAddress {
     /// The address this many bytes further on.
-    pub fn beyond(self, bytes: u64) -> Remote {
-        Remote { offset: self.offset.wrapping_add(bytes), ..self }
+    pub fn beyond(self, bytes: u64) -> RemoteAddress {
+        RemoteAddress { offset: self.offset.wrapping_add(bytes), ..self }
     }
 }
 
 /// A range of the peer's memory: its address, and its length in bytes.
-pub type Piece = (Remote, usize);
+pub type RemoteRange = (RemoteAddress, usize);
 
 /// The sum of the lengths of pieces; None if it overflows.
-fn total(pieces: &[Piece]) -> Option<usize> {
+fn total(pieces: &[RemoteRange]) -> Option<usize> {
     pieces.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len))
 }
 
@@ -81,7 +81,7 @@ pub struct ConnParam {
 
 /// The parameters of an established connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct EndpointInfo {
     /// `mem`, `iwarp`, or `verbs` and the name of the device.
     pub provider: String,
     /// The limit of outstanding RDMA Reads that this end sends; further reads wait here.
@@ -100,7 +100,7 @@ pub struct Facts {
 /// One end of a reliable connection. It belongs to one core; dropping it breaks the connection.
 pub trait Endpoint {
     /// The parameters of the connection.
-    fn facts(&self) -> &Facts;
+    fn facts(&self) -> &EndpointInfo;
 
     /// Posts `count` more receives of `len` bytes each. A message that finds no receive, or is longer, breaks the
     /// connection.
@@ -111,15 +111,15 @@ pub trait Endpoint {
     fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>);
 
     /// Queues an RDMA Write.
-    fn write(&self, to: Remote, payload: Payload);
+    fn write(&self, to: RemoteAddress, payload: Payload);
 
     /// Queues RDMA Reads of pieces of the peer's memory into a buffer, one behind the other from `at` on. When all have
-    /// arrived, [`Event::Read`] returns the buffer with this `id`. After the event of the connection's end, the buffer is
+    /// arrived, [`EndpointEvent::Read`] returns the buffer with this `id`. After the event of the connection's end, the buffer is
     /// dropped.
-    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize);
+    fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize);
 
     /// Queues an RDMA Read of one piece of `len` bytes.
-    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+    fn read(&self, id: u64, from: RemoteAddress, buf: Buf, at: usize, len: usize) {
         self.gather(id, &[(from, len)], buf, at);
     }
 
@@ -128,7 +128,7 @@ pub trait Endpoint {
     /// # Errors
     /// When there are too many regions, or the device takes no more memory. The memory is dropped, and the connection
     /// continues.
-    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote>;
+    fn expose(&self, memory: MemoryRegion) -> io::Result<RemoteAddress>;
 
     /// Deregisters memory at once and returns it; None if the steering tag is unknown, or the provider still uses the
     /// memory.
@@ -155,7 +155,7 @@ pub trait Endpoint {
 
     /// Takes the events that are there, without waiting. The end of the connection is the last event. An event may queue an
     /// answer: call [`Endpoint::flush`] afterwards.
-    fn poll(&self, into: &mut Events);
+    fn poll(&self, into: &mut EndpointEvents);
 
     /// Whether the connection has ended, as far as can be seen without waiting, even if events are left. Cheap: callers
     /// ask before each command.
@@ -165,10 +165,10 @@ pub trait Endpoint {
     fn look_anew(&self) {}
 
     /// Waits until there may be events.
-    fn readable(&self) -> Wait<'_, io::Result<()>>;
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Waits until more work can be submitted.
-    fn writable(&self) -> Wait<'_, io::Result<()>>;
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Breaks the connection. Queued work is dropped, and outstanding RDMA Reads fail.
     fn close(&self);
@@ -189,14 +189,14 @@ pub trait Endpoint {
 }
 
 /// A connection request of a peer. Dropping it rejects the request.
-pub trait Request {
+pub trait ConnectRequest {
     /// The private data of the request. It may be padded with zeros (InfiniBand), or empty.
     fn private(&self) -> &[u8];
 
     /// The local address, and that of the peer.
     fn addresses(&self) -> (SocketAddr, SocketAddr);
 
-    /// Whether the connection would have [`Facts::sends_invalidate`].
+    /// Whether the connection would have [`EndpointInfo::sends_invalidate`].
     fn sends_invalidate(&self) -> bool;
 
     /// Accepts the request, with private data.
@@ -204,35 +204,35 @@ pub trait Request {
         self: Box<Self>,
         private: Vec<u8>,
         terms: ConnParam,
-    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>>;
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Endpoint>>>;
 
     /// Rejects the request, with private data.
-    fn reject(self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()>;
+    fn reject(self: Box<Self>, private: Vec<u8>) -> LocalBoxFuture<'static, ()>;
 }
 
 /// The reason why a connection was not established.
 #[derive(Debug)]
-pub enum Refused {
+pub enum ConnectError {
     /// The connection failed or was lost.
     Io(io::Error),
     /// The peer rejected the connection, with this private data.
     Rejected(Vec<u8>),
 }
 
-impl From<io::Error> for Refused {
-    fn from(e: io::Error) -> Refused {
-        Refused::Io(e)
+impl From<io::Error> for ConnectError {
+    fn from(e: io::Error) -> ConnectError {
+        ConnectError::Io(e)
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Io(e) => write!(f, "{e}"),
-            Refused::Rejected(_) => write!(f, "the other side turned the connection down"),
+            ConnectError::Io(e) => write!(f, "{e}"),
+            ConnectError::Rejected(_) => write!(f, "the other side turned the connection down"),
         }
     }
 }
 
 /// A connection that was made, and what the other side said with it (with zeros behind it, on InfiniBand).
-pub type Connected = (Rc<dyn Endpoint>, Vec<u8>);
+pub type ConnectedEndpoint = (Rc<dyn Endpoint>, Vec<u8>);

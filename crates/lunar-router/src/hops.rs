@@ -1,14 +1,14 @@
 //! Where the time of commands goes behind this router.
 
-use lunar_runtime::latency::{LatencyCounter, Total};
+use lunar_runtime::latency::{LatencyCounter, LatencyTotal};
 
 /// The times of commands on the two stretches from here on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
     /// Waiting for a path, or for the target to take more.
-    pub queue: Total,
+    pub queue: LatencyTotal,
     /// From the sending to the answer.
-    pub upstream: Total,
+    pub upstream: LatencyTotal,
 }
 
 /// [`Hops`] that grow.

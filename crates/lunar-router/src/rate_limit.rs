@@ -1,8 +1,8 @@
 //! A passthrough logical unit with a limit of operations and bytes a second.
 
 use event_listener::Event;
-use lunar_block::Future;
-use lunar_block::filter::Rate;
+use lunar_block::LocalBoxFuture;
+use lunar_block::filter::RateLimit;
 use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A passage with a share of operations and bytes a second, which others may have a part in.
-pub fn with_rate_limit(passage: Arc<dyn PassthroughLu>, rate: Arc<Rate>) -> Arc<dyn PassthroughLu> {
+pub fn with_rate_limit(passage: Arc<dyn PassthroughLu>, rate: Arc<RateLimit>) -> Arc<dyn PassthroughLu> {
     Arc::new(RateLimited { passage, rate })
 }
 
 struct RateLimited {
     passage: Arc<dyn PassthroughLu>,
-    rate: Arc<Rate>,
+    rate: Arc<RateLimit>,
 }
 
 impl PassthroughLu for RateLimited {
@@ -43,7 +43,7 @@ impl PassthroughLu for RateLimited {
 
 struct RateLimitedNexus {
     way: Rc<dyn PassthroughNexus>,
-    rate: Arc<Rate>,
+    rate: Arc<RateLimit>,
     /// Tags of the commands that wait here, in the order in which they came: so they go.
     line: RefCell<VecDeque<u64>>,
     /// Tags of commands that were aborted, some of which may wait here.
@@ -86,7 +86,7 @@ impl RateLimitedNexus {
 }
 
 impl PassthroughNexus for RateLimitedNexus {
-    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         let bytes = match &command.data {
             PassthroughData::None => 0,
             PassthroughData::In(buf) | PassthroughData::Out(buf) => buf.len() as u64,
@@ -106,13 +106,13 @@ impl PassthroughNexus for RateLimitedNexus {
         })
     }
 
-    fn abort(&self, tag: u64) -> Future<'_, CommandFate> {
+    fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         self.aborted.borrow_mut().insert(tag);
         self.notifier.notify(usize::MAX);
         self.way.abort(tag)
     }
 
-    fn manage(&self, function: TaskManagementFunction) -> Future<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
         self.way.manage(function)
     }
 }
@@ -129,7 +129,7 @@ mod tests {
     struct Seen(RefCell<Vec<u64>>);
 
     impl PassthroughNexus for Seen {
-        fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+        fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
             self.0.borrow_mut().push(command.tag);
             let reply = PassthroughResponse {
                 status: 0,
@@ -141,11 +141,11 @@ mod tests {
             Box::pin(async { reply })
         }
 
-        fn abort(&self, _: u64) -> Future<'_, CommandFate> {
+        fn abort(&self, _: u64) -> LocalBoxFuture<'_, CommandFate> {
             Box::pin(async { CommandFate::Ended })
         }
 
-        fn manage(&self, _: TaskManagementFunction) -> Future<'_, bool> {
+        fn manage(&self, _: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
             Box::pin(async { true })
         }
     }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<Seen>, RateLimitedNexus) {
-        let (seen, rate) = (Rc::new(Seen::default()), Rate::new(iops, bytes_per_s));
+        let (seen, rate) = (Rc::new(Seen::default()), RateLimit::new(iops, bytes_per_s));
         let (line, aborted) = Default::default();
         (seen.clone(), RateLimitedNexus { way: seen, rate, line, aborted, notifier: Event::new() })
     }

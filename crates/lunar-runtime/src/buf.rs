@@ -1,7 +1,7 @@
 //! Buffers for I/O: page-aligned, initialized from the start, owned by the operation that uses them.
 
-use crate::pool::Home;
-use crate::regions::{Cut, Region};
+use crate::pool::PoolOrigin;
+use crate::regions::{Region, RegionPages};
 use compio::buf::{IoBuf, IoBufMut, SetLen};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::cell::OnceCell;
@@ -16,57 +16,57 @@ pub const PAGE: usize = 4096;
 
 #[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
 #[repr(C, align(4096))]
-pub(crate) struct Page([u8; PAGE]);
+pub(crate) struct BufPage([u8; PAGE]);
 
 /// The memory of a buffer.
 pub(crate) enum Pages {
     /// Of its own.
-    Own(Vec<Page>),
+    Own(Vec<BufPage>),
     /// The same, of the system.
-    Mapped(Mapped),
+    Mapped(MappedPages),
     /// A part of a region.
-    Cut(Cut),
+    Cut(RegionPages),
 }
 
 /// Memory of this size or more is of the system, which zeroes it page by page when it is touched.
 const MAPPED: usize = 2 << 20;
 
 /// Memory of the system, which has it again when this is dropped.
-pub(crate) struct Mapped {
-    at: NonNull<Page>,
+pub(crate) struct MappedPages {
+    at: NonNull<BufPage>,
     pages: usize,
 }
 
 #[allow(unsafe_code)]
 // SAFETY: the pages are its own, as those of a box.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedPages {}
 #[allow(unsafe_code)]
 // SAFETY: the same.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for MappedPages {}
 
 #[allow(unsafe_code)]
-impl Mapped {
-    fn new(pages: usize) -> io::Result<Mapped> {
+impl MappedPages {
+    fn new(pages: usize) -> io::Result<MappedPages> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, where the kernel finds room.
         let at = unsafe { mmap_anonymous(null_mut(), pages * PAGE, access, MapFlags::PRIVATE) }?;
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapped { at, pages })
+        Ok(MappedPages { at, pages })
     }
 
-    fn pages(&self) -> &[Page] {
+    fn pages(&self) -> &[BufPage] {
         // SAFETY: so many pages, zeros from the start, and nobody else's.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.pages) }
     }
 
-    fn pages_mut(&mut self) -> &mut [Page] {
+    fn pages_mut(&mut self) -> &mut [BufPage] {
         // SAFETY: as for `pages`, and `&mut` sees to it that nobody looks.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.pages) }
     }
 }
 
 #[allow(unsafe_code)]
-impl Drop for Mapped {
+impl Drop for MappedPages {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this length, and nobody can look at it any more.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.pages * PAGE) };
@@ -79,7 +79,7 @@ impl Pages {
     }
 
     #[inline]
-    fn pages(&self) -> &[Page] {
+    fn pages(&self) -> &[BufPage] {
         match self {
             Pages::Own(pages) => pages,
             Pages::Mapped(mapped) => mapped.pages(),
@@ -88,7 +88,7 @@ impl Pages {
     }
 
     #[inline]
-    fn pages_mut(&mut self) -> &mut [Page] {
+    fn pages_mut(&mut self) -> &mut [BufPage] {
         match self {
             Pages::Own(pages) => pages,
             Pages::Mapped(mapped) => mapped.pages_mut(),
@@ -100,9 +100,9 @@ impl Pages {
 /// Zeroed pages that hold `len` bytes.
 pub(crate) fn pages(len: usize) -> Pages {
     if len >= MAPPED {
-        return Pages::Mapped(Mapped::new(len.div_ceil(PAGE)).expect("memory for a buffer"));
+        return Pages::Mapped(MappedPages::new(len.div_ceil(PAGE)).expect("memory for a buffer"));
     }
-    Pages::Own(Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer"))
+    Pages::Own(BufPage::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer"))
 }
 
 /// Has the allocator give back pages that nobody uses.
@@ -121,7 +121,7 @@ pub struct Buf {
     /// the cache.
     pages: OnceCell<Pages>,
     len: usize,
-    home: Option<Home>,
+    home: Option<PoolOrigin>,
 }
 
 impl Buf {
@@ -130,7 +130,7 @@ impl Buf {
         Buf { pages: pages(len).into(), len, home: None }
     }
 
-    pub(crate) fn pooled(len: usize, home: Home) -> Self {
+    pub(crate) fn pooled(len: usize, home: PoolOrigin) -> Self {
         Buf { pages: OnceCell::new(), len, home: Some(home) }
     }
 
@@ -147,13 +147,13 @@ impl Buf {
 
     #[inline]
     fn pages(&self) -> &Pages {
-        self.pages.get_or_init(|| self.home.as_ref().map_or_else(|| pages(self.len), Home::supply))
+        self.pages.get_or_init(|| self.home.as_ref().map_or_else(|| pages(self.len), PoolOrigin::supply))
     }
 
     /// Counts what was promised ([`Pool::promise`](crate::Pool::promise)) as in use. False: there is no room in the pool
     /// now, and the buffer must not be touched.
     pub fn claim(&mut self) -> bool {
-        self.home.as_mut().is_none_or(Home::claim)
+        self.home.as_mut().is_none_or(PoolOrigin::claim)
     }
 
     /// It came from a pool, and counts there.
@@ -163,7 +163,7 @@ impl Buf {
 
     /// Bytes that could be used without a new allocation.
     pub fn capacity(&self) -> usize {
-        self.home.as_ref().map_or_else(|| self.pages().bytes_len(), Home::bytes)
+        self.home.as_ref().map_or_else(|| self.pages().bytes_len(), PoolOrigin::bytes)
     }
 
     /// The region of memory that it is a part of, if it is one of a pool that cuts them from regions.

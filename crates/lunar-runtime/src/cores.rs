@@ -25,14 +25,14 @@ const TASKS: usize = 256;
 const ROUNDS: usize = 8;
 
 /// Work for a core; None ends its loop.
-type Job = Option<Box<dyn FnOnce() + Send>>;
+type CoreJob = Option<Box<dyn FnOnce() + Send>>;
 
 /// The event loops. They end when this is dropped.
 pub struct Cores {
     cpus: Vec<usize>,
     /// How many places of each core are taken.
     taken: Arc<[AtomicUsize]>,
-    jobs: Vec<flume::Sender<Job>>,
+    jobs: Vec<flume::Sender<CoreJob>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -46,7 +46,7 @@ impl Cores {
         let taken = cpus.iter().map(|_| AtomicUsize::new(0)).collect();
         let mut cores = Cores { cpus: cpus.to_vec(), taken, jobs: Vec::new(), threads: Mutex::default() };
         for &cpu in cpus {
-            let (jobs, inbox) = flume::unbounded::<Job>();
+            let (jobs, inbox) = flume::unbounded::<CoreJob>();
             let (started, result) = flume::bounded(1);
             let body = move || match runtime(cpu) {
                 Ok(rt) => {
@@ -90,12 +90,12 @@ impl Cores {
 
     /// A place on a core for something that stays there: on one that has the fewest, and of these on the one
     /// that runs on `cpu`.
-    pub fn place(&self, cpu: Option<usize>) -> Place {
+    pub fn place(&self, cpu: Option<usize>) -> CorePlacement {
         let cores = self.cpus.iter().zip(self.taken.iter()).enumerate();
         let best = cores.min_by_key(|(_, (at, taken))| (taken.load(Relaxed), Some(**at) != cpu));
         let core = best.map_or(0, |(core, _)| core);
         self.taken[core].fetch_add(1, Relaxed);
-        Place { core, taken: self.taken.clone() }
+        CorePlacement { core, taken: self.taken.clone() }
     }
 
     /// Runs a closure on a core's thread, inside its event loop.
@@ -168,7 +168,7 @@ pub fn spawn<F: Future + 'static>(task: F) {
 const LARGE: usize = 4096;
 
 /// Gives a loop a job, or its end. One that is gone takes no more: the process is ending.
-fn send(jobs: &flume::Sender<Job>, job: Job) {
+fn send(jobs: &flume::Sender<CoreJob>, job: CoreJob) {
     let send = || drop(jobs.send(job));
     if std::thread::panicking() {
         // compio ends the process when one of its tasks is woken by a thread that panics, and nobody learns why.
@@ -179,19 +179,19 @@ fn send(jobs: &flume::Sender<Job>, job: Job) {
 }
 
 /// A place on a core, given back on drop.
-pub struct Place {
+pub struct CorePlacement {
     core: usize,
     taken: Arc<[AtomicUsize]>,
 }
 
-impl Place {
+impl CorePlacement {
     /// Where it is.
     pub fn core(&self) -> usize {
         self.core
     }
 }
 
-impl Drop for Place {
+impl Drop for CorePlacement {
     fn drop(&mut self) {
         self.taken[self.core].fetch_sub(1, Relaxed);
         memory::freed();
@@ -344,7 +344,7 @@ mod tests {
         let cores = Cores::start(&[1022, cpu, 1023]).expect("event loops");
         let first = cores.place(Some(cpu));
         let others = [cores.place(Some(cpu)), cores.place(None)];
-        assert_eq!((first.core(), others.each_ref().map(Place::core)), (1, [0, 2]));
+        assert_eq!((first.core(), others.each_ref().map(CorePlacement::core)), (1, [0, 2]));
         assert_eq!(cores.place(Some(cpu)).core(), 1, "all have one");
         drop(others);
         assert_eq!(cores.place(Some(cpu)).core(), 0, "those of others were given back");

@@ -14,15 +14,15 @@ pub fn name() -> String {
 
 /// Why a secret is not taken: what is wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct SecretError {
     /// What is wrong.
     pub what: String,
     /// What to do.
     pub hint: String,
 }
 
-fn refused<T>(what: String, hint: String) -> Result<T, Refused> {
-    Err(Refused { what, hint })
+fn refused<T>(what: String, hint: String) -> Result<T, SecretError> {
+    Err(SecretError { what, hint })
 }
 
 /// What to do about a secret that cannot be read. One that is there is not to be lost.
@@ -40,11 +40,14 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
 ///
 /// # Errors
 /// When it cannot be read, or others could have read or written it.
-pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Refused> {
+pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
         let why = crate::error::text(&e).to_lowercase();
-        Refused { what: format!("cannot read the secret {shown}: {why}"), hint: for_unread(e.kind(), &shown) }
+        SecretError {
+            what: format!("cannot read the secret {shown}: {why}"),
+            hint: for_unread(e.kind(), &shown),
+        }
     };
     // Not to block on a FIFO, which is refused below.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What some waits come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Total {
+pub struct LatencyTotal {
     /// How many.
     pub count: u64,
     /// All together, in nanoseconds.
@@ -14,16 +14,16 @@ pub struct Total {
     pub max_ns: u64,
 }
 
-impl Total {
+impl LatencyTotal {
     /// One more.
     pub fn add(&mut self, time: Duration) {
         let ns = nanoseconds(time);
-        *self = self.and(Total { count: 1, sum_ns: ns, max_ns: ns });
+        *self = self.and(LatencyTotal { count: 1, sum_ns: ns, max_ns: ns });
     }
 
     /// Both together.
-    pub fn and(self, other: Total) -> Total {
-        Total {
+    pub fn and(self, other: LatencyTotal) -> LatencyTotal {
+        LatencyTotal {
             count: self.count + other.count,
             sum_ns: self.sum_ns.saturating_add(other.sum_ns),
             max_ns: self.max_ns.max(other.max_ns),
@@ -31,7 +31,7 @@ impl Total {
     }
 }
 
-/// A [`Total`] that grows.
+/// A [`LatencyTotal`] that grows.
 #[derive(Debug, Default)]
 pub struct LatencyCounter {
     count: AtomicU64,
@@ -43,11 +43,11 @@ impl LatencyCounter {
     /// Adds one.
     pub fn add(&self, time: Duration) {
         let ns = nanoseconds(time);
-        self.add_all(Total { count: 1, sum_ns: ns, max_ns: ns });
+        self.add_all(LatencyTotal { count: 1, sum_ns: ns, max_ns: ns });
     }
 
     /// Adds what was added up elsewhere: of many at a time it costs less.
-    pub fn add_all(&self, more: Total) {
+    pub fn add_all(&self, more: LatencyTotal) {
         self.count.fetch_add(more.count, Relaxed);
         self.sum_ns.fetch_add(more.sum_ns, Relaxed);
         // Mostly it is not the longest, and to look is cheaper than to write.
@@ -57,9 +57,9 @@ impl LatencyCounter {
     }
 
     /// What it comes to now.
-    pub fn total(&self) -> Total {
+    pub fn total(&self) -> LatencyTotal {
         let [count, sum_ns, max_ns] = [&self.count, &self.sum_ns, &self.max_ns].map(|n| n.load(Relaxed));
-        Total { count, sum_ns, max_ns }
+        LatencyTotal { count, sum_ns, max_ns }
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
     fn waits_add_up_and_the_longest_is_kept() {
         let tally = LatencyCounter::default();
         [5, 9, 2].into_iter().for_each(|ns| tally.add(Duration::from_nanos(ns)));
-        assert_eq!(tally.total(), Total { count: 3, sum_ns: 16, max_ns: 9 });
-        let both = tally.total().and(Total { count: 1, sum_ns: 20, max_ns: 20 });
-        assert_eq!(both, Total { count: 4, sum_ns: 36, max_ns: 20 });
+        assert_eq!(tally.total(), LatencyTotal { count: 3, sum_ns: 16, max_ns: 9 });
+        let both = tally.total().and(LatencyTotal { count: 1, sum_ns: 20, max_ns: 20 });
+        assert_eq!(both, LatencyTotal { count: 4, sum_ns: 36, max_ns: 20 });
     }
 }

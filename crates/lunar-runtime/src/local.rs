@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The values of one core, by id.
-type Values = HashMap<u64, Rc<dyn Any>, BuildHasherDefault<IdHasher>>;
+type CoreValues = HashMap<u64, Rc<dyn Any>, BuildHasherDefault<IdHasher>>;
 
 thread_local! {
-    static VALUES: RefCell<Values> = RefCell::default();
+    static VALUES: RefCell<CoreValues> = RefCell::default();
 }
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -74,7 +74,7 @@ impl<T> Registration<T> {
 impl<T> Drop for Registration<T> {
     fn drop(&mut self) {
         let is_mine = |value: &Rc<dyn Any>| std::ptr::addr_eq(Rc::as_ptr(value), Rc::as_ptr(&self.value));
-        let remove = |values: &mut Values| match values.get(&self.id) {
+        let remove = |values: &mut CoreValues| match values.get(&self.id) {
             Some(value) if is_mine(value) => values.remove(&self.id),
             _ => None,
         };

@@ -28,7 +28,7 @@ const WANTED: PollFlags = PollFlags::IN.union(GONE);
 pub struct MultishotPoll {
     socket: SharedFd<Socket>,
     /// None before the first wait, and after the ring had no room for what it had to tell.
-    poll: RefCell<Option<SubmitMulti<StayingPoll>>>,
+    poll: RefCell<Option<SubmitMulti<MultishotPollOp>>>,
     /// What is known of the socket.
     seen: Cell<PollFlags>,
 }
@@ -51,7 +51,7 @@ impl MultishotPoll {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut poll = self.poll.borrow_mut();
         while !self.is_readable() {
-            let staying = poll.get_or_insert_with(|| submit_multi(StayingPoll::new(self.socket.clone())));
+            let staying = poll.get_or_insert_with(|| submit_multi(MultishotPollOp::new(self.socket.clone())));
             match Pin::new(staying).poll_next(cx) {
                 Poll::Ready(Some(BufResult(told, _))) => self.seen.set(self.seen.get() | flags(told?)),
                 Poll::Ready(None) => *poll = None,
@@ -84,20 +84,20 @@ fn flags(told: usize) -> PollFlags {
 }
 
 /// The operation: a poll with IORING_POLL_ADD_MULTI (io_uring_enter(2), since Linux 5.13, as the event loop itself needs it).
-struct StayingPoll {
+struct MultishotPollOp {
     socket: SharedFd<Socket>,
     /// What was told and not taken yet, all of it in one.
     told: Option<(io::Result<usize>, Extra)>,
 }
 
-impl StayingPoll {
-    fn new(socket: SharedFd<Socket>) -> StayingPoll {
-        StayingPoll { socket, told: None }
+impl MultishotPollOp {
+    fn new(socket: SharedFd<Socket>) -> MultishotPollOp {
+        MultishotPollOp { socket, told: None }
     }
 }
 
 // SAFETY: the entry names a descriptor that the operation itself holds open, and no memory.
-unsafe impl IourOpCode for StayingPoll {
+unsafe impl IourOpCode for MultishotPollOp {
     type Control = ();
 
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
@@ -117,7 +117,7 @@ unsafe impl IourOpCode for StayingPoll {
 }
 
 // SAFETY: it waits for no descriptor.
-unsafe impl PollOpCode for StayingPoll {
+unsafe impl PollOpCode for MultishotPollOp {
     type Control = ();
 
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {

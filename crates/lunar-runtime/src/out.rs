@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 /// The longest payload of zeros in bytes.
 pub const MAX_ZEROS: usize = 1 << 20;
-static ZEROS: Zeros = Zeros([0; MAX_ZEROS]);
+static ZEROS: ZeroPage = ZeroPage([0; MAX_ZEROS]);
 
 /// Memory that begins with a page, from where the kernel copies fast.
 #[repr(align(4096))]
-struct Zeros([u8; MAX_ZEROS]);
+struct ZeroPage([u8; MAX_ZEROS]);
 
 /// Up to so many messages are sent without an allocation.
 const FEW: usize = 4;
@@ -53,14 +53,14 @@ impl Payload {
     }
 }
 
-struct Entry {
+struct QueuedMessage {
     /// Bytes before and after the payload. Several messages without one may be the same entry.
     head_len: usize,
     tail_len: usize,
     payload: Payload,
 }
 
-impl Entry {
+impl QueuedMessage {
     fn frame_len(&self) -> usize {
         self.head_len + self.tail_len
     }
@@ -77,7 +77,7 @@ impl Entry {
 /// The queue of messages to send.
 #[derive(Default)]
 pub struct SendQueue {
-    queue: VecDeque<Entry>,
+    queue: VecDeque<QueuedMessage>,
     /// What stands around the payloads, message after message. In one piece, so that messages without a
     /// payload leave as one.
     frames: Vec<u8>,
@@ -110,7 +110,7 @@ impl SendQueue {
             self.waiting += head.len() + tail.len();
             return;
         }
-        let entry = Entry { head_len: head.len(), tail_len: tail.len(), payload };
+        let entry = QueuedMessage { head_len: head.len(), tail_len: tail.len(), payload };
         self.waiting += entry.len();
         self.own += entry.own();
         self.queue.push_back(entry);
@@ -123,7 +123,7 @@ impl SendQueue {
 
     /// Bytes that wait, and what holds them.
     pub fn waiting(&self) -> usize {
-        self.waiting + self.queue.len() * size_of::<Entry>()
+        self.waiting + self.queue.len() * size_of::<QueuedMessage>()
     }
 
     /// Sends until all has left (true) or the socket takes no more (false).

@@ -16,19 +16,19 @@ const CLASSES: usize = 14;
 const KEEP_BYTES: usize = 4 << 20;
 
 thread_local! {
-    static FREE: RefCell<[Free; CLASSES]> = const { RefCell::new([const { Free::new() }; CLASSES]) };
+    static FREE: RefCell<[FreeList; CLASSES]> = const { RefCell::new([const { FreeList::new() }; CLASSES]) };
 }
 
 /// Free buffers of one class; those given back last are used first.
-struct Free {
+struct FreeList {
     buffers: Vec<Pages>,
     /// How many were never used since the last trim.
     unused: usize,
 }
 
-impl Free {
-    const fn new() -> Free {
-        Free { buffers: Vec::new(), unused: 0 }
+impl FreeList {
+    const fn new() -> FreeList {
+        FreeList { buffers: Vec::new(), unused: 0 }
     }
 
     fn pop(&mut self) -> Option<Pages> {
@@ -40,7 +40,7 @@ impl Free {
 
 /// Frees the buffers of this core that were not used since the last time; how many bytes that are.
 pub(crate) fn trim() -> usize {
-    let unused = |class: &mut Free| {
+    let unused = |class: &mut FreeList| {
         let unused: Vec<Pages> = class.buffers.drain(..class.unused).collect();
         class.unused = class.buffers.len();
         unused
@@ -61,7 +61,7 @@ const GRANT_BYTES: usize = 128 << 10;
 /// Small buffers take this part of the limit of an owner whatever it leaves to others, while as much of the pool is left.
 const SMALL_PART: usize = 4;
 
-struct Account {
+struct PoolAccount {
     limit: usize,
     used: AtomicUsize,
     /// Bytes of first buffers in use beyond the limit.
@@ -74,10 +74,10 @@ struct Account {
     /// One for each class of sizes: who waits for much must not sleep on what would do for another.
     returned: [Event; CLASSES],
     /// Owners of shares, by name.
-    owners: Mutex<HashMap<String, Weak<Owner>>>,
+    owners: Mutex<HashMap<String, Weak<ShareOwner>>>,
 }
 
-impl Account {
+impl PoolAccount {
     /// Wakes one of each class. Those of one class want the same, so each who gets it wakes the next.
     fn wake(&self) {
         self.returned.iter().for_each(|class| {
@@ -92,16 +92,16 @@ impl Account {
 }
 
 /// Counts one who waits.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaiterCount<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaiterCount<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, SeqCst);
-        Waiting(count)
+        WaiterCount(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
@@ -109,7 +109,7 @@ impl Drop for Waiting<'_> {
 
 /// The owner of one share or several.
 #[derive(Default)]
-struct Owner {
+struct ShareOwner {
     /// Bytes of its buffers above [`SMALL_BYTES`], promised ones among them.
     used: AtomicUsize,
     /// Bytes granted to its shares for small buffers.
@@ -120,9 +120,9 @@ struct Owner {
 }
 
 /// What one user of the account has of it.
-struct Share {
-    account: Arc<Account>,
-    owner: Arc<Owner>,
+struct PoolShare {
+    account: Arc<PoolAccount>,
+    owner: Arc<ShareOwner>,
     limit: usize,
     reserved: usize,
     used: AtomicUsize,
@@ -136,7 +136,7 @@ struct Share {
 
 /// The counts that a buffer is part of, besides that of its share.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum BufAccounting {
     /// The owner and the account.
     Pool,
     /// The account, as one beyond the limit.
@@ -148,7 +148,7 @@ enum Source {
 }
 
 /// Why there is no buffer.
-enum Full {
+enum PoolExhausted {
     /// The share is used up, or that of the owner.
     Share,
     /// The owner would have too much, or leave too little to others. They may have what there is.
@@ -159,14 +159,14 @@ enum Full {
 
 /// A supply of buffers with a limit on the bytes in use.
 #[derive(Clone)]
-pub struct Pool(Arc<Share>);
+pub struct Pool(Arc<PoolShare>);
 
 /// Where a pooled buffer has its memory from, and where that goes when it is dropped.
-pub(crate) struct Home {
-    share: Arc<Share>,
+pub(crate) struct PoolOrigin {
+    share: Arc<PoolShare>,
     /// Small: buffers are moved often.
     class: u8,
-    source: Source,
+    source: BufAccounting,
 }
 
 fn class_of(len: usize) -> usize {
@@ -180,7 +180,7 @@ impl Pool {
     /// A pool of at most `limit` bytes in use; never less than one largest buffer.
     pub fn new(limit: usize) -> Self {
         let limit = limit.max(Self::MAX_BUFFER);
-        let account = Arc::new(Account {
+        let account = Arc::new(PoolAccount {
             limit,
             used: AtomicUsize::new(0),
             reserve: AtomicUsize::new(0),
@@ -192,9 +192,9 @@ impl Pool {
         Pool::of(account, Arc::default(), limit, 0)
     }
 
-    fn of(account: Arc<Account>, owner: Arc<Owner>, limit: usize, reserved: usize) -> Self {
+    fn of(account: Arc<PoolAccount>, owner: Arc<ShareOwner>, limit: usize, reserved: usize) -> Self {
         let [used, other, granted, promised] = [const { AtomicUsize::new(0) }; 4];
-        Pool(Arc::new(Share { account, owner, limit, reserved, used, other, granted, promised }))
+        Pool(Arc::new(PoolShare { account, owner, limit, reserved, used, other, granted, promised }))
     }
 
     /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and
@@ -215,7 +215,7 @@ impl Pool {
         self.share_with(known)
     }
 
-    fn share_with(&self, owner: Arc<Owner>) -> Pool {
+    fn share_with(&self, owner: Arc<ShareOwner>) -> Pool {
         let account = self.0.account.clone();
         let limit = (account.limit / SHARES).max(Self::MAX_BUFFER);
         Pool::of(account, owner, limit, RESERVED_BYTES)
@@ -230,10 +230,10 @@ impl Pool {
         self.attempt(len).ok()
     }
 
-    fn attempt(&self, len: usize) -> Result<Buf, Full> {
+    fn attempt(&self, len: usize) -> Result<Buf, PoolExhausted> {
         let class = class_of(len);
         let source = self.0.take(PAGE << class)?;
-        Ok(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, source }))
+        Ok(Buf::pooled(len, PoolOrigin { share: self.0.clone(), class: class as u8, source }))
     }
 
     /// A buffer of `len` bytes that counts for the share alone until it is claimed ([`Buf::claim`]), which has to be before
@@ -244,7 +244,7 @@ impl Pool {
     pub fn promise(&self, len: usize) -> Option<Buf> {
         let class = class_of(len);
         let source = self.0.promise(PAGE << class).ok()?;
-        Some(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, source }))
+        Some(Buf::pooled(len, PoolOrigin { share: self.0.clone(), class: class as u8, source }))
     }
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
@@ -254,17 +254,17 @@ impl Pool {
             if let Some(b) = self.try_get(len) {
                 return b;
             }
-            let _waiting = Waiting::new(&self.0.account.waiting);
+            let _waiting = WaiterCount::new(&self.0.account.waiting);
             let (own, any) =
                 (self.0.owner.returned.listen(), self.0.account.returned[class_of(len)].listen());
             match self.attempt(len) {
                 Ok(b) => return b,
                 // Room in the pool is for others: not to be woken by it.
-                Err(Full::Share) => {
+                Err(PoolExhausted::Share) => {
                     drop(any);
                     own.await;
                 }
-                Err(Full::Owner | Full::Pool) => either(own, any).await,
+                Err(PoolExhausted::Owner | PoolExhausted::Pool) => either(own, any).await,
             }
             // One returned buffer may serve several: each who was woken wakes the next, also one who may
             // not have it because its share is used up. Waiters of an owner that may not have it wait on: each wakes
@@ -275,12 +275,12 @@ impl Pool {
                     self.0.account.wake();
                     return b;
                 }
-                Err(Full::Share) => self.0.account.wake(),
-                Err(Full::Owner) if passed_on != returns => {
+                Err(PoolExhausted::Share) => self.0.account.wake(),
+                Err(PoolExhausted::Owner) if passed_on != returns => {
                     passed_on = returns;
                     self.0.account.wake();
                 }
-                Err(Full::Owner | Full::Pool) => {}
+                Err(PoolExhausted::Owner | PoolExhausted::Pool) => {}
             }
         }
     }
@@ -291,28 +291,28 @@ impl Pool {
     }
 }
 
-impl Share {
+impl PoolShare {
     #[inline]
-    fn take(&self, bytes: usize) -> Result<Source, Full> {
+    fn take(&self, bytes: usize) -> Result<BufAccounting, PoolExhausted> {
         self.enter(bytes)?;
         self.obtain(bytes).inspect_err(|_| self.leave(bytes))
     }
 
-    fn promise(&self, bytes: usize) -> Result<Source, Full> {
+    fn promise(&self, bytes: usize) -> Result<BufAccounting, PoolExhausted> {
         self.enter(bytes)?;
         let owned =
             self.own(bytes).and_then(|()| match self.may_claim(bytes, self.account.used.load(SeqCst)) {
                 true => Ok(()),
                 false => {
                     self.disown(bytes);
-                    Err(Full::Pool)
+                    Err(PoolExhausted::Pool)
                 }
             });
         let source = match owned {
-            Ok(()) => Source::Promise,
+            Ok(()) => BufAccounting::Promise,
             Err(_) if self.is_first(bytes) => {
                 self.other.fetch_add(bytes, SeqCst);
-                Source::FirstPromise
+                BufAccounting::FirstPromise
             }
             Err(full) => {
                 self.leave(bytes);
@@ -325,10 +325,10 @@ impl Share {
 
     /// Counts bytes for the share.
     #[inline]
-    fn enter(&self, bytes: usize) -> Result<(), Full> {
+    fn enter(&self, bytes: usize) -> Result<(), PoolExhausted> {
         if self.used.fetch_add(bytes, SeqCst) + bytes > self.limit {
             self.used.fetch_sub(bytes, SeqCst);
-            return Err(Full::Share);
+            return Err(PoolExhausted::Share);
         }
         Ok(())
     }
@@ -339,12 +339,12 @@ impl Share {
 
     /// Counts bytes that the share counts for the owner and the account, or takes them from the reserve.
     #[inline]
-    fn obtain(&self, bytes: usize) -> Result<Source, Full> {
+    fn obtain(&self, bytes: usize) -> Result<BufAccounting, PoolExhausted> {
         match self.own(bytes).and_then(|()| self.claim(bytes).inspect_err(|_| self.disown(bytes))) {
-            Ok(()) => Ok(Source::Pool),
+            Ok(()) => Ok(BufAccounting::Pool),
             Err(_) if self.is_first(bytes) && self.take_reserve(bytes) => {
                 self.other.fetch_add(bytes, SeqCst);
-                Ok(Source::Reserve)
+                Ok(BufAccounting::Reserve)
             }
             Err(full) => Err(full),
         }
@@ -352,7 +352,7 @@ impl Share {
 
     /// Counts bytes for the owner.
     #[inline]
-    fn own(&self, bytes: usize) -> Result<(), Full> {
+    fn own(&self, bytes: usize) -> Result<(), PoolExhausted> {
         if bytes > SMALL_BYTES {
             return self.own_large(bytes);
         }
@@ -362,10 +362,10 @@ impl Share {
         Ok(())
     }
 
-    fn own_large(&self, bytes: usize) -> Result<(), Full> {
+    fn own_large(&self, bytes: usize) -> Result<(), PoolExhausted> {
         if self.owner.used.fetch_add(bytes, SeqCst) + bytes > self.limit {
             self.owner.used.fetch_sub(bytes, SeqCst);
-            return Err(Full::Share);
+            return Err(PoolExhausted::Share);
         }
         self.other.fetch_add(bytes, SeqCst);
         Ok(())
@@ -387,7 +387,7 @@ impl Share {
 
     /// Has the owner count one more step of small buffers.
     #[cold]
-    fn grant(&self) -> Result<(), Full> {
+    fn grant(&self) -> Result<(), PoolExhausted> {
         let small = self.owner.small.fetch_add(GRANT_BYTES, SeqCst) + GRANT_BYTES;
         let left = self.account.limit.saturating_sub(self.account.used.load(SeqCst));
         let is_few = small <= self.limit / SMALL_PART && left >= self.account.limit / SMALL_PART;
@@ -396,7 +396,7 @@ impl Share {
             return Ok(());
         }
         self.owner.small.fetch_sub(GRANT_BYTES, SeqCst);
-        Err(Full::Owner)
+        Err(PoolExhausted::Owner)
     }
 
     /// Gives steps back that are not used, but for one.
@@ -415,13 +415,13 @@ impl Share {
 
     /// Counts bytes for the account that the owner counts already.
     #[inline]
-    fn claim(&self, bytes: usize) -> Result<(), Full> {
+    fn claim(&self, bytes: usize) -> Result<(), PoolExhausted> {
         // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
         let room = |used: usize| self.may_claim(bytes, used).then_some(used + bytes);
         let claimed = self.account.used.fetch_update(SeqCst, SeqCst, room);
         claimed.map(drop).map_err(|used| match used + bytes > self.account.limit {
-            true => Full::Pool,
-            false => Full::Owner,
+            true => PoolExhausted::Pool,
+            false => PoolExhausted::Owner,
         })
     }
 
@@ -457,18 +457,20 @@ impl Share {
         may
     }
 
-    fn give(&self, bytes: usize, source: Source) {
+    fn give(&self, bytes: usize, source: BufAccounting) {
         match source {
-            Source::Pool => drop(self.account.used.fetch_sub(bytes, SeqCst)),
-            Source::Reserve => {
+            BufAccounting::Pool => drop(self.account.used.fetch_sub(bytes, SeqCst)),
+            BufAccounting::Reserve => {
                 self.account.reserve.fetch_sub(bytes, SeqCst);
                 self.owner.reserve.fetch_sub(bytes, SeqCst);
             }
-            Source::Promise | Source::FirstPromise => drop(self.promised.fetch_sub(bytes, SeqCst)),
+            BufAccounting::Promise | BufAccounting::FirstPromise => {
+                self.promised.fetch_sub(bytes, SeqCst);
+            }
         }
         match source {
-            Source::Pool | Source::Promise => self.disown(bytes),
-            Source::Reserve | Source::FirstPromise => drop(self.other.fetch_sub(bytes, SeqCst)),
+            BufAccounting::Pool | BufAccounting::Promise => self.disown(bytes),
+            BufAccounting::Reserve | BufAccounting::FirstPromise => drop(self.other.fetch_sub(bytes, SeqCst)),
         }
         self.leave(bytes);
         self.give_grants_back();
@@ -485,14 +487,14 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for PoolShare {
     fn drop(&mut self) {
         self.owner.small.fetch_sub(*self.granted.get_mut(), SeqCst);
         self.returned();
     }
 }
 
-impl Home {
+impl PoolOrigin {
     fn class(&self) -> usize {
         self.class.into()
     }
@@ -505,7 +507,7 @@ impl Home {
     /// Counts it for the account, if there is room.
     pub(crate) fn claim(&mut self) -> bool {
         let (share, bytes) = (&self.share, self.bytes());
-        if !matches!(self.source, Source::Promise | Source::FirstPromise) {
+        if !matches!(self.source, BufAccounting::Promise | BufAccounting::FirstPromise) {
             return true;
         }
         share.promised.fetch_sub(bytes, SeqCst);
@@ -518,9 +520,9 @@ impl Home {
     }
 
     /// What a promise becomes.
-    fn of_promise(&self) -> Option<Source> {
+    fn of_promise(&self) -> Option<BufAccounting> {
         let (share, bytes) = (&self.share, self.bytes());
-        if self.source == Source::FirstPromise {
+        if self.source == BufAccounting::FirstPromise {
             share.other.fetch_sub(bytes, SeqCst);
             let obtained = share.obtain(bytes).ok();
             if obtained.is_none() {
@@ -529,14 +531,14 @@ impl Home {
             return obtained;
         }
         if share.claim(bytes).is_ok() {
-            return Some(Source::Pool);
+            return Some(BufAccounting::Pool);
         }
         if !share.is_first(bytes) || !share.take_reserve(bytes) {
             return None;
         }
         share.disown(bytes);
         share.other.fetch_add(bytes, SeqCst);
-        Some(Source::Reserve)
+        Some(BufAccounting::Reserve)
     }
 
     /// The memory, of unspecified content: that which was given back last on this core, if there is some.

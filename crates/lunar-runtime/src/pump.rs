@@ -88,7 +88,7 @@ impl SendPump {
     /// Lets the tasks that are ready run first. What they queue leaves with the caller's next flush.
     pub async fn gather(&self) {
         self.gathering.set(true);
-        let _reset = Gathering(&self.gathering);
+        let _reset = GatherGuard(&self.gathering);
         yield_now().await;
     }
 
@@ -109,9 +109,9 @@ impl SendPump {
     }
 }
 
-struct Gathering<'a>(&'a Cell<bool>);
+struct GatherGuard<'a>(&'a Cell<bool>);
 
-impl Drop for Gathering<'_> {
+impl Drop for GatherGuard<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::Pool;
-use crate::buf::{PAGE, Page};
+use crate::buf::{BufPage, PAGE};
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -104,7 +104,7 @@ impl Regions {
 }
 
 /// Pages of a region. Dropping them gives them back.
-pub(crate) struct Cut {
+pub(crate) struct RegionPages {
     region: Region,
     /// Its first page there, and the binary logarithm of how many there are. Small: buffers are moved often.
     first: u32,
@@ -112,43 +112,43 @@ pub(crate) struct Cut {
 }
 
 // SAFETY: the pages are its own, as those of a box.
-unsafe impl Send for Cut {}
+unsafe impl Send for RegionPages {}
 // SAFETY: the same.
-unsafe impl Sync for Cut {}
+unsafe impl Sync for RegionPages {}
 
 /// Two to the power of `order` pages, zeroed at first and later with whatever was in them; None if regions are not
 /// used, or there is no room within `limit` bytes of them.
-pub(crate) fn cut(order: usize, limit: usize) -> Option<Cut> {
+pub(crate) fn cut(order: usize, limit: usize) -> Option<RegionPages> {
     if !is_on() || order >= ORDERS {
         return None;
     }
     let mut regions = regions();
     let (index, first) = regions.take(order, limit)?;
-    Some(Cut { region: regions.all[index], first: first as u32, order: order as u32 })
+    Some(RegionPages { region: regions.all[index], first: first as u32, order: order as u32 })
 }
 
-impl Cut {
+impl RegionPages {
     pub(crate) fn region(&self) -> Region {
         self.region
     }
 
-    fn at(&self) -> *mut Page {
+    fn at(&self) -> *mut BufPage {
         // SAFETY: the block is within its region.
-        unsafe { self.region.at.as_ptr().cast::<Page>().add(self.first as usize) }
+        unsafe { self.region.at.as_ptr().cast::<BufPage>().add(self.first as usize) }
     }
 
-    pub(crate) fn pages(&self) -> &[Page] {
+    pub(crate) fn pages(&self) -> &[BufPage] {
         // SAFETY: so many pages, initialized from the start, and nobody else's.
         unsafe { std::slice::from_raw_parts(self.at(), 1 << self.order) }
     }
 
-    pub(crate) fn pages_mut(&mut self) -> &mut [Page] {
+    pub(crate) fn pages_mut(&mut self) -> &mut [BufPage] {
         // SAFETY: as for `pages`, and `&mut` sees to it that nobody looks.
         unsafe { std::slice::from_raw_parts_mut(self.at(), 1 << self.order) }
     }
 }
 
-impl Drop for Cut {
+impl Drop for RegionPages {
     fn drop(&mut self) {
         regions().give(self.order as usize, (self.region.index, self.first as usize));
     }

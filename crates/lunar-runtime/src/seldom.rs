@@ -34,7 +34,7 @@ impl OncePerMinute {
 
 /// Counts lines, and those that were left out.
 #[derive(Default)]
-pub struct Seldom(Mutex<State>);
+pub struct LogRateLimit(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -45,7 +45,7 @@ struct State {
     left_out: u64,
 }
 
-impl Seldom {
+impl LogRateLimit {
     /// Whether one more line may be written now; if so, how many were left out since the last, where any were.
     pub fn may(&self, now: Instant) -> Option<Option<u64>> {
         self.state(now).write(|state| state.lines < LINES)
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_told_by_its_first_lines_and_a_number() {
-        let (seldom, now) = (Seldom::default(), Instant::now());
+        let (seldom, now) = (LogRateLimit::default(), Instant::now());
         let told = (0..1000).filter_map(|_| seldom.may(now)).collect::<Vec<_>>();
         assert_eq!(told, [None; LINES as usize]);
         assert_eq!(seldom.may(now + STRETCH), Some(Some(1000 - LINES as u64)));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_address_leaves_lines_to_others() {
-        let (seldom, now) = (Seldom::default(), Instant::now());
+        let (seldom, now) = (LogRateLimit::default(), Instant::now());
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         let lines = |from: &str| (0..100).filter(|_| seldom.may_of(address(from), now).is_some()).count();
         assert_eq!(lines("192.0.2.1"), LINES as usize);

@@ -127,14 +127,14 @@ impl Stream {
     }
 
     /// What the kernel says of the way of this connection.
-    pub fn route(&self) -> Route {
+    pub fn route(&self) -> TcpInfo {
         let socket = SockRef::from(&self.fd);
         let local = socket.local_addr().ok().and_then(|a| a.as_socket());
         let mtu = match local {
             Some(SocketAddr::V6(_)) => rustix::net::sockopt::ipv6_mtu(&self.fd),
             _ => rustix::net::sockopt::ip_mtu(&self.fd),
         };
-        Route {
+        TcpInfo {
             local,
             mtu: mtu.ok(),
             mss: socket.tcp_mss().ok(),
@@ -337,7 +337,7 @@ pub fn is_hung_up(socket: &impl AsFd) -> bool {
 
 /// The way of a connection, as far as the kernel tells of it; sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Route {
+pub struct TcpInfo {
     /// Our address.
     pub local: Option<SocketAddr>,
     /// Path MTU.

@@ -21,21 +21,21 @@ pub const AT_ONCE: usize = 64;
 pub(crate) const THREADS: usize = 2 * AT_ONCE;
 
 thread_local! {
-    static TURNS: Arc<Turns> = Arc::new(Turns { free: AtomicUsize::new(AT_ONCE), freed: Event::new() });
+    static TURNS: Arc<ThreadPermits> = Arc::new(ThreadPermits { free: AtomicUsize::new(AT_ONCE), freed: Event::new() });
 }
 
-struct Turns {
+struct ThreadPermits {
     free: AtomicUsize,
     freed: Event,
 }
 
 /// The right to be on one of the threads of a core. It is given back on its core, and not on a thread: a thread that wakes a
 /// task of the core waits until there is room for the wake-up, while the core may wait for a thread.
-pub struct Turn(Arc<Turns>);
+pub struct ThreadPermit(Arc<ThreadPermits>);
 
-impl Turn {
+impl ThreadPermit {
     /// Waits for one.
-    pub async fn wait() -> Turn {
+    pub async fn wait() -> ThreadPermit {
         let turns = TURNS.with(Arc::clone);
         loop {
             if let Some(turn) = turns.take() {
@@ -49,23 +49,23 @@ impl Turn {
         }
     }
 
-    /// As [`Turn::wait`], where reads and writes of files are done by threads; None where the ring does them.
-    pub async fn for_file() -> Option<Turn> {
+    /// As [`ThreadPermit::wait`], where reads and writes of files are done by threads; None where the ring does them.
+    pub async fn for_file() -> Option<ThreadPermit> {
         match Runtime::with_current(|runtime| runtime.driver_type()) {
-            DriverType::Poll => Some(Turn::wait().await),
+            DriverType::Poll => Some(ThreadPermit::wait().await),
             _ => None,
         }
     }
 }
 
-impl Turns {
-    fn take(self: &Arc<Self>) -> Option<Turn> {
+impl ThreadPermits {
+    fn take(self: &Arc<Self>) -> Option<ThreadPermit> {
         let taken = self.free.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1));
-        taken.is_ok().then(|| Turn(self.clone()))
+        taken.is_ok().then(|| ThreadPermit(self.clone()))
     }
 }
 
-impl Drop for Turn {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
         self.0.free.fetch_add(1, SeqCst);
         self.0.freed.notify_additional(1);
@@ -84,7 +84,7 @@ fn panicked() -> io::Error {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let turn = Turn::wait().await;
+    let turn = ThreadPermit::wait().await;
     let call = move || {
         // Otherwise the runtime would let the panic go on in the one who waits.
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
@@ -159,7 +159,7 @@ mod tests {
                 .await;
                 assert!(panicked.is_err());
             }
-            let all: Vec<_> = std::iter::repeat_with(Turn::wait).take(AT_ONCE).collect();
+            let all: Vec<_> = std::iter::repeat_with(ThreadPermit::wait).take(AT_ONCE).collect();
             for one in all {
                 std::mem::forget(one.await);
             }

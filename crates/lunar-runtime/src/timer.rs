@@ -10,18 +10,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 /// A deadline, and a number that makes it unique.
-type Key = (Instant, u64);
+type TimerKey = (Instant, u64);
 
-struct Wheel {
-    waiting: BTreeMap<Key, Waker>,
+struct TimerQueue {
+    waiting: BTreeMap<TimerKey, Waker>,
     last: u64,
 }
 
-static WHEEL: Mutex<Wheel> = Mutex::new(Wheel { waiting: BTreeMap::new(), last: 0 });
+static WHEEL: Mutex<TimerQueue> = Mutex::new(TimerQueue { waiting: BTreeMap::new(), last: 0 });
 /// The first deadline is another one now.
 static EARLIER: Condvar = Condvar::new();
 
-fn wheel() -> MutexGuard<'static, Wheel> {
+fn wheel() -> MutexGuard<'static, TimerQueue> {
     WHEEL.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -45,7 +45,7 @@ fn run() {
 }
 
 /// Waits for the next deadline; all that are due then.
-fn wait() -> BTreeMap<Key, Waker> {
+fn wait() -> BTreeMap<TimerKey, Waker> {
     let mut wheel = wheel();
     loop {
         let now = Instant::now();

@@ -199,7 +199,7 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> 
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
     match std::fs::metadata(&path) {
         Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, PeripheralDeviceType::CdRom)),
-        Ok(_) if lunar_block::Kind::of(&path) == lunar_block::Kind::Device => {
+        Ok(_) if lunar_block::BackendKind::of(&path) == lunar_block::BackendKind::Device => {
             Ok(named(target, Source::Device { path }, PeripheralDeviceType::Disk))
         }
         Ok(_) => Ok(disk(target, path, size)),

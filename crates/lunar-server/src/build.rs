@@ -20,8 +20,8 @@ pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, loc
 use crate::config::{Config, Lun, Share, Source};
 use crate::{Diagnostic, ErrorCode, folders, identity, io_text};
 use kept::Kept;
-use lunar_block::filter::Rate;
-use lunar_block::{Backend, Spec};
+use lunar_block::filter::RateLimit;
+use lunar_block::{Backend, BackendSpec};
 use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
@@ -45,7 +45,7 @@ pub struct Units {
     /// The ways to what is routed; None where nothing is.
     routes: Option<Arc<Routes>>,
     /// What routing instances let through.
-    rates: Mutex<BTreeMap<String, Arc<Rate>>>,
+    rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
     holds: StateLocks,
     /// Memory that a change on trial has removed.
     kept: Kept,
@@ -75,7 +75,7 @@ struct Medium {
     /// Where commands go that are not carried out here; there are no blocks then.
     commands: Option<(Arc<dyn PassthroughLu>, PassthroughMode)>,
     /// What all LUNs of its routing instance let through.
-    rate: Option<Arc<Rate>>,
+    rate: Option<Arc<RateLimit>>,
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
     block_size: Option<u32>,
     /// Until it is written.
@@ -83,7 +83,7 @@ struct Medium {
 }
 
 impl Medium {
-    fn of(rate: Option<Arc<Rate>>, opened: RoutedLu) -> Medium {
+    fn of(rate: Option<Arc<RateLimit>>, opened: RoutedLu) -> Medium {
         let (blocks, commands) = match opened {
             RoutedLu::Blocks(blocks) => (blocks, None),
             RoutedLu::Commands(passage, passes) => (lunar_block::nothing(), Some((passage, passes))),
@@ -299,10 +299,10 @@ impl Units {
     }
 
     /// What the share that a LUN has a part in lets through; [`Next::set_rate`] says how much that is.
-    fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<Rate>> {
+    fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<RateLimit>> {
         let share = share(lun, always)?;
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(rates.entry(share.router).or_insert_with(|| Rate::new(0, 0)).clone())
+        Some(rates.entry(share.router).or_insert_with(|| RateLimit::new(0, 0)).clone())
     }
 
     /// What stands behind a LUN; it is opened unless it is open in the same way already.
@@ -577,7 +577,7 @@ impl<'a> Media<'a> {
             let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
             let held = has_path(lun) && self.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
-            match held && spec.kind == lunar_block::Kind::Device {
+            match held && spec.kind == lunar_block::BackendKind::Device {
                 true => Diagnostic {
                     hint: Some("restart lunar to open the device in another way".into()),
                     ..problem
@@ -678,15 +678,15 @@ pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
 }
 
 /// How a medium is opened; None: it is that of an upstream.
-pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
+pub(crate) fn spec(lun: &Lun) -> Option<BackendSpec> {
     let (kind, path, size) = match &lun.source {
-        Source::Null { size } => return Some(Spec::sized(lunar_block::Kind::Null, *size)),
-        Source::Memory { size } => return Some(Spec::sized(lunar_block::Kind::Memory, *size)),
-        Source::File { path, size } => (lunar_block::Kind::File, path, *size),
-        Source::Device { path } => (lunar_block::Kind::Device, path, None),
+        Source::Null { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Null, *size)),
+        Source::Memory { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Memory, *size)),
+        Source::File { path, size } => (lunar_block::BackendKind::File, path, *size),
+        Source::Device { path } => (lunar_block::BackendKind::Device, path, None),
         Source::Routed { .. } => return None,
     };
-    Some(Spec {
+    Some(BackendSpec {
         kind,
         path: path.clone(),
         size,
@@ -702,11 +702,11 @@ pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
 /// yet.
 fn same_way(a: &Lun, b: &Lun) -> bool {
     let way = |lun: &Lun| match spec(lun) {
-        Some(spec) if spec.kind == lunar_block::Kind::File => {
-            Some(Spec { size: None, create: false, raw: true, ..spec })
+        Some(spec) if spec.kind == lunar_block::BackendKind::File => {
+            Some(BackendSpec { size: None, create: false, raw: true, ..spec })
         }
         // An open medium is raw.
-        way => way.map(|spec| Spec { raw: true, ..spec }),
+        way => way.map(|spec| BackendSpec { raw: true, ..spec }),
     };
     match (way(a), way(b)) {
         (None, None) => a.source == b.source,

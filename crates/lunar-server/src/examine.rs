@@ -8,7 +8,7 @@ use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
 use crate::{Diagnostic, ErrorCode, folders, io_text, listeners};
-use lunar_block::{Facts, InUse, Spec};
+use lunar_block::{BackendInfo, BackendSpec, InUse};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ impl Look<'_> {
         for held in held(self.state_dir, name, lun) {
             match server_of(&self.file, &held) {
                 // A null disk without a serial number has nothing that two servers could mix.
-                None if spec.kind == lunar_block::Kind::Null && lun.serial.is_none() => {}
+                None if spec.kind == lunar_block::BackendKind::Null && lun.serial.is_none() => {}
                 None => return Err(held.problem),
                 Some(pid) => server = Some(pid),
             }
@@ -134,8 +134,8 @@ impl Look<'_> {
             can_create(&journal)?;
         }
         let journal = Some(journal);
-        let found =
-            lunar_block::examine(&Spec { raw, journal, ..spec.clone() }).map_err(|e| cannot_open(lun, e))?;
+        let found = lunar_block::examine(&BackendSpec { raw, journal, ..spec.clone() })
+            .map_err(|e| cannot_open(lun, e))?;
         match found.in_use {
             Some(in_use) if is_of(&in_use, server) => {
                 note(format!("{} {}", in_use.error.subject, in_use.error.what));
@@ -152,7 +152,8 @@ impl Look<'_> {
         // What is to be made gets the size that was asked for.
         let capacity = found.size.or(spec.size).unwrap_or_default();
         past.shrunk(lun, capacity).iter().for_each(|problem| note(problem.line()));
-        let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
+        let facts =
+            BackendInfo { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
         let blocks = past.blocks(lun, found.block_size);
         let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
         let settings = settings(name, lun, facts, self.max_registrants)?;
@@ -299,7 +300,7 @@ mod tests {
     fn a_medium_in_use_and_damaged_state_are_problems() {
         let folder = Folder::new("examine-use");
         let disk = folder.file("disk.img", vec![0; 8192], 0o600);
-        let held = lunar_block::open(&lunar_block::Spec::path(&disk)).unwrap();
+        let held = lunar_block::open(&lunar_block::BackendSpec::path(&disk)).unwrap();
         let in_use = "disk.img: is in use by another server";
         assert_eq!(told(&folder, "path = \"disk.img\""), (in_use.into(), String::new()));
         drop(held);

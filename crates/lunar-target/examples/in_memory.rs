@@ -6,7 +6,7 @@ use lunar_block::Backend;
 use lunar_initiator::options::Transport;
 use lunar_initiator::{Lun, Options, Session};
 use lunar_rdma::mem::{self, Faults};
-use lunar_runtime::cores::Place;
+use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
@@ -95,8 +95,9 @@ fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
         max_atomic: 1 << 20,
         explicit_access: true,
     };
-    let medium = lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Null, CAPACITY))
-        .map_err(|e| e.what)?;
+    let medium =
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Null, CAPACITY))
+            .map_err(|e| e.what)?;
     let lu = Lu::new(settings, None).map_err(|_| "the settings of the disk")?;
     Ok(LogicalUnit::new(Arc::new(lu), medium, None))
 }
@@ -127,7 +128,11 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
 }
 
 /// Logs in to a target that is begun here.
-async fn log_in(load: Load, config: TargetConfig, place: Place) -> Result<Session, lunar_initiator::Error> {
+async fn log_in(
+    load: Load,
+    config: TargetConfig,
+    place: CorePlacement,
+) -> Result<Session, lunar_initiator::Error> {
     let mut options = Options::new("iqn.2026-11.org.example:host");
     (options.transport, options.timeouts.noop_interval) = (load.transport, Duration::ZERO);
     let is_srp = load.transport == Transport::Srp;
@@ -170,7 +175,7 @@ async fn work(
 }
 
 /// Commands, and the CPU time of this thread for them in nanoseconds.
-async fn run(load: Load, config: TargetConfig, place: Place) -> Result<(u64, u64), String> {
+async fn run(load: Load, config: TargetConfig, place: CorePlacement) -> Result<(u64, u64), String> {
     let session = log_in(load, config, place).await.map_err(|e| e.to_string())?;
     let lun = Lun::open(&session, 0).await.map_err(|e| e.to_string())?;
     let (on, count) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));

@@ -5,7 +5,7 @@ use crate::missing_medium::MediumWatch;
 use crate::state_file;
 use crate::task_set_lock::TaskSetLock;
 use lunar_block::Backend;
-use lunar_runtime::Seldom;
+use lunar_runtime::LogRateLimit;
 use lunar_scsi::{CommitOutcome, InvalidDefinition, Lu, PendingCommit, PlanResult};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct LogicalUnit {
     /// Held while the state file is written.
     saved: Mutex<SavedState>,
     /// Lines about accesses that failed.
-    io_failures: Seldom,
+    io_failures: LogRateLimit,
     /// The path of the medium.
     pub(crate) watch: MediumWatch,
     /// A command has found that the medium became shorter, and the next look at its size says so.
@@ -36,7 +36,7 @@ pub struct LogicalUnit {
     /// Bytes of the medium as the log knows them.
     logged_size: AtomicU64,
     /// Lines about state that cannot be kept.
-    pub(crate) save_failures: Seldom,
+    pub(crate) save_failures: LogRateLimit,
 }
 
 /// What is known of the state file.

@@ -1,7 +1,7 @@
 //! Units whose medium is missing from its path: hosts go on, are write protected, or find the unit not ready.
 
 use crate::LogicalUnit;
-use lunar_block::{Backend, Missing};
+use lunar_block::{Backend, MissingMedium};
 use lunar_scsi::Withheld;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -73,7 +73,7 @@ impl Drop for MediumCheck<'_> {
 struct LoggedMissing {
     /// Of this medium: a unit may have another one when its path is looked at again.
     medium: Weak<dyn Backend>,
-    missing: Missing,
+    missing: MissingMedium,
     /// When the log said so.
     logged: Instant,
 }
@@ -84,7 +84,7 @@ pub(crate) enum MediumChange {
     /// Nothing to log.
     None,
     /// The medium is missing, in another way than before or still.
-    Missing(Missing),
+    Missing(MissingMedium),
     /// The very medium that was missing is at its path again.
     Back,
 }
@@ -95,7 +95,7 @@ impl MediumWatch {
     }
 
     /// Takes what was found of a medium and says what is new of it.
-    fn change(&self, medium: &Arc<dyn Backend>, found: Option<Missing>, now: Instant) -> MediumChange {
+    fn change(&self, medium: &Arc<dyn Backend>, found: Option<MissingMedium>, now: Instant) -> MediumChange {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.take().filter(|seen| std::ptr::addr_eq(seen.medium.as_ptr(), Arc::as_ptr(medium)));
         let Some(missing) = found else {
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
     use lunar_block::FileId;
 
-    fn missing(there: Option<FileId>) -> Missing {
-        Missing {
+    fn missing(there: Option<FileId>) -> MissingMedium {
+        MissingMedium {
             path: "a.img".into(),
             is_device: false,
             served: Some(FileId::File(1, 2)),

@@ -1,6 +1,6 @@
 //! The seam of SCSI pass-through: a logical unit elsewhere to which commands are handed as they are.
 
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
 use lunar_wire::iscsi::request::{TaskAttribute, TaskManagementFunction};
@@ -20,16 +20,16 @@ pub trait PassthroughLu: Send + Sync {
 /// The way of one I_T nexus to a logical unit elsewhere.
 pub trait PassthroughNexus {
     /// Hands a command over and waits for its end.
-    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse>;
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse>;
 
     /// Ends the command of this tag, there and here, and says what is known of it. Its
     /// [`PassthroughNexus::submit`] ends soon, whatever the
     /// answer.
-    fn abort(&self, tag: u64) -> Future<'_, CommandFate>;
+    fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate>;
 
     /// A task management function on the logical unit: ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET. True
     /// when it is done there; commands that it ended are still to be aborted one by one.
-    fn manage(&self, function: TaskManagementFunction) -> Future<'_, bool>;
+    fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool>;
 }
 
 /// What is known of a command that has ended here.

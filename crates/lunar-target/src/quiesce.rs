@@ -2,7 +2,7 @@
 
 use crate::LogicalUnit;
 use crate::task_set_lock::ExclusiveGuard;
-use lunar_block::{Backend, Kind, Spec};
+use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CoreIndex, InvalidDefinition, LuSettings};
 use std::io;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Quiesced {
     pub fn retire(mut self) {
         self.retired = true;
         self.unit.leave_state_file();
-        if let Ok(nothing) = lunar_block::open(&Spec::sized(Kind::Null, 1)) {
+        if let Ok(nothing) = lunar_block::open(&BackendSpec::sized(BackendKind::Null, 1)) {
             _ = self.unit.replace_backend(nothing, |_| Ok::<(), InvalidDefinition>(()));
         }
     }

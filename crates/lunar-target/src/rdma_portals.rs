@@ -2,7 +2,7 @@
 
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::{iser, srp};
-use lunar_rdma::verbs::{self, Listener, Options, Pending};
+use lunar_rdma::verbs::{self, Listener, Options, PendingRequest};
 use lunar_runtime::Cores;
 use std::io;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ fn named(address: SocketAddr, e: io::Error) -> io::Error {
     lunar_runtime::error::with_context(e, format!("cannot listen on {address} with RDMA devices"))
 }
 
-async fn serve(shared: Arc<ServerState>, request: Pending, portal: usize, count: ConnectionGuard) {
+async fn serve(shared: Arc<ServerState>, request: PendingRequest, portal: usize, count: ConnectionGuard) {
     match shared.portals[portal].transports.srp {
         true => srp::serve(shared, Box::new(request), portal, count).await,
         false => iser::serve(shared, Box::new(request), portal, count).await,
@@ -46,7 +46,7 @@ async fn serve(shared: Arc<ServerState>, request: Pending, portal: usize, count:
 async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, mut listener: Listener, portal: usize) {
     loop {
         let request = listener.next().await;
-        let peer = lunar_rdma::Request::addresses(&request).1;
+        let peer = lunar_rdma::ConnectRequest::addresses(&request).1;
         match ConnectionGuard::new(&shared, peer, cores.place(None)) {
             Ok(count) => {
                 let shared = shared.clone();

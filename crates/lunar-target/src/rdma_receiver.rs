@@ -2,7 +2,7 @@
 //! is stopped.
 
 use event_listener::Event as Notify;
-use lunar_rdma::{Endpoint, Event, Events, Wait};
+use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -45,7 +45,7 @@ pub struct RdmaReceiver {
     /// Bytes of the longest message that is taken.
     longest: usize,
     /// What has come and was not taken yet.
-    events: RefCell<Events>,
+    events: RefCell<EndpointEvents>,
     /// Nothing more is taken.
     over: Cell<bool>,
     /// The end of the connection was seen: no RDMA Read is under way any more.
@@ -59,7 +59,7 @@ pub struct RdmaReceiver {
 
 impl RdmaReceiver {
     /// That of a connection on which this has come already, and takes messages of so many bytes.
-    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> RdmaReceiver {
+    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: EndpointEvents) -> RdmaReceiver {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
         let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
         RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Notify::new() }
@@ -85,20 +85,20 @@ impl RdmaReceiver {
             self.ends.set(ends(&events));
         }
         let (mut messages, mut taken, mut result) = (0, 0, Ok(ReceiveOutcome::More));
-        let Events { list, bytes } = &mut events;
+        let EndpointEvents { list, bytes } = &mut events;
         for event in list.iter_mut() {
             taken += 1;
-            let more = match std::mem::replace(event, Event::End(None)) {
-                Event::Message(range, _) => {
+            let more = match std::mem::replace(event, EndpointEvent::End(None)) {
+                EndpointEvent::Message(range, _) => {
                     messages += 1;
                     taker.take(RdmaDelivery::Message(&bytes[range]))
                 }
-                Event::Read(id, buf, Ok(())) => taker.take(RdmaDelivery::Read(id, buf)),
-                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => {
+                EndpointEvent::Read(id, buf, Ok(())) => taker.take(RdmaDelivery::Read(id, buf)),
+                EndpointEvent::Read(_, _, Err(e)) | EndpointEvent::End(Some(e)) => {
                     self.ended.set(true);
                     Err(e)
                 }
-                Event::End(None) => {
+                EndpointEvent::End(None) => {
                     self.ended.set(true);
                     Ok(false)
                 }
@@ -121,7 +121,7 @@ impl RdmaReceiver {
     }
 
     /// Waits until there may be something to take, or it is stopped.
-    pub fn readable(&self) -> Wait<'_, io::Result<()>> {
+    pub fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async {
             let stopped = self.stopped.listen();
             if self.over.get() {
@@ -183,8 +183,8 @@ impl RdmaReceiver {
 }
 
 /// The end is the last event.
-fn ends(events: &Events) -> bool {
-    matches!(events.list.last(), Some(Event::End(_)))
+fn ends(events: &EndpointEvents) -> bool {
+    matches!(events.list.last(), Some(EndpointEvent::End(_)))
 }
 
 /// The connection cannot go on, because of what the initiator did.

@@ -7,8 +7,8 @@ use crate::fair_share::{self, SourcePrefix};
 use crate::registry::{Registry, SessionMessage};
 use crate::session_info::SessionInfo;
 use lunar_proto::login::LoginPolicy;
-use lunar_runtime::cores::Place;
-use lunar_runtime::{OncePerMinute, Pool, Seldom, descriptors};
+use lunar_runtime::cores::CorePlacement;
+use lunar_runtime::{LogRateLimit, OncePerMinute, Pool, descriptors};
 use lunar_scsi::{TargetPort, TransportProtocol};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -31,12 +31,12 @@ pub struct ServerState {
     /// Connections that the file descriptors of this process allow.
     room: usize,
     /// Lines about those who did not get in.
-    closed_before_login: Seldom,
+    closed_before_login: LogRateLimit,
     no_descriptors: OncePerMinute,
-    login_refused: Seldom,
+    login_refused: LogRateLimit,
     /// Lines about sessions that begin and end.
-    pub began: Seldom,
-    pub ended: Seldom,
+    pub began: LogRateLimit,
+    pub ended: LogRateLimit,
 }
 
 impl ServerState {
@@ -50,11 +50,11 @@ impl ServerState {
             slots: Mutex::default(),
             stopping: AtomicBool::new(false),
             room: descriptors::room(),
-            closed_before_login: Seldom::default(),
+            closed_before_login: LogRateLimit::default(),
             no_descriptors: OncePerMinute::default(),
-            login_refused: Seldom::default(),
-            began: Seldom::default(),
-            ended: Seldom::default(),
+            login_refused: LogRateLimit::default(),
+            began: LogRateLimit::default(),
+            ended: LogRateLimit::default(),
         }
     }
 
@@ -156,7 +156,7 @@ pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<Ses
 /// A connection's place in the counts.
 pub struct ConnectionGuard {
     shared: Arc<ServerState>,
-    place: Place,
+    place: CorePlacement,
     entry: fair_share::AdmissionSlot,
     /// Among those before login; None: it is logged in.
     ticket: Option<LoginTicket>,
@@ -169,7 +169,7 @@ impl ConnectionGuard {
     pub fn new(
         shared: &Arc<ServerState>,
         peer: SocketAddr,
-        place: Place,
+        place: CorePlacement,
     ) -> Result<ConnectionGuard, AdmissionError> {
         if shared.stopping.load(SeqCst) {
             return Err(AdmissionError::ServerStop);

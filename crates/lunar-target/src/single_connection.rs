@@ -4,8 +4,8 @@ use crate::config::{TargetConfig, Transports};
 use crate::connection_slots::AdmissionError;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::{iser, srp};
-use lunar_rdma::Request;
-use lunar_runtime::cores::Place;
+use lunar_rdma::ConnectRequest;
+use lunar_runtime::cores::CorePlacement;
 use std::sync::Arc;
 
 /// Tag of the portal group that the targets of a setup must be in.
@@ -19,8 +19,8 @@ const TAG: u16 = 1;
 pub async fn serve(
     config: TargetConfig,
     transports: Transports,
-    place: Place,
-    request: Box<dyn Request>,
+    place: CorePlacement,
+    request: Box<dyn ConnectRequest>,
 ) -> Result<(), AdmissionError> {
     let (address, peer) = request.addresses();
     let bound = BoundPortal { address, tag: TAG, advertise: None, transports };

@@ -81,7 +81,8 @@ fn unit() -> LogicalUnit {
         explicit_access: true,
     };
     let medium =
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory");
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))
+            .expect("memory");
     LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
 }
 

@@ -1,7 +1,7 @@
 //! The server's portals for SRP, over iWARP on the loopback interface: an initiator that writes and reads a block.
 #![forbid(unsafe_code)]
 
-use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, iwarp};
+use lunar_rdma::{ConnParam, ConnectError, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, iwarp};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Cores, Stream};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
@@ -89,7 +89,8 @@ fn unit() -> LogicalUnit {
         explicit_access: true,
     };
     let medium =
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory");
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))
+            .expect("memory");
     LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
 }
 
@@ -143,7 +144,7 @@ fn login(target: PortId) -> Vec<u8> {
     request.encode(LoginFormat::RdmaCm)
 }
 
-async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>, Refused> {
+async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>, ConnectError> {
     let stream = Stream::new(TcpStream::connect(portal)?)?;
     let terms = ConnParam { ord: 1, ird: 8, receives: (8, 512) };
     let how = iwarp::Options::default();
@@ -171,12 +172,12 @@ async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [DataBuf
     while !host.flush().expect("a connection") {
         host.writable().await.expect("a connection");
     }
-    let mut events = Events::default();
+    let mut events = EndpointEvents::default();
     while events.is_empty() {
         host.readable().await.expect("a connection");
         host.poll(&mut events);
     }
-    let Event::Message(range, _) = events.list.remove(0) else { panic!("no message") };
+    let EndpointEvent::Message(range, _) = events.list.remove(0) else { panic!("no message") };
     host.receives(1, 512);
     SrpResponse::decode(&events.bytes[range]).expect("a response").status
 }
@@ -213,7 +214,7 @@ fn a_block_is_written_and_read_over_iwarp() {
 fn who_is_turned_down_over_iwarp_hears_why() {
     beside(|portal| async move {
         match connect(portal, PortId::new(1, 2)).await {
-            Err(Refused::Rejected(private)) => {
+            Err(ConnectError::Rejected(private)) => {
                 let refused = LoginReject::decode(&private).expect("a rejection");
                 assert_eq!(refused.reason, LoginRejectReason::NOT_ASSOCIATED);
             }

@@ -3,7 +3,7 @@
 use crate::client::json;
 use crate::exit::Failure;
 use clap::Subcommand;
-use lunar_rdma::verbs::{Device, Missing, devices};
+use lunar_rdma::verbs::{MissingLibrary, RdmaDevice, devices};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -59,7 +59,7 @@ pub fn rdma(command: &Rdma) -> Result<String, Failure> {
     if *as_json { Ok(json(&found)?) } else { Ok(text(&found)) }
 }
 
-fn found(devices: Result<Vec<Device>, Missing>) -> Found {
+fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> Found {
     let (missing, hint) = match &devices {
         Ok(list) if list.is_empty() => {
             (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.into()))
@@ -69,7 +69,7 @@ fn found(devices: Result<Vec<Device>, Missing>) -> Found {
             Some("install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)".to_owned()),
         ),
         Ok(_) => (None, None),
-        Err(missing) => (Some(missing.to_string()), Some(Missing::HINT.into())),
+        Err(missing) => (Some(missing.to_string()), Some(MissingLibrary::HINT.into())),
     };
     let iwarp = Provider {
         name: "iwarp",
@@ -89,9 +89,9 @@ fn found(devices: Result<Vec<Device>, Missing>) -> Found {
     Found { providers: vec![iwarp, verbs], ports }
 }
 
-fn ports(device: Device) -> Vec<Port> {
-    let Device { name, transport, ports, is_usable } = device;
-    let port = |port: lunar_rdma::verbs::Port| Port {
+fn ports(device: RdmaDevice) -> Vec<Port> {
+    let RdmaDevice { name, transport, ports, is_usable } = device;
+    let port = |port: lunar_rdma::verbs::RdmaPort| Port {
         device: name.clone(),
         transport: transport.to_string(),
         port: port.number,
@@ -130,11 +130,11 @@ fn text(found: &Found) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_rdma::verbs::Transport;
+    use lunar_rdma::verbs::LinkTransport;
 
     #[test]
     fn what_is_missing_is_told_with_its_remedy() {
-        let text = text(&found(Err(Missing { what: "libibverbs.so.1: no such file".into() })));
+        let text = text(&found(Err(MissingLibrary { what: "libibverbs.so.1: no such file".into() })));
         assert!(text.contains("iwarp     yes") && text.contains("verbs     no"), "{text}");
         assert!(text.contains("libibverbs.so.1: no such file\n  hint: install"), "{text}");
         let text = super::text(&found(Ok(Vec::new())));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn each_port_has_a_line() {
-        let port = lunar_rdma::verbs::Port {
+        let port = lunar_rdma::verbs::RdmaPort {
             number: 1,
             state: "ACTIVE".into(),
             gid: "fe80::1".into(),
@@ -158,8 +158,12 @@ mod tests {
                 "2001:db8::1".parse().expect("one more"),
             ],
         };
-        let device =
-            Device { name: "siw0".into(), transport: Transport::Iwarp, ports: vec![port], is_usable: true };
+        let device = RdmaDevice {
+            name: "siw0".into(),
+            transport: LinkTransport::Iwarp,
+            ports: vec![port],
+            is_usable: true,
+        };
         let text = text(&found(Ok(vec![device])));
         assert!(
             text.ends_with("siw0          iWARP          1  ACTIVE      192.0.2.1 2001:db8::1\n"),

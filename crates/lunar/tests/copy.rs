@@ -695,21 +695,23 @@ fn a_device_in_use_is_never_overwritten() {
 }
 
 /// An NBD server of a disk in memory, as `disk`, and as `fixed` to be read only; its address.
-fn nbd_server(size: usize) -> (lunar_nbd::server::Handle, String) {
+fn nbd_server(size: usize) -> (lunar_nbd::server::NbdServer, String) {
     let backend =
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, size as u64)).unwrap();
-    let export = |name: &str, read_only| lunar_nbd::server::Export {
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, size as u64))
+            .unwrap();
+    let export = |name: &str, read_only| lunar_nbd::server::NbdExport {
         name: name.into(),
         backend: backend.clone(),
         block_size: 512,
         read_only,
         description: String::new(),
     };
-    let listen = [lunar_nbd::server::Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    let listen = [lunar_nbd::server::ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())];
     let cores = std::sync::Arc::new(lunar_runtime::Cores::one().unwrap());
     let exports = vec![export("disk", false), export("fixed", true)];
     let server =
-        lunar_nbd::server::serve(&listen, exports, cores, lunar_nbd::server::Limits::default()).unwrap();
+        lunar_nbd::server::serve(&listen, exports, cores, lunar_nbd::server::ServerLimits::default())
+            .unwrap();
     let url = server.addresses()[0].url("");
     (server, url)
 }

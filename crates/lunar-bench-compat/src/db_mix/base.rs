@@ -2,7 +2,7 @@
 //! are followed by a flush of their file.
 
 use crate::unsupported;
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -72,17 +72,17 @@ impl Base {
 }
 
 impl Backend for Base {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         let facts = self.parts[0].disk.facts();
-        Facts { capacity: self.habit.size * self.parts.len() as u64, ..facts }
+        BackendInfo { capacity: self.habit.size * self.parts.len() as u64, ..facts }
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         let (part, at) = self.place(offset, buf.len() as u64);
         part.disk.read(at, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let (part, at) = self.place(offset, buf.len() as u64);
             let (result, buf) = part.disk.write(at, buf, stable).await;
@@ -93,7 +93,7 @@ impl Backend for Base {
         })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             for part in &self.parts {
                 part.disk.flush().await?;
@@ -102,11 +102,11 @@ impl Backend for Base {
         })
     }
 
-    fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, _offset: u64, _len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         unsupported()
     }
 
-    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, _offset: u64, _len: u64, _unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         unsupported()
     }
 

@@ -1,6 +1,6 @@
 //! A logical unit that is read and written with CDBs of one size.
 
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_initiator::{Completion, Direction, Lun};
 use lunar_runtime::Buf;
 use lunar_wire::be;
@@ -132,11 +132,11 @@ fn whole(completion: &Completion, len: usize) -> io::Result<()> {
 }
 
 impl Backend for Cdbs {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.lun.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let len = buf.len();
             let cdb = match self.cdb(false, offset, len) {
@@ -149,7 +149,7 @@ impl Backend for Cdbs {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let len = buf.len();
             let cdb = match self.cdb(true, offset, len) {
@@ -162,15 +162,15 @@ impl Backend for Cdbs {
         })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.lun.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.lun.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.lun.write_zeroes(offset, len, unmap)
     }
 

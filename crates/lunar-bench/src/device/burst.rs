@@ -2,7 +2,7 @@
 
 use super::stream::PIECE;
 use flume::Receiver;
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub struct Burst {
 }
 
 /// A piece that has ended: where it lies in the caller's buffer.
-type Ended = (usize, Finished);
+type Ended = (usize, BufResult);
 
 impl Burst {
     /// Before this disk; all bytes arrive.
@@ -105,33 +105,33 @@ impl Burst {
 }
 
 impl Backend for Burst {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         if buf.len() <= PIECE {
             return self.disk.read(offset, buf);
         }
         Box::pin(async move { (self.read_pieces(offset, &mut buf).await, buf) })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         if buf.len() <= PIECE {
             return self.disk.write(offset, buf, stable);
         }
         Box::pin(async move { (self.write_pieces(offset, &buf, stable).await, buf) })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.write_zeroes(offset, len, unmap)
     }
 

@@ -2,7 +2,7 @@
 //! requests in flight, ahead of a reader and behind a writer, whatever the size of the caller's own.
 
 use async_lock::Mutex;
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::collections::VecDeque;
 use std::io;
@@ -25,7 +25,7 @@ pub struct Stream {
 struct Flying {
     offset: u64,
     len: usize,
-    end: flume::Receiver<Finished>,
+    end: flume::Receiver<BufResult>,
 }
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Flying {
         (self.offset..self.offset + self.len as u64).contains(&at)
     }
 
-    async fn land(self) -> Finished {
+    async fn land(self) -> BufResult {
         self.end
             .recv_async()
             .await
@@ -207,15 +207,15 @@ impl Stream {
 }
 
 impl Backend for Stream {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move { (self.take(offset, &mut buf).await, buf) })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let mut result = self.put(offset, &buf).await;
             if stable && result.is_ok() {
@@ -225,14 +225,14 @@ impl Backend for Stream {
         })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.drain(&mut *self.state.lock().await).await?;
             self.disk.flush().await
         })
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.state.lock().await.forget();
             self.flush().await?;
@@ -240,7 +240,7 @@ impl Backend for Stream {
         })
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.state.lock().await.forget();
             self.flush().await?;

@@ -4,7 +4,7 @@ use crate::{Kind, Opening, Target};
 use clap::Parser;
 use interop::op;
 use interop::script::Script;
-use lunar_nbd::server::{Export, Limits, Listen, serve};
+use lunar_nbd::server::{ListenAddress, NbdExport, ServerLimits, serve};
 use lunar_runtime::error::ErrorCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,12 +306,13 @@ fn rig_of(target: &str) -> OpenTargets {
 #[test]
 fn exports_of_nbd_servers_are_measured_by_their_urls() {
     let backend =
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, 8 << 20)).expect("memory");
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, 8 << 20))
+            .expect("memory");
     let description = String::new();
-    let export = Export { name: "disk".into(), backend, block_size: 512, read_only: false, description };
-    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let export = NbdExport { name: "disk".into(), backend, block_size: 512, read_only: false, description };
+    let listen = [ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let cores = Arc::new(lunar_runtime::Cores::one().expect("an event loop"));
-    let server = serve(&listen, vec![export], cores, Limits::default()).expect("served");
+    let server = serve(&listen, vec![export], cores, ServerLimits::default()).expect("served");
     let url = server.addresses()[0].url("disk");
     let line = format!("randrw {url} --amount 1m --depth 4 --sessions 2 --verify");
     let document = run(&args(&line), &Watch::default()).expect("a document");

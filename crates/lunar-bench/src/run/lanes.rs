@@ -1,7 +1,7 @@
 //! The workers of a session in one task, where its disk takes the commands of all of them in one queue: to wake a task for
 //! each would cost more than the command itself.
 
-use lunar_block::{Finished, Queue};
+use lunar_block::{BackendQueue, BufResult};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ type Worker = Option<Pin<Box<dyn Future<Output = ()>>>>;
 
 /// The commands of the workers, one at a time for each: its lane.
 pub struct Lanes {
-    queue: RefCell<Box<dyn Queue>>,
+    queue: RefCell<Box<dyn BackendQueue>>,
     lanes: Vec<Lane>,
     /// How often the clock was asked.
     asked: Cell<u64>,
@@ -24,19 +24,23 @@ struct Lane {
     is_flying: Cell<bool>,
     /// How often the clock had been asked when its command began.
     begun: Cell<u64>,
-    ended: Cell<Option<(Finished, Instant)>>,
+    ended: Cell<Option<(BufResult, Instant)>>,
 }
 
 impl Lanes {
     /// Lanes for so many workers.
-    pub fn new(queue: Box<dyn Queue>, workers: usize) -> Lanes {
+    pub fn new(queue: Box<dyn BackendQueue>, workers: usize) -> Lanes {
         let lane = || Lane { is_flying: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) };
         let lanes = (0..workers).map(|_| lane()).collect();
         Lanes { queue: RefCell::new(queue), lanes, asked: Cell::new(0) }
     }
 
     /// Begins a command and waits for its end, and when that came.
-    pub async fn transfer(&self, lane: usize, begin: impl FnOnce(&mut dyn Queue)) -> (Finished, Instant) {
+    pub async fn transfer(
+        &self,
+        lane: usize,
+        begin: impl FnOnce(&mut dyn BackendQueue),
+    ) -> (BufResult, Instant) {
         begin(&mut **self.queue.borrow_mut());
         let lane = &self.lanes[lane];
         lane.is_flying.set(true);
@@ -75,7 +79,7 @@ impl Lanes {
         Instant::now()
     }
 
-    fn next(&self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    fn next(&self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         self.queue.borrow_mut().poll_ended(cx)
     }
 }
@@ -101,7 +105,7 @@ mod tests {
         seen: Rc<RefCell<Vec<usize>>>,
     }
 
-    impl Queue for Backwards {
+    impl BackendQueue for Backwards {
         fn read(&mut self, lane: usize, _: u64, buf: Buf) {
             assert!(self.begun.iter().all(|(other, _)| *other != lane), "one at a time");
             self.begun.push((lane, buf));
@@ -111,7 +115,7 @@ mod tests {
             self.read(lane, offset, buf);
         }
 
-        fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
             let Some((lane, buf)) = self.begun.pop() else { return Poll::Pending };
             self.seen.borrow_mut().push(lane);
             Poll::Ready((lane, (Ok(()), buf)))

@@ -15,7 +15,7 @@ use crate::{Watch, text_report};
 use compio::runtime::spawn;
 use compio::time::sleep;
 use flume::{Receiver, Sender};
-use lunar_block::{Backend, Finished};
+use lunar_block::{Backend, BufResult};
 use lunar_runtime::Buf;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -356,7 +356,7 @@ impl Session {
     }
 
     /// The end of a command, and when it came.
-    async fn transfer(&self, lane: usize, next: Next, buf: Buf) -> (Finished, Instant) {
+    async fn transfer(&self, lane: usize, next: Next, buf: Buf) -> (BufResult, Instant) {
         self.flying.set(self.flying.get() + 1);
         let ended = match (&self.lanes, next.read) {
             (Some(lanes), true) => lanes.transfer(lane, |queue| queue.read(lane, next.offset, buf)).await,

@@ -3,7 +3,7 @@ use crate::job::{ArrivalProcess, Fill, IoDirection};
 use crate::offsets::Offsets;
 use crate::{Opening, Target, cpu};
 use compio::time::sleep;
-use lunar_block::{Backend, Facts, Finished, Future, Queue};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,11 +35,11 @@ fn short(ms: u64) -> Job {
 /// A disk that does something else at each read, and may leave buffers as they are.
 struct Odd<F>(Arc<dyn Backend>, F, bool);
 
-impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Odd<F> {
-    fn facts(&self) -> Facts {
+impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for Odd<F> {
+    fn facts(&self) -> BackendInfo {
         self.0.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, lunar_block::Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, lunar_block::BufResult> {
         Box::pin(async move {
             match self.1(offset).await {
                 Ok(()) if self.2 => (Ok(()), buf),
@@ -48,16 +48,16 @@ impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Od
             }
         })
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, lunar_block::Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, lunar_block::BufResult> {
         self.0.write(offset, buf, stable)
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.flush()
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -67,7 +67,7 @@ impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Od
 
 /// A disk that does this before each read, with its place.
 pub(crate) fn odd(
-    f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static,
+    f: impl Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync + Clone + 'static,
 ) -> OpenTargets {
     let mut rig = rig(&["memory:1M"], 1);
     rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone(), false)));
@@ -270,7 +270,7 @@ fn a_mix_does_not_write_back_what_it_read() {
 
 #[test]
 fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
-    let hangs = |offset| -> Future<'static, io::Result<()>> {
+    let hangs = |offset| -> LocalBoxFuture<'static, io::Result<()>> {
         Box::pin(async move { if offset < 40960 { Ok(()) } else { std::future::pending().await } })
     };
     let (rig, watch) = (odd(hangs), Watch::default());
@@ -290,7 +290,7 @@ fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
 fn a_failure_of_one_session_is_the_end_of_all() {
     let mut rig = rig(&["memory:1M"], 3);
     rig.wrap(|index, disk| {
-        let fails = move |_| -> Future<'static, io::Result<()>> {
+        let fails = move |_| -> LocalBoxFuture<'static, io::Result<()>> {
             Box::pin(async move {
                 sleep(Duration::from_millis(5)).await;
                 if index == 1 { Err(io::Error::other("gone")) } else { Ok(()) }
@@ -305,7 +305,7 @@ fn a_failure_of_one_session_is_the_end_of_all() {
 
 #[test]
 fn a_failure_ends_the_job_and_what_was_measured_stands() {
-    let broken = |offset| -> Future<'static, io::Result<()>> {
+    let broken = |offset| -> LocalBoxFuture<'static, io::Result<()>> {
         Box::pin(async move { if offset == 40960 { Err(io::Error::other("a scratch")) } else { Ok(()) } })
     };
     let outcome = run(&odd(broken), &amount(1 << 20));
@@ -377,7 +377,7 @@ fn a_slow_tail_does_not_shorten_what_was_measured() {
 fn buffers_are_made_before_the_clock_starts() {
     let mut rig = rig(&["null:1G"], 1);
     rig.wrap(|_, disk| {
-        let five_ms = || -> Future<'static, io::Result<()>> {
+        let five_ms = || -> LocalBoxFuture<'static, io::Result<()>> {
             Box::pin(async {
                 sleep(Duration::from_millis(5)).await;
                 Ok(())
@@ -429,37 +429,37 @@ struct Noting {
 }
 
 impl Backend for Noting {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)
     }
-    fn write(&self, _: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, _: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         self.asked.writes.lock().expect("no panic").push(stable);
         Box::pin(async move {
             sleep(self.write).await;
             (Ok(()), buf)
         })
     }
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         if self.left.fetch_sub(1, Relaxed) == 0 {
             std::panic::resume_unwind(Box::new("as asked"));
         }
         let queue = NotingQueue { asked: self.asked.clone(), ended: Vec::new() };
         self.has_queue.then(|| Box::new(queue) as _)
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.asked.flushes.fetch_add(1, Relaxed);
         Box::pin(async move {
             sleep(self.flush).await;
             Ok(())
         })
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -472,7 +472,7 @@ struct NotingQueue {
     ended: Vec<(usize, Buf)>,
 }
 
-impl Queue for NotingQueue {
+impl BackendQueue for NotingQueue {
     fn read(&mut self, lane: usize, _: u64, buf: Buf) {
         self.ended.push((lane, buf));
     }
@@ -480,7 +480,7 @@ impl Queue for NotingQueue {
         self.asked.writes.lock().expect("no panic").push(stable);
         self.ended.push((lane, buf));
     }
-    fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         let Some((lane, buf)) = self.ended.pop() else { return Poll::Pending };
         Poll::Ready((lane, (Ok(()), buf)))
     }
@@ -586,7 +586,7 @@ fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
 
 /// From now on reads leave the buffer as it is.
 pub(crate) fn mute(rig: &mut OpenTargets) {
-    let nothing = |_| -> Future<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
+    let nothing = |_| -> LocalBoxFuture<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
     rig.wrap(|_, disk| Arc::new(Odd(disk, nothing, true)));
 }
 

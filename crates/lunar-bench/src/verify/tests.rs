@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Opening, Target};
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -29,13 +29,13 @@ struct Faulty {
 }
 
 impl Backend for Faulty {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         let is_good = self.writes.fetch_add(1, Ordering::Relaxed) < self.good;
         match if is_good { Wrong::Nothing } else { (self.fault)(offset) } {
             Wrong::Nothing => self.disk.write(offset, buf, stable),
@@ -44,13 +44,13 @@ impl Backend for Faulty {
             Wrong::Fails => Box::pin(async move { (Err(io::Error::other("a scratch")), buf) }),
         }
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.flush()
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.disk.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {

@@ -3,8 +3,8 @@
 use super::journal::changed;
 use super::space::cannot;
 use super::watch::{look_again, wait};
-use super::{File, Share};
-use crate::{Finished, MAX_ATOMIC, locked};
+use super::{FileBackend, RangeAccess};
+use crate::{BufResult, MAX_ATOMIC, locked};
 use lunar_runtime::Buf;
 use rustix::fs::FallocateFlags;
 use std::io;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
 /// A record that may be valid. No other write begins until it is cleared: done again later, it would replace newer data.
 #[derive(Default)]
-pub(super) struct Open {
+pub(super) struct OpenRecord {
     is_open: AtomicBool,
     /// The old blocks of a write that failed, and where they belong.
     undo: Mutex<Option<(u64, Buf)>>,
 }
 
-impl Open {
+impl OpenRecord {
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(SeqCst)
@@ -50,13 +50,13 @@ impl Open {
     }
 }
 
-impl File {
+impl FileBackend {
     /// Keeps a record, writes, and clears the record: one atomic write of a medium at a time.
-    pub(super) async fn write_recorded(&self, offset: u64, buf: Buf) -> Finished {
+    pub(super) async fn write_recorded(&self, offset: u64, buf: Buf) -> BufResult {
         let Some(journal) = self.journal.clone().filter(|_| buf.len() <= MAX_ATOMIC as usize) else {
             return (Err(io::ErrorKind::Unsupported.into()), buf);
         };
-        let _turn = self.atomic.hold(0..1, Share::Nothing).await;
+        let _turn = self.atomic.hold(0..1, RangeAccess::Nothing).await;
         let old = match self.stable_old(offset, buf.len()).await {
             Ok(old) => old,
             Err(e) => return (Err(e), buf),
@@ -93,7 +93,7 @@ impl File {
         if !self.open.is_open() {
             return Ok(());
         }
-        let _turn = self.atomic.hold(0..1, Share::Nothing).await;
+        let _turn = self.atomic.hold(0..1, RangeAccess::Nothing).await;
         self.end_record().await
     }
 
@@ -126,7 +126,7 @@ impl File {
     }
 
     /// What cannot be written as a whole is to be undone.
-    async fn write_or_undo(&self, offset: u64, buf: Buf, old: Buf) -> Finished {
+    async fn write_or_undo(&self, offset: u64, buf: Buf, old: Buf) -> BufResult {
         look_again();
         if let Err(e) = wait(self.reserve(offset, buf.len() as u64)).await {
             return (Err(e), buf);

@@ -1,10 +1,10 @@
 //! A look at what stands behind a path, which changes nothing.
 
-use super::identity::Identity;
-use super::journal::Journal;
-use super::lock::{self, Refusal, Use};
-use super::medium::{Fault, claims, direct_align};
-use crate::{Found, Kind, OpenError, Spec, format};
+use super::identity::MediumIdentity;
+use super::journal::WriteJournal;
+use super::lock::{self, FileAccess, LockError};
+use super::medium::{ErrorContext, claims, direct_align};
+use crate::{BackendKind, BackendSpec, ExamineReport, OpenError, format};
 use rustix::fs::{Access, OFlags, SeekFrom};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -12,9 +12,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// What opening would find.
-pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
-    let fault = Fault { spec };
-    let device = spec.kind == Kind::Device;
+pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
+    let fault = ErrorContext { spec };
+    let device = spec.kind == BackendKind::Device;
     fault.check_type(device)?;
     let mut needed = Access::READ_OK;
     needed.set(Access::WRITE_OK, !spec.read_only);
@@ -23,11 +23,11 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
             let may = rustix::fs::access(folder(&spec.path), Access::WRITE_OK | Access::EXEC_OK);
             may.map_err(|e| fault.open(&e.into()))?;
             try_size(spec, folder(&spec.path))?;
-            return Ok(Found { size: None, in_use: None, block_size: None });
+            return Ok(ExamineReport { size: None, in_use: None, block_size: None });
         }
         other => other.map_err(|e| fault.open(&e.into()))?,
     }
-    let mut found = Found { size: None, in_use: None, block_size: None };
+    let mut found = ExamineReport { size: None, in_use: None, block_size: None };
     let file = match open(spec) {
         Ok(file) => file,
         Err(e) if device && e.kind() == ErrorKind::ResourceBusy => {
@@ -36,8 +36,8 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
         }
         Err(e) => return Err(fault.open(&e)),
     };
-    match lock::probe(&file, Use::of(spec.read_only)) {
-        Err(Refusal::InUse(by)) => _ = found.in_use.get_or_insert_with(|| fault.locked(by)),
+    match lock::probe(&file, FileAccess::of(spec.read_only)) {
+        Err(LockError::InUse(by)) => _ = found.in_use.get_or_insert_with(|| fault.locked(by)),
         other => other.map_err(|e| fault.lock(e))?,
     }
     let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| fault.open(&e.into()))?;
@@ -50,8 +50,8 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
         if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
     fault.check_size(size, align)?;
     if let Some(folder) = spec.journal.as_deref().filter(|_| spec.read_only) {
-        let medium = Identity::of(&file, &spec.path, size).map_err(|e| fault.open(&e))?;
-        fault.check_pending(&Journal::new(folder, medium))?;
+        let medium = MediumIdentity::of(&file, &spec.path, size).map_err(|e| fault.open(&e))?;
+        fault.check_pending(&WriteJournal::new(folder, medium))?;
     }
     if !spec.raw {
         format::check(spec, &file, size)?;
@@ -70,8 +70,8 @@ fn folder(path: &Path) -> &Path {
 
 /// Whether a file of this folder can have the size that is wanted. The file of the trial has no name, so nobody sees it;
 /// where the file system has no such files, only opening can tell.
-fn try_size(spec: &Spec, folder: &Path) -> Result<(), OpenError> {
-    let (fault, Some(size)) = (Fault { spec }, spec.size) else { return Ok(()) };
+fn try_size(spec: &BackendSpec, folder: &Path) -> Result<(), OpenError> {
+    let (fault, Some(size)) = (ErrorContext { spec }, spec.size) else { return Ok(()) };
     let flags = claims(spec) | OFlags::TMPFILE;
     let nameless = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(folder);
     let file = match nameless {
@@ -88,6 +88,6 @@ fn try_size(spec: &Spec, folder: &Path) -> Result<(), OpenError> {
 }
 
 /// As it would be opened, but for reading alone.
-fn open(spec: &Spec) -> io::Result<File> {
+fn open(spec: &BackendSpec) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(claims(spec).bits() as i32).open(&spec.path)
 }

@@ -19,21 +19,21 @@ const SLOTLESS: [&str; 2] = ["/sys/devices/virtual", "/sys/devices/rbd"];
 
 /// A medium, and the path that it was opened by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct MediumIdentity {
     /// The same for this medium as long as it lives, and for no other one.
     pub(super) id: String,
     pub(super) path: PathBuf,
 }
 
-impl Identity {
+impl MediumIdentity {
     /// `size`: bytes of the medium.
-    pub(super) fn of(file: &File, path: &Path, size: u64) -> io::Result<Identity> {
+    pub(super) fn of(file: &File, path: &Path, size: u64) -> io::Result<MediumIdentity> {
         let (found, path) = (file.metadata()?, one_name(path));
         let id = match found.file_type().is_block_device() {
             true => of_device(found.rdev(), size),
             false => of_file(&found, &path),
         };
-        Ok(Identity { id, path })
+        Ok(MediumIdentity { id, path })
     }
 
     /// The same for a path for all time.
@@ -108,8 +108,8 @@ fn text(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn of(path: &Path) -> Identity {
-        Identity::of(&File::open(path).expect("a file"), path, 0).expect("its identity")
+    fn of(path: &Path) -> MediumIdentity {
+        MediumIdentity::of(&File::open(path).expect("a file"), path, 0).expect("its identity")
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! records go to another file. A record has checksums of what it replaces too. Where the medium has something else by
 //! then, neither old nor new, another program has changed it, and the record is put aside.
 
-use super::identity::Identity;
+use super::identity::MediumIdentity;
 use crate::{FileId, MAX_ATOMIC, locked};
 use lunar_runtime::iscsi::digest::crc32c;
 use rustix::fs::Advice;
@@ -38,22 +38,22 @@ const FILES: u32 = 16;
 const ASIDE: u32 = 8;
 
 /// The records of one medium.
-pub(super) struct Journal {
+pub(super) struct WriteJournal {
     folder: PathBuf,
-    medium: Identity,
+    medium: MediumIdentity,
     /// From the first record on.
-    file: Mutex<Option<Kept>>,
+    file: Mutex<Option<JournalFile>>,
 }
 
 /// The file of the records, locked: no other journal uses it.
-struct Kept {
+struct JournalFile {
     file: File,
     path: PathBuf,
 }
 
 /// What was to be written.
-struct Record {
-    medium: Identity,
+struct JournalRecord {
+    medium: MediumIdentity,
     offset: u64,
     /// Of each sector as it was.
     old: Vec<u32>,
@@ -61,23 +61,23 @@ struct Record {
 }
 
 /// What is in a file of a record.
-enum Content {
-    Record(Record),
+enum RecordContent {
+    Record(JournalRecord),
     /// It does not have its medium.
     Old,
 }
 
-impl Content {
+impl RecordContent {
     /// None: there is no whole record.
-    fn of(bytes: &[u8]) -> Option<Content> {
-        let record = Record::of(bytes).map(Content::Record);
-        record.or_else(|| bytes.starts_with(&OLD_MAGIC).then_some(Content::Old))
+    fn of(bytes: &[u8]) -> Option<RecordContent> {
+        let record = JournalRecord::of(bytes).map(RecordContent::Record);
+        record.or_else(|| bytes.starts_with(&OLD_MAGIC).then_some(RecordContent::Old))
     }
 }
 
 /// What became of a record of this medium, or of one that another medium left at its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Replayed {
+pub(super) enum ReplayOutcome {
     /// Its write is done.
     Done { offset: u64, len: usize },
     /// The medium does not take it, and has the old blocks: its host got no GOOD.
@@ -92,7 +92,7 @@ pub(super) enum Replayed {
 
 /// A record that keeps its medium from being used, and why.
 #[derive(Debug)]
-pub(super) struct Stuck {
+pub(super) struct StuckRecord {
     /// The record, or the folder of all.
     pub(super) path: PathBuf,
     pub(super) error: io::Error,
@@ -100,15 +100,15 @@ pub(super) struct Stuck {
     pub(super) is_unread: bool,
 }
 
-impl Stuck {
-    fn unread(path: &Path, error: io::Error) -> Stuck {
-        Stuck { path: path.to_path_buf(), error, is_unread: true }
+impl StuckRecord {
+    fn unread(path: &Path, error: io::Error) -> StuckRecord {
+        StuckRecord { path: path.to_path_buf(), error, is_unread: true }
     }
 }
 
-impl Record {
+impl JournalRecord {
     /// None: it is cleared, or was not yet whole when its writer ended.
-    fn of(bytes: &[u8]) -> Option<Record> {
+    fn of(bytes: &[u8]) -> Option<JournalRecord> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         let offset = u64::from_le_bytes(header[8..16].try_into().ok()?);
         let number = |at: usize| Some(u32::from_le_bytes(header[at..at + 4].try_into().ok()?));
@@ -126,7 +126,7 @@ impl Record {
             return None;
         }
         let old = old.as_chunks::<4>().0.iter().map(|crc| u32::from_le_bytes(*crc)).collect();
-        Some(Record { medium: medium_of(name)?, offset, old, data: data.to_vec() })
+        Some(JournalRecord { medium: medium_of(name)?, offset, old, data: data.to_vec() })
     }
 
     /// Each sector of the medium is as it was before the write, or as it is after it.
@@ -141,24 +141,24 @@ impl Record {
     }
 
     /// Does its write again on its own medium, unless another program has changed that.
-    fn redo(&self, medium: &File) -> io::Result<Redone> {
+    fn redo(&self, medium: &File) -> io::Result<RedoOutcome> {
         forget(medium, self.offset, self.data.len());
         let mut now = vec![0; self.data.len()];
         match medium.read_exact_at(&mut now, self.offset) {
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(Redone::Changed),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(RedoOutcome::Changed),
             read => read?,
         }
         if !self.fits(&now) {
-            return Ok(Redone::Changed);
+            return Ok(RedoOutcome::Changed);
         }
         let write = || match now == self.data {
             // What was read here may be in the page cache only.
             true => medium.sync_data(),
             false => medium.write_all_at(&self.data, self.offset).and_then(|()| medium.sync_data()),
         };
-        let Err(e) = write() else { return Ok(Redone::Done) };
+        let Err(e) = write() else { return Ok(RedoOutcome::Done) };
         match self.is_undone(&now) && self.restore(medium, &now)? {
-            true => Ok(Redone::Undone(e.kind())),
+            true => Ok(RedoOutcome::Undone(e.kind())),
             false => Err(e),
         }
     }
@@ -179,7 +179,7 @@ impl Record {
 }
 
 /// What became of the write of a record.
-enum Redone {
+enum RedoOutcome {
     Done,
     /// It failed, and the medium has the old blocks.
     Undone(io::ErrorKind),
@@ -211,16 +211,16 @@ pub(super) fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// The identity, a zero byte, the path.
-fn medium_of(name: &[u8]) -> Option<Identity> {
+fn medium_of(name: &[u8]) -> Option<MediumIdentity> {
     let (id, path) = name.split_at(name.iter().position(|byte| *byte == 0)?);
     let path = PathBuf::from(std::ffi::OsString::from_vec(path[1..].to_vec()));
-    Some(Identity { id: String::from_utf8(id.to_vec()).ok()?, path })
+    Some(MediumIdentity { id: String::from_utf8(id.to_vec()).ok()?, path })
 }
 
-impl Journal {
+impl WriteJournal {
     /// In a folder that is there.
-    pub(super) fn new(folder: &Path, medium: Identity) -> Journal {
-        Journal { folder: folder.to_path_buf(), medium, file: Mutex::default() }
+    pub(super) fn new(folder: &Path, medium: MediumIdentity) -> WriteJournal {
+        WriteJournal { folder: folder.to_path_buf(), medium, file: Mutex::default() }
     }
 
     /// A record as it is kept.
@@ -259,27 +259,30 @@ impl Journal {
     }
 
     /// Does a write again that was cut off. Nobody else uses the medium yet.
-    pub(super) fn replay(&self, medium: &File) -> Result<Vec<Replayed>, Stuck> {
+    pub(super) fn replay(&self, medium: &File) -> Result<Vec<ReplayOutcome>, StuckRecord> {
         let mut all = Vec::new();
         let found = self.found()?;
         for (path, record) in self.ours(&found)? {
             let done = self.end(record, path, medium);
-            all.push(done.map_err(|error| Stuck { path: path.clone(), error, is_unread: false })?);
+            all.push(done.map_err(|error| StuckRecord { path: path.clone(), error, is_unread: false })?);
         }
         all.extend(found.into_iter().filter_map(|(path, content)| self.waiting(path, content)));
         Ok(all)
     }
 
     /// A write was cut off that was not done again yet.
-    pub(super) fn is_pending(&self) -> Result<bool, Stuck> {
+    pub(super) fn is_pending(&self) -> Result<bool, StuckRecord> {
         Ok(!self.ours(&self.found()?)?.is_empty())
     }
 
     /// The records of this medium. A copy of a whole file system has the same media once more: of several records those of this path
     /// count.
-    fn ours<'a>(&self, found: &'a [(PathBuf, Content)]) -> Result<Vec<(&'a PathBuf, &'a Record)>, Stuck> {
+    fn ours<'a>(
+        &self,
+        found: &'a [(PathBuf, RecordContent)],
+    ) -> Result<Vec<(&'a PathBuf, &'a JournalRecord)>, StuckRecord> {
         let ours = found.iter().filter_map(|(path, content)| match content {
-            Content::Record(record) if record.medium.id == self.medium.id => Some((path, record)),
+            RecordContent::Record(record) if record.medium.id == self.medium.id => Some((path, record)),
             _ => None,
         });
         let mut ours: Vec<_> = ours.collect();
@@ -289,18 +292,18 @@ impl Journal {
         let first = ours[0].0;
         ours.retain(|(_, record)| record.medium.path == self.medium.path);
         match ours.is_empty() {
-            true => Err(Stuck::unread(first, io::Error::other("another record is of the same medium"))),
+            true => Err(StuckRecord::unread(first, io::Error::other("another record is of the same medium"))),
             false => Ok(ours),
         }
     }
 
     /// A record at this path that is not done again.
-    fn waiting(&self, path: PathBuf, content: Content) -> Option<Replayed> {
+    fn waiting(&self, path: PathBuf, content: RecordContent) -> Option<ReplayOutcome> {
         match content {
-            Content::Record(Record { medium: Identity { id, path: at }, .. }) => {
-                (id != self.medium.id && at == self.medium.path).then_some(Replayed::Other { id, path })
+            RecordContent::Record(JournalRecord { medium: MediumIdentity { id, path: at }, .. }) => {
+                (id != self.medium.id && at == self.medium.path).then_some(ReplayOutcome::Other { id, path })
             }
-            Content::Old => (path == self.path(0)).then_some(Replayed::Old { path }),
+            RecordContent::Old => (path == self.path(0)).then_some(ReplayOutcome::Old { path }),
         }
     }
 
@@ -309,30 +312,30 @@ impl Journal {
         &self.medium.id
     }
 
-    fn end(&self, record: &Record, path: &Path, medium: &File) -> io::Result<Replayed> {
+    fn end(&self, record: &JournalRecord, path: &Path, medium: &File) -> io::Result<ReplayOutcome> {
         let (offset, len) = (record.offset, record.data.len());
         let redone = record.redo(medium)?;
-        if !matches!(redone, Redone::Changed) {
+        if !matches!(redone, RedoOutcome::Changed) {
             clear(&OpenOptions::new().write(true).open(path)?)?;
         }
         match redone {
-            Redone::Done => return Ok(Replayed::Done { offset, len }),
-            Redone::Undone(error) => return Ok(Replayed::Undone { offset, len, error }),
-            Redone::Changed => {}
+            RedoOutcome::Done => return Ok(ReplayOutcome::Done { offset, len }),
+            RedoOutcome::Undone(error) => return Ok(ReplayOutcome::Undone { offset, len, error }),
+            RedoOutcome::Changed => {}
         }
         let aside = self.aside();
         std::fs::rename(path, &aside)?;
         sync_folder(&self.folder)?;
-        Ok(Replayed::Aside { offset, len, path: aside })
+        Ok(ReplayOutcome::Aside { offset, len, path: aside })
     }
 
     /// The records that are not cleared, in the order of their names.
-    fn found(&self) -> Result<Vec<(PathBuf, Content)>, Stuck> {
+    fn found(&self) -> Result<Vec<(PathBuf, RecordContent)>, StuckRecord> {
         let mut found = Vec::new();
-        for path in journals(&self.folder).map_err(|e| Stuck::unread(&self.folder, e))? {
+        for path in journals(&self.folder).map_err(|e| StuckRecord::unread(&self.folder, e))? {
             match read(&path) {
-                Ok(bytes) => found.extend(bytes.and_then(|bytes| Some((path, Content::of(&bytes)?)))),
-                Err(e) if self.is_of_path(&path) => return Err(Stuck::unread(&path, e)),
+                Ok(bytes) => found.extend(bytes.and_then(|bytes| Some((path, RecordContent::of(&bytes)?)))),
+                Err(e) if self.is_of_path(&path) => return Err(StuckRecord::unread(&path, e)),
                 // Most likely it is of another medium, which has to be served.
                 Err(e) => tracing::warn!(
                     "{}: this record of an atomic write cannot be read: {e}; it may be of {}; hint: repair it, or remove it \
@@ -365,7 +368,7 @@ impl Journal {
     }
 
     /// A file without a record that no other journal uses.
-    fn create(&self) -> io::Result<Kept> {
+    fn create(&self) -> io::Result<JournalFile> {
         // Somebody may have deleted the folder.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
         made.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.folder.display())))?;
@@ -374,12 +377,12 @@ impl Journal {
             if is_locked_by_others(&file) || !is_at(&file, &path) {
                 continue;
             }
-            if read(&path)?.is_some_and(|bytes| Content::of(&bytes).is_some()) {
+            if read(&path)?.is_some_and(|bytes| RecordContent::of(&bytes).is_some()) {
                 continue;
             }
             file.sync_all()?;
             sync_folder(&self.folder)?;
-            return Ok(Kept { file, path });
+            return Ok(JournalFile { file, path });
         }
         let all = self.folder.display();
         let what = format!("the records of {FILES} other media that were at this path are in {all}");
@@ -391,7 +394,7 @@ impl Journal {
     pub(super) fn reopen(&self, writes: bool) {
         let path = locked(&self.file).as_ref().expect("a record").path.clone();
         let file = OpenOptions::new().read(true).write(writes).open(&path).expect("a journal");
-        *locked(&self.file) = Some(Kept { file, path });
+        *locked(&self.file) = Some(JournalFile { file, path });
     }
 
     /// The file of its records; at first the one that it will be.
@@ -481,23 +484,23 @@ mod tests {
             OpenOptions::new().read(true).write(true).open(&self.path).expect("a medium")
         }
 
-        fn journal(&self) -> Journal {
-            let medium = Identity::of(&self.medium(), &self.path, 0).expect("its identity");
-            Journal::new(&self.folder, medium)
+        fn journal(&self) -> WriteJournal {
+            let medium = MediumIdentity::of(&self.medium(), &self.path, 0).expect("its identity");
+            WriteJournal::new(&self.folder, medium)
         }
 
         fn whole(&self) -> Vec<u8> {
             self.journal().record(SECTOR as u64, &[1; LEN], &[2; LEN])
         }
 
-        fn put(&self) -> Journal {
+        fn put(&self) -> WriteJournal {
             let journal = self.journal();
             journal.put(&self.whole()).expect("kept");
             journal
         }
 
         /// What is there once it was opened again.
-        fn replayed(&self) -> (Vec<Replayed>, Vec<u8>) {
+        fn replayed(&self) -> (Vec<ReplayOutcome>, Vec<u8>) {
             let replayed = self.journal().replay(&self.medium()).map_err(|stuck| stuck.error);
             let medium = std::fs::read(&self.path).expect("a medium");
             (replayed.expect("replayed"), medium[SECTOR..][..LEN].to_vec())
@@ -526,7 +529,7 @@ mod tests {
         }
     }
 
-    const DONE: Replayed = Replayed::Done { offset: SECTOR as u64, len: LEN };
+    const DONE: ReplayOutcome = ReplayOutcome::Done { offset: SECTOR as u64, len: LEN };
 
     #[test]
     fn a_write_that_was_cut_off_anywhere_is_done_again() {
@@ -552,7 +555,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut wrong = whole.clone();
             wrong[at] ^= 1;
-            assert!(Record::of(&wrong).is_none(), "byte {at}");
+            assert!(JournalRecord::of(&wrong).is_none(), "byte {at}");
         }
     }
 
@@ -562,15 +565,15 @@ mod tests {
         place.put();
         place.medium().write_all_at(&[3], 2 * SECTOR as u64).expect("changed");
         let (replayed, now) = place.replayed();
-        assert!(matches!(replayed[..], [Replayed::Aside { .. }]), "{replayed:?}");
+        assert!(matches!(replayed[..], [ReplayOutcome::Aside { .. }]), "{replayed:?}");
         assert_eq!((now[0], now[SECTOR], now[SECTOR + 1]), (1, 3, 1));
         place.put();
         place.medium().set_len(2 * SECTOR as u64).expect("shorter");
         let replayed = place.journal().replay(&place.medium()).map_err(|stuck| stuck.error);
-        let [Replayed::Aside { path, .. }] = &replayed.expect("replayed")[..] else {
+        let [ReplayOutcome::Aside { path, .. }] = &replayed.expect("replayed")[..] else {
             panic!("not put aside")
         };
-        assert!(std::fs::read(path).is_ok_and(|bytes| Record::of(&bytes).is_some()), "it is kept");
+        assert!(std::fs::read(path).is_ok_and(|bytes| JournalRecord::of(&bytes).is_some()), "it is kept");
         for _ in 0..ASIDE {
             place.put();
             _ = place.journal().replay(&place.medium());
@@ -596,7 +599,7 @@ mod tests {
         assert_eq!(stuck.error.kind(), io::ErrorKind::PermissionDenied);
         assert!(place.journal().is_pending().expect("readable"));
         let replayed = place.journal().replay(&sealed(0)).map_err(|stuck| stuck.error).expect("undone");
-        assert!(matches!(replayed[..], [Replayed::Undone { .. }]), "{replayed:?}");
+        assert!(matches!(replayed[..], [ReplayOutcome::Undone { .. }]), "{replayed:?}");
         assert!(!place.journal().is_pending().expect("readable"));
     }
 
@@ -609,7 +612,7 @@ mod tests {
         let away = place.replace();
         for _ in 0..2 {
             let (replayed, now) = place.replayed();
-            let [Replayed::Other { id, .. }] = &replayed[..] else { panic!("{replayed:?}") };
+            let [ReplayOutcome::Other { id, .. }] = &replayed[..] else { panic!("{replayed:?}") };
             assert!(id.starts_with(&format!("inode {record}")), "{id}");
             assert_eq!(now, [1; LEN]);
         }
@@ -654,7 +657,7 @@ mod tests {
         let place = Place::new("older");
         let path = place.journal().path(0);
         std::fs::write(&path, [&OLD_MAGIC[..], &[1; 100]].concat()).expect("a record");
-        assert_eq!(place.replayed(), (vec![Replayed::Old { path: path.clone() }], vec![1; LEN]));
+        assert_eq!(place.replayed(), (vec![ReplayOutcome::Old { path: path.clone() }], vec![1; LEN]));
         place.put();
         assert!(std::fs::read(path).expect("there").starts_with(&OLD_MAGIC));
         assert_eq!(place.replayed().0[0], DONE);
@@ -686,8 +689,8 @@ mod tests {
     #[test]
     fn of_records_of_one_identity_that_of_the_path_counts() {
         let place = Place::new("clones");
-        let medium = |path: &str| Identity { path: path.into(), ..place.journal().medium };
-        let journal = |path: &str| Journal::new(&place.folder, medium(path));
+        let medium = |path: &str| MediumIdentity { path: path.into(), ..place.journal().medium };
+        let journal = |path: &str| WriteJournal::new(&place.folder, medium(path));
         for path in ["/first", "/second"] {
             let record = journal(path).record(SECTOR as u64, &[1; LEN], &[2; LEN]);
             journal(path).put(&record).expect("kept");

@@ -10,9 +10,9 @@
 
 mod bytes;
 
-use super::users::{self, User};
+use super::users::{self, MediumUser};
 use crate::FileId;
-use bytes::{Found, conflict, set};
+use bytes::{ForeignLock, conflict, set};
 use nix::libc;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
@@ -44,29 +44,31 @@ pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a medium is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum FileAccess {
     Read,
     Write,
 }
 
-impl Use {
-    pub(super) fn of(read_only: bool) -> Use {
-        if read_only { Use::Read } else { Use::Write }
+impl FileAccess {
+    pub(super) fn of(read_only: bool) -> FileAccess {
+        if read_only { FileAccess::Read } else { FileAccess::Write }
     }
 
     /// The bytes that say so.
     fn held(self) -> &'static [i64] {
         match self {
-            Use::Read => &[USED + READ, UNSHARED + WRITE, UNSHARED + RESIZE],
-            Use::Write => &[USED + READ, USED + WRITE, USED + RESIZE, UNSHARED + WRITE, UNSHARED + RESIZE],
+            FileAccess::Read => &[USED + READ, UNSHARED + WRITE, UNSHARED + RESIZE],
+            FileAccess::Write => {
+                &[USED + READ, USED + WRITE, USED + RESIZE, UNSHARED + WRITE, UNSHARED + RESIZE]
+            }
         }
     }
 
     /// The bytes that nobody else may hold.
     fn excluded(self) -> &'static [i64] {
         match self {
-            Use::Read => &[UNSHARED + READ, USED + WRITE, USED + RESIZE],
-            Use::Write => {
+            FileAccess::Read => &[UNSHARED + READ, USED + WRITE, USED + RESIZE],
+            FileAccess::Write => {
                 &[UNSHARED + READ, USED + WRITE, USED + RESIZE, UNSHARED + WRITE, UNSHARED + RESIZE]
             }
         }
@@ -74,149 +76,149 @@ impl Use {
 
     fn flock(self) -> FlockOperation {
         match self {
-            Use::Read => FlockOperation::NonBlockingLockShared,
-            Use::Write => FlockOperation::NonBlockingLockExclusive,
+            FileAccess::Read => FlockOperation::NonBlockingLockShared,
+            FileAccess::Write => FlockOperation::NonBlockingLockExclusive,
         }
     }
 }
 
 /// Which locks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kinds {
+struct LockKinds {
     flock: bool,
     bytes: bool,
 }
 
 /// The kinds by the type of file system (statfs). NFS turns flock into locks of bytes, and the two would meet. SMB
 /// servers refuse writes to locked bytes. udev reads the flock of a device as "do not look at it".
-fn kinds(fs_type: u64, device: bool) -> Kinds {
+fn kinds(fs_type: u64, device: bool) -> LockKinds {
     const NFS: u64 = 0x6969;
     const SMB: [u64; 3] = [0x517b, 0xff53_4d42, 0xfe53_4d42];
     match fs_type & 0xffff_ffff {
-        _ if device => Kinds { flock: false, bytes: true },
-        NFS => Kinds { flock: false, bytes: true },
-        other if SMB.contains(&other) => Kinds { flock: true, bytes: false },
-        _ => Kinds { flock: true, bytes: true },
+        _ if device => LockKinds { flock: false, bytes: true },
+        NFS => LockKinds { flock: false, bytes: true },
+        other if SMB.contains(&other) => LockKinds { flock: true, bytes: false },
+        _ => LockKinds { flock: true, bytes: true },
     }
 }
 
 /// The kinds of an open file. Where a kernel knows no locks of bytes, flock or O_EXCL alone have to do.
-fn kinds_of(file: &File, device: bool) -> io::Result<Kinds> {
+fn kinds_of(file: &File, device: bool) -> io::Result<LockKinds> {
     let kinds = kinds(rustix::fs::fstatfs(file)?.f_type as u64, device);
     let lacks_bytes =
         || conflict(file, libc::F_RDLCK, 0, 1).is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL));
     let can_do_without = kinds.flock || device;
-    Ok(Kinds { bytes: kinds.bytes && !(can_do_without && lacks_bytes()), ..kinds })
+    Ok(LockKinds { bytes: kinds.bytes && !(can_do_without && lacks_bytes()), ..kinds })
 }
 
 /// Why a lock is not to be had.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum LockError {
     /// Somebody else has it.
-    InUse(By),
+    InUse(LockOwner),
     /// Locks do not work there.
     Failed(io::Error),
 }
 
 /// Whose lock is in the way.
 #[derive(Debug)]
-pub(super) enum By {
+pub(super) enum LockOwner {
     /// That of another server, by flock.
     Server,
     /// That of another program, by locks of bytes.
     Program,
     /// Somebody who is known.
-    Known(User),
+    Known(MediumUser),
 }
 
-impl From<io::Error> for Refusal {
-    fn from(e: io::Error) -> Refusal {
-        Refusal::Failed(e)
+impl From<io::Error> for LockError {
+    fn from(e: io::Error) -> LockError {
+        LockError::Failed(e)
     }
 }
 
 /// What one medium holds. It ends when the claim is dropped.
-pub(super) struct Claim {
+pub(super) struct MediumLock {
     key: FileId,
     id: u64,
 }
 
 /// All claims of this process on one file.
-struct Entry {
+struct LockEntry {
     /// The description that flock is held on.
     file: File,
-    flock: Option<Use>,
-    holders: Vec<Holder>,
-    kinds: Kinds,
+    flock: Option<FileAccess>,
+    holders: Vec<LockHolder>,
+    kinds: LockKinds,
 }
 
-struct Holder {
+struct LockHolder {
     id: u64,
     file: File,
-    purpose: Use,
+    purpose: FileAccess,
     /// This process may open the file in another way meanwhile.
     offered: bool,
 }
 
 #[derive(Default)]
-struct Table {
-    entries: BTreeMap<FileId, Entry>,
+struct LockTable {
+    entries: BTreeMap<FileId, LockEntry>,
     last_id: u64,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last_id: 0 });
+static TABLE: Mutex<LockTable> = Mutex::new(LockTable { entries: BTreeMap::new(), last_id: 0 });
 
-fn table() -> MutexGuard<'static, Table> {
+fn table() -> MutexGuard<'static, LockTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the locks of an open file or device, and waits for them a moment.
-pub(super) fn claim(file: &File, purpose: Use) -> Result<Claim, Refusal> {
+pub(super) fn claim(file: &File, purpose: FileAccess) -> Result<MediumLock, LockError> {
     let key = FileId::of(&file.metadata()?);
     free_of_system(&key, purpose)?;
     let end = Instant::now() + PATIENCE;
     loop {
         match try_claim(file, key, purpose) {
-            Err(Refusal::InUse(_)) if Instant::now() < end => sleep(PAUSE),
+            Err(LockError::InUse(_)) if Instant::now() < end => sleep(PAUSE),
             other => return other.map_err(|refusal| named(refusal, &key)),
         }
     }
 }
 
 /// Looks whether [`claim`] would be refused now, and holds nothing.
-pub(super) fn probe(file: &File, purpose: Use) -> Result<(), Refusal> {
+pub(super) fn probe(file: &File, purpose: FileAccess) -> Result<(), LockError> {
     let key = FileId::of(&file.metadata()?);
     free_of_system(&key, purpose)?;
     try_claim(file, key, purpose).map(drop).map_err(|refusal| named(refusal, &key))
 }
 
-fn free_of_system(key: &FileId, purpose: Use) -> Result<(), Refusal> {
-    let user = users::of_system(key, purpose == Use::Write);
-    user.map_or(Ok(()), |user| Err(Refusal::InUse(By::Known(user))))
+fn free_of_system(key: &FileId, purpose: FileAccess) -> Result<(), LockError> {
+    let user = users::of_system(key, purpose == FileAccess::Write);
+    user.map_or(Ok(()), |user| Err(LockError::InUse(LockOwner::Known(user))))
 }
 
-fn named(refusal: Refusal, key: &FileId) -> Refusal {
+fn named(refusal: LockError, key: &FileId) -> LockError {
     let user = match refusal {
-        Refusal::InUse(By::Server) => users::lockers(key, users::SERVER),
-        Refusal::InUse(By::Program) => users::lockers(key, users::PROGRAM),
+        LockError::InUse(LockOwner::Server) => users::lockers(key, users::SERVER),
+        LockError::InUse(LockOwner::Program) => users::lockers(key, users::PROGRAM),
         other => return other,
     };
-    Refusal::InUse(By::Known(user))
+    LockError::InUse(LockOwner::Known(user))
 }
 
-fn try_claim(file: &File, key: FileId, purpose: Use) -> Result<Claim, Refusal> {
+fn try_claim(file: &File, key: FileId, purpose: FileAccess) -> Result<MediumLock, LockError> {
     let mut table = table();
     let id = table.last_id + 1;
-    let holder = Holder { id, file: file.try_clone()?, purpose, offered: false };
+    let holder = LockHolder { id, file: file.try_clone()?, purpose, offered: false };
     match table.entries.get_mut(&key) {
         Some(entry) => entry.join(holder)?,
-        None => _ = table.entries.insert(key, Entry::begin(holder, matches!(key, FileId::Device(_)))?),
+        None => _ = table.entries.insert(key, LockEntry::begin(holder, matches!(key, FileId::Device(_)))?),
     }
     table.last_id = id;
-    Ok(Claim { key, id })
+    Ok(MediumLock { key, id })
 }
 
-impl Claim {
+impl MediumLock {
     /// Lets this process open the file in another way, or does not any more. Other processes are kept out all the time.
     pub(super) fn offer(&self, offered: bool) {
         let mut table = table();
@@ -226,7 +228,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for MediumLock {
     fn drop(&mut self) {
         let mut table = table();
         let Some(entry) = table.entries.get_mut(&self.key) else { return };
@@ -242,20 +244,20 @@ impl Drop for Claim {
     }
 }
 
-/// Tries again what [`Entry::downgrade`] could not do, for a moment.
+/// Tries again what [`LockEntry::downgrade`] could not do, for a moment.
 fn downgrade(key: FileId) {
     let end = Instant::now() + PATIENCE;
-    let is_down = || table().entries.get_mut(&key).is_none_or(Entry::downgrade);
+    let is_down = || table().entries.get_mut(&key).is_none_or(LockEntry::downgrade);
     while !is_down() && Instant::now() < end {
         sleep(PAUSE);
     }
 }
 
-impl Entry {
+impl LockEntry {
     /// The first claim.
-    fn begin(holder: Holder, device: bool) -> Result<Entry, Refusal> {
+    fn begin(holder: LockHolder, device: bool) -> Result<LockEntry, LockError> {
         let kinds = kinds_of(&holder.file, device)?;
-        let mut entry = Entry { file: holder.file.try_clone()?, flock: None, holders: Vec::new(), kinds };
+        let mut entry = LockEntry { file: holder.file.try_clone()?, flock: None, holders: Vec::new(), kinds };
         let (file, purpose) = (holder.file.try_clone()?, holder.purpose);
         let taken = entry.take_flock(purpose).and_then(|()| entry.take_bytes(&file, purpose, true));
         if let Err(refusal) = taken {
@@ -268,32 +270,32 @@ impl Entry {
     }
 
     /// One more of the same process.
-    fn join(&mut self, holder: Holder) -> Result<(), Refusal> {
-        let writes = |purpose| purpose == Use::Write;
-        let clash = |other: &Holder| !other.offered && (writes(other.purpose) || writes(holder.purpose));
+    fn join(&mut self, holder: LockHolder) -> Result<(), LockError> {
+        let writes = |purpose| purpose == FileAccess::Write;
+        let clash = |other: &LockHolder| !other.offered && (writes(other.purpose) || writes(holder.purpose));
         if self.holders.iter().any(clash) {
-            return Err(Refusal::InUse(By::Known(users::unknown())));
+            return Err(LockError::InUse(LockOwner::Known(users::unknown())));
         }
         let is_kept = self.holders.iter().any(|other| writes(other.purpose));
         match (is_kept, holder.purpose) {
             (true, _) => self.take_bytes(&holder.file, holder.purpose, false)?,
-            (false, Use::Read) => self.take_bytes(&holder.file, Use::Read, true)?,
-            (false, Use::Write) => self.upgrade(&holder.file)?,
+            (false, FileAccess::Read) => self.take_bytes(&holder.file, FileAccess::Read, true)?,
+            (false, FileAccess::Write) => self.upgrade(&holder.file)?,
         }
         self.holders.push(holder);
         Ok(())
     }
 
     /// From reading to writing. The new bytes are held before the old ones are let go of for the look.
-    fn upgrade(&mut self, file: &File) -> Result<(), Refusal> {
-        self.take_bytes(file, Use::Write, false)?;
+    fn upgrade(&mut self, file: &File) -> Result<(), LockError> {
+        self.take_bytes(file, FileAccess::Write, false)?;
         self.holders.iter().for_each(|other| self.release_bytes(&other.file, other.purpose));
-        let free = self.look(file, Use::Write).and_then(|()| self.take_flock(Use::Write));
+        let free = self.look(file, FileAccess::Write).and_then(|()| self.take_flock(FileAccess::Write));
         for other in &self.holders {
             _ = self.take_bytes(&other.file, other.purpose, false);
         }
         if free.is_err() {
-            self.release_bytes(file, Use::Write);
+            self.release_bytes(file, FileAccess::Write);
         }
         free
     }
@@ -313,12 +315,12 @@ impl Entry {
     /// From writing to reading, where nobody writes. Somebody who waited for the lock may have it now: a look at the bytes
     /// comes next there, and gives it back.
     fn downgrade(&mut self) -> bool {
-        let writes = self.holders.iter().any(|holder| holder.purpose == Use::Write);
-        writes || self.flock != Some(Use::Write) || self.take_flock(Use::Read).is_ok()
+        let writes = self.holders.iter().any(|holder| holder.purpose == FileAccess::Write);
+        writes || self.flock != Some(FileAccess::Write) || self.take_flock(FileAccess::Read).is_ok()
     }
 
     /// A change that fails loses what was held (flock(2)), so that is taken again.
-    fn take_flock(&mut self, purpose: Use) -> Result<(), Refusal> {
+    fn take_flock(&mut self, purpose: FileAccess) -> Result<(), LockError> {
         if !self.kinds.flock {
             return Ok(());
         }
@@ -329,18 +331,18 @@ impl Entry {
             }
             Err(e) => {
                 _ = self.flock.map(|before| flock(&self.file, before.flock()));
-                Err(refused(e.into(), By::Server))
+                Err(refused(e.into(), LockOwner::Server))
             }
         }
     }
 
-    fn take_bytes(&self, file: &File, purpose: Use, look: bool) -> Result<(), Refusal> {
+    fn take_bytes(&self, file: &File, purpose: FileAccess, look: bool) -> Result<(), LockError> {
         if !self.kinds.bytes {
             return Ok(());
         }
         let taken = purpose.held().iter().try_for_each(|byte| set(file, libc::F_RDLCK, *byte));
         let free = taken
-            .map_err(|e| refused(e, By::Program))
+            .map_err(|e| refused(e, LockOwner::Program))
             .and_then(|()| if look { self.look(file, purpose) } else { Ok(()) });
         if free.is_err() {
             self.release_bytes(file, purpose);
@@ -348,26 +350,28 @@ impl Entry {
         free
     }
 
-    fn release_bytes(&self, file: &File, purpose: Use) {
+    fn release_bytes(&self, file: &File, purpose: FileAccess) {
         if self.kinds.bytes {
             purpose.held().iter().for_each(|byte| _ = set(file, libc::F_UNLCK, *byte));
         }
     }
 
     /// Looks for the locks of others.
-    fn look(&self, file: &File, purpose: Use) -> Result<(), Refusal> {
+    fn look(&self, file: &File, purpose: FileAccess) -> Result<(), LockError> {
         if !self.kinds.bytes {
             return Ok(());
         }
         // A lock to write, wherever it is.
         let mut found = conflict(file, libc::F_RDLCK, 0, 0)?;
-        if purpose == Use::Write {
+        if purpose == FileAccess::Write {
             let mut rest = OTHER_BYTES.iter().map(|(start, len)| conflict(file, libc::F_WRLCK, *start, *len));
             found = found.or(rest.find_map(Result::transpose).transpose()?);
         }
         match found.map_or_else(|| excluding(file, purpose), |found| Ok(Some(found)))? {
-            Some(Found { pid: Some(pid), .. }) => Err(Refusal::InUse(By::Known(users::process(pid)))),
-            Some(_) => Err(Refusal::InUse(By::Program)),
+            Some(ForeignLock { pid: Some(pid), .. }) => {
+                Err(LockError::InUse(LockOwner::Known(users::process(pid))))
+            }
+            Some(_) => Err(LockError::InUse(LockOwner::Program)),
             None => Ok(()),
         }
     }
@@ -375,10 +379,10 @@ impl Entry {
 
 /// A lock of the protocol on a byte that nobody else may hold. A reader's lock of a wider range has this byte only by
 /// chance, and may hide one of the protocol.
-fn excluding(file: &File, purpose: Use) -> io::Result<Option<Found>> {
-    let is_protocol = |found: &Found| found.is_within(&PROTOCOL);
+fn excluding(file: &File, purpose: FileAccess) -> io::Result<Option<ForeignLock>> {
+    let is_protocol = |found: &ForeignLock| found.is_within(&PROTOCOL);
     for byte in purpose.excluded() {
-        let is_here = |found: &Found| (found.first..=found.last).contains(byte);
+        let is_here = |found: &ForeignLock| (found.first..=found.last).contains(byte);
         let found = match conflict(file, libc::F_WRLCK, *byte, 1)? {
             // Where the system does not list them, the file counts as used.
             Some(found) if !is_protocol(&found) => bytes::all(file).map_or(Some(found), |all| {
@@ -394,10 +398,10 @@ fn excluding(file: &File, purpose: Use) -> io::Result<Option<Found>> {
 }
 
 /// The system has different words for "somebody else has it".
-fn refused(e: io::Error, by: By) -> Refusal {
+fn refused(e: io::Error, by: LockOwner) -> LockError {
     match e.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Refusal::InUse(by),
-        _ => Refusal::Failed(e),
+        Some(libc::EAGAIN | libc::EACCES) => LockError::InUse(by),
+        _ => LockError::Failed(e),
     }
 }
 

@@ -1,10 +1,10 @@
 //! What stands behind a path: opened, locked, measured.
 
-use super::identity::Identity;
-use super::journal::{Journal, Replayed, Stuck};
-use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
+use super::identity::MediumIdentity;
+use super::journal::{ReplayOutcome, StuckRecord, WriteJournal};
+use super::lock::{self, FileAccess, LockError, LockOwner, MediumLock, PATIENCE, PAUSE};
 use super::users;
-use crate::{FileId, InUse, Kind, OpenError, Spec};
+use crate::{BackendKind, BackendSpec, FileId, InUse, OpenError};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,22 +25,22 @@ const PREFETCH: u64 = 2 << 20;
 /// The descriptors, which close together: the locks are on one of them, and must outlast what the other still
 /// writes. The kernel does not keep that order when it ends the process, but in the page cache a write of before comes
 /// before those of whoever gets the lock.
-pub(super) struct Files {
+pub(super) struct OpenFiles {
     pub(super) plain: File,
     /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything
     /// else. None past the page cache, where a write that a disk holds up is kept by the kernel after the process was
     /// killed, and must keep the lock with it.
     pub(super) through: Option<File>,
     /// Ends after both.
-    pub(super) claim: Option<Arc<Claim>>,
+    pub(super) claim: Option<Arc<MediumLock>>,
 }
 
 /// An open file or device, exclusive as far as the system lets us say so.
-pub(super) struct Medium {
+pub(super) struct OpenMedium {
     pub(super) path: PathBuf,
     pub(super) device: bool,
     pub(super) read_only: bool,
-    pub(super) files: Arc<Files>,
+    pub(super) files: Arc<OpenFiles>,
     /// Bytes, when opened.
     pub(super) size: u64,
     /// What offset and length must be multiples of, past the page cache.
@@ -49,25 +49,25 @@ pub(super) struct Medium {
     granule: u64,
 }
 
-impl Medium {
-    pub(super) fn open(spec: &Spec) -> Result<Medium, OpenError> {
-        let fault = Fault { spec };
-        fault.check_type(spec.kind == Kind::Device)?;
+impl OpenMedium {
+    pub(super) fn open(spec: &BackendSpec) -> Result<OpenMedium, OpenError> {
+        let fault = ErrorContext { spec };
+        fault.check_type(spec.kind == BackendKind::Device)?;
         let (file, is_new) = patiently(|| open(spec)).map_err(|e| fault.open(&e))?;
-        Medium::claim(file, is_new, spec)
+        OpenMedium::claim(file, is_new, spec)
     }
 
     /// Locks a file and makes a medium of it. Who does not get the lock leaves the file alone, though it made it:
     /// another server uses it.
-    fn claim(file: File, is_new: bool, spec: &Spec) -> Result<Medium, OpenError> {
-        let fault = Fault { spec };
-        let claim = lock::claim(&file, Use::of(spec.read_only)).map_err(|e| fault.lock(e))?;
-        if spec.kind != Kind::Device {
+    fn claim(file: File, is_new: bool, spec: &BackendSpec) -> Result<OpenMedium, OpenError> {
+        let fault = ErrorContext { spec };
+        let claim = lock::claim(&file, FileAccess::of(spec.read_only)).map_err(|e| fault.lock(e))?;
+        if spec.kind != BackendKind::Device {
             fault.check_place(&file)?;
         }
         // The lock lasts until the file is removed: who waits for it finds that out then.
         let claim = Arc::new(claim);
-        Medium::of(file, claim.clone(), spec).inspect_err(|_| {
+        OpenMedium::of(file, claim.clone(), spec).inspect_err(|_| {
             if is_new {
                 // What cannot be used is not left behind.
                 _ = std::fs::remove_file(&spec.path);
@@ -75,9 +75,9 @@ impl Medium {
         })
     }
 
-    fn of(file: File, claim: Arc<Claim>, spec: &Spec) -> Result<Medium, OpenError> {
-        let fault = Fault { spec };
-        let device = spec.kind == Kind::Device;
+    fn of(file: File, claim: Arc<MediumLock>, spec: &BackendSpec) -> Result<OpenMedium, OpenError> {
+        let fault = ErrorContext { spec };
+        let device = spec.kind == BackendKind::Device;
         if !device && spec.create && !spec.read_only {
             give_size(&file, spec).map_err(|e| fault.create(&e))?;
         }
@@ -90,11 +90,11 @@ impl Medium {
             false => direct.map_or(1, NonZeroU64::get),
         };
         let through = if spec.read_only || spec.direct { None } else { reopen(&file) };
-        let mut medium = Medium {
+        let mut medium = OpenMedium {
             path: spec.path.clone(),
             device,
             read_only: spec.read_only,
-            files: Arc::new(Files { through, plain: file, claim: Some(claim) }),
+            files: Arc::new(OpenFiles { through, plain: file, claim: Some(claim) }),
             size: 0,
             direct,
             granule,
@@ -111,11 +111,12 @@ impl Medium {
     }
 
     /// Where its atomic writes are recorded. One that was cut off is done again.
-    pub(super) fn journal(&self, spec: &Spec) -> Result<Option<Arc<Journal>>, OpenError> {
+    pub(super) fn journal(&self, spec: &BackendSpec) -> Result<Option<Arc<WriteJournal>>, OpenError> {
         let Some(folder) = &spec.journal else { return Ok(None) };
-        let fault = Fault { spec };
-        let identity = Identity::of(&self.files.plain, &self.path, self.size).map_err(|e| fault.open(&e))?;
-        let journal = Journal::new(folder, identity);
+        let fault = ErrorContext { spec };
+        let identity =
+            MediumIdentity::of(&self.files.plain, &self.path, self.size).map_err(|e| fault.open(&e))?;
+        let journal = WriteJournal::new(folder, identity);
         if self.read_only {
             return fault.check_pending(&journal).map(|()| None);
         }
@@ -125,32 +126,32 @@ impl Medium {
         Ok(Some(Arc::new(journal)))
     }
 
-    fn report(&self, replayed: &Replayed, medium: &str) {
+    fn report(&self, replayed: &ReplayOutcome, medium: &str) {
         let name = self.path.display();
         match replayed {
-            Replayed::Done { offset, len } => {
+            ReplayOutcome::Done { offset, len } => {
                 tracing::info!(offset, len, "{name}: an atomic write that was cut off is done");
             }
-            Replayed::Undone { offset, len, error } => tracing::warn!(
+            ReplayOutcome::Undone { offset, len, error } => tracing::warn!(
                 offset,
                 len,
                 %error,
                 "{name}: an atomic write that was cut off cannot be done again; the old blocks stay, and its host was not told \
                  that it was done"
             ),
-            Replayed::Aside { offset, len, path } => tracing::error!(
+            ReplayOutcome::Aside { offset, len, path } => tracing::error!(
                 offset,
                 len,
                 "{name}: an atomic write that was cut off is not done: another program has changed its blocks; its record is \
                  kept in {}; hint: check the data of these blocks, then remove it",
                 path.display()
             ),
-            Replayed::Other { id, path } => tracing::error!(
+            ReplayOutcome::Other { id, path } => tracing::error!(
                 "{name}: an atomic write to another medium at this path was cut off; that was {id}, this is {medium}; its \
                  record waits for that medium in {}; hint: bring that medium back, or remove the record",
                 path.display()
             ),
-            Replayed::Old { path } => tracing::error!(
+            ReplayOutcome::Old { path } => tracing::error!(
                 "{name}: the record {} of an atomic write has a format before this version, and is ignored; hint: check the \
                  data of the medium, then remove it",
                 path.display()
@@ -181,7 +182,7 @@ impl Medium {
         self.direct.is_some()
     }
 
-    /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`Medium::open`]
+    /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`OpenMedium::open`]
     /// refuses it.
     pub(super) fn size_now(&self) -> io::Result<u64> {
         let size = match self.device {
@@ -256,7 +257,7 @@ impl Medium {
 }
 
 /// Opens it, and tells whether it was made for that.
-fn open(spec: &Spec) -> io::Result<(File, bool)> {
+fn open(spec: &BackendSpec) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(!spec.read_only).mode(0o600).custom_flags(claims(spec).bits() as i32);
     if spec.creates() {
@@ -270,11 +271,11 @@ fn open(spec: &Spec) -> io::Result<(File, bool)> {
 }
 
 /// The flags of a descriptor besides reading and writing.
-pub(super) fn claims(spec: &Spec) -> OFlags {
+pub(super) fn claims(spec: &BackendSpec) -> OFlags {
     let mut flags = OFlags::empty();
     flags.set(OFlags::DIRECT, spec.direct);
     // On a device it keeps out mounts and everybody else who asks for it alone.
-    flags.set(OFlags::EXCL, spec.kind == Kind::Device && !spec.read_only);
+    flags.set(OFlags::EXCL, spec.kind == BackendKind::Device && !spec.read_only);
     flags
 }
 
@@ -293,7 +294,7 @@ fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
 }
 
 /// Makes an empty file as large as it shall be, and its name stable.
-fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
+fn give_size(file: &File, spec: &BackendSpec) -> io::Result<()> {
     let Some(size) = spec.size else { return Ok(()) };
     if file.metadata()?.len() > 0 {
         return Ok(());
@@ -333,11 +334,11 @@ fn write_zeroes_max(file: &File) -> io::Result<u64> {
 }
 
 /// Turns what went wrong into what people can do about it.
-pub(super) struct Fault<'a> {
-    pub(super) spec: &'a Spec,
+pub(super) struct ErrorContext<'a> {
+    pub(super) spec: &'a BackendSpec,
 }
 
-impl Fault<'_> {
+impl ErrorContext<'_> {
     fn error(&self, what: impl ToString, hint: &str) -> OpenError {
         OpenError::new(self.spec.path.display().to_string(), what, hint)
     }
@@ -370,7 +371,7 @@ impl Fault<'_> {
             return self.busy(e).error;
         }
         let hint = match e.kind() {
-            io::ErrorKind::NotFound if self.spec.kind == Kind::Device => {
+            io::ErrorKind::NotFound if self.spec.kind == BackendKind::Device => {
                 "check the path; lsblk lists the disks"
             }
             io::ErrorKind::NotFound if self.spec.creates() => "make the folder for it first (mkdir -p)",
@@ -396,23 +397,23 @@ impl Fault<'_> {
         }
         let user = users::lockers(&FileId::Device(number), users::SERVER);
         match user.pids.as_ref().is_some_and(|pids| !pids.is_empty()) {
-            true => self.locked(By::Known(user)),
+            true => self.locked(LockOwner::Known(user)),
             false => error(e.to_string(), Some(Vec::new())),
         }
     }
 
-    pub(super) fn lock(&self, refusal: Refusal) -> OpenError {
+    pub(super) fn lock(&self, refusal: LockError) -> OpenError {
         match refusal {
-            Refusal::InUse(by) => self.locked(by).error,
-            Refusal::Failed(e) => self.error(
+            LockError::InUse(by) => self.locked(by).error,
+            LockError::Failed(e) => self.error(
                 format!("cannot be locked: {e}"),
                 "put it on a file system with locks, so that two servers cannot write it at once",
             ),
         }
     }
 
-    pub(super) fn locked(&self, by: By) -> InUse {
-        let By::Known(user) = by else { return self.locked(By::Known(users::unknown())) };
+    pub(super) fn locked(&self, by: LockOwner) -> InUse {
+        let LockOwner::Known(user) = by else { return self.locked(LockOwner::Known(users::unknown())) };
         let (how, hint) = match self.spec.read_only {
             true => ("is being written by", "stop that server (fuser -v tells which)"),
             false => (
@@ -439,7 +440,7 @@ impl Fault<'_> {
     }
 
     /// A medium that is not written cannot end a write that was cut off.
-    pub(super) fn check_pending(&self, journal: &Journal) -> Result<(), OpenError> {
+    pub(super) fn check_pending(&self, journal: &WriteJournal) -> Result<(), OpenError> {
         match journal.is_pending() {
             Ok(false) => Ok(()),
             Ok(true) => Err(self.error(
@@ -450,7 +451,7 @@ impl Fault<'_> {
         }
     }
 
-    fn stuck(&self, Stuck { path, error, is_unread }: &Stuck) -> OpenError {
+    fn stuck(&self, StuckRecord { path, error, is_unread }: &StuckRecord) -> OpenError {
         let path = path.display();
         if *is_unread {
             let what = format!("may have an atomic write that was cut off: {path} cannot be used: {error}");
@@ -486,10 +487,10 @@ mod tests {
     use super::*;
 
     /// A file that is to be made, and is not there.
-    fn spec(name: &str) -> Spec {
+    fn spec(name: &str) -> BackendSpec {
         let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
         _ = std::fs::remove_file(&path);
-        Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(path) }
+        BackendSpec { kind: BackendKind::File, size: Some(4096), create: true, ..BackendSpec::path(path) }
     }
 
     #[test]
@@ -497,8 +498,8 @@ mod tests {
         let spec = spec("made-twice");
         let (file, is_new) = open(&spec).expect("made");
         assert!(is_new);
-        let _first = Medium::open(&spec).expect("its lock was free");
-        let e = Medium::claim(file, is_new, &spec).err().expect("it is in use");
+        let _first = OpenMedium::open(&spec).expect("its lock was free");
+        let e = OpenMedium::claim(file, is_new, &spec).err().expect("it is in use");
         assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
         std::fs::remove_file(&spec.path).expect("it is there");
     }
@@ -518,13 +519,13 @@ mod tests {
     #[test]
     fn a_file_that_was_removed_or_replaced_before_its_lock_was_free_is_refused() {
         let spec = spec("removed");
-        _ = Medium::open(&spec).expect("made");
+        _ = OpenMedium::open(&spec).expect("made");
         let [one, other] = [0; 2].map(|_| open(&spec).expect("there").0);
         std::fs::remove_file(&spec.path).expect("removed");
-        let e = Medium::claim(one, false, &spec).err().expect("it is gone");
+        let e = OpenMedium::claim(one, false, &spec).err().expect("it is gone");
         assert_eq!(e.kind, io::ErrorKind::NotFound);
-        _ = Medium::open(&spec).expect("another");
-        let e = Medium::claim(other, false, &spec).err().expect("it is not this one");
+        _ = OpenMedium::open(&spec).expect("another");
+        let e = OpenMedium::claim(other, false, &spec).err().expect("it is not this one");
         assert_eq!(e.what, "is another file now");
         std::fs::remove_file(&spec.path).expect("it is there");
     }

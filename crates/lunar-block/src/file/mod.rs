@@ -19,21 +19,22 @@ mod underway;
 pub mod users;
 mod watch;
 
-use crate::range::{Ranges, Share};
+use crate::range::{RangeAccess, RangeLocks};
 use crate::{
-    Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, Missing, OpenError, Spec, format, within,
+    Backend, BackendInfo, BackendSpec, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, MissingMedium,
+    OpenError, TryIo, format, within,
 };
 pub(crate) use examine::examine;
-use journal::Journal;
+use journal::WriteJournal;
 use lunar_runtime::Buf;
-use medium::Medium;
-use ops::{Handle, Held};
+use medium::OpenMedium;
+use ops::{FileHandle, OpGuard};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
-use underway::{Regions, UnderWay};
+use underway::{InFlightWrites, RegionIndices};
 pub use watch::next_turn;
 use watch::{look_again, wait};
 
@@ -43,38 +44,38 @@ const TRIES: u32 = 2;
 const ALONE: usize = 256 << 10;
 
 /// A regular file or a block device.
-pub(crate) struct File {
-    medium: Medium,
+pub(crate) struct FileBackend {
+    medium: OpenMedium,
     capacity: AtomicU64,
     /// What the kernel has not yet refused for this file.
-    can: Can,
+    can: FileFeatures,
     syncer: Arc<Syncer>,
-    ranges: Arc<Ranges>,
-    under_way: Arc<UnderWay>,
-    journal: Option<Arc<Journal>>,
+    ranges: Arc<RangeLocks>,
+    under_way: Arc<InFlightWrites>,
+    journal: Option<Arc<WriteJournal>>,
     /// The turn of atomic writes.
-    atomic: Arc<Ranges>,
+    atomic: Arc<RangeLocks>,
     /// The record of the last one.
-    open: atomic::Open,
+    open: atomic::OpenRecord,
 }
 
 /// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
-struct Can {
+struct FileFeatures {
     read_now: AtomicBool,
     write_now: AtomicBool,
     punch: AtomicBool,
     zero_range: AtomicBool,
 }
 
-impl File {
-    pub(crate) fn open(spec: &Spec) -> Result<File, OpenError> {
-        let medium = Medium::open(spec)?;
+impl FileBackend {
+    pub(crate) fn open(spec: &BackendSpec) -> Result<FileBackend, OpenError> {
+        let medium = OpenMedium::open(spec)?;
         if !spec.raw {
             format::check(spec, &medium.files.plain, medium.size)?;
         }
         let journal = medium.journal(spec)?;
         let cached = !medium.direct();
-        let can = Can {
+        let can = FileFeatures {
             read_now: AtomicBool::new(cached),
             write_now: AtomicBool::new(cached && !medium.read_only),
             punch: AtomicBool::new(medium.can_punch()),
@@ -84,7 +85,7 @@ impl File {
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
         let (ranges, under_way, atomic, open) = Default::default();
-        Ok(File { medium, capacity, can, syncer, ranges, under_way, journal, atomic, open })
+        Ok(FileBackend { medium, capacity, can, syncer, ranges, under_way, journal, atomic, open })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -99,7 +100,7 @@ impl File {
     }
 
     #[inline]
-    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Inline {
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let checked = self.check(offset, buf.len() as u64);
         inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
             let mut rest = [IoSliceMut::new(&mut buf[at..])];
@@ -107,7 +108,7 @@ impl File {
         })
     }
 
-    async fn read_all(&self, offset: u64, mut buf: Buf) -> Finished {
+    async fn read_all(&self, offset: u64, mut buf: Buf) -> BufResult {
         if self.medium.is_aligned(offset, buf.len()) {
             return self.read_whole_blocks(offset, buf).await;
         }
@@ -123,10 +124,10 @@ impl File {
     }
 
     /// Each block as it is before a write, or after it.
-    async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> Finished {
-        let regions = Regions::of(offset, buf.len() as u64);
+    async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> BufResult {
+        let regions = RegionIndices::of(offset, buf.len() as u64);
         let before = self.under_way.before(regions);
-        let (result, buf) = ops::read(Handle::reading(&self.medium.files), offset, buf).await;
+        let (result, buf) = ops::read(FileHandle::reading(&self.medium.files), offset, buf).await;
         if result.is_err() || before.is_some_and(|before| self.under_way.is_as_before(regions, before)) {
             return (result, buf);
         }
@@ -134,22 +135,22 @@ impl File {
     }
 
     /// Piece by piece, and without a writer beside any of them.
-    async fn read_alone(&self, offset: u64, mut buf: Buf) -> Finished {
+    async fn read_alone(&self, offset: u64, mut buf: Buf) -> BufResult {
         let (mut result, mut at, len) = (Ok(()), 0, buf.len());
         while result.is_ok() && at < len {
             let part = at..len.min(at + ALONE);
-            let _still = self.under_way.still(Regions::of(offset + at as u64, part.len() as u64)).await;
+            let _still = self.under_way.still(RegionIndices::of(offset + at as u64, part.len() as u64)).await;
             at = part.end;
-            (result, buf) = ops::read_part(Handle::reading(&self.medium.files), offset, buf, part).await;
+            (result, buf) = ops::read_part(FileHandle::reading(&self.medium.files), offset, buf, part).await;
         }
         (result, buf)
     }
 
-    async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
+    async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> BufResult {
         let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
             true => {
                 let len = buf.len() as u64;
-                let handle = self.handle(offset, len, Share::Blocks, stable).await;
+                let handle = self.handle(offset, len, RangeAccess::Blocks, stable).await;
                 ops::write(handle, offset, buf, || self.still_there(offset, len)).await
             }
             false => self.write_around(offset, buf, stable).await,
@@ -171,11 +172,11 @@ impl File {
 
     /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that
     /// range.
-    async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
+    async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> BufResult {
         let whole = self.medium.widen(offset, buf.len() as u64);
-        let handle = self.handle(whole.start, whole.end - whole.start, Share::Nothing, stable).await;
+        let handle = self.handle(whole.start, whole.end - whole.start, RangeAccess::Nothing, stable).await;
         let bounce = Buf::zeroed((whole.end - whole.start) as usize);
-        let read = Handle::reading(&self.medium.files);
+        let read = FileHandle::reading(&self.medium.files);
         let (mut result, mut bounce) = wait(ops::read(read, whole.start, bounce)).await;
         if result.is_ok() {
             let skip = (offset - whole.start) as usize;
@@ -188,19 +189,19 @@ impl File {
 
     /// The file together with the right to change a range of it. The page cache orders neighbours by itself;
     /// direct I/O needs it as soon as one of them is narrower than a block.
-    async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
+    async fn handle(&self, offset: u64, len: u64, share: RangeAccess, stable: bool) -> FileHandle {
         let range = match self.medium.direct() {
             true => Some(wait(self.ranges.hold(self.medium.widen(offset, len), share)).await),
             false => None,
         };
-        let mark = Some(wait(UnderWay::write(&self.under_way, Regions::of(offset, len))).await);
-        Handle::new(&self.medium.files, stable, Some(Held { _range: range, _mark: mark }))
+        let mark = Some(wait(InFlightWrites::write(&self.under_way, RegionIndices::of(offset, len))).await);
+        FileHandle::new(&self.medium.files, stable, Some(OpGuard { _range: range, _mark: mark }))
     }
 }
 
-impl Backend for File {
-    fn facts(&self) -> Facts {
-        Facts {
+impl Backend for FileBackend {
+    fn facts(&self) -> BackendInfo {
+        BackendInfo {
             capacity: self.capacity.load(Relaxed),
             read_only: self.medium.read_only,
             unmap: self.can.punch.load(Relaxed),
@@ -218,7 +219,7 @@ impl Backend for File {
         }
     }
 
-    fn missing(&self) -> Option<Missing> {
+    fn missing(&self) -> Option<MissingMedium> {
         self.medium.missing()
     }
 
@@ -230,28 +231,30 @@ impl Backend for File {
         self.medium.offer(offered);
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         if !self.can.read_now.load(Relaxed) {
-            return Inline::WouldWait;
+            return TryIo::WouldWait;
         }
-        let regions = Regions::of(offset, buf.len() as u64);
+        let regions = RegionIndices::of(offset, buf.len() as u64);
         for _ in 0..TRIES {
             let Some(before) = self.under_way.before_soon(regions) else { break };
             let outcome = self.read_once(offset, buf);
             let is_whole = self.under_way.is_as_before(regions, before);
-            if is_whole || !matches!(outcome, Inline::Done(Ok(()))) {
+            if is_whole || !matches!(outcome, TryIo::Done(Ok(()))) {
                 return outcome;
             }
         }
-        Inline::WouldWait
+        TryIo::WouldWait
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
         if !self.can.write_now.load(Relaxed) || self.open.is_open() {
-            return Inline::WouldWait;
+            return TryIo::WouldWait;
         }
-        let regions = Regions::of(offset, data.len() as u64);
-        let Some(_mark) = UnderWay::try_write(&*self.under_way, regions) else { return Inline::WouldWait };
+        let regions = RegionIndices::of(offset, data.len() as u64);
+        let Some(_mark) = InFlightWrites::try_write(&*self.under_way, regions) else {
+            return TryIo::WouldWait;
+        };
         let checked = self.check_write(offset, data.len() as u64);
         inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
@@ -266,7 +269,7 @@ impl Backend for File {
         })
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match self.check(offset, buf.len() as u64) {
                 Ok(()) => self.read_all(offset, buf).await,
@@ -275,7 +278,7 @@ impl Backend for File {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let may = match wait(self.no_record()).await {
                 Ok(()) => self.check_write(offset, buf.len() as u64),
@@ -292,7 +295,7 @@ impl Backend for File {
         if self.journal.is_some() { MAX_ATOMIC } else { 0 }
     }
 
-    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn write_atomic(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match self.check_write(offset, buf.len() as u64) {
                 Ok(()) => self.write_recorded(offset, buf).await,
@@ -301,15 +304,15 @@ impl Backend for File {
         })
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.syncer.flush())
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.write_zeroes(offset, len, true)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             wait(self.no_record()).await?;
             self.check_write(offset, len)?;
@@ -323,7 +326,7 @@ impl Backend for File {
         }
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
             self.check(offset, len)?;
             let found = self.find(offset, len, 1).await?;
@@ -331,7 +334,7 @@ impl Backend for File {
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             self.check(offset, len)?;
             self.find(offset, len, most).await
@@ -353,48 +356,53 @@ fn inline(
     can: &AtomicBool,
     nothing: io::ErrorKind,
     mut step: impl FnMut(usize) -> io::Result<usize>,
-) -> Inline {
+) -> TryIo {
     if checked.is_err() {
-        return Inline::Done(checked);
+        return TryIo::Done(checked);
     }
     let mut at = 0;
     while at < len {
         match step(at).map_err(|e| (Errno::from_io_error(&e), e)) {
-            Ok(0) => return Inline::Done(Err(nothing.into())),
+            Ok(0) => return TryIo::Done(Err(nothing.into())),
             Ok(n) => at += n,
             Err((Some(Errno::INTR), _)) => {}
-            Err((Some(Errno::AGAIN), _)) => return Inline::WouldWait,
+            Err((Some(Errno::AGAIN), _)) => return TryIo::WouldWait,
             Err((Some(Errno::OPNOTSUPP), _)) => {
                 can.store(false, Relaxed);
-                return Inline::WouldWait;
+                return TryIo::WouldWait;
             }
-            Err((_, e)) => return Inline::Done(Err(e)),
+            Err((_, e)) => return TryIo::Done(Err(e)),
         }
     }
-    Inline::Done(Ok(()))
+    TryIo::Done(Ok(()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::BackendKind;
     use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl};
     use std::path::{Path, PathBuf};
 
     /// An open file of one page without a name.
-    fn nameless() -> File {
+    fn nameless() -> FileBackend {
         let path = std::env::temp_dir().join(format!(
             "lunar-block-{}-{:?}",
             std::process::id(),
             std::thread::current().id()
         ));
-        let spec = Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(&path) };
-        let file = File::open(&spec).expect("a file");
+        let spec = BackendSpec {
+            kind: BackendKind::File,
+            size: Some(4096),
+            create: true,
+            ..BackendSpec::path(&path)
+        };
+        let file = FileBackend::open(&spec).expect("a file");
         std::fs::remove_file(path).expect("its name");
         file
     }
 
-    fn write(file: &File, stable: bool) -> io::Result<()> {
+    fn write(file: &FileBackend, stable: bool) -> io::Result<()> {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(file.write(0, Buf::zeroed(512), stable)).0
     }
@@ -402,9 +410,9 @@ mod tests {
     #[test]
     fn a_read_waits_for_the_end_of_a_write_beside_it() {
         let file = nameless();
-        let mark = UnderWay::try_write(&*file.under_way, Regions::of(0, 512));
+        let mark = InFlightWrites::try_write(&*file.under_way, RegionIndices::of(0, 512));
         let mut buf = [0; 512];
-        assert!(matches!(file.read_now(0, &mut buf), Inline::WouldWait), "on the spot it would be torn");
+        assert!(matches!(file.read_now(0, &mut buf), TryIo::WouldWait), "on the spot it would be torn");
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let mut read = file.read(0, Buf::zeroed(512));
@@ -420,18 +428,24 @@ mod tests {
     }
 
     /// A file with a folder of records; both go at the end.
-    fn with_journal(name: &str, test: impl AsyncFnOnce(&Spec, File)) {
+    fn with_journal(name: &str, test: impl AsyncFnOnce(&BackendSpec, FileBackend)) {
         with_journal_in(name, None, test);
     }
 
     /// The records are in this folder, or in one of their own.
-    fn with_journal_in(name: &str, folder: Option<&Path>, test: impl AsyncFnOnce(&Spec, File)) {
+    fn with_journal_in(name: &str, folder: Option<&Path>, test: impl AsyncFnOnce(&BackendSpec, FileBackend)) {
         let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
         let own = path.with_extension("records");
         std::fs::create_dir_all(&own).expect("a folder");
         let journal = Some(folder.unwrap_or(&own).to_path_buf());
-        let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, journal, ..Spec::path(&path) };
-        let file = File::open(&spec).expect("a file");
+        let spec = BackendSpec {
+            kind: BackendKind::File,
+            size: Some(1 << 16),
+            create: true,
+            journal,
+            ..BackendSpec::path(&path)
+        };
+        let file = FileBackend::open(&spec).expect("a file");
         compio::runtime::Runtime::new().expect("a runtime").block_on(test(&spec, file));
         std::fs::remove_file(&path).expect("a file");
         std::fs::remove_dir_all(&own).expect("a folder");
@@ -449,7 +463,7 @@ mod tests {
             file.write_atomic(512, of(1, 5000)).await.0.expect("written");
             file.write(512, of(2, 5000), true).await.0.expect("a later write");
             drop(file);
-            let file = File::open(spec).expect("again");
+            let file = FileBackend::open(spec).expect("again");
             assert_eq!(file.read(512, Buf::zeroed(5000)).await.1[..], [2; 5000]);
         });
     }
@@ -465,7 +479,7 @@ mod tests {
             let e = file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
             assert_eq!(e.kind(), io::ErrorKind::StorageFull);
             drop(file);
-            let file = File::open(spec).expect("again");
+            let file = FileBackend::open(spec).expect("again");
             assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
         });
     }
@@ -474,7 +488,11 @@ mod tests {
     type Syncs = Arc<std::sync::Mutex<Vec<(u8, bool)>>>;
 
     /// Syncs end like this, by their number.
-    fn watch_syncs(spec: &Spec, file: &mut File, end: fn(usize, &Journal) -> Result<(), Errno>) -> Syncs {
+    fn watch_syncs(
+        spec: &BackendSpec,
+        file: &mut FileBackend,
+        end: fn(usize, &WriteJournal) -> Result<(), Errno>,
+    ) -> Syncs {
         let syncs = Syncs::default();
         let (path, seen) = (spec.path.clone(), syncs.clone());
         let journal = file.journal.clone().expect("a journal");
@@ -508,7 +526,7 @@ mod tests {
             Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
             file.write(0, of(1, 8192), false).await.0.expect("written");
             file.write_atomic(0, of(2, 8192)).await.0.expect_err("not cleared");
-            assert!(matches!(file.write_now(0, &[1; 8192]), Inline::WouldWait));
+            assert!(matches!(file.write_now(0, &[1; 8192]), TryIo::WouldWait));
             file.write(0, of(1, 8192), true).await.0.expect_err("not cleared");
             file.write_zeroes(0, 8192, false).await.expect_err("not cleared");
             file.write_atomic(0, of(3, 8192)).await.0.expect_err("not cleared");
@@ -516,13 +534,13 @@ mod tests {
             file.write(0, of(1, 8192), true).await.0.expect("cleared");
             assert!(!file.open.is_open());
             drop(file);
-            let file = File::open(spec).expect("again");
+            let file = FileBackend::open(spec).expect("again");
             assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
         });
     }
 
     /// An atomic write that cannot be recorded changes nothing, and stops no other write.
-    async fn has_no_record(file: &File) {
+    async fn has_no_record(file: &FileBackend) {
         file.write(0, of(1, 8192), false).await.0.expect("written");
         file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space for its record");
         assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
@@ -557,27 +575,27 @@ mod tests {
         });
     }
 
-    fn shrink(spec: &Spec) {
+    fn shrink(spec: &BackendSpec) {
         let file = std::fs::OpenOptions::new().write(true).open(&spec.path).expect("a file");
         file.set_len(4096).expect("shorter");
     }
 
-    fn size(spec: &Spec) -> u64 {
+    fn size(spec: &BackendSpec) -> u64 {
         std::fs::metadata(&spec.path).expect("a file").len()
     }
 
-    async fn poll_once<T>(work: &mut Future<'_, T>) -> std::task::Poll<T> {
+    async fn poll_once<T>(work: &mut LocalBoxFuture<'_, T>) -> std::task::Poll<T> {
         std::future::poll_fn(|cx| std::task::Poll::Ready(work.as_mut().poll(cx))).await
     }
 
     /// A file that becomes shorter while a write of 16 KiB waits for a reader; how the write ends.
     async fn shrinks(
-        spec: &Spec,
-        file: &File,
+        spec: &BackendSpec,
+        file: &FileBackend,
         is_waiting: impl Fn() -> bool,
-        mut write: Future<'_, io::Result<()>>,
+        mut write: LocalBoxFuture<'_, io::Result<()>>,
     ) {
-        let still = file.under_way.still(Regions::of(0, 1 << 14)).await;
+        let still = file.under_way.still(RegionIndices::of(0, 1 << 14)).await;
         let (mut polls, pause) = (0, std::time::Duration::from_millis(1));
         while polls < 20 || !is_waiting() {
             assert!(poll_once(&mut write).await.is_pending(), "a reader keeps it out");
@@ -601,7 +619,7 @@ mod tests {
             with_journal("waited", async |spec, file| {
                 let file = &file;
                 file.write(0, of(1, 1 << 14), false).await.0.expect("written");
-                let write: Future<'_, io::Result<()>> = match kind {
+                let write: LocalBoxFuture<'_, io::Result<()>> = match kind {
                     0 => Box::pin(async { file.write(0, of(2, 1 << 14), false).await.0 }),
                     1 => Box::pin(async { file.write(0, of(2, 1 << 14), true).await.0 }),
                     2 => Box::pin(async { file.write_atomic(0, of(2, 1 << 14)).await.0 }),
@@ -630,12 +648,17 @@ mod tests {
         proactor.driver_type(DriverType::Poll);
         let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).build();
         let path = std::env::temp_dir().join(format!("lunar-turn-{}", std::process::id()));
-        let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, ..Spec::path(&path) };
-        let file = File::open(&spec).expect("a file");
+        let spec = BackendSpec {
+            kind: BackendKind::File,
+            size: Some(1 << 16),
+            create: true,
+            ..BackendSpec::path(&path)
+        };
+        let file = FileBackend::open(&spec).expect("a file");
         runtime.expect("a runtime").block_on(async {
             let mut turns = Vec::new();
             for _ in 0..lunar_runtime::threads::AT_ONCE {
-                turns.push(lunar_runtime::Turn::wait().await);
+                turns.push(lunar_runtime::ThreadPermit::wait().await);
             }
             let mut write = file.write(0, of(2, 8192), false);
             assert!(poll_once(&mut write).await.is_pending(), "all turns are taken");
@@ -648,7 +671,7 @@ mod tests {
     }
 
     /// An atomic write of this range has failed: the old blocks were ones.
-    async fn undo(file: &File, offset: u64, len: usize) -> io::Result<()> {
+    async fn undo(file: &FileBackend, offset: u64, len: usize) -> io::Result<()> {
         let journal = file.journal.as_ref().expect("a journal");
         journal.put(&journal.record(offset, &of(1, len), &of(2, len))).expect("kept");
         file.open.fail(offset, of(1, len));
@@ -685,7 +708,7 @@ mod tests {
     fn fails_whole(folder: &Volume) {
         let records = folder.0.with_extension("records");
         std::fs::create_dir_all(&records).expect("a folder");
-        let spec = Spec { journal: Some(records.clone()), ..Spec::path(folder.0.join("copy")) };
+        let spec = BackendSpec { journal: Some(records.clone()), ..BackendSpec::path(folder.0.join("copy")) };
         std::fs::write(folder.0.join("first"), vec![1; 1 << 20]).expect("an image");
         let copy = std::fs::File::create(&spec.path).expect("a copy");
         let first = std::fs::File::open(folder.0.join("first")).expect("an image");
@@ -701,7 +724,7 @@ mod tests {
         }
         other.set_len(at - (1 << 19)).and_then(|()| other.sync_all()).expect("space for a half");
         drop((copy, first));
-        let file = File::open(&spec).expect("a file");
+        let file = FileBackend::open(&spec).expect("a file");
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
             file.write_atomic(0, of(2, 1 << 20)).await.0.expect_err("no space");
             assert_eq!(file.read(0, Buf::zeroed(1 << 20)).await.1[..], [1; 1 << 20]);
@@ -783,9 +806,9 @@ mod tests {
 
     /// A file of ones whose atomic write of twos finds no space.
     async fn without_space(
-        spec: &Spec,
-        file: &mut File,
-        end: fn(usize, &Journal) -> Result<(), Errno>,
+        spec: &BackendSpec,
+        file: &mut FileBackend,
+        end: fn(usize, &WriteJournal) -> Result<(), Errno>,
     ) -> Syncs {
         file.write(0, of(1, 8192), false).await.0.expect("written");
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
@@ -807,12 +830,12 @@ mod tests {
     #[test]
     fn an_undo_that_fails_keeps_its_record() {
         with_journal("undo-fails", async |spec, mut file| {
-            let end = |number, _: &Journal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
+            let end = |number, _: &WriteJournal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
             without_space(spec, &mut file, end).await;
             assert!(file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
             file.write(0, of(1, 8192), false).await.0.expect_err("the record is valid");
             drop(file);
-            let file = File::open(spec).expect("again");
+            let file = FileBackend::open(spec).expect("again");
             assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [2; 8192]);
         });
     }
@@ -838,7 +861,7 @@ mod tests {
         let flags =
             [through, &files.plain].map(|file| fcntl_getfl(file).expect("flags").contains(OFlags::DSYNC));
         assert_eq!(flags, [true, false]);
-        let chosen = |through| ops::Handle::new(files, through, None);
+        let chosen = |through| ops::FileHandle::new(files, through, None);
         use std::os::fd::{AsFd, AsRawFd};
         assert_eq!(chosen(true).as_fd().as_raw_fd(), through.as_raw_fd());
         assert_eq!(chosen(false).as_fd().as_raw_fd(), files.plain.as_raw_fd());
@@ -848,18 +871,23 @@ mod tests {
     #[test]
     fn what_a_stable_write_past_the_page_cache_holds_is_locked() {
         let path = std::env::temp_dir().join(format!("lunar-block-direct-{}", std::process::id()));
-        let spec =
-            Spec { kind: Kind::File, size: Some(4096), create: true, direct: true, ..Spec::path(&path) };
-        let Ok(file) = File::open(&spec) else { return println!("skipped: O_DIRECT") };
+        let spec = BackendSpec {
+            kind: BackendKind::File,
+            size: Some(4096),
+            create: true,
+            direct: true,
+            ..BackendSpec::path(&path)
+        };
+        let Ok(file) = FileBackend::open(&spec) else { return println!("skipped: O_DIRECT") };
         use std::os::fd::AsFd;
-        let handle = ops::Handle::new(&file.medium.files, true, None);
+        let handle = ops::FileHandle::new(&file.medium.files, true, None);
         // As the kernel keeps it for a write that is under way.
         let kept = handle.as_fd().try_clone_to_owned().expect("a descriptor");
         drop((handle, file));
-        let refused = File::open(&spec).err().expect("it is in use");
+        let refused = FileBackend::open(&spec).err().expect("it is in use");
         assert_eq!(refused.kind, io::ErrorKind::ResourceBusy);
         drop(kept);
-        assert!(File::open(&spec).is_ok());
+        assert!(FileBackend::open(&spec).is_ok());
         std::fs::remove_file(path).expect("its name");
     }
 

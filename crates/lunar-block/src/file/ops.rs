@@ -1,58 +1,57 @@
 //! Reads and writes in the kernel: through the ring, or through the runtime's threads where there is none.
 
-use super::medium::Files;
-use super::underway::{Mark, UnderWay};
+use super::medium::OpenFiles;
+use super::underway::{InFlightWrite, InFlightWrites};
 use super::watch::{look_again, wait};
-use crate::range::Hold;
-use compio::BufResult;
+use crate::range::RangeLock;
 use compio::buf::{IntoInner, IoBuf};
 use compio::driver::op::{ReadAt, WriteAt};
 use compio::runtime::submit;
-use lunar_runtime::{Buf, Turn};
+use lunar_runtime::{Buf, ThreadPermit};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use crate::Finished;
+use crate::BufResult;
 
 /// What an operation that changes the file holds meanwhile.
 #[derive(Default)]
-pub(super) struct Held {
-    pub(super) _range: Option<Hold>,
-    pub(super) _mark: Option<Mark<Arc<UnderWay>>>,
+pub(super) struct OpGuard {
+    pub(super) _range: Option<RangeLock>,
+    pub(super) _mark: Option<InFlightWrite<Arc<InFlightWrites>>>,
 }
 
 /// A reference to the open file that an operation takes along, and what it holds. Both last until the
 /// kernel has finished, also when the one who asked has gone: only then may a neighbour read what it will
 /// write back.
 #[derive(Clone)]
-pub(super) struct Handle {
-    files: Arc<Files>,
+pub(super) struct FileHandle {
+    files: Arc<OpenFiles>,
     /// Of the two descriptors the one with O_DSYNC, where there is one.
     through: bool,
-    _held: Option<Arc<Held>>,
+    _held: Option<Arc<OpGuard>>,
     /// Where there is no ring: its turn at the threads.
-    _turn: Option<Arc<Turn>>,
+    _turn: Option<Arc<ThreadPermit>>,
 }
 
-impl Handle {
-    pub(super) fn new(files: &Arc<Files>, through: bool, held: Option<Held>) -> Self {
-        Handle { files: files.clone(), through, _held: held.map(Arc::new), _turn: None }
+impl FileHandle {
+    pub(super) fn new(files: &Arc<OpenFiles>, through: bool, held: Option<OpGuard>) -> Self {
+        FileHandle { files: files.clone(), through, _held: held.map(Arc::new), _turn: None }
     }
 
     /// For what changes nothing.
-    pub(super) fn reading(files: &Arc<Files>) -> Self {
+    pub(super) fn reading(files: &Arc<OpenFiles>) -> Self {
         Self::new(files, false, None)
     }
 
     /// The handle as a read or write takes it along, as soon as it may.
-    async fn in_turn(self) -> Handle {
-        Handle { _turn: Turn::for_file().await.map(Arc::new), ..self }
+    async fn in_turn(self) -> FileHandle {
+        FileHandle { _turn: ThreadPermit::for_file().await.map(Arc::new), ..self }
     }
 }
 
-impl AsFd for Handle {
+impl AsFd for FileHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let through = self.files.through.as_ref().filter(|_| self.through);
         through.unwrap_or(&self.files.plain).as_fd()
@@ -60,18 +59,23 @@ impl AsFd for Handle {
 }
 
 /// Fills the whole of `buf`; the end of the file before that is `UnexpectedEof`.
-pub(super) async fn read(handle: Handle, offset: u64, buf: Buf) -> Finished {
+pub(super) async fn read(handle: FileHandle, offset: u64, buf: Buf) -> BufResult {
     let whole = 0..buf.len();
     read_part(handle, offset, buf, whole).await
 }
 
 /// Fills a part of `buf`, of which `offset` is the beginning.
-pub(super) async fn read_part(handle: Handle, offset: u64, mut buf: Buf, part: Range<usize>) -> Finished {
+pub(super) async fn read_part(
+    handle: FileHandle,
+    offset: u64,
+    mut buf: Buf,
+    part: Range<usize>,
+) -> BufResult {
     let handle = handle.in_turn().await;
     let mut at = part.start;
     while at < part.end {
         let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..part.end));
-        let BufResult(result, op) = submit(op).await;
+        let compio::BufResult(result, op) = submit(op).await;
         buf = op.into_inner().into_inner();
         match step(result, io::ErrorKind::UnexpectedEof) {
             Ok(n) => at += n,
@@ -83,11 +87,11 @@ pub(super) async fn read_part(handle: Handle, offset: u64, mut buf: Buf, part: R
 
 /// Writes the whole of `buf`. Asks `may` right before each step: the file may have become shorter meanwhile.
 pub(super) async fn write(
-    handle: Handle,
+    handle: FileHandle,
     offset: u64,
     mut buf: Buf,
     may: impl Fn() -> io::Result<()>,
-) -> Finished {
+) -> BufResult {
     let handle = wait(handle.in_turn()).await;
     let mut at = 0;
     while at < buf.len() {
@@ -98,7 +102,7 @@ pub(super) async fn write(
             return (Err(e), buf);
         }
         let op = WriteAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
-        let BufResult(result, op) = submit(op).await;
+        let compio::BufResult(result, op) = submit(op).await;
         buf = op.into_inner().into_inner();
         match step(result, io::ErrorKind::WriteZero) {
             Ok(n) => at += n,
@@ -119,7 +123,7 @@ fn step(result: io::Result<usize>, nothing: io::ErrorKind) -> io::Result<usize> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::range::{Ranges, Share};
+    use crate::range::{RangeAccess, RangeLocks};
     use compio::driver::{DriverType, ProactorBuilder};
     use compio::runtime::RuntimeBuilder;
     use std::io::{PipeReader, pipe};
@@ -128,18 +132,18 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
-    fn is_free(ranges: &Arc<Ranges>) -> bool {
-        let mut hold = pin!(ranges.hold(0..1, Share::Nothing));
+    fn is_free(ranges: &Arc<RangeLocks>) -> bool {
+        let mut hold = pin!(ranges.hold(0..1, RangeAccess::Nothing));
         hold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// An end of a pipe as a file that lets its readers wait as long as the other end is silent.
-    fn silent(end: PipeReader) -> Arc<Files> {
-        Arc::new(Files { plain: OwnedFd::from(end).into(), through: None, claim: None })
+    fn silent(end: PipeReader) -> Arc<OpenFiles> {
+        Arc::new(OpenFiles { plain: OwnedFd::from(end).into(), through: None, claim: None })
     }
 
-    fn held(files: &Arc<Files>, range: Hold) -> Handle {
-        Handle::new(files, false, Some(Held { _range: Some(range), _mark: None }))
+    fn held(files: &Arc<OpenFiles>, range: RangeLock) -> FileHandle {
+        FileHandle::new(files, false, Some(OpGuard { _range: Some(range), _mark: None }))
     }
 
     #[test]
@@ -151,9 +155,9 @@ mod tests {
             Err(e) => return println!("skipped: io_uring: {e}"),
         };
         let (end, _writer) = pipe().expect("a pipe");
-        let ranges = Arc::new(Ranges::default());
+        let ranges = Arc::new(RangeLocks::default());
         runtime.block_on(async {
-            let handle = held(&silent(end), ranges.hold(0..1, Share::Nothing).await);
+            let handle = held(&silent(end), ranges.hold(0..1, RangeAccess::Nothing).await);
             // A pipe has no offsets; this one says so.
             let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
             let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
@@ -173,24 +177,24 @@ mod tests {
         proactor.driver_type(DriverType::Poll);
         let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
         let zero = std::fs::File::open("/dev/zero").expect("zeros");
-        let files = Arc::new(Files { plain: zero, through: None, claim: None });
-        let once = async |waiting: &mut Pin<Box<dyn Future<Output = Finished>>>| {
+        let files = Arc::new(OpenFiles { plain: zero, through: None, claim: None });
+        let once = async |waiting: &mut Pin<Box<dyn Future<Output = BufResult>>>| {
             std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
         };
         runtime.block_on(async {
             let mut turns = Vec::new();
             for _ in 0..lunar_runtime::threads::AT_ONCE {
-                turns.push(Turn::wait().await);
+                turns.push(ThreadPermit::wait().await);
             }
-            let mut waiting: Pin<Box<dyn Future<Output = Finished>>> =
-                Box::pin(read(Handle::reading(&files), 0, Buf::zeroed(1)));
+            let mut waiting: Pin<Box<dyn Future<Output = BufResult>>> =
+                Box::pin(read(FileHandle::reading(&files), 0, Buf::zeroed(1)));
             for _ in 0..20 {
                 assert!(!once(&mut waiting).await, "all turns are taken");
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
             turns.pop();
             waiting.await.0.expect("zeros");
-            let begun = read(Handle::reading(&files), 0, Buf::zeroed(1)).await;
+            let begun = read(FileHandle::reading(&files), 0, Buf::zeroed(1)).await;
             begun.0.expect("its turn was given back");
         });
     }

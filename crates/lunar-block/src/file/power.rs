@@ -1,11 +1,11 @@
 //! A model of power loss: stable storage has the bytes of the last sync, and of what was written after it any sectors. What
 //! stands there must be the old or the new blocks of an atomic write, once the medium was opened again.
 
-use super::identity::Identity;
-use super::journal::Journal;
+use super::identity::MediumIdentity;
+use super::journal::WriteJournal;
 use super::sync::Syncer;
-use super::{Backend, File};
-use crate::{Kind, Spec, locked, random};
+use super::{Backend, FileBackend};
+use crate::{BackendKind, BackendSpec, locked, random};
 use lunar_runtime::Buf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -19,16 +19,16 @@ const LOSSES: u64 = 16;
 
 /// A medium and its journal, as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Both {
+struct MediumAndJournal {
     medium: Vec<u8>,
     journal: Vec<u8>,
 }
 
-impl Both {
-    fn at(spec: &Spec) -> Both {
+impl MediumAndJournal {
+    fn at(spec: &BackendSpec) -> MediumAndJournal {
         let folder = spec.journal.as_deref().expect("a folder");
         let journal = std::fs::read(journal_in(folder)).unwrap_or_default();
-        Both { medium: std::fs::read(&spec.path).expect("a medium"), journal }
+        MediumAndJournal { medium: std::fs::read(&spec.path).expect("a medium"), journal }
     }
 }
 
@@ -39,15 +39,20 @@ fn journal_in(folder: &Path) -> PathBuf {
 }
 
 /// The medium and the folder of its journal, which go with the test.
-struct Place(Spec);
+struct MediumDir(BackendSpec);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl MediumDir {
+    fn new(name: &str) -> MediumDir {
         let path = std::env::temp_dir().join(format!("lunar-power-{name}-{}", std::process::id()));
         let journal = Some(path.with_extension("records"));
-        let spec =
-            Spec { kind: Kind::File, size: Some(SIZE as u64), create: true, journal, ..Spec::path(&path) };
-        let place = Place(spec);
+        let spec = BackendSpec {
+            kind: BackendKind::File,
+            size: Some(SIZE as u64),
+            create: true,
+            journal,
+            ..BackendSpec::path(&path)
+        };
+        let place = MediumDir(spec);
         place.remove();
         std::fs::create_dir(place.folder()).expect("a folder");
         place
@@ -63,15 +68,15 @@ impl Place {
     }
 
     /// The medium, opened after a loss that left this.
-    async fn opened(&self, left: &Both) -> Vec<u8> {
+    async fn opened(&self, left: &MediumAndJournal) -> Vec<u8> {
         std::fs::write(&self.0.path, &left.medium).expect("a medium");
         std::fs::write(journal_in(self.folder()), &left.journal).expect("a journal");
-        let file = File::open(&self.0).expect("opened");
+        let file = FileBackend::open(&self.0).expect("opened");
         file.read(0, Buf::zeroed(SIZE)).await.1.to_vec()
     }
 }
 
-impl Drop for Place {
+impl Drop for MediumDir {
     fn drop(&mut self) {
         self.remove();
     }
@@ -101,11 +106,11 @@ fn of(byte: u8, len: usize) -> Buf {
 }
 
 /// What both files have at each sync of the medium.
-fn watch(place: &Place, file: &mut File) -> Arc<Mutex<Vec<Both>>> {
-    let syncs = Arc::<Mutex<Vec<Both>>>::default();
+fn watch(place: &MediumDir, file: &mut FileBackend) -> Arc<Mutex<Vec<MediumAndJournal>>> {
+    let syncs = Arc::<Mutex<Vec<MediumAndJournal>>>::default();
     let (spec, seen) = (place.0.clone(), syncs.clone());
     file.syncer = Arc::new(Syncer::new(move || {
-        locked(&seen).push(Both::at(&spec));
+        locked(&seen).push(MediumAndJournal::at(&spec));
         Ok(())
     }));
     // A stable write is a write and a sync then.
@@ -120,23 +125,25 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn power_loss_leaves_an_atomic_write_whole_or_undone() {
     run(async {
-        let place = Place::new("steps");
-        let mut file = File::open(&place.0).expect("a file");
+        let place = MediumDir::new("steps");
+        let mut file = FileBackend::open(&place.0).expect("a file");
         let syncs = watch(&place, &mut file);
         file.write(0, of(1, SIZE), false).await.0.expect("written");
         // A record that was cleared stands where the next one comes.
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect("written");
-        let before = Both::at(&place.0);
+        let before = MediumAndJournal::at(&place.0);
         locked(&syncs).clear();
         file.write_atomic(OFFSET as u64, of(3, LEN)).await.0.expect("written");
-        let end = Both::at(&place.0);
+        let end = MediumAndJournal::at(&place.0);
         let [first, second] = &locked(&syncs).clone()[..] else { panic!("two syncs") };
         assert_eq!((first, &second.medium, &end.medium), (&before, &with(3), &with(3)));
         assert!(first.journal != second.journal && second.journal != end.journal);
         drop(file);
         for seed in 0..LOSSES {
-            let both =
-                |medium: &[u8], journal: &[u8]| Both { medium: medium.into(), journal: journal.into() };
+            let both = |medium: &[u8], journal: &[u8]| MediumAndJournal {
+                medium: medium.into(),
+                journal: journal.into(),
+            };
             let kept = place.opened(&both(&with(2), &mixed(&first.journal, &second.journal, seed))).await;
             assert!(kept == with(2) || kept == with(3), "the record is being kept, {seed}");
             let written = mixed(&with(2), &second.medium, seed);
@@ -152,8 +159,8 @@ fn power_loss_leaves_an_atomic_write_whole_or_undone() {
 #[test]
 fn power_loss_after_an_atomic_write_spares_later_writes() {
     run(async {
-        let place = Place::new("later");
-        let mut file = File::open(&place.0).expect("a file");
+        let place = MediumDir::new("later");
+        let mut file = FileBackend::open(&place.0).expect("a file");
         let syncs = watch(&place, &mut file);
         file.write(0, of(1, SIZE), false).await.0.expect("written");
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect("written");
@@ -166,14 +173,14 @@ fn power_loss_after_an_atomic_write_spares_later_writes() {
             }
             acknowledged.push((byte, locked(&syncs).last().cloned().expect("a sync")));
         }
-        let stable = Both::at(&place.0);
+        let stable = MediumAndJournal::at(&place.0);
         file.write(OFFSET as u64, of(5, LEN), false).await.0.expect("written");
         drop(file);
         for (byte, stable) in acknowledged {
             assert!(place.opened(&stable).await == with(byte), "acknowledged as stable: {byte}");
         }
         for seed in 0..LOSSES {
-            let lost = Both { medium: mixed(&stable.medium, &with(5), seed), ..stable.clone() };
+            let lost = MediumAndJournal { medium: mixed(&stable.medium, &with(5), seed), ..stable.clone() };
             let found = place.opened(&lost).await;
             assert!(found == lost.medium, "no record replaces a later write, {seed}");
         }
@@ -184,15 +191,15 @@ fn power_loss_after_an_atomic_write_spares_later_writes() {
 #[test]
 fn an_atomic_write_without_a_record_does_not_begin() {
     run(async {
-        let place = Place::new("unkept");
-        let mut file = File::open(&place.0).expect("a file");
+        let place = MediumDir::new("unkept");
+        let mut file = FileBackend::open(&place.0).expect("a file");
         let medium =
-            Identity::of(&file.medium.files.plain, &place.0.path, SIZE as u64).expect("its identity");
+            MediumIdentity::of(&file.medium.files.plain, &place.0.path, SIZE as u64).expect("its identity");
         let no_folder = place.folder().join("none");
         std::fs::write(&no_folder, []).expect("a file");
-        file.journal = Some(Arc::new(Journal::new(&no_folder, medium)));
+        file.journal = Some(Arc::new(WriteJournal::new(&no_folder, medium)));
         file.write(0, of(1, SIZE), false).await.0.expect("written");
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect_err("no record");
-        assert!(Both::at(&place.0).medium == with(1));
+        assert!(MediumAndJournal::at(&place.0).medium == with(1));
     });
 }

@@ -1,7 +1,7 @@
 //! Zeros, holes and what is allocated.
 
 use super::watch::wait;
-use super::{File, Share, ops};
+use super::{FileBackend, RangeAccess, ops};
 use crate::Extent;
 use lunar_runtime::Buf;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Bytes of zeros written at once where nothing better is offered.
 const ZEROS: u64 = 1 << 20;
 
-impl File {
+impl FileBackend {
     /// Makes a range zeros; with `unmap` by giving its space back if that can be.
     pub(super) async fn clear(&self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
         let whole = self.medium.narrow(offset, len);
@@ -45,7 +45,7 @@ impl File {
 
     pub(super) async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
-        let handle = self.handle(offset, len, Share::Blocks, false).await;
+        let handle = self.handle(offset, len, RangeAccess::Blocks, false).await;
         self.still_there(offset, len)?;
         lunar_runtime::blocking(move || {
             loop {
@@ -73,7 +73,7 @@ impl File {
 
     /// The extents from `offset` on, `most` of them, with one trip to a thread that may wait.
     pub(super) async fn find(&self, offset: u64, len: u64, most: usize) -> io::Result<Vec<Extent>> {
-        let handle = ops::Handle::reading(&self.medium.files);
+        let handle = ops::FileHandle::reading(&self.medium.files);
         let (mut at, end) = (offset, offset.saturating_add(len));
         let next = move || {
             let extent = (at < end).then(|| extent(handle.as_fd(), at, end - at))?;

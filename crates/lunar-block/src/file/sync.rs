@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 pub(super) struct Syncer {
     sync: Box<dyn Fn() -> rustix::io::Result<()> + Send + Sync>,
-    rounds: Mutex<Rounds>,
+    rounds: Mutex<SyncRounds>,
     ended: Event,
     /// The error number of the first failure; 0: none.
     failed: AtomicI32,
@@ -23,7 +23,7 @@ pub(super) struct Syncer {
 
 /// Rounds of fdatasync, counted from 1.
 #[derive(Default)]
-struct Rounds {
+struct SyncRounds {
     begun: u64,
     running: bool,
     /// The last round that succeeded.
@@ -31,14 +31,14 @@ struct Rounds {
 }
 
 /// What one who waits for round `want` does next.
-enum Turn {
+enum SyncTurn {
     Over(io::Result<()>),
-    Run(Round),
+    Run(SyncRound),
     Wait,
 }
 
 /// A round that runs. It ends when this is dropped, also where it never came to run.
-struct Round {
+struct SyncRound {
     syncer: Arc<Syncer>,
     good: bool,
 }
@@ -69,31 +69,31 @@ impl Syncer {
         loop {
             let ended = self.ended.listen();
             match self.turn(want) {
-                Turn::Over(result) => return result,
-                Turn::Run(round) => blocking(move || round.run()).await?,
-                Turn::Wait => ended.await,
+                SyncTurn::Over(result) => return result,
+                SyncTurn::Run(round) => blocking(move || round.run()).await?,
+                SyncTurn::Wait => ended.await,
             }
         }
     }
 
-    fn turn(self: &Arc<Self>, want: u64) -> Turn {
+    fn turn(self: &Arc<Self>, want: u64) -> SyncTurn {
         let mut rounds = locked(&self.rounds);
         if let Err(e) = self.verdict() {
-            return Turn::Over(Err(e));
+            return SyncTurn::Over(Err(e));
         }
         if rounds.good >= want {
-            return Turn::Over(Ok(()));
+            return SyncTurn::Over(Ok(()));
         }
         if rounds.running {
-            return Turn::Wait;
+            return SyncTurn::Wait;
         }
         rounds.running = true;
         rounds.begun += 1;
-        Turn::Run(Round { syncer: self.clone(), good: false })
+        SyncTurn::Run(SyncRound { syncer: self.clone(), good: false })
     }
 }
 
-impl Round {
+impl SyncRound {
     /// The outcome is recorded here, on the thread that heard it: who asked may have gone, the others have
     /// not.
     fn run(mut self) -> io::Result<()> {
@@ -111,7 +111,7 @@ impl Round {
     }
 }
 
-impl Drop for Round {
+impl Drop for SyncRound {
     fn drop(&mut self) {
         let mut rounds = locked(&self.syncer.rounds);
         rounds.running = false;

@@ -25,34 +25,34 @@ const SPREAD: u64 = 9;
 
 /// Writes of a region, modulo 2^32.
 #[derive(Default)]
-struct Count {
+struct WriteCount {
     begun: AtomicU32,
     ended: AtomicU32,
 }
 
 /// The writes under way of one medium, on all cores.
-pub(super) struct UnderWay {
-    counts: Box<[Count]>,
+pub(super) struct InFlightWrites {
+    counts: Box<[WriteCount]>,
     /// Readers that keep writers out, or wait until they are.
     readers: AtomicU32,
-    kept: Mutex<Vec<Regions>>,
+    kept: Mutex<Vec<RegionIndices>>,
     /// A write has ended that a reader may wait for, or a reader that writes may wait for.
     moved: Event,
 }
 
 /// The regions of a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Regions {
+pub(super) struct RegionIndices {
     first: u64,
     /// Not more than there are counts.
     number: u64,
 }
 
-impl Regions {
-    pub(super) fn of(offset: u64, len: u64) -> Regions {
+impl RegionIndices {
+    pub(super) fn of(offset: u64, len: u64) -> RegionIndices {
         let first = offset / REGION;
         let end = offset.saturating_add(len).div_ceil(REGION);
-        Regions { first, number: end.saturating_sub(first).min(COUNTS) }
+        RegionIndices { first, number: end.saturating_sub(first).min(COUNTS) }
     }
 
     fn indices(self) -> impl Iterator<Item = usize> {
@@ -60,28 +60,28 @@ impl Regions {
     }
 
     /// They have a count in common.
-    fn meet(self, other: Regions) -> bool {
-        let behind = |a: Regions, b: Regions| b.first.wrapping_sub(a.first) % COUNTS < a.number;
+    fn meet(self, other: RegionIndices) -> bool {
+        let behind = |a: RegionIndices, b: RegionIndices| b.first.wrapping_sub(a.first) % COUNTS < a.number;
         self.number > 0 && other.number > 0 && (behind(self, other) || behind(other, self))
     }
 }
 
 /// A write under way, until this is dropped.
-pub(super) struct Mark<W: Deref<Target = UnderWay>> {
+pub(super) struct InFlightWrite<W: Deref<Target = InFlightWrites>> {
     under_way: W,
-    regions: Regions,
+    regions: RegionIndices,
 }
 
 /// No write is under way in these regions, and none begins, until this is dropped.
-pub(super) struct Still<'a> {
-    under_way: &'a UnderWay,
-    regions: Regions,
+pub(super) struct WriteBarrier<'a> {
+    under_way: &'a InFlightWrites,
+    regions: RegionIndices,
 }
 
-impl Default for UnderWay {
+impl Default for InFlightWrites {
     fn default() -> Self {
-        UnderWay {
-            counts: (0..COUNTS).map(|_| Count::default()).collect(),
+        InFlightWrites {
+            counts: (0..COUNTS).map(|_| WriteCount::default()).collect(),
             readers: AtomicU32::new(0),
             kept: Mutex::default(),
             moved: Event::new(),
@@ -89,14 +89,17 @@ impl Default for UnderWay {
     }
 }
 
-impl UnderWay {
-    fn counts(&self, regions: Regions) -> impl Iterator<Item = &Count> {
+impl InFlightWrites {
+    fn counts(&self, regions: RegionIndices) -> impl Iterator<Item = &WriteCount> {
         regions.indices().map(|at| &self.counts[at])
     }
 
     /// A write begins, unless a reader keeps it out.
     #[inline]
-    pub(super) fn try_write<W: Deref<Target = UnderWay>>(under_way: W, regions: Regions) -> Option<Mark<W>> {
+    pub(super) fn try_write<W: Deref<Target = InFlightWrites>>(
+        under_way: W,
+        regions: RegionIndices,
+    ) -> Option<InFlightWrite<W>> {
         // First without a count: readers would take it for a write.
         if under_way.keeps_out(regions) {
             return None;
@@ -104,18 +107,21 @@ impl UnderWay {
         under_way.counts(regions).for_each(|count| _ = count.begun.fetch_add(1, SeqCst));
         // What is written is seen after the count.
         fence(Release);
-        let mark = Mark { under_way, regions };
+        let mark = InFlightWrite { under_way, regions };
         if mark.under_way.keeps_out(regions) { None } else { Some(mark) }
     }
 
     /// A write begins as soon as no reader keeps it out.
-    pub(super) async fn write(under_way: &Arc<UnderWay>, regions: Regions) -> Mark<Arc<UnderWay>> {
+    pub(super) async fn write(
+        under_way: &Arc<InFlightWrites>,
+        regions: RegionIndices,
+    ) -> InFlightWrite<Arc<InFlightWrites>> {
         loop {
-            if let Some(mark) = UnderWay::try_write(under_way.clone(), regions) {
+            if let Some(mark) = InFlightWrites::try_write(under_way.clone(), regions) {
                 return mark;
             }
             let moved = under_way.moved.listen();
-            if let Some(mark) = UnderWay::try_write(under_way.clone(), regions) {
+            if let Some(mark) = InFlightWrites::try_write(under_way.clone(), regions) {
                 return mark;
             }
             moved.await;
@@ -123,13 +129,13 @@ impl UnderWay {
     }
 
     #[inline]
-    fn keeps_out(&self, regions: Regions) -> bool {
+    fn keeps_out(&self, regions: RegionIndices) -> bool {
         self.readers.load(SeqCst) != 0 && locked(&self.kept).iter().any(|kept| kept.meet(regions))
     }
 
     /// What a reader sees before it reads; None: a write is under way.
     #[inline]
-    pub(super) fn before(&self, regions: Regions) -> Option<u64> {
+    pub(super) fn before(&self, regions: RegionIndices) -> Option<u64> {
         let mut sum = 0;
         for count in self.counts(regions) {
             let ended = count.ended.load(Acquire);
@@ -144,7 +150,7 @@ impl UnderWay {
 
     /// The same, with patience for a short write on another core.
     #[inline]
-    pub(super) fn before_soon(&self, regions: Regions) -> Option<u64> {
+    pub(super) fn before_soon(&self, regions: RegionIndices) -> Option<u64> {
         self.before(regions).or_else(|| {
             (0..SPINS).find_map(|_| {
                 std::hint::spin_loop();
@@ -155,19 +161,19 @@ impl UnderWay {
 
     /// No write has begun since.
     #[inline]
-    pub(super) fn is_as_before(&self, regions: Regions, before: u64) -> bool {
+    pub(super) fn is_as_before(&self, regions: RegionIndices, before: u64) -> bool {
         fence(Acquire);
         self.counts(regions).map(|count| u64::from(count.begun.load(Relaxed))).sum::<u64>() == before
     }
 
     /// Keeps writers out, and waits until those under way have ended.
-    pub(super) async fn still(&self, regions: Regions) -> Still<'_> {
+    pub(super) async fn still(&self, regions: RegionIndices) -> WriteBarrier<'_> {
         locked(&self.kept).push(regions);
         self.readers.fetch_add(1, SeqCst);
-        let still = Still { under_way: self, regions };
+        let still = WriteBarrier { under_way: self, regions };
         loop {
             let moved = self.moved.listen();
-            let is_over = |count: &Count| count.begun.load(SeqCst) == count.ended.load(SeqCst);
+            let is_over = |count: &WriteCount| count.begun.load(SeqCst) == count.ended.load(SeqCst);
             if self.counts(regions).all(is_over) {
                 return still;
             }
@@ -176,7 +182,7 @@ impl UnderWay {
     }
 }
 
-impl<W: Deref<Target = UnderWay>> Drop for Mark<W> {
+impl<W: Deref<Target = InFlightWrites>> Drop for InFlightWrite<W> {
     #[inline]
     fn drop(&mut self) {
         let under_way = &*self.under_way;
@@ -187,7 +193,7 @@ impl<W: Deref<Target = UnderWay>> Drop for Mark<W> {
     }
 }
 
-impl Drop for Still<'_> {
+impl Drop for WriteBarrier<'_> {
     fn drop(&mut self) {
         let mut kept = locked(&self.under_way.kept);
         if let Some(at) = kept.iter().position(|kept| *kept == self.regions) {
@@ -205,7 +211,7 @@ mod tests {
     use std::pin::{Pin, pin};
     use std::task::{Context, Poll, Waker};
 
-    const ONE: Regions = Regions { first: 3, number: 1 };
+    const ONE: RegionIndices = RegionIndices { first: 3, number: 1 };
 
     fn poll<F: Future>(f: Pin<&mut F>) -> Poll<F::Output> {
         f.poll(&mut Context::from_waker(Waker::noop()))
@@ -221,9 +227,10 @@ mod tests {
             (0, 1 << 60, 0, COUNTS),
             (u64::MAX - 5, 100, u64::MAX / REGION, 1),
         ] {
-            assert_eq!(Regions::of(offset, len), Regions { first, number }, "{offset} {len}");
+            assert_eq!(RegionIndices::of(offset, len), RegionIndices { first, number }, "{offset} {len}");
         }
-        let all: std::collections::HashSet<_> = Regions { first: 5, number: COUNTS }.indices().collect();
+        let all: std::collections::HashSet<_> =
+            RegionIndices { first: 5, number: COUNTS }.indices().collect();
         assert_eq!(all.len() as u64, COUNTS, "each region of a row has a count of its own");
     }
 
@@ -239,36 +246,41 @@ mod tests {
             ((0, 0), (0, 1), false),
             ((7, COUNTS), (1 << 40, 1), true),
         ] {
-            let [a, b] = [a, b].map(|(first, number)| Regions { first, number });
-            let shared = |a: Regions, b: Regions| a.indices().any(|at| b.indices().any(|other| at == other));
+            let [a, b] = [a, b].map(|(first, number)| RegionIndices { first, number });
+            let shared = |a: RegionIndices, b: RegionIndices| {
+                a.indices().any(|at| b.indices().any(|other| at == other))
+            };
             assert_eq!((a.meet(b), shared(a, b)), (meets, meets), "{a:?} {b:?}");
         }
     }
 
     #[test]
     fn a_reader_beside_a_writer_reads_again() {
-        let table = UnderWay::default();
+        let table = InFlightWrites::default();
         let before = table.before(ONE).expect("nobody writes");
         assert!(table.is_as_before(ONE, before), "nobody wrote");
-        let mark = UnderWay::try_write(&table, ONE).expect("nobody reads");
+        let mark = InFlightWrites::try_write(&table, ONE).expect("nobody reads");
         assert!(table.before(ONE).is_none(), "a write is under way");
         assert!(!table.is_as_before(ONE, before), "one has begun");
         drop(mark);
         assert!(!table.is_as_before(ONE, before), "one has begun and ended");
         let before = table.before(ONE).expect("it has ended");
-        let elsewhere = UnderWay::try_write(&table, Regions { first: 4, number: 9 });
+        let elsewhere = InFlightWrites::try_write(&table, RegionIndices { first: 4, number: 9 });
         assert!(elsewhere.is_some() && table.is_as_before(ONE, before), "not in this region");
     }
 
     #[test]
     fn a_reader_that_keeps_writers_out_ends_and_lets_them_go() {
-        let table = Arc::new(UnderWay::default());
-        let begun = UnderWay::try_write(&*table, ONE).expect("nobody reads");
+        let table = Arc::new(InFlightWrites::default());
+        let begun = InFlightWrites::try_write(&*table, ONE).expect("nobody reads");
         let mut still = pin!(table.still(ONE));
         assert!(poll(still.as_mut()).is_pending(), "a write is under way");
-        assert!(UnderWay::try_write(&*table, ONE).is_none(), "no other one begins");
-        assert!(UnderWay::try_write(&*table, Regions { first: 4, number: 1 }).is_some(), "elsewhere it does");
-        let mut writer = pin!(UnderWay::write(&table, ONE));
+        assert!(InFlightWrites::try_write(&*table, ONE).is_none(), "no other one begins");
+        assert!(
+            InFlightWrites::try_write(&*table, RegionIndices { first: 4, number: 1 }).is_some(),
+            "elsewhere it does"
+        );
+        let mut writer = pin!(InFlightWrites::write(&table, ONE));
         assert!(poll(writer.as_mut()).is_pending());
         drop(begun);
         let Poll::Ready(still) = poll(still.as_mut()) else { panic!("it has ended") };
@@ -280,13 +292,13 @@ mod tests {
 
     #[test]
     fn a_reader_that_gives_up_keeps_nobody_out() {
-        let table = UnderWay::default();
-        let begun = UnderWay::try_write(&table, ONE).expect("nobody reads");
+        let table = InFlightWrites::default();
+        let begun = InFlightWrites::try_write(&table, ONE).expect("nobody reads");
         {
             let mut still = pin!(table.still(ONE));
             assert!(poll(still.as_mut()).is_pending());
         }
         drop(begun);
-        assert!(UnderWay::try_write(&table, ONE).is_some());
+        assert!(InFlightWrites::try_write(&table, ONE).is_some());
     }
 }

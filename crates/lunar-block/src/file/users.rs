@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Who uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct MediumUser {
     /// Follows "is in use by".
     pub(super) who: String,
     /// How it is made to end; None: as a server is.
@@ -17,14 +17,14 @@ pub(super) struct User {
     pub(super) pids: Option<Vec<i32>>,
 }
 
-impl User {
-    fn of_system(who: impl Into<String>, remedy: String) -> User {
-        User { who: who.into(), remedy: Some(remedy), pids: None }
+impl MediumUser {
+    fn of_system(who: impl Into<String>, remedy: String) -> MediumUser {
+        MediumUser { who: who.into(), remedy: Some(remedy), pids: None }
     }
 }
 
 /// What of the system uses it without a lock: a loop device or swap. A loop device that only reads leaves readers alone.
-pub(super) fn of_system(id: &FileId, write: bool) -> Option<User> {
+pub(super) fn of_system(id: &FileId, write: bool) -> Option<MediumUser> {
     let over = |(block, path): (PathBuf, String)| is_over(&block, &path, id).then_some(block);
     loops().filter_map(over).find_map(|block| used_by_loop(&block, write)).or_else(|| is_swap(id))
 }
@@ -47,28 +47,32 @@ fn is_over(block: &Path, path: &str, id: &FileId) -> bool {
     }
 }
 
-fn used_by_loop(block: &Path, write: bool) -> Option<User> {
+fn used_by_loop(block: &Path, write: bool) -> Option<MediumUser> {
     let reads_only = fs::read_to_string(block.join("ro")).is_ok_and(|text| text.trim() == "1");
     if reads_only && !write {
         return None;
     }
     let device = format!("/dev/{}", name(block));
     Some(match of_disk(block).first() {
-        Some(user) => User::of_system(
+        Some(user) => MediumUser::of_system(
             format!("the loop device {device}, which is {user}"),
             format!("end that use, then detach it: losetup -d {device}"),
         ),
-        None => {
-            User::of_system(format!("the loop device {device}"), format!("detach it: losetup -d {device}"))
-        }
+        None => MediumUser::of_system(
+            format!("the loop device {device}"),
+            format!("detach it: losetup -d {device}"),
+        ),
     })
 }
 
-fn is_swap(id: &FileId) -> Option<User> {
+fn is_swap(id: &FileId) -> Option<MediumUser> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut paths = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped);
     let path = paths.find(|path| id.is_at(path))?;
-    Some(User::of_system("the system, which swaps to it", format!("take it out of use: swapoff {path}")))
+    Some(MediumUser::of_system(
+        "the system, which swaps to it",
+        format!("take it out of use: swapoff {path}"),
+    ))
 }
 
 /// Where a device is mounted, or what is made of it: what keeps it from being opened alone.
@@ -124,27 +128,27 @@ pub(super) const SERVER: &str = "another server";
 pub(super) const PROGRAM: &str = "another program";
 
 /// Who holds locks on it, as far as /proc lets this user see that; `kind` says what else is known of them.
-pub(super) fn lockers(id: &FileId, kind: &str) -> User {
+pub(super) fn lockers(id: &FileId, kind: &str) -> MediumUser {
     programs(with_open(|fd| has_lock(fd, id)).collect(), kind)
 }
 
 /// A process that holds a lock.
-pub(super) fn process(pid: i32) -> User {
+pub(super) fn process(pid: i32) -> MediumUser {
     programs(vec![pid], PROGRAM)
 }
 
 /// A program that nobody can name.
-pub(super) fn unknown() -> User {
+pub(super) fn unknown() -> MediumUser {
     programs(Vec::new(), SERVER)
 }
 
-fn programs(pids: Vec<i32>, kind: &str) -> User {
+fn programs(pids: Vec<i32>, kind: &str) -> MediumUser {
     let holders: Vec<String> = pids.iter().map(|pid| in_words(*pid)).collect();
     let is_server = !holders.is_empty() && holders.iter().all(|program| program.starts_with("lunar "));
     let kind = if is_server { SERVER } else { kind };
     let who = if holders.is_empty() { kind.into() } else { format!("{kind}: {}", holders.join(", ")) };
     let remedy = "stop that program (fuser -v tells which), or let both only read the file";
-    User { who, remedy: (kind == PROGRAM).then(|| remedy.into()), pids: Some(pids) }
+    MediumUser { who, remedy: (kind == PROGRAM).then(|| remedy.into()), pids: Some(pids) }
 }
 
 /// Programs that look at every new device for a moment.

@@ -1,8 +1,8 @@
 //! What may happen to an open file or device from outside: its path leads elsewhere, or it becomes shorter.
 
-use super::File;
-use super::medium::Medium;
-use crate::{FileId, Missing};
+use super::FileBackend;
+use super::medium::OpenMedium;
+use crate::{FileId, MissingMedium};
 use lunar_runtime::Recheck;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
@@ -15,9 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl Medium {
+impl OpenMedium {
     /// How this is missing from the path that it was opened by; None while it leads here, or if the system does not say.
-    pub(super) fn missing(&self) -> Option<Missing> {
+    pub(super) fn missing(&self) -> Option<MissingMedium> {
         let (ours, there) = (self.files.plain.metadata(), std::fs::metadata(&self.path));
         let is_unlinked = !self.device
             && match &ours {
@@ -43,7 +43,7 @@ impl Medium {
         // The kernel knows the name that it was opened by, also when only another one is left.
         let name_now = name_now.filter(|name| std::fs::metadata(name).is_ok_and(|found| is_ours(&found)));
         let (path, is_device) = (self.path.clone(), self.device);
-        Some(Missing { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
+        Some(MissingMedium { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
     }
 
     /// The size of a file as the system knows it without asking anybody: a network file system is not waited for.
@@ -93,7 +93,7 @@ pub(super) fn look_again() {
     LOOK.with(Recheck::forget);
 }
 
-impl File {
+impl FileBackend {
     /// The range is still there: asked right before each step of a write, which never makes a file grow.
     pub(super) fn still_there(&self, offset: u64, len: u64) -> io::Result<()> {
         self.look_for_end();

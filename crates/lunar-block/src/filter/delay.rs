@@ -1,12 +1,12 @@
 //! A slower disk.
 
-use super::{Filter, Hook, Op};
+use super::{Filter, FilterOp, Hook};
 use crate::Backend;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Delay {
+struct DelayFilter {
     read: Duration,
     write: Duration,
 }
@@ -14,25 +14,25 @@ struct Delay {
 /// Holds each read for `read`, and each write, unmap and write zeroes for `write`, before the backend sees
 /// it. Flushes pass at once.
 pub fn delay(inner: Arc<dyn Backend>, read: Duration, write: Duration) -> Arc<dyn Backend> {
-    Filter::wrap(inner, Delay { read, write })
+    Filter::wrap(inner, DelayFilter { read, write })
 }
 
-impl Delay {
-    fn of(&self, op: Op) -> Duration {
+impl DelayFilter {
+    fn of(&self, op: FilterOp) -> Duration {
         match op {
-            Op::Read => self.read,
-            Op::Write | Op::Clear => self.write,
-            Op::Flush => Duration::ZERO,
+            FilterOp::Read => self.read,
+            FilterOp::Write | FilterOp::Clear => self.write,
+            FilterOp::Flush => Duration::ZERO,
         }
     }
 }
 
-impl Hook for Delay {
-    fn now(&self, op: Op, _bytes: u64) -> bool {
+impl Hook for DelayFilter {
+    fn now(&self, op: FilterOp, _bytes: u64) -> bool {
         self.of(op).is_zero()
     }
 
-    fn before(&self, op: Op, _bytes: u64) -> (Duration, io::Result<()>) {
+    fn before(&self, op: FilterOp, _bytes: u64) -> (Duration, io::Result<()>) {
         (self.of(op), Ok(()))
     }
 

@@ -1,7 +1,7 @@
 //! A broken disk.
 
-use super::{Filter, Hook, Op};
-use crate::{Backend, Facts, random};
+use super::{Filter, FilterOp, Hook};
+use crate::{Backend, BackendInfo, random};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-struct Fail {
-    op: Op,
+struct ErrorFilter {
+    op: FilterOp,
     rate: f64,
     seed: u64,
     asked: AtomicU64,
@@ -18,16 +18,16 @@ struct Fail {
 }
 
 /// Fails a share of the operations `op` with EIO, before the backend sees them. `rate` goes from 0.0, none,
-/// to 1.0, all; what lies outside counts as the nearer end. [`Op::Write`] includes [`Op::Clear`]. With a
+/// to 1.0, all; what lies outside counts as the nearer end. [`FilterOp::Write`] includes [`FilterOp::Clear`]. With a
 /// `seed` the same operations of a row fail each time.
-pub fn error(inner: Arc<dyn Backend>, op: Op, rate: f64, seed: Option<u64>) -> Arc<dyn Backend> {
+pub fn error(inner: Arc<dyn Backend>, op: FilterOp, rate: f64, seed: Option<u64>) -> Arc<dyn Backend> {
     let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
-    Filter::wrap(inner, Fail { op, rate, seed, asked: AtomicU64::new(0), failed: AtomicU64::new(0) })
+    Filter::wrap(inner, ErrorFilter { op, rate, seed, asked: AtomicU64::new(0), failed: AtomicU64::new(0) })
 }
 
-impl Fail {
-    fn hits(&self, op: Op) -> bool {
-        op == self.op || (op == Op::Clear && self.op == Op::Write)
+impl ErrorFilter {
+    fn hits(&self, op: FilterOp) -> bool {
+        op == self.op || (op == FilterOp::Clear && self.op == FilterOp::Write)
     }
 
     /// One throw of the dice for one operation.
@@ -37,18 +37,18 @@ impl Fail {
     }
 }
 
-impl Hook for Fail {
-    fn facts(&self, inner: Facts) -> Facts {
+impl Hook for ErrorFilter {
+    fn facts(&self, inner: BackendInfo) -> BackendInfo {
         // Who hears that nothing needs a flush does not flush, and no flush would fail.
-        Facts { stable: inner.stable && self.op != Op::Flush, ..inner }
+        BackendInfo { stable: inner.stable && self.op != FilterOp::Flush, ..inner }
     }
 
-    fn now(&self, op: Op, _bytes: u64) -> bool {
+    fn now(&self, op: FilterOp, _bytes: u64) -> bool {
         // Else an attempt on the spot and the asynchronous one after it would throw twice.
         !self.hits(op)
     }
 
-    fn before(&self, op: Op, _bytes: u64) -> (Duration, io::Result<()>) {
+    fn before(&self, op: FilterOp, _bytes: u64) -> (Duration, io::Result<()>) {
         if self.hits(op) && self.throw() {
             self.failed.fetch_add(1, Relaxed);
             return (Duration::ZERO, Err(Errno::IO.into()));

@@ -9,10 +9,10 @@ mod stats;
 
 pub use delay::delay;
 pub use error::error;
-pub use rate::{Rate, rate};
-pub use stats::{Counters, Counts, stats};
+pub use rate::{RateLimit, rate};
+pub use stats::{IoCounters, IoCounts, stats};
 
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing};
+use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MissingMedium, TryIo};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// What a backend is asked to do, as far as filters tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum FilterOp {
     /// Bytes are read.
     Read,
     /// Bytes are written.
@@ -34,12 +34,12 @@ pub enum Op {
 /// What a filter adds to an operation. `bytes` are those that are moved.
 trait Hook: Send + Sync {
     /// What the backend is, seen through the filter.
-    fn facts(&self, inner: Facts) -> Facts {
+    fn facts(&self, inner: BackendInfo) -> BackendInfo {
         inner
     }
 
     /// Whether the operation may be tried on the spot.
-    fn now(&self, _op: Op, _bytes: u64) -> bool {
+    fn now(&self, _op: FilterOp, _bytes: u64) -> bool {
         true
     }
 
@@ -47,12 +47,12 @@ trait Hook: Send + Sync {
     fn not_now(&self, _bytes: u64) {}
 
     /// How long it waits before the backend is asked, and whether it is asked at all.
-    fn before(&self, _op: Op, _bytes: u64) -> (Duration, io::Result<()>) {
+    fn before(&self, _op: FilterOp, _bytes: u64) -> (Duration, io::Result<()>) {
         (Duration::ZERO, Ok(()))
     }
 
     /// How it ended.
-    fn after(&self, _op: Op, _bytes: u64, _result: &io::Result<()>) {}
+    fn after(&self, _op: FilterOp, _bytes: u64, _result: &io::Result<()>) {}
 
     /// Counters and settings for people.
     fn describe(&self) -> Vec<(String, String)>;
@@ -72,19 +72,19 @@ impl<H: Hook> Filter<H> {
         Arc::new(Filter { inner, hook })
     }
 
-    fn on_the_spot(&self, op: Op, bytes: u64, work: impl FnOnce() -> Inline) -> Inline {
+    fn on_the_spot(&self, op: FilterOp, bytes: u64, work: impl FnOnce() -> TryIo) -> TryIo {
         if !self.hook.now(op, bytes) {
-            return Inline::WouldWait;
+            return TryIo::WouldWait;
         }
         let outcome = work();
         match &outcome {
-            Inline::Done(result) => self.hook.after(op, bytes, result),
-            Inline::WouldWait => self.hook.not_now(bytes),
+            TryIo::Done(result) => self.hook.after(op, bytes, result),
+            TryIo::WouldWait => self.hook.not_now(bytes),
         }
         outcome
     }
 
-    async fn admit(&self, op: Op, bytes: u64) -> io::Result<()> {
+    async fn admit(&self, op: FilterOp, bytes: u64) -> io::Result<()> {
         let (wait, verdict) = self.hook.before(op, bytes);
         if !wait.is_zero() {
             compio::time::sleep(wait).await;
@@ -94,10 +94,10 @@ impl<H: Hook> Filter<H> {
 
     async fn moving<'a>(
         &'a self,
-        op: Op,
+        op: FilterOp,
         buf: Buf,
-        work: impl FnOnce(Buf) -> Future<'a, Finished>,
-    ) -> Finished {
+        work: impl FnOnce(Buf) -> LocalBoxFuture<'a, BufResult>,
+    ) -> BufResult {
         let bytes = buf.len() as u64;
         let (result, buf) = match self.admit(op, bytes).await {
             Ok(()) => work(buf).await,
@@ -109,8 +109,8 @@ impl<H: Hook> Filter<H> {
 
     async fn plain<'a>(
         &'a self,
-        op: Op,
-        work: impl FnOnce() -> Future<'a, io::Result<()>>,
+        op: FilterOp,
+        work: impl FnOnce() -> LocalBoxFuture<'a, io::Result<()>>,
     ) -> io::Result<()> {
         let result = match self.admit(op, 0).await {
             Ok(()) => work().await,
@@ -122,16 +122,16 @@ impl<H: Hook> Filter<H> {
 }
 
 impl<H: Hook> Backend for Filter<H> {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         // Who finds a null backend may leave it out altogether, and the filter with it.
-        Facts { null: false, ..self.hook.facts(self.inner.facts()) }
+        BackendInfo { null: false, ..self.hook.facts(self.inner.facts()) }
     }
 
     fn refresh(&self) -> bool {
         self.inner.refresh()
     }
 
-    fn missing(&self) -> Option<Missing> {
+    fn missing(&self) -> Option<MissingMedium> {
         self.inner.missing()
     }
 
@@ -139,41 +139,41 @@ impl<H: Hook> Backend for Filter<H> {
         self.inner.device_block_size()
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let bytes = buf.len() as u64;
-        self.on_the_spot(Op::Read, bytes, || self.inner.read_now(offset, buf))
+        self.on_the_spot(FilterOp::Read, bytes, || self.inner.read_now(offset, buf))
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
-        self.on_the_spot(Op::Write, data.len() as u64, || self.inner.write_now(offset, data))
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+        self.on_the_spot(FilterOp::Write, data.len() as u64, || self.inner.write_now(offset, data))
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
-        Box::pin(self.moving(Op::Read, buf, move |buf| self.inner.read(offset, buf)))
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.moving(FilterOp::Read, buf, move |buf| self.inner.read(offset, buf)))
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
-        Box::pin(self.moving(Op::Write, buf, move |buf| self.inner.write(offset, buf, stable)))
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.moving(FilterOp::Write, buf, move |buf| self.inner.write(offset, buf, stable)))
     }
 
     fn max_atomic(&self) -> u32 {
         self.inner.max_atomic()
     }
 
-    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
-        Box::pin(self.moving(Op::Write, buf, move |buf| self.inner.write_atomic(offset, buf)))
+    fn write_atomic(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.moving(FilterOp::Write, buf, move |buf| self.inner.write_atomic(offset, buf)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
-        Box::pin(self.plain(Op::Flush, || self.inner.flush()))
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(self.plain(FilterOp::Flush, || self.inner.flush()))
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
-        Box::pin(self.plain(Op::Clear, move || self.inner.unmap(offset, len)))
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(self.plain(FilterOp::Clear, move || self.inner.unmap(offset, len)))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
-        Box::pin(self.plain(Op::Clear, move || self.inner.write_zeroes(offset, len, unmap)))
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(self.plain(FilterOp::Clear, move || self.inner.write_zeroes(offset, len, unmap)))
     }
 
     fn is_unwritten(&self) -> bool {
@@ -188,11 +188,11 @@ impl<H: Hook> Backend for Filter<H> {
         self.inner.prefetch(offset, len);
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         self.inner.extent(offset, len)
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         self.inner.extents(offset, len, most)
     }
 

@@ -1,6 +1,6 @@
 //! A disk that gives no more than its share.
 
-use super::{Filter, Hook, Op};
+use super::{Filter, FilterOp, Hook};
 use crate::Backend;
 use std::io;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 const BURST_NS: u64 = 100_000_000;
 
 /// A share of operations and bytes a second, which several may have together.
-pub struct Rate {
+pub struct RateLimit {
     epoch: Instant,
-    iops: Bucket,
-    bytes: Bucket,
+    iops: TokenBucket,
+    bytes: TokenBucket,
 }
 
 /// Lets through no more than its share. What was not used in the last tenth of a second may be used at once.
 /// Flushes pass uncounted: to hold them back keeps no resource free.
-pub fn rate(inner: Arc<dyn Backend>, rate: Arc<Rate>) -> Arc<dyn Backend> {
+pub fn rate(inner: Arc<dyn Backend>, rate: Arc<RateLimit>) -> Arc<dyn Backend> {
     Filter::wrap(inner, rate)
 }
 
 /// A token bucket that keeps time instead of tokens: one number, and no lock between cores.
-struct Bucket {
+struct TokenBucket {
     /// 0: no limit.
     per_s: AtomicU64,
     /// When everything let through so far is paid for, in nanoseconds since the epoch.
     paid_ns: AtomicU64,
 }
 
-impl Bucket {
-    fn new(per_s: u64) -> Bucket {
-        Bucket { per_s: AtomicU64::new(per_s), paid_ns: AtomicU64::new(0) }
+impl TokenBucket {
+    fn new(per_s: u64) -> TokenBucket {
+        TokenBucket { per_s: AtomicU64::new(per_s), paid_ns: AtomicU64::new(0) }
     }
 
     /// Another limit from here on; who waits already is not called back.
@@ -76,10 +76,14 @@ impl Bucket {
     }
 }
 
-impl Rate {
+impl RateLimit {
     /// At most `iops` operations and `bytes_per_s` bytes a second; 0: no limit.
-    pub fn new(iops: u64, bytes_per_s: u64) -> Arc<Rate> {
-        Arc::new(Rate { epoch: Instant::now(), iops: Bucket::new(iops), bytes: Bucket::new(bytes_per_s) })
+    pub fn new(iops: u64, bytes_per_s: u64) -> Arc<RateLimit> {
+        Arc::new(RateLimit {
+            epoch: Instant::now(),
+            iops: TokenBucket::new(iops),
+            bytes: TokenBucket::new(bytes_per_s),
+        })
     }
 
     /// Other limits from here on.
@@ -111,8 +115,8 @@ impl Rate {
     }
 }
 
-impl Hook for Arc<Rate> {
-    fn now(&self, _op: Op, bytes: u64) -> bool {
+impl Hook for Arc<RateLimit> {
+    fn now(&self, _op: FilterOp, bytes: u64) -> bool {
         self.try_take(bytes)
     }
 
@@ -121,15 +125,15 @@ impl Hook for Arc<Rate> {
         self.bytes.give_back(bytes);
     }
 
-    fn before(&self, op: Op, bytes: u64) -> (Duration, io::Result<()>) {
-        if op == Op::Flush {
+    fn before(&self, op: FilterOp, bytes: u64) -> (Duration, io::Result<()>) {
+        if op == FilterOp::Flush {
             return (Duration::ZERO, Ok(()));
         }
         (self.pay(bytes), Ok(()))
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let told = |bucket: &Bucket| bucket.per_s.load(Relaxed).to_string();
+        let told = |bucket: &TokenBucket| bucket.per_s.load(Relaxed).to_string();
         vec![
             ("filter".into(), "rate".into()),
             ("iops".into(), told(&self.iops)),
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_bucket_lets_through_its_rate_after_its_burst() {
-        let bucket = Bucket::new(1000);
+        let bucket = TokenBucket::new(1000);
         let now = 10 * SECOND;
         let at_once = (0..1000).filter(|_| bucket.try_take(1, now)).count();
         assert_eq!(at_once, 101, "what a tenth of a second saved, and the one that makes the debt");
@@ -158,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_was_given_back_can_be_taken_again() {
-        let bucket = Bucket::new(1);
+        let bucket = TokenBucket::new(1);
         let now = 10 * SECOND;
         assert!(bucket.try_take(1, now));
         assert!(!bucket.try_take(1, now));
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_limit_can_change_and_go() {
-        let (rate, now) = (Bucket::new(1), 10 * SECOND);
+        let (rate, now) = (TokenBucket::new(1), 10 * SECOND);
         assert!(rate.try_take(1, now) && !rate.try_take(1, now));
         rate.set(0);
         assert!((0..1000).all(|_| rate.try_take(1, now)) && rate.take(1000, now) == 0);
@@ -178,7 +182,7 @@ mod tests {
 
     #[test]
     fn no_request_overflows_the_clock() {
-        let bucket = Bucket::new(1);
+        let bucket = TokenBucket::new(1);
         assert_eq!(bucket.take(u64::MAX, SECOND), 0);
         assert!(bucket.take(u64::MAX, SECOND) > 0);
         assert!(!bucket.try_take(1, SECOND));

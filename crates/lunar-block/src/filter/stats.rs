@@ -1,6 +1,6 @@
 //! A disk that is counted.
 
-use super::{Filter, Hook, Op};
+use super::{Filter, FilterOp, Hook};
 use crate::Backend;
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const SHARDS: usize = 32;
 
 /// What was done to a backend, kept apart per thread.
 #[derive(Default)]
-pub struct Counters {
+pub struct IoCounters {
     shards: [Shard; SHARDS],
 }
 
@@ -30,7 +30,7 @@ struct Shard {
 /// What was done to a backend, summed up. Operations are counted when they end, and their bytes only when
 /// they succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct IoCounts {
     /// Reads.
     pub reads: u64,
     /// Writes.
@@ -48,16 +48,16 @@ pub struct Counts {
 }
 
 /// Counts what passes; the second value tells it.
-pub fn stats(inner: Arc<dyn Backend>) -> (Arc<dyn Backend>, Arc<Counters>) {
-    let counters = Arc::new(Counters::default());
+pub fn stats(inner: Arc<dyn Backend>) -> (Arc<dyn Backend>, Arc<IoCounters>) {
+    let counters = Arc::new(IoCounters::default());
     (Filter::wrap(inner, counters.clone()), counters)
 }
 
-impl Counters {
+impl IoCounters {
     /// The sum over all threads now.
-    pub fn total(&self) -> Counts {
+    pub fn total(&self) -> IoCounts {
         let sum = |field: fn(&Shard) -> &AtomicU64| self.shards.iter().map(|s| field(s).load(Relaxed)).sum();
-        Counts {
+        IoCounts {
             reads: sum(|s| &s.reads),
             writes: sum(|s| &s.writes),
             unmaps: sum(|s| &s.unmaps),
@@ -75,14 +75,14 @@ impl Counters {
     }
 }
 
-impl Hook for Arc<Counters> {
-    fn after(&self, op: Op, bytes: u64, result: &io::Result<()>) {
+impl Hook for Arc<IoCounters> {
+    fn after(&self, op: FilterOp, bytes: u64, result: &io::Result<()>) {
         let shard = self.shard();
         let (count, moved) = match op {
-            Op::Read => (&shard.reads, Some(&shard.read_bytes)),
-            Op::Write => (&shard.writes, Some(&shard.written_bytes)),
-            Op::Clear => (&shard.unmaps, None),
-            Op::Flush => (&shard.flushes, None),
+            FilterOp::Read => (&shard.reads, Some(&shard.read_bytes)),
+            FilterOp::Write => (&shard.writes, Some(&shard.written_bytes)),
+            FilterOp::Clear => (&shard.unmaps, None),
+            FilterOp::Flush => (&shard.flushes, None),
         };
         count.fetch_add(1, Relaxed);
         match (result, moved) {

@@ -3,7 +3,7 @@
 
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
-use lunar_block::{Kind, Spec};
+use lunar_block::{BackendKind, BackendSpec};
 use lunar_runtime::Buf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,8 +37,8 @@ impl Scratch {
     }
 
     /// A file of `size` bytes, made when it is opened.
-    pub fn spec(&self, size: u64) -> Spec {
-        Spec { create: true, size: Some(size), kind: Kind::File, ..Spec::path(&self.0) }
+    pub fn spec(&self, size: u64) -> BackendSpec {
+        BackendSpec { create: true, size: Some(size), kind: BackendKind::File, ..BackendSpec::path(&self.0) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::abi::{self, *};
 use crate::error::errno;
-use lunar_block::{Backend, Inline};
+use lunar_block::{Backend, TryIo};
 use lunar_runtime::Buf;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ const KIND_FILE: u32 = 0o100_000;
 const KIND_FOLDER: u32 = 0o040_000;
 
 /// A request as it came: its first bytes, and what follows them, which of a WRITE is the data.
-pub(super) struct Request {
+pub(super) struct FuseRequest {
     pub head: [u8; HEAD],
     pub rest: Buf,
     /// Bytes that came.
@@ -36,7 +36,7 @@ pub(super) struct Request {
 }
 
 /// What to answer, apart from the header.
-pub(super) enum Answer {
+pub(super) enum FuseReply {
     /// Nothing: the kernel does not wait.
     Silence,
     /// A few bytes.
@@ -45,19 +45,19 @@ pub(super) enum Answer {
     Data(usize),
 }
 
-impl Answer {
-    fn of(value: &(impl IntoBytes + zerocopy::Immutable)) -> Answer {
-        Answer::Bytes(value.as_bytes().to_vec())
+impl FuseReply {
+    fn of(value: &(impl IntoBytes + zerocopy::Immutable)) -> FuseReply {
+        FuseReply::Bytes(value.as_bytes().to_vec())
     }
 
-    fn empty() -> Answer {
-        Answer::Bytes(Vec::new())
+    fn empty() -> FuseReply {
+        FuseReply::Bytes(Vec::new())
     }
 }
 
-impl Request {
-    pub fn new() -> Request {
-        Request { head: [0; HEAD], rest: Buf::zeroed(MAX_WRITE), len: 0 }
+impl FuseRequest {
+    pub fn new() -> FuseRequest {
+        FuseRequest { head: [0; HEAD], rest: Buf::zeroed(MAX_WRITE), len: 0 }
     }
 
     /// The header, if there is one, and the request is as long as that says.
@@ -82,7 +82,7 @@ impl Request {
 }
 
 /// The one file and the folder that it is in.
-pub(super) struct File {
+pub(super) struct ExportedFile {
     pub backend: Arc<dyn Backend>,
     pub name: Vec<u8>,
     pub read_only: bool,
@@ -90,24 +90,24 @@ pub(super) struct File {
     pub since: u64,
 }
 
-impl File {
+impl ExportedFile {
     /// Carries out a request. Data that was read is in the request's buffer.
-    pub async fn answer(&self, header: &InHeader, request: &mut Request) -> io::Result<Answer> {
+    pub async fn answer(&self, header: &InHeader, request: &mut FuseRequest) -> io::Result<FuseReply> {
         match header.opcode {
             op::INIT => init(&request.arguments()?),
             op::LOOKUP => self.lookup(header.node, request),
             op::GETATTR => self.getattr(header.node),
             op::SETATTR => self.setattr(header.node, &request.arguments()?),
             op::OPEN => self.open(&request.arguments()?),
-            op::OPENDIR => Ok(Answer::of(&OpenOut::default())),
+            op::OPENDIR => Ok(FuseReply::of(&OpenOut::default())),
             op::READDIR => self.readdir(&request.arguments()?),
             op::READ => self.read(&request.arguments()?, &mut request.rest).await,
             op::WRITE => self.write(&request.arguments()?, request).await,
-            op::FSYNC => self.backend.flush().await.map(|()| Answer::empty()),
+            op::FSYNC => self.backend.flush().await.map(|()| FuseReply::empty()),
             op::FALLOCATE => self.fallocate(&request.arguments()?).await,
             op::STATFS => Ok(self.statfs()),
-            op::RELEASE | op::RELEASEDIR | op::DESTROY => Ok(Answer::empty()),
-            op::FORGET | op::BATCH_FORGET => Ok(Answer::Silence),
+            op::RELEASE | op::RELEASEDIR | op::DESTROY => Ok(FuseReply::empty()),
+            op::FORGET | op::BATCH_FORGET => Ok(FuseReply::Silence),
             // There is this one file.
             op::SYMLINK..=op::LINK | op::CREATE | op::RENAME2 => Err(Errno::PERM.into()),
             // The kernel has its own way, and asks no more.
@@ -142,13 +142,13 @@ impl File {
         })
     }
 
-    fn lookup(&self, parent: u64, request: &Request) -> io::Result<Answer> {
+    fn lookup(&self, parent: u64, request: &FuseRequest) -> io::Result<FuseReply> {
         let name = request.after_header(self.name.len() + 1);
         if parent != ROOT || name.strip_suffix(&[0]) != Some(&self.name) {
             return Err(Errno::NOENT.into());
         }
         self.backend.refresh();
-        Ok(Answer::of(&EntryOut {
+        Ok(FuseReply::of(&EntryOut {
             node: FILE,
             entry_valid: NAME_VALID_S,
             attr_valid: SIZE_VALID_S,
@@ -157,14 +157,14 @@ impl File {
         }))
     }
 
-    fn getattr(&self, node: u64) -> io::Result<Answer> {
+    fn getattr(&self, node: u64) -> io::Result<FuseReply> {
         self.backend.refresh();
         let attr = self.attr(node)?;
-        Ok(Answer::of(&AttrOut { attr_valid: SIZE_VALID_S, attr, ..AttrOut::default() }))
+        Ok(FuseReply::of(&AttrOut { attr_valid: SIZE_VALID_S, attr, ..AttrOut::default() }))
     }
 
     /// Times may be set, and are not kept. The size is the medium's.
-    fn setattr(&self, node: u64, arguments: &SetattrIn) -> io::Result<Answer> {
+    fn setattr(&self, node: u64, arguments: &SetattrIn) -> io::Result<FuseReply> {
         let fixed = arguments.valid & (attr::MODE | attr::UID | attr::GID) != 0;
         let other_size = arguments.valid & attr::SIZE != 0 && arguments.size != self.capacity();
         if fixed || other_size {
@@ -173,15 +173,15 @@ impl File {
         self.getattr(node)
     }
 
-    fn open(&self, arguments: &OpenIn) -> io::Result<Answer> {
+    fn open(&self, arguments: &OpenIn) -> io::Result<FuseReply> {
         let access = OFlags::from_bits_retain(arguments.flags) & OFlags::RWMODE;
         if self.read_only && access != OFlags::RDONLY {
             return Err(Errno::ROFS.into());
         }
-        Ok(Answer::of(&OpenOut { open_flags: OPEN_PARALLEL_DIRECT_WRITES, ..OpenOut::default() }))
+        Ok(FuseReply::of(&OpenOut { open_flags: OPEN_PARALLEL_DIRECT_WRITES, ..OpenOut::default() }))
     }
 
-    fn readdir(&self, arguments: &TransferIn) -> io::Result<Answer> {
+    fn readdir(&self, arguments: &TransferIn) -> io::Result<FuseReply> {
         let entries =
             [(ROOT, &b"."[..], KIND_FOLDER), (ROOT, b"..", KIND_FOLDER), (FILE, &self.name, KIND_FILE)];
         let mut bytes = Vec::new();
@@ -196,18 +196,18 @@ impl File {
             bytes.extend_from_slice(name);
             bytes.resize(end, 0);
         }
-        Ok(Answer::Bytes(bytes))
+        Ok(FuseReply::Bytes(bytes))
     }
 
     /// Reads up to the end of the medium.
-    async fn read(&self, arguments: &TransferIn, buf: &mut Buf) -> io::Result<Answer> {
+    async fn read(&self, arguments: &TransferIn, buf: &mut Buf) -> io::Result<FuseReply> {
         let there = self.capacity().saturating_sub(arguments.offset);
         let len = u64::from(arguments.size).min(there).min(buf.capacity() as u64) as usize;
         buf.set_visible(len);
         if len > 0 {
             match self.backend.read_now(arguments.offset, buf) {
-                Inline::Done(result) => result?,
-                Inline::WouldWait => {
+                TryIo::Done(result) => result?,
+                TryIo::WouldWait => {
                     let (result, back) =
                         self.backend.read(arguments.offset, std::mem::replace(buf, Buf::zeroed(0))).await;
                     *buf = back;
@@ -215,11 +215,11 @@ impl File {
                 }
             }
         }
-        Ok(Answer::Data(len))
+        Ok(FuseReply::Data(len))
     }
 
     /// Writes all of it or nothing. A file that was opened with O_SYNC or O_DSYNC is written stably.
-    async fn write(&self, arguments: &TransferIn, request: &mut Request) -> io::Result<Answer> {
+    async fn write(&self, arguments: &TransferIn, request: &mut FuseRequest) -> io::Result<FuseReply> {
         let size = arguments.size as usize;
         if self.read_only {
             return Err(Errno::ROFS.into());
@@ -234,23 +234,23 @@ impl File {
         let buf = &mut request.rest;
         buf.set_visible(size);
         let at_once = match stable {
-            true => Inline::WouldWait,
+            true => TryIo::WouldWait,
             false => self.backend.write_now(arguments.offset, buf),
         };
         match at_once {
-            Inline::Done(result) => result?,
-            Inline::WouldWait => {
+            TryIo::Done(result) => result?,
+            TryIo::WouldWait => {
                 let data = std::mem::replace(buf, Buf::zeroed(0));
                 let (result, back) = self.backend.write(arguments.offset, data, stable).await;
                 *buf = back;
                 result?;
             }
         }
-        Ok(Answer::of(&WriteOut { size: arguments.size, padding: 0 }))
+        Ok(FuseReply::of(&WriteOut { size: arguments.size, padding: 0 }))
     }
 
     /// Holes are punched and ranges zeroed; space cannot be reserved.
-    async fn fallocate(&self, arguments: &FallocateIn) -> io::Result<Answer> {
+    async fn fallocate(&self, arguments: &FallocateIn) -> io::Result<FuseReply> {
         let mode = FallocateFlags::from_bits_retain(arguments.mode) - FallocateFlags::KEEP_SIZE;
         let punches = match mode {
             FallocateFlags::PUNCH_HOLE => true,
@@ -269,16 +269,16 @@ impl File {
         if len > 0 {
             self.backend.write_zeroes(arguments.offset, len, punches).await?;
         }
-        Ok(Answer::empty())
+        Ok(FuseReply::empty())
     }
 
     fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.capacity())
     }
 
-    fn statfs(&self) -> Answer {
+    fn statfs(&self) -> FuseReply {
         let blocks = self.capacity() / BLOCK;
-        Answer::of(&StatfsOut {
+        FuseReply::of(&StatfsOut {
             blocks,
             files: 1,
             block_size: BLOCK as u32,
@@ -289,14 +289,14 @@ impl File {
     }
 }
 
-fn init(arguments: &InitIn) -> io::Result<Answer> {
+fn init(arguments: &InitIn) -> io::Result<FuseReply> {
     if arguments.major != MAJOR || arguments.minor < MINOR_LEAST {
         tracing::error!(arguments.major, arguments.minor, "this kernel speaks another FUSE");
         return Err(Errno::PROTO.into());
     }
     let known =
         flag::ASYNC_READ | flag::BIG_WRITES | flag::ASYNC_DIO | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
-    Ok(Answer::of(&InitOut {
+    Ok(FuseReply::of(&InitOut {
         major: MAJOR,
         minor: abi::MINOR,
         max_readahead: arguments.max_readahead,
@@ -311,12 +311,12 @@ fn init(arguments: &InitIn) -> io::Result<Answer> {
 }
 
 /// The header of an answer of `len` bytes or of an error.
-pub(super) fn out_header(unique: u64, result: &io::Result<Answer>) -> OutHeader {
+pub(super) fn out_header(unique: u64, result: &io::Result<FuseReply>) -> OutHeader {
     let (error, len) = match result {
         Err(e) => (-errno(e), 0),
-        Ok(Answer::Bytes(bytes)) => (0, bytes.len()),
-        Ok(Answer::Data(len)) => (0, *len),
-        Ok(Answer::Silence) => (0, 0),
+        Ok(FuseReply::Bytes(bytes)) => (0, bytes.len()),
+        Ok(FuseReply::Data(len)) => (0, *len),
+        Ok(FuseReply::Silence) => (0, 0),
     };
     OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique }
 }

@@ -14,7 +14,7 @@ mod session;
 use crate::Error;
 use lunar_block::Backend;
 use lunar_runtime::Cores;
-use mount::Mounted;
+use mount::MountGuard;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,17 +32,17 @@ pub struct Options {
 }
 
 /// A mounted file. It is gone when this is dropped or stopped, and also when the process dies.
-pub struct Mount {
+pub struct FuseMount {
     dir: PathBuf,
     path: PathBuf,
-    mounted: Option<Mounted>,
+    mounted: Option<MountGuard>,
     /// Dropped to end the session.
     stop: Option<flume::Sender<()>>,
     /// Disconnected when the session is over.
     ended: flume::Receiver<()>,
 }
 
-impl Mount {
+impl FuseMount {
     /// Mounts on the folder `dir`, in which there is then only the file `name`; served on the first of these
     /// cores, and there when this returns. Only the user of this process can use it.
     ///
@@ -54,7 +54,7 @@ impl Mount {
         dir: &Path,
         name: &str,
         options: &Options,
-    ) -> Result<Mount, Error> {
+    ) -> Result<FuseMount, Error> {
         check_name(name)?;
         let read_only = options.read_only || backend.facts().read_only;
         let dir = std::path::absolute(dir)
@@ -63,7 +63,7 @@ impl Mount {
         let (stop, stopped) = flume::bounded(0);
         let (ending, ended) = flume::bounded(0);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let file = answer::File { backend, name: name.into(), read_only, since };
+        let file = answer::ExportedFile { backend, name: name.into(), read_only, since };
         cores.run_on(0, move || {
             let session = async {
                 if let Err(e) = session::serve(device, file, stopped, ending).await {
@@ -73,7 +73,7 @@ impl Mount {
             lunar_runtime::spawn(session);
         });
         let path = dir.join(name);
-        let mount = Mount { dir, path, mounted: Some(mounted), stop: Some(stop), ended };
+        let mount = FuseMount { dir, path, mounted: Some(mounted), stop: Some(stop), ended };
         // Should it not answer, the mount is dropped, and so unmounted.
         match std::fs::metadata(&mount.path) {
             Ok(_) => Ok(mount),
@@ -117,7 +117,7 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for FuseMount {
     fn drop(&mut self) {
         if let Err(e) = self.end() {
             tracing::warn!("{e}");

@@ -30,12 +30,12 @@ const LEAVE: &[u8] = b"leave\n";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What unmounts when this process tells it to, or dies.
-pub(super) struct Mounted {
+pub(super) struct MountGuard {
     watcher: Child,
 }
 
 /// Mounts on `dir`, a whole path; the connection to the kernel and what ends it.
-pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, Mounted), Error> {
+pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard), Error> {
     let subject = dir.display().to_string();
     check(dir, &subject)?;
     let (device, unmount) = match HELPERS.into_iter().find_map(|program| with(program, dir, read_only)) {
@@ -55,7 +55,7 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, Mounted), E
         let _ = Command::new(unmount[0]).args(&unmount[1..]).arg(dir).status();
         Error::refused(&subject, "start /bin/sh, which is to unmount it", e, "install a shell")
     })?;
-    Ok((device, Mounted { watcher }))
+    Ok((device, MountGuard { watcher }))
 }
 
 /// Mounts by this helper, if there is such a program.
@@ -148,7 +148,7 @@ fn by_system_call(dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-impl Mounted {
+impl MountGuard {
     /// Unmounts, also under those who still have the file open: they get errors from then on. `is_there` is
     /// false when somebody else has unmounted it.
     pub fn unmount(mut self, dir: &Path, is_there: bool) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! The conversation with the kernel: requests come one by one through the open device, and are answered in
 //! whatever order they end.
 
-use super::answer::{Answer, File, IN_FLIGHT, MAX_WRITE, Request, out_header};
+use super::answer::{ExportedFile, FuseReply, FuseRequest, IN_FLIGHT, MAX_WRITE, out_header};
 use compio::runtime::fd::PollFd;
 use lunar_runtime::Buf;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 /// Serves until it is unmounted, or `stop` is dropped. Dropping `_ended` says that it is over.
 pub(super) async fn serve(
     device: OwnedFd,
-    file: File,
+    file: ExportedFile,
     stop: flume::Receiver<()>,
     _ended: flume::Sender<()>,
 ) -> io::Result<()> {
@@ -26,7 +26,7 @@ pub(super) async fn serve(
     let file = Rc::new(file);
     let (give_back, free) = flume::unbounded();
     for _ in 0..IN_FLIGHT {
-        let _ = give_back.send(Request::new());
+        let _ = give_back.send(FuseRequest::new());
     }
     loop {
         let next = async { receive(&device, free.recv_async().await.map_err(io::Error::other)?).await };
@@ -55,7 +55,7 @@ async fn either<T, U>(first: impl Future<Output = T>, second: impl Future<Output
 
 /// The next request; None once it is unmounted. A WRITE's data comes to lie at the start of the buffer,
 /// aligned as direct I/O wants it.
-async fn receive(device: &PollFd<OwnedFd>, mut into: Request) -> io::Result<Option<Request>> {
+async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<Option<FuseRequest>> {
     into.rest.set_visible(MAX_WRITE);
     loop {
         let mut parts = [IoSliceMut::new(&mut into.head), IoSliceMut::new(&mut into.rest)];
@@ -74,7 +74,7 @@ async fn receive(device: &PollFd<OwnedFd>, mut into: Request) -> io::Result<Opti
 }
 
 /// Answers a request; its buffer is free then.
-async fn handle(device: &PollFd<OwnedFd>, file: &File, mut request: Request) -> Request {
+async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: FuseRequest) -> FuseRequest {
     let Some(header) = request.header() else {
         tracing::warn!(len = request.len, "no FUSE request");
         return request;
@@ -83,14 +83,14 @@ async fn handle(device: &PollFd<OwnedFd>, file: &File, mut request: Request) -> 
     if request.rest.capacity() < MAX_WRITE {
         request.rest = Buf::zeroed(MAX_WRITE);
     }
-    if matches!(result, Ok(Answer::Silence)) {
+    if matches!(result, Ok(FuseReply::Silence)) {
         return request;
     }
     let head = out_header(header.unique, &result);
     let body = match &result {
-        Ok(Answer::Bytes(bytes)) => &bytes[..],
-        Ok(Answer::Data(len)) => &request.rest[..*len],
-        Ok(Answer::Silence) | Err(_) => &[],
+        Ok(FuseReply::Bytes(bytes)) => &bytes[..],
+        Ok(FuseReply::Data(len)) => &request.rest[..*len],
+        Ok(FuseReply::Silence) | Err(_) => &[],
     };
     // The kernel takes an answer at once, whole or not at all: who asked may be gone, or the mount.
     if let Err(e) = rustix::io::writev(device, &[IoSlice::new(head.as_bytes()), IoSlice::new(body)]) {

@@ -31,42 +31,42 @@ pub(super) mod state {
 /// A command of `/dev/ublk-control`, or of a queue. The driver knows each by a bare number, and since
 /// Linux 6.4 also in the form of an ioctl; kernels can be built without the bare numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Command {
+pub(super) struct UblkCommand {
     number: u8,
     /// Bytes of its structure.
     size: u8,
-    direction: Direction,
+    direction: IoctlDirection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum IoctlDirection {
     Read = 2,
     ReadWrite = 3,
 }
 
-impl Command {
-    pub const GET_DEV_INFO: Command = Command::control(0x02, Direction::Read);
-    pub const ADD_DEV: Command = Command::control(0x04, Direction::ReadWrite);
-    pub const DEL_DEV: Command = Command::control(0x05, Direction::ReadWrite);
-    pub const START_DEV: Command = Command::control(0x06, Direction::ReadWrite);
-    pub const STOP_DEV: Command = Command::control(0x07, Direction::ReadWrite);
-    pub const SET_PARAMS: Command = Command::control(0x08, Direction::ReadWrite);
-    pub const GET_PARAMS: Command = Command::control(0x09, Direction::Read);
-    pub const START_USER_RECOVERY: Command = Command::control(0x10, Direction::ReadWrite);
-    pub const END_USER_RECOVERY: Command = Command::control(0x11, Direction::ReadWrite);
-    pub const GET_FEATURES: Command = Command::control(0x13, Direction::Read);
-    pub const UPDATE_SIZE: Command = Command::control(0x15, Direction::ReadWrite);
+impl UblkCommand {
+    pub const GET_DEV_INFO: UblkCommand = UblkCommand::control(0x02, IoctlDirection::Read);
+    pub const ADD_DEV: UblkCommand = UblkCommand::control(0x04, IoctlDirection::ReadWrite);
+    pub const DEL_DEV: UblkCommand = UblkCommand::control(0x05, IoctlDirection::ReadWrite);
+    pub const START_DEV: UblkCommand = UblkCommand::control(0x06, IoctlDirection::ReadWrite);
+    pub const STOP_DEV: UblkCommand = UblkCommand::control(0x07, IoctlDirection::ReadWrite);
+    pub const SET_PARAMS: UblkCommand = UblkCommand::control(0x08, IoctlDirection::ReadWrite);
+    pub const GET_PARAMS: UblkCommand = UblkCommand::control(0x09, IoctlDirection::Read);
+    pub const START_USER_RECOVERY: UblkCommand = UblkCommand::control(0x10, IoctlDirection::ReadWrite);
+    pub const END_USER_RECOVERY: UblkCommand = UblkCommand::control(0x11, IoctlDirection::ReadWrite);
+    pub const GET_FEATURES: UblkCommand = UblkCommand::control(0x13, IoctlDirection::Read);
+    pub const UPDATE_SIZE: UblkCommand = UblkCommand::control(0x15, IoctlDirection::ReadWrite);
     /// The first command of each tag: wait for a request.
-    pub const FETCH: Command = Command::queue(0x20);
+    pub const FETCH: UblkCommand = UblkCommand::queue(0x20);
     /// Answers a request and waits for the next one.
-    pub const COMMIT_AND_FETCH: Command = Command::queue(0x21);
+    pub const COMMIT_AND_FETCH: UblkCommand = UblkCommand::queue(0x21);
 
-    const fn control(number: u8, direction: Direction) -> Command {
-        Command { number, size: size_of::<ControlCommand>() as u8, direction }
+    const fn control(number: u8, direction: IoctlDirection) -> UblkCommand {
+        UblkCommand { number, size: size_of::<ControlCommand>() as u8, direction }
     }
 
-    const fn queue(number: u8) -> Command {
-        Command { number, size: size_of::<IoCommand>() as u8, direction: Direction::ReadWrite }
+    const fn queue(number: u8) -> UblkCommand {
+        UblkCommand { number, size: size_of::<IoCommand>() as u8, direction: IoctlDirection::ReadWrite }
     }
 
     /// The operation's code, as an ioctl or bare.
@@ -178,7 +178,7 @@ pub(super) struct IoCommand {
 /// `ublksrv_io_desc`: a request, in the memory that the driver shares.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Request {
+pub(super) struct IoDescriptor {
     /// Operation in bits 0 to 7, flags above.
     pub op_flags: u32,
     pub sectors: u32,
@@ -186,7 +186,7 @@ pub(super) struct Request {
     pub addr: u64,
 }
 
-/// Operations of a [`Request`].
+/// Operations of a [`IoDescriptor`].
 pub(super) mod op {
     pub const READ: u8 = 0;
     pub const WRITE: u8 = 1;
@@ -195,7 +195,7 @@ pub(super) mod op {
     pub const WRITE_ZEROES: u8 = 5;
 }
 
-impl Request {
+impl IoDescriptor {
     const FUA: u32 = 1 << 13;
     const NO_UNMAP: u32 = 1 << 15;
 
@@ -226,7 +226,7 @@ impl Request {
 
 /// Where in the character device's mapping the requests of a queue stand.
 pub(super) fn requests_offset(queue: u16) -> u64 {
-    u64::from(queue) * u64::from(MAX_DEPTH) * size_of::<Request>() as u64
+    u64::from(queue) * u64::from(MAX_DEPTH) * size_of::<IoDescriptor>() as u64
 }
 
 #[cfg(test)]
@@ -238,25 +238,25 @@ mod tests {
     fn layouts_are_the_kernels() {
         assert_eq!([size_of::<ControlCommand>(), size_of::<DeviceInfo>(), size_of::<Params>()], [32, 64, 64]);
         assert_eq!([size_of::<Basic>(), size_of::<Discard>()], [32, 20]);
-        assert_eq!([size_of::<IoCommand>(), size_of::<Request>()], [16, 24]);
+        assert_eq!([size_of::<IoCommand>(), size_of::<IoDescriptor>()], [16, 24]);
         assert_eq!([offset_of!(ControlCommand, addr), offset_of!(ControlCommand, data)], [8, 16]);
         assert_eq!([offset_of!(DeviceInfo, max_io_bytes), offset_of!(DeviceInfo, pid)], [8, 16]);
         assert_eq!([offset_of!(DeviceInfo, flags), offset_of!(DeviceInfo, server_flags)], [24, 32]);
         assert_eq!([offset_of!(Params, basic), offset_of!(Params, discard)], [8, 40]);
         assert_eq!([offset_of!(Basic, max_sectors), offset_of!(Basic, sectors)], [8, 16]);
         assert_eq!([offset_of!(IoCommand, result), offset_of!(IoCommand, addr)], [4, 8]);
-        assert_eq!([offset_of!(Request, start), offset_of!(Request, addr)], [8, 16]);
+        assert_eq!([offset_of!(IoDescriptor, start), offset_of!(IoDescriptor, addr)], [8, 16]);
     }
 
     #[test]
     fn codes_are_the_kernels() {
         let codes = [
-            (Command::GET_FEATURES, 0x8020_7513),
-            (Command::GET_DEV_INFO, 0x8020_7502),
-            (Command::ADD_DEV, 0xc020_7504),
-            (Command::UPDATE_SIZE, 0xc020_7515),
-            (Command::FETCH, 0xc010_7520),
-            (Command::COMMIT_AND_FETCH, 0xc010_7521),
+            (UblkCommand::GET_FEATURES, 0x8020_7513),
+            (UblkCommand::GET_DEV_INFO, 0x8020_7502),
+            (UblkCommand::ADD_DEV, 0xc020_7504),
+            (UblkCommand::UPDATE_SIZE, 0xc020_7515),
+            (UblkCommand::FETCH, 0xc010_7520),
+            (UblkCommand::COMMIT_AND_FETCH, 0xc010_7521),
         ];
         for (command, code) in codes {
             assert_eq!(command.code(true), code, "{command:?}");
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_request_is_taken_apart() {
         let flags = u32::from(op::WRITE_ZEROES) | 1 << 13 | 1 << 15;
-        let request = Request { op_flags: flags, sectors: u32::MAX, start: 3, addr: 0 };
+        let request = IoDescriptor { op_flags: flags, sectors: u32::MAX, start: 3, addr: 0 };
         assert_eq!((request.op(), request.is_fua(), request.keeps_space()), (op::WRITE_ZEROES, true, true));
         assert_eq!((request.offset(), request.len()), (1536, 0x1ff_ffff_fe00));
         assert_eq!(requests_offset(1) % 4096, 0);

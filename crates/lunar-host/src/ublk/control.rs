@@ -2,7 +2,7 @@
 //! bytes, and some of them block.
 #![allow(unsafe_code)]
 
-use super::abi::{Command, ControlCommand, DeviceInfo, NO_QUEUE, Params};
+use super::abi::{ControlCommand, DeviceInfo, NO_QUEUE, Params, UblkCommand};
 use crate::Error;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -22,7 +22,7 @@ const STEP: Timespec = Timespec::new().nsec(50_000_000);
 type Ring = IoUring<squeue::Entry128>;
 
 /// The driver's control device.
-pub(super) struct Control {
+pub(super) struct ControlDevice {
     ring: Ring,
     file: File,
     /// Commands are told in the form of ioctls.
@@ -32,20 +32,20 @@ pub(super) struct Control {
     last: u64,
 }
 
-impl Control {
+impl ControlDevice {
     /// Opens it, and asks what the driver can do.
     ///
     /// # Errors
     /// Without the driver, without privileges, or where io_uring is forbidden.
-    pub fn open() -> Result<Control, Error> {
+    pub fn open() -> Result<ControlDevice, Error> {
         let file = File::options().read(true).write(true).open(PATH).map_err(no_driver)?;
         let ring = ring().map_err(|e| {
             let hint = "ublk needs io_uring: allow it (sysctl kernel.io_uring_disabled=0, and the container's \
                 seccomp profile), or export with NBD or FUSE";
             Error::refused(PATH, "set up an io_uring", e, hint)
         })?;
-        let mut control = Control { ring, file, as_ioctl: true, features: None, last: 0 };
-        match control.call(Command::GET_FEATURES, 0, 0, 0u64) {
+        let mut control = ControlDevice { ring, file, as_ioctl: true, features: None, last: 0 };
+        match control.call(UblkCommand::GET_FEATURES, 0, 0, 0u64) {
             Ok(features) => control.features = Some(features),
             // Before Linux 6.5 it cannot be asked, and bare numbers are understood.
             Err(_) => control.as_ioctl = false,
@@ -66,34 +66,34 @@ impl Control {
 
     /// Makes a device; the driver's idea of what it has become.
     pub fn add(&mut self, info: DeviceInfo) -> io::Result<DeviceInfo> {
-        self.call(Command::ADD_DEV, info.id, 0, info)
+        self.call(UblkCommand::ADD_DEV, info.id, 0, info)
     }
 
     /// What a device is.
     pub fn info(&mut self, id: u32) -> io::Result<DeviceInfo> {
-        self.call(Command::GET_DEV_INFO, id, 0, DeviceInfo::default())
+        self.call(UblkCommand::GET_DEV_INFO, id, 0, DeviceInfo::default())
     }
 
     /// Gives a device its parameters.
     pub fn set_params(&mut self, id: u32, params: Params) -> io::Result<()> {
-        self.call(Command::SET_PARAMS, id, 0, params).map(drop)
+        self.call(UblkCommand::SET_PARAMS, id, 0, params).map(drop)
     }
 
     /// The parameters of a device.
     pub fn params(&mut self, id: u32) -> io::Result<Params> {
         let empty = Params { len: size_of::<Params>() as u32, ..Params::default() };
-        self.call(Command::GET_PARAMS, id, 0, empty)
+        self.call(UblkCommand::GET_PARAMS, id, 0, empty)
     }
 
     /// A command without a structure.
-    pub fn plain(&mut self, command: Command, id: u32, data: u64) -> io::Result<()> {
+    pub fn plain(&mut self, command: UblkCommand, id: u32, data: u64) -> io::Result<()> {
         self.exchange(command, id, data, None, &|| None)
     }
 
     /// The same, given up as soon as `give_up` has a reason to.
     pub fn plain_unless(
         &mut self,
-        command: Command,
+        command: UblkCommand,
         id: u32,
         data: u64,
         give_up: &dyn Fn() -> Option<io::Error>,
@@ -104,7 +104,7 @@ impl Control {
     /// A command with a structure that the driver reads, writes, or both.
     fn call<T: IntoBytes + FromBytes>(
         &mut self,
-        command: Command,
+        command: UblkCommand,
         id: u32,
         data: u64,
         payload: T,
@@ -125,7 +125,7 @@ impl Control {
     /// One command, and its end. `TimedOut` leaves it running; then the place must stay valid.
     fn exchange(
         &mut self,
-        command: Command,
+        command: UblkCommand,
         id: u32,
         data: u64,
         place: Option<(u64, u16)>,

@@ -1,7 +1,7 @@
 //! A backend as a block device of this host, `/dev/ublkbN`, by the kernel's ublk driver.
 //!
 //! The device outlives its process (Linux 6.1 and later): its I/O waits until another process takes it over
-//! with [`Device::recover`], and what was in flight is asked once more.
+//! with [`UblkDevice::recover`], and what was in flight is asked once more.
 //!
 //! Everything here blocks, and must not be called on a core's own thread.
 
@@ -11,11 +11,11 @@ mod queue;
 mod request;
 
 use crate::Error;
-use abi::{Basic, Command, DeviceInfo, Discard, Params, SECTOR_SHIFT, attribute, feature, state};
-use control::Control;
-use lunar_block::{Backend, Facts};
+use abi::{Basic, DeviceInfo, Discard, Params, SECTOR_SHIFT, UblkCommand, attribute, feature, state};
+use control::ControlDevice;
+use lunar_block::{Backend, BackendInfo};
 use lunar_runtime::Cores;
-use queue::Queue;
+use queue::UblkQueue;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -62,9 +62,9 @@ impl Default for Options {
 }
 
 /// A block device of this host. It is gone when this is dropped or stopped.
-pub struct Device {
+pub struct UblkDevice {
     id: u32,
-    control: Control,
+    control: ControlDevice,
     backend: Arc<dyn Backend>,
     /// Why tags are served no more; disconnected when none is.
     ended: flume::Receiver<io::Error>,
@@ -74,19 +74,19 @@ pub struct Device {
     is_stopped: bool,
 }
 
-impl Device {
+impl UblkDevice {
     /// Makes a device of a backend, served on these cores; it is there when this returns. Its capacity is the
     /// backend's, down to whole blocks.
     ///
     /// # Errors
     /// Options that cannot be; no driver, no privileges, no io_uring, an `id` that is taken.
-    pub fn start(cores: &Cores, backend: Arc<dyn Backend>, options: &Options) -> Result<Device, Error> {
+    pub fn start(cores: &Cores, backend: Arc<dyn Backend>, options: &Options) -> Result<UblkDevice, Error> {
         let facts = backend.facts();
         check(options, &facts)?;
-        let mut control = Control::open()?;
+        let mut control = ControlDevice::open()?;
         let info = control.add(wanted(options)).map_err(|e| not_added(options, e))?;
         // Should it not come to life, it is dropped, and so removed.
-        let mut device = Device::new(control, &info, backend, options.block_size);
+        let mut device = UblkDevice::new(control, &info, backend, options.block_size);
         let alive = device.begin(cores, &info, params(options, &facts));
         alive.map_err(|e| device.refused("start it", e, "see dmesg"))?;
         if !device.survives() {
@@ -101,8 +101,8 @@ impl Device {
     /// # Errors
     /// No such device, one that is served, one that does not outlive its process, or a backend that is
     /// smaller than the device.
-    pub fn recover(cores: &Cores, backend: Arc<dyn Backend>, id: u32) -> Result<Device, Error> {
-        let mut control = Control::open()?;
+    pub fn recover(cores: &Cores, backend: Arc<dyn Backend>, id: u32) -> Result<UblkDevice, Error> {
+        let mut control = ControlDevice::open()?;
         let info = orphan(&mut control, id)?;
         if info.flags & feature::USER_RECOVERY == 0 || info.state != state::QUIESCED {
             let hint = "remove it and start anew: it was made without recovery, or never started";
@@ -116,10 +116,10 @@ impl Device {
             let subject = block_path(id).display().to_string();
             return Err(Error::new(subject, what, "give it the medium that it had"));
         }
-        while_busy(|| control.plain(Command::START_USER_RECOVERY, id, 0))
+        while_busy(|| control.plain(UblkCommand::START_USER_RECOVERY, id, 0))
             .map_err(|e| fail("take it over", e))?;
-        let mut device = Device::new(control, &info, backend, 1 << params.basic.logical_shift);
-        let alive = device.serve(cores, &info, Command::END_USER_RECOVERY);
+        let mut device = UblkDevice::new(control, &info, backend, 1 << params.basic.logical_shift);
+        let alive = device.serve(cores, &info, UblkCommand::END_USER_RECOVERY);
         alive.map_err(|e| {
             // It is not this one's to remove.
             device.is_stopped = true;
@@ -133,9 +133,9 @@ impl Device {
     /// # Errors
     /// No such device, or one that is served.
     pub fn remove(id: u32) -> Result<(), Error> {
-        let mut control = Control::open()?;
+        let mut control = ControlDevice::open()?;
         orphan(&mut control, id)?;
-        let removed = control.plain(Command::STOP_DEV, id, 0).and_then(|()| delete(&mut control, id));
+        let removed = control.plain(UblkCommand::STOP_DEV, id, 0).and_then(|()| delete(&mut control, id));
         removed.map_err(|e| Error::refused(block_path(id).display().to_string(), "remove it", e, "see dmesg"))
     }
 
@@ -182,12 +182,12 @@ impl Device {
             return Err(Error::new(self.path().display().to_string(), what, hint));
         }
         let sectors = sectors(&self.backend.facts(), self.block_size);
-        let done = self.control.plain(Command::UPDATE_SIZE, self.id, sectors);
+        let done = self.control.plain(UblkCommand::UPDATE_SIZE, self.id, sectors);
         done.map_err(|e| self.refused("change its capacity", e, hint))
     }
 
     /// Writes out what the page cache holds, and removes the device, also from under those who use it (see
-    /// [`Device::is_in_use`]): they get errors from then on.
+    /// [`UblkDevice::is_in_use`]): they get errors from then on.
     ///
     /// # Errors
     /// When the kernel does not let go of it.
@@ -195,24 +195,30 @@ impl Device {
         self.end()
     }
 
-    fn new(control: Control, info: &DeviceInfo, backend: Arc<dyn Backend>, block_size: u32) -> Device {
+    fn new(
+        control: ControlDevice,
+        info: &DeviceInfo,
+        backend: Arc<dyn Backend>,
+        block_size: u32,
+    ) -> UblkDevice {
         let ended = flume::bounded(0).1;
         let (id, flags) = (info.id, info.flags);
-        Device { id, control, backend, ended, failure: None, block_size, flags, is_stopped: false }
+        UblkDevice { id, control, backend, ended, failure: None, block_size, flags, is_stopped: false }
     }
 
     /// Brings a new device to life.
     fn begin(&mut self, cores: &Cores, info: &DeviceInfo, params: Params) -> io::Result<()> {
         self.control.set_params(self.id, params)?;
-        self.serve(cores, info, Command::START_DEV)
+        self.serve(cores, info, UblkCommand::START_DEV)
     }
 
     /// Starts the queues, each on its core. The command ends when every tag has asked for its first request.
-    fn serve(&mut self, cores: &Cores, info: &DeviceInfo, command: Command) -> io::Result<()> {
+    fn serve(&mut self, cores: &Cores, info: &DeviceInfo, command: UblkCommand) -> io::Result<()> {
         let device = Arc::new(open_char(self.id)?);
         let as_ioctl = self.control.as_ioctl();
-        let open = |number| Ok((usize::from(number), Queue::open(device.clone(), number, info, as_ioctl)?));
-        let queues: Vec<(usize, Queue)> = (0..info.queues).map(open).collect::<io::Result<_>>()?;
+        let open =
+            |number| Ok((usize::from(number), UblkQueue::open(device.clone(), number, info, as_ioctl)?));
+        let queues: Vec<(usize, UblkQueue)> = (0..info.queues).map(open).collect::<io::Result<_>>()?;
         let (ending, ended) = flume::unbounded();
         self.ended = ended;
         for (number, queue) in queues {
@@ -229,7 +235,7 @@ impl Device {
         self.is_stopped = true;
         // Once it is being stopped, the kernel fails what it still has to write.
         let synced = self.sync();
-        let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
+        let stopped = self.control.plain(UblkCommand::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
         if !self.served_no_more() {
             let hint = "it goes when this process ends, and can then be removed";
@@ -267,7 +273,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for UblkDevice {
     fn drop(&mut self) {
         if !self.is_stopped
             && let Err(e) = self.end()
@@ -290,7 +296,7 @@ fn block_path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-fn check(options: &Options, facts: &Facts) -> Result<(), Error> {
+fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
     let fail = |what: String, hint: &str| Err(Error::new("a ublk device", what, hint));
     if !matches!(options.block_size, 512 | 1024 | 2048 | 4096) {
         let what = format!("a logical block of {} bytes cannot be", options.block_size);
@@ -332,12 +338,12 @@ fn not_added(options: &Options, e: io::Error) -> Error {
 }
 
 /// Capacity in sectors, down to whole blocks.
-fn sectors(facts: &Facts, block_size: u32) -> u64 {
+fn sectors(facts: &BackendInfo, block_size: u32) -> u64 {
     let block = u64::from(block_size);
     (facts.capacity / block * block) >> SECTOR_SHIFT
 }
 
-fn params(options: &Options, facts: &Facts) -> Params {
+fn params(options: &Options, facts: &BackendInfo) -> Params {
     // Also of a medium that has none: a device cannot tell later that a cache was switched on.
     let mut attributes = attribute::VOLATILE_CACHE | attribute::FUA;
     if options.read_only || facts.read_only {
@@ -387,7 +393,7 @@ fn is_busy(e: &io::Error) -> bool {
 }
 
 /// A device whose process is gone, as soon as the kernel has noticed.
-fn orphan(control: &mut Control, id: u32) -> Result<DeviceInfo, Error> {
+fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
     let subject = block_path(id).display().to_string();
     let end = Instant::now() + PATIENCE;
     loop {
@@ -407,10 +413,10 @@ fn orphan(control: &mut Control, id: u32) -> Result<DeviceInfo, Error> {
 
 /// Deletes a device that is stopped. One that is still open, such as by a mounted file system, keeps its
 /// number until it is closed; that is not waited for.
-fn delete(control: &mut Control, id: u32) -> io::Result<()> {
+fn delete(control: &mut ControlDevice, id: u32) -> io::Result<()> {
     let end = Instant::now() + CLOSING;
     let give_up = || (Instant::now() > end).then(|| io::Error::other("somebody has it open"));
-    match control.plain_unless(Command::DEL_DEV, id, 0, &give_up) {
+    match control.plain_unless(UblkCommand::DEL_DEV, id, 0, &give_up) {
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
             tracing::info!(id, "a ublk device is gone, and its number when the last user has closed it");
             Ok(())

@@ -2,7 +2,7 @@
 //! next one with the answer, all through the event loop of the core that the queue is on.
 #![allow(unsafe_code)]
 
-use super::abi::{self, Command, DeviceInfo, IoCommand, Request};
+use super::abi::{self, DeviceInfo, IoCommand, IoDescriptor, UblkCommand};
 use super::request;
 use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
@@ -21,38 +21,39 @@ use std::task::Poll;
 use zerocopy::IntoBytes;
 
 /// The memory in which the driver shows a queue's requests, one place for each tag.
-struct Requests {
+struct RequestMap {
     at: NonNull<c_void>,
     bytes: usize,
     depth: u16,
 }
 
 // SAFETY: the mapping belongs to no thread, and is only read.
-unsafe impl Send for Requests {}
+unsafe impl Send for RequestMap {}
 // SAFETY: as above; the driver writes a place only while its tag has no request.
-unsafe impl Sync for Requests {}
+unsafe impl Sync for RequestMap {}
 
-impl Requests {
-    fn map(device: &File, queue: u16, depth: u16) -> io::Result<Requests> {
-        let bytes = (usize::from(depth) * size_of::<Request>()).next_multiple_of(rustix::param::page_size());
+impl RequestMap {
+    fn map(device: &File, queue: u16, depth: u16) -> io::Result<RequestMap> {
+        let bytes =
+            (usize::from(depth) * size_of::<IoDescriptor>()).next_multiple_of(rustix::param::page_size());
         let offset = abi::requests_offset(queue);
         // SAFETY: a new mapping of its own, at an address that the kernel chooses.
         let at =
             unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, device, offset)? };
         let at = NonNull::new(at).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Requests { at, bytes, depth })
+        Ok(RequestMap { at, bytes, depth })
     }
 
     /// The request of a tag that has one.
-    fn get(&self, tag: u16) -> Request {
+    fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth);
         // SAFETY: within the mapping, whose start is page-aligned; the driver may write it, hence volatile, and
         // every bit pattern is a Request.
-        unsafe { self.at.cast::<Request>().add(usize::from(tag)).read_volatile() }
+        unsafe { self.at.cast::<IoDescriptor>().add(usize::from(tag)).read_volatile() }
     }
 }
 
-impl Drop for Requests {
+impl Drop for RequestMap {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this length, and nothing refers to it any more.
         if let Err(e) = unsafe { munmap(self.at.as_ptr(), self.bytes) } {
@@ -62,21 +63,21 @@ impl Drop for Requests {
 }
 
 /// A queue of an open device.
-pub(super) struct Queue {
+pub(super) struct UblkQueue {
     device: Arc<File>,
-    requests: Requests,
+    requests: RequestMap,
     number: u16,
     depth: u16,
     max_io_bytes: usize,
     as_ioctl: bool,
 }
 
-impl Queue {
+impl UblkQueue {
     /// The queue `number` of the device behind `/dev/ublkcN`.
-    pub fn open(device: Arc<File>, number: u16, info: &DeviceInfo, as_ioctl: bool) -> io::Result<Queue> {
-        let requests = Requests::map(&device, number, info.depth)?;
+    pub fn open(device: Arc<File>, number: u16, info: &DeviceInfo, as_ioctl: bool) -> io::Result<UblkQueue> {
+        let requests = RequestMap::map(&device, number, info.depth)?;
         let max_io_bytes = info.max_io_bytes as usize;
-        Ok(Queue { device, requests, number, depth: info.depth, max_io_bytes, as_ioctl })
+        Ok(UblkQueue { device, requests, number, depth: info.depth, max_io_bytes, as_ioctl })
     }
 
     /// Starts the tasks, on the event loop that this is called in: the driver wants all commands of a queue
@@ -98,9 +99,9 @@ impl Queue {
 }
 
 /// Serves one tag until the device is stopped.
-async fn serve(queue: Arc<Queue>, tag: u16, backend: &dyn Backend) -> io::Result<()> {
+async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Result<()> {
     let mut buf = Buf::zeroed(queue.max_io_bytes);
-    let (mut command, mut result) = (Command::FETCH, 0);
+    let (mut command, mut result) = (UblkCommand::FETCH, 0);
     loop {
         let (answer, back) = exchange(&queue, tag, command, result, buf).await;
         match answer {
@@ -115,13 +116,13 @@ async fn serve(queue: Arc<Queue>, tag: u16, backend: &dyn Backend) -> io::Result
         if buf.capacity() < queue.max_io_bytes {
             (result, buf) = (-Errno::IO.raw_os_error(), Buf::zeroed(queue.max_io_bytes));
         }
-        command = Command::COMMIT_AND_FETCH;
+        command = UblkCommand::COMMIT_AND_FETCH;
     }
 }
 
 /// A command of a tag on its way through the kernel. Owns the buffer that the driver copies from and to.
-struct Exchange {
-    queue: Arc<Queue>,
+struct TagCommand {
+    queue: Arc<UblkQueue>,
     code: u32,
     inner: IoCommand,
     buf: Buf,
@@ -129,9 +130,9 @@ struct Exchange {
 
 /// Sends a command with the result of the last request; the driver's answer and the buffer.
 async fn exchange(
-    queue: &Arc<Queue>,
+    queue: &Arc<UblkQueue>,
     tag: u16,
-    command: Command,
+    command: UblkCommand,
     result: i32,
     mut buf: Buf,
 ) -> (io::Result<usize>, Buf) {
@@ -139,13 +140,13 @@ async fn exchange(
     let inner = IoCommand { queue: queue.number, tag, result, addr: buf.as_mut_ptr() as u64 };
     let code = command.code(queue.as_ioctl);
     let BufResult(answer, done) =
-        compio::runtime::submit(Exchange { queue: queue.clone(), code, inner, buf }).await;
+        compio::runtime::submit(TagCommand { queue: queue.clone(), code, inner, buf }).await;
     (answer, done.buf)
 }
 
 // SAFETY: the entry names a file and a buffer that the operation itself owns, at an address that does not
 // change when it is moved; the runtime keeps it until the kernel has ended it.
-unsafe impl IourOpCode for Exchange {
+unsafe impl IourOpCode for TagCommand {
     type Control = ();
 
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
@@ -157,7 +158,7 @@ unsafe impl IourOpCode for Exchange {
 }
 
 // SAFETY: it waits for no descriptor.
-unsafe impl PollOpCode for Exchange {
+unsafe impl PollOpCode for TagCommand {
     type Control = ();
 
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {

@@ -1,15 +1,15 @@
 //! A request of the driver becomes an operation of a backend.
 
-use super::abi::{Request, op};
+use super::abi::{IoDescriptor, op};
 use crate::error::errno;
-use lunar_block::{Backend, Finished, Inline};
+use lunar_block::{Backend, BufResult, TryIo};
 use lunar_runtime::Buf;
 use rustix::io::Errno;
 use std::io;
 
 /// Carries out a request; the result as the driver wants it (bytes done, 0, or a negative errno) and the
 /// buffer, which holds what was read.
-pub(super) async fn perform(backend: &dyn Backend, request: &Request, buf: Buf) -> (i32, Buf) {
+pub(super) async fn perform(backend: &dyn Backend, request: &IoDescriptor, buf: Buf) -> (i32, Buf) {
     let (offset, len) = (request.offset(), request.len());
     let (result, buf) = match request.op() {
         op::READ | op::WRITE => return transfer(backend, request, buf).await,
@@ -22,7 +22,7 @@ pub(super) async fn perform(backend: &dyn Backend, request: &Request, buf: Buf) 
 }
 
 /// A read or a write, at once where that takes no waiting.
-async fn transfer(backend: &dyn Backend, request: &Request, mut buf: Buf) -> (i32, Buf) {
+async fn transfer(backend: &dyn Backend, request: &IoDescriptor, mut buf: Buf) -> (i32, Buf) {
     let (offset, len) = (request.offset(), request.len() as usize);
     if len > buf.capacity() {
         return (-Errno::IO.raw_os_error(), buf);
@@ -30,18 +30,18 @@ async fn transfer(backend: &dyn Backend, request: &Request, mut buf: Buf) -> (i3
     buf.set_visible(len);
     let at_once = match request.op() {
         op::READ => backend.read_now(offset, &mut buf),
-        _ if request.is_fua() => Inline::WouldWait,
+        _ if request.is_fua() => TryIo::WouldWait,
         _ => backend.write_now(offset, &buf),
     };
-    let (result, buf): Finished = match at_once {
-        Inline::Done(result) => (result, buf),
-        Inline::WouldWait if request.op() == op::READ => backend.read(offset, buf).await,
-        Inline::WouldWait => backend.write(offset, buf, request.is_fua()).await,
+    let (result, buf): BufResult = match at_once {
+        TryIo::Done(result) => (result, buf),
+        TryIo::WouldWait if request.op() == op::READ => backend.read(offset, buf).await,
+        TryIo::WouldWait => backend.write(offset, buf, request.is_fua()).await,
     };
     (told(request, result, len), buf)
 }
 
-async fn zeroes(backend: &dyn Backend, request: &Request) -> io::Result<()> {
+async fn zeroes(backend: &dyn Backend, request: &IoDescriptor) -> io::Result<()> {
     backend.write_zeroes(request.offset(), request.len(), !request.keeps_space()).await?;
     match request.is_fua() {
         true => backend.flush().await,
@@ -49,7 +49,7 @@ async fn zeroes(backend: &dyn Backend, request: &Request) -> io::Result<()> {
     }
 }
 
-fn told(request: &Request, result: io::Result<()>, done: usize) -> i32 {
+fn told(request: &IoDescriptor, result: io::Result<()>, done: usize) -> i32 {
     match result {
         Ok(()) => done as i32,
         Err(e) => {

@@ -6,8 +6,8 @@ use crate::session::task::{Data as Memory, Task};
 use crate::session::transport::{self, DatamoverEvents};
 use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Endpoint, Events, MemoryRegion, Remote, Wait};
-use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError, Received};
+use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion, RemoteAddress};
+use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceiveStatus, ReceivedPdu};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
 use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN};
@@ -24,7 +24,7 @@ struct State {
     /// The steering tags of commands, by Initiator Task Tag.
     lent: TagMap<u32>,
     /// What has come and was not taken yet.
-    events: Events,
+    events: EndpointEvents,
 }
 
 /// The data mover of one connection.
@@ -35,11 +35,11 @@ pub struct IserDatamover {
 
 impl IserDatamover {
     /// A connection that has logged in, and what has come on it since.
-    pub fn new(endpoint: Rc<dyn Endpoint>, events: Events) -> IserDatamover {
+    pub fn new(endpoint: Rc<dyn Endpoint>, events: EndpointEvents) -> IserDatamover {
         IserDatamover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
 
-    fn lend(&self, itt: u32, memory: MemoryRegion) -> Result<Remote, Error> {
+    fn lend(&self, itt: u32, memory: MemoryRegion) -> Result<RemoteAddress, Error> {
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
         self.state.borrow_mut().lent.insert(itt, place.stag);
         Ok(place)
@@ -67,10 +67,10 @@ impl IserDatamover {
             }
             _ => {}
         }
-        session.take_pdu(Arrived {
+        session.take_pdu(ReceivedPdu {
             header: pdu.bhs,
             ahs: pdu.ahs,
-            data: Data::Bytes(pdu.data),
+            data: PduData::Bytes(pdu.data),
             intact: true,
             behind: &[],
         })
@@ -145,7 +145,7 @@ impl transport::Datamover for IserDatamover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError> {
         let mut events = std::mem::take(&mut self.state.borrow_mut().events);
         if events.is_empty() {
             events.clear();
@@ -158,11 +158,11 @@ impl transport::Datamover for IserDatamover {
         result
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.endpoint.readable()
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.endpoint.writable()
     }
 
@@ -179,7 +179,7 @@ impl transport::Datamover for IserDatamover {
     }
 }
 
-fn advertised(place: Remote) -> AdvertisedBuffer {
+fn advertised(place: RemoteAddress) -> AdvertisedBuffer {
     AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
 

@@ -6,7 +6,7 @@ use crate::protocol_mismatch::{self, mismatch, no_rdma};
 use crate::rdma_connector::{RdmaConnector, no_device};
 use crate::{Error, ErrorCode};
 use lunar_proto::Pdu;
-use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused};
+use lunar_rdma::{ConnParam, ConnectError, ConnectedEndpoint, Endpoint, EndpointEvent, EndpointEvents};
 use lunar_runtime::Stream;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::Bhs;
@@ -24,7 +24,7 @@ const BESIDE: usize = 32;
 pub struct LoginConnection {
     endpoint: Rc<dyn Endpoint>,
     /// What has come and was not taken yet.
-    events: Events,
+    events: EndpointEvents,
 }
 
 /// All messages that may come before the session ends: the protocol has no way to ask for more.
@@ -46,10 +46,10 @@ impl LoginConnection {
         let private = abilities(lunar_rdma::verbs::TAKES_INVALIDATE);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         let (endpoint, _) = connected.map_err(|e| match e {
-            Refused::Io(e) => no_device(e),
+            ConnectError::Io(e) => no_device(e),
             rejected => refused(rejected),
         })?;
-        Ok(LoginConnection { endpoint, events: Events::default() })
+        Ok(LoginConnection { endpoint, events: EndpointEvents::default() })
     }
 
     /// A connection to a target, over software iWARP on a stream of bytes.
@@ -77,8 +77,8 @@ impl LoginConnection {
     }
 
     /// A connection that was made already.
-    pub fn with((endpoint, _): Connected) -> LoginConnection {
-        LoginConnection { endpoint, events: Events::default() }
+    pub fn with((endpoint, _): ConnectedEndpoint) -> LoginConnection {
+        LoginConnection { endpoint, events: EndpointEvents::default() }
     }
 
     /// What carries it: `iwarp`, or `verbs` and a device.
@@ -110,7 +110,7 @@ impl LoginConnection {
             self.endpoint.poll(&mut self.events);
         }
         match self.events.list.remove(0) {
-            Event::Message(range, _) => {
+            EndpointEvent::Message(range, _) => {
                 let message = &self.events.bytes[range];
                 let pdu = iser::IserPdu::decode(message).map_err(|e| broke(e.to_string()))?;
                 self.endpoint.receives(1, LOGIN_LEN);
@@ -119,11 +119,11 @@ impl LoginConnection {
                     false => Err(broke(format!("a PDU with {} bytes of data", pdu.data.len()))),
                 }
             }
-            Event::End(Some(e)) => Err(lost(e)),
-            Event::End(None) => {
+            EndpointEvent::End(Some(e)) => Err(lost(e)),
+            EndpointEvent::End(None) => {
                 Err(Error::new(ErrorCode::ConnectionLost, "the target closed the connection"))
             }
-            Event::Read(..) => Err(broke("data that was not asked for")),
+            EndpointEvent::Read(..) => Err(broke("data that was not asked for")),
         }
     }
 
@@ -133,16 +133,19 @@ impl LoginConnection {
     }
 }
 
-fn refused(e: Refused) -> Error {
+fn refused(e: ConnectError) -> Error {
     match e {
-        Refused::Io(e) => no_rdma(&e),
-        Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
+        ConnectError::Io(e) => no_rdma(&e),
+        ConnectError::Rejected(private) if LoginReject::decode(&private).is_ok() => {
             mismatch("the portal turned the connection down, in words of SRP", protocol_mismatch::SRP)
         }
-        Refused::Rejected(_) => Error::new(ErrorCode::Unreachable, "the portal turned the connection down")
-            .with_hint(
-                "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
-            ),
+        ConnectError::Rejected(_) => Error::new(
+            ErrorCode::Unreachable,
+            "the portal turned the connection down",
+        )
+        .with_hint(
+            "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
+        ),
     }
 }
 

@@ -9,9 +9,9 @@ use crate::session::transport::{Datamover as _, TransportHandle, TransportSender
 use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::mem::{self, Faults};
-use lunar_rdma::{ConnParam, Endpoint, Event, Events, Remote};
+use lunar_rdma::{ConnParam, Endpoint, EndpointEvent, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::receive::{ReceiveError, Received};
+use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
@@ -97,11 +97,11 @@ impl Peer {
     fn sent(&mut self) -> Vec<Got> {
         self.mover.flush().expect("a connection");
         self.state.settle();
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         self.end.poll(&mut events);
         self.end.receives(events.list.len(), LOGIN_LEN);
         let messages = events.list.iter().map(|event| match event {
-            Event::Message(range, None) => &events.bytes[range.clone()],
+            EndpointEvent::Message(range, None) => &events.bytes[range.clone()],
             other => panic!("{other:?}"),
         });
         messages.map(got).collect()
@@ -115,7 +115,7 @@ impl Peer {
     }
 
     /// Sends a PDU and lets the machine take it.
-    fn say(&mut self, mut bhs: Bhs, data: &[u8], invalidate: Option<u32>) -> Received {
+    fn say(&mut self, mut bhs: Bhs, data: &[u8], invalidate: Option<u32>) -> ReceiveStatus {
         let has_status = !matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T);
         let next = self.state.command_window.cmd_sn;
         pdu::stamp(&mut bhs, self.stat_sn, next, next + 63);
@@ -124,32 +124,32 @@ impl Peer {
         self.bytes(&[&IserHeader::PLAIN.encode()[..], &bhs.0, data].concat(), invalidate)
     }
 
-    fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> Received {
+    fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> ReceiveStatus {
         self.end.send(message, Payload::Empty, invalidate);
         self.end.flush().expect("a connection");
         self.mover.receive(&mut self.state).unwrap_or_else(|_| panic!("a connection"))
     }
 
     /// Answers a command.
-    fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) -> Received {
+    fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) -> ReceiveStatus {
         let mut bhs = pdu::scsi_response(tag, flags, 0, status);
         bhs.set_word(44, residual);
         self.say(bhs, sense, None)
     }
 
-    fn fill(&self, to: Remote, bytes: &[u8]) -> bool {
+    fn fill(&self, to: RemoteAddress, bytes: &[u8]) -> bool {
         self.end.write(to, Payload::Bytes(bytes.to_vec()));
         self.end.flush().is_ok()
     }
 
     /// What an RDMA Read finds; None when the connection ends for it.
-    fn fetch(&self, from: Remote, len: usize) -> Option<Vec<u8>> {
+    fn fetch(&self, from: RemoteAddress, len: usize) -> Option<Vec<u8>> {
         self.end.read(1, from, Buf::zeroed(len), 0, len);
         let _ = self.end.flush();
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         self.end.poll(&mut events);
         match events.list.remove(0) {
-            Event::Read(1, buf, result) => result.ok().map(|()| buf.to_vec()),
+            EndpointEvent::Read(1, buf, result) => result.ok().map(|()| buf.to_vec()),
             other => panic!("{other:?}"),
         }
     }
@@ -167,7 +167,7 @@ impl Peer {
 fn connection() -> (Rc<IserDatamover>, Rc<dyn Endpoint>, Rc<Faults>) {
     let faults = Rc::<Faults>::default();
     let (ours, end) = mem::pair(TERMS, TERMS, [faults.clone(), Rc::default()]);
-    (Rc::new(IserDatamover::new(ours, Events::default())), end, faults)
+    (Rc::new(IserDatamover::new(ours, EndpointEvents::default())), end, faults)
 }
 
 fn got(message: &[u8]) -> Got {
@@ -175,9 +175,9 @@ fn got(message: &[u8]) -> Got {
     Got { write: pdu.write, read: pdu.read, bhs: pdu.bhs, ahs: pdu.ahs.to_vec(), data: pdu.data.to_vec() }
 }
 
-fn remote(place: Option<AdvertisedBuffer>) -> Remote {
+fn remote(place: Option<AdvertisedBuffer>) -> RemoteAddress {
     let AdvertisedBuffer { stag, offset } = place.expect("memory");
-    Remote { stag, offset }
+    RemoteAddress { stag, offset }
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -195,7 +195,7 @@ fn a_read_lends_its_memory_and_has_it_back_with_the_answer() {
         let place = remote(got.read);
         assert!(peer.fill(place, &pattern(4096)));
         let invalidate = invalidates.then_some(place.stag);
-        assert_eq!(peer.say(pdu::scsi_response(tag, 0, 0, 0), &[], invalidate), Received::More);
+        assert_eq!(peer.say(pdu::scsi_response(tag, 0, 0, 0), &[], invalidate), ReceiveStatus::More);
         let (completion, buf) = peer.done(tag);
         assert_eq!((completion.status, completion.transferred, buf), (0, 4096, pattern(4096)));
         assert!(!peer.fill(place, &[1]), "its right has ended");
@@ -293,7 +293,7 @@ fn unfilled_memory_is_a_residual() {
     // More than there is room for cannot be missing.
     let tag = peer.read(512);
     peer.one();
-    assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), Received::End);
+    assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), ReceiveStatus::End);
     assert_eq!(peer.state.connection.fault().expect("it cannot go on").code, ErrorCode::ProtocolError);
 }
 
@@ -310,7 +310,7 @@ fn check_condition_keeps_sense_data_with_or_without_padding() {
         bhs.set_data_len(data.len());
         pdu::stamp(&mut bhs, peer.stat_sn, 1, 64);
         let message = [&IserHeader::PLAIN.encode()[..], &bhs.0, &data, &vec![0; pad]].concat();
-        assert_eq!(peer.bytes(&message, None), Received::More);
+        assert_eq!(peer.bytes(&message, None), ReceiveStatus::More);
         let (completion, _) = peer.done(tag);
         assert_eq!((completion.status, &completion.sense[..]), (2, &sense[..usize::from(cut)]));
     }
@@ -346,7 +346,7 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
         peer.one();
         bhs.set_word(16, tag);
         let data = if reads { vec![0; 512] } else { vec![] };
-        assert_eq!(peer.say(bhs, &data, None), Received::End);
+        assert_eq!(peer.say(bhs, &data, None), ReceiveStatus::End);
         let error = peer.state.connection.take_fault().expect("it cannot go on");
         assert_eq!(error.code, ErrorCode::ProtocolError, "{error}");
         assert!(peer.sent().is_empty() && peer.end(tag).is_none());
@@ -375,7 +375,7 @@ fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
         [ahs, vec![0; 4]].concat(),
     ] {
         let mut peer = Peer::new(parameters());
-        assert_eq!(peer.bytes(&message, None), Received::End, "{message:?}");
+        assert_eq!(peer.bytes(&message, None), ReceiveStatus::End, "{message:?}");
         assert_eq!(
             peer.state.connection.take_fault().expect("it cannot go on").code,
             ErrorCode::ProtocolError
@@ -391,7 +391,7 @@ fn a_session_takes_more_messages_than_it_has_receives() {
         let tag = peer.read(512);
         let place = remote(peer.one().read);
         assert!(peer.fill(place, &[7; 512]));
-        assert_eq!(peer.respond(tag, 0, 0, 0, &[]), Received::More);
+        assert_eq!(peer.respond(tag, 0, 0, 0, &[]), ReceiveStatus::More);
         assert_eq!(peer.done(tag).1, [7; 512]);
     }
 }
@@ -424,9 +424,9 @@ fn no_data_out_is_ever_sent() {
 fn the_end_of_the_connection_is_seen() {
     let mut peer = Peer::new(parameters());
     peer.end.close();
-    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(Received::End)));
+    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(ReceiveStatus::End)));
     let (mover, end, _) = connection();
-    end.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(1));
+    end.write(RemoteAddress { stag: 1, offset: 0 }, Payload::Zeros(1));
     assert!(end.flush().is_err());
     assert!(matches!(mover.receive(&mut peer.state), Err(ReceiveError::Io(_))));
 }

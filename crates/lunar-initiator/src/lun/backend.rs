@@ -6,8 +6,8 @@ use super::retry::perform;
 use super::transferred::{Transfer, read_result, write_result};
 use super::{Lun, lba_status};
 use crate::{Direction, Error};
-use lunar_block::range::{Hold, Ranges, Share};
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_block::range::{RangeAccess, RangeLock, RangeLocks};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
@@ -75,7 +75,7 @@ impl Lun {
         offset: u64,
         buf: Buf,
         stable: bool,
-        hold: &'a Hold,
+        hold: &'a RangeLock,
     ) -> impl std::future::Future<Output = Transfer> + use<'a> {
         let len = buf.len();
         let (fua, flush) = self.how_to_be_stable(stable);
@@ -135,19 +135,19 @@ impl Lun {
     }
 
     /// Waits until these bytes may be written: two writers of parts of one block could undo each other's work.
-    pub(super) async fn hold(&self, offset: u64, len: u64) -> Hold {
+    pub(super) async fn hold(&self, offset: u64, len: u64) -> RangeLock {
         let (bytes, share) = self.to_hold(offset, len);
         self.ranges().hold(bytes, share).await
     }
 
     /// The same without waiting; None if it would.
-    pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
+    pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<RangeLock> {
         let (bytes, share) = self.to_hold(offset, len);
         self.ranges().try_hold(&bytes, share)
     }
 
-    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, Share) {
-        Ranges::around(&(offset..offset.saturating_add(len)), self.block_size.into())
+    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, RangeAccess) {
+        RangeLocks::around(&(offset..offset.saturating_add(len)), self.block_size.into())
     }
 
     /// Writes piece by piece; blocks that are only partly written are read before.
@@ -218,7 +218,7 @@ impl Lun {
         self.write_zeros(lba + done, blocks - done, &hold).await
     }
 
-    async fn write_zeros(&self, lba: u64, blocks: u64, hold: &Hold) -> Result<(), Error> {
+    async fn write_zeros(&self, lba: u64, blocks: u64, hold: &RangeLock) -> Result<(), Error> {
         let size = u64::from(self.block_size);
         let (mut at, end) = (lba * size, (lba + blocks) * size);
         let mut zeros = Buf::zeroed(0);
@@ -285,9 +285,9 @@ impl Lun {
 }
 
 impl Backend for Lun {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
-        Facts {
+        BackendInfo {
             capacity: self.capacity.load(Ordering::Relaxed),
             read_only: p.read_only,
             unmap: p.unmapped_reads_zero && (p.write_same_unmap || p.unmap.is_some()),
@@ -300,7 +300,7 @@ impl Backend for Lun {
         self.changed.swap(false, Ordering::Relaxed)
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if self.is_one_command(offset, buf.len()) {
                 let (result, buf) = self.read_blocks(offset, buf).await;
@@ -311,7 +311,7 @@ impl Backend for Lun {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if self.is_one_command(offset, buf.len()) {
                 let hold = self.hold(offset, buf.len() as u64).await;
@@ -322,31 +322,31 @@ impl Backend for Lun {
         })
     }
 
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         let batch = self.session.batch()?;
         Some(Box::new(LunQueue::new(self, batch)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move { self.synchronize().await.map_err(io::Error::from) })
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move { self.give_back(offset, len).await.map_err(io::Error::from) })
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move { self.zero(offset, len, unmap).await.map_err(io::Error::from) })
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
             let told = self.status_of(offset, len, 1).await?;
             Ok(told.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move { self.status_of(offset, len, most).await.map_err(io::Error::from) })
     }
 

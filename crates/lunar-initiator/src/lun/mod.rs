@@ -15,7 +15,7 @@ mod transferred;
 
 use crate::session::Held;
 use crate::{Command, CommandResult, Direction, Error, ErrorCode, Event, Session};
-use lunar_block::range::{Hold, Ranges};
+use lunar_block::range::{RangeLock, RangeLocks};
 use lunar_runtime::either;
 use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::lun::encode;
@@ -42,7 +42,7 @@ pub struct Lun {
     /// WRITE SAME is not there, as a refusal has shown.
     no_write_same: AtomicBool,
     /// Writes in progress: a write of parts of blocks is alone there. Several paths to it share them.
-    ranges: OnceLock<Arc<Ranges>>,
+    ranges: OnceLock<Arc<RangeLocks>>,
     /// For as long as this is there the session holds it to its identity.
     _held: Option<Held>,
     /// Nothing is ever sent: the task that handles its events ends when this is dropped.
@@ -113,11 +113,11 @@ impl Lun {
     }
 
     /// Its writes hold their bytes here. To be called before the first write; later calls have no effect.
-    pub(crate) fn share(&self, ranges: &Arc<Ranges>) {
+    pub(crate) fn share(&self, ranges: &Arc<RangeLocks>) {
         _ = self.ranges.set(ranges.clone());
     }
 
-    fn ranges(&self) -> &Arc<Ranges> {
+    fn ranges(&self) -> &Arc<RangeLocks> {
         self.ranges.get_or_init(Arc::default)
     }
 
@@ -167,7 +167,7 @@ impl Lun {
         &'a self,
         cdb: Cdb,
         data: Direction,
-        hold: &'a Hold,
+        hold: &'a RangeLock,
     ) -> impl Future<Output = CommandResult> + use<'a> {
         retry::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
     }

@@ -6,7 +6,7 @@ use super::retry::{Repeatable, perform_again};
 use super::transferred::{Transfer, read_result, write_result};
 use crate::slow_path::SlowPath;
 use crate::{Batch, Command, Completion, Direction, Error};
-use lunar_block::{Backend, Finished, Queue};
+use lunar_block::{Backend, BackendQueue, BufResult};
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
@@ -36,7 +36,7 @@ struct Sent {
 
 impl Sent {
     #[inline(always)]
-    fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> Finished {
+    fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> BufResult {
         let (result, buf): Transfer = match self.is_write {
             false => read_result(result, buf, self.len),
             true => write_result(result, buf, self.len),
@@ -95,7 +95,7 @@ impl LunQueue {
     }
 }
 
-impl Queue for LunQueue {
+impl BackendQueue for LunQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         if self.lun.is_one_command(offset, buf.len()) {
             let cdb = self.lun.read_cdb(offset, buf.len());
@@ -120,7 +120,7 @@ impl Queue for LunQueue {
         self.slow.begin(lane, async move { lun.write(offset, buf, stable).await });
     }
 
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         while let Poll::Ready((lane, (result, buf))) = self.batch.poll_ended(cx) {
             let lane = lane as usize;
             let sent = self.sent[lane].take().expect("what has ended was sent");

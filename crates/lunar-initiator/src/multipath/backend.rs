@@ -2,13 +2,13 @@
 
 use super::Multipath;
 use super::queue::{BlockIo, PathQueue};
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
 
 impl Backend for Multipath {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.any().facts()
     }
 
@@ -17,19 +17,19 @@ impl Backend for Multipath {
         self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.run(buf, move |way, buf| BlockIo::Read { offset }.on(way, buf)))
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.run(buf, move |way, buf| BlockIo::Write { offset, stable }.on(way, buf)))
     }
 
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         Some(Box::new(PathQueue::new(self)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
             // One path flushes for all; another may have reported a loss.
@@ -37,13 +37,13 @@ impl Backend for Multipath {
         })
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
         })
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.run((), move |way, ()| {
                 Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
@@ -53,13 +53,13 @@ impl Backend for Multipath {
         })
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
             self.run((), move |way, ()| Box::pin(async move { (way.extent(offset, len).await, ()) })).await.0
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, most).await, ()) }))
                 .await

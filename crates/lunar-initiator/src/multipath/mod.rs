@@ -16,8 +16,8 @@ mod times;
 use crate::Lun;
 use crate::{Error, ErrorCode, Timeouts};
 use event_listener::{Event as Bell, EventListener};
-use lunar_block::Future;
-use lunar_block::range::Ranges;
+use lunar_block::LocalBoxFuture;
+use lunar_block::range::RangeLocks;
 use lunar_runtime::Buf;
 use lunar_runtime::latency::LatencyCounter;
 pub use path::Path;
@@ -70,7 +70,7 @@ pub struct Multipath {
     queued: LatencyCounter,
     served: LatencyCounter,
     /// The ranges that are being written, on any path: each command holds its range until the target has ended it.
-    ranges: Arc<Ranges>,
+    ranges: Arc<RangeLocks>,
 }
 
 impl Multipath {
@@ -164,7 +164,7 @@ impl Multipath {
     async fn run<T, R>(
         &self,
         what: T,
-        does: impl for<'a> Fn(&'a dyn Path, T) -> Future<'a, (io::Result<R>, T)>,
+        does: impl for<'a> Fn(&'a dyn Path, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
         self.run_since(Instant::now(), what, does).await
     }
@@ -174,7 +174,7 @@ impl Multipath {
         &self,
         begun: Instant,
         mut what: T,
-        does: impl for<'a> Fn(&'a dyn Path, T) -> Future<'a, (io::Result<R>, T)>,
+        does: impl for<'a> Fn(&'a dyn Path, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
         let mut sent = begun;
         loop {

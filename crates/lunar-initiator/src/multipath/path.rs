@@ -4,8 +4,8 @@ use super::alua;
 use super::path_selector::State;
 use crate::lun::{BusyRetry, List, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Event, Lun};
-use lunar_block::range::Ranges;
-use lunar_block::{Backend, Future};
+use lunar_block::range::RangeLocks;
+use lunar_block::{Backend, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -23,20 +23,20 @@ pub trait Path: Backend {
 
     /// Its writes hold their bytes here from now on, as those of the other paths do. It is called before the path is
     /// used.
-    fn share(&self, ranges: &Arc<Ranges>);
+    fn share(&self, ranges: &Arc<RangeLocks>);
 
     /// The logical unit of its session, while it is open.
     fn lun(&self) -> Option<&Lun>;
 
     /// COMPARE AND WRITE of blocks, once, as [`Lun::compare_and_write`] has it; with the buffer.
-    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)>;
+    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)>;
 
     /// Asks whether it works.
-    fn check(&self) -> Future<'_, State>;
+    fn check(&self) -> LocalBoxFuture<'_, State>;
 
     /// Before an operation that was late is done on another path: makes sure that it is not carried out on this
     /// one later.
-    fn reset_abandoned(&self) -> Future<'_, ()>;
+    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()>;
 
     /// The deferred error since the last call: acknowledged data are lost.
     fn take_deferred_error(&self) -> Option<Error>;
@@ -54,7 +54,7 @@ impl Path for Lun {
         self.properties().identity
     }
 
-    fn share(&self, ranges: &Arc<Ranges>) {
+    fn share(&self, ranges: &Arc<RangeLocks>) {
         Lun::share(self, ranges);
     }
 
@@ -62,11 +62,11 @@ impl Path for Lun {
         Some(self)
     }
 
-    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         Box::pin(self.compare_or_return(offset, data))
     }
 
-    fn check(&self) -> Future<'_, State> {
+    fn check(&self) -> LocalBoxFuture<'_, State> {
         Box::pin(async move {
             let mut ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             if ready.as_ref().is_err_and(|e| e.code == ErrorCode::IdentityMismatch) {
@@ -80,7 +80,7 @@ impl Path for Lun {
         })
     }
 
-    fn reset_abandoned(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(self.session().reset_abandoned())
     }
 

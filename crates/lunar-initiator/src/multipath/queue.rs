@@ -3,9 +3,9 @@
 
 use super::{Multipath, Path, State, path};
 use crate::slow_path::SlowPath;
-use lunar_block::{Finished, Future, Queue};
+use lunar_block::{BackendQueue, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
-use lunar_runtime::latency::Total;
+use lunar_runtime::latency::LatencyTotal;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,14 +19,14 @@ pub enum BlockIo {
 }
 
 impl BlockIo {
-    pub fn on(self, way: &dyn Path, buf: Buf) -> Future<'_, Finished> {
+    pub fn on(self, way: &dyn Path, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self {
             BlockIo::Read { offset } => way.read(offset, buf),
             BlockIo::Write { offset, stable } => way.write(offset, buf, stable),
         }
     }
 
-    fn begin(self, queue: &mut dyn Queue, lane: usize, buf: Buf) {
+    fn begin(self, queue: &mut dyn BackendQueue, lane: usize, buf: Buf) {
         match self {
             BlockIo::Read { offset } => queue.read(lane, offset, buf),
             BlockIo::Write { offset, stable } => queue.write(lane, offset, buf, stable),
@@ -38,13 +38,13 @@ impl BlockIo {
 pub struct PathQueue {
     joined: Arc<Multipath>,
     /// Those of each path, from its first use on.
-    ways: Vec<Option<Box<dyn Queue>>>,
+    ways: Vec<Option<Box<dyn BackendQueue>>>,
     /// What is on a path, at its lane.
     sent: Vec<Option<Sent>>,
     slow: SlowPath,
     clock: Clock,
     /// Times of what has ended, until they are reported.
-    served: Total,
+    served: LatencyTotal,
 }
 
 struct Sent {
@@ -84,7 +84,7 @@ impl PathQueue {
             sent: Vec::new(),
             slow: SlowPath::default(),
             clock: Clock(None),
-            served: Total::default(),
+            served: LatencyTotal::default(),
         }
     }
 
@@ -126,13 +126,13 @@ impl PathQueue {
     fn tell_times(&mut self) {
         let served = std::mem::take(&mut self.served);
         if served.count > 0 {
-            self.joined.queued.add_all(Total { count: served.count, ..Total::default() });
+            self.joined.queued.add_all(LatencyTotal { count: served.count, ..LatencyTotal::default() });
             self.joined.served.add_all(served);
         }
     }
 
     /// The end of what was on a path; None if it goes on.
-    fn end(&mut self, lane: usize, (result, buf): Finished) -> Option<Finished> {
+    fn end(&mut self, lane: usize, (result, buf): BufResult) -> Option<BufResult> {
         let sent = self.sent[lane].take().expect("what has ended was sent");
         self.joined.paths.give_back(sent.at);
         let fault = result.as_ref().err().and_then(path::fault);
@@ -149,7 +149,7 @@ impl PathQueue {
     }
 }
 
-impl Queue for PathQueue {
+impl BackendQueue for PathQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         self.begin(lane, BlockIo::Read { offset }, buf);
     }
@@ -158,7 +158,7 @@ impl Queue for PathQueue {
         self.begin(lane, BlockIo::Write { offset, stable }, buf);
     }
 
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         for at in 0..self.ways.len() {
             while let Some(queue) = &mut self.ways[at]
                 && let Poll::Ready((lane, finished)) = queue.poll_ended(cx)

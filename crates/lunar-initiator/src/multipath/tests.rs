@@ -5,8 +5,8 @@ mod looks;
 use super::*;
 use crate::slow_path::SlowPath;
 use crate::{Event, Timeouts};
-use lunar_block::range::Share;
-use lunar_block::{Backend, Facts, Finished, Queue};
+use lunar_block::range::RangeAccess;
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult};
 use std::future::{pending, poll_fn};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,7 +28,7 @@ struct Wire {
     lost: AtomicBool,
     /// It does not answer when it is asked how it is.
     silent: AtomicBool,
-    ranges: OnceLock<Arc<Ranges>>,
+    ranges: OnceLock<Arc<RangeLocks>>,
 }
 
 impl Wire {
@@ -66,18 +66,18 @@ impl Path for Wire {
     fn identity(&self) -> Vec<u8> {
         self.identity.clone()
     }
-    fn share(&self, ranges: &Arc<Ranges>) {
+    fn share(&self, ranges: &Arc<RangeLocks>) {
         _ = self.ranges.set(ranges.clone());
     }
     fn lun(&self) -> Option<&crate::Lun> {
         None
     }
-    fn check(&self) -> Future<'_, State> {
+    fn check(&self) -> LocalBoxFuture<'_, State> {
         let state = if self.state().is_ok() { State::Optimized } else { State::Down };
         let silent = self.silent.load(Relaxed);
         Box::pin(async move { if silent { pending().await } else { state } })
     }
-    fn reset_abandoned(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
         self.given_up.store(true, Relaxed);
         Box::pin(async {})
     }
@@ -87,7 +87,7 @@ impl Path for Wire {
     fn news(&self) -> flume::Receiver<Event> {
         if self.up.load(Relaxed) { self.news.clone() } else { self.silence.1.clone() }
     }
-    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         Box::pin(async move {
             if !self.up.load(Relaxed) {
                 return (Err(Error::new(ErrorCode::Unreachable, "it is not open")), data);
@@ -108,10 +108,10 @@ impl Path for Wire {
 }
 
 impl Backend for Wire {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.medium.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match self.state() {
                 Ok(()) => self.medium.read(offset, buf).await,
@@ -119,12 +119,12 @@ impl Backend for Wire {
             }
         })
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match self.state() {
                 Ok(()) => {
                     let bytes = offset..offset + buf.len() as u64;
-                    let (bytes, share) = Ranges::around(&bytes, 512);
+                    let (bytes, share) = RangeLocks::around(&bytes, 512);
                     let _hold = self.ranges.get().expect("it is used").hold(bytes, share).await;
                     self.medium.write(offset, buf, stable).await
                 }
@@ -132,21 +132,21 @@ impl Backend for Wire {
             }
         })
     }
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         self.up
             .load(Relaxed)
-            .then(|| Box::new(Current { wire: self, slow: SlowPath::default() }) as Box<dyn Queue>)
+            .then(|| Box::new(Current { wire: self, slow: SlowPath::default() }) as Box<dyn BackendQueue>)
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move { self.state() })
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.state()?;
             self.medium.unmap(offset, len).await
         })
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.state()?;
             self.medium.write_zeroes(offset, len, unmap).await
@@ -163,7 +163,7 @@ struct Current {
     slow: SlowPath,
 }
 
-impl Queue for Current {
+impl BackendQueue for Current {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         let wire = self.wire.clone();
         self.slow.begin(lane, async move { wire.read(offset, buf).await });
@@ -172,7 +172,7 @@ impl Queue for Current {
         let wire = self.wire.clone();
         self.slow.begin(lane, async move { wire.write(offset, buf, stable).await });
     }
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         self.slow.poll(cx)
     }
 }
@@ -182,7 +182,8 @@ fn inside<T: 'static>(test: impl std::future::Future<Output = T>) -> T {
 }
 
 fn medium() -> Arc<dyn Backend> {
-    lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, 1 << 20)).expect("memory")
+    lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, 1 << 20))
+        .expect("memory")
 }
 
 fn two() -> [Arc<Wire>; 2] {
@@ -427,8 +428,8 @@ fn filled(byte: u8) -> Buf {
 }
 
 /// The ends of so many operations, by lane.
-async fn ends(queue: &mut Box<dyn Queue>, count: usize) -> Vec<Finished> {
-    let mut ends: Vec<(usize, Finished)> = Vec::new();
+async fn ends(queue: &mut Box<dyn BackendQueue>, count: usize) -> Vec<BufResult> {
+    let mut ends: Vec<(usize, BufResult)> = Vec::new();
     while ends.len() < count {
         ends.push(poll_fn(|cx| queue.poll_ended(cx)).await);
     }
@@ -500,7 +501,7 @@ fn queue_writes_of_parts_of_one_block_run_one_by_one() {
         let [mut one, mut other] = [(); 2].map(|()| Buf::zeroed(256));
         one.fill(1);
         other.fill(2);
-        let held = joined.ranges.try_hold(&(0..512), Share::Blocks).expect("it is free");
+        let held = joined.ranges.try_hold(&(0..512), RangeAccess::Blocks).expect("it is free");
         queue.write(0, 0, one, false);
         queue.write(1, 256, other, false);
         let early = compio::time::timeout(Duration::from_millis(10), ends(&mut queue, 1)).await;
@@ -509,6 +510,6 @@ fn queue_writes_of_parts_of_one_block_run_one_by_one() {
         assert!(ends(&mut queue, 2).await.iter().all(|(result, _)| result.is_ok()));
         let (_, block) = joined.read(0, Buf::zeroed(512)).await;
         assert!(block[..256] == [1; 256] && block[256..] == [2; 256]);
-        assert!(joined.ranges.try_hold(&(0..512), Share::Blocks).is_some());
+        assert!(joined.ranges.try_hold(&(0..512), RangeAccess::Blocks).is_some());
     });
 }

@@ -1,14 +1,14 @@
 //! Where the time of operations goes.
 
-use lunar_runtime::latency::Total;
+use lunar_runtime::latency::LatencyTotal;
 
 /// Where the time of operations goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Until a path took them.
-    pub queue: Total,
+    pub queue: LatencyTotal,
     /// From then on to their end.
-    pub service: Total,
+    pub service: LatencyTotal,
 }
 
 impl Times {

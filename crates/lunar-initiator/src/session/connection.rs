@@ -7,7 +7,7 @@ use super::transport::{TransportHandle, TransportReceiver};
 use super::yield_heuristic::YieldHeuristic;
 use super::{identity_checks, logout};
 use crate::{Error, ErrorCode};
-use lunar_runtime::iscsi::receive::Received;
+use lunar_runtime::iscsi::receive::ReceiveStatus;
 use lunar_runtime::{SendPump, SendSide};
 use std::fmt::Display;
 use std::io;
@@ -48,8 +48,8 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
         };
         local.tell();
         match received {
-            Ok(Received::More | Received::Full) => {}
-            Ok(Received::End) => return local.why_it_ended(),
+            Ok(ReceiveStatus::More | ReceiveStatus::Full) => {}
+            Ok(ReceiveStatus::End) => return local.why_it_ended(),
             Err(e) => return local.why_it_ended_by(&e),
         }
         local.pump.gather().await;

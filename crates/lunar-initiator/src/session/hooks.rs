@@ -12,7 +12,8 @@ pub trait SessionHooks: Debug + Send + Sync {
     /// # Errors
     /// An error closes the connection. [`Session::open`](crate::Session::open) returns that of the first login; after a later
     /// one, the session connects again.
-    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> lunar_block::Future<'a, Result<(), Error>>;
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>)
+    -> lunar_block::LocalBoxFuture<'a, Result<(), Error>>;
 
     /// The session has ended after its first login was accepted. `is_settled`: the target carries out no command of it any more.
     fn ended(&self, is_settled: bool) {

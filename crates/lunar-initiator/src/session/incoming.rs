@@ -12,7 +12,7 @@ use crate::{Completion, Error, ErrorCode};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Payload;
-use lunar_runtime::iscsi::receive::{Arrived, Data, PduHandler, Predicted, ReceivePrediction};
+use lunar_runtime::iscsi::receive::{PduData, PduHandler, PredictedPdu, ReceivePrediction, ReceivedPdu};
 use lunar_wire::be;
 use lunar_wire::iscsi::pdu::STATUS;
 use lunar_wire::iscsi::request;
@@ -43,7 +43,7 @@ impl PduHandler for SessionState {
         self.order.predict(&mut self.tasks, self.connection.parameters(), sight);
     }
 
-    fn give_back(&mut self, answer: Predicted) {
+    fn give_back(&mut self, answer: PredictedPdu) {
         self.take_back(answer);
     }
 
@@ -52,7 +52,7 @@ impl PduHandler for SessionState {
     }
 
     #[inline]
-    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+    fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         match self.arrived(pdu) {
             Ok(()) => true,
             Err(error) => {
@@ -64,7 +64,7 @@ impl PduHandler for SessionState {
 }
 
 impl DatamoverEvents for SessionState {
-    fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool {
+    fn take_pdu(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         self.take(pdu)
     }
 
@@ -79,7 +79,7 @@ impl DatamoverEvents for SessionState {
 
 impl SessionState {
     #[inline]
-    fn arrived(&mut self, pdu: Arrived<'_>) -> Result<(), Error> {
+    fn arrived(&mut self, pdu: ReceivedPdu<'_>) -> Result<(), Error> {
         let header = &pdu.header;
         if !pdu.ahs.is_empty() {
             return Err(broke(format!("{} with an additional header", opcode::name(header.opcode()))));
@@ -122,9 +122,9 @@ impl SessionState {
     }
 
     #[inline]
-    fn take_data_in(&mut self, header: &Bhs, data: Data<'_>) -> Result<(), Error> {
+    fn take_data_in(&mut self, header: &Bhs, data: PduData<'_>) -> Result<(), Error> {
         let segment = match data {
-            Data::Landed(buf) => Segment::Landed(buf),
+            PduData::Landed(buf) => Segment::Landed(buf),
             ref other => Segment::Bytes(other.bytes()),
         };
         if let Segment::Bytes(bytes) = &segment

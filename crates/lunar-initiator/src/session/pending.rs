@@ -5,7 +5,7 @@ use super::local_session::LocalSession;
 use super::request::{CommandId, CommandKey, SessionHandle, SessionRequest};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
-use lunar_block::range::Hold;
+use lunar_block::range::RangeLock;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ impl Pending {
 enum PendingState {
     Local(Rc<LocalSession>, u32),
     /// On another core. Of a write also what it holds: its owner bars that at once when it gives the answer up.
-    Remote(flume::r#async::RecvFut<'static, CommandResult>, u64, Option<Hold>),
+    Remote(flume::r#async::RecvFut<'static, CommandResult>, u64, Option<RangeLock>),
     Rejected(Box<CommandResult>),
     Done,
 }
@@ -52,7 +52,7 @@ pub fn submit(session: &SessionHandle, sent: &AtomicU64, command: Command) -> Pe
     }
     let (reply, answer) = flume::bounded(1);
     let number = sent.fetch_add(1, Ordering::Relaxed);
-    let hold = command.hold.as_ref().map(Hold::again);
+    let hold = command.hold.as_ref().map(RangeLock::again);
     let Err(refused) = session.try_send(SessionRequest::Command(command, reply, number)) else {
         return Pending(PendingState::Remote(answer.into_recv_async(), number, hold));
     };

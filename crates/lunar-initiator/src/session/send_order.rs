@@ -3,7 +3,7 @@
 use super::data_out::unsolicited;
 use super::task::{Data, Task, Tasks};
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::iscsi::receive::{Predicted, ReceivePrediction};
+use lunar_runtime::iscsi::receive::{PredictedPdu, ReceivePrediction};
 use std::collections::VecDeque;
 
 /// Bytes of data that are worth a place of their own in a receive, and those that are received by themselves.
@@ -50,7 +50,7 @@ impl SendOrder {
 
 /// The answer of a command, if it is to be one PDU for which there is room.
 #[inline]
-fn predict(task: &mut Task, p: &Parameters, sight: &ReceivePrediction) -> Option<Predicted> {
+fn predict(task: &mut Task, p: &Parameters, sight: &ReceivePrediction) -> Option<PredictedPdu> {
     let len = if let Data::In(..) = task.data { task.expected as usize } else { 0 };
     if task.data_sn > 0 || !sight.has_room(len) {
         return None;
@@ -63,5 +63,5 @@ fn predict(task: &mut Task, p: &Parameters, sight: &ReceivePrediction) -> Option
         }
         Data::In(..) | Data::Out(_) => return None,
     };
-    Some(Predicted { tag: task.tag, buf })
+    Some(PredictedPdu { tag: task.tag, buf })
 }

@@ -4,7 +4,7 @@ use super::completions::Completions;
 use crate::command::Rest;
 use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Error};
-use lunar_block::range::Hold;
+use lunar_block::range::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::Status;
@@ -118,7 +118,7 @@ pub struct Task {
     /// The owner.
     pub waiter: Waiter,
     /// Of a write: the bytes that no other command may write while this exists.
-    pub hold: Option<Hold>,
+    pub hold: Option<RangeLock>,
     /// Of an orphan: the target port of the connection that is lost, where that is known.
     pub port: Option<Box<TargetPort>>,
     /// It was an orphan.

@@ -10,7 +10,7 @@ use crate::{Command, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Digests;
-use lunar_runtime::iscsi::receive::{Receiver, encode};
+use lunar_runtime::iscsi::receive::{PduReceiver, encode};
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::scsi::cdb;
 use std::task::Waker;
@@ -26,7 +26,7 @@ const LUN: u64 = 1 << 48;
 /// A session that is logged in, and a target of which every byte is chosen.
 pub struct Session {
     state: SessionState,
-    receiver: Receiver,
+    receiver: PduReceiver,
     digests: Digests,
     commands: Vec<(u32, usize)>,
     told: Vec<TextAnswer>,
@@ -38,7 +38,7 @@ impl Session {
         let digests = Digests { header: false, data: data_digest };
         let mut session = Session {
             state: SessionState::new(COMMANDS as u16, Instant::now),
-            receiver: Receiver::new(digests, SEGMENT as usize, Vec::new()),
+            receiver: PduReceiver::new(digests, SEGMENT as usize, Vec::new()),
             digests,
             commands: Vec::new(),
             told: Vec::new(),
@@ -59,7 +59,7 @@ impl Session {
             ..Parameters::default()
         };
         let command_window = CommandWindow { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64 };
-        self.receiver = Receiver::new(self.digests, SEGMENT as usize, Vec::new());
+        self.receiver = PduReceiver::new(self.digests, SEGMENT as usize, Vec::new());
         self.state.connect(parameters, command_window, 1, TransportSender::default());
         self.state.online = Online::Yes;
         self.state.pump();

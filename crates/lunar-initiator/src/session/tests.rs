@@ -9,7 +9,7 @@ use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Digests;
-use lunar_runtime::iscsi::receive::{Receiver, encode};
+use lunar_runtime::iscsi::receive::{PduReceiver, encode};
 use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
 use lunar_wire::scsi::{Sense, cdb};
@@ -29,7 +29,7 @@ mod unverified_luns;
 /// A machine that is logged in, with a target that is us.
 struct Peer {
     state: SessionState,
-    receiver: Receiver,
+    receiver: PduReceiver,
     stat_sn: u32,
     exp_cmd_sn: u32,
     max_cmd_sn: u32,
@@ -51,7 +51,7 @@ impl Peer {
         let mut state = SessionState::new(128, Instant::now);
         state.port = Some(TargetPort::Group(1));
         let mut peer = Peer {
-            receiver: Receiver::new(Digests::default(), 65536, Vec::new()),
+            receiver: PduReceiver::new(Digests::default(), 65536, Vec::new()),
             stat_sn: 7,
             exp_cmd_sn: 1,
             max_cmd_sn: 32,
@@ -70,7 +70,7 @@ impl Peer {
             exp_cmd_sn: self.exp_cmd_sn,
             max_cmd_sn: self.max_cmd_sn,
         };
-        self.receiver = Receiver::new(Digests::default(), 65536, Vec::new());
+        self.receiver = PduReceiver::new(Digests::default(), 65536, Vec::new());
         self.state.connect(parameters, command_window, self.stat_sn, TransportSender::default());
         self.state.online = Online::Yes;
         self.state.pump();

@@ -8,7 +8,7 @@ use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::receive::Predicted;
+use lunar_runtime::iscsi::receive::PredictedPdu;
 use lunar_wire::iscsi::request::DataOutTags;
 use lunar_wire::iscsi::{Bhs, NONE};
 use lunar_wire::scsi::lun::shown;
@@ -82,7 +82,7 @@ impl SessionState {
     }
 
     /// The buffer of an answer that was foreseen and did not come.
-    pub fn take_back(&mut self, answer: Predicted) {
+    pub fn take_back(&mut self, answer: PredictedPdu) {
         if let Some(Task { data: Data::In(buf @ None, _), .. }) = self.tasks.get(answer.tag) {
             *buf = answer.buf;
         }

@@ -4,9 +4,9 @@
 use super::task::Task;
 use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Endpoint, Event, Events, Wait};
+use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
 use lunar_runtime::iscsi::out::{self, Digests, Payload};
-use lunar_runtime::iscsi::receive::{Arrived, PduHandler, ReceiveError, Received, Receiver};
+use lunar_runtime::iscsi::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceivedPdu};
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iscsi::Bhs;
 use lunar_wire::scsi::{Sense, Status};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// What a data mover hands over to its session.
 pub trait DatamoverEvents {
     /// Takes a PDU; false: nothing more is taken.
-    fn take_pdu(&mut self, pdu: Arrived<'_>) -> bool;
+    fn take_pdu(&mut self, pdu: ReceivedPdu<'_>) -> bool;
 
     /// The memory of a read comes back. The target has filled all of it but the last `short` bytes.
     fn filled(&mut self, tag: u32, memory: Buf, short: u32);
@@ -50,13 +50,13 @@ pub trait Datamover {
     fn flush(&self) -> io::Result<bool>;
 
     /// Takes what is there, and hands every PDU over.
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError>;
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError>;
 
     /// Waits until there may be something to take.
-    fn readable(&self) -> Wait<'_, io::Result<()>>;
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Waits until more can be sent.
-    fn writable(&self) -> Wait<'_, io::Result<()>>;
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Ends the connection.
     fn close(&self);
@@ -108,7 +108,7 @@ impl Default for TransportSender {
 /// Its receiving side.
 pub enum TransportReceiver {
     /// PDUs one behind the other.
-    Tcp(Receiver),
+    Tcp(PduReceiver),
     /// Another data mover.
     Datamover(Rc<dyn Datamover>),
 }
@@ -125,7 +125,7 @@ impl TransportHandle {
     /// Its receiving side; `begun` are bytes that came with the login.
     pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> TransportReceiver {
         match self {
-            TransportHandle::Tcp(_) => TransportReceiver::Tcp(Receiver::new(digests, max_data, begun)),
+            TransportHandle::Tcp(_) => TransportReceiver::Tcp(PduReceiver::new(digests, max_data, begun)),
             TransportHandle::Datamover(mover) => TransportReceiver::Datamover(mover.clone()),
         }
     }
@@ -183,24 +183,24 @@ impl TransportHandle {
 /// most `len` bytes. `take` returns whether more is wanted.
 pub fn messages(
     endpoint: &dyn Endpoint,
-    events: &mut Events,
+    events: &mut EndpointEvents,
     len: usize,
     mut take: impl FnMut(&[u8]) -> Result<bool, ReceiveError>,
-) -> Result<Received, ReceiveError> {
-    let (mut taken, mut result) = (0, Ok(Received::More));
+) -> Result<ReceiveStatus, ReceiveError> {
+    let (mut taken, mut result) = (0, Ok(ReceiveStatus::More));
     for event in events.list.drain(..) {
         let more = match event {
-            Event::Message(range, _) => {
+            EndpointEvent::Message(range, _) => {
                 taken += 1;
                 take(&events.bytes[range])
             }
-            Event::Read(..) => Ok(true),
-            Event::End(None) => Ok(false),
-            Event::End(Some(e)) => Err(ReceiveError::Io(e)),
+            EndpointEvent::Read(..) => Ok(true),
+            EndpointEvent::End(None) => Ok(false),
+            EndpointEvent::End(Some(e)) => Err(ReceiveError::Io(e)),
         };
         match more {
             Ok(true) => continue,
-            Ok(false) => result = Ok(Received::End),
+            Ok(false) => result = Ok(ReceiveStatus::End),
             Err(e) => result = Err(e),
         }
         break;
@@ -295,13 +295,13 @@ impl TransportReceiver {
         &mut self,
         line: &TransportHandle,
         session: &mut S,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveStatus, ReceiveError> {
         match (self, line) {
             (TransportReceiver::Tcp(receiver), TransportHandle::Tcp(stream)) => {
                 receiver.receive(stream, session)
             }
             (TransportReceiver::Datamover(mover), _) => mover.receive(session),
-            (TransportReceiver::Tcp(_), TransportHandle::Datamover(_)) => Ok(Received::End),
+            (TransportReceiver::Tcp(_), TransportHandle::Datamover(_)) => Ok(ReceiveStatus::End),
         }
     }
 
@@ -309,7 +309,7 @@ impl TransportReceiver {
     pub fn resume<S: PduHandler + DatamoverEvents>(
         &mut self,
         session: &mut S,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             TransportReceiver::Tcp(receiver) => receiver.resume(session),
             TransportReceiver::Datamover(mover) => mover.receive(session),

@@ -7,8 +7,8 @@ use crate::Error;
 use crate::session::task::Task;
 use crate::session::transport::{self, DatamoverEvents};
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::Wait;
-use lunar_runtime::iscsi::receive::{ReceiveError, Received};
+use lunar_rdma::LocalBoxFuture;
+use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
@@ -110,21 +110,21 @@ impl transport::Datamover for Channels {
         Ok(all)
     }
 
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError> {
         for channel in &self.list {
             match channel.mover.receive(session)? {
-                Received::More => {}
+                ReceiveStatus::More => {}
                 other => return Ok(other),
             }
         }
-        Ok(Received::More)
+        Ok(ReceiveStatus::More)
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         first(self.list.iter().map(|channel| channel.mover.readable()).collect())
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         let blocked = self.list.iter().filter(|channel| channel.is_blocked.get());
         first(blocked.map(|channel| channel.mover.writable()).collect())
     }
@@ -143,7 +143,7 @@ impl transport::Datamover for Channels {
 }
 
 /// Waits until one of them is over; without any, not at all.
-fn first<'a>(mut waits: Vec<Wait<'a, io::Result<()>>>) -> Wait<'a, io::Result<()>> {
+fn first<'a>(mut waits: Vec<LocalBoxFuture<'a, io::Result<()>>>) -> LocalBoxFuture<'a, io::Result<()>> {
     Box::pin(poll_fn(move |cx| {
         let done = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(cx) {
             Poll::Ready(result) => Some(result),

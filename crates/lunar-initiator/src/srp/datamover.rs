@@ -9,8 +9,8 @@ use crate::session::task::{Data as Memory, Task};
 use crate::session::transport::{self, DatamoverEvents};
 use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Endpoint, Events, MemoryRegion, Wait};
-use lunar_runtime::iscsi::receive::{ReceiveError, Received};
+use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion};
+use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::srp::{self, IMMEDIATE_OFFSET};
@@ -75,7 +75,7 @@ pub(super) struct State {
     /// Answers to requests of the target since nothing waited to be sent.
     pub replies: u32,
     /// Emptied after each turn; its memory is used again.
-    events: Events,
+    events: EndpointEvents,
 }
 
 /// The data mover of one connection.
@@ -96,7 +96,7 @@ impl SrpDatamover {
             waiting: VecDeque::new(),
             ours: VecDeque::new(),
             replies: 0,
-            events: Events::default(),
+            events: EndpointEvents::default(),
         };
         SrpDatamover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
     }
@@ -283,9 +283,9 @@ impl transport::Datamover for SrpDatamover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<Received, ReceiveError> {
+    fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError> {
         if !self.tell_ours(session) {
-            return Ok(Received::End);
+            return Ok(ReceiveStatus::End);
         }
         let mut events = self.with_state(|state| std::mem::take(&mut state.events));
         self.endpoint.poll(&mut events);
@@ -295,7 +295,7 @@ impl transport::Datamover for SrpDatamover {
         result
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async {
             let rung = self.bell.listen();
             let has_ours = self.with_state(|state| !state.ours.is_empty());
@@ -310,7 +310,7 @@ impl transport::Datamover for SrpDatamover {
         })
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.endpoint.writable()
     }
 

@@ -4,7 +4,7 @@ use super::answers;
 use super::datamover::{ControlKind, SrpDatamover};
 use crate::session::transport::DatamoverEvents;
 use lunar_rdma::MemoryRegion;
-use lunar_runtime::iscsi::receive::{Arrived, Data, ReceiveError};
+use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceivedPdu};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::srp::{self, FromTarget, SrpResponse};
@@ -89,7 +89,13 @@ impl SrpDatamover {
     fn tell(&self, session: &mut dyn DatamoverEvents, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
         header.set_data_len(data.len());
         self.with_state(|state| state.credits.stamp(&mut header, is_answer, state.waiting.len()));
-        session.take_pdu(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] })
+        session.take_pdu(ReceivedPdu {
+            header,
+            ahs: &[],
+            data: PduData::Bytes(data),
+            intact: true,
+            behind: &[],
+        })
     }
 
     /// Hands over the answers of our own. False: the session is over.

@@ -12,7 +12,7 @@ use crate::session::transport;
 use crate::{Error, ErrorCode, Options};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{ConnParam, Connected, Refused};
+use lunar_rdma::{ConnParam, ConnectError, ConnectedEndpoint};
 use lunar_runtime::Stream;
 use lunar_wire::iser::PRIVATE_LEN;
 use lunar_wire::srp::{
@@ -73,7 +73,7 @@ impl LoginConnection {
         let private = request.encode(LoginFormat::RdmaCm);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         match connected {
-            Err(Refused::Io(e)) => Err(no_device(e)),
+            Err(ConnectError::Io(e)) => Err(no_device(e)),
             connected => finish(connected, &request, options),
         }
     }
@@ -171,7 +171,7 @@ pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginReq
 /// # Errors
 /// That the connection could not be made, or was turned down, and why; that the answer breaks the rules.
 pub fn finish(
-    connected: Result<Connected, Refused>,
+    connected: Result<ConnectedEndpoint, ConnectError>,
     request: &LoginRequest,
     options: &Options,
 ) -> Result<LoginConnection, Error> {
@@ -235,10 +235,10 @@ fn is_of_iser(private: &[u8]) -> bool {
     private.iter().skip(PRIVATE_LEN).all(|byte| *byte == 0)
 }
 
-fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
+fn turned_down(refused: ConnectError, request: &LoginRequest) -> Error {
     let private = match refused {
-        Refused::Io(e) => return no_rdma(&e),
-        Refused::Rejected(private) => private,
+        ConnectError::Io(e) => return no_rdma(&e),
+        ConnectError::Rejected(private) => private,
     };
     let Ok(reject) = LoginReject::decode(&private) else {
         return Error::new(ErrorCode::Unreachable, "the portal turned the connection down without a reason")

@@ -2,7 +2,7 @@
 
 use super::answers::DataDirection;
 use crate::session::task::Task;
-use lunar_rdma::Remote;
+use lunar_rdma::RemoteAddress;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, request};
 use lunar_wire::scsi::cdb;
@@ -29,7 +29,7 @@ pub enum BufferPlace {
     /// There is none.
     None,
     /// In memory that is lent, so many bytes, for one of the directions.
-    Lent(DataDirection, Remote, u32),
+    Lent(DataDirection, RemoteAddress, u32),
     /// It goes with the command.
     Here(Rc<Buf>),
 }
@@ -93,7 +93,7 @@ pub fn command(
     Ok(unit)
 }
 
-fn direct(at: Remote, len: u32) -> DataBuffer<'static> {
+fn direct(at: RemoteAddress, len: u32) -> DataBuffer<'static> {
     DataBuffer::Direct(MemoryDescriptor { address: at.offset, key: at.stag, len })
 }
 

@@ -1,6 +1,6 @@
 //! From a URL to a connection on which an export was chosen.
 
-use super::url::{Place, Url};
+use super::url::{NbdAddress, NbdUrl};
 use lunar_block::OpenError;
 use lunar_proto::nbd::client::{ClientNegotiation, ExportInfo, NegotiationFailure, NegotiationStep};
 use lunar_runtime::Stream;
@@ -18,14 +18,14 @@ const KEEPALIVE_TRIES: u32 = 4;
 const SCRATCH: usize = 4096;
 
 /// A connection in the transmission phase, and bytes that have come behind the handshake.
-pub struct Connected {
+pub struct NegotiatedConnection {
     pub stream: Stream,
     pub export: ExportInfo,
     pub begun: Vec<u8>,
 }
 
 /// Connects, and chooses the export.
-pub async fn connect(url: &Url) -> Result<Connected, OpenError> {
+pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let late = |_| {
         let what = format!("no answer within {} s", PATIENCE.as_secs());
         let late = OpenError::new(url.to_string(), what, "look at the server and at the network");
@@ -34,7 +34,7 @@ pub async fn connect(url: &Url) -> Result<Connected, OpenError> {
     compio::time::timeout(PATIENCE, attempt(url)).await.unwrap_or_else(late)
 }
 
-async fn attempt(url: &Url) -> Result<Connected, OpenError> {
+async fn attempt(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let stream = reach(&url.place).await.map_err(|e| {
         OpenError::new(url.to_string(), text(&e), "does the server run there, and may you connect to it?")
             .of(e.kind())
@@ -49,7 +49,9 @@ async fn attempt(url: &Url) -> Result<Connected, OpenError> {
         input.drain(..used);
         let sent = send(&stream, &mut out).await;
         match step {
-            NegotiationStep::Agreed(export) => return Ok(Connected { stream, export, begun: input }),
+            NegotiationStep::Agreed(export) => {
+                return Ok(NegotiatedConnection { stream, export, begun: input });
+            }
             NegotiationStep::Failed(failure) => return Err(failed(url, failure)),
             NegotiationStep::More => sent.map_err(cut)?,
         }
@@ -59,10 +61,10 @@ async fn attempt(url: &Url) -> Result<Connected, OpenError> {
     }
 }
 
-async fn reach(place: &Place) -> io::Result<Stream> {
+async fn reach(place: &NbdAddress) -> io::Result<Stream> {
     let (host, port) = match place {
-        Place::Unix(path) => return Stream::connect_unix(path).await,
-        Place::Tcp(host, port) => (host.clone(), *port),
+        NbdAddress::Unix(path) => return Stream::connect_unix(path).await,
+        NbdAddress::Tcp(host, port) => (host.clone(), *port),
     };
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
@@ -106,7 +108,7 @@ async fn send(stream: &Stream, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-fn failed(url: &Url, failure: NegotiationFailure) -> OpenError {
+fn failed(url: &NbdUrl, failure: NegotiationFailure) -> OpenError {
     let subject = url.to_string();
     match failure {
         NegotiationFailure::Broken(why) => {

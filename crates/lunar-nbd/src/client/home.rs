@@ -1,7 +1,7 @@
 //! A connection on its core, and how commands get there: at once from tasks of that core, by mail from others.
 
-use super::machine::{Ask, Ended, Machine, Waiter};
-use super::receive::{Broken, Receiver};
+use super::machine::{ClientMachine, CommandRequest, NbdCommandResult, ReplyWaiter};
+use super::receive::{ReplyReceiver, ReplyStreamError};
 use event_listener::Event;
 use lunar_runtime::{CoreHandle, Registration, SendPump, SendSide, Stream, either};
 use std::cell::{Cell, RefCell};
@@ -17,32 +17,37 @@ use std::time::Duration;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection in the transmission phase.
-pub struct Home {
-    machine: RefCell<Machine>,
+pub struct ClientConnection {
+    machine: RefCell<ClientMachine>,
     stream: Stream,
     /// For messages.
     name: String,
     /// Sends what waits.
     pump: SendPump,
     /// Why the connection ends, if it is our doing.
-    broken: RefCell<Option<Broken>>,
+    broken: RefCell<Option<ReplyStreamError>>,
     /// The connection is gone.
     over: Cell<bool>,
     ended: Event,
 }
 
 /// What is sent to a connection from outside.
-pub enum Mail {
-    Command(Ask, flume::Sender<Ended>),
+pub enum ConnectionMessage {
+    Command(CommandRequest, flume::Sender<NbdCommandResult>),
     Close(flume::Sender<()>),
 }
 
 /// Where a connection is.
-pub type Handle = CoreHandle<Home, Mail>;
+pub type ConnectionHandle = CoreHandle<ClientConnection, ConnectionMessage>;
 
 /// Starts the tasks of a connection on this core.
-pub fn settle(machine: Machine, stream: Stream, receiver: Receiver, name: String) -> Handle {
-    let home = Rc::new(Home {
+pub fn settle(
+    machine: ClientMachine,
+    stream: Stream,
+    receiver: ReplyReceiver,
+    name: String,
+) -> ConnectionHandle {
+    let home = Rc::new(ClientConnection {
         machine: RefCell::new(machine),
         stream,
         name,
@@ -51,23 +56,23 @@ pub fn settle(machine: Machine, stream: Stream, receiver: Receiver, name: String
         over: Cell::new(false),
         ended: Event::new(),
     });
-    let (handle, registration, inbox) = Handle::new(home.clone());
+    let (handle, registration, inbox) = ConnectionHandle::new(home.clone());
     lunar_runtime::spawn(live(home.clone(), receiver, registration));
     lunar_runtime::spawn(take_mail(home, inbox));
     handle
 }
 
 /// Takes what comes from elsewhere. When all handles are gone, the connection ends.
-async fn take_mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
+async fn take_mail(home: Rc<ClientConnection>, inbox: flume::Receiver<ConnectionMessage>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
-            Mail::Command(ask, reply) => {
-                if let Err(ended) = home.accept(ask, Waiter::There(reply.clone())) {
+            ConnectionMessage::Command(ask, reply) => {
+                if let Err(ended) = home.accept(ask, ReplyWaiter::There(reply.clone())) {
                     // Who has stopped to wait does not want it.
                     let _ = reply.send(*ended);
                 }
             }
-            Mail::Close(reply) => {
+            ConnectionMessage::Close(reply) => {
                 home.leave().await;
                 let _ = reply.send(());
             }
@@ -77,7 +82,11 @@ async fn take_mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
 }
 
 /// Receives until the connection ends.
-async fn live(home: Rc<Home>, mut receiver: Receiver, registration: Registration<Home>) {
+async fn live(
+    home: Rc<ClientConnection>,
+    mut receiver: ReplyReceiver,
+    registration: Registration<ClientConnection>,
+) {
     let broken = loop {
         if let Err(e) = home.stream.readable().await {
             break e.into();
@@ -98,8 +107,12 @@ async fn live(home: Rc<Home>, mut receiver: Receiver, registration: Registration
     drop(registration);
 }
 
-impl Home {
-    fn accept(self: &Rc<Self>, ask: Ask, waiter: Waiter) -> Result<u64, Box<Ended>> {
+impl ClientConnection {
+    fn accept(
+        self: &Rc<Self>,
+        ask: CommandRequest,
+        waiter: ReplyWaiter,
+    ) -> Result<u64, Box<NbdCommandResult>> {
         let cookie = self.machine.borrow_mut().submit(ask, waiter)?;
         SendPump::flush_soon(self);
         Ok(cookie)
@@ -118,7 +131,7 @@ impl Home {
     }
 }
 
-impl SendSide for Home {
+impl SendSide for ClientConnection {
     fn pump(&self) -> &SendPump {
         &self.pump
     }
@@ -142,12 +155,12 @@ impl SendSide for Home {
 }
 
 /// A command on its way. Dropping it gives the answer up, not the command.
-pub struct Pending(Way);
+pub struct PendingReply(ReplyPath);
 
-enum Way {
-    Here(Rc<Home>, u64),
-    There(flume::r#async::RecvFut<'static, Ended>),
-    Refused(Box<Ended>),
+enum ReplyPath {
+    Here(Rc<ClientConnection>, u64),
+    There(flume::r#async::RecvFut<'static, NbdCommandResult>),
+    Refused(Box<NbdCommandResult>),
     Over,
 }
 
@@ -156,48 +169,50 @@ fn gone() -> io::Error {
 }
 
 /// Hands a command to its connection.
-pub fn submit(handle: &Handle, ask: Ask) -> Pending {
+pub fn submit(handle: &ConnectionHandle, ask: CommandRequest) -> PendingReply {
     if let Some(home) = handle.local() {
-        return Pending(match home.accept(ask, Waiter::Unknown) {
-            Ok(cookie) => Way::Here(home, cookie),
-            Err(ended) => Way::Refused(ended),
+        return PendingReply(match home.accept(ask, ReplyWaiter::Unknown) {
+            Ok(cookie) => ReplyPath::Here(home, cookie),
+            Err(ended) => ReplyPath::Refused(ended),
         });
     }
     let (reply, answer) = flume::bounded(1);
-    match handle.send(Mail::Command(ask, reply)) {
-        Ok(()) => Pending(Way::There(answer.into_recv_async())),
-        Err(Mail::Command(ask, _)) => Pending(Way::Refused(Box::new((Err(gone()), ask.buf)))),
-        Err(_) => Pending(Way::Over),
+    match handle.send(ConnectionMessage::Command(ask, reply)) {
+        Ok(()) => PendingReply(ReplyPath::There(answer.into_recv_async())),
+        Err(ConnectionMessage::Command(ask, _)) => {
+            PendingReply(ReplyPath::Refused(Box::new((Err(gone()), ask.buf))))
+        }
+        Err(_) => PendingReply(ReplyPath::Over),
     }
 }
 
-impl Future for Pending {
-    type Output = Ended;
+impl Future for PendingReply {
+    type Output = NbdCommandResult;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<NbdCommandResult> {
         let way = &mut self.get_mut().0;
         let ended = match way {
-            Way::Here(home, cookie) => match home.machine.borrow_mut().poll(*cookie, cx) {
+            ReplyPath::Here(home, cookie) => match home.machine.borrow_mut().poll(*cookie, cx) {
                 Poll::Ready(ended) => ended,
                 Poll::Pending => return Poll::Pending,
             },
-            Way::There(answer) => match Pin::new(answer).poll(cx) {
+            ReplyPath::There(answer) => match Pin::new(answer).poll(cx) {
                 Poll::Ready(ended) => ended.unwrap_or_else(|_| (Err(gone()), None)),
                 Poll::Pending => return Poll::Pending,
             },
-            Way::Refused(_) | Way::Over => match std::mem::replace(way, Way::Over) {
-                Way::Refused(ended) => *ended,
+            ReplyPath::Refused(_) | ReplyPath::Over => match std::mem::replace(way, ReplyPath::Over) {
+                ReplyPath::Refused(ended) => *ended,
                 _ => (Err(gone()), None),
             },
         };
-        *way = Way::Over;
+        *way = ReplyPath::Over;
         Poll::Ready(ended)
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingReply {
     fn drop(&mut self) {
-        if let Way::Here(home, cookie) = &self.0 {
+        if let ReplyPath::Here(home, cookie) = &self.0 {
             home.machine.borrow_mut().abandon(*cookie);
         }
     }

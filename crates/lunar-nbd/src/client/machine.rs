@@ -1,6 +1,6 @@
 //! The commands of a connection: on their way, in flight, answered. No I/O; what is to be sent waits in `out`.
 
-use super::receive::Broken;
+use super::receive::ReplyStreamError;
 use lunar_proto::nbd::NbdCommand;
 use lunar_proto::nbd::client::{
     BufferFill, ExportInfo, ExtentStatus, PendingCommand, ServerError, ServerMessage, next_message,
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// A command, with its buffer if bytes travel with it or its answer.
-pub struct Ask {
+pub struct CommandRequest {
     pub command: NbdCommand,
     pub offset: u64,
     pub len: u32,
@@ -21,74 +21,74 @@ pub struct Ask {
 }
 
 /// The end of a command: the extent that was asked for, or success, or why not; and its buffer.
-pub type Ended = (io::Result<Option<ExtentStatus>>, Option<Buf>);
+pub type NbdCommandResult = (io::Result<Option<ExtentStatus>>, Option<Buf>);
 
 /// Who waits for an answer.
-pub enum Waiter {
+pub enum ReplyWaiter {
     /// Nobody has asked yet.
     Unknown,
     /// A task of this core.
     Here(Waker),
     /// Somebody on another core.
-    There(flume::Sender<Ended>),
+    There(flume::Sender<NbdCommandResult>),
     /// Nobody any more.
     Gone,
 }
 
-enum Data {
+enum CommandData {
     None,
     In(Buf),
     Out(Rc<Buf>),
 }
 
-struct Task {
+struct CommandTask {
     flight: PendingCommand,
-    data: Data,
-    waiter: Waiter,
+    data: CommandData,
+    waiter: ReplyWaiter,
     answer: Option<io::Result<Option<ExtentStatus>>>,
 }
 
-impl Task {
+impl CommandTask {
     /// Parts of its buffer wait to be sent.
     fn is_leaving(&self) -> bool {
-        matches!(&self.data, Data::Out(buf) if Rc::strong_count(buf) > 1)
+        matches!(&self.data, CommandData::Out(buf) if Rc::strong_count(buf) > 1)
     }
 }
 
 #[derive(Default)]
-struct Slot {
+struct TaskSlot {
     generation: u32,
-    task: Option<Task>,
+    task: Option<CommandTask>,
 }
 
 /// The tasks, found by cookie in one step. An answer to a cookie that was used before finds nothing.
 #[derive(Default)]
-struct Slots {
-    slots: Vec<Slot>,
+struct TaskSlots {
+    slots: Vec<TaskSlot>,
     free: Vec<u32>,
 }
 
-impl Slots {
+impl TaskSlots {
     fn reserve(&mut self) -> u64 {
         let at = self.free.pop().unwrap_or(self.slots.len() as u32);
         if at as usize == self.slots.len() {
-            self.slots.push(Slot::default());
+            self.slots.push(TaskSlot::default());
         }
         let slot = &mut self.slots[at as usize];
         slot.generation = slot.generation.wrapping_add(1);
         u64::from(slot.generation) << 32 | u64::from(at)
     }
 
-    fn slot(&mut self, cookie: u64) -> Option<&mut Slot> {
+    fn slot(&mut self, cookie: u64) -> Option<&mut TaskSlot> {
         let slot = self.slots.get_mut(cookie as u32 as usize)?;
         (slot.generation == (cookie >> 32) as u32).then_some(slot)
     }
 
-    fn get(&mut self, cookie: u64) -> Option<&mut Task> {
+    fn get(&mut self, cookie: u64) -> Option<&mut CommandTask> {
         self.slot(cookie)?.task.as_mut()
     }
 
-    fn take(&mut self, cookie: u64) -> Option<Task> {
+    fn take(&mut self, cookie: u64) -> Option<CommandTask> {
         let task = self.slot(cookie)?.task.take()?;
         self.free.push(cookie as u32);
         Some(task)
@@ -96,9 +96,9 @@ impl Slots {
 }
 
 /// The protocol of a connection in the transmission phase.
-pub struct Machine {
+pub struct ClientMachine {
     export: ExportInfo,
-    slots: Slots,
+    slots: TaskSlots,
     /// What waits to be sent.
     pub out: SendQueue,
     /// Answered before all of their data has left.
@@ -107,30 +107,30 @@ pub struct Machine {
     over: Option<(io::ErrorKind, String)>,
 }
 
-impl Machine {
-    pub fn new(export: ExportInfo) -> Machine {
-        let (slots, out) = (Slots::default(), SendQueue::default());
-        Machine { export, slots, out, leaving: Vec::new(), over: None }
+impl ClientMachine {
+    pub fn new(export: ExportInfo) -> ClientMachine {
+        let (slots, out) = (TaskSlots::default(), SendQueue::default());
+        ClientMachine { export, slots, out, leaving: Vec::new(), over: None }
     }
 
     /// Takes a command in, and queues its request; the connection may be over.
-    pub fn submit(&mut self, ask: Ask, waiter: Waiter) -> Result<u64, Box<Ended>> {
+    pub fn submit(&mut self, ask: CommandRequest, waiter: ReplyWaiter) -> Result<u64, Box<NbdCommandResult>> {
         if let Some((kind, why)) = &self.over {
             return Err(Box::new((Err(io::Error::new(*kind, why.clone())), ask.buf)));
         }
         let cookie = self.slots.reserve();
         let flight = PendingCommand::new(ask.command, cookie, ask.offset, ask.len);
         let data = match (ask.command, ask.buf) {
-            (NbdCommand::Write { .. }, Some(buf)) => Data::Out(Rc::new(buf)),
-            (NbdCommand::Read { .. }, Some(buf)) => Data::In(buf),
-            _ => Data::None,
+            (NbdCommand::Write { .. }, Some(buf)) => CommandData::Out(Rc::new(buf)),
+            (NbdCommand::Read { .. }, Some(buf)) => CommandData::In(buf),
+            _ => CommandData::None,
         };
         let payload = match &data {
-            Data::Out(buf) => Payload::Part(buf.clone(), 0, buf.len()),
+            CommandData::Out(buf) => Payload::Part(buf.clone(), 0, buf.len()),
             _ => Payload::Empty,
         };
         self.out.push(&flight.encode(), payload, &[]);
-        let task = Task { flight, data, waiter, answer: None };
+        let task = CommandTask { flight, data, waiter, answer: None };
         self.slots.slot(cookie).expect("just reserved").task = Some(task);
         Ok(cookie)
     }
@@ -148,12 +148,12 @@ impl Machine {
     }
 
     /// Takes the message at the start of `bytes`.
-    pub fn message(&mut self, bytes: &[u8]) -> Result<Option<ServerMessage>, Broken> {
+    pub fn message(&mut self, bytes: &[u8]) -> Result<Option<ServerMessage>, ReplyStreamError> {
         let slots = &mut self.slots;
         let taken = next_message(bytes, &self.export, move |cookie| {
             slots.get(cookie).filter(|task| task.answer.is_none()).map(|task| &mut task.flight)
         });
-        let taken = taken.map_err(|broken| Broken::Rules(broken.0))?;
+        let taken = taken.map_err(|broken| ReplyStreamError::Rules(broken.0))?;
         if let Some(ServerMessage { cookie, fill: BufferFill::Zeros(place), .. }) = &taken {
             self.place(*cookie, place.clone()).fill(0);
         }
@@ -163,7 +163,7 @@ impl Machine {
     /// A part of the buffer of a read that is in flight.
     pub fn place(&mut self, cookie: u64, place: Range<usize>) -> &mut [u8] {
         match self.slots.get(cookie).map(|task| &mut task.data) {
-            Some(Data::In(buf)) => &mut buf[place],
+            Some(CommandData::In(buf)) => &mut buf[place],
             _ => unreachable!("only reads have places, and stay until they are answered"),
         }
     }
@@ -187,16 +187,16 @@ impl Machine {
     /// Tells who waits for an answered command.
     fn hand_over(&mut self, cookie: u64) {
         let Some(task) = self.slots.get(cookie) else { return };
-        match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
-            Waiter::Unknown => {}
-            Waiter::Here(waker) => waker.wake(),
-            Waiter::There(reply) => {
+        match std::mem::replace(&mut task.waiter, ReplyWaiter::Unknown) {
+            ReplyWaiter::Unknown => {}
+            ReplyWaiter::Here(waker) => waker.wake(),
+            ReplyWaiter::There(reply) => {
                 if let Some(ended) = self.take(cookie) {
                     // Who has stopped to wait does not want it.
                     let _ = reply.send(ended);
                 }
             }
-            Waiter::Gone => drop(self.slots.take(cookie)),
+            ReplyWaiter::Gone => drop(self.slots.take(cookie)),
         }
     }
 
@@ -211,23 +211,23 @@ impl Machine {
     }
 
     /// The end of a command for its owner, if it is there; else it is woken then.
-    pub fn poll(&mut self, cookie: u64, cx: &mut Context<'_>) -> Poll<Ended> {
+    pub fn poll(&mut self, cookie: u64, cx: &mut Context<'_>) -> Poll<NbdCommandResult> {
         if let Some(ended) = self.take(cookie) {
             return Poll::Ready(ended);
         }
         if let Some(task) = self.slots.get(cookie) {
-            task.waiter = Waiter::Here(cx.waker().clone());
+            task.waiter = ReplyWaiter::Here(cx.waker().clone());
         }
         Poll::Pending
     }
 
-    fn take(&mut self, cookie: u64) -> Option<Ended> {
+    fn take(&mut self, cookie: u64) -> Option<NbdCommandResult> {
         self.slots.get(cookie).filter(|task| task.answer.is_some() && !task.is_leaving())?;
         let task = self.slots.take(cookie)?;
         let buf = match task.data {
-            Data::None => None,
-            Data::In(buf) => Some(buf),
-            Data::Out(buf) => Rc::try_unwrap(buf).ok(),
+            CommandData::None => None,
+            CommandData::In(buf) => Some(buf),
+            CommandData::Out(buf) => Rc::try_unwrap(buf).ok(),
         };
         task.answer.map(|answer| (answer, buf))
     }
@@ -235,7 +235,7 @@ impl Machine {
     /// Its owner has gone. A request in flight keeps its buffer until it is answered.
     pub fn abandon(&mut self, cookie: u64) {
         let Some(task) = self.slots.get(cookie) else { return };
-        task.waiter = Waiter::Gone;
+        task.waiter = ReplyWaiter::Gone;
         if task.answer.is_some() && !task.is_leaving() {
             self.slots.take(cookie);
         }

@@ -12,15 +12,15 @@ mod receive;
 pub mod testing;
 mod url;
 
-pub use url::{Place, Url, is_url};
+pub use url::{NbdAddress, NbdUrl, is_url};
 
-use home::{Handle, Mail, Pending};
-use lunar_block::{Backend, Extent, Facts, Finished, Future, OpenError, within};
+use home::{ConnectionHandle, ConnectionMessage, PendingReply};
+use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, OpenError, within};
 use lunar_proto::nbd::NbdCommand;
 use lunar_proto::nbd::client::ExportInfo;
 use lunar_runtime::Buf;
-use machine::{Ask, Machine};
-use receive::Receiver;
+use machine::{ClientMachine, CommandRequest};
+use receive::ReplyReceiver;
 use std::io;
 use std::sync::Arc;
 
@@ -30,10 +30,10 @@ const MAX_RANGE: u64 = 1 << 30;
 const ZEROS: u64 = 1 << 20;
 
 /// An export. The connection ends when the last handle is gone.
-pub struct Disk {
-    url: Url,
+pub struct NbdDisk {
+    url: NbdUrl,
     export: ExportInfo,
-    handle: Handle,
+    handle: ConnectionHandle,
 }
 
 /// Connects to a server and chooses an export. To be called inside an event loop, which the connection then
@@ -41,27 +41,27 @@ pub struct Disk {
 ///
 /// # Errors
 /// When the server cannot be reached, is none, or refuses the export; with the names of those that it has.
-pub async fn open(url: &Url) -> Result<Arc<Disk>, OpenError> {
-    let connect::Connected { stream, export, begun } = connect::connect(url).await?;
-    let (machine, receiver) = (Machine::new(export), Receiver::new(begun));
+pub async fn open(url: &NbdUrl) -> Result<Arc<NbdDisk>, OpenError> {
+    let connect::NegotiatedConnection { stream, export, begun } = connect::connect(url).await?;
+    let (machine, receiver) = (ClientMachine::new(export), ReplyReceiver::new(begun));
     let handle = home::settle(machine, stream, receiver, url.to_string());
-    Ok(Arc::new(Disk { url: url.clone(), export, handle }))
+    Ok(Arc::new(NbdDisk { url: url.clone(), export, handle }))
 }
 
-impl Disk {
+impl NbdDisk {
     /// Tells the server that nothing more will come, and waits up to 1 s until it has closed. Commands that
     /// follow fail.
     pub async fn close(&self) {
         let (reply, closed) = flume::bounded(1);
-        if self.handle.send(Mail::Close(reply)).is_ok() {
+        if self.handle.send(ConnectionMessage::Close(reply)).is_ok() {
             // No answer: the event loop is gone, and the connection with it.
             let _ = closed.recv_async().await;
         }
     }
 
     /// Hands in a command, whose range has been checked.
-    fn submit(&self, command: NbdCommand, offset: u64, len: u64, buf: Option<Buf>) -> Pending {
-        home::submit(&self.handle, Ask { command, offset, len: len as u32, buf })
+    fn submit(&self, command: NbdCommand, offset: u64, len: u64, buf: Option<Buf>) -> PendingReply {
+        home::submit(&self.handle, CommandRequest { command, offset, len: len as u32, buf })
     }
 
     /// Fails for a range that the export has not got, or that the server does not take.
@@ -113,7 +113,7 @@ impl Disk {
         Ok(())
     }
 
-    async fn write_all(&self, offset: u64, mut buf: Buf, stable: bool) -> Finished {
+    async fn write_all(&self, offset: u64, mut buf: Buf, stable: bool) -> BufResult {
         let len = buf.len();
         if let Err(e) = self.check_write(offset, len as u64) {
             return (Err(e), buf);
@@ -193,9 +193,9 @@ fn given_back(buf: Option<Buf>, len: usize) -> Buf {
     buf.unwrap_or_else(|| Buf::zeroed(len))
 }
 
-impl Backend for Disk {
-    fn facts(&self) -> Facts {
-        Facts {
+impl Backend for NbdDisk {
+    fn facts(&self) -> BackendInfo {
+        BackendInfo {
             capacity: self.export.size,
             read_only: self.export.is_read_only(),
             // TRIM by itself promises no zeros.
@@ -205,7 +205,7 @@ impl Backend for Disk {
         }
     }
 
-    fn read(&self, offset: u64, mut buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let len = buf.len();
             if let Err(e) = self.check(offset, len as u64) {
@@ -221,23 +221,23 @@ impl Backend for Disk {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.write_all(offset, buf, stable))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.flush_all())
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.zero(offset, len, true))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.zero(offset, len, unmap))
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(self.status(offset, len))
     }
 

@@ -1,7 +1,7 @@
 //! Framing: one receive, many answers. Bytes of a read land in its buffer; of a large one, the kernel puts them
 //! there.
 
-use super::machine::Machine;
+use super::machine::ClientMachine;
 use lunar_proto::nbd::client::{BufferFill, ServerMessage};
 use lunar_runtime::{Stream, with_scratch};
 use std::io::{self, IoSliceMut};
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Why a connection cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum ReplyStreamError {
     /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -22,27 +22,27 @@ pub enum Broken {
 }
 
 /// Bytes of a read that are to come.
-struct Coming {
+struct ReadPayload {
     cookie: u64,
     place: Range<usize>,
     done: bool,
 }
 
 /// The receiving side of a connection.
-pub struct Receiver {
+pub struct ReplyReceiver {
     /// The start of a message; never longer than the longest one without its payload.
     partial: Vec<u8>,
-    coming: Option<Coming>,
+    coming: Option<ReadPayload>,
 }
 
-impl Receiver {
+impl ReplyReceiver {
     /// A receiver that begins with bytes that came with the handshake.
-    pub fn new(begun: Vec<u8>) -> Receiver {
-        Receiver { partial: begun, coming: None }
+    pub fn new(begun: Vec<u8>) -> ReplyReceiver {
+        ReplyReceiver { partial: begun, coming: None }
     }
 
     /// Receives once, and tells of all that is whole. Nothing may be there.
-    pub fn receive(&mut self, stream: &Stream, machine: &mut Machine) -> Result<(), Broken> {
+    pub fn receive(&mut self, stream: &Stream, machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         with_scratch(|scratch| {
             let have = self.partial.len();
             scratch[..have].copy_from_slice(&self.partial);
@@ -55,7 +55,7 @@ impl Receiver {
             };
             match got {
                 None => Ok(()),
-                Some(0) => Err(Broken::End),
+                Some(0) => Err(ReplyStreamError::End),
                 Some(got) => {
                     self.partial.clear();
                     let landed = self.landed(got, machine);
@@ -65,14 +65,14 @@ impl Receiver {
         })
     }
 
-    /// As [`Receiver::receive`], with bytes that a receive would have brought.
-    pub fn feed(&mut self, bytes: &[u8], machine: &mut Machine) -> Result<(), Broken> {
+    /// As [`ReplyReceiver::receive`], with bytes that a receive would have brought.
+    pub fn feed(&mut self, bytes: &[u8], machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         let all = [&std::mem::take(&mut self.partial)[..], bytes].concat();
         self.parse(&all, machine)
     }
 
     /// Counts what a receive brought; the bytes of it that went to their place.
-    fn landed(&mut self, got: usize, machine: &mut Machine) -> usize {
+    fn landed(&mut self, got: usize, machine: &mut ClientMachine) -> usize {
         let Some(coming) = &mut self.coming else { return 0 };
         let landed = got.min(coming.place.len());
         coming.place.start += landed;
@@ -81,7 +81,7 @@ impl Receiver {
     }
 
     /// Ends what has come whole.
-    fn arrived(&mut self, machine: &mut Machine) {
+    fn arrived(&mut self, machine: &mut ClientMachine) {
         if let Some(coming) = self.coming.take_if(|coming| coming.place.is_empty())
             && coming.done
         {
@@ -89,7 +89,7 @@ impl Receiver {
         }
     }
 
-    fn parse(&mut self, mut bytes: &[u8], machine: &mut Machine) -> Result<(), Broken> {
+    fn parse(&mut self, mut bytes: &[u8], machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         loop {
             if let Some(coming) = &mut self.coming {
                 let (now, rest) = bytes.split_at(bytes.len().min(coming.place.len()));
@@ -108,7 +108,7 @@ impl Receiver {
             };
             bytes = &bytes[used..];
             match fill {
-                BufferFill::Payload(place) => self.coming = Some(Coming { cookie, place, done }),
+                BufferFill::Payload(place) => self.coming = Some(ReadPayload { cookie, place, done }),
                 BufferFill::Nothing | BufferFill::Zeros(_) if done => machine.answered(cookie),
                 BufferFill::Nothing | BufferFill::Zeros(_) => {}
             }

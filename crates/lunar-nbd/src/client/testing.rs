@@ -1,7 +1,7 @@
 //! A server's bytes without a socket, for tests and fuzzers.
 
-use super::machine::{Ask, Machine, Waiter};
-use super::receive::Receiver;
+use super::machine::{ClientMachine, CommandRequest, ReplyWaiter};
+use super::receive::ReplyReceiver;
 use lunar_proto::nbd::NbdCommand;
 use lunar_proto::nbd::client::{ClientNegotiation, ExtentStatus, NegotiationStep};
 use lunar_runtime::Buf;
@@ -9,17 +9,17 @@ use std::io;
 use std::task::{Context, Poll, Waker};
 
 /// The end of a command: None while it is in flight; an error by its kind; with the bytes of its buffer.
-pub type Outcome = Option<(Result<Option<ExtentStatus>, io::ErrorKind>, Vec<u8>)>;
+pub type ReplyOutcome = Option<(Result<Option<ExtentStatus>, io::ErrorKind>, Vec<u8>)>;
 
 /// What came of a server's bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Talk {
+pub struct ServerTranscript {
     /// What the client said while it haggled.
     pub said: Vec<u8>,
     /// How that ended; None when the bytes did first.
     pub haggled: Option<NegotiationStep>,
     /// What became of the commands, in their order.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<ReplyOutcome>,
     /// The server was left because it broke the rules.
     pub broken: bool,
 }
@@ -27,8 +27,8 @@ pub struct Talk {
 /// What comes of a server's bytes that arrive `step` at a time, to a client that wants the export `disk`, and
 /// then asks for all of `commands` at once: each with offset and length in bytes, which its buffer has if there
 /// are bytes to move.
-pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> Talk {
-    let mut talk = Talk { said: Vec::new(), haggled: None, outcomes: Vec::new(), broken: false };
+pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> ServerTranscript {
+    let mut talk = ServerTranscript { said: Vec::new(), haggled: None, outcomes: Vec::new(), broken: false };
     let (mut client, mut input) = (ClientNegotiation::new("disk"), Vec::new());
     let mut chunks = bytes.chunks(step.max(1));
     let export = loop {
@@ -47,7 +47,7 @@ pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> T
             }
         }
     };
-    let (mut machine, mut receiver) = (Machine::new(export), Receiver::new(Vec::new()));
+    let (mut machine, mut receiver) = (ClientMachine::new(export), ReplyReceiver::new(Vec::new()));
     let asked: Vec<u64> = commands.iter().map(|command| submit(&mut machine, *command)).collect();
     talk.broken =
         std::iter::once(&input[..]).chain(chunks).any(|chunk| receiver.feed(chunk, &mut machine).is_err());
@@ -65,10 +65,10 @@ pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> T
     talk
 }
 
-fn submit(machine: &mut Machine, (command, offset, len): (NbdCommand, u64, u32)) -> u64 {
+fn submit(machine: &mut ClientMachine, (command, offset, len): (NbdCommand, u64, u32)) -> u64 {
     let moves = matches!(command, NbdCommand::Read { .. } | NbdCommand::Write { .. });
     let buf = moves.then(|| Buf::zeroed(len as usize));
-    match machine.submit(Ask { command, offset, len, buf }, Waiter::Unknown) {
+    match machine.submit(CommandRequest { command, offset, len, buf }, ReplyWaiter::Unknown) {
         Ok(cookie) => cookie,
         Err(_) => unreachable!("nothing has ended yet"),
     }

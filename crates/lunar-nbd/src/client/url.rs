@@ -14,7 +14,7 @@ const FORMS: &str =
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum NbdAddress {
     /// TCP: a name or an address, and a port.
     Tcp(String, u16),
     /// A Unix socket.
@@ -24,9 +24,9 @@ pub enum Place {
 /// `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`. EXPORT and PATH are percent-encoded;
 /// without EXPORT it is the server's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub struct NbdUrl {
     /// Where the server listens.
-    pub place: Place,
+    pub place: NbdAddress,
     /// The name of the export.
     pub export: String,
 }
@@ -39,10 +39,10 @@ pub fn is_url(text: &str) -> bool {
     })
 }
 
-impl FromStr for Url {
+impl FromStr for NbdUrl {
     type Err = OpenError;
 
-    fn from_str(text: &str) -> Result<Url, OpenError> {
+    fn from_str(text: &str) -> Result<NbdUrl, OpenError> {
         let wrong = |what: &str, hint: &str| OpenError::new(text, what, hint);
         let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it is no URL", FORMS))?;
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
@@ -65,19 +65,19 @@ impl FromStr for Url {
                 let path =
                     query.and_then(|query| query.strip_prefix("socket=")).filter(|_| authority.is_empty());
                 let path = path.filter(|path| !path.is_empty() && !path.contains('&'));
-                Place::Unix(decoded(path.ok_or_else(|| wrong("it names no socket", FORMS))?)?.into())
+                NbdAddress::Unix(decoded(path.ok_or_else(|| wrong("it names no socket", FORMS))?)?.into())
             }
             "nbds" | "nbds+unix" => {
                 return Err(wrong("there is no TLS for NBD here", "let a tunnel carry it, or use nbd://"));
             }
             _ => return Err(wrong("it is no URL of NBD that can be used here", FORMS)),
         };
-        Ok(Url { place, export })
+        Ok(NbdUrl { place, export })
     }
 }
 
 /// `HOST[:PORT]`; a host without brackets has no colon.
-fn tcp(authority: &str) -> Option<Place> {
+fn tcp(authority: &str) -> Option<NbdAddress> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']')?;
@@ -93,20 +93,20 @@ fn tcp(authority: &str) -> Option<Place> {
         port => port.strip_prefix(':')?.parse().ok().filter(|port| *port != 0)?,
     };
     let may_be = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    (!host.is_empty() && host.chars().all(may_be)).then_some(Place::Tcp(host, port))
+    (!host.is_empty() && host.chars().all(may_be)).then_some(NbdAddress::Tcp(host, port))
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for NbdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/")?,
-            Place::Tcp(host, port) => write!(f, "nbd://{host}:{port}/")?,
-            Place::Unix(_) => f.write_str("nbd+unix:///")?,
+            NbdAddress::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/")?,
+            NbdAddress::Tcp(host, port) => write!(f, "nbd://{host}:{port}/")?,
+            NbdAddress::Unix(_) => f.write_str("nbd+unix:///")?,
         }
         percent::encode(f, &self.export, percent::is_plain)?;
         match &self.place {
-            Place::Tcp(..) => Ok(()),
-            Place::Unix(path) => {
+            NbdAddress::Tcp(..) => Ok(()),
+            NbdAddress::Unix(path) => {
                 f.write_str("?socket=")?;
                 percent::encode(f, &path.to_string_lossy(), percent::is_plain)
             }
@@ -118,12 +118,12 @@ impl fmt::Display for Url {
 mod tests {
     use super::*;
 
-    fn url(text: &str) -> Url {
+    fn url(text: &str) -> NbdUrl {
         text.parse().unwrap_or_else(|e| panic!("{e}"))
     }
 
-    fn tcp(host: &str, port: u16, export: &str) -> Url {
-        Url { place: Place::Tcp(host.into(), port), export: export.into() }
+    fn tcp(host: &str, port: u16, export: &str) -> NbdUrl {
+        NbdUrl { place: NbdAddress::Tcp(host.into(), port), export: export.into() }
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             ("nbd+unix:///disk%3f?socket=/run/a%26b", "/run/a&b", "disk?"),
             ("nbd+unix://?socket=nbd.sock", "nbd.sock", ""),
         ] {
-            let expected = Url { place: Place::Unix(path.into()), export: export.into() };
+            let expected = NbdUrl { place: NbdAddress::Unix(path.into()), export: export.into() };
             assert_eq!(url(text), expected, "{text}");
             assert_eq!(url(&expected.to_string()), expected, "{expected}");
         }
@@ -179,7 +179,7 @@ mod tests {
             ("nbd+vsock://1/", "no URL of NBD"),
             (&format!("nbd://h/{}", "a".repeat(4097)), "too long"),
         ] {
-            let said = text.parse::<Url>().expect_err(text).to_string();
+            let said = text.parse::<NbdUrl>().expect_err(text).to_string();
             assert!(said.contains(words), "{text}: {said}");
         }
     }

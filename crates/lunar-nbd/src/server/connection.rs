@@ -1,9 +1,12 @@
 //! A connection in the transmission phase: what it holds, its loops, and its end.
 
-use super::Limits;
-use super::fairness::Turn;
-use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken, ends_with_leave};
-use super::reply::Replies;
+use super::ServerLimits;
+use super::fairness::FairnessTurn;
+use super::receive::{
+    Admission, ReceivedRequest, RequestHandler, RequestReceive, RequestReceiver, RequestStreamError,
+    ends_with_leave,
+};
+use super::reply::ReplyQueue;
 use event_listener::Event;
 use lunar_block::Backend;
 use lunar_proto::nbd::NegotiatedOptions;
@@ -27,7 +30,7 @@ const MOST_UNREAD: usize = 8 << 20;
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A connection. Lives on one core.
-pub(super) struct Connection {
+pub(super) struct ServerConnection {
     stream: Stream,
     pub(super) backend: Arc<dyn Backend>,
     /// Reads are zeros: no buffer needs to be filled.
@@ -35,8 +38,8 @@ pub(super) struct Connection {
     /// Minimum block in bytes.
     pub(super) block: u64,
     pub(super) pool: Pool,
-    limits: Limits,
-    pub(super) state: RefCell<State>,
+    limits: ServerLimits,
+    pub(super) state: RefCell<ServerConnectionState>,
     /// A request has ended, something has been sent, or life is over.
     changed: Event,
     /// The client is gone.
@@ -48,8 +51,8 @@ pub(super) struct Connection {
 }
 
 /// What changes in a connection.
-pub(super) struct State {
-    pub(super) replies: Replies,
+pub(super) struct ServerConnectionState {
+    pub(super) replies: ReplyQueue,
     /// Requests that wait for the backend.
     in_flight: usize,
     /// Those of them that change what it holds.
@@ -63,21 +66,21 @@ pub(super) struct State {
 }
 
 /// The place of a request among those in flight.
-pub(super) struct InFlight {
-    pub(super) conn: Rc<Connection>,
+pub(super) struct InFlightGuard {
+    pub(super) conn: Rc<ServerConnection>,
     changes: bool,
 }
 
-impl InFlight {
-    pub(super) fn new(conn: &Rc<Connection>, changes: bool) -> InFlight {
+impl InFlightGuard {
+    pub(super) fn new(conn: &Rc<ServerConnection>, changes: bool) -> InFlightGuard {
         let mut state = conn.state.borrow_mut();
         state.in_flight += 1;
         state.changing += usize::from(changes);
-        InFlight { conn: conn.clone(), changes }
+        InFlightGuard { conn: conn.clone(), changes }
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let mut state = self.conn.state.borrow_mut();
         state.in_flight -= 1;
@@ -88,23 +91,23 @@ impl Drop for InFlight {
     }
 }
 
-impl Connection {
+impl ServerConnection {
     pub(super) fn new(
         stream: Stream,
         backend: Arc<dyn Backend>,
         terms: &NegotiatedOptions,
         pool: Pool,
-        limits: Limits,
-    ) -> Rc<Connection> {
-        let state = State {
-            replies: Replies::new(terms.structured),
+        limits: ServerLimits,
+    ) -> Rc<ServerConnection> {
+        let state = ServerConnectionState {
+            replies: ReplyQueue::new(terms.structured),
             in_flight: 0,
             changing: 0,
             spare: None,
             stopping: false,
             lost: false,
         };
-        Rc::new(Connection {
+        Rc::new(ServerConnection {
             stream,
             null: backend.facts().null,
             backend,
@@ -123,10 +126,10 @@ impl Connection {
     /// and all else refused.
     pub(super) async fn serve(
         self: &Rc<Self>,
-        receiver: Receiver,
-        turn: &Turn<'_>,
+        receiver: RequestReceiver,
+        turn: &FairnessTurn<'_>,
         stopping: impl Future<Output = ()>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RequestStreamError> {
         either(self.receive(receiver, turn), self.wind_down(stopping)).await
     }
 
@@ -142,7 +145,7 @@ impl Connection {
         self.stream.shutdown(Shutdown::Both);
     }
 
-    async fn wind_down(&self, stopping: impl Future<Output = ()>) -> Result<(), Broken> {
+    async fn wind_down(&self, stopping: impl Future<Output = ()>) -> Result<(), RequestStreamError> {
         stopping.await;
         self.state.borrow_mut().stopping = true;
         self.wait_until(|conn| conn.state.borrow().in_flight == 0 && !conn.pump.is_blocked()).await;
@@ -150,21 +153,25 @@ impl Connection {
     }
 
     /// Receives until the connection ends.
-    async fn receive(self: &Rc<Self>, mut receiver: Receiver, turn: &Turn<'_>) -> Result<(), Broken> {
-        let mut next = receiver.resume(&mut Requests(self))?;
+    async fn receive(
+        self: &Rc<Self>,
+        mut receiver: RequestReceiver,
+        turn: &FairnessTurn<'_>,
+    ) -> Result<(), RequestStreamError> {
+        let mut next = receiver.resume(&mut ConnectionRequests(self))?;
         loop {
             SendPump::flush(self);
             next = match next {
-                Received::End => return Ok(()),
-                Received::More => {
+                RequestReceive::End => return Ok(()),
+                RequestReceive::More => {
                     self.stream.readable().await?;
-                    receiver.receive(&self.stream, &mut Requests(self))?
+                    receiver.receive(&self.stream, &mut ConnectionRequests(self))?
                 }
-                Received::Full | Received::Starved(_) => {
+                RequestReceive::Full | RequestReceive::Starved(_) => {
                     if !self.can_go_on(next, turn).await {
                         return Ok(());
                     }
-                    receiver.resume(&mut Requests(self))?
+                    receiver.resume(&mut ConnectionRequests(self))?
                 }
             };
             if self.is_lost() {
@@ -174,9 +181,9 @@ impl Connection {
     }
 
     /// Waits for what is missing. False: the connection's turn ends first.
-    async fn can_go_on(&self, missing: Received, turn: &Turn<'_>) -> bool {
+    async fn can_go_on(&self, missing: RequestReceive, turn: &FairnessTurn<'_>) -> bool {
         let is_there = async {
-            if let Received::Starved(len) = missing {
+            if let RequestReceive::Starved(len) = missing {
                 let buf = self.pool.get(len).await;
                 self.state.borrow_mut().spare = Some(buf);
             } else {
@@ -235,7 +242,7 @@ impl Connection {
     }
 
     /// Waits until the connection is as wanted; looks again whenever something has changed.
-    async fn wait_until(&self, wanted: impl Fn(&Connection) -> bool) {
+    async fn wait_until(&self, wanted: impl Fn(&ServerConnection) -> bool) {
         loop {
             let changed = self.changed.listen();
             if wanted(self) {
@@ -255,7 +262,7 @@ impl Connection {
     }
 }
 
-impl SendSide for Connection {
+impl SendSide for ServerConnection {
     fn pump(&self) -> &SendPump {
         &self.pump
     }
@@ -285,9 +292,9 @@ impl SendSide for Connection {
 }
 
 /// A connection as its receiver sees it.
-pub(super) struct Requests<'a>(pub(super) &'a Rc<Connection>);
+pub(super) struct ConnectionRequests<'a>(pub(super) &'a Rc<ServerConnection>);
 
-impl Sink for Requests<'_> {
+impl RequestHandler for ConnectionRequests<'_> {
     fn is_full(&self) -> bool {
         self.0.is_full()
     }
@@ -296,7 +303,7 @@ impl Sink for Requests<'_> {
         self.0.buffer(len)
     }
 
-    fn take(&mut self, arrived: Arrived<'_>) -> Taken {
+    fn take(&mut self, arrived: ReceivedRequest<'_>) -> Admission {
         let taken = super::execute::take(self.0, arrived);
         if self.0.state.borrow().replies.out.waiting() >= WARM {
             SendPump::flush(self.0);

@@ -1,9 +1,9 @@
 //! From requests to the backend and back.
 
-use super::connection::{Connection, InFlight};
-use super::receive::{Arrived, Data, Taken};
-use super::reply::Failure;
-use lunar_block::{Backend, Extent, Inline};
+use super::connection::{InFlightGuard, ServerConnection};
+use super::receive::{Admission, ReceivedRequest, RequestData};
+use super::reply::ReplyError;
+use lunar_block::{Backend, Extent, TryIo};
 use lunar_proto::nbd::NbdCommand;
 use lunar_runtime::Buf;
 use lunar_wire::nbd::{Errno, Request};
@@ -16,49 +16,58 @@ const MAX_INLINE: usize = 1 << 20;
 const MAX_EXTENTS: usize = 1024;
 
 /// Takes a request: it is done at once, or becomes a task.
-pub(super) fn take(conn: &Rc<Connection>, arrived: Arrived<'_>) -> Taken {
-    let Arrived { request, verdict, data, behind } = arrived;
+pub(super) fn take(conn: &Rc<ServerConnection>, arrived: ReceivedRequest<'_>) -> Admission {
+    let ReceivedRequest { request, verdict, data, behind } = arrived;
     let refusal = match verdict {
-        Ok(NbdCommand::Disconnect) => return Taken::Last,
-        Ok(command) if changes(&command) && conn.is_late(behind) => return Taken::Last,
-        Ok(_) if conn.state.borrow().stopping => Failure::new(Errno::Shutdown, "the server is being stopped"),
+        Ok(NbdCommand::Disconnect) => return Admission::Last,
+        Ok(command) if changes(&command) && conn.is_late(behind) => return Admission::Last,
+        Ok(_) if conn.state.borrow().stopping => {
+            ReplyError::new(Errno::Shutdown, "the server is being stopped")
+        }
         Ok(_) if request.len == 0 && !matches!(verdict, Ok(NbdCommand::Flush)) => {
             conn.state.borrow_mut().replies.done(&request);
-            return Taken::Yes;
+            return Admission::Yes;
         }
         Ok(command) => return start(conn, request, command, data),
-        Err(refusal) => Failure::new(refusal.errno, refusal.why),
+        Err(refusal) => ReplyError::new(refusal.errno, refusal.why),
     };
     conn.state.borrow_mut().replies.failed(&request, &refusal);
-    Taken::Yes
+    Admission::Yes
 }
 
-fn start(conn: &Rc<Connection>, request: Request, command: NbdCommand, data: Data<'_>) -> Taken {
+fn start(
+    conn: &Rc<ServerConnection>,
+    request: Request,
+    command: NbdCommand,
+    data: RequestData<'_>,
+) -> Admission {
     let mut payload = None;
     match (command, data) {
-        (NbdCommand::Read { whole }, _) if read_now(conn, &request, whole) => return Taken::Yes,
-        (NbdCommand::Write { stable: false }, Data::Bytes(data)) if write_now(conn, &request, data) => {
-            return Taken::Yes;
+        (NbdCommand::Read { whole }, _) if read_now(conn, &request, whole) => return Admission::Yes,
+        (NbdCommand::Write { stable: false }, RequestData::Bytes(data))
+            if write_now(conn, &request, data) =>
+        {
+            return Admission::Yes;
         }
-        (NbdCommand::Write { stable: false }, Data::Buf(buf)) if write_now(conn, &request, &buf) => {
-            return Taken::Yes;
+        (NbdCommand::Write { stable: false }, RequestData::Buf(buf)) if write_now(conn, &request, &buf) => {
+            return Admission::Yes;
         }
-        (NbdCommand::Write { .. }, Data::Bytes(data)) => {
-            let Some(mut buf) = conn.buffer(data.len()) else { return Taken::Starved };
+        (NbdCommand::Write { .. }, RequestData::Bytes(data)) => {
+            let Some(mut buf) = conn.buffer(data.len()) else { return Admission::Starved };
             buf.copy_from_slice(data);
             payload = Some(buf);
         }
-        (NbdCommand::Write { .. }, Data::Buf(buf)) => payload = Some(buf),
+        (NbdCommand::Write { .. }, RequestData::Buf(buf)) => payload = Some(buf),
         (NbdCommand::Cache, _) => {
             conn.backend.prefetch(request.offset, request.len.into());
             end(conn, &request, Ok(()));
-            return Taken::Yes;
+            return Admission::Yes;
         }
         _ => {}
     }
-    let place = InFlight::new(conn, changes(&command));
+    let place = InFlightGuard::new(conn, changes(&command));
     lunar_runtime::spawn(async move { perform(&place.conn, request, command, payload).await });
-    Taken::Yes
+    Admission::Yes
 }
 
 /// It changes what the backend holds.
@@ -67,7 +76,7 @@ fn changes(command: &NbdCommand) -> bool {
 }
 
 /// Reads if that takes no waiting.
-fn read_now(conn: &Connection, request: &Request, whole: bool) -> bool {
+fn read_now(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
     if conn.null {
         conn.state.borrow_mut().replies.zeros(request);
         return true;
@@ -75,26 +84,26 @@ fn read_now(conn: &Connection, request: &Request, whole: bool) -> bool {
     let len = request.len as usize;
     let Some(mut buf) = (len <= MAX_INLINE).then(|| conn.pool.try_get(len)).flatten() else { return false };
     match conn.backend.read_now(request.offset, &mut buf) {
-        Inline::Done(result) => end_read(conn, request, (result, buf), whole),
-        Inline::WouldWait => return false,
+        TryIo::Done(result) => end_read(conn, request, (result, buf), whole),
+        TryIo::WouldWait => return false,
     }
     true
 }
 
 /// Writes if that takes no waiting.
-fn write_now(conn: &Connection, request: &Request, data: &[u8]) -> bool {
+fn write_now(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
     if data.len() > MAX_INLINE {
         return false;
     }
     match conn.backend.write_now(request.offset, data) {
-        Inline::Done(result) => end(conn, request, result.map_err(Failure::from)),
-        Inline::WouldWait => return false,
+        TryIo::Done(result) => end(conn, request, result.map_err(ReplyError::from)),
+        TryIo::WouldWait => return false,
     }
     true
 }
 
 /// Carries out a request that may wait, and answers it.
-async fn perform(conn: &Connection, request: Request, command: NbdCommand, payload: Option<Buf>) {
+async fn perform(conn: &ServerConnection, request: Request, command: NbdCommand, payload: Option<Buf>) {
     match command {
         NbdCommand::Read { whole } => {
             let Some(buf) = conn.buffer_for_answer(request.len as usize).await else { return };
@@ -113,15 +122,15 @@ async fn perform(conn: &Connection, request: Request, command: NbdCommand, paylo
 
 /// The commands that bring nothing back.
 async fn change(
-    conn: &Connection,
+    conn: &ServerConnection,
     request: &Request,
     command: NbdCommand,
     payload: Option<Buf>,
-) -> Result<(), Failure> {
+) -> Result<(), ReplyError> {
     let (backend, offset, len) = (&conn.backend, request.offset, u64::from(request.len));
     let mut settle = false;
     if conn.is_reset() {
-        return Err(Failure::new(Errno::Shutdown, "the client has reset the connection"));
+        return Err(ReplyError::new(Errno::Shutdown, "the client has reset the connection"));
     }
     match (command, payload) {
         (NbdCommand::Write { stable }, Some(buf)) => backend.write(offset, buf, stable).await.0?,
@@ -132,12 +141,12 @@ async fn change(
         }
         (NbdCommand::WriteZeroes { stable, unmap, fast }, _) => {
             if fast && !is_fast(&**backend, unmap) {
-                return Err(Failure::new(Errno::NotSup, "no faster than a write"));
+                return Err(ReplyError::new(Errno::NotSup, "no faster than a write"));
             }
             backend.write_zeroes(offset, len, unmap).await?;
             settle = stable;
         }
-        _ => return Err(Failure::new(Errno::Inval, "unknown command")),
+        _ => return Err(ReplyError::new(Errno::Inval, "unknown command")),
     }
     if settle {
         backend.flush().await?;
@@ -177,14 +186,14 @@ fn whole_blocks(extent: Extent, at: u64, end: u64, block: u64) -> Extent {
     Extent { offset: at, len: len.clamp(block, end - at), mapped: extent.mapped || len == 0 }
 }
 
-fn end_read(conn: &Connection, request: &Request, (result, buf): lunar_block::Finished, whole: bool) {
+fn end_read(conn: &ServerConnection, request: &Request, (result, buf): lunar_block::BufResult, whole: bool) {
     match result {
         Ok(()) => conn.state.borrow_mut().replies.data(request, buf, whole),
         Err(e) => end(conn, request, Err(e.into())),
     }
 }
 
-fn end(conn: &Connection, request: &Request, result: Result<(), Failure>) {
+fn end(conn: &ServerConnection, request: &Request, result: Result<(), ReplyError>) {
     let replies = &mut conn.state.borrow_mut().replies;
     match result {
         Ok(()) => replies.done(request),

@@ -14,12 +14,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The connections of an export, in order of arrival.
 #[derive(Default)]
 pub(super) struct ConnectionFairness {
-    all: Mutex<Vec<Entry>>,
+    all: Mutex<Vec<FairnessEntry>>,
     /// Notified when a connection ends.
     ended: Event,
 }
 
-struct Entry {
+struct FairnessEntry {
     number: u64,
     line: Hangup,
     /// The connection is not served yet.
@@ -27,13 +27,13 @@ struct Entry {
 }
 
 /// The place of a connection. Later connections may begin when it is dropped.
-pub(super) struct Turn<'a> {
+pub(super) struct FairnessTurn<'a> {
     fairness: &'a ConnectionFairness,
     number: u64,
 }
 
 impl ConnectionFairness {
-    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<FairnessEntry>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,15 +43,15 @@ impl ConnectionFairness {
     }
 
     /// Adds a connection at the end.
-    pub(super) fn join(&self, line: Hangup) -> Turn<'_> {
+    pub(super) fn join(&self, line: Hangup) -> FairnessTurn<'_> {
         let mut all = self.lock();
         let number = all.last().map_or(0, |last| last.number + 1);
-        all.push(Entry { number, line, waits: true });
-        Turn { fairness: self, number }
+        all.push(FairnessEntry { number, line, waits: true });
+        FairnessTurn { fairness: self, number }
     }
 }
 
-impl Turn<'_> {
+impl FairnessTurn<'_> {
     /// Waits for it.
     pub(super) async fn comes(&self) {
         loop {
@@ -92,7 +92,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FairnessTurn<'_> {
     fn drop(&mut self) {
         self.fairness.lock().retain(|entry| entry.number != self.number);
         self.fairness.ended.notify(usize::MAX);

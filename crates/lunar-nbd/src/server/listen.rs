@@ -11,51 +11,51 @@ use std::path::{Path, PathBuf};
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// An address of TCP; port 0 means any that is free.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-impl Listen {
+impl ListenAddress {
     /// The URI by which clients find an export here, by the NBD project's doc/uri.md.
     pub fn url(&self, export: &str) -> String {
         match self {
-            Listen::Tcp(address) => format!("nbd://{address}/{}", Escaped(export.as_bytes())),
-            Listen::Unix(path) => {
-                let socket = Escaped(path.as_os_str().as_encoded_bytes());
-                format!("nbd+unix:///{}?socket={socket}", Escaped(export.as_bytes()))
+            ListenAddress::Tcp(address) => format!("nbd://{address}/{}", UriEscaped(export.as_bytes())),
+            ListenAddress::Unix(path) => {
+                let socket = UriEscaped(path.as_os_str().as_encoded_bytes());
+                format!("nbd+unix:///{}?socket={socket}", UriEscaped(export.as_bytes()))
             }
         }
     }
 
     /// Binds, and says where that came to be.
-    pub(super) fn bind(&self) -> io::Result<(Listen, Socket)> {
+    pub(super) fn bind(&self) -> io::Result<(ListenAddress, Socket)> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {self}: {e}"));
         match self {
-            Listen::Tcp(address) => {
+            ListenAddress::Tcp(address) => {
                 let socket = Listener::bind(*address).map_err(named)?;
-                Ok((Listen::Tcp(socket.local_addr()?), socket.into()))
+                Ok((ListenAddress::Tcp(socket.local_addr()?), socket.into()))
             }
-            Listen::Unix(path) => Ok((self.clone(), Listener::bind_unix(path).map_err(named)?.into())),
+            ListenAddress::Unix(path) => Ok((self.clone(), Listener::bind_unix(path).map_err(named)?.into())),
         }
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Tcp(address) => address.fmt(f),
-            Listen::Unix(path) => path.display().fmt(f),
+            ListenAddress::Tcp(address) => address.fmt(f),
+            ListenAddress::Unix(path) => path.display().fmt(f),
         }
     }
 }
 
 /// Bytes as a URI writes them (RFC 3986 section 2.1).
-struct Escaped<'a>(&'a [u8]);
+struct UriEscaped<'a>(&'a [u8]);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for UriEscaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
@@ -67,19 +67,19 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// The path of a Unix socket of ours, which is removed with this.
-pub(super) struct Trace {
+pub(super) struct SocketPath {
     path: PathBuf,
     inode: u64,
 }
 
-impl Trace {
+impl SocketPath {
     /// Of what was bound there just now.
-    pub(super) fn new(path: &Path) -> io::Result<Trace> {
-        Ok(Trace { path: path.to_owned(), inode: std::fs::symlink_metadata(path)?.ino() })
+    pub(super) fn new(path: &Path) -> io::Result<SocketPath> {
+        Ok(SocketPath { path: path.to_owned(), inode: std::fs::symlink_metadata(path)?.ino() })
     }
 }
 
-impl Drop for Trace {
+impl Drop for SocketPath {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
         if ours {
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn urls_are_escaped() {
-        let tcp = Listen::Tcp("[::1]:10809".parse().expect("an address"));
+        let tcp = ListenAddress::Tcp("[::1]:10809".parse().expect("an address"));
         assert_eq!(tcp.url("a disk"), "nbd://[::1]:10809/a%20disk");
-        let unix = Listen::Unix("/run/a?b.sock".into());
+        let unix = ListenAddress::Unix("/run/a?b.sock".into());
         assert_eq!(unix.url(""), "nbd+unix:///?socket=/run/a%3Fb.sock");
     }
 }

@@ -13,10 +13,10 @@ mod reply;
 mod serve;
 pub mod testing;
 
-pub use listen::Listen;
-pub use serve::{Handle, serve};
+pub use listen::ListenAddress;
+pub use serve::{NbdServer, serve};
 
-use lunar_block::{Backend, Facts};
+use lunar_block::{Backend, BackendInfo};
 use lunar_proto::nbd::ExportOffer;
 use lunar_runtime::Pool;
 use lunar_wire::nbd::{MAX_STRING, transmission_flag as flag};
@@ -33,7 +33,7 @@ const MAX_BLOCK: u32 = 1 << 16;
 
 /// A disk that clients may use.
 #[derive(Clone)]
-pub struct Export {
+pub struct NbdExport {
     /// Its name; a client that names none gets the first export.
     pub name: String,
     /// Where its bytes are.
@@ -47,7 +47,7 @@ pub struct Export {
     pub description: String,
 }
 
-impl Export {
+impl NbdExport {
     fn offer(&self) -> ExportOffer {
         let facts = self.backend.facts();
         ExportOffer {
@@ -73,7 +73,7 @@ impl Export {
     }
 }
 
-fn flags(facts: &Facts, read_only: bool) -> u16 {
+fn flags(facts: &BackendInfo, read_only: bool) -> u16 {
     let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
     // Backends are coherent: a flush covers what any connection has written.
     let always = always | flag::CAN_MULTI_CONN;
@@ -86,7 +86,7 @@ fn flags(facts: &Facts, read_only: bool) -> u16 {
 
 /// What clients can have of this process.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Connections at a time.
     pub connections: usize,
     /// Bytes of buffers in use, at least 32 MiB.
@@ -97,8 +97,13 @@ pub struct Limits {
     pub handshake: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
-        Limits { connections: 256, memory: 256 << 20, requests: 128, handshake: Duration::from_secs(30) }
+        ServerLimits {
+            connections: 256,
+            memory: 256 << 20,
+            requests: 128,
+            handshake: Duration::from_secs(30),
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::io::{self, IoSliceMut};
 const LARGE: usize = 16 << 10;
 
 /// The payload of a request.
-pub(super) enum Data<'a> {
+pub(super) enum RequestData<'a> {
     /// Where it was received: gone after the call.
     Bytes(&'a [u8]),
     /// In a buffer of its own.
@@ -18,16 +18,16 @@ pub(super) enum Data<'a> {
 }
 
 /// A request that has arrived, with all of its payload; that of one that is refused is gone.
-pub(super) struct Arrived<'a> {
+pub(super) struct ReceivedRequest<'a> {
     pub request: Request,
     pub verdict: Result<NbdCommand, RequestError>,
-    pub data: Data<'a>,
+    pub data: RequestData<'a>,
     /// What has been received behind it.
     pub behind: &'a [u8],
 }
 
 /// What became of a request.
-pub(super) enum Taken {
+pub(super) enum Admission {
     /// More are wanted.
     Yes,
     /// It needs a buffer of as many bytes as its payload has: it is to be offered again.
@@ -37,18 +37,18 @@ pub(super) enum Taken {
 }
 
 /// Who takes the requests.
-pub(super) trait Sink {
+pub(super) trait RequestHandler {
     /// There is no room for more requests now.
     fn is_full(&self) -> bool;
     /// A buffer for a payload, if there is one.
     fn buffer(&mut self, len: usize) -> Option<Buf>;
     /// A request is there.
-    fn take(&mut self, arrived: Arrived<'_>) -> Taken;
+    fn take(&mut self, arrived: ReceivedRequest<'_>) -> Admission;
 }
 
 /// What a receive came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(super) enum RequestReceive {
     /// Go on when there is more.
     More,
     /// The sink has no room for more requests: resume when it has.
@@ -61,30 +61,30 @@ pub(super) enum Received {
 
 /// Why a connection cannot go on.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(super) enum RequestStreamError {
     /// The socket failed.
     Io(io::Error),
     /// A request with a wrong magic: nothing behind it can be trusted.
     Magic,
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for RequestStreamError {
     fn from(e: io::Error) -> Self {
-        Broken::Io(e)
+        RequestStreamError::Io(e)
     }
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for RequestStreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Broken::Io(e) => write!(f, "{e}"),
-            Broken::Magic => write!(f, "a request with a wrong magic"),
+            RequestStreamError::Io(e) => write!(f, "{e}"),
+            RequestStreamError::Magic => write!(f, "a request with a wrong magic"),
         }
     }
 }
 
 /// A payload that is on its way.
-enum Coming {
+enum PayloadReceive {
     /// Into a buffer, of which so much is filled.
     Gather { request: Request, command: NbdCommand, buf: Buf, filled: usize },
     /// To nowhere; so many bytes are missing.
@@ -92,34 +92,38 @@ enum Coming {
 }
 
 /// The receiving side of a connection.
-pub(super) struct Receiver {
+pub(super) struct RequestReceiver {
     terms: NegotiatedOptions,
     /// Bytes that are not looked at yet: the start of a request, or all that there was no room for.
     partial: Vec<u8>,
-    coming: Option<Coming>,
+    coming: Option<PayloadReceive>,
 }
 
-impl Receiver {
-    /// A receiver that begins with bytes that came with the handshake, which [`Receiver::resume`] looks at.
+impl RequestReceiver {
+    /// A receiver that begins with bytes that came with the handshake, which [`RequestReceiver::resume`] looks at.
     pub(super) fn new(terms: NegotiatedOptions, begun: Vec<u8>) -> Self {
-        Receiver { terms, partial: begun, coming: None }
+        RequestReceiver { terms, partial: begun, coming: None }
     }
 
-    /// Receives once and hands every whole request over. Only after [`Received::More`].
-    pub(super) fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
+    /// Receives once and hands every whole request over. Only after [`RequestReceive::More`].
+    pub(super) fn receive(
+        &mut self,
+        stream: &Stream,
+        sink: &mut impl RequestHandler,
+    ) -> Result<RequestReceive, RequestStreamError> {
         with_scratch(|scratch| {
             let have = self.partial.len();
             scratch[..have].copy_from_slice(&self.partial);
             let got = match &mut self.coming {
-                Some(Coming::Gather { buf, filled, .. }) => {
+                Some(PayloadReceive::Gather { buf, filled, .. }) => {
                     let mut into = [IoSliceMut::new(&mut buf[*filled..]), IoSliceMut::new(scratch)];
                     stream.receive_vectored(&mut into)?
                 }
                 _ => stream.receive(&mut scratch[have..])?,
             };
-            let Some(got) = got else { return Ok(Received::More) };
+            let Some(got) = got else { return Ok(RequestReceive::More) };
             if got == 0 {
-                return Ok(Received::End);
+                return Ok(RequestReceive::End);
             }
             self.partial.clear();
             let landed = self.landed(got);
@@ -128,14 +132,21 @@ impl Receiver {
     }
 
     /// Hands over what is whole in the bytes that are there already.
-    pub(super) fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
+    pub(super) fn resume(
+        &mut self,
+        sink: &mut impl RequestHandler,
+    ) -> Result<RequestReceive, RequestStreamError> {
         let begun = std::mem::take(&mut self.partial);
         self.parse(&begun, sink)
     }
 
-    /// As [`Receiver::receive`], with bytes that a receive would have brought.
-    pub(super) fn feed(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
-        if let Some(Coming::Gather { buf, filled, .. }) = &mut self.coming {
+    /// As [`RequestReceiver::receive`], with bytes that a receive would have brought.
+    pub(super) fn feed(
+        &mut self,
+        mut chunk: &[u8],
+        sink: &mut impl RequestHandler,
+    ) -> Result<RequestReceive, RequestStreamError> {
+        if let Some(PayloadReceive::Gather { buf, filled, .. }) = &mut self.coming {
             let direct = chunk.len().min(buf.len() - *filled);
             buf[*filled..*filled + direct].copy_from_slice(&chunk[..direct]);
             self.landed(direct);
@@ -147,18 +158,22 @@ impl Receiver {
 
     /// Counts what a receive brought; the bytes of it that went into a payload's buffer.
     fn landed(&mut self, got: usize) -> usize {
-        let Some(Coming::Gather { buf, filled, .. }) = &mut self.coming else { return 0 };
+        let Some(PayloadReceive::Gather { buf, filled, .. }) = &mut self.coming else { return 0 };
         let direct = got.min(buf.len() - *filled);
         *filled += direct;
         direct
     }
 
-    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+    fn parse(
+        &mut self,
+        mut bytes: &[u8],
+        sink: &mut impl RequestHandler,
+    ) -> Result<RequestReceive, RequestStreamError> {
         loop {
             let (used, next) = match self.coming.take() {
                 Some(coming) => self.go_on(coming, bytes, sink),
-                None if bytes.len() < REQUEST_LEN => (0, Some(Received::More)),
-                None if sink.is_full() => (0, Some(Received::Full)),
+                None if bytes.len() < REQUEST_LEN => (0, Some(RequestReceive::More)),
+                None if sink.is_full() => (0, Some(RequestReceive::Full)),
                 None => self.begin(bytes, sink)?,
             };
             bytes = &bytes[used..];
@@ -170,50 +185,59 @@ impl Receiver {
     }
 
     /// More of a payload: the bytes used, and what ends the parse.
-    fn go_on(&mut self, coming: Coming, bytes: &[u8], sink: &mut impl Sink) -> (usize, Option<Received>) {
+    fn go_on(
+        &mut self,
+        coming: PayloadReceive,
+        bytes: &[u8],
+        sink: &mut impl RequestHandler,
+    ) -> (usize, Option<RequestReceive>) {
         match coming {
-            Coming::Gather { request, command, buf, filled } if filled == buf.len() => {
-                (0, hand_over(sink, request, Ok(command), Data::Buf(buf), bytes))
+            PayloadReceive::Gather { request, command, buf, filled } if filled == buf.len() => {
+                (0, hand_over(sink, request, Ok(command), RequestData::Buf(buf), bytes))
             }
-            Coming::Skip { request, refusal, rest } if bytes.len() >= rest => {
-                (rest, hand_over(sink, request, Err(refusal), Data::Bytes(&[]), &bytes[rest..]))
+            PayloadReceive::Skip { request, refusal, rest } if bytes.len() >= rest => {
+                (rest, hand_over(sink, request, Err(refusal), RequestData::Bytes(&[]), &bytes[rest..]))
             }
-            Coming::Skip { request, refusal, rest } => {
-                self.coming = Some(Coming::Skip { request, refusal, rest: rest - bytes.len() });
-                (bytes.len(), Some(Received::More))
+            PayloadReceive::Skip { request, refusal, rest } => {
+                self.coming = Some(PayloadReceive::Skip { request, refusal, rest: rest - bytes.len() });
+                (bytes.len(), Some(RequestReceive::More))
             }
             gather => {
                 self.coming = Some(gather);
-                (0, Some(Received::More))
+                (0, Some(RequestReceive::More))
             }
         }
     }
 
     /// A request begins here: the bytes used, and what ends the parse.
-    fn begin(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Result<(usize, Option<Received>), Broken> {
+    fn begin(
+        &mut self,
+        bytes: &[u8],
+        sink: &mut impl RequestHandler,
+    ) -> Result<(usize, Option<RequestReceive>), RequestStreamError> {
         let header = bytes.first_chunk::<REQUEST_LEN>().expect("a whole request");
-        let request = Request::decode(header).ok_or(Broken::Magic)?;
+        let request = Request::decode(header).ok_or(RequestStreamError::Magic)?;
         let (len, body) = (request.payload_len(), &bytes[REQUEST_LEN..]);
         match (self.terms.check(&request), body.get(..len)) {
             (Ok(command), Some(data)) => {
-                let (data, behind) = (Data::Bytes(data), &body[len..]);
-                Ok(match sink.take(Arrived { request, verdict: Ok(command), data, behind }) {
-                    Taken::Yes => (REQUEST_LEN + len, None),
-                    Taken::Starved => (0, Some(Received::Starved(len))),
-                    Taken::Last => (REQUEST_LEN + len, Some(Received::End)),
+                let (data, behind) = (RequestData::Bytes(data), &body[len..]);
+                Ok(match sink.take(ReceivedRequest { request, verdict: Ok(command), data, behind }) {
+                    Admission::Yes => (REQUEST_LEN + len, None),
+                    Admission::Starved => (0, Some(RequestReceive::Starved(len))),
+                    Admission::Last => (REQUEST_LEN + len, Some(RequestReceive::End)),
                 })
             }
-            (Ok(_), None) if len <= LARGE => Ok((0, Some(Received::More))),
+            (Ok(_), None) if len <= LARGE => Ok((0, Some(RequestReceive::More))),
             (Ok(command), None) => Ok(match sink.buffer(len) {
                 Some(mut buf) => {
                     buf[..body.len()].copy_from_slice(body);
-                    self.coming = Some(Coming::Gather { request, command, buf, filled: body.len() });
-                    (bytes.len(), Some(Received::More))
+                    self.coming = Some(PayloadReceive::Gather { request, command, buf, filled: body.len() });
+                    (bytes.len(), Some(RequestReceive::More))
                 }
-                None => (0, Some(Received::Starved(len))),
+                None => (0, Some(RequestReceive::Starved(len))),
             }),
             (Err(refusal), _) => {
-                self.coming = Some(Coming::Skip { request, refusal, rest: len });
+                self.coming = Some(PayloadReceive::Skip { request, refusal, rest: len });
                 Ok((REQUEST_LEN, None))
             }
         }
@@ -233,14 +257,14 @@ pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
 
 /// Hands over a request that needs no buffer any more; what ends the parse.
 fn hand_over(
-    sink: &mut impl Sink,
+    sink: &mut impl RequestHandler,
     request: Request,
     verdict: Result<NbdCommand, RequestError>,
-    data: Data<'_>,
+    data: RequestData<'_>,
     behind: &[u8],
-) -> Option<Received> {
-    match sink.take(Arrived { request, verdict, data, behind }) {
-        Taken::Last => Some(Received::End),
-        Taken::Yes | Taken::Starved => None,
+) -> Option<RequestReceive> {
+    match sink.take(ReceivedRequest { request, verdict, data, behind }) {
+        Admission::Last => Some(RequestReceive::End),
+        Admission::Yes | Admission::Starved => None,
     }
 }

@@ -20,18 +20,18 @@ const MAX_WORDS: usize = 200;
 const WORTHWHILE: usize = 4096;
 
 /// What is said about a failed request.
-pub(super) struct Failure {
+pub(super) struct ReplyError {
     errno: Errno,
     why: String,
 }
 
-impl Failure {
-    pub(super) fn new(errno: Errno, why: impl Into<String>) -> Failure {
-        Failure { errno, why: why.into() }
+impl ReplyError {
+    pub(super) fn new(errno: Errno, why: impl Into<String>) -> ReplyError {
+        ReplyError { errno, why: why.into() }
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ReplyError {
     fn from(e: io::Error) -> Self {
         use io::ErrorKind as Kind;
         let errno = match e.kind() {
@@ -41,19 +41,19 @@ impl From<io::Error> for Failure {
             Kind::InvalidInput | Kind::Unsupported => Errno::Inval,
             _ => Errno::Io,
         };
-        Failure { errno, why: e.to_string() }
+        ReplyError { errno, why: e.to_string() }
     }
 }
 
 /// The queue of answers.
-pub(super) struct Replies {
+pub(super) struct ReplyQueue {
     pub out: SendQueue,
     structured: bool,
 }
 
-impl Replies {
-    pub(super) fn new(structured: bool) -> Replies {
-        Replies { out: SendQueue::default(), structured }
+impl ReplyQueue {
+    pub(super) fn new(structured: bool) -> ReplyQueue {
+        ReplyQueue { out: SendQueue::default(), structured }
     }
 
     /// Done, and there is nothing to tell.
@@ -65,7 +65,7 @@ impl Replies {
     }
 
     /// Failed.
-    pub(super) fn failed(&mut self, request: &Request, failure: &Failure) {
+    pub(super) fn failed(&mut self, request: &Request, failure: &ReplyError) {
         if !self.structured {
             return self.simple(request, failure.errno as u32, Payload::Empty);
         }

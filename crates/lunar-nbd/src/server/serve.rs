@@ -1,13 +1,13 @@
 //! Listeners, the connections that come of them, and the end of all.
 
-use super::connection::Connection;
+use super::connection::ServerConnection;
 use super::fairness::ConnectionFairness;
-use super::listen::{Listen, Trace};
+use super::listen::{ListenAddress, SocketPath};
 use super::negotiate::negotiate;
-use super::receive::Receiver;
-use super::{Export, Limits};
+use super::receive::RequestReceiver;
+use super::{NbdExport, ServerLimits};
 use event_listener::Event;
-use lunar_runtime::{Cores, Listener, Pool, Seldom, Stream, either};
+use lunar_runtime::{Cores, Listener, LogRateLimit, Pool, Stream, either};
 use socket2::{Domain, Socket, TcpKeepalive};
 use std::io;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_RETRIES: u32 = 4;
 
 /// What all connections share.
-struct Shared {
-    exports: Vec<Export>,
+struct ServerShared {
+    exports: Vec<NbdExport>,
     /// Those of each export.
     fairness: Vec<ConnectionFairness>,
-    limits: Limits,
+    limits: ServerLimits,
     pool: Pool,
     connections: AtomicUsize,
     stopping: AtomicBool,
     /// It is being stopped, or a connection has ended.
     changed: Event,
     /// Lines about clients that end badly.
-    ended: Seldom,
+    ended: LogRateLimit,
 }
 
-impl Shared {
-    async fn until(&self, wanted: impl Fn(&Shared) -> bool) {
+impl ServerShared {
+    async fn until(&self, wanted: impl Fn(&ServerShared) -> bool) {
         loop {
             let changed = self.changed.listen();
             if wanted(self) {
@@ -58,12 +58,12 @@ impl Shared {
 }
 
 /// A running server. Dropped, it takes no new clients and lets those that it has finish what is in flight;
-/// [`Handle::stop`] also waits for that.
-pub struct Handle {
-    shared: Arc<Shared>,
+/// [`NbdServer::stop`] also waits for that.
+pub struct NbdServer {
+    shared: Arc<ServerShared>,
     cores: Arc<Cores>,
-    addresses: Vec<Listen>,
-    _traces: Vec<Trace>,
+    addresses: Vec<ListenAddress>,
+    _traces: Vec<SocketPath>,
 }
 
 /// Serves exports wherever `listen` says, on all of these cores.
@@ -73,14 +73,14 @@ pub struct Handle {
 /// is no power of two up to 64 KiB, a name or description above 4096 bytes, two exports of one name, or no
 /// export at all.
 pub fn serve(
-    listen: &[Listen],
-    exports: Vec<Export>,
+    listen: &[ListenAddress],
+    exports: Vec<NbdExport>,
     cores: Arc<Cores>,
-    limits: Limits,
-) -> io::Result<Handle> {
+    limits: ServerLimits,
+) -> io::Result<NbdServer> {
     check(&exports)?;
-    let bound = listen.iter().map(Listen::bind).collect::<io::Result<Vec<_>>>()?;
-    let shared = Arc::new(Shared {
+    let bound = listen.iter().map(ListenAddress::bind).collect::<io::Result<Vec<_>>>()?;
+    let shared = Arc::new(ServerShared {
         fairness: exports.iter().map(|_| ConnectionFairness::default()).collect(),
         exports,
         pool: Pool::new(limits.memory),
@@ -88,12 +88,12 @@ pub fn serve(
         connections: AtomicUsize::new(0),
         stopping: AtomicBool::new(false),
         changed: Event::new(),
-        ended: Seldom::default(),
+        ended: LogRateLimit::default(),
     });
     let (mut addresses, mut traces) = (Vec::new(), Vec::new());
     for (i, (address, socket)) in bound.into_iter().enumerate() {
-        if let Listen::Unix(path) = &address {
-            traces.push(Trace::new(path)?);
+        if let ListenAddress::Unix(path) = &address {
+            traces.push(SocketPath::new(path)?);
         }
         addresses.push(address);
         let (shared, to) = (shared.clone(), cores.clone());
@@ -101,10 +101,10 @@ pub fn serve(
             lunar_runtime::spawn(accept(shared, to, socket, i));
         });
     }
-    Ok(Handle { shared, cores, addresses, _traces: traces })
+    Ok(NbdServer { shared, cores, addresses, _traces: traces })
 }
 
-fn check(exports: &[Export]) -> io::Result<()> {
+fn check(exports: &[NbdExport]) -> io::Result<()> {
     let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     for (i, export) in exports.iter().enumerate() {
         export.check()?;
@@ -115,9 +115,9 @@ fn check(exports: &[Export]) -> io::Result<()> {
     if exports.is_empty() { wrong("there is nothing to export".into()) } else { Ok(()) }
 }
 
-impl Handle {
+impl NbdServer {
     /// Where it listens, with the ports that it got.
-    pub fn addresses(&self) -> &[Listen] {
+    pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
@@ -147,13 +147,13 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for NbdServer {
     fn drop(&mut self) {
         self.shared.stop();
     }
 }
 
-async fn wind_down(shared: &Shared) -> io::Result<()> {
+async fn wind_down(shared: &ServerShared) -> io::Result<()> {
     let ended = shared.until(|shared| shared.connections.load(SeqCst) == 0);
     if compio::time::timeout(STOP, ended).await.is_err() {
         tracing::warn!(clients = shared.connections.load(SeqCst), "NBD clients did not end in time");
@@ -169,7 +169,7 @@ async fn wind_down(shared: &Shared) -> io::Result<()> {
 }
 
 /// Takes clients of one listener and deals them out over the cores, until the server is stopped.
-async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: Socket, first: usize) {
+async fn accept(shared: Arc<ServerShared>, cores: Arc<Cores>, socket: Socket, first: usize) {
     let listener = match Listener::new(socket) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!(error = %e, "an address cannot be served"),
@@ -183,7 +183,7 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: Socket, first: u
         match accepted.await {
             None => return,
             Some(Ok((socket, _))) => {
-                if let Some(count) = Counted::new(&shared) {
+                if let Some(count) = ClientCount::new(&shared) {
                     next = (next + 1) % cores.count();
                     cores.run_on(next, move || lunar_runtime::spawn(serve_one(socket, count)));
                 }
@@ -197,18 +197,18 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: Socket, first: u
 }
 
 /// A connection's place in the count; None when there is no room.
-struct Counted(Arc<Shared>);
+struct ClientCount(Arc<ServerShared>);
 
-impl Counted {
-    fn new(shared: &Arc<Shared>) -> Option<Counted> {
+impl ClientCount {
+    fn new(shared: &Arc<ServerShared>) -> Option<ClientCount> {
         // Made before the check, so that the count goes down again when it is dropped.
-        let count = Counted(shared.clone());
+        let count = ClientCount(shared.clone());
         let before = shared.connections.fetch_add(1, SeqCst);
         (before < shared.limits.connections && !shared.stopping.load(SeqCst)).then_some(count)
     }
 }
 
-impl Drop for Counted {
+impl Drop for ClientCount {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, SeqCst);
         self.0.changed.notify(usize::MAX);
@@ -216,7 +216,7 @@ impl Drop for Counted {
 }
 
 /// Serves one client from its handshake to its end.
-async fn serve_one(socket: Socket, count: Counted) {
+async fn serve_one(socket: Socket, count: ClientCount) {
     let shared = &count.0;
     match serve_client(socket, shared).await {
         Ok(()) => tracing::debug!("NBD client ended"),
@@ -228,13 +228,13 @@ async fn serve_one(socket: Socket, count: Counted) {
     }
 }
 
-async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
+async fn serve_client(socket: Socket, shared: &Arc<ServerShared>) -> io::Result<()> {
     if socket.domain()? != Domain::UNIX {
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_RETRIES))?;
     }
     let stream = Stream::new(socket)?;
-    let offers = shared.exports.iter().map(Export::offer).collect();
+    let offers = shared.exports.iter().map(NbdExport::offer).collect();
     let handshake = either(negotiate(&stream, offers), async {
         shared.stopped().await;
         Ok(None)
@@ -251,8 +251,8 @@ async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
         return Ok(());
     }
     let pool = shared.pool.share();
-    let conn = Connection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
-    let ended = conn.serve(Receiver::new(agreed.terms, begun), &turn, shared.stopped()).await;
+    let conn = ServerConnection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
+    let ended = conn.serve(RequestReceiver::new(agreed.terms, begun), &turn, shared.stopped()).await;
     conn.settle().await;
     drop(turn);
     conn.leave().await;

@@ -1,13 +1,15 @@
 //! A client's bytes without a socket, for tests and fuzzers.
 
-use super::receive::{Arrived, Data, Received, Receiver, Sink, Taken};
+use super::receive::{
+    Admission, ReceivedRequest, RequestData, RequestHandler, RequestReceive, RequestReceiver,
+};
 use lunar_proto::nbd::{ExportOffer, Handshake, HandshakeStep, NbdCommand, NegotiatedExport};
 use lunar_runtime::Buf;
 use lunar_wire::nbd::{Errno, Request};
 
 /// What came of a client's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Talk {
+pub struct ClientTranscript {
     /// What was said to it while it haggled.
     pub said: Vec<u8>,
     /// What was agreed on, if it came so far.
@@ -18,13 +20,13 @@ pub struct Talk {
     pub broken: bool,
 }
 
-struct Requests<'a> {
-    talk: &'a mut Talk,
+struct TestRequests<'a> {
+    talk: &'a mut ClientTranscript,
     /// Every other time there is no buffer.
     starved: bool,
 }
 
-impl Sink for Requests<'_> {
+impl RequestHandler for TestRequests<'_> {
     fn is_full(&self) -> bool {
         false
     }
@@ -34,20 +36,20 @@ impl Sink for Requests<'_> {
         (!self.starved).then(|| Buf::zeroed(len))
     }
 
-    fn take(&mut self, arrived: Arrived<'_>) -> Taken {
+    fn take(&mut self, arrived: ReceivedRequest<'_>) -> Admission {
         let payload = match &arrived.data {
-            Data::Bytes(bytes) => bytes.to_vec(),
-            Data::Buf(buf) => buf.to_vec(),
+            RequestData::Bytes(bytes) => bytes.to_vec(),
+            RequestData::Buf(buf) => buf.to_vec(),
         };
         let verdict = arrived.verdict.map_err(|refusal| refusal.errno);
         self.talk.requests.push((arrived.request, verdict, payload));
-        if verdict == Ok(NbdCommand::Disconnect) { Taken::Last } else { Taken::Yes }
+        if verdict == Ok(NbdCommand::Disconnect) { Admission::Last } else { Admission::Yes }
     }
 }
 
 /// What comes of a client's bytes that arrive `step` at a time.
-pub fn talk(offers: Vec<ExportOffer>, bytes: &[u8], step: usize) -> Talk {
-    let mut talk = Talk { said: Vec::new(), agreed: None, requests: Vec::new(), broken: false };
+pub fn talk(offers: Vec<ExportOffer>, bytes: &[u8], step: usize) -> ClientTranscript {
+    let mut talk = ClientTranscript { said: Vec::new(), agreed: None, requests: Vec::new(), broken: false };
     let (mut machine, mut input) = (Handshake::new(offers), Vec::new());
     let mut chunks = bytes.chunks(step.max(1));
     let agreed = loop {
@@ -64,14 +66,14 @@ pub fn talk(offers: Vec<ExportOffer>, bytes: &[u8], step: usize) -> Talk {
         }
     };
     talk.agreed = Some(agreed);
-    let mut receiver = Receiver::new(agreed.terms, input);
-    let mut sink = Requests { talk: &mut talk, starved: true };
+    let mut receiver = RequestReceiver::new(agreed.terms, input);
+    let mut sink = TestRequests { talk: &mut talk, starved: true };
     let mut next = receiver.resume(&mut sink);
     loop {
         next = match next {
-            Ok(Received::End) => return talk,
-            Ok(Received::Starved(_) | Received::Full) => receiver.resume(&mut sink),
-            Ok(Received::More) => match chunks.next() {
+            Ok(RequestReceive::End) => return talk,
+            Ok(RequestReceive::Starved(_) | RequestReceive::Full) => receiver.resume(&mut sink),
+            Ok(RequestReceive::More) => match chunks.next() {
                 Some(chunk) => receiver.feed(chunk, &mut sink),
                 None => return talk,
             },

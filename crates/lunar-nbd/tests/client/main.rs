@@ -20,14 +20,14 @@ fn on_a_core<T: Send + 'static, W: Future<Output = T> + 'static>(
     Cores::one().expect("an event loop").wait(0, work).expect("an end")
 }
 
-async fn open(url: &str) -> Arc<client::Disk> {
-    let url: client::Url = url.parse().unwrap_or_else(|e| panic!("{e}"));
+async fn open(url: &str) -> Arc<client::NbdDisk> {
+    let url: client::NbdUrl = url.parse().unwrap_or_else(|e| panic!("{e}"));
     client::open(&url).await.unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Why an export cannot be had: what happened, and the hint.
 fn refused(url: &str) -> (String, String) {
-    let url: client::Url = url.parse().unwrap_or_else(|e| panic!("{e}"));
+    let url: client::NbdUrl = url.parse().unwrap_or_else(|e| panic!("{e}"));
     let refused = on_a_core(move || async move { client::open(&url).await.err() });
     let e = refused.expect("it is refused");
     (e.what, e.hint)

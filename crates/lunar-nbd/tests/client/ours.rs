@@ -1,23 +1,23 @@
 //! The server of this house, from the core that opened the disk and from another.
 
 use super::{MIB, on_a_core, open, pattern, read, refused, write};
-use lunar_block::{Backend, Kind, Spec};
-use lunar_nbd::server::{Export, Handle, Limits, Listen, serve};
+use lunar_block::{Backend, BackendKind, BackendSpec};
+use lunar_nbd::server::{ListenAddress, NbdExport, NbdServer, ServerLimits, serve};
 use lunar_runtime::Cores;
 use std::sync::Arc;
 
-fn server() -> Handle {
-    let backend = lunar_block::open(&Spec::sized(Kind::Memory, 64 * MIB)).expect("memory");
-    let export = |name: &str, read_only| Export {
+fn server() -> NbdServer {
+    let backend = lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 64 * MIB)).expect("memory");
+    let export = |name: &str, read_only| NbdExport {
         name: name.into(),
         backend: backend.clone(),
         block_size: 512,
         read_only,
         description: String::new(),
     };
-    let listen = ["127.0.0.1:0", "[::1]:0"].map(|at| Listen::Tcp(at.parse().expect("an address")));
+    let listen = ["127.0.0.1:0", "[::1]:0"].map(|at| ListenAddress::Tcp(at.parse().expect("an address")));
     let cores = Arc::new(Cores::one().expect("an event loop"));
-    serve(&listen, vec![export("disk", false), export("copy", true)], cores, Limits::default())
+    serve(&listen, vec![export("disk", false), export("copy", true)], cores, ServerLimits::default())
         .expect("served")
 }
 

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::{MIB, Server, export, memory};
 use lunar_block::filter;
-use lunar_nbd::server::Limits;
+use lunar_nbd::server::ServerLimits;
 use lunar_wire::nbd::{OptionHeader, Request, command, option, reply};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ fn an_option_that_is_too_long_is_refused_and_another_follows() {
 
 #[test]
 fn who_never_chooses_an_export_is_shown_the_door() {
-    let limits = Limits { handshake: Duration::from_secs(1), ..Limits::default() };
+    let limits = ServerLimits { handshake: Duration::from_secs(1), ..ServerLimits::default() };
     let server = Server::start(vec![export("disk", memory(64 * MIB))], limits);
     let mut client = Client::connect(server.tcp());
     assert!(client.is_closed());
@@ -116,7 +116,7 @@ fn who_never_chooses_an_export_is_shown_the_door() {
 
 #[test]
 fn connections_are_counted_and_bounded() {
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let server = Server::start(vec![export("disk", memory(64 * MIB))], limits);
     let first = Client::simple(server.tcp(), "disk");
     let second = Client::simple(server.tcp(), "disk");
@@ -132,7 +132,7 @@ fn connections_are_counted_and_bounded() {
 #[test]
 fn who_does_not_read_answers_keeps_nobody_waiting() {
     let slow = filter::delay(memory(64 * MIB), Duration::from_millis(1), Duration::ZERO);
-    let limits = Limits { memory: 64 << 20, ..Limits::default() };
+    let limits = ServerLimits { memory: 64 << 20, ..ServerLimits::default() };
     let server = Server::start(vec![export("disk", slow)], limits);
     let mut other = Client::simple(server.tcp(), "disk");
     assert_eq!(other.write_at(0, 0, &vec![1; 32 << 20]), 0);

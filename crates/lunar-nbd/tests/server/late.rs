@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::{MIB, Server, memory};
-use lunar_block::{Backend, Facts, Finished, Future, Inline};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture, TryIo};
 use lunar_runtime::Buf;
 use lunar_wire::nbd::command::{DISC, WRITE};
 use socket2::SockRef;
@@ -22,29 +22,29 @@ struct Hanging {
 }
 
 impl Backend for Hanging {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.medium.facts()
     }
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
         if offset == BLOCKS {
             self.hangs.send(()).expect("the test waits");
             self.goes_on.lock().expect("one core hangs").recv().expect("the test lets it go on");
         }
         self.medium.write_now(offset, data)
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.medium.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         self.medium.write(offset, buf, stable)
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.flush()
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {

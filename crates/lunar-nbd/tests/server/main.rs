@@ -9,8 +9,8 @@ mod requests;
 mod stop;
 
 use interop::Folder;
-use lunar_block::{Backend, Kind, Spec};
-use lunar_nbd::server::{Export, Handle, Limits, Listen, serve};
+use lunar_block::{Backend, BackendKind, BackendSpec};
+use lunar_nbd::server::{ListenAddress, NbdExport, NbdServer, ServerLimits, serve};
 use lunar_runtime::Cores;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,36 +19,38 @@ const MIB: u64 = 1 << 20;
 
 /// A sparse disk in memory.
 fn memory(size: u64) -> Arc<dyn Backend> {
-    lunar_block::open(&Spec::sized(Kind::Memory, size)).expect("a disk")
+    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, size)).expect("a disk")
 }
 
-fn export(name: &str, backend: Arc<dyn Backend>) -> Export {
-    Export { name: name.into(), backend, block_size: 512, read_only: false, description: String::new() }
+fn export(name: &str, backend: Arc<dyn Backend>) -> NbdExport {
+    NbdExport { name: name.into(), backend, block_size: 512, read_only: false, description: String::new() }
 }
 
 /// A server on two cores, on TCP and on a Unix socket.
 struct Server {
-    handle: Handle,
+    handle: NbdServer,
     dir: Folder,
 }
 
 impl Server {
-    fn start(exports: Vec<Export>, limits: Limits) -> Server {
+    fn start(exports: Vec<NbdExport>, limits: ServerLimits) -> Server {
         let dir = Folder::fresh();
-        let listen =
-            [Listen::Tcp("127.0.0.1:0".parse().expect("an address")), Listen::Unix(dir.join("nbd.sock"))];
+        let listen = [
+            ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address")),
+            ListenAddress::Unix(dir.join("nbd.sock")),
+        ];
         let cores = Arc::new(Cores::start(&[0, 0]).expect("event loops"));
         Server { handle: serve(&listen, exports, cores, limits).expect("served"), dir }
     }
 
     fn of(backend: Arc<dyn Backend>) -> Server {
-        Server::start(vec![export("disk", backend)], Limits::default())
+        Server::start(vec![export("disk", backend)], ServerLimits::default())
     }
 
     fn tcp(&self) -> SocketAddr {
         match &self.handle.addresses()[0] {
-            Listen::Tcp(address) => *address,
-            Listen::Unix(_) => panic!("TCP comes first"),
+            ListenAddress::Tcp(address) => *address,
+            ListenAddress::Unix(_) => panic!("TCP comes first"),
         }
     }
 

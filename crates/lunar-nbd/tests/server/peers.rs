@@ -3,8 +3,8 @@
 use super::{MIB, Server, export, memory};
 use interop::Folder;
 use interop::tool::{self, Tool, must};
-use lunar_block::{Kind, Spec};
-use lunar_nbd::server::Limits;
+use lunar_block::{BackendKind, BackendSpec};
+use lunar_nbd::server::ServerLimits;
 use std::path::{Path, PathBuf};
 
 const LIBNBD: [Tool; 2] =
@@ -17,7 +17,12 @@ const FIO: [Tool; 1] = [Tool { program: "fio", package: "fio" }];
 fn servers() -> [(Server, Option<Folder>); 2] {
     let dir = Folder::fresh();
     let path = dir.join("disk");
-    let spec = Spec { kind: Kind::File, size: Some(256 * MIB), create: true, ..Spec::path(&path) };
+    let spec = BackendSpec {
+        kind: BackendKind::File,
+        size: Some(256 * MIB),
+        create: true,
+        ..BackendSpec::path(&path)
+    };
     [
         (Server::of(memory(256 * MIB)), None),
         (Server::of(lunar_block::open(&spec).expect("a file")), Some(dir)),
@@ -48,7 +53,7 @@ fn nbdinfo_sees_what_is_offered() {
     }
     let mut small = export("small", memory(MIB));
     (small.block_size, small.read_only, small.description) = (4096, true, "a small disk".into());
-    let server = Server::start(vec![export("disk", memory(64 * MIB)), small], Limits::default());
+    let server = Server::start(vec![export("disk", memory(64 * MIB)), small], ServerLimits::default());
     for url in server.urls("disk") {
         let said = must("nbdinfo", &[&url]);
         for expected in [
@@ -165,7 +170,7 @@ fn a_qcow2_image_lives_on_blocks_of_4096() {
     }
     let mut disk = export("disk", memory(256 * MIB));
     disk.block_size = 4096;
-    let server = Server::start(vec![disk], Limits::default());
+    let server = Server::start(vec![disk], ServerLimits::default());
     for url in server.urls("disk") {
         must("qemu-img", &["create", "-f", "qcow2", &url, "128M"]);
         must("qemu-img", &["bench", "-f", "qcow2", "-w", "-c", "2000", "-d", "16", "-s", "4096", &url]);

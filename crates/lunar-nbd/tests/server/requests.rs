@@ -2,9 +2,9 @@
 
 use super::client::{Answer, Client};
 use super::{MIB, Server, export, memory};
-use lunar_block::filter::{self, Counters, Op};
-use lunar_block::{Backend, Facts, Finished, Future};
-use lunar_nbd::server::Limits;
+use lunar_block::filter::{self, FilterOp, IoCounters};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
+use lunar_nbd::server::ServerLimits;
 use lunar_runtime::Buf;
 use lunar_wire::be;
 use lunar_wire::nbd::command::*;
@@ -59,7 +59,8 @@ fn zeros_travel_as_holes_unless_one_chunk_is_asked_for() {
 #[test]
 fn a_null_disk_reads_zeros_in_both_forms() {
     let server = Server::of(
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Null, 64 * MIB)).expect("a disk"),
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Null, 64 * MIB))
+            .expect("a disk"),
     );
     for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
         for len in [512, 1 << 20, 3 << 20 | 512] {
@@ -89,7 +90,7 @@ fn allocation_is_told_extent_by_extent() {
 fn a_refused_write_is_read_past_and_the_next_request_is_served() {
     let mut disk = export("disk", memory(MIB));
     disk.block_size = 4096;
-    let server = Server::start(vec![disk], Limits::default());
+    let server = Server::start(vec![disk], ServerLimits::default());
     for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
         let cases = [
             (MIB, 4096, Errno::NoSpc),
@@ -114,7 +115,7 @@ fn a_refused_write_is_read_past_and_the_next_request_is_served() {
 fn a_read_only_export_is_not_written() {
     let mut disk = export("disk", memory(MIB));
     disk.read_only = true;
-    let server = Server::start(vec![disk], Limits::default());
+    let server = Server::start(vec![disk], ServerLimits::default());
     let mut client = Client::simple(server.tcp(), "disk");
     assert_eq!(client.write_at(0, 0, &[1; 512]), Errno::Perm as u32);
     assert_eq!(client.error_of(TRIM, 0, 0, 512), Errno::Perm as u32);
@@ -149,13 +150,13 @@ impl Stalled {
 }
 
 impl Backend for Stalled {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.medium.facts()
     }
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.medium.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let is_first = !self.began.swap(true, SeqCst);
             if is_first {
@@ -166,13 +167,13 @@ impl Backend for Stalled {
             finished
         })
     }
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.flush()
     }
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.unmap(offset, len)
     }
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.write_zeroes(offset, len, unmap)
     }
     fn describe(&self) -> Vec<(String, String)> {
@@ -181,7 +182,7 @@ impl Backend for Stalled {
 }
 
 /// A server whose only client has gone while its write, of ones, is under way.
-fn bereft() -> (Arc<Stalled>, Server, Arc<Counters>) {
+fn bereft() -> (Arc<Stalled>, Server, Arc<IoCounters>) {
     let (medium, counters) = filter::stats(memory(MIB));
     let disk = Arc::new(Stalled::on(medium));
     let server = Server::of(disk.clone());
@@ -224,8 +225,10 @@ fn what_a_client_sent_that_was_kept_waiting_and_has_gone_is_not_done() {
 #[test]
 fn a_write_of_a_client_that_is_gone_and_had_sent_more_undoes_none_of_its_next_connection() {
     let disk = Arc::new(Stalled::on(memory(MIB)));
-    let server =
-        Server::start(vec![export("disk", disk.clone())], Limits { requests: 1, ..Limits::default() });
+    let server = Server::start(
+        vec![export("disk", disk.clone())],
+        ServerLimits { requests: 1, ..ServerLimits::default() },
+    );
     let mut client = Client::simple(server.tcp(), "disk");
     for _ in 0..3 {
         client.request(WRITE, 0, 0, 512);
@@ -256,7 +259,8 @@ fn reads_of_a_client_that_has_gone_keep_no_other_waiting() {
 #[test]
 fn many_requests_are_in_flight_and_each_is_answered_once() {
     let slow = filter::delay(memory(MIB), Duration::from_millis(5), Duration::from_millis(1));
-    let server = Server::start(vec![export("disk", slow)], Limits { requests: 7, ..Limits::default() });
+    let server =
+        Server::start(vec![export("disk", slow)], ServerLimits { requests: 7, ..ServerLimits::default() });
     let mut client = Client::simple(server.tcp(), "disk");
     let mut sent: Vec<u64> = (0..500).map(|i| client.request(READ, 0, i % 100 * 512, 512)).collect();
     let mut seen: Vec<u64> = sent.iter().map(|_| client.answer(512).cookie).collect();
@@ -267,7 +271,7 @@ fn many_requests_are_in_flight_and_each_is_answered_once() {
 
 #[test]
 fn a_failing_disk_is_told_and_the_connection_lives() {
-    let server = Server::of(filter::error(memory(MIB), Op::Read, 1.0, Some(1)));
+    let server = Server::of(filter::error(memory(MIB), FilterOp::Read, 1.0, Some(1)));
     for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
         assert_eq!(client.error_of(READ, 0, 0, 512), Errno::Io as u32);
         assert_eq!(client.write_at(0, 0, &[1; 512]), 0);

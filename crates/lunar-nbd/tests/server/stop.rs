@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::{MIB, Server, export, memory};
 use lunar_block::filter;
-use lunar_nbd::server::{Limits, Listen, serve};
+use lunar_nbd::server::{ListenAddress, ServerLimits, serve};
 use lunar_runtime::Cores;
 use lunar_wire::nbd::{Errno, command};
 use std::os::unix::net::UnixStream;
@@ -45,7 +45,7 @@ fn a_unix_socket_serves_and_goes_with_the_server() {
     assert_eq!(&greeting[..8], b"NBDMAGIC");
     let taken = server.handle.addresses()[1].clone();
     let cores = Arc::new(Cores::start(&[0]).expect("a loop"));
-    let again = serve(&[taken], vec![export("x", memory(MIB))], cores, Limits::default());
+    let again = serve(&[taken], vec![export("x", memory(MIB))], cores, ServerLimits::default());
     assert!(again.is_err_and(|e| e.to_string().contains("nbd.sock")));
     let Server { handle, dir: _dir } = server;
     drop(handle);
@@ -55,7 +55,7 @@ fn a_unix_socket_serves_and_goes_with_the_server() {
 #[test]
 fn exports_that_cannot_be_offered_are_refused() {
     let cores = Arc::new(Cores::start(&[0]).expect("a loop"));
-    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let listen = [ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let with = |block_size| {
         let mut export = export("x", memory(MIB));
         export.block_size = block_size;
@@ -63,7 +63,7 @@ fn exports_that_cannot_be_offered_are_refused() {
     };
     let cases = [vec![], vec![with(512), with(512)], vec![with(0)], vec![with(768)], vec![with(1 << 17)]];
     for exports in cases {
-        let served = serve(&listen, exports, cores.clone(), Limits::default());
+        let served = serve(&listen, exports, cores.clone(), ServerLimits::default());
         assert!(served.is_err_and(|e| e.kind() == std::io::ErrorKind::InvalidInput));
     }
 }

@@ -2,7 +2,9 @@
 
 use super::engine::Engine;
 use super::handshake;
-use crate::{Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Wait};
+use crate::{
+    Endpoint, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion, RemoteAddress, RemoteRange,
+};
 use event_listener::Event;
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, PeerState, Stream, with_scratch};
@@ -24,9 +26,9 @@ thread_local! {
 }
 
 /// One end of a connection over TCP.
-pub(super) struct Iwarp {
+pub(super) struct IwarpEndpoint {
     stream: Rc<Stream>,
-    facts: Facts,
+    facts: EndpointInfo,
     engine: RefCell<Engine>,
     /// The other side has said its first word, or the connection is over.
     spoken: Event,
@@ -36,9 +38,9 @@ pub(super) struct Iwarp {
     is_reset_on_close: Cell<bool>,
 }
 
-impl Iwarp {
-    pub(super) fn new(stream: Stream, facts: Facts, engine: Engine) -> Iwarp {
-        Iwarp {
+impl IwarpEndpoint {
+    pub(super) fn new(stream: Stream, facts: EndpointInfo, engine: Engine) -> IwarpEndpoint {
+        IwarpEndpoint {
             stream: Rc::new(stream),
             facts,
             engine: RefCell::new(engine),
@@ -50,7 +52,7 @@ impl Iwarp {
     }
 
     /// Takes what the socket has, up to a limit.
-    fn receive(&self, engine: &mut Engine, into: &mut Events) {
+    fn receive(&self, engine: &mut Engine, into: &mut EndpointEvents) {
         let mut left = TURN;
         with_scratch(|buffer| {
             while left > 0 && !engine.is_over() {
@@ -115,8 +117,8 @@ async fn say_and_listen(stream: &Stream, word: &[u8]) -> io::Result<()> {
     }
 }
 
-impl Endpoint for Iwarp {
-    fn facts(&self) -> &Facts {
+impl Endpoint for IwarpEndpoint {
+    fn facts(&self) -> &EndpointInfo {
         &self.facts
     }
 
@@ -128,15 +130,15 @@ impl Endpoint for Iwarp {
         self.engine.borrow_mut().send(head, payload, invalidate);
     }
 
-    fn write(&self, to: Remote, payload: Payload) {
+    fn write(&self, to: RemoteAddress, payload: Payload) {
         self.engine.borrow_mut().write(to, payload);
     }
 
-    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+    fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
         self.engine.borrow_mut().gather(id, from, buf, at);
     }
 
-    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
+    fn expose(&self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.engine.borrow_mut().expose(memory)
     }
 
@@ -148,7 +150,7 @@ impl Endpoint for Iwarp {
         let engine = &mut *self.engine.borrow_mut();
         match engine.is_over() {
             true => Err(io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")),
-            false => Iwarp::send(self, engine),
+            false => IwarpEndpoint::send(self, engine),
         }
     }
 
@@ -168,7 +170,7 @@ impl Endpoint for Iwarp {
         self.engine.borrow().has_left(mark, self.stream.unacknowledged())
     }
 
-    fn poll(&self, into: &mut Events) {
+    fn poll(&self, into: &mut EndpointEvents) {
         let engine = &mut *self.engine.borrow_mut();
         let might_send = engine.may_send();
         engine.take_begun(into);
@@ -177,7 +179,7 @@ impl Endpoint for Iwarp {
             self.shut(engine);
         } else if engine.may_send() && engine.waiting() > 0 && !self.is_stuck.get() {
             // Answers to reads, and what had to wait for the first word. A failure is seen by the next receive.
-            _ = Iwarp::send(self, engine);
+            _ = IwarpEndpoint::send(self, engine);
         }
         if !might_send && engine.may_send() {
             self.spoken.notify(usize::MAX);
@@ -193,7 +195,7 @@ impl Endpoint for Iwarp {
         self.stream.look_anew();
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async {
             let (has_news, is_over) = {
                 let engine = self.engine.borrow();
@@ -208,7 +210,7 @@ impl Endpoint for Iwarp {
         })
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async {
             let spoken = self.spoken.listen();
             let may_send = self.engine.borrow().may_send();
@@ -247,7 +249,7 @@ impl Endpoint for Iwarp {
     }
 }
 
-impl Drop for Iwarp {
+impl Drop for IwarpEndpoint {
     fn drop(&mut self) {
         match (self.is_shut.get(), self.is_reset_on_close.get()) {
             // Its last word may be on its way.

@@ -1,13 +1,13 @@
 //! A connection without its socket: what comes in, what goes out, and the memory between.
 
-use super::fault::Fault;
+use super::fault::IwarpError;
 use super::inbox::Inbox;
-use super::memory::Memory;
-use super::reads::Reads;
-use super::responses::Responses;
-use super::transmit::Transmit;
-use super::{Agreed, First, framing};
-use crate::{Event, Events, MemoryRegion, Piece, Remote};
+use super::memory::TaggedMemory;
+use super::reads::ReadQueue;
+use super::responses::ReadResponses;
+use super::transmit::FpduQueue;
+use super::{FirstFrame, NegotiatedMpa, framing};
+use crate::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress, RemoteRange};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
@@ -31,20 +31,20 @@ enum State {
 /// is what comes, [`Engine::take_bytes`] what goes.
 pub struct Engine {
     crc: bool,
-    transmit: Transmit,
+    transmit: FpduQueue,
     /// What the first FPDU of the other side may be, while we may not send before it (RFC 5044 section 7.1.2).
-    first: Option<First>,
+    first: Option<FirstFrame>,
     /// The start of an FPDU whose rest has not come. At first, what came with the handshake.
     partial: Vec<u8>,
     has_begun: bool,
-    memory: Memory,
+    memory: TaggedMemory,
     inbox: Inbox,
-    reads: Reads,
-    responses: Responses,
+    reads: ReadQueue,
+    responses: ReadResponses,
     /// What has to follow a tagged segment that was not the last of its message.
     due: Option<TaggedHeader>,
     /// What ended without the other side.
-    done: Vec<Event>,
+    done: Vec<EndpointEvent>,
     /// Why nothing can be sent any more. What was received before is taken nevertheless.
     lost: Option<io::Error>,
     /// The socket has failed, or was reset: what it had is thrown away.
@@ -56,17 +56,17 @@ pub struct Engine {
 
 impl Engine {
     /// A connection on which `begun` has come already. `mss` in bytes bounds the FPDUs.
-    pub fn new(agreed: &Agreed, mss: Option<usize>, begun: Vec<u8>) -> Engine {
+    pub fn new(agreed: &NegotiatedMpa, mss: Option<usize>, begun: Vec<u8>) -> Engine {
         Engine {
             crc: agreed.crc,
-            transmit: Transmit::new(agreed.crc, mss),
+            transmit: FpduQueue::new(agreed.crc, mss),
             first: agreed.first,
             has_begun: !begun.is_empty(),
             partial: begun,
-            memory: Memory::default(),
+            memory: TaggedMemory::default(),
             inbox: Inbox::new(agreed.receives),
-            reads: Reads::new(agreed.ord),
-            responses: Responses::new(agreed.ird),
+            reads: ReadQueue::new(agreed.ord),
+            responses: ReadResponses::new(agreed.ird),
             due: None,
             done: Vec::new(),
             lost: None,
@@ -89,14 +89,14 @@ impl Engine {
     }
 
     /// See [`Endpoint::write`](crate::Endpoint::write).
-    pub fn write(&mut self, to: Remote, payload: Payload) {
+    pub fn write(&mut self, to: RemoteAddress, payload: Payload) {
         if self.can_send() {
             self.transmit.write(to, payload);
         }
     }
 
     /// See [`Endpoint::gather`](crate::Endpoint::gather). After the end of the connection it is dropped.
-    pub fn gather(&mut self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+    pub fn gather(&mut self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
         if matches!(self.state, State::Ended) {
             return;
         }
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// See [`Endpoint::read`](crate::Endpoint::read).
-    pub fn read(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+    pub fn read(&mut self, id: u64, from: RemoteAddress, buf: Buf, at: usize, len: usize) {
         self.gather(id, &[(from, len)], buf, at);
     }
 
@@ -113,7 +113,7 @@ impl Engine {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
+    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.memory.expose(memory)
     }
 
@@ -196,7 +196,7 @@ impl Engine {
     }
 
     /// Takes bytes that have come.
-    pub fn feed(&mut self, bytes: &[u8], into: &mut Events) {
+    pub fn feed(&mut self, bytes: &[u8], into: &mut EndpointEvents) {
         self.take_begun(into);
         let mut rest = bytes;
         if !self.partial.is_empty() {
@@ -214,7 +214,7 @@ impl Engine {
 
     /// Goes on with the FPDU of which a part has come before, and copies no more than what is missing of it. The bytes behind
     /// it.
-    fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut Events) -> &'a [u8] {
+    fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut EndpointEvents) -> &'a [u8] {
         let mut partial = std::mem::take(&mut self.partial);
         // At first that may be its length.
         loop {
@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// Takes the FPDU that these bytes begin with, if it is whole: how many bytes that were.
-    fn take_first(&mut self, bytes: &[u8], into: &mut Events) -> Option<usize> {
+    fn take_first(&mut self, bytes: &[u8], into: &mut EndpointEvents) -> Option<usize> {
         match framing::first(bytes, self.crc) {
             Ok(None) => None,
             Ok(Some((fpdu, whole))) => {
@@ -251,7 +251,7 @@ impl Engine {
     }
 
     /// Takes what came with the handshake.
-    pub fn take_begun(&mut self, into: &mut Events) {
+    pub fn take_begun(&mut self, into: &mut EndpointEvents) {
         if std::mem::take(&mut self.has_begun) {
             let begun = std::mem::take(&mut self.partial);
             self.feed(&begun, into);
@@ -259,12 +259,12 @@ impl Engine {
     }
 
     /// What ended without anything coming; in the end, the end.
-    pub fn take_news(&mut self, into: &mut Events) {
+    pub fn take_news(&mut self, into: &mut EndpointEvents) {
         into.list.append(&mut self.done);
         if let State::Ending(why) = &mut self.state {
             let why = why.take();
             into.list.extend(self.reads.end());
-            into.list.push(Event::End(why));
+            into.list.push(EndpointEvent::End(why));
             self.state = State::Ended;
         }
     }
@@ -316,7 +316,7 @@ impl Engine {
     }
 
     /// Tells the other side what it did wrong; `fpdu` is the one that was wrong, if it is known.
-    fn fail(&mut self, fault: Fault, fpdu: &[u8]) {
+    fn fail(&mut self, fault: IwarpError, fpdu: &[u8]) {
         let wrong = match DdpHeader::decode(fpdu) {
             Ok(DdpHeader::Untagged(UntaggedHeader { opcode: opcode::READ_REQUEST, .. })) => {
                 fpdu.get(..UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(&fpdu[..UNTAGGED_LEN])
@@ -351,9 +351,9 @@ impl Engine {
         }
     }
 
-    fn take_fpdu(&mut self, fpdu: &[u8], into: &mut Events) {
+    fn take_fpdu(&mut self, fpdu: &[u8], into: &mut EndpointEvents) {
         let first = self.first.take();
-        let taken = DdpHeader::decode(fpdu).map_err(Fault::from).and_then(|header| {
+        let taken = DdpHeader::decode(fpdu).map_err(IwarpError::from).and_then(|header| {
             let payload = &fpdu[header.len()..];
             match header {
                 DdpHeader::Tagged(t) => self.take_tagged(&t, payload, into),
@@ -365,14 +365,19 @@ impl Engine {
         }
     }
 
-    fn take_tagged(&mut self, t: &TaggedHeader, payload: &[u8], into: &mut Events) -> Result<(), Fault> {
+    fn take_tagged(
+        &mut self,
+        t: &TaggedHeader,
+        payload: &[u8],
+        into: &mut EndpointEvents,
+    ) -> Result<(), IwarpError> {
         let has_place =
             |due: TaggedHeader| (due.opcode, due.stag, due.offset) == (t.opcode, t.stag, t.offset);
         if !self.due.is_none_or(has_place) {
-            return Err(Fault::new(Terminate::BOUNDS, "a Write or a Read Response amid another one"));
+            return Err(IwarpError::new(Terminate::BOUNDS, "a Write or a Read Response amid another one"));
         }
         let end = t.offset.checked_add(payload.len() as u64);
-        let end = end.ok_or_else(|| Fault::new(Terminate::WRAP, "data beyond the last offset"))?;
+        let end = end.ok_or_else(|| IwarpError::new(Terminate::WRAP, "data beyond the last offset"))?;
         self.due = (!t.last).then_some(TaggedHeader { offset: end, ..*t });
         if t.opcode == opcode::READ_RESPONSE {
             into.list.extend(self.reads.take(t, payload)?);
@@ -388,16 +393,16 @@ impl Engine {
         &mut self,
         u: &UntaggedHeader,
         payload: &[u8],
-        first: Option<First>,
-        into: &mut Events,
-    ) -> Result<(), Fault> {
+        first: Option<FirstFrame>,
+        into: &mut EndpointEvents,
+    ) -> Result<(), IwarpError> {
         match u.opcode {
             opcode::READ_REQUEST => self.responses.take(u, payload, &self.memory),
             opcode::TERMINATE => {
                 self.end(Some(ended_by(payload)));
                 Ok(())
             }
-            opcode::SEND if first == Some(First::Send) && u.last && u.msn == 1 && payload.is_empty() => {
+            opcode::SEND if first == Some(FirstFrame::Send) && u.last && u.msn == 1 && payload.is_empty() => {
                 self.inbox.skip();
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! The handshake: MPA request and reply, and what both sides agree on (RFC 5044 section 7.1, RFC 6581).
 
-use super::{Agreed, First, Options};
+use super::{FirstFrame, NegotiatedMpa, Options};
 use crate::ConnParam;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
@@ -14,7 +14,7 @@ const UNTOLD: u16 = 8;
 const RECEIVE: usize = 1024;
 
 /// A frame, and what came behind it; or what is wrong with it.
-pub(super) type Read = Result<(MpaFrame, Vec<u8>), MalformedFrame>;
+pub(super) type FrameResult = Result<(MpaFrame, Vec<u8>), MalformedFrame>;
 
 /// Reads a frame that begins with `bytes`.
 ///
@@ -25,14 +25,14 @@ pub(super) async fn read(
     key: &[u8; 16],
     bytes: Vec<u8>,
     limit: Duration,
-) -> io::Result<Read> {
+) -> io::Result<FrameResult> {
     let slow = |_| {
         io::Error::new(io::ErrorKind::TimedOut, "the other side did not say all of its MPA frame in time")
     };
     compio::time::timeout(limit, read_unbounded(stream, key, bytes)).await.map_err(slow)?
 }
 
-async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> io::Result<Read> {
+async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> io::Result<FrameResult> {
     let mut more = [0; RECEIVE];
     loop {
         match MpaFrame::decode(key, &bytes) {
@@ -94,8 +94,8 @@ pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> MpaFr
 }
 
 /// What a reply came to, for who asked.
-pub(super) fn asked(asked: &MpaFrame, reply: &MpaFrame, terms: &ConnParam) -> Agreed {
-    Agreed {
+pub(super) fn asked(asked: &MpaFrame, reply: &MpaFrame, terms: &ConnParam) -> NegotiatedMpa {
+    NegotiatedMpa {
         crc: asked.crc || reply.crc,
         ord: reads(terms.ord, reply.enhanced.map(|e| e.ird)),
         ird: terms.ird,
@@ -110,18 +110,18 @@ pub(super) fn answer(
     private: Vec<u8>,
     terms: &ConnParam,
     options: &Options,
-) -> (MpaFrame, Agreed) {
+) -> (MpaFrame, NegotiatedMpa) {
     let (enhanced, first) = match &request.enhanced {
         Some(wanted) => {
             let (enhanced, first) = grant(wanted, terms);
             (Some(enhanced), first)
         }
-        None => (None, First::Any),
+        None => (None, FirstFrame::Any),
     };
     let crc = request.crc || options.crc;
     let frame = MpaFrame { revision: request.revision, crc, enhanced, private, ..MpaFrame::default() };
     let ord = reads(terms.ord, request.enhanced.map(|e| e.ird));
-    (frame, Agreed { crc, ord, ird: terms.ird, receives: terms.receives, first: Some(first) })
+    (frame, NegotiatedMpa { crc, ord, ird: terms.ird, receives: terms.receives, first: Some(first) })
 }
 
 /// What we answer to a request that we turn down.
@@ -134,20 +134,20 @@ pub(super) fn refusal(request: Option<&MpaFrame>, private: Vec<u8>) -> Vec<u8> {
 
 /// The enhanced data of our answer. Of the first words that the other side can say without content, one is chosen:
 /// a Write rather than a Read rather than a Send, for it costs the least here.
-fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, First) {
+fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, FirstFrame) {
     let ird = if wanted.ord == UNKNOWN { UNKNOWN } else { known(terms.ird) };
     let ord = if wanted.ird == UNKNOWN { UNKNOWN } else { reads(known(terms.ord), Some(wanted.ird)) };
     let numbers = EnhancedData { ird, ord, ..EnhancedData::default() };
     if !wanted.peer_to_peer {
-        return (numbers, First::Any);
+        return (numbers, FirstFrame::Any);
     }
     let peer_to_peer = EnhancedData { peer_to_peer: true, ..numbers };
     match wanted {
-        EnhancedData { write: true, .. } => (EnhancedData { write: true, ..peer_to_peer }, First::Any),
-        EnhancedData { read: true, .. } => (EnhancedData { read: true, ..peer_to_peer }, First::Any),
-        EnhancedData { send: true, .. } => (EnhancedData { send: true, ..peer_to_peer }, First::Send),
+        EnhancedData { write: true, .. } => (EnhancedData { write: true, ..peer_to_peer }, FirstFrame::Any),
+        EnhancedData { read: true, .. } => (EnhancedData { read: true, ..peer_to_peer }, FirstFrame::Any),
+        EnhancedData { send: true, .. } => (EnhancedData { send: true, ..peer_to_peer }, FirstFrame::Send),
         // It offers no such word: its first message will do.
-        _ => (peer_to_peer, First::Any),
+        _ => (peer_to_peer, FirstFrame::Any),
     }
 }
 
@@ -207,10 +207,10 @@ mod tests {
         let offer =
             |send, write, read| EnhancedData { peer_to_peer: true, send, write, read, ird: 1, ord: 1 };
         for (wanted, granted, first) in [
-            (offer(true, true, true), offer(false, true, false), First::Any),
-            (offer(true, false, true), offer(false, false, true), First::Any),
-            (offer(true, false, false), offer(true, false, false), First::Send),
-            (offer(false, false, false), offer(false, false, false), First::Any),
+            (offer(true, true, true), offer(false, true, false), FirstFrame::Any),
+            (offer(true, false, true), offer(false, false, true), FirstFrame::Any),
+            (offer(true, false, false), offer(true, false, false), FirstFrame::Send),
+            (offer(false, false, false), offer(false, false, false), FirstFrame::Any),
         ] {
             let terms = ConnParam { ord: 1, ird: 1, ..TERMS };
             assert_eq!(grant(&wanted, &terms), (granted, first));

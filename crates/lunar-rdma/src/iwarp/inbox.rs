@@ -1,12 +1,12 @@
 //! The other side's Sends: in order, one at a time, each into a receive that was there for it.
 
-use super::fault::Fault;
-use crate::Events;
+use super::fault::IwarpError;
+use crate::EndpointEvents;
 use lunar_wire::iwarp::{Terminate, UntaggedHeader};
 use std::collections::VecDeque;
 
 /// A message of which not all has come.
-struct Partial {
+struct PartialMessage {
     opcode: u8,
     stag: u32,
     bytes: Vec<u8>,
@@ -18,7 +18,7 @@ struct Partial {
 pub(super) struct Inbox {
     /// Receives that are not used yet, in order: how many, of how many bytes each.
     receives: VecDeque<(usize, usize)>,
-    partial: Option<Partial>,
+    partial: Option<PartialMessage>,
     /// Sequence number of the message that is under way, or of the next.
     msn: u32,
 }
@@ -56,27 +56,30 @@ impl Inbox {
         &mut self,
         header: &UntaggedHeader,
         payload: &[u8],
-        invalidate: impl FnOnce(u32) -> Result<(), Fault>,
-        into: &mut Events,
-    ) -> Result<(), Fault> {
+        invalidate: impl FnOnce(u32) -> Result<(), IwarpError>,
+        into: &mut EndpointEvents,
+    ) -> Result<(), IwarpError> {
         if header.msn != self.msn {
             let what = format!("message {} where {} was due", header.msn, self.msn);
-            return Err(Fault::new(Terminate::MSN, what));
+            return Err(IwarpError::new(Terminate::MSN, what));
         }
         let mut partial = match self.partial.take() {
             Some(partial) => partial,
             None => self.begin(header)?,
         };
         if (header.opcode, header.stag) != (partial.opcode, partial.stag) {
-            return Err(Fault::new(Terminate::OPCODE, "a part of another kind of message amid a message"));
+            return Err(IwarpError::new(
+                Terminate::OPCODE,
+                "a part of another kind of message amid a message",
+            ));
         }
         if header.offset as usize != partial.bytes.len() {
             let what = format!("byte {} of a message where {} was due", header.offset, partial.bytes.len());
-            return Err(Fault::new(Terminate::OFFSET, what));
+            return Err(IwarpError::new(Terminate::OFFSET, what));
         }
         if partial.bytes.len() + payload.len() > partial.max {
             let what = format!("a message longer than the {} bytes that were there to take it", partial.max);
-            return Err(Fault::new(Terminate::TOO_LONG, what));
+            return Err(IwarpError::new(Terminate::TOO_LONG, what));
         }
         if !header.last {
             partial.bytes.extend_from_slice(payload);
@@ -98,15 +101,15 @@ impl Inbox {
     }
 
     /// Uses a receive for the message that begins with this segment.
-    fn begin(&mut self, header: &UntaggedHeader) -> Result<Partial, Fault> {
+    fn begin(&mut self, header: &UntaggedHeader) -> Result<PartialMessage, IwarpError> {
         let Some((count, len)) = self.receives.front_mut() else {
-            return Err(Fault::new(Terminate::NO_BUFFER, "a message that nothing was there to take"));
+            return Err(IwarpError::new(Terminate::NO_BUFFER, "a message that nothing was there to take"));
         };
         let max = *len;
         *count -= 1;
         if *count == 0 {
             self.receives.pop_front();
         }
-        Ok(Partial { opcode: header.opcode, stag: header.stag, bytes: Vec::new(), max })
+        Ok(PartialMessage { opcode: header.opcode, stag: header.stag, bytes: Vec::new(), max })
     }
 }

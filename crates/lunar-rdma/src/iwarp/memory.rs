@@ -1,21 +1,21 @@
 //! Memory of ours that the other side may use, and what it is told where it may not.
 
-use super::fault::Fault;
-use crate::keys::{Fault as Denied, Keys};
-use crate::{MemoryRegion, Remote};
+use super::fault::IwarpError;
+use crate::keys::{AccessError as Denied, SteeringTags};
+use crate::{MemoryRegion, RemoteAddress};
 use lunar_runtime::out::Payload;
 use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::io;
 
 /// Exposed memory by steering tag.
 #[derive(Default)]
-pub(super) struct Memory {
-    keys: Keys,
+pub(super) struct TaggedMemory {
+    keys: SteeringTags,
 }
 
-impl Memory {
+impl TaggedMemory {
     /// A name for memory.
-    pub(super) fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
+    pub(super) fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.keys.expose(memory)
     }
 
@@ -25,32 +25,33 @@ impl Memory {
     }
 
     /// Ends a steering tag for the other side; its memory waits for its owner.
-    pub(super) fn invalidate(&mut self, stag: u32) -> Result<(), Fault> {
+    pub(super) fn invalidate(&mut self, stag: u32) -> Result<(), IwarpError> {
         if self.keys.end(stag) {
             return Ok(());
         }
         let what = format!("a message that ends the steering tag {stag:#x}, which names nothing");
-        Err(Fault::new(Terminate::INVALIDATE, what))
+        Err(IwarpError::new(Terminate::INVALIDATE, what))
     }
 
     /// The payload of a segment of an RDMA Write goes where it belongs.
-    pub(super) fn write(&mut self, t: &TaggedHeader, payload: &[u8]) -> Result<(), Fault> {
-        let to = Remote { stag: t.stag, offset: t.offset };
+    pub(super) fn write(&mut self, t: &TaggedHeader, payload: &[u8]) -> Result<(), IwarpError> {
+        let to = RemoteAddress { stag: t.stag, offset: t.offset };
         let sink = self.keys.sink(to, payload.len()).map_err(|denied| {
             let told = match denied {
                 Denied::Tag => Terminate::STAG,
                 Denied::Direction => Terminate::ACCESS,
                 Denied::Bounds => Terminate::BOUNDS,
             };
-            Fault::new(told, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
+            IwarpError::new(told, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
         })?;
         sink.copy_from_slice(payload);
         Ok(())
     }
 
     /// What an RDMA Read gets. One of nothing needs no right to.
-    pub(super) fn source(&self, request: &ReadRequest) -> Result<Payload, Fault> {
-        let (len, from) = (request.len as usize, Remote { stag: request.source.0, offset: request.source.1 });
+    pub(super) fn source(&self, request: &ReadRequest) -> Result<Payload, IwarpError> {
+        let (len, from) =
+            (request.len as usize, RemoteAddress { stag: request.source.0, offset: request.source.1 });
         if len == 0 {
             return Ok(Payload::Empty);
         }
@@ -60,7 +61,7 @@ impl Memory {
                 Denied::Direction => Terminate::ACCESS,
                 Denied::Bounds => Terminate::READ_BOUNDS,
             };
-            Fault::new(told, format!("an RDMA Read of {len} bytes from {denied}"))
+            IwarpError::new(told, format!("an RDMA Read of {len} bytes from {denied}"))
         })?;
         Ok(Payload::Part(buf, at, len))
     }

@@ -28,8 +28,10 @@ mod tests;
 pub use engine::Engine;
 pub use lunar_wire::iwarp::mpa::is_request;
 
-use crate::{ConnParam, Connected, Endpoint, Facts, Refused, Request, Wait};
-use endpoint::Iwarp;
+use crate::{
+    ConnParam, ConnectError, ConnectRequest, ConnectedEndpoint, Endpoint, EndpointInfo, LocalBoxFuture,
+};
+use endpoint::IwarpEndpoint;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{REPLY_KEY, REQUEST_KEY};
 use lunar_wire::iwarp::{MalformedFrame, MpaFrame};
@@ -60,7 +62,7 @@ pub struct Options {
 
 /// The first word of who called, before which who was called must not speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstFrame {
     /// Anything.
     Any,
     /// It may be a Send without content, that is no message (RFC 6581 section 5.1).
@@ -69,7 +71,7 @@ pub enum First {
 
 /// What both sides agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct NegotiatedMpa {
     /// CRCs are used.
     pub crc: bool,
     /// RDMA Reads that we may have under way.
@@ -79,7 +81,7 @@ pub struct Agreed {
     /// Messages that are taken at first: how many, and how long in bytes each may be.
     pub receives: (usize, usize),
     /// The other side has to speak first, and may say this.
-    pub first: Option<First>,
+    pub first: Option<FirstFrame>,
 }
 
 /// Asks for an iWARP connection over a TCP connection to `peer`, with at most [`MAX_PRIVATE`](crate::MAX_PRIVATE)
@@ -97,10 +99,10 @@ pub async fn connect(
     private: &[u8],
     terms: ConnParam,
     options: &Options,
-) -> Result<Connected, Refused> {
+) -> Result<ConnectedEndpoint, ConnectError> {
     handshake::check_private(private)?;
     let ask = handshake::ask(private, &terms, options);
-    let Failed { refused, is_old } = match call(stream, peer, &ask, &terms, options).await {
+    let AcceptError { refused, is_old } = match call(stream, peer, &ask, &terms, options).await {
         Ok(connected) => return Ok(connected),
         Err(failed) => failed,
     };
@@ -111,8 +113,8 @@ pub async fn connect(
     let Ok(stream) = dial(peer, options).await else { return Err(refused) };
     let ask = MpaFrame { revision: 1, enhanced: None, ..ask };
     call(stream, peer, &ask, &terms, options).await.map_err(|again| match again.refused {
-        Refused::Rejected(private) => Refused::Rejected(private),
-        Refused::Io(_) => refused,
+        ConnectError::Rejected(private) => ConnectError::Rejected(private),
+        ConnectError::Io(_) => refused,
     })
 }
 
@@ -124,17 +126,17 @@ async fn dial(peer: SocketAddr, options: &Options) -> io::Result<Stream> {
 }
 
 /// A call that came to nothing.
-struct Failed {
-    refused: Refused,
+struct AcceptError {
+    refused: ConnectError,
     /// It may be because the other side knows only revision 1.
     is_old: bool,
 }
 
-impl From<io::Error> for Failed {
-    fn from(e: io::Error) -> Failed {
+impl From<io::Error> for AcceptError {
+    fn from(e: io::Error) -> AcceptError {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let is_old = matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
-        Failed { refused: e.into(), is_old }
+        AcceptError { refused: e.into(), is_old }
     }
 }
 
@@ -145,13 +147,13 @@ async fn call(
     ask: &MpaFrame,
     terms: &ConnParam,
     options: &Options,
-) -> Result<Connected, Failed> {
+) -> Result<ConnectedEndpoint, AcceptError> {
     handshake::write(&stream, &ask.encode(&REQUEST_KEY), REPLY_TIME).await?;
     let reply = handshake::read(&stream, &REPLY_KEY, Vec::new(), REPLY_TIME).await?;
     let (reply, begun) = reply.map_err(malformed)?;
     if reply.rejected {
         let is_old = reply.revision < ask.revision && reply.private.is_empty();
-        return Err(Failed { refused: Refused::Rejected(reply.private), is_old });
+        return Err(AcceptError { refused: ConnectError::Rejected(reply.private), is_old });
     }
     if reply.markers {
         return Err(unsupported_markers().into());
@@ -173,7 +175,7 @@ pub async fn request(
     local: SocketAddr,
     peer: SocketAddr,
     options: &Options,
-) -> io::Result<Box<dyn Request>> {
+) -> io::Result<Box<dyn ConnectRequest>> {
     let (frame, begun) = match handshake::read(&stream, &REQUEST_KEY, begun, REQUEST_TIME).await? {
         Ok(read) => read,
         Err(MalformedFrame::Key) => return Err(malformed(MalformedFrame::Key)),
@@ -182,7 +184,8 @@ pub async fn request(
             return Err(malformed(wrong));
         }
     };
-    let asked = Asked { frame, begun, addresses: (local, peer), options: *options, stream: Some(stream) };
+    let asked =
+        IwarpRequest { frame, begun, addresses: (local, peer), options: *options, stream: Some(stream) };
     match asked.frame.markers {
         // Dropping it turns it down.
         true => Err(unsupported_markers()),
@@ -200,12 +203,12 @@ fn unsupported_markers() -> io::Error {
 
 fn endpoint(
     stream: Stream,
-    agreed: &Agreed,
+    agreed: &NegotiatedMpa,
     (local, peer): (SocketAddr, SocketAddr),
     options: &Options,
     begun: Vec<u8>,
 ) -> Rc<dyn Endpoint> {
-    let facts = Facts {
+    let facts = EndpointInfo {
         provider: "iwarp".into(),
         ord: agreed.ord,
         sends_invalidate: true,
@@ -214,11 +217,11 @@ fn endpoint(
         peer,
     };
     let mss = options.mss.or_else(|| stream.route().mss.and_then(|mss| usize::try_from(mss).ok()));
-    Rc::new(Iwarp::new(stream, facts, Engine::new(agreed, mss, begun)))
+    Rc::new(IwarpEndpoint::new(stream, facts, Engine::new(agreed, mss, begun)))
 }
 
 /// A connection that is asked for.
-struct Asked {
+struct IwarpRequest {
     frame: MpaFrame,
     /// What came behind the request.
     begun: Vec<u8>,
@@ -228,7 +231,7 @@ struct Asked {
     stream: Option<Stream>,
 }
 
-impl Request for Asked {
+impl ConnectRequest for IwarpRequest {
     fn private(&self) -> &[u8] {
         &self.frame.private
     }
@@ -245,7 +248,7 @@ impl Request for Asked {
         mut self: Box<Self>,
         private: Vec<u8>,
         terms: ConnParam,
-    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Endpoint>>> {
         Box::pin(async move {
             handshake::check_private(&private)?;
             let (reply, agreed) = handshake::answer(&self.frame, private, &terms, &self.options);
@@ -256,7 +259,7 @@ impl Request for Asked {
         })
     }
 
-    fn reject(mut self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+    fn reject(mut self: Box<Self>, private: Vec<u8>) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
             if let Some(stream) = self.stream.take() {
                 let refusal = handshake::refusal(Some(&self.frame), private);
@@ -267,7 +270,7 @@ impl Request for Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for IwarpRequest {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
             let refusal = handshake::refusal(Some(&self.frame), Vec::new());

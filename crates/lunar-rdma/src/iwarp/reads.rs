@@ -1,8 +1,8 @@
 //! Our RDMA Reads: as many under way as the other side takes, and each answered in order into the buffer of who
 //! wants it.
 
-use super::fault::Fault;
-use crate::{Event, Piece, Remote, total};
+use super::fault::IwarpError;
+use crate::{EndpointEvent, RemoteAddress, RemoteRange, total};
 use lunar_runtime::Buf;
 use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::collections::VecDeque;
@@ -15,21 +15,21 @@ const SLOT: u32 = 0xffff;
 const BASE: u64 = 1 << 32;
 
 /// Who wants to read: its number, its buffer, and how many pieces are not there yet.
-struct Job {
+struct GatherJob {
     id: u64,
     buf: Buf,
     left: usize,
 }
 
-impl Job {
-    fn ended(self, how: io::Result<()>) -> Event {
-        Event::Read(self.id, self.buf, how)
+impl GatherJob {
+    fn ended(self, how: io::Result<()>) -> EndpointEvent {
+        EndpointEvent::Read(self.id, self.buf, how)
     }
 }
 
 /// One RDMA Read. It is of the oldest job that has not ended when it is the oldest itself.
-struct Read {
-    from: Remote,
+struct PendingRead {
+    from: RemoteAddress,
     /// Where in the buffer of its job the data go, and how many bytes.
     at: usize,
     len: usize,
@@ -40,19 +40,19 @@ struct Read {
 }
 
 /// RDMA Reads of ours.
-pub(super) struct Reads {
+pub(super) struct ReadQueue {
     ord: usize,
-    jobs: VecDeque<Job>,
-    under_way: VecDeque<Read>,
-    waiting: VecDeque<Read>,
+    jobs: VecDeque<GatherJob>,
+    under_way: VecDeque<PendingRead>,
+    waiting: VecDeque<PendingRead>,
     /// Reads that were begun: names the steering tag of the next.
     begun: u16,
 }
 
-impl Reads {
+impl ReadQueue {
     /// Up to `ord` are under way at a time.
-    pub(super) fn new(ord: u16) -> Reads {
-        Reads {
+    pub(super) fn new(ord: u16) -> ReadQueue {
+        ReadQueue {
             ord: ord.into(),
             jobs: VecDeque::new(),
             under_way: VecDeque::new(),
@@ -63,11 +63,17 @@ impl Reads {
 
     /// A new job: pieces that go to `at` in the buffer, one behind the other. One that is nothing, or cannot be, comes
     /// back at once.
-    pub(super) fn post(&mut self, id: u64, from: &[Piece], buf: Buf, mut at: usize) -> Option<Event> {
+    pub(super) fn post(
+        &mut self,
+        id: u64,
+        from: &[RemoteRange],
+        buf: Buf,
+        mut at: usize,
+    ) -> Option<EndpointEvent> {
         let end = total(from).and_then(|len| at.checked_add(len));
         let fits = end.is_some_and(|end| end <= buf.len())
             && from.iter().all(|(_, len)| u32::try_from(*len).is_ok());
-        let job = Job { id, buf, left: from.len() };
+        let job = GatherJob { id, buf, left: from.len() };
         match (fits, from.len(), self.ord) {
             (false, ..) => {
                 let what = "an RDMA Read beyond the end of its buffer";
@@ -81,7 +87,7 @@ impl Reads {
             _ => self.jobs.push_back(job),
         }
         for &(from, len) in from {
-            self.waiting.push_back(Read { from, at, len, come: 0, stag: 0 });
+            self.waiting.push_back(PendingRead { from, at, len, come: 0, stag: 0 });
             at += len;
         }
         None
@@ -102,16 +108,20 @@ impl Reads {
     }
 
     /// Takes a segment of a Read Response: it must be the next of the oldest read. The read, if this was its end.
-    pub(super) fn take(&mut self, header: &TaggedHeader, payload: &[u8]) -> Result<Option<Event>, Fault> {
+    pub(super) fn take(
+        &mut self,
+        header: &TaggedHeader,
+        payload: &[u8],
+    ) -> Result<Option<EndpointEvent>, IwarpError> {
         let Some(read) = self.under_way.front_mut().filter(|read| read.stag == header.stag) else {
             let what =
                 format!("a Read Response to the steering tag {:#x}, which no read waits for", header.stag);
-            return Err(Fault::new(Terminate::STAG, what));
+            return Err(IwarpError::new(Terminate::STAG, what));
         };
         let end = read.come + payload.len();
         if header.offset != BASE + read.come as u64 || end > read.len || header.last != (end == read.len) {
             let what = format!("a Read Response that is not the rest of a read of {} bytes", read.len);
-            return Err(Fault::new(Terminate::BOUNDS, what));
+            return Err(IwarpError::new(Terminate::BOUNDS, what));
         }
         let Some(job) = self.jobs.front_mut() else { return Ok(None) };
         job.buf[read.at + read.come..read.at + end].copy_from_slice(payload);
@@ -126,7 +136,7 @@ impl Reads {
     }
 
     /// All reads end, for the connection has.
-    pub(super) fn end(&mut self) -> impl Iterator<Item = Event> {
+    pub(super) fn end(&mut self) -> impl Iterator<Item = EndpointEvent> {
         self.under_way.clear();
         self.waiting.clear();
         let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, "the connection has ended");

@@ -1,6 +1,6 @@
 //! The way out: messages are cut into FPDUs that fit a TCP segment each.
 
-use crate::Remote;
+use crate::RemoteAddress;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::out::{Payload, SendQueue};
@@ -15,7 +15,7 @@ const MIN_MSS: usize = 148;
 const MAX_MSS: usize = 65_000;
 
 /// What waits to be sent, as FPDUs.
-pub(super) struct Transmit {
+pub(super) struct FpduQueue {
     /// The FPDUs.
     pub(super) out: SendQueue,
     crc: bool,
@@ -27,11 +27,11 @@ pub(super) struct Transmit {
     read_msn: u32,
 }
 
-impl Transmit {
+impl FpduQueue {
     /// `mss` in bytes is what an FPDU may take.
-    pub(super) fn new(crc: bool, mss: Option<usize>) -> Transmit {
+    pub(super) fn new(crc: bool, mss: Option<usize>) -> FpduQueue {
         let mss = mss.unwrap_or(DEFAULT_MSS).clamp(MIN_MSS, MAX_MSS);
-        Transmit { out: SendQueue::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
+        FpduQueue { out: SendQueue::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
     }
 
     /// A Send, with Invalidate if a steering tag is to end.
@@ -42,12 +42,12 @@ impl Transmit {
     }
 
     /// An RDMA Write.
-    pub(super) fn write(&mut self, to: Remote, payload: Payload) {
+    pub(super) fn write(&mut self, to: RemoteAddress, payload: Payload) {
         self.cut(tagged(opcode::WRITE, to), &[], payload);
     }
 
     /// A Read Response.
-    pub(super) fn respond(&mut self, to: Remote, payload: Payload) {
+    pub(super) fn respond(&mut self, to: RemoteAddress, payload: Payload) {
         self.cut(tagged(opcode::READ_RESPONSE, to), &[], payload);
     }
 
@@ -70,7 +70,7 @@ impl Transmit {
         if whole <= max {
             return self.push(&part(first, 0, true), head, payload);
         }
-        let body = Body::from(payload);
+        let body = SharedPayload::from(payload);
         let mut at = 0;
         while at < whole {
             let end = (at + max).min(whole);
@@ -103,7 +103,7 @@ fn next(msn: &mut u32) -> u32 {
     this
 }
 
-fn tagged(opcode: u8, to: Remote) -> DdpHeader {
+fn tagged(opcode: u8, to: RemoteAddress) -> DdpHeader {
     DdpHeader::Tagged(TaggedHeader { opcode, last: true, stag: to.stag, offset: to.offset })
 }
 
@@ -122,32 +122,32 @@ fn part(first: DdpHeader, at: usize, last: bool) -> DdpHeader {
 }
 
 /// A payload that several FPDUs share.
-enum Body {
+enum SharedPayload {
     Zeros,
     Bytes(Vec<u8>),
     /// A buffer, and where in it the payload begins.
     Shared(Rc<Buf>, usize),
 }
 
-impl From<Payload> for Body {
-    fn from(payload: Payload) -> Body {
+impl From<Payload> for SharedPayload {
+    fn from(payload: Payload) -> SharedPayload {
         match payload {
-            Payload::Empty => Body::Bytes(Vec::new()),
-            Payload::Zeros(_) => Body::Zeros,
-            Payload::Bytes(bytes) => Body::Bytes(bytes),
-            Payload::Buf(buf, _) => Body::Shared(Rc::new(buf), 0),
-            Payload::Part(buf, at, _) => Body::Shared(buf, at),
+            Payload::Empty => SharedPayload::Bytes(Vec::new()),
+            Payload::Zeros(_) => SharedPayload::Zeros,
+            Payload::Bytes(bytes) => SharedPayload::Bytes(bytes),
+            Payload::Buf(buf, _) => SharedPayload::Shared(Rc::new(buf), 0),
+            Payload::Part(buf, at, _) => SharedPayload::Shared(buf, at),
         }
     }
 }
 
-impl Body {
+impl SharedPayload {
     fn part(&self, from: usize, len: usize) -> Payload {
         match self {
             _ if len == 0 => Payload::Empty,
-            Body::Zeros => Payload::Zeros(len),
-            Body::Bytes(bytes) => Payload::Bytes(bytes[from..from + len].to_vec()),
-            Body::Shared(buf, at) => Payload::Part(buf.clone(), at + from, len),
+            SharedPayload::Zeros => Payload::Zeros(len),
+            SharedPayload::Bytes(bytes) => Payload::Bytes(bytes[from..from + len].to_vec()),
+            SharedPayload::Shared(buf, at) => Payload::Part(buf.clone(), at + from, len),
         }
     }
 }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_send_is_one_fpdu_with_padding_and_crc() {
-        let mut transmit = Transmit::new(true, None);
+        let mut transmit = FpduQueue::new(true, None);
         transmit.send(b"head", Payload::Bytes(b"body!".to_vec()), None);
         let covered = b"\x00\x1b\x41\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0headbody!\0\0\0";
         let crc = crc32c(&[covered]).to_le_bytes();
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn no_fpdu_is_longer_than_a_segment_of_tcp_and_only_the_last_is_padded() {
         for mss in [148, 1448, 1449, 9000, 65_000] {
-            let mut transmit = Transmit::new(false, Some(mss));
-            transmit.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(100_001));
+            let mut transmit = FpduQueue::new(false, Some(mss));
+            transmit.write(RemoteAddress { stag: 1, offset: 0 }, Payload::Zeros(100_001));
             let bytes = transmit.out.take_bytes();
             let (mut rest, mut sent) = (&bytes[..], 0);
             while !rest.is_empty() {
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn a_large_buffer_is_shared_by_its_fpdus_and_let_go_with_the_last() {
-        let (mut transmit, buf) = (Transmit::new(false, None), Rc::new(Buf::zeroed(10_000)));
-        transmit.write(Remote { stag: 1, offset: 0 }, Payload::Part(buf.clone(), 0, 10_000));
+        let (mut transmit, buf) = (FpduQueue::new(false, None), Rc::new(Buf::zeroed(10_000)));
+        transmit.write(RemoteAddress { stag: 1, offset: 0 }, Payload::Part(buf.clone(), 0, 10_000));
         assert_eq!(Rc::strong_count(&buf), 1 + 10_000usize.div_ceil(1428));
         transmit.out.take_bytes();
         assert_eq!(Rc::strong_count(&buf), 1);

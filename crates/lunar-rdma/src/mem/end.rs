@@ -1,8 +1,10 @@
 //! An end of a connection as its user sees it.
 
-use super::link::Link;
-use super::side::{Job, Message, Read};
-use crate::{Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Wait};
+use super::link::MemLink;
+use super::side::{SideMessage, SideRead, SideWork};
+use crate::{
+    Endpoint, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion, RemoteAddress, RemoteRange,
+};
 use event_listener::Event;
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
@@ -17,22 +19,22 @@ const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-struct End {
-    link: Rc<Link>,
+struct MemEndpoint {
+    link: Rc<MemLink>,
     me: usize,
-    facts: Facts,
+    facts: EndpointInfo,
     bell: Rc<Event>,
 }
 
 /// Both ends of a connection.
-pub(super) fn both(link: Rc<Link>) -> [Rc<dyn Endpoint>; 2] {
-    [0, 1].map(|me| Rc::new(End::new(link.clone(), me)) as Rc<dyn Endpoint>)
+pub(super) fn both(link: Rc<MemLink>) -> [Rc<dyn Endpoint>; 2] {
+    [0, 1].map(|me| Rc::new(MemEndpoint::new(link.clone(), me)) as Rc<dyn Endpoint>)
 }
 
-impl End {
-    fn new(link: Rc<Link>, me: usize) -> End {
+impl MemEndpoint {
+    fn new(link: Rc<MemLink>, me: usize) -> MemEndpoint {
         let side = link.side(me);
-        let facts = Facts {
+        let facts = EndpointInfo {
             provider: "mem".into(),
             ord: side.ord,
             sends_invalidate: side.invalidates,
@@ -42,18 +44,18 @@ impl End {
         };
         let bell = side.faults.bell.clone();
         drop(side);
-        End { link, me, facts, bell }
+        MemEndpoint { link, me, facts, bell }
     }
 }
 
-impl Drop for End {
+impl Drop for MemEndpoint {
     fn drop(&mut self) {
         self.link.close();
     }
 }
 
-impl Endpoint for End {
-    fn facts(&self) -> &Facts {
+impl Endpoint for MemEndpoint {
+    fn facts(&self) -> &EndpointInfo {
         &self.facts
     }
 
@@ -63,18 +65,18 @@ impl Endpoint for End {
 
     fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
         let bytes = [head, payload.bytes()].concat();
-        self.link.queue(self.me, Job::Send(Message { bytes, invalidate }));
+        self.link.queue(self.me, SideWork::Send(SideMessage { bytes, invalidate }));
     }
 
-    fn write(&self, to: Remote, payload: Payload) {
-        self.link.queue(self.me, Job::Write(to, payload));
+    fn write(&self, to: RemoteAddress, payload: Payload) {
+        self.link.queue(self.me, SideWork::Write(to, payload));
     }
 
-    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
-        self.link.queue(self.me, Job::Read(Read { id, from: from.to_vec(), buf, at }));
+    fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
+        self.link.queue(self.me, SideWork::Read(SideRead { id, from: from.to_vec(), buf, at }));
     }
 
-    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
+    fn expose(&self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.link.expose(self.me, memory)
     }
 
@@ -87,7 +89,7 @@ impl Endpoint for End {
     }
 
     fn waiting(&self) -> usize {
-        self.link.side(self.me).queue.iter().map(Job::size).sum()
+        self.link.side(self.me).queue.iter().map(SideWork::size).sum()
     }
 
     fn has_moved(&self) -> bool {
@@ -102,7 +104,7 @@ impl Endpoint for End {
         self.link.has_sent(self.me, mark)
     }
 
-    fn poll(&self, into: &mut Events) {
+    fn poll(&self, into: &mut EndpointEvents) {
         self.link.poll(self.me, into);
     }
 
@@ -110,7 +112,7 @@ impl Endpoint for End {
         self.link.alive().is_err()
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             loop {
                 let rung = self.bell.listen();
@@ -122,7 +124,7 @@ impl Endpoint for End {
         })
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             loop {
                 let rung = self.bell.listen();

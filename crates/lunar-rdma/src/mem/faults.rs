@@ -1,32 +1,32 @@
 //! What goes wrong at one end, and what that end did.
 
-use crate::Remote;
+use crate::RemoteAddress;
 use event_listener::Event;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Something that an end did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum EndpointOp {
     /// It sent a message of so many bytes, and ended a steering tag of the other side with it.
     Send { len: usize, invalidate: Option<u32> },
     /// It wrote so many bytes to memory of the other side.
-    Write { to: Remote, len: usize },
+    Write { to: RemoteAddress, len: usize },
     /// It began to read so many bytes from memory of the other side.
-    Read { id: u64, from: Remote, len: usize },
+    Read { id: u64, from: RemoteAddress, len: usize },
     /// That RDMA Read ended, well or not.
     ReadEnded { id: u64 },
 }
 
 /// Holds things up until it is opened.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct FaultGate {
     closed: Cell<bool>,
     passes: Cell<usize>,
     bell: Rc<Event>,
 }
 
-impl Gate {
+impl FaultGate {
     /// Nothing passes from now on.
     pub fn hold(&self) {
         self.closed.set(true);
@@ -64,15 +64,15 @@ impl Gate {
 #[derive(Debug)]
 pub struct Faults {
     /// RDMA Reads of this end: those that are held up are under way, and count as such.
-    pub reads: Gate,
+    pub reads: FaultGate,
     /// Messages and RDMA Writes of this end: those that are held up wait to be flushed, and RDMA Reads pass them, as at a
     /// device whose line is busy.
-    pub sends: Gate,
+    pub sends: FaultGate,
     /// Messages and RDMA Writes of this end that were flushed: those that are held up are at the device, which has not
     /// sent them.
-    pub line: Gate,
+    pub line: FaultGate,
     /// Messages to this end: those that are held up have not arrived yet. When the connection ends they are lost.
-    pub messages: Gate,
+    pub messages: FaultGate,
     /// The next RDMA Read of this end fails, and the connection with it, as everywhere else.
     pub fail_next_read: Cell<bool>,
     /// The next memory that this end exposes is not taken, as by a device that has no room for it.
@@ -86,7 +86,7 @@ pub struct Faults {
     pub pads: Cell<bool>,
     /// What this end does is written down. Who measures does without.
     pub logs: Cell<bool>,
-    log: RefCell<Vec<Operation>>,
+    log: RefCell<Vec<EndpointOp>>,
     outstanding: Cell<usize>,
     /// Rings when there may be something to take.
     pub(super) bell: Rc<Event>,
@@ -95,7 +95,7 @@ pub struct Faults {
 impl Default for Faults {
     fn default() -> Self {
         let bell = Rc::new(Event::new());
-        let gate = || Gate { bell: bell.clone(), ..Gate::default() };
+        let gate = || FaultGate { bell: bell.clone(), ..FaultGate::default() };
         Faults {
             reads: gate(),
             sends: gate(),
@@ -116,12 +116,12 @@ impl Default for Faults {
 
 impl Faults {
     /// What this end did so far, in order.
-    pub fn log(&self) -> Vec<Operation> {
+    pub fn log(&self) -> Vec<EndpointOp> {
         self.log.borrow().clone()
     }
 
     /// What this end did since the last call.
-    pub fn take_log(&self) -> Vec<Operation> {
+    pub fn take_log(&self) -> Vec<EndpointOp> {
         self.log.take()
     }
 
@@ -135,16 +135,16 @@ impl Faults {
     }
 
     /// Writes an operation down, and counts it.
-    pub(super) fn did(&self, operation: Operation) {
+    pub(super) fn did(&self, operation: EndpointOp) {
         self.write_down(operation);
         self.lose_after.set(self.lose_after.get().map(|left| left.saturating_sub(1)));
     }
 
     pub(super) fn ended(&self, id: u64) {
-        self.write_down(Operation::ReadEnded { id });
+        self.write_down(EndpointOp::ReadEnded { id });
     }
 
-    fn write_down(&self, operation: Operation) {
+    fn write_down(&self, operation: EndpointOp) {
         if self.logs.get() {
             self.log.borrow_mut().push(operation);
         }

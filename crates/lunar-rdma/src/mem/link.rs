@@ -1,42 +1,42 @@
 //! Between two ends: how what is queued at one has its effect at the other.
 
-use super::side::{Job, Message, Side, broken};
-use super::{Faults, Operation};
-use crate::{ConnParam, Event, Events, MemoryRegion, Remote};
+use super::side::{EndpointSide, SideMessage, SideWork, broken};
+use super::{EndpointOp, Faults};
+use crate::{ConnParam, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use std::cell::{RefCell, RefMut};
 use std::io;
 use std::rc::Rc;
 
 /// A connection.
-pub(super) struct Link(RefCell<State>);
+pub(super) struct MemLink(RefCell<LinkState>);
 
-struct State {
-    sides: [Side; 2],
+struct LinkState {
+    sides: [EndpointSide; 2],
     /// It is over, and why.
     over: Option<Option<String>>,
 }
 
-impl Link {
-    pub fn new([a, b]: [ConnParam; 2], [fa, fb]: [Rc<Faults>; 2]) -> Rc<Link> {
-        let sides = [Side::new(a, b, fa), Side::new(b, a, fb)];
-        Rc::new(Link(RefCell::new(State { sides, over: None })))
+impl MemLink {
+    pub fn new([a, b]: [ConnParam; 2], [fa, fb]: [Rc<Faults>; 2]) -> Rc<MemLink> {
+        let sides = [EndpointSide::new(a, b, fa), EndpointSide::new(b, a, fb)];
+        Rc::new(MemLink(RefCell::new(LinkState { sides, over: None })))
     }
 
     /// One end of it.
-    pub fn side(&self, which: usize) -> RefMut<'_, Side> {
+    pub fn side(&self, which: usize) -> RefMut<'_, EndpointSide> {
         RefMut::map(self.0.borrow_mut(), |state| &mut state.sides[which])
     }
 
     /// Queues something. When the connection is over it comes to nothing, or back.
-    pub fn queue(&self, me: usize, job: Job) {
+    pub fn queue(&self, me: usize, job: SideWork) {
         let mut state = self.0.borrow_mut();
         match (&state.over, job) {
             (None, job) => {
-                state.sides[me].queued += u64::from(!matches!(job, Job::Read(_)));
+                state.sides[me].queued += u64::from(!matches!(job, SideWork::Read(_)));
                 state.sides[me].queue.push_back(job);
                 state.sides[me].tell();
             }
-            (Some(_), Job::Read(read)) => {
+            (Some(_), SideWork::Read(read)) => {
                 state.sides[me].read_ended(read, Err(broken(None)));
                 state.sides[me].tell();
             }
@@ -45,7 +45,7 @@ impl Link {
     }
 
     /// Gives the other end a right to memory.
-    pub fn expose(&self, me: usize, memory: MemoryRegion) -> io::Result<Remote> {
+    pub fn expose(&self, me: usize, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.side(me).expose(memory)
     }
 
@@ -56,7 +56,7 @@ impl Link {
             && let Some(job) = state.sides[me].next_job()
         {
             match job {
-                Job::Read(_) => state.step(me, job),
+                SideWork::Read(_) => state.step(me, job),
                 job => state.sides[me].posted.push_back(job),
             }
             state.transmit(me);
@@ -66,13 +66,13 @@ impl Link {
     }
 
     /// Takes what has come to one end.
-    pub fn poll(&self, me: usize, into: &mut Events) {
+    pub fn poll(&self, me: usize, into: &mut EndpointEvents) {
         let mut state = self.0.borrow_mut();
         state.advance();
         let came = &mut state.sides[me].came;
         for event in came.list.drain(..) {
             match event {
-                Event::Message(range, invalidated) => into.message(&came.bytes[range], invalidated),
+                EndpointEvent::Message(range, invalidated) => into.message(&came.bytes[range], invalidated),
                 other => into.list.push(other),
             }
         }
@@ -105,7 +105,7 @@ impl Link {
     }
 }
 
-impl State {
+impl LinkState {
     fn alive(&self) -> io::Result<()> {
         self.over.as_ref().map_or(Ok(()), |reason| Err(broken(reason.as_deref())))
     }
@@ -123,17 +123,17 @@ impl State {
         }
     }
 
-    fn step(&mut self, me: usize, job: Job) {
+    fn step(&mut self, me: usize, job: SideWork) {
         let side = &mut self.sides[me];
         side.moved = true;
         match job {
-            Job::Send(message) => self.send(me, message),
-            Job::Write(to, payload) => {
-                side.faults.did(Operation::Write { to, len: payload.bytes().len() });
+            SideWork::Send(message) => self.send(me, message),
+            SideWork::Write(to, payload) => {
+                side.faults.did(EndpointOp::Write { to, len: payload.bytes().len() });
                 let written = self.sides[1 - me].written(to, payload.bytes());
                 self.check(written);
             }
-            Job::Read(read) => {
+            SideWork::Read(read) => {
                 side.reads.push_back(read);
                 if side.ord == 0 {
                     self.end(Some("an RDMA Read, and none were agreed on".into()));
@@ -143,10 +143,10 @@ impl State {
         self.settle();
     }
 
-    fn send(&mut self, me: usize, message: Message) {
-        let Message { bytes, invalidate } = &message;
+    fn send(&mut self, me: usize, message: SideMessage) {
+        let SideMessage { bytes, invalidate } = &message;
         let side = &self.sides[me];
-        side.faults.did(Operation::Send { len: bytes.len(), invalidate: *invalidate });
+        side.faults.did(EndpointOp::Send { len: bytes.len(), invalidate: *invalidate });
         if invalidate.is_some() && !side.invalidates {
             return self.end(Some("a message with invalidate, which this end cannot send".into()));
         }
@@ -177,7 +177,7 @@ impl State {
         if self.sides.iter().any(|side| side.faults.lose_after.get() == Some(0)) {
             self.end(Some("the connection was lost, as was asked for".into()));
         }
-        self.sides.iter().for_each(Side::tell);
+        self.sides.iter().for_each(EndpointSide::tell);
     }
 
     fn deliver(&mut self, me: usize) {

@@ -1,8 +1,10 @@
 //! A connection that is being made.
 
 use super::end::{ADDRESSES, both};
-use super::{Faults, Link};
-use crate::{ConnParam, Connected, Endpoint, MAX_PRIVATE, Refused, Request, Wait};
+use super::{Faults, MemLink};
+use crate::{
+    ConnParam, ConnectError, ConnectRequest, ConnectedEndpoint, Endpoint, LocalBoxFuture, MAX_PRIVATE,
+};
 use event_listener::Event;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,26 +16,26 @@ const PADDED: [usize; 3] = [56, 196, 148];
 
 /// What both sides know of it.
 #[derive(Default)]
-struct Meeting {
-    outcome: RefCell<Option<Result<Connected, Refused>>>,
+struct Rendezvous {
+    outcome: RefCell<Option<Result<ConnectedEndpoint, ConnectError>>>,
     decided: Event,
     /// The initiator waits no more.
     gone: Cell<bool>,
 }
 
-impl Meeting {
-    fn decide(&self, outcome: Result<Connected, Refused>) {
+impl Rendezvous {
+    fn decide(&self, outcome: Result<ConnectedEndpoint, ConnectError>) {
         self.outcome.replace(Some(outcome));
         self.decided.notify(usize::MAX);
     }
 }
 
 /// The initiator's side.
-struct Asking(Rc<Meeting>);
+struct InitiatorSide(Rc<Rendezvous>);
 
 /// The target's side.
-struct Asked {
-    meeting: Rc<Meeting>,
+struct TargetSide {
+    meeting: Rc<Rendezvous>,
     private: Vec<u8>,
     terms: ConnParam,
     faults: [Rc<Faults>; 2],
@@ -44,15 +46,15 @@ pub(super) fn meet(
     private: &[u8],
     terms: ConnParam,
     faults: [Rc<Faults>; 2],
-) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
-    let meeting = Rc::new(Meeting::default());
-    let asking = Asking(meeting.clone());
+) -> (Box<dyn ConnectRequest>, LocalBoxFuture<'static, Result<ConnectedEndpoint, ConnectError>>) {
+    let meeting = Rc::new(Rendezvous::default());
+    let asking = InitiatorSide(meeting.clone());
     if private.len() > MAX_PRIVATE {
         meeting.gone.set(true);
         meeting.decide(Err(too_much().into()));
     }
     let private = padded(private.to_vec(), PADDED[0], &faults[1]);
-    let asked = Asked { meeting, private, terms, faults, answered: false };
+    let asked = TargetSide { meeting, private, terms, faults, answered: false };
     (Box::new(asked), Box::pin(asking.outcome()))
 }
 
@@ -67,8 +69,8 @@ fn too_much() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("more than {MAX_PRIVATE} bytes of private data"))
 }
 
-impl Asking {
-    async fn outcome(self) -> Result<Connected, Refused> {
+impl InitiatorSide {
+    async fn outcome(self) -> Result<ConnectedEndpoint, ConnectError> {
         loop {
             let decided = self.0.decided.listen();
             if let Some(outcome) = self.0.outcome.take() {
@@ -79,14 +81,14 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for InitiatorSide {
     fn drop(&mut self) {
         self.0.gone.set(true);
         self.0.outcome.take();
     }
 }
 
-impl Asked {
+impl TargetSide {
     fn accept_now(&mut self, private: Vec<u8>, terms: ConnParam) -> io::Result<Rc<dyn Endpoint>> {
         if private.len() > MAX_PRIVATE {
             return Err(too_much());
@@ -94,26 +96,26 @@ impl Asked {
         if self.meeting.gone.get() {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the initiator waits no more"));
         }
-        let [initiator, target] = both(Link::new([self.terms, terms], self.faults.clone()));
+        let [initiator, target] = both(MemLink::new([self.terms, terms], self.faults.clone()));
         self.answer(Ok((initiator, padded(private, PADDED[1], &self.faults[0]))));
         Ok(target)
     }
 
-    fn answer(&mut self, outcome: Result<Connected, Refused>) {
+    fn answer(&mut self, outcome: Result<ConnectedEndpoint, ConnectError>) {
         if !std::mem::replace(&mut self.answered, true) && !self.meeting.gone.get() {
             self.meeting.decide(outcome);
         }
     }
 }
 
-impl Drop for Asked {
+impl Drop for TargetSide {
     fn drop(&mut self) {
         let nothing = padded(Vec::new(), PADDED[2], &self.faults[0]);
-        self.answer(Err(Refused::Rejected(nothing)));
+        self.answer(Err(ConnectError::Rejected(nothing)));
     }
 }
 
-impl Request for Asked {
+impl ConnectRequest for TargetSide {
     fn private(&self) -> &[u8] {
         &self.private
     }
@@ -130,12 +132,12 @@ impl Request for Asked {
         mut self: Box<Self>,
         private: Vec<u8>,
         terms: ConnParam,
-    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Endpoint>>> {
         Box::pin(async move { self.accept_now(private, terms) })
     }
 
-    fn reject(mut self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+    fn reject(mut self: Box<Self>, private: Vec<u8>) -> LocalBoxFuture<'static, ()> {
         let private = padded(private, PADDED[2], &self.faults[0]);
-        Box::pin(async move { self.answer(Err(Refused::Rejected(private))) })
+        Box::pin(async move { self.answer(Err(ConnectError::Rejected(private))) })
     }
 }

@@ -12,15 +12,15 @@ mod side;
 #[cfg(test)]
 mod tests;
 
-pub use faults::{Faults, Gate, Operation};
+pub use faults::{EndpointOp, FaultGate, Faults};
 
-use crate::{ConnParam, Connected, Endpoint, Refused, Request, Wait};
-use link::Link;
+use crate::{ConnParam, ConnectError, ConnectRequest, ConnectedEndpoint, Endpoint, LocalBoxFuture};
+use link::MemLink;
 use std::rc::Rc;
 
 /// Both ends of a connection that is made already, and what goes wrong at each.
 pub fn pair(a: ConnParam, b: ConnParam, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, Rc<dyn Endpoint>) {
-    let [a, b] = end::both(Link::new([a, b], faults));
+    let [a, b] = end::both(MemLink::new([a, b], faults));
     (a, b)
 }
 
@@ -29,7 +29,7 @@ pub fn pair(a: ConnParam, b: ConnParam, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endp
 pub fn request(
     private: &[u8],
     terms: ConnParam,
-) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
+) -> (Box<dyn ConnectRequest>, LocalBoxFuture<'static, Result<ConnectedEndpoint, ConnectError>>) {
     request_with(private, terms, [Rc::default(), Rc::default()])
 }
 
@@ -38,6 +38,6 @@ pub fn request_with(
     private: &[u8],
     terms: ConnParam,
     faults: [Rc<Faults>; 2],
-) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
+) -> (Box<dyn ConnectRequest>, LocalBoxFuture<'static, Result<ConnectedEndpoint, ConnectError>>) {
     meet::meet(private, terms, faults)
 }

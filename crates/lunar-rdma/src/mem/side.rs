@@ -1,8 +1,8 @@
 //! What belongs to one end of a connection.
 
-use super::faults::{Faults, Operation};
-use crate::keys::Keys;
-use crate::{ConnParam, Event, Events, MemoryRegion, Piece, Remote};
+use super::faults::{EndpointOp, Faults};
+use crate::keys::SteeringTags;
+use crate::{ConnParam, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress, RemoteRange};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::collections::VecDeque;
@@ -10,69 +10,69 @@ use std::io;
 use std::rc::Rc;
 
 /// RDMA Reads to one buffer, which are under way and end together: their number, where from, and where to.
-pub(super) struct Read {
+pub(super) struct SideRead {
     pub id: u64,
-    pub from: Vec<Piece>,
+    pub from: Vec<RemoteRange>,
     pub buf: Buf,
     pub at: usize,
 }
 
 /// What was queued.
-pub(super) enum Job {
-    Send(Message),
-    Write(Remote, Payload),
-    Read(Read),
+pub(super) enum SideWork {
+    Send(SideMessage),
+    Write(RemoteAddress, Payload),
+    Read(SideRead),
 }
 
-impl Job {
+impl SideWork {
     /// Bytes of it, with what holds them.
     pub fn size(&self) -> usize {
         let bytes = match self {
-            Job::Send(message) => message.bytes.len(),
-            Job::Write(_, payload) => payload.bytes().len(),
-            Job::Read(_) => 0,
+            SideWork::Send(message) => message.bytes.len(),
+            SideWork::Write(_, payload) => payload.bytes().len(),
+            SideWork::Read(_) => 0,
         };
-        bytes + size_of::<Job>()
+        bytes + size_of::<SideWork>()
     }
 }
 
 /// A message, and the steering tag that it ends where it arrives.
-pub(super) struct Message {
+pub(super) struct SideMessage {
     pub bytes: Vec<u8>,
     pub invalidate: Option<u32>,
 }
 
 /// One end.
-pub(super) struct Side {
+pub(super) struct EndpointSide {
     pub faults: Rc<Faults>,
-    keys: Keys,
+    keys: SteeringTags,
     /// Messages that are taken, in this order: how many, and how long.
     pub receives: VecDeque<(usize, usize)>,
     /// What was not flushed.
-    pub queue: VecDeque<Job>,
+    pub queue: VecDeque<SideWork>,
     /// Messages and RDMA Writes that were flushed and have not left.
-    pub posted: VecDeque<Job>,
+    pub posted: VecDeque<SideWork>,
     /// Messages and RDMA Writes that were ever queued, and that have left.
     pub queued: u64,
     pub sent: u64,
     /// Reads that were flushed and have not ended; so many of the first are under way, the others wait.
-    pub reads: VecDeque<Read>,
+    pub reads: VecDeque<SideRead>,
     pub under_way: usize,
     pub ord: u16,
     pub invalidates: bool,
     /// Messages to this end that have not arrived.
-    pub arriving: VecDeque<Message>,
+    pub arriving: VecDeque<SideMessage>,
     /// What has come and was not taken.
-    pub came: Events,
+    pub came: EndpointEvents,
     pub moved: bool,
 }
 
-impl Side {
-    pub fn new(own: ConnParam, other: ConnParam, faults: Rc<Faults>) -> Side {
-        Side {
+impl EndpointSide {
+    pub fn new(own: ConnParam, other: ConnParam, faults: Rc<Faults>) -> EndpointSide {
+        EndpointSide {
             invalidates: faults.invalidates.get(),
             faults,
-            keys: Keys::default(),
+            keys: SteeringTags::default(),
             receives: VecDeque::from([own.receives]),
             queue: VecDeque::new(),
             posted: VecDeque::new(),
@@ -82,12 +82,12 @@ impl Side {
             under_way: 0,
             ord: own.ord.min(other.ird),
             arriving: VecDeque::new(),
-            came: Events::default(),
+            came: EndpointEvents::default(),
             moved: false,
         }
     }
 
-    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<Remote> {
+    pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         match self.faults.fail_next_expose.take() {
             true => Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for memory, as was asked for")),
             false => self.keys.expose(memory),
@@ -99,14 +99,14 @@ impl Side {
     }
 
     /// The other end writes here.
-    pub fn written(&mut self, to: Remote, bytes: &[u8]) -> Result<(), String> {
+    pub fn written(&mut self, to: RemoteAddress, bytes: &[u8]) -> Result<(), String> {
         let sink = self.keys.sink(to, bytes.len());
         sink.map_err(|fault| format!("RDMA Write to {:#010x}: {fault}", to.stag))?.copy_from_slice(bytes);
         Ok(())
     }
 
     /// The other end reads here.
-    pub fn read_by(&self, read: &mut Read) -> Result<(), String> {
+    pub fn read_by(&self, read: &mut SideRead) -> Result<(), String> {
         let mut at = read.at;
         for (from, len) in &read.from {
             let source = self.keys.source(*from, *len);
@@ -120,7 +120,7 @@ impl Side {
     }
 
     /// A message arrives.
-    pub fn arrives(&mut self, message: &Message) -> Result<(), String> {
+    pub fn arrives(&mut self, message: &SideMessage) -> Result<(), String> {
         let len = self.next_receive().ok_or("a message found no receive posted")?;
         if message.bytes.len() > len {
             return Err(format!("a message of {} bytes found a receive of {len}", message.bytes.len()));
@@ -133,15 +133,15 @@ impl Side {
     }
 
     /// What is to be done next of what was queued, if it is not held up.
-    pub fn next_job(&mut self) -> Option<Job> {
+    pub fn next_job(&mut self) -> Option<SideWork> {
         self.queue.front()?;
-        let is_read = |job: &Job| matches!(job, Job::Read(_));
+        let is_read = |job: &SideWork| matches!(job, SideWork::Read(_));
         let at = if self.faults.sends.admits() { 0 } else { self.queue.iter().position(is_read)? };
         self.queue.remove(at)
     }
 
     /// The next message or RDMA Write to leave, if it is not held up.
-    pub fn next_posted(&mut self) -> Option<Job> {
+    pub fn next_posted(&mut self) -> Option<SideWork> {
         self.posted.front()?;
         let job = if self.faults.line.admits() { self.posted.pop_front() } else { None };
         self.sent += u64::from(job.is_some());
@@ -151,17 +151,17 @@ impl Side {
     /// Begins as many RDMA Reads as may be under way.
     pub fn begin_reads(&mut self) {
         while self.under_way < self.ord.into()
-            && let Some(Read { id, from, .. }) = self.reads.get(self.under_way)
+            && let Some(SideRead { id, from, .. }) = self.reads.get(self.under_way)
         {
             for (from, len) in from {
-                self.faults.did(Operation::Read { id: *id, from: *from, len: *len });
+                self.faults.did(EndpointOp::Read { id: *id, from: *from, len: *len });
             }
             self.under_way += 1;
         }
     }
 
     /// The RDMA Read that ends next, if one is under way and not held up.
-    pub fn next_read(&mut self) -> Option<Read> {
+    pub fn next_read(&mut self) -> Option<SideRead> {
         if self.under_way == 0 || !self.faults.reads.admits() {
             return None;
         }
@@ -179,9 +179,9 @@ impl Side {
     }
 
     /// An RDMA Read of this end has ended.
-    pub fn read_ended(&mut self, read: Read, result: io::Result<()>) {
+    pub fn read_ended(&mut self, read: SideRead, result: io::Result<()>) {
         self.faults.ended(read.id);
-        self.came.list.push(Event::Read(read.id, read.buf, result));
+        self.came.list.push(EndpointEvent::Read(read.id, read.buf, result));
     }
 
     /// The connection is over: reads fail, and everything else that waits is dropped.
@@ -190,13 +190,14 @@ impl Side {
         self.posted.clear();
         self.under_way = 0;
         let queued = std::mem::take(&mut self.queue);
-        let queued =
-            queued.into_iter().filter_map(|job| if let Job::Read(read) = job { Some(read) } else { None });
-        let reads: Vec<Read> = self.reads.drain(..).chain(queued).collect();
+        let queued = queued
+            .into_iter()
+            .filter_map(|job| if let SideWork::Read(read) = job { Some(read) } else { None });
+        let reads: Vec<SideRead> = self.reads.drain(..).chain(queued).collect();
         for read in reads {
             self.read_ended(read, Err(broken(reason)));
         }
-        self.came.list.push(Event::End(reason.map(|reason| broken(Some(reason)))));
+        self.came.list.push(EndpointEvent::End(reason.map(|reason| broken(Some(reason)))));
         self.tell();
     }
 

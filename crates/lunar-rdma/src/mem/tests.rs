@@ -1,6 +1,6 @@
 use super::*;
 use crate::MAX_PRIVATE;
-use crate::{Event, Events, MemoryRegion, Remote};
+use crate::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::pin::Pin;
@@ -43,23 +43,25 @@ fn once<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>, woken: &Arc<Woken
 }
 
 /// What is ready at once.
-fn now<T>(mut future: Wait<'_, T>) -> T {
+fn now<T>(mut future: LocalBoxFuture<'_, T>) -> T {
     let Poll::Ready(value) = once(&mut future, &Arc::default()) else { panic!("it waits") };
     value
 }
 
 /// What has come, in words.
 fn came(end: &Rc<dyn Endpoint>) -> Vec<String> {
-    let mut events = Events::default();
+    let mut events = EndpointEvents::default();
     end.poll(&mut events);
     let bytes = &events.bytes;
     let words = events.list.iter().map(|event| match event {
-        Event::Message(range, None) => String::from_utf8_lossy(&bytes[range.clone()]).into_owned(),
-        Event::Message(range, Some(_)) => format!("{} ended", String::from_utf8_lossy(&bytes[range.clone()])),
-        Event::Read(id, buf, Ok(())) => format!("read {id} {}", String::from_utf8_lossy(buf)),
-        Event::Read(id, _, Err(_)) => format!("read {id} failed"),
-        Event::End(None) => "end".into(),
-        Event::End(Some(e)) => format!("end: {e}"),
+        EndpointEvent::Message(range, None) => String::from_utf8_lossy(&bytes[range.clone()]).into_owned(),
+        EndpointEvent::Message(range, Some(_)) => {
+            format!("{} ended", String::from_utf8_lossy(&bytes[range.clone()]))
+        }
+        EndpointEvent::Read(id, buf, Ok(())) => format!("read {id} {}", String::from_utf8_lossy(buf)),
+        EndpointEvent::Read(id, _, Err(_)) => format!("read {id} failed"),
+        EndpointEvent::End(None) => "end".into(),
+        EndpointEvent::End(Some(e)) => format!("end: {e}"),
     });
     words.collect()
 }
@@ -75,7 +77,7 @@ fn source(text: &str) -> MemoryRegion {
     MemoryRegion::Source(Rc::new(buf))
 }
 
-fn read(end: &Rc<dyn Endpoint>, id: u64, from: Remote, len: usize) {
+fn read(end: &Rc<dyn Endpoint>, id: u64, from: RemoteAddress, len: usize) {
     end.read(id, from, Buf::zeroed(len), 0, len);
 }
 
@@ -141,7 +143,8 @@ fn a_write_is_there_before_the_message_behind_it() {
     assert_eq!(came(&b), ["done"]);
     assert!(matches!(b.revoke(sink.stag), Some(MemoryRegion::Sink(buf)) if &buf[..] == b"\0\0data\0\0"));
     assert!(b.revoke(sink.stag).is_none());
-    let log = [Operation::Write { to: sink.beyond(2), len: 4 }, Operation::Send { len: 4, invalidate: None }];
+    let log =
+        [EndpointOp::Write { to: sink.beyond(2), len: 4 }, EndpointOp::Send { len: 4, invalidate: None }];
     assert_eq!(fa.log(), log);
     assert_eq!((fa.take_log().len(), fa.log().len()), (2, 0));
 }
@@ -173,7 +176,7 @@ fn a_read_brings_what_was_exposed_to_its_place_in_the_buffer() {
     assert_eq!(fa.outstanding(), 0);
     assert_eq!(
         fa.log(),
-        [Operation::Read { id: 7, from: from.beyond(3), len: 4 }, Operation::ReadEnded { id: 7 }]
+        [EndpointOp::Read { id: 7, from: from.beyond(3), len: 4 }, EndpointOp::ReadEnded { id: 7 }]
     );
 }
 
@@ -198,12 +201,12 @@ fn no_more_reads_are_under_way_than_both_sides_agreed_and_messages_pass_them() {
     (0..3).for_each(|i| read(&a, i, from.beyond(i), 1));
     say(&a, "past them");
     assert_eq!(came(&b), ["past them"]);
-    let begun = |id| Operation::Read { id, from: from.beyond(id), len: 1 };
-    assert_eq!(fa.take_log(), [begun(0), begun(1), Operation::Send { len: 9, invalidate: None }]);
+    let begun = |id| EndpointOp::Read { id, from: from.beyond(id), len: 1 };
+    assert_eq!(fa.take_log(), [begun(0), begun(1), EndpointOp::Send { len: 9, invalidate: None }]);
     assert_eq!(fa.outstanding(), 3);
     fa.reads.pass(1);
     assert_eq!(came(&a), ["read 0 a"]);
-    assert_eq!(fa.take_log(), [Operation::ReadEnded { id: 0 }, begun(2)]);
+    assert_eq!(fa.take_log(), [EndpointOp::ReadEnded { id: 0 }, begun(2)]);
     fa.reads.release();
     assert_eq!(came(&a), ["read 1 b", "read 2 c"]);
     read(&a, 3, from, 1);
@@ -244,10 +247,10 @@ fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
     a.write(sink, Payload::Zeros(4));
     a.send(b"done", Payload::Empty, Some(sink.stag));
     a.flush().unwrap();
-    assert_eq!(fa.log()[1], Operation::Send { len: 4, invalidate: Some(sink.stag) });
-    let mut events = Events::default();
+    assert_eq!(fa.log()[1], EndpointOp::Send { len: 4, invalidate: Some(sink.stag) });
+    let mut events = EndpointEvents::default();
     b.poll(&mut events);
-    assert!(matches!(&events.list[..], [Event::Message(_, Some(stag))] if *stag == sink.stag));
+    assert!(matches!(&events.list[..], [EndpointEvent::Message(_, Some(stag))] if *stag == sink.stag));
     assert!(matches!(b.revoke(sink.stag), Some(MemoryRegion::Sink(_))) && b.revoke(sink.stag).is_none());
     a.write(sink, Payload::Zeros(1));
     assert!(a.flush().is_err());
@@ -399,10 +402,10 @@ fn a_connection_is_made_with_a_word_from_each_side() {
 fn a_connection_is_turned_down_in_words_or_by_dropping_the_request() {
     let (asked, outcome) = request(b"please", TERMS);
     now(asked.reject(b"no".to_vec()));
-    assert!(matches!(now(outcome), Err(Refused::Rejected(word)) if word == b"no"));
+    assert!(matches!(now(outcome), Err(ConnectError::Rejected(word)) if word == b"no"));
     let (asked, outcome) = request(b"please", TERMS);
     drop(asked);
-    assert!(matches!(now(outcome), Err(Refused::Rejected(word)) if word.is_empty()));
+    assert!(matches!(now(outcome), Err(ConnectError::Rejected(word)) if word.is_empty()));
 }
 
 #[test]
@@ -419,11 +422,11 @@ fn nobody_is_accepted_who_waits_no_more_and_who_leaves_later_is_missed() {
 #[test]
 fn private_data_has_its_bounds_and_may_have_zeros_behind_it() {
     let (asked, outcome) = request(&[1; MAX_PRIVATE + 1], TERMS);
-    assert!(matches!(now(outcome), Err(Refused::Io(_))));
+    assert!(matches!(now(outcome), Err(ConnectError::Io(_))));
     assert!(now(asked.accept(Vec::new(), TERMS)).is_err());
     let (asked, outcome) = request(&[1; MAX_PRIVATE], TERMS);
     assert!(now(asked.accept(vec![1; MAX_PRIVATE + 1], TERMS)).is_err());
-    assert!(matches!(now(outcome), Err(Refused::Rejected(_))));
+    assert!(matches!(now(outcome), Err(ConnectError::Rejected(_))));
 
     let faults = [Rc::<Faults>::default(), Rc::default()];
     faults.iter().for_each(|faults| faults.pads.set(true));
@@ -433,5 +436,5 @@ fn private_data_has_its_bounds_and_may_have_zeros_behind_it() {
     assert_eq!(now(outcome).unwrap().1.len(), 196);
     let (asked, outcome) = request_with(&[1; 4], TERMS, faults);
     now(asked.reject(Vec::new()));
-    assert!(matches!(now(outcome), Err(Refused::Rejected(word)) if word.len() == 148));
+    assert!(matches!(now(outcome), Err(ConnectError::Rejected(word)) if word.len() == 148));
 }

@@ -19,7 +19,7 @@ const NONE: c_int = -1;
 
 /// The connections that an event concerns.
 #[derive(Clone, Copy)]
-enum About {
+enum EventScope {
     /// The connection with this queue: a queue pair, a completion queue, or a shared receive queue.
     Queue(usize),
     /// All connections of the device.
@@ -69,11 +69,11 @@ impl AsyncEvents {
     }
 
     /// Delivers an event to the connections that it concerns. Every event but the last WQE ends them.
-    fn tell(&self, about: About, event: c_int) {
+    fn tell(&self, about: EventScope, event: c_int) {
         let is_meant = |one: &Arc<AsyncEventSink>| match about {
-            About::Queue(queue) => one.queues.contains(&queue),
-            About::All => true,
-            About::Nobody => false,
+            EventScope::Queue(queue) => one.queues.contains(&queue),
+            EventScope::All => true,
+            EventScope::Nobody => false,
         };
         for one in self.list().iter().filter_map(Weak::upgrade).filter(is_meant) {
             match event {
@@ -86,18 +86,18 @@ impl AsyncEvents {
 }
 
 /// The context of a device; it outlives the thread.
-struct Context(NonNull<ibv_context>);
+struct DeviceContext(NonNull<ibv_context>);
 
 // SAFETY: the library takes calls for a context from all threads.
-unsafe impl Send for Context {}
+unsafe impl Send for DeviceContext {}
 
 /// The thread that waits for events. Dropping this ends it, before the context ends.
-pub struct Watcher {
+pub struct EventThread {
     end: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watcher {
+impl EventThread {
     /// Begins to watch a device. The context must outlive this.
     ///
     /// # Errors
@@ -107,23 +107,23 @@ impl Watcher {
         context: NonNull<ibv_context>,
         name: &str,
         async_events: Arc<AsyncEvents>,
-    ) -> io::Result<Watcher> {
+    ) -> io::Result<EventThread> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
         // SAFETY: the context lives, and so does its descriptor.
         let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) }.try_clone_to_owned()?;
         // Another watcher may take what this one was woken for.
         rustix::fs::fcntl_setfl(&events, rustix::fs::fcntl_getfl(&events)? | rustix::fs::OFlags::NONBLOCK)?;
-        let (ends, context, name) = (end.try_clone()?, Context(context), name.to_string());
+        let (ends, context, name) = (end.try_clone()?, DeviceContext(context), name.to_string());
         let watch = move || {
             let context = context;
             while is_ready(&events, &ends) && take(library, &context, &name, &async_events) {}
         };
         let thread = std::thread::Builder::new().name("rdma events".into()).spawn(watch)?;
-        Ok(Watcher { end, thread: Some(thread) })
+        Ok(EventThread { end, thread: Some(thread) })
     }
 }
 
-impl Drop for Watcher {
+impl Drop for EventThread {
     fn drop(&mut self) {
         let told = rustix::io::write(&self.end, &1u64.to_ne_bytes()).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| told) {
@@ -142,7 +142,7 @@ fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
 }
 
 /// Takes an event, if it is still there. False when there will be no more: the device is gone.
-fn take(library: &Library, context: &Context, name: &str, async_events: &AsyncEvents) -> bool {
+fn take(library: &Library, context: &DeviceContext, name: &str, async_events: &AsyncEvents) -> bool {
     let mut event = ibv_async_event { element: 0, event_type: NONE };
     // SAFETY: the context lives, and there is a place for the answer, which is acknowledged once. Queues go only after
     // that, so that the one that is named is none that has come since.
@@ -155,7 +155,7 @@ fn take(library: &Library, context: &Context, name: &str, async_events: &AsyncEv
         let text = library.device_text(event.event_type);
         match about {
             _ if event.event_type == EVENT_QP_LAST_WQE_REACHED => {}
-            About::Nobody => tracing::debug!(device = name, event = text, "an RDMA device tells"),
+            EventScope::Nobody => tracing::debug!(device = name, event = text, "an RDMA device tells"),
             _ => tracing::warn!(device = name, event = text, "an RDMA device ends connections"),
         }
         async_events.tell(about, event.event_type);
@@ -164,17 +164,17 @@ fn take(library: &Library, context: &Context, name: &str, async_events: &AsyncEv
     true
 }
 
-fn about(event: &ibv_async_event) -> About {
+fn about(event: &ibv_async_event) -> EventScope {
     match event.event_type {
         EVENT_CQ_ERR
         | EVENT_QP_FATAL
         | EVENT_QP_REQ_ERR
         | EVENT_QP_ACCESS_ERR
         | EVENT_SRQ_ERR
-        | EVENT_QP_LAST_WQE_REACHED => About::Queue(event.element as usize),
-        EVENT_DEVICE_FATAL => About::All,
+        | EVENT_QP_LAST_WQE_REACHED => EventScope::Queue(event.element as usize),
+        EVENT_DEVICE_FATAL => EventScope::All,
         // A port that is down may be up again before anybody has missed it.
-        _ => About::Nobody,
+        _ => EventScope::Nobody,
     }
 }
 
@@ -182,14 +182,14 @@ fn about(event: &ibv_async_event) -> About {
 mod tests {
     use super::*;
     use crate::verbs::endpoint_tests::{connection, run, sharing, until};
-    use crate::verbs::fake::Fake;
-    use crate::{Endpoint, Event, Events};
+    use crate::verbs::fake::FakeDevice;
+    use crate::{Endpoint, EndpointEvent, EndpointEvents};
 
     /// Whether it has ended, with a reason.
     fn has_failed(end: &dyn Endpoint) -> bool {
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         end.poll(&mut events);
-        matches!(&events.list[..], [Event::End(Some(e))] if e.to_string().contains("the RDMA device tells"))
+        matches!(&events.list[..], [EndpointEvent::End(Some(e))] if e.to_string().contains("the RDMA device tells"))
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
         ];
         for (which, event, (first, second)) in rows {
             run(async move {
-                let fake = Fake::new();
+                let fake = FakeDevice::new();
                 let ends = [connection(fake, 4), connection(fake, 4)];
                 let queues = fake.first_queues();
                 fake.trouble(queues[which], event);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_shared_and_fails_is_used_by_nobody_who_comes_later() {
         run(async {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let (end, alone) = sharing(fake, 4);
             let shared = fake.state().shared[0];
             fake.trouble(shared, EVENT_SRQ_ERR);
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn nobody_watches_a_device_that_is_not_in_use() {
         run(async {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             drop(connection(fake, 4));
             until(|| fake.held() == (0, 0)).await;
             fake.trouble(1, EVENT_DEVICE_FATAL);

@@ -21,7 +21,7 @@ const SLAB: (usize, usize) = (64 << 10, LARGEST);
 const ALIGN: usize = 4096;
 
 /// What a device calls memory that it knows. It knows it until this is dropped.
-pub struct Known {
+pub struct RegisteredMemory {
     /// The key for operations of ours.
     pub lkey: u32,
     /// Lets the device forget it when dropped.
@@ -29,20 +29,20 @@ pub struct Known {
 }
 
 /// Makes memory known to a device: where it is, and its length in bytes.
-pub type Register = Box<dyn Fn(NonNull<u8>, usize) -> io::Result<Known> + Send + Sync>;
+pub type RegisterFn = Box<dyn Fn(NonNull<u8>, usize) -> io::Result<RegisteredMemory> + Send + Sync>;
 
 struct Slab {
     at: NonNull<u8>,
     layout: Layout,
     /// None only while it is dropped.
-    known: Option<Known>,
+    known: Option<RegisteredMemory>,
 }
 
 // SAFETY: a slab owns its memory, whoever holds it.
 unsafe impl Send for Slab {}
 
 impl Slab {
-    fn new(class: usize, register: &Register) -> io::Result<Slab> {
+    fn new(class: usize, register: &RegisterFn) -> io::Result<Slab> {
         let (least, most) = SLAB;
         let len = (class * CHUNKS).clamp(least, most);
         let layout = Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
@@ -64,27 +64,27 @@ impl Drop for Slab {
 }
 
 /// A place that is free: which slab, and where in it.
-type Place = (usize, usize);
+type ChunkPlace = (usize, usize);
 
 #[derive(Default)]
-struct Inside {
+struct SlabState {
     slabs: Vec<Slab>,
-    free: [Vec<Place>; CLASSES.len()],
+    free: [Vec<ChunkPlace>; CLASSES.len()],
 }
 
 /// Slabs with the same rights, of one device.
-pub struct Pool {
-    register: Register,
-    inside: Mutex<Inside>,
+pub struct BouncePool {
+    register: RegisterFn,
+    inside: Mutex<SlabState>,
 }
 
-impl Pool {
+impl BouncePool {
     /// A pool without memory, which makes known what it takes.
-    pub fn new(register: Register) -> Arc<Pool> {
-        Arc::new(Pool { register, inside: Mutex::default() })
+    pub fn new(register: RegisterFn) -> Arc<BouncePool> {
+        Arc::new(BouncePool { register, inside: Mutex::default() })
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, SlabState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl Pool {
     ///
     /// # Errors
     /// When it is too long, or the device may not know of more memory.
-    pub fn chunk(self: &Arc<Self>, len: usize) -> io::Result<Chunk> {
+    pub fn chunk(self: &Arc<Self>, len: usize) -> io::Result<BounceBuffer> {
         let too_long =
             || io::Error::other(format!("{len} bytes are too long: {LARGEST} may be sent in one piece"));
         let class = CLASSES.iter().position(|class| *class >= len).ok_or_else(too_long)?;
@@ -108,14 +108,14 @@ impl Pool {
         let lkey = slab.known.as_ref().map_or(0, |known| known.lkey);
         // SAFETY: the place is within the slab.
         let at = unsafe { slab.at.add(place.1) };
-        Ok(Chunk { at, class, lkey, place, pool: self.clone() })
+        Ok(BounceBuffer { at, class, lkey, place, pool: self.clone() })
     }
 
     /// A chunk of at least `len` zeros.
     ///
     /// # Errors
-    /// Those of [`Pool::chunk`].
-    pub fn zeros(self: &Arc<Self>, len: usize) -> io::Result<Chunk> {
+    /// Those of [`BouncePool::chunk`].
+    pub fn zeros(self: &Arc<Self>, len: usize) -> io::Result<BounceBuffer> {
         let mut chunk = self.chunk(len)?;
         chunk.bytes_mut().fill(0);
         Ok(chunk)
@@ -124,8 +124,8 @@ impl Pool {
     /// A chunk with a message: its head, then its payload.
     ///
     /// # Errors
-    /// Those of [`Pool::chunk`].
-    pub fn filled(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> io::Result<Chunk> {
+    /// Those of [`BouncePool::chunk`].
+    pub fn filled(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> io::Result<BounceBuffer> {
         let mut chunk = self.chunk(head.len() + payload.len())?;
         let bytes = chunk.bytes_mut();
         bytes[..head.len()].copy_from_slice(head);
@@ -135,20 +135,20 @@ impl Pool {
 }
 
 /// A part of a slab. While the device may use it, whoever holds it must neither look into it nor drop it.
-pub struct Chunk {
+pub struct BounceBuffer {
     at: NonNull<u8>,
     class: usize,
     lkey: u32,
-    place: Place,
-    pool: Arc<Pool>,
+    place: ChunkPlace,
+    pool: Arc<BouncePool>,
 }
 
 // SAFETY: nobody else uses this part of the slab.
-unsafe impl Send for Chunk {}
+unsafe impl Send for BounceBuffer {}
 // SAFETY: who shares it can only read it.
-unsafe impl Sync for Chunk {}
+unsafe impl Sync for BounceBuffer {}
 
-impl Chunk {
+impl BounceBuffer {
     /// Its address and key, as the device wants them.
     pub fn place(&self) -> (u64, u32) {
         (self.at.as_ptr() as u64, self.lkey)
@@ -171,7 +171,7 @@ impl Chunk {
     }
 }
 
-impl Drop for Chunk {
+impl Drop for BounceBuffer {
     fn drop(&mut self) {
         self.pool.inside().free[self.class].push(self.place);
     }
@@ -183,7 +183,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     /// A pool whose device counts what it knows.
-    pub fn counted() -> (Arc<Pool>, Arc<AtomicUsize>) {
+    pub fn counted() -> (Arc<BouncePool>, Arc<AtomicUsize>) {
         struct Forget(Arc<AtomicUsize>);
         impl Drop for Forget {
             fn drop(&mut self) {
@@ -194,9 +194,9 @@ mod tests {
         let counter = count.clone();
         let register = move |_, _| {
             let lkey = counter.fetch_add(1, SeqCst) as u32;
-            Ok(Known { lkey, _keep: Box::new(Forget(counter.clone())) })
+            Ok(RegisteredMemory { lkey, _keep: Box::new(Forget(counter.clone())) })
         };
-        (Pool::new(Box::new(register)), count)
+        (BouncePool::new(Box::new(register)), count)
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         let (pool, count) = counted();
         assert!(pool.chunk(LARGEST + 1).is_err());
         assert_eq!(count.load(SeqCst), 0);
-        let refusing = Pool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
+        let refusing = BouncePool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
         assert_eq!(refusing.chunk(1).map(|_| ()).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
         assert!(refusing.inside().slabs.is_empty());
     }

@@ -12,13 +12,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
 /// A file descriptor of a library whose readiness is waited for. It is a duplicate, and may outlive the original.
-pub type Watch = PollFd<OwnedFd>;
+pub type FdWatch = PollFd<OwnedFd>;
 
 /// Makes a descriptor of a library fit for waiting: its calls return at once from now on.
 ///
 /// # Errors
 /// When there are too many descriptors.
-pub fn watch(fd: c_int) -> io::Result<Watch> {
+pub fn watch(fd: c_int) -> io::Result<FdWatch> {
     // SAFETY: the caller holds what the descriptor belongs to.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
     rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? | rustix::fs::OFlags::NONBLOCK)?;
@@ -27,7 +27,7 @@ pub fn watch(fd: c_int) -> io::Result<Watch> {
 
 /// An event, copied and acknowledged.
 #[derive(Debug)]
-pub struct Event {
+pub struct CmEvent {
     /// The id that it is about. Only for [`CONNECT_REQUEST`] may it be used: it is a new one, and nobody else's.
     pub id: *mut rdma_cm_id,
     pub kind: c_int,
@@ -39,8 +39,8 @@ pub struct Event {
     pub initiator_depth: u8,
 }
 
-impl Event {
-    fn copy(event: &rdma_cm_event) -> Event {
+impl CmEvent {
+    fn copy(event: &rdma_cm_event) -> CmEvent {
         // Other events have other things there.
         let has_param = matches!(event.event, CONNECT_REQUEST | REJECTED | ESTABLISHED);
         let param = &event.param;
@@ -52,7 +52,7 @@ impl Event {
         };
         let [responder_resources, initiator_depth] =
             [param.responder_resources, param.initiator_depth].map(|n| if has_param { n } else { 0 });
-        Event {
+        CmEvent {
             id: event.id,
             kind: event.event,
             status: event.status,
@@ -86,13 +86,13 @@ impl Event {
 }
 
 /// A queue of events.
-pub struct Channel {
+pub struct CmChannel {
     library: &'static Library,
     channel: NonNull<rdma_event_channel>,
 }
 
-impl Channel {
-    fn new() -> io::Result<Channel> {
+impl CmChannel {
+    fn new() -> io::Result<CmChannel> {
         let library = library()?;
         // SAFETY: no demands.
         let channel = NonNull::new(unsafe { (library.rdma_create_event_channel)() }).ok_or_else(|| {
@@ -101,7 +101,7 @@ impl Channel {
                 "load the kernel's modules rdma_ucm and ib_uverbs, and see who may use /dev/infiniband";
             with_hint(e, hint)
         })?;
-        Ok(Channel { library, channel })
+        Ok(CmChannel { library, channel })
     }
 
     fn fd(&self) -> c_int {
@@ -110,7 +110,7 @@ impl Channel {
     }
 
     /// The next event, if there is one. Its descriptor is watched, so that this does not wait.
-    fn next(&self) -> io::Result<Option<Event>> {
+    fn next(&self) -> io::Result<Option<CmEvent>> {
         let mut event = null_mut();
         // SAFETY: the channel lives, and there is a place for the answer.
         let status = unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) };
@@ -122,14 +122,14 @@ impl Channel {
             };
         }
         // SAFETY: an event that the library gave, which is not acknowledged yet.
-        let copy = Event::copy(unsafe { &*event });
+        let copy = CmEvent::copy(unsafe { &*event });
         // SAFETY: the same, once.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
         Ok(Some(copy))
     }
 }
 
-impl Drop for Channel {
+impl Drop for CmChannel {
     fn drop(&mut self) {
         // SAFETY: ours, and no id uses it any more.
         unsafe { (self.library.rdma_destroy_event_channel)(self.channel.as_ptr()) }
@@ -137,29 +137,29 @@ impl Drop for Channel {
 }
 
 /// A connection, or a listener, of the connection manager, with a queue of events of its own.
-pub struct Id {
+pub struct CmId {
     /// The library it belongs to.
     pub library: &'static Library,
     id: NonNull<rdma_cm_id>,
-    channel: Channel,
+    channel: CmChannel,
 }
 
 // SAFETY: the library takes calls for an id from any thread, one at a time, and this is not shared.
-unsafe impl Send for Id {}
+unsafe impl Send for CmId {}
 
-impl Id {
+impl CmId {
     /// A new one, for reliable connections.
     ///
     /// # Errors
     /// When there is no connection manager, or no library.
-    pub fn new() -> io::Result<Id> {
-        let channel = Channel::new()?;
+    pub fn new() -> io::Result<CmId> {
+        let channel = CmChannel::new()?;
         let (library, mut id) = (channel.library, null_mut());
         // SAFETY: the channel lives, and there is a place for the answer.
         let status =
             unsafe { (library.rdma_create_id)(channel.channel.as_ptr(), &raw mut id, null_mut(), PS_TCP) };
         match NonNull::new(id) {
-            Some(id) if status == 0 => Ok(Id { library, id, channel }),
+            Some(id) if status == 0 => Ok(CmId { library, id, channel }),
             _ => Err(last_error("make an RDMA id")),
         }
     }
@@ -168,12 +168,12 @@ impl Id {
     ///
     /// # Errors
     /// When there are too many descriptors, or the other side has gone.
-    pub fn of_request(&self, request: &Event) -> io::Result<Id> {
+    pub fn of_request(&self, request: &CmEvent) -> io::Result<CmId> {
         let library = self.library;
         let id = NonNull::new(request.id).ok_or(io::ErrorKind::InvalidData)?;
-        let made = Channel::new();
+        let made = CmChannel::new();
         if let Ok(channel) = made {
-            let id = Id { library, id, channel };
+            let id = CmId { library, id, channel };
             // SAFETY: both live; all its events are acknowledged. When it fails the id goes together with its channel.
             let status = unsafe { (library.rdma_migrate_id)(id.id.as_ptr(), id.channel.channel.as_ptr()) };
             return if status == 0 { Ok(id) } else { Err(last_error("take an RDMA connection request")) };
@@ -196,8 +196,8 @@ impl Id {
         library: &'static Library,
         id: NonNull<rdma_cm_id>,
         channel: NonNull<rdma_event_channel>,
-    ) -> Id {
-        Id { library, id, channel: Channel { library, channel } }
+    ) -> CmId {
+        CmId { library, id, channel: CmChannel { library, channel } }
     }
 
     /// The id as the library knows it.
@@ -228,7 +228,7 @@ impl Id {
     ///
     /// # Errors
     /// When there are too many descriptors.
-    pub fn watch(&self) -> io::Result<Watch> {
+    pub fn watch(&self) -> io::Result<FdWatch> {
         watch(self.channel.fd())
     }
 
@@ -236,7 +236,7 @@ impl Id {
     ///
     /// # Errors
     /// When the queue is broken.
-    pub fn event(&self) -> io::Result<Option<Event>> {
+    pub fn event(&self) -> io::Result<Option<CmEvent>> {
         self.channel.next()
     }
 
@@ -244,7 +244,7 @@ impl Id {
     ///
     /// # Errors
     /// When the queue is broken.
-    pub async fn next(&self, watch: &Watch) -> io::Result<Event> {
+    pub async fn next(&self, watch: &FdWatch) -> io::Result<CmEvent> {
         loop {
             if let Some(event) = self.event()? {
                 return Ok(event);
@@ -281,7 +281,7 @@ impl Id {
     /// Takes connections at an address.
     ///
     /// # Errors
-    /// As [`Id::bind`].
+    /// As [`CmId::bind`].
     pub fn listen(&self, at: SocketAddr, backlog: c_int) -> io::Result<()> {
         self.bind(at)?;
         // SAFETY: the id lives.
@@ -315,7 +315,7 @@ impl Id {
     ///
     /// # Errors
     /// Those of the kernel: the other side is not there, or does not want to.
-    pub fn connect(&self, private: &[u8], depths: Depths) -> io::Result<()> {
+    pub fn connect(&self, private: &[u8], depths: ReadDepths) -> io::Result<()> {
         let mut param = depths.param(private)?;
         // SAFETY: the id lives, and the private data until the call returns.
         done(unsafe { (self.library.rdma_connect)(self.as_ptr(), &raw mut param) }, "connect by RDMA")
@@ -325,7 +325,7 @@ impl Id {
     ///
     /// # Errors
     /// When the other side is gone, or the device refuses.
-    pub fn accept(&self, private: &[u8], depths: Depths) -> io::Result<()> {
+    pub fn accept(&self, private: &[u8], depths: ReadDepths) -> io::Result<()> {
         let mut param = depths.param(private)?;
         // SAFETY: as for `connect`.
         done(
@@ -348,7 +348,7 @@ impl Id {
     }
 }
 
-impl Drop for Id {
+impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: ours; its events are acknowledged as they are taken, so this does not wait for us. The channel goes
         // after it.
@@ -358,12 +358,12 @@ impl Drop for Id {
 
 /// RDMA Reads at a time: of the other side here, and ours there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depths {
+pub struct ReadDepths {
     pub ird: u8,
     pub ord: u8,
 }
 
-impl Depths {
+impl ReadDepths {
     fn param(self, private: &[u8]) -> io::Result<rdma_conn_param> {
         let too_long = |_| {
             let text = format!("{} bytes are too many to say when connecting", private.len());
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn more_private_data_than_there_is_room_for_is_not_cut() {
-        let depths = Depths { ird: 3, ord: 4 };
+        let depths = ReadDepths { ird: 3, ord: 4 };
         let param = depths.param(&[1; 255]).unwrap();
         let what = (param.private_data_len, param.responder_resources, param.initiator_depth);
         assert_eq!(what, (255, 3, 4));

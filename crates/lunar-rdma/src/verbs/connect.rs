@@ -1,9 +1,9 @@
 //! Connecting.
 
-use super::cm::{Event, Id, Watch};
+use super::cm::{CmEvent, CmId, FdWatch};
 use super::ffi::{ADDR_RESOLVED, ROUTE_RESOLVED};
 use super::parts;
-use crate::{ConnParam, Connected, Refused};
+use crate::{ConnParam, ConnectError, ConnectedEndpoint};
 use std::ffi::c_int;
 use std::io;
 use std::net::SocketAddr;
@@ -17,10 +17,14 @@ const RESOLVE_MS: c_int = 2000;
 /// for is up to the kernel (seconds with most devices); who wants less drops the future.
 ///
 /// # Errors
-/// When the libraries are missing ([`super::Missing`] is in the error), no device leads there, nobody listens there, or
+/// When the libraries are missing ([`super::MissingLibrary`] is in the error), no device leads there, nobody listens there, or
 /// the other side turns it down.
-pub async fn connect(addr: SocketAddr, private: &[u8], terms: ConnParam) -> Result<Connected, Refused> {
-    let id = Id::new()?;
+pub async fn connect(
+    addr: SocketAddr,
+    private: &[u8],
+    terms: ConnParam,
+) -> Result<ConnectedEndpoint, ConnectError> {
+    let id = CmId::new()?;
     let watch = id.watch()?;
     id.resolve_addr(addr, RESOLVE_MS)?;
     expect(&id, &watch, ADDR_RESOLVED, &format!("no RDMA device leads to {addr}")).await?;
@@ -30,7 +34,7 @@ pub async fn connect(addr: SocketAddr, private: &[u8], terms: ConnParam) -> Resu
 }
 
 /// The next event must be of this kind.
-async fn expect(id: &Id, watch: &Watch, kind: c_int, otherwise: &str) -> io::Result<Event> {
+async fn expect(id: &CmId, watch: &FdWatch, kind: c_int, otherwise: &str) -> io::Result<CmEvent> {
     let event = id.next(watch).await?;
     if event.kind == kind {
         return Ok(event);

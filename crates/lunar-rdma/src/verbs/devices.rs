@@ -2,7 +2,7 @@
 //! can use them.
 #![allow(unsafe_code)]
 
-use super::library::{Missing, library};
+use super::library::{MissingLibrary, library};
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ const SYS: &str = "/sys/class/infiniband";
 
 /// What carries the messages of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum LinkTransport {
     /// TCP.
     Iwarp,
     /// InfiniBand.
@@ -25,33 +25,33 @@ pub enum Transport {
     Other,
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for LinkTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Transport::Iwarp => "iWARP",
-            Transport::InfiniBand => "InfiniBand",
-            Transport::Roce => "RoCE",
-            Transport::Other => "other",
+            LinkTransport::Iwarp => "iWARP",
+            LinkTransport::InfiniBand => "InfiniBand",
+            LinkTransport::Roce => "RoCE",
+            LinkTransport::Other => "other",
         })
     }
 }
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct RdmaDevice {
     /// Name, as `mlx5_0`.
     pub name: String,
     /// What carries its messages.
-    pub transport: Transport,
+    pub transport: LinkTransport,
     /// Its ports, from 1.
-    pub ports: Vec<Port>,
+    pub ports: Vec<RdmaPort>,
     /// The libraries have a driver for it.
     pub is_usable: bool,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct RdmaPort {
     /// Number, from 1.
     pub number: u32,
     /// State, as `ACTIVE` or `DOWN`.
@@ -68,7 +68,7 @@ pub struct Port {
 ///
 /// # Errors
 /// When the libraries are missing.
-pub fn devices() -> Result<Vec<Device>, Missing> {
+pub fn devices() -> Result<Vec<RdmaDevice>, MissingLibrary> {
     let usable = usable()?;
     let mut devices = devices_in(Path::new(SYS), &addresses());
     for device in &mut devices {
@@ -78,7 +78,7 @@ pub fn devices() -> Result<Vec<Device>, Missing> {
 }
 
 /// Names of the devices that the libraries have drivers for.
-fn usable() -> Result<Vec<String>, Missing> {
+fn usable() -> Result<Vec<String>, MissingLibrary> {
     let library = library()?;
     let mut count: c_int = 0;
     // SAFETY: there is a place for the number.
@@ -99,36 +99,36 @@ fn usable() -> Result<Vec<String>, Missing> {
 /// Addresses of this host with the names of their network devices.
 type Addresses = Vec<(String, IpAddr)>;
 
-fn devices_in(sys: &Path, addresses: &Addresses) -> Vec<Device> {
-    let mut devices: Vec<Device> =
+fn devices_in(sys: &Path, addresses: &Addresses) -> Vec<RdmaDevice> {
+    let mut devices: Vec<RdmaDevice> =
         names(sys).into_iter().map(|name| device(&sys.join(&name), name, addresses)).collect();
     devices.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     devices
 }
 
-fn device(dir: &Path, name: String, addresses: &Addresses) -> Device {
+fn device(dir: &Path, name: String, addresses: &Addresses) -> RdmaDevice {
     let ports = dir.join("ports");
     let mut numbers: Vec<u32> = names(&ports).iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
     let layer = numbers.first().map(|n| line(&ports.join(n.to_string()).join("link_layer")));
     // As "4: RNIC"; the numbers are those of enum ibv_node_type.
     let transport = match (line(&dir.join("node_type")).split(':').next(), layer.as_deref()) {
-        (Some("4"), _) => Transport::Iwarp,
-        (Some("1"), Some("Ethernet")) => Transport::Roce,
-        (Some("1"), _) => Transport::InfiniBand,
-        _ => Transport::Other,
+        (Some("4"), _) => LinkTransport::Iwarp,
+        (Some("1"), Some("Ethernet")) => LinkTransport::Roce,
+        (Some("1"), _) => LinkTransport::InfiniBand,
+        _ => LinkTransport::Other,
     };
     let ports = numbers.into_iter().map(|n| port(&ports.join(n.to_string()), n, addresses)).collect();
-    Device { name, transport, ports, is_usable: false }
+    RdmaDevice { name, transport, ports, is_usable: false }
 }
 
-fn port(dir: &Path, number: u32, addresses: &Addresses) -> Port {
+fn port(dir: &Path, number: u32, addresses: &Addresses) -> RdmaPort {
     let netdev = Some(line(&dir.join("gid_attrs/ndevs/0"))).filter(|name| !name.is_empty());
     let ours = addresses.iter().filter(|(name, _)| netdev.as_ref() == Some(name));
     let addresses = ours.map(|(_, address)| *address).collect();
     // As "4: ACTIVE".
     let state = line(&dir.join("state")).split(": ").last().unwrap_or_default().to_string();
-    Port { number, state, gid: line(&dir.join("gids/0")), netdev, addresses }
+    RdmaPort { number, state, gid: line(&dir.join("gids/0")), netdev, addresses }
 }
 
 /// What is in a folder; nothing if it cannot be read.
@@ -216,10 +216,10 @@ mod tests {
             devices_in(&dir, &vec![("eth0".into(), address), ("lo".into(), "::1".parse().unwrap())]);
         let kinds: Vec<_> = devices.iter().map(|d| (d.name.as_str(), d.transport, d.ports.len())).collect();
         let want = [
-            ("mlx5_0", Transport::InfiniBand, 2),
-            ("odd0", Transport::Other, 0),
-            ("rxe0", Transport::Roce, 1),
-            ("siw0", Transport::Iwarp, 1),
+            ("mlx5_0", LinkTransport::InfiniBand, 2),
+            ("odd0", LinkTransport::Other, 0),
+            ("rxe0", LinkTransport::Roce, 1),
+            ("siw0", LinkTransport::Iwarp, 1),
         ];
         assert_eq!(kinds, want);
         let port = &devices[3].ports[0];

@@ -1,12 +1,12 @@
 //! A device that connections use: its protection domain and its memory, one for each device and process.
 #![allow(unsafe_code)]
 
-use super::async_events::{AsyncEvents, Watcher};
-use super::bounce::{Chunk, Known, Pool, Register};
+use super::async_events::{AsyncEvents, EventThread};
+use super::bounce::{BounceBuffer, BouncePool, RegisterFn, RegisteredMemory};
 use super::ffi::*;
 use super::library::{Library, last_error};
 use super::outgoing::PIECE;
-use super::shared::{ALONE, Shared};
+use super::shared::{ALONE, SharedReceives};
 use lunar_runtime::Buf;
 use lunar_runtime::regions::REGION;
 use std::cell::RefCell;
@@ -37,22 +37,22 @@ impl Drop for Pd {
 }
 
 /// Memory that a device knows, until this is dropped.
-pub struct Region {
+pub struct RegisteredRegion {
     pd: Arc<Pd>,
     mr: *mut ibv_mr,
 }
 
 // SAFETY: the library takes calls for a region from any thread.
-unsafe impl Send for Region {}
+unsafe impl Send for RegisteredRegion {}
 
-impl Region {
-    fn new(pd: &Arc<Pd>, at: NonNull<u8>, len: usize, access: i32) -> io::Result<Region> {
+impl RegisteredRegion {
+    fn new(pd: &Arc<Pd>, at: NonNull<u8>, len: usize, access: i32) -> io::Result<RegisteredRegion> {
         // SAFETY: the domain lives; that the memory lives longer than the region is up to the callers, which keep both.
         let mr = unsafe { (pd.library.ibv_reg_mr)(pd.pd, at.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(memory_error(len));
         }
-        Ok(Region { pd: pd.clone(), mr })
+        Ok(RegisteredRegion { pd: pd.clone(), mr })
     }
 
     /// The keys for us and for the other side; of forgotten memory, zeros.
@@ -62,7 +62,7 @@ impl Region {
     }
 }
 
-impl Region {
+impl RegisteredRegion {
     /// Lets the device forget the memory; false when it does not. A device that is gone has forgotten it.
     pub fn forget(&mut self) -> bool {
         if !self.mr.is_null() {
@@ -78,7 +78,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for RegisteredRegion {
     fn drop(&mut self) {
         self.forget();
     }
@@ -97,17 +97,17 @@ fn memory_error(len: usize) -> io::Error {
 /// A device in use.
 pub struct Domain {
     /// Goes first: it uses the context.
-    _watcher: Option<Watcher>,
+    _watcher: Option<EventThread>,
     pub async_events: Arc<AsyncEvents>,
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
-    pool: Arc<Pool>,
+    pool: Arc<BouncePool>,
     /// Zeros of one piece, as soon as some are sent; None if there is no memory for them.
-    zeros: OnceLock<Option<Chunk>>,
+    zeros: OnceLock<Option<BounceBuffer>>,
     /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
-    buffers: Mutex<Vec<Option<Option<Region>>>>,
+    buffers: Mutex<Vec<Option<Option<RegisteredRegion>>>>,
     /// Memory for messages that connections share, while there are any that do.
-    shared: Mutex<Weak<Shared>>,
+    shared: Mutex<Weak<SharedReceives>>,
     /// One for each connection, and this one.
     seats: Arc<()>,
     /// Its name, as `mlx5_0`.
@@ -156,12 +156,12 @@ impl Domain {
             return Err(last_error(&format!("make a protection domain of {name}")));
         }
         let pd = Arc::new(Pd { library, pd });
-        let pool = Pool::new(register(&pd, ACCESS_LOCAL_WRITE));
+        let pool = BouncePool::new(register(&pd, ACCESS_LOCAL_WRITE));
         // What I/O uses from now on can be made known to the device, once for all of it.
         lunar_runtime::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
         let async_events = Arc::<AsyncEvents>::default();
-        let watcher = Watcher::new(library, context, &name, async_events.clone());
+        let watcher = EventThread::new(library, context, &name, async_events.clone());
         Ok(Domain {
             // Without it what fails is found out by and by.
             _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
@@ -189,7 +189,7 @@ impl Domain {
     }
 
     /// Memory for messages that one more connection is to share; None if it is to have its own.
-    pub fn shared(&self) -> Option<Arc<Shared>> {
+    pub fn shared(&self) -> Option<Arc<SharedReceives>> {
         let are_many = Arc::strong_count(&self.seats) > ALONE;
         if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
             return None;
@@ -198,7 +198,7 @@ impl Domain {
         if let Some(there) = shared.upgrade().filter(|shared| shared.is_sound()) {
             return Some(there);
         }
-        let made = Shared::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;
+        let made = SharedReceives::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;
         *shared = Arc::downgrade(&made);
         Some(made)
     }
@@ -214,15 +214,15 @@ impl Domain {
     }
 
     /// Memory for what is sent and received.
-    pub fn pool(&self) -> Arc<Pool> {
+    pub fn pool(&self) -> Arc<BouncePool> {
         self.pool.clone()
     }
 
     /// Memory for what a connection reads. On iWARP its key is told to the other side, which then may write there
     /// (RFC 5040 section 5.2): so each connection has its own.
-    pub fn sinks(&self) -> Arc<Pool> {
+    pub fn sinks(&self) -> Arc<BouncePool> {
         match self.is_iwarp {
-            true => Pool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
+            true => BouncePool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
             false => self.pool.clone(),
         }
     }
@@ -233,7 +233,7 @@ impl Domain {
             // Without them zeros are copied.
             self.pool.zeros(PIECE).inspect_err(|e| tracing::debug!("{e}")).ok()
         });
-        zeros.as_ref().map(Chunk::place)
+        zeros.as_ref().map(BounceBuffer::place)
     }
 
     /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
@@ -244,7 +244,7 @@ impl Domain {
             buffers.resize_with(region.index + 1, || None);
         }
         let known = buffers[region.index].get_or_insert_with(|| {
-            let known = Region::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
+            let known = RegisteredRegion::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
             // Without it data is copied.
             known.inspect_err(|e| tracing::warn!("{e}")).ok()
         });
@@ -269,15 +269,15 @@ impl Domain {
     }
 
     /// Makes memory known that the other side may use. The caller keeps it for longer than the region.
-    pub fn expose(&self, at: NonNull<u8>, len: usize, access: i32) -> io::Result<Region> {
-        Region::new(&self.pd, at, len, access)
+    pub fn expose(&self, at: NonNull<u8>, len: usize, access: i32) -> io::Result<RegisteredRegion> {
+        RegisteredRegion::new(&self.pd, at, len, access)
     }
 }
 
-fn register(pd: &Arc<Pd>, access: i32) -> Register {
+fn register(pd: &Arc<Pd>, access: i32) -> RegisterFn {
     let pd = pd.clone();
     Box::new(move |at, len| {
-        let region = Region::new(&pd, at, len, access)?;
-        Ok(Known { lkey: region.keys().0, _keep: Box::new(region) })
+        let region = RegisteredRegion::new(&pd, at, len, access)?;
+        Ok(RegisteredMemory { lkey: region.keys().0, _keep: Box::new(region) })
     })
 }

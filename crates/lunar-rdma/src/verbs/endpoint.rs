@@ -6,15 +6,18 @@
 //! any more.
 
 use super::async_events::AsyncEventSink;
-use super::cm::{Id, Watch};
-use super::domain::{Domain, Region};
+use super::cm::{CmId, FdWatch};
+use super::domain::{Domain, RegisteredRegion};
 use super::ffi::*;
 use super::inbound::Inbound;
-use super::outgoing::{Memory, Outgoing};
-use super::parts::Parts;
-use super::queues::{BATCH, Queues, Verb};
+use super::outgoing::{Outgoing, SendMemory};
+use super::parts::ConnectionParts;
+use super::queues::{BATCH, QueuePair, Verb};
 use super::receives;
-use crate::{Endpoint, Event, Events, Facts, MemoryRegion, Piece, Remote, Wait};
+use crate::{
+    Endpoint, EndpointEvent, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion, RemoteAddress,
+    RemoteRange,
+};
 use event_listener::Event as Wakeup;
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Recheck};
@@ -37,14 +40,14 @@ const ROUNDS: usize = 8;
 ///
 /// # Errors
 /// When there are too many descriptors.
-pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
+pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     // Before they are taken apart: together they are dropped in their order.
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
-    let Parts { queues, receives, domain, id } = parts;
+    let ConnectionParts { queues, receives, domain, id } = parts;
     let [pair, completed] = queues.places();
     let trouble = domain.async_events.enter([pair, completed, receives.place()]);
     let (local, peer) = id.addresses();
-    let facts = Facts {
+    let facts = EndpointInfo {
         provider: format!("verbs {}", domain.name),
         ord: ord.into(),
         sends_invalidate: domain.sends_invalidate(),
@@ -56,14 +59,14 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         out: Outgoing::new(queues.depths.0, ord.into()).telling_all(domain.is_iwarp),
         receives,
         exposed: HashMap::new(),
-        inbox: Events::default(),
-        end: End::None,
+        inbox: EndpointEvents::default(),
+        end: EndStage::None,
         resets: false,
         cut: None,
         completions: [ibv_wc::default(); BATCH],
     });
     let (memory, woken) = (memory(&domain), Wakeup::new());
-    let inner = Rc::new(Inner {
+    let inner = Rc::new(VerbsInner {
         queues,
         state,
         memory,
@@ -75,14 +78,14 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         id,
     });
     lunar_runtime::spawn(drive(inner.clone(), completions, events));
-    Ok(Rc::new(Verbs { inner }))
+    Ok(Rc::new(VerbsEndpoint { inner }))
 }
 
 /// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
 /// wherever it is good for: so reads land only in memory of this connection.
-fn memory(domain: &Arc<Domain>) -> Memory {
+fn memory(domain: &Arc<Domain>) -> SendMemory {
     let zeros = domain.clone();
-    Memory {
+    SendMemory {
         pool: domain.pool(),
         sinks: domain.sinks(),
         key: Box::new(domain.keys()),
@@ -92,12 +95,12 @@ fn memory(domain: &Arc<Domain>) -> Memory {
 }
 
 /// Memory that the other side may use. The device forgets it before it goes; if it does not, the memory stays for good.
-struct Shown {
-    region: Region,
+struct ExposedMemory {
+    region: RegisteredRegion,
     memory: Option<MemoryRegion>,
 }
 
-impl Drop for Shown {
+impl Drop for ExposedMemory {
     fn drop(&mut self) {
         if !self.region.forget() {
             std::mem::forget(self.memory.take());
@@ -106,7 +109,7 @@ impl Drop for Shown {
 }
 
 /// How far the end of a connection has come.
-pub enum End {
+pub enum EndStage {
     None,
     /// It is over, and is told of when all that came before is taken.
     Near(Option<io::Error>),
@@ -119,10 +122,10 @@ pub enum End {
 pub struct State {
     pub out: Outgoing,
     pub receives: Inbound,
-    exposed: HashMap<u32, Shown>,
+    exposed: HashMap<u32, ExposedMemory>,
     /// What somebody took who was not asked for it.
-    pub inbox: Events,
-    pub end: End,
+    pub inbox: EndpointEvents,
+    pub end: EndStage,
     /// Every end is a reset.
     pub resets: bool,
     /// Since when the device ends what it has.
@@ -131,26 +134,26 @@ pub struct State {
 }
 
 /// Dropped in this order: the device is done with the memory when the queues are gone, and they need the id.
-pub struct Inner {
-    pub queues: Queues,
+pub struct VerbsInner {
+    pub queues: QueuePair,
     pub state: RefCell<State>,
-    memory: Memory,
+    memory: SendMemory,
     domain: Arc<Domain>,
-    facts: Facts,
+    facts: EndpointInfo,
     /// The connection manager was seen to have nothing to say.
     silent: Recheck,
     /// Something has changed.
     pub woken: Wakeup,
     /// What the device tells of it; its task is woken by that, also when it is over.
     pub trouble: Arc<AsyncEventSink>,
-    pub id: Id,
+    pub id: CmId,
 }
 
-struct Verbs {
-    inner: Rc<Inner>,
+struct VerbsEndpoint {
+    inner: Rc<VerbsInner>,
 }
 
-impl Drop for Verbs {
+impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
         match std::thread::panicking() {
             // The event that follows wakes the task. That may not be done here: compio would end the process.
@@ -161,7 +164,7 @@ impl Drop for Verbs {
 }
 
 /// Wakes who waits, until the connection is over; and then until the device is done with it.
-async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
+async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
     // The manager is silent but at the end: it is asked once whether it has something, and not again after each completion.
     let mut manager = pin!(events.read_ready());
     loop {
@@ -172,32 +175,32 @@ async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
         if inner.state.borrow().end.is_over() {
             break;
         }
-        let completed = async { News::Completions(completions.read_ready().await) };
-        let said = async { News::Manager(manager.as_mut().await) };
+        let completed = async { EventSource::Completions(completions.read_ready().await) };
+        let said = async { EventSource::Manager(manager.as_mut().await) };
         let over = async {
             told.await;
-            News::AsyncEventSink
+            EventSource::AsyncEventSink
         };
         match lunar_runtime::either(lunar_runtime::either(completed, said), over).await {
-            News::Completions(ready) => inner.see(ready.map(|()| inner.queues.take_event())),
-            News::Manager(ready) => {
+            EventSource::Completions(ready) => inner.see(ready.map(|()| inner.queues.take_event())),
+            EventSource::Manager(ready) => {
                 manager.set(events.read_ready());
                 inner.see(ready.and_then(|()| inner.see_events(&mut inner.state.borrow_mut())));
             }
-            News::AsyncEventSink => {}
+            EventSource::AsyncEventSink => {}
         }
     }
     inner.part().await;
 }
 
 /// Who has something to tell.
-enum News {
+enum EventSource {
     Completions(io::Result<()>),
     Manager(io::Result<()>),
     AsyncEventSink,
 }
 
-impl Inner {
+impl VerbsInner {
     /// The device has told of something that is the end.
     fn fail(&self, event: c_int) {
         let text = format!("the RDMA device tells of it: {}", self.id.library.device_text(event));
@@ -249,12 +252,12 @@ impl Inner {
                 break;
             }
         }
-        if moved && matches!(state.end, End::None) {
+        if moved && matches!(state.end, EndStage::None) {
             let refilled = state.receives.refill(&self.queues);
             let sent = if state.out.has_more() { self.send(state) } else { Ok(()) };
             state.end.near(refilled.and(sent).err().map(Some));
         }
-        if is_drained && let End::Near(reason) = &mut state.end {
+        if is_drained && let EndStage::Near(reason) = &mut state.end {
             let reason = reason.take();
             self.over(state, reason, false);
         }
@@ -276,7 +279,7 @@ impl Inner {
                 Some(slot) => state.receives.forget(slot),
                 None => state.out.failed(wc.wr_id),
             }
-            if is_flushed && matches!(state.end, End::None) {
+            if is_flushed && matches!(state.end, EndStage::None) {
                 let seen = self.see_events(state);
                 state.end.near(seen.err().map(Some));
             }
@@ -318,14 +321,14 @@ impl Inner {
     }
 
     /// Takes what there is for somebody who waits for `is_there`.
-    fn look(&self, is_there: impl Fn(&State) -> bool) -> Seen {
+    fn look(&self, is_there: impl Fn(&State) -> bool) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let is_drained = self.take(&mut state);
         match (is_there(&state), &state.end, is_drained) {
-            (true, ..) => Seen::There,
-            (_, End::Told, _) => Seen::Over,
-            (.., true) => Seen::Nothing,
-            (.., false) => Seen::More,
+            (true, ..) => PollOutcome::There,
+            (_, EndStage::Told, _) => PollOutcome::Over,
+            (.., true) => PollOutcome::Nothing,
+            (.., false) => PollOutcome::More,
         }
     }
 
@@ -339,11 +342,11 @@ impl Inner {
                 self.queues.arm()?;
             }
             match (self.look(&is_there), woken) {
-                (Seen::There, _) => return Ok(()),
-                (Seen::Over, _) => return Err(io::ErrorKind::NotConnected.into()),
-                (Seen::More, _) => {}
-                (Seen::Nothing, None) => empty_rounds += 1,
-                (Seen::Nothing, Some(woken)) => {
+                (PollOutcome::There, _) => return Ok(()),
+                (PollOutcome::Over, _) => return Err(io::ErrorKind::NotConnected.into()),
+                (PollOutcome::More, _) => {}
+                (PollOutcome::Nothing, None) => empty_rounds += 1,
+                (PollOutcome::Nothing, Some(woken)) => {
                     woken.await;
                     empty_rounds = 0;
                 }
@@ -353,7 +356,7 @@ impl Inner {
 }
 
 /// What there was for somebody who waits.
-enum Seen {
+enum PollOutcome {
     There,
     Over,
     Nothing,
@@ -361,17 +364,17 @@ enum Seen {
     More,
 }
 
-impl End {
+impl EndStage {
     /// Nothing more comes, and nothing more is sent.
     pub fn is_over(&self) -> bool {
-        matches!(self, End::TearingDown(_) | End::Told)
+        matches!(self, EndStage::TearingDown(_) | EndStage::Told)
     }
 
     /// The end is near, if there is one; the first reason counts.
     fn near(&mut self, end: Option<Option<io::Error>>) {
         match (&self, end) {
-            (End::None, Some(reason)) => *self = End::Near(reason),
-            (End::Near(None), Some(Some(reason))) => *self = End::Near(Some(reason)),
+            (EndStage::None, Some(reason)) => *self = EndStage::Near(reason),
+            (EndStage::Near(None), Some(Some(reason))) => *self = EndStage::Near(Some(reason)),
             _ => {}
         }
     }
@@ -386,8 +389,8 @@ fn place(memory: &mut MemoryRegion) -> Option<(NonNull<u8>, usize, i32)> {
     Some((NonNull::new(at)?, len, access))
 }
 
-impl Endpoint for Verbs {
-    fn facts(&self) -> &Facts {
+impl Endpoint for VerbsEndpoint {
+    fn facts(&self) -> &EndpointInfo {
         &self.inner.facts
     }
 
@@ -404,13 +407,13 @@ impl Endpoint for Verbs {
         self.inner.state.borrow_mut().out.push(Verb::Send(invalidate), head, payload);
     }
 
-    fn write(&self, to: Remote, payload: Payload) {
+    fn write(&self, to: RemoteAddress, payload: Payload) {
         self.inner.state.borrow_mut().out.push(Verb::Write(to), &[], payload);
     }
 
-    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+    fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
         let mut state = self.inner.state.borrow_mut();
-        if matches!(state.end, End::Told) {
+        if matches!(state.end, EndStage::Told) {
             return;
         }
         let told = state.out.read(id, from, buf, at);
@@ -420,13 +423,13 @@ impl Endpoint for Verbs {
         }
     }
 
-    fn expose(&self, mut memory: MemoryRegion) -> io::Result<Remote> {
+    fn expose(&self, mut memory: MemoryRegion) -> io::Result<RemoteAddress> {
         let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to expose");
         let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
         let region = self.inner.domain.expose(at, len, access)?;
         let stag = region.keys().1;
-        self.inner.state.borrow_mut().exposed.insert(stag, Shown { region, memory: Some(memory) });
-        Ok(Remote { stag, offset: at.as_ptr() as u64 })
+        self.inner.state.borrow_mut().exposed.insert(stag, ExposedMemory { region, memory: Some(memory) });
+        Ok(RemoteAddress { stag, offset: at.as_ptr() as u64 })
     }
 
     fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
@@ -470,11 +473,11 @@ impl Endpoint for Verbs {
 
     fn has_ended(&self) -> bool {
         let mut state = self.inner.state.borrow_mut();
-        if matches!(state.end, End::None) && self.inner.silent.is_due() {
+        if matches!(state.end, EndStage::None) && self.inner.silent.is_due() {
             let seen = self.inner.see_events(&mut state);
             state.end.near(seen.err().map(Some));
         }
-        let has_ended = !matches!(state.end, End::None);
+        let has_ended = !matches!(state.end, EndStage::None);
         drop(state);
         if has_ended {
             self.inner.woken.notify(usize::MAX);
@@ -486,18 +489,18 @@ impl Endpoint for Verbs {
         self.inner.silent.next_batch();
     }
 
-    fn poll(&self, into: &mut Events) {
+    fn poll(&self, into: &mut EndpointEvents) {
         self.inner.silent.next_batch();
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
         append(into, &mut state.inbox);
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.inner.until(|state| !state.inbox.is_empty()))
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.inner.until(|state| !state.out.is_blocked() && !state.end.is_over()))
     }
 
@@ -517,7 +520,7 @@ impl Endpoint for Verbs {
 }
 
 /// Adds what has come to what is there.
-fn append(into: &mut Events, inbox: &mut Events) {
+fn append(into: &mut EndpointEvents, inbox: &mut EndpointEvents) {
     if into.is_empty() {
         into.clear();
         return std::mem::swap(into, inbox);
@@ -525,7 +528,9 @@ fn append(into: &mut Events, inbox: &mut Events) {
     let base = into.bytes.len();
     into.bytes.extend_from_slice(&inbox.bytes);
     let moved = |event| match event {
-        Event::Message(range, stag) => Event::Message(range.start + base..range.end + base, stag),
+        EndpointEvent::Message(range, stag) => {
+            EndpointEvent::Message(range.start + base..range.end + base, stag)
+        }
         other => other,
     };
     into.list.extend(inbox.list.drain(..).map(moved));

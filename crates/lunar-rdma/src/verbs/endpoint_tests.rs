@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::endpoint::{EMPTY_ROUNDS, endpoint};
-use super::fake::{Fake, INLINE};
+use super::fake::{FakeDevice, INLINE};
 use super::ffi::{SEND_INLINE, SEND_SIGNALED, WR_RDMA_WRITE, WR_SEND};
-use super::parts::Parts;
+use super::parts::ConnectionParts;
 use super::shared::ALONE;
-use crate::{Endpoint, Event, Events, MemoryRegion, Remote};
+use crate::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::rc::Rc;
@@ -15,8 +15,8 @@ use std::time::Duration;
 const READS: u8 = 4;
 
 /// A connection that takes so many messages of 100 bytes.
-pub fn connection(fake: &'static Fake, receives: usize) -> Rc<dyn Endpoint> {
-    endpoint(Parts::new(fake.id(), (receives, 100)).unwrap(), READS).unwrap()
+pub fn connection(fake: &'static FakeDevice, receives: usize) -> Rc<dyn Endpoint> {
+    endpoint(ConnectionParts::new(fake.id(), (receives, 100)).unwrap(), READS).unwrap()
 }
 
 pub fn run<T>(work: impl Future<Output = T>) -> T {
@@ -33,22 +33,22 @@ pub async fn until(is_so: impl Fn() -> bool) {
     compio::time::timeout(Duration::from_secs(10), wait).await.expect("it was not so in time");
 }
 
-fn messages(events: &Events) -> Vec<&[u8]> {
-    let text = |event: &Event| match event {
-        Event::Message(range, _) => events.bytes[range.clone()].to_vec().leak() as &[u8],
+fn messages(events: &EndpointEvents) -> Vec<&[u8]> {
+    let text = |event: &EndpointEvent| match event {
+        EndpointEvent::Message(range, _) => events.bytes[range.clone()].to_vec().leak() as &[u8],
         other => panic!("{other:?}"),
     };
     events.list.iter().map(text).collect()
 }
 
-fn remote(offset: u64) -> Remote {
-    Remote { stag: 7, offset }
+fn remote(offset: u64) -> RemoteAddress {
+    RemoteAddress { stag: 7, offset }
 }
 
 #[test]
 fn all_that_is_flushed_is_one_call() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         for n in 0..20 {
             end.write(remote(n), Payload::Bytes(vec![1; 200]));
@@ -66,11 +66,11 @@ fn all_that_is_flushed_is_one_call() {
 #[test]
 fn memory_for_messages_is_given_in_one_call_and_given_back_in_one() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 10);
         assert_eq!(fake.state().receives.iter().map(Vec::len).collect::<Vec<_>>(), [10]);
         (0..10).for_each(|n| fake.say(&[n]));
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         end.poll(&mut events);
         assert_eq!(messages(&events), (0..10).map(|n| [n]).collect::<Vec<_>>());
         assert_eq!(fake.state().receives.len(), 1, "nobody wants more yet");
@@ -83,11 +83,11 @@ fn memory_for_messages_is_given_in_one_call_and_given_back_in_one() {
 #[test]
 fn what_comes_together_makes_room_together() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         fake.state().attr.max_qp_wr = 8;
         let end = connection(fake, 20);
         (0..8).for_each(|n| fake.say(&[n]));
-        end.poll(&mut Events::default());
+        end.poll(&mut EndpointEvents::default());
         assert_eq!(fake.state().receives.iter().map(Vec::len).collect::<Vec<_>>(), [8, 8]);
     });
 }
@@ -95,7 +95,7 @@ fn what_comes_together_makes_room_together() {
 #[test]
 fn who_waits_looks_a_few_times_asks_for_one_event_looks_once_more_and_sleeps() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         let waits = compio::runtime::spawn({
             let end = end.clone();
@@ -115,7 +115,7 @@ fn who_waits_looks_a_few_times_asks_for_one_event_looks_once_more_and_sleeps() {
 #[test]
 fn what_is_there_already_asks_for_no_event() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         fake.say(b"hello");
         end.readable().await.unwrap();
@@ -127,12 +127,12 @@ fn what_is_there_already_asks_for_no_event() {
 #[test]
 fn what_comes_while_an_event_is_asked_for_is_not_slept_over() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         let come = fake.message(b"hello");
         fake.state().when_armed.push_back(come);
         end.readable().await.unwrap();
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         end.poll(&mut events);
         assert_eq!(messages(&events), [b"hello"]);
         assert_eq!(fake.state().arms, 1);
@@ -143,7 +143,7 @@ fn what_comes_while_an_event_is_asked_for_is_not_slept_over() {
 fn short_messages_go_inline_as_far_as_the_device_takes_them() {
     for (most, least, want) in [(INLINE, 0, 80), (1000, 0, 128), (1000, 220, 220), (79, 0, 0)] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             fake.state().most_inline = most;
             fake.state().least_inline = least;
             let end = connection(fake, 4);
@@ -163,7 +163,7 @@ fn short_messages_go_inline_as_far_as_the_device_takes_them() {
 #[test]
 fn memory_that_the_device_does_not_take_is_an_error_and_the_connection_goes_on() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         let most = fake.state().regions + 1;
         fake.state().most_regions = most;
@@ -178,14 +178,14 @@ fn memory_that_the_device_does_not_take_is_an_error_and_the_connection_goes_on()
 }
 
 /// The places of all operations that were posted.
-fn places(fake: &Fake) -> Vec<(u64, u32)> {
+fn places(fake: &FakeDevice) -> Vec<(u64, u32)> {
     fake.take_posts().iter().flatten().map(|one| (one.addr, one.lkey)).collect()
 }
 
 #[test]
 fn buffers_of_a_pool_are_made_known_once_and_not_copied() {
     run(async {
-        let (fake, pool) = (Fake::new(), lunar_runtime::Pool::new(1));
+        let (fake, pool) = (FakeDevice::new(), lunar_runtime::Pool::new(1));
         let end = connection(fake, 4);
         let before = fake.state().registered;
         let bufs: Vec<Buf> = (0..4).map(|_| pool.try_get(64 << 10).expect("room")).collect();
@@ -209,13 +209,13 @@ fn buffers_of_a_pool_are_made_known_once_and_not_copied() {
 #[test]
 fn zeros_of_all_connections_leave_from_one_place() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let (one, other) = (connection(fake, 4), connection(fake, 4));
         // What is used for them had something else in it before.
         one.write(remote(0), Payload::Bytes(vec![7; 256 << 10]));
         one.flush().unwrap();
         fake.complete(&[fake.take_posts()[0][0].id]);
-        one.poll(&mut Events::default());
+        one.poll(&mut EndpointEvents::default());
         for end in [&one, &other] {
             end.write(remote(0), Payload::Zeros((512 << 10) + 1));
             end.write(remote(0), Payload::Zeros(4096));
@@ -235,7 +235,7 @@ fn zeros_of_all_connections_leave_from_one_place() {
 #[test]
 fn what_the_device_does_not_want_to_know_is_copied() {
     run(async {
-        let (fake, pool) = (Fake::new(), lunar_runtime::Pool::new(1));
+        let (fake, pool) = (FakeDevice::new(), lunar_runtime::Pool::new(1));
         let end = connection(fake, 4);
         // Memory for the copy is known before there is room for no more.
         end.write(remote(0), Payload::Bytes(vec![1; 4096]));
@@ -253,7 +253,7 @@ fn what_the_device_does_not_want_to_know_is_copied() {
 /// The key of what is read is told to an iWARP peer, which could write all that it is good for.
 #[test]
 fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
-    for (fake, lands) in [(Fake::new(), true), (Fake::iwarp(), false)] {
+    for (fake, lands) in [(FakeDevice::new(), true), (FakeDevice::iwarp(), false)] {
         run(async move {
             let pool = lunar_runtime::Pool::new(1);
             let end = connection(fake, 4);
@@ -264,9 +264,11 @@ fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
             let posted = fake.take_posts();
             assert_eq!(posted[0][0].addr == at + 100, lands);
             fake.complete(&[posted[0][0].id]);
-            let mut events = Events::default();
+            let mut events = EndpointEvents::default();
             end.poll(&mut events);
-            assert!(matches!(&events.list[..], [Event::Read(9, buf, Ok(()))] if buf.as_ptr() as u64 == at));
+            assert!(
+                matches!(&events.list[..], [EndpointEvent::Read(9, buf, Ok(()))] if buf.as_ptr() as u64 == at)
+            );
         });
     }
 }
@@ -274,7 +276,7 @@ fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
 #[test]
 fn connections_beyond_a_number_share_their_memory_for_messages() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let alone: Vec<_> = (0..ALONE).map(|_| connection(fake, 10)).collect();
         assert_eq!(fake.state().shares, 0);
         assert_eq!(fake.receives(), (ALONE, 0));
@@ -300,7 +302,7 @@ fn connections_beyond_a_number_share_their_memory_for_messages() {
 fn all_that_is_shared_has_room_in_the_completion_queue_of_each() {
     for (max_cqe, alone, sharing_room) in [(8192, 2048, 2024), (1000, 1000, 1000)] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             fake.state().attr.max_cqe = max_cqe;
             let (_end, _alone) = sharing(fake, 4);
             let rooms = fake.state().rooms.clone();
@@ -312,7 +314,7 @@ fn all_that_is_shared_has_room_in_the_completion_queue_of_each() {
 /// Without RNR a message that finds no memory would end the connection.
 #[test]
 fn connections_of_iwarp_and_of_devices_that_cannot_share_nothing() {
-    for fake in [Fake::iwarp(), Fake::new()] {
+    for fake in [FakeDevice::iwarp(), FakeDevice::new()] {
         run(async move {
             fake.state().attr.max_srq = 0;
             let all: Vec<_> = (0..ALONE + 2).map(|_| connection(fake, 10)).collect();
@@ -320,14 +322,14 @@ fn connections_of_iwarp_and_of_devices_that_cannot_share_nothing() {
         });
     }
     run(async {
-        let fake = Fake::iwarp();
+        let fake = FakeDevice::iwarp();
         let all: Vec<_> = (0..ALONE + 2).map(|_| connection(fake, 10)).collect();
         assert_eq!((fake.state().shares, all.len()), (0, ALONE + 2));
     });
 }
 
 /// The last connection of a device of which the others have memory of their own.
-pub fn sharing(fake: &'static Fake, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
+pub fn sharing(fake: &'static FakeDevice, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
     let alone = (0..ALONE).map(|_| connection(fake, 0)).collect();
     (connection(fake, receives), alone)
 }
@@ -335,10 +337,10 @@ pub fn sharing(fake: &'static Fake, receives: usize) -> (Rc<dyn Endpoint>, Vec<R
 #[test]
 fn memory_that_is_shared_is_given_back_as_soon_as_its_message_is_taken() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let (end, _alone) = sharing(fake, 4);
         (0..3).for_each(|n| fake.say(&[n]));
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         end.poll(&mut events);
         assert_eq!(messages(&events), [[0], [1], [2]]);
         assert_eq!(fake.state().shared_receives.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
@@ -351,13 +353,13 @@ fn memory_that_is_shared_is_given_back_as_soon_as_its_message_is_taken() {
 fn who_sends_more_or_longer_messages_than_it_may_takes_the_memory_of_nobody_else() {
     for (count, len, why) in [(3, 100, "too many"), (1, 101, "too long")] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let (end, _alone) = sharing(fake, 2);
             let _other = connection(fake, 2);
             (0..count).for_each(|_| fake.say(&vec![1; len]));
-            let mut events = Events::default();
+            let mut events = EndpointEvents::default();
             end.poll(&mut events);
-            let Some(Event::End(Some(reason))) = events.list.last() else { panic!("{events:?}") };
+            let Some(EndpointEvent::End(Some(reason))) = events.list.last() else { panic!("{events:?}") };
             assert!(reason.to_string().contains(why), "{reason}");
             drop(end);
             until(|| fake.state().pairs_gone == 1).await;
@@ -369,7 +371,7 @@ fn who_sends_more_or_longer_messages_than_it_may_takes_the_memory_of_nobody_else
 /// Soft iWARP would end the connection.
 #[test]
 fn a_message_that_ends_a_key_goes_inline_but_not_on_iwarp() {
-    for (fake, want) in [(Fake::new(), [true, true]), (Fake::iwarp(), [true, false])] {
+    for (fake, want) in [(FakeDevice::new(), [true, true]), (FakeDevice::iwarp(), [true, false])] {
         run(async move {
             let end = connection(fake, 4);
             end.send(b"done", Payload::Empty, None);

@@ -4,9 +4,9 @@
 
 mod manager;
 
-pub use manager::Said;
+pub use manager::FakeId;
 
-use super::cm::Id;
+use super::cm::CmId;
 use super::ffi::*;
 use super::library::Library;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ pub const INLINE: u32 = 80;
 
 /// A device, with its context first: so a context, and what has one, leads here.
 #[repr(C)]
-pub struct Fake {
+pub struct FakeDevice {
     context: ibv_context,
     device: ibv_device,
     library: Library,
@@ -31,7 +31,7 @@ pub struct Fake {
 #[derive(Default)]
 pub struct State {
     /// Calls of `post_send`, each with its chain.
-    pub posts: Vec<Vec<Posted>>,
+    pub posts: Vec<Vec<PostedWork>>,
     /// Calls of `post_recv` and of `post_srq_recv`, each with the numbers of its chain.
     pub receives: Vec<Vec<u64>>,
     pub shared_receives: Vec<Vec<u64>>,
@@ -69,7 +69,7 @@ pub struct State {
 
 /// An operation as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posted {
+pub struct PostedWork {
     pub id: u64,
     pub opcode: c_int,
     pub flags: u32,
@@ -79,20 +79,20 @@ pub struct Posted {
 }
 
 // SAFETY: its pointers are to itself, and its state is locked.
-unsafe impl Sync for Fake {}
+unsafe impl Sync for FakeDevice {}
 
-impl Fake {
+impl FakeDevice {
     /// A device, which stays.
-    pub fn new() -> &'static Fake {
-        Fake::of_kind(0)
+    pub fn new() -> &'static FakeDevice {
+        FakeDevice::of_kind(0)
     }
 
     /// One of iWARP.
-    pub fn iwarp() -> &'static Fake {
-        Fake::of_kind(TRANSPORT_IWARP)
+    pub fn iwarp() -> &'static FakeDevice {
+        FakeDevice::of_kind(TRANSPORT_IWARP)
     }
 
-    fn of_kind(transport_type: c_int) -> &'static Fake {
+    fn of_kind(transport_type: c_int) -> &'static FakeDevice {
         let mut find = |_: &'static str, name: &str| Ok(function(name));
         // SAFETY: the functions below have the signatures of their names, and the others are not called.
         let library = unsafe { Library::with(&mut find) }.unwrap();
@@ -112,7 +112,7 @@ impl Fake {
         let state =
             State { most_inline: INLINE, most_regions: 1000, attr, completed_fd: -1, ..State::default() };
         let fake =
-            Box::leak(Box::new(Fake { context: context(), device, library, state: Mutex::new(state) }));
+            Box::leak(Box::new(FakeDevice { context: context(), device, library, state: Mutex::new(state) }));
         fake.context.device = &raw mut fake.device;
         fake.context.async_fd = event_fd();
         fake
@@ -140,14 +140,14 @@ impl Fake {
     }
 
     /// An id of this device.
-    pub fn id(&'static self) -> Id {
+    pub fn id(&'static self) -> CmId {
         let (id, channel) = self.made();
         // SAFETY: both were just made for it.
-        unsafe { Id::with(&self.library, id, channel) }
+        unsafe { CmId::with(&self.library, id, channel) }
     }
 
     /// What was posted and not taken away: all operations, of all calls.
-    pub fn take_posts(&self) -> Vec<Vec<Posted>> {
+    pub fn take_posts(&self) -> Vec<Vec<PostedWork>> {
         std::mem::take(&mut self.state().posts)
     }
 
@@ -228,9 +228,9 @@ fn context() -> ibv_context {
 }
 
 /// The device of a context, or of what stands for one.
-fn fake<T>(context: *mut T) -> &'static Fake {
+fn fake<T>(context: *mut T) -> &'static FakeDevice {
     // SAFETY: contexts are the first fields of devices here, and stay; domains are contexts.
-    unsafe { &*context.cast_const().cast::<Fake>() }
+    unsafe { &*context.cast_const().cast::<FakeDevice>() }
 }
 
 fn errno(number: c_int) {
@@ -268,7 +268,7 @@ extern "C" fn post_send(qp: *mut ibv_qp, mut wr: *mut ibv_send_wr, _: *mut *mut 
             let place = if one.num_sge > 0 { *one.sg_list } else { none };
             let ibv_sge { addr, length: len, lkey } = place;
             let (id, opcode, flags) = (one.wr_id, one.opcode, one.send_flags);
-            chain.push(Posted { id, opcode, flags, len, addr, lkey });
+            chain.push(PostedWork { id, opcode, flags, len, addr, lkey });
             wr = one.next;
         }
         fake((*qp).context).state().posts.push(chain);

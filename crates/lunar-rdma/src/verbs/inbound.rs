@@ -1,9 +1,9 @@
 //! Memory for the messages of one connection: its own, or a part of what all share.
 
-use super::bounce::Chunk;
-use super::queues::Queues;
+use super::bounce::BounceBuffer;
+use super::queues::QueuePair;
 use super::receives::Receives;
-use super::shared::{self, Shared};
+use super::shared::{self, SharedReceives};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ pub enum Inbound {
     /// Memory of its own.
     Own(Receives),
     /// What all share.
-    Shared(Share),
+    Shared(ReceiveShare),
 }
 
 /// The part of one connection.
-pub struct Share {
-    shared: Arc<Shared>,
+pub struct ReceiveShare {
+    shared: Arc<SharedReceives>,
     /// Messages that may come: how many, and how long. The queue does not know whose turn it is.
     allowed: VecDeque<(usize, usize)>,
     /// Their number, and the most that it has been: so many were promised.
@@ -28,10 +28,10 @@ pub struct Share {
     taken: usize,
 }
 
-impl Share {
+impl ReceiveShare {
     /// One that may take nothing yet.
-    pub fn new(shared: Arc<Shared>) -> Share {
-        Share { shared, allowed: VecDeque::new(), open: 0, promised: 0, taken: 0 }
+    pub fn new(shared: Arc<SharedReceives>) -> ReceiveShare {
+        ReceiveShare { shared, allowed: VecDeque::new(), open: 0, promised: 0, taken: 0 }
     }
 
     /// So many more of them may come.
@@ -64,7 +64,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for ReceiveShare {
     fn drop(&mut self) {
         self.shared.take_back(self.promised);
     }
@@ -75,7 +75,7 @@ impl Inbound {
     ///
     /// # Errors
     /// When there is no memory for them.
-    pub fn add(&mut self, queues: &Queues, count: usize, len: usize) -> io::Result<()> {
+    pub fn add(&mut self, queues: &QueuePair, count: usize, len: usize) -> io::Result<()> {
         match self {
             Inbound::Own(receives) => receives.add(queues, count, len),
             Inbound::Shared(_) if len > shared::LEN => {
@@ -90,7 +90,7 @@ impl Inbound {
     ///
     /// # Errors
     /// When there is no memory for that, or the device takes none at all.
-    pub fn refill(&mut self, queues: &Queues) -> io::Result<()> {
+    pub fn refill(&mut self, queues: &QueuePair) -> io::Result<()> {
         match self {
             Inbound::Own(receives) => receives.refill(queues),
             Inbound::Shared(share) => match std::mem::take(&mut share.taken) {
@@ -104,7 +104,7 @@ impl Inbound {
     ///
     /// # Errors
     /// When it may not come.
-    pub fn take(&mut self, slot: usize, len: usize) -> io::Result<Option<(Chunk, usize)>> {
+    pub fn take(&mut self, slot: usize, len: usize) -> io::Result<Option<(BounceBuffer, usize)>> {
         match self {
             Inbound::Own(receives) => Ok(receives.take(slot)),
             Inbound::Shared(share) => {

@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 
 /// The libraries are not here, or are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingLibrary {
     /// What the loader said of what.
     pub what: String,
 }
 
-impl Missing {
+impl MissingLibrary {
     /// The fix.
     pub const HINT: Hint = Hint::new(
         "install the libraries of rdma-core (Debian, Ubuntu: libibverbs1 librdmacm1 ibverbs-providers; Fedora, RHEL: \
@@ -23,22 +23,22 @@ impl Missing {
     );
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RDMA devices cannot be used: {}", self.what)
     }
 }
 
-impl std::error::Error for Missing {}
+impl std::error::Error for MissingLibrary {}
 
-impl From<Missing> for io::Error {
-    fn from(missing: Missing) -> io::Error {
-        with_hint(io::Error::new(io::ErrorKind::Unsupported, missing), Missing::HINT)
+impl From<MissingLibrary> for io::Error {
+    fn from(missing: MissingLibrary) -> io::Error {
+        with_hint(io::Error::new(io::ErrorKind::Unsupported, missing), MissingLibrary::HINT)
     }
 }
 
 /// A library that stays loaded for as long as the process lives: what it hands out may outlive everything of ours.
-struct Shared {
+struct SharedLibrary {
     name: &'static str,
     handle: *mut c_void,
 }
@@ -52,24 +52,24 @@ fn loader_says() -> String {
     }
 }
 
-impl Shared {
-    fn open(name: &'static str) -> Result<Shared, Missing> {
-        let path = CString::new(name).map_err(|e| Missing { what: e.to_string() })?;
+impl SharedLibrary {
+    fn open(name: &'static str) -> Result<SharedLibrary, MissingLibrary> {
+        let path = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
         // SAFETY: the name ends with a zero. The initializers of these two libraries have no demands.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match handle.is_null() {
-            true => Err(Missing { what: loader_says() }),
-            false => Ok(Shared { name, handle }),
+            true => Err(MissingLibrary { what: loader_says() }),
+            false => Ok(SharedLibrary { name, handle }),
         }
     }
 
     /// The address of a function. Of several versions it is the default one, as a linker would take.
-    fn symbol(&self, name: &str) -> Result<*mut c_void, Missing> {
-        let text = CString::new(name).map_err(|e| Missing { what: e.to_string() })?;
+    fn symbol(&self, name: &str) -> Result<*mut c_void, MissingLibrary> {
+        let text = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
         // SAFETY: the handle is of a library that is loaded, and the name ends with a zero.
         let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
         match address.is_null() {
-            true => Err(Missing { what: format!("{} has no {name}", self.name) }),
+            true => Err(MissingLibrary { what: format!("{} has no {name}", self.name) }),
             false => Ok(address),
         }
     }
@@ -91,8 +91,8 @@ macro_rules! functions {
             /// A function of each name must have the signature that is written here.
             // SAFETY: what is asked for is said above.
             pub unsafe fn with(
-                find: &mut dyn FnMut(&'static str, &str) -> Result<*mut c_void, Missing>,
-            ) -> Result<Library, Missing> {
+                find: &mut dyn FnMut(&'static str, &str) -> Result<*mut c_void, MissingLibrary>,
+            ) -> Result<Library, MissingLibrary> {
                 $($(
                     let address = find($file, stringify!($name))?;
                     // SAFETY: as the caller promises.
@@ -161,24 +161,24 @@ thread_local! {
 ///
 /// # Errors
 /// When they are not here; they are not looked for again.
-pub fn library() -> Result<&'static Library, Missing> {
+pub fn library() -> Result<&'static Library, MissingLibrary> {
     #[cfg(test)]
     if let Some(instead) = INSTEAD.get() {
         return Ok(instead);
     }
-    static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
-    LIBRARY.get_or_init(|| Library::open(FILES)).as_ref().map_err(Missing::clone)
+    static LIBRARY: OnceLock<Result<Library, MissingLibrary>> = OnceLock::new();
+    LIBRARY.get_or_init(|| Library::open(FILES)).as_ref().map_err(MissingLibrary::clone)
 }
 
 impl Library {
     /// Opens the libraries under these names.
-    fn open(files: &[&'static str]) -> Result<Library, Missing> {
-        let mut open: Vec<(&str, Shared)> = Vec::new();
+    fn open(files: &[&'static str]) -> Result<Library, MissingLibrary> {
+        let mut open: Vec<(&str, SharedLibrary)> = Vec::new();
         let mut find = |file: &'static str, name: &str| {
             if open.last().is_none_or(|(last, _)| *last != file) {
-                open.push((file, Shared::open(files.get(open.len()).copied().unwrap_or(file))?));
+                open.push((file, SharedLibrary::open(files.get(open.len()).copied().unwrap_or(file))?));
             }
-            open.last().map_or(Err(Missing { what: file.into() }), |(_, shared)| shared.symbol(name))
+            open.last().map_or(Err(MissingLibrary { what: file.into() }), |(_, shared)| shared.symbol(name))
         };
         // SAFETY: functions of these names in these libraries have these signatures, by their headers.
         unsafe { Library::with(&mut find) }

@@ -1,10 +1,10 @@
 //! Taking connections.
 
-use super::cm::{Depths, Event, Id, Watch};
+use super::cm::{CmEvent, CmId, FdWatch, ReadDepths};
 use super::domain::Domain;
 use super::ffi::{ADDR_CHANGE, CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
 use super::parts;
-use crate::{ConnParam, Endpoint, Request, Wait};
+use crate::{ConnParam, ConnectRequest, Endpoint, LocalBoxFuture};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 }
 /// Takes connections at one address, of all devices that have it. Belongs to one core.
 pub struct Listener {
     /// None while there is no device.
-    door: Option<Door>,
+    door: Option<DeviceListener>,
     addr: SocketAddr,
     options: Options,
 }
@@ -40,7 +40,7 @@ pub struct Listener {
 /// # Errors
 /// When the libraries or the kernel's modules are missing, or the address is in use, or not that of a device.
 pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
-    let door = Door::open(addr, options)?;
+    let door = DeviceListener::open(addr, options)?;
     let addr = door.id.addresses().0;
     Ok(Listener { door: Some(door), addr, options })
 }
@@ -54,8 +54,8 @@ pub fn can_listen(addr: SocketAddr) -> io::Result<()> {
 }
 
 /// An id to listen with.
-fn door(addr: SocketAddr) -> io::Result<Id> {
-    let id = Id::new()?;
+fn door(addr: SocketAddr) -> io::Result<CmId> {
+    let id = CmId::new()?;
     id.set(OPTION_ID_REUSEADDR)?;
     if addr.is_ipv6() {
         id.set(OPTION_ID_AFONLY)?;
@@ -71,7 +71,7 @@ impl Listener {
 
     /// The next connection that somebody wants; it may be accepted on another core. When the device of the address goes,
     /// this waits until there is one again.
-    pub async fn next(&mut self) -> Pending {
+    pub async fn next(&mut self) -> PendingRequest {
         let at = self.addr;
         loop {
             match &self.door {
@@ -84,7 +84,8 @@ impl Listener {
                 },
                 None => {
                     compio::time::sleep(PAUSE).await;
-                    let opened = Door::open(at, self.options).inspect_err(|e| tracing::debug!("{e}"));
+                    let opened =
+                        DeviceListener::open(at, self.options).inspect_err(|e| tracing::debug!("{e}"));
                     self.door =
                         opened.ok().inspect(|_| tracing::info!(%at, "connections come by RDMA again"));
                 }
@@ -94,27 +95,27 @@ impl Listener {
 }
 
 /// Where connections come in, as long as the device of the address is there.
-struct Door {
-    watch: Watch,
-    id: Id,
+struct DeviceListener {
+    watch: FdWatch,
+    id: CmId,
 }
 
-impl Door {
-    fn open(addr: SocketAddr, options: Options) -> io::Result<Door> {
+impl DeviceListener {
+    fn open(addr: SocketAddr, options: Options) -> io::Result<DeviceListener> {
         let id = door(addr)?;
         let watch = id.watch()?;
         id.listen(addr, options.backlog.into())?;
-        Ok(Door { watch, id })
+        Ok(DeviceListener { watch, id })
     }
 
-    async fn next(&self) -> io::Result<Pending> {
+    async fn next(&self) -> io::Result<PendingRequest> {
         loop {
             let event = self.id.next(&self.watch).await?;
             let is_ours = event.id == self.id.as_ptr();
             let gone = |text| Err(io::Error::new(io::ErrorKind::NotConnected, text));
             match event.kind {
                 CONNECT_REQUEST => match self.id.of_request(&event) {
-                    Ok(id) => return Ok(Pending::new(id, event)),
+                    Ok(id) => return Ok(PendingRequest::new(id, event)),
                     // One that cannot be taken is no reason to take no others.
                     Err(e) => tracing::warn!("{e}"),
                 },
@@ -129,27 +130,27 @@ impl Door {
 }
 
 /// A connection that somebody wants.
-pub struct Pending {
+pub struct PendingRequest {
     private: Vec<u8>,
-    asked: Depths,
+    asked: ReadDepths,
     /// Taken by accepting it or turning it down.
-    id: Option<Id>,
+    id: Option<CmId>,
     addresses: (SocketAddr, SocketAddr),
     sends_invalidate: bool,
 }
 
-impl Pending {
-    fn new(id: Id, event: Event) -> Pending {
-        let asked = Depths { ird: event.responder_resources, ord: event.initiator_depth };
+impl PendingRequest {
+    fn new(id: CmId, event: CmEvent) -> PendingRequest {
+        let asked = ReadDepths { ird: event.responder_resources, ord: event.initiator_depth };
         // One whose device does not answer cannot be accepted either.
         let domain = id.context().and_then(|context| Domain::of(id.library, context));
         let sends_invalidate = domain.is_ok_and(|domain| domain.sends_invalidate());
         let addresses = id.addresses();
-        Pending { private: event.private, asked, addresses, sends_invalidate, id: Some(id) }
+        PendingRequest { private: event.private, asked, addresses, sends_invalidate, id: Some(id) }
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             id.reject(&[]);
@@ -157,7 +158,7 @@ impl Drop for Pending {
     }
 }
 
-impl Request for Pending {
+impl ConnectRequest for PendingRequest {
     fn private(&self) -> &[u8] {
         &self.private
     }
@@ -174,7 +175,7 @@ impl Request for Pending {
         mut self: Box<Self>,
         private: Vec<u8>,
         terms: ConnParam,
-    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Endpoint>>> {
         let (id, asked) = (self.id.take(), self.asked);
         Box::pin(async move {
             let id = id.ok_or(io::ErrorKind::NotConnected)?;
@@ -182,7 +183,7 @@ impl Request for Pending {
         })
     }
 
-    fn reject(mut self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+    fn reject(mut self: Box<Self>, private: Vec<u8>) -> LocalBoxFuture<'static, ()> {
         if let Some(id) = self.id.take() {
             id.reject(&private);
         }
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_pending_connection_may_move_to_another_core() {
-        fn moves<T: Send + Request>() {}
-        moves::<Pending>();
+        fn moves<T: Send + ConnectRequest>() {}
+        moves::<PendingRequest>();
     }
 }

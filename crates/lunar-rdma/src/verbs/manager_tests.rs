@@ -1,33 +1,38 @@
 //! What the connection manager is told, and what it tells.
 
 use super::endpoint_tests::{connection, run, until};
-use super::fake::{Fake, Said};
+use super::fake::{FakeDevice, FakeId};
 use super::ffi::*;
 use super::listener::{Listener, Options, listen};
-use super::{Pending, connect};
-use crate::{ConnParam, Event, Events, Refused, Request};
+use super::{PendingRequest, connect};
+use crate::{ConnParam, ConnectError, ConnectRequest, EndpointEvent, EndpointEvents};
 use std::ffi::c_int;
 use std::io;
 use std::net::SocketAddr;
 
 const TERMS: ConnParam = ConnParam { ord: 64, ird: 1, receives: (4, 100) };
 
-fn said(kind: c_int) -> Said {
-    Said { kind, ..Said::default() }
+fn said(kind: c_int) -> FakeId {
+    FakeId { kind, ..FakeId::default() }
 }
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn portal(fake: &'static Fake, text: &str) -> Listener {
+fn portal(fake: &'static FakeDevice, text: &str) -> Listener {
     fake.install();
     listen(at(text), Options::default()).unwrap()
 }
 
 /// The request that is told by the queue of this number.
-async fn request(fake: &'static Fake, listener: &mut Listener, number: usize, depths: (u8, u8)) -> Pending {
-    fake.tell(number, Said { private: b"let me in", depths, ..said(CONNECT_REQUEST) });
+async fn request(
+    fake: &'static FakeDevice,
+    listener: &mut Listener,
+    number: usize,
+    depths: (u8, u8),
+) -> PendingRequest {
+    fake.tell(number, FakeId { private: b"let me in", depths, ..said(CONNECT_REQUEST) });
     listener.next().await
 }
 
@@ -35,7 +40,7 @@ async fn request(fake: &'static Fake, listener: &mut Listener, number: usize, de
 fn a_portal_listens_again_when_its_device_is_back_or_its_address_has_moved() {
     for kind in [DEVICE_REMOVAL, ADDR_CHANGE] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let mut listener = portal(fake, "192.0.2.1:3260");
             fake.state().manager.is_gone = true;
             fake.tell(0, said(kind));
@@ -67,7 +72,7 @@ fn a_portal_listens_again_when_its_device_is_back_or_its_address_has_moved() {
 #[test]
 fn other_portals_do_not_hear_of_a_device_that_is_gone() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let mut gone = portal(fake, "192.0.2.1:3260");
         let mut other = portal(fake, "192.0.2.2:3260");
         fake.state().manager.is_gone = true;
@@ -83,7 +88,7 @@ fn other_portals_do_not_hear_of_a_device_that_is_gone() {
 /// Else the one that comes second finds the port taken.
 #[test]
 fn portals_of_both_families_stand_side_by_side() {
-    let fake = Fake::new();
+    let fake = FakeDevice::new();
     run(async {
         let all = ["0.0.0.0:3260", "[::]:3260"].map(|text| portal(fake, text));
         assert_eq!(all.map(|listener| listener.local_addr()), [at("0.0.0.0:3260"), at("[::]:3260")]);
@@ -99,7 +104,7 @@ fn a_connection_is_accepted_with_what_both_sides_can() {
     // What is asked for: their reads here, and ours there; what is granted.
     for (asked, granted) in [((128, 1), (1, 1)), ((0, 200), (0, 16)), ((16, 0), (1, 0))] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let mut listener = portal(fake, "192.0.2.1:3260");
             let pending = request(fake, &mut listener, 0, asked).await;
             let end = Box::new(pending).accept(b"welcome".to_vec(), TERMS).await.unwrap();
@@ -114,7 +119,7 @@ fn a_connection_is_accepted_with_what_both_sides_can() {
 #[test]
 fn a_request_that_nobody_takes_is_turned_down() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let mut listener = portal(fake, "192.0.2.1:3260");
         drop(request(fake, &mut listener, 0, (1, 1)).await);
         let pending = request(fake, &mut listener, 0, (1, 1)).await;
@@ -125,7 +130,7 @@ fn a_request_that_nobody_takes_is_turned_down() {
 }
 
 /// Connects, and is answered so.
-async fn connected(fake: &'static Fake, answer: Said) -> Result<(u16, Vec<u8>), Refused> {
+async fn connected(fake: &'static FakeDevice, answer: FakeId) -> Result<(u16, Vec<u8>), ConnectError> {
     fake.install();
     let answered = async {
         until(|| !fake.state().manager.params.is_empty()).await;
@@ -139,8 +144,8 @@ async fn connected(fake: &'static Fake, answer: Said) -> Result<(u16, Vec<u8>), 
 #[test]
 fn who_connects_asks_for_what_the_device_can_and_has_what_it_is_granted() {
     run(async {
-        let fake = Fake::new();
-        let answer = Said { private: b"welcome", depths: (1, 3), ..said(ESTABLISHED) };
+        let fake = FakeDevice::new();
+        let answer = FakeId { private: b"welcome", depths: (1, 3), ..said(ESTABLISHED) };
         assert_eq!(connected(fake, answer).await.unwrap(), (3, b"welcome".to_vec()));
         let (param, private) = fake.state().manager.params[0].clone();
         assert_eq!((param.responder_resources, param.initiator_depth), (1, 16));
@@ -151,18 +156,18 @@ fn who_connects_asks_for_what_the_device_can_and_has_what_it_is_granted() {
 #[test]
 fn who_cannot_connect_hears_why() {
     run(async {
-        let rejected = Said { status: 28, private: b"no room", ..said(REJECTED) };
-        let words = connected(Fake::new(), rejected).await.unwrap_err();
-        assert!(matches!(words, Refused::Rejected(words) if words == b"no room"));
+        let rejected = FakeId { status: 28, private: b"no room", ..said(REJECTED) };
+        let words = connected(FakeDevice::new(), rejected).await.unwrap_err();
+        assert!(matches!(words, ConnectError::Rejected(words) if words == b"no room"));
         let kinds = [
             (REJECTED, 8, io::ErrorKind::ConnectionRefused),
             (UNREACHABLE, -libc::ETIMEDOUT, io::ErrorKind::TimedOut),
             (DEVICE_REMOVAL, 0, io::ErrorKind::Other),
         ];
         for (kind, status, want) in kinds {
-            let fake = Fake::new();
-            let refused = connected(fake, Said { status, ..said(kind) }).await.unwrap_err();
-            assert!(matches!(&refused, Refused::Io(e) if e.kind() == want), "{kind}: {refused}");
+            let fake = FakeDevice::new();
+            let refused = connected(fake, FakeId { status, ..said(kind) }).await.unwrap_err();
+            assert!(matches!(&refused, ConnectError::Io(e) if e.kind() == want), "{kind}: {refused}");
             assert_eq!(fake.held(), (0, 0));
         }
     });
@@ -179,15 +184,15 @@ fn a_connection_ends_by_what_the_connection_manager_tells() {
     ];
     for (kind, status, is_orderly) in rows {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let end = connection(fake, 4);
             fake.tell(0, said(ESTABLISHED));
-            fake.tell(0, Said { status, ..said(kind) });
+            fake.tell(0, FakeId { status, ..said(kind) });
             end.readable().await.unwrap();
-            let mut events = Events::default();
+            let mut events = EndpointEvents::default();
             end.poll(&mut events);
             assert!(
-                matches!(&events.list[..], [Event::End(reason)] if reason.is_none() == is_orderly),
+                matches!(&events.list[..], [EndpointEvent::End(reason)] if reason.is_none() == is_orderly),
                 "{kind}"
             );
             // The device may be gone for good only when nothing of it is in use.

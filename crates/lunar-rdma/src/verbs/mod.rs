@@ -45,6 +45,6 @@ mod fake;
 mod manager_tests;
 
 pub use connect::connect;
-pub use devices::{Device, Port, Transport, devices};
-pub use library::Missing;
-pub use listener::{Listener, Options, Pending, can_listen, listen};
+pub use devices::{LinkTransport, RdmaDevice, RdmaPort, devices};
+pub use library::MissingLibrary;
+pub use listener::{Listener, Options, PendingRequest, can_listen, listen};

@@ -4,9 +4,9 @@
 //! write goes from where it lies if the device knows that memory, and so does a read. A read that waits for an earlier one
 //! (ORD) holds up nothing but reads.
 
-use super::bounce::{Chunk, Pool};
-use super::queues::{Verb, Work};
-use crate::{Event, Remote};
+use super::bounce::{BounceBuffer, BouncePool};
+use super::queues::{Verb, WorkRequest};
+use crate::{EndpointEvent, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +19,7 @@ pub const PIECE: usize = 256 << 10;
 const BUDGET: usize = 8 << 20;
 
 /// A message or a write that waits.
-struct Waiting {
+struct QueuedSend {
     verb: Verb,
     head: Vec<u8>,
     payload: Payload,
@@ -27,14 +27,14 @@ struct Waiting {
     done: usize,
 }
 
-impl Waiting {
+impl QueuedSend {
     fn len(&self) -> usize {
         self.head.len() + self.payload.bytes().len() - self.done
     }
 }
 
 /// A read that has not ended.
-struct Job {
+struct ReadJob {
     /// The number of who wants it.
     id: u64,
     buf: Buf,
@@ -44,32 +44,32 @@ struct Job {
 
 /// A piece of a read: which one, from where, and to which place in its buffer.
 #[derive(Clone, Copy)]
-struct Piece {
+struct ReadPiece {
     job: u64,
-    from: Remote,
+    from: RemoteAddress,
     at: usize,
     len: usize,
 }
 
 /// Tells the key of the memory of a buffer, if the device knows it.
-pub type Key = Box<dyn Fn(&Buf) -> Option<u32>>;
+pub type KeyLookup = Box<dyn Fn(&Buf) -> Option<u32>>;
 
 /// Tells the place and the key of [`PIECE`] zeros.
-pub type Zeros = Box<dyn Fn() -> Option<(u64, u32)>>;
+pub type ZeroLookup = Box<dyn Fn() -> Option<(u64, u32)>>;
 
 /// Memory that a connection uses.
-pub struct Memory {
+pub struct SendMemory {
     /// For what goes out, and for what is read.
-    pub pool: Arc<Pool>,
-    pub sinks: Arc<Pool>,
-    pub key: Key,
+    pub pool: Arc<BouncePool>,
+    pub sinks: Arc<BouncePool>,
+    pub key: KeyLookup,
     /// So many zeros as a piece has, which the device knows.
-    pub zeros: Zeros,
+    pub zeros: ZeroLookup,
     /// What is read may land in memory with such a key.
     pub lands: bool,
 }
 
-impl Memory {
+impl SendMemory {
     /// The place of a byte of a payload, and its key, if the device knows it.
     fn of_payload(&self, payload: &Payload, at: usize) -> Option<(u64, u32)> {
         let (buf, start) = match payload {
@@ -90,48 +90,48 @@ impl Memory {
 }
 
 /// Where the bytes of an operation are.
-enum Body {
-    Chunk(Chunk),
+enum WorkMemory {
+    Chunk(BounceBuffer),
     /// In memory of a buffer: its address and key. The last piece of a payload holds it; the buffer of a read is that
     /// of its job.
     There((u64, u32), Option<Payload>),
 }
 
-impl Body {
+impl WorkMemory {
     fn place(&self) -> (u64, u32) {
         match self {
-            Body::Chunk(chunk) => chunk.place(),
-            Body::There(place, _) => *place,
+            WorkMemory::Chunk(chunk) => chunk.place(),
+            WorkMemory::There(place, _) => *place,
         }
     }
 }
 
 /// What the device has, or is about to have.
-struct Staged {
+struct StagedWork {
     seq: u64,
     verb: Verb,
-    body: Body,
+    body: WorkMemory,
     len: usize,
     /// Its end will be told of.
     is_told: bool,
     /// Of a read.
-    piece: Option<Piece>,
+    piece: Option<ReadPiece>,
 }
 
 /// The queues.
 pub struct Outgoing {
-    waiting: VecDeque<Waiting>,
-    pieces: VecDeque<Piece>,
-    jobs: HashMap<u64, Job>,
-    staged: Vec<Staged>,
+    waiting: VecDeque<QueuedSend>,
+    pieces: VecDeque<ReadPiece>,
+    jobs: HashMap<u64, ReadJob>,
+    staged: Vec<StagedWork>,
     /// Messages and writes at the device, oldest first; they end in order.
-    posted: VecDeque<Staged>,
+    posted: VecDeque<StagedWork>,
     /// Reads at the device, by number; they end in any order.
-    reading: HashMap<u64, Staged>,
+    reading: HashMap<u64, StagedWork>,
     /// Those that have failed: not every driver is done with their memory by then.
-    ended: Vec<Staged>,
+    ended: Vec<StagedWork>,
     /// Of a connection that is over: a payload of which the device may still have pieces.
-    kept: Option<Waiting>,
+    kept: Option<QueuedSend>,
     seq: u64,
     slots: usize,
     ord: usize,
@@ -178,7 +178,7 @@ impl Outgoing {
 
     /// Queues a message or a write.
     pub fn push(&mut self, verb: Verb, head: &[u8], payload: Payload) {
-        let one = Waiting { verb, head: head.to_vec(), payload, done: 0 };
+        let one = QueuedSend { verb, head: head.to_vec(), payload, done: 0 };
         // A write of nothing has no effect.
         if one.len() > 0 || matches!(verb, Verb::Send(_)) {
             self.queued += one.len();
@@ -188,7 +188,13 @@ impl Outgoing {
     }
 
     /// Queues reads of pieces to `at` in a buffer. What can be told of it at once is returned.
-    pub fn read(&mut self, id: u64, from: &[crate::Piece], buf: Buf, at: usize) -> Option<Event> {
+    pub fn read(
+        &mut self,
+        id: u64,
+        from: &[crate::RemoteRange],
+        buf: Buf,
+        at: usize,
+    ) -> Option<EndpointEvent> {
         let len = crate::total(from);
         let is_inside = len.and_then(|len| at.checked_add(len)).is_some_and(|end| end <= buf.len());
         let refused = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -201,25 +207,27 @@ impl Outgoing {
                 return None;
             }
         };
-        Some(Event::Read(id, buf, at_once))
+        Some(EndpointEvent::Read(id, buf, at_once))
     }
 
-    fn cut(&mut self, id: u64, from: &[crate::Piece], buf: Buf, mut at: usize) {
+    fn cut(&mut self, id: u64, from: &[crate::RemoteRange], buf: Buf, mut at: usize) {
         self.seq += 1;
         let (job, begin) = (self.seq, at);
         for &(from, len) in from {
             for done in (0..len).step_by(PIECE) {
                 let from = from.beyond(done as u64);
-                self.pieces.push_back(Piece { job, from, at: at + done, len: PIECE.min(len - done) });
+                self.pieces.push_back(ReadPiece { job, from, at: at + done, len: PIECE.min(len - done) });
             }
             at += len;
         }
-        self.jobs.insert(job, Job { id, buf, left: at - begin });
+        self.jobs.insert(job, ReadJob { id, buf, left: at - begin });
     }
 
     /// Bytes that wait, and what holds them.
     pub fn waiting(&self) -> usize {
-        self.queued + self.waiting.len() * size_of::<Waiting>() + self.pieces.len() * size_of::<Piece>()
+        self.queued
+            + self.waiting.len() * size_of::<QueuedSend>()
+            + self.pieces.len() * size_of::<ReadPiece>()
     }
 
     /// Bytes of messages and writes that were ever queued.
@@ -255,7 +263,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// When there is no memory, and nothing at the device whose end would give some back.
-    pub fn stage(&mut self, memory: &Memory) -> io::Result<()> {
+    pub fn stage(&mut self, memory: &SendMemory) -> io::Result<()> {
         let staged = self.stage_reads(memory).and_then(|()| self.stage_waiting(memory));
         if self.staged.is_empty() && self.is_idle() { staged } else { Ok(()) }
     }
@@ -265,7 +273,7 @@ impl Outgoing {
         self.reading.is_empty() && !self.is_sending()
     }
 
-    fn stage_reads(&mut self, memory: &Memory) -> io::Result<()> {
+    fn stage_reads(&mut self, memory: &SendMemory) -> io::Result<()> {
         let staged = self.staged.iter().filter(|one| one.piece.is_some()).count();
         for _ in staged + self.reading.len()..self.ord {
             let Some(piece) = self.pieces.front().copied() else { break };
@@ -274,8 +282,8 @@ impl Outgoing {
             }
             let job = self.jobs.get_mut(&piece.job);
             let body = match job.and_then(|job| memory.of_buffer(&mut job.buf, piece.at)) {
-                Some(place) => Body::There(place, None),
-                None => Body::Chunk(memory.sinks.chunk(piece.len)?),
+                Some(place) => WorkMemory::There(place, None),
+                None => WorkMemory::Chunk(memory.sinks.chunk(piece.len)?),
             };
             self.pieces.pop_front();
             self.inward += piece.len;
@@ -284,7 +292,7 @@ impl Outgoing {
         Ok(())
     }
 
-    fn stage_waiting(&mut self, memory: &Memory) -> io::Result<()> {
+    fn stage_waiting(&mut self, memory: &SendMemory) -> io::Result<()> {
         while self.has_slot()
             && let Some(first) = self.waiting.front_mut()
         {
@@ -300,16 +308,16 @@ impl Outgoing {
                 _ => None,
             };
             let mut body = match there {
-                Some(place) => Body::There(place, None),
+                Some(place) => WorkMemory::There(place, None),
                 None => {
                     let part = first.done..first.done + len - first.head.len();
-                    Body::Chunk(memory.pool.filled(&first.head, &first.payload.bytes()[part])?)
+                    WorkMemory::Chunk(memory.pool.filled(&first.head, &first.payload.bytes()[part])?)
                 }
             };
             first.done += len;
             if first.done == first.head.len() + first.payload.bytes().len()
                 && let Some(whole) = self.waiting.pop_front()
-                && let Body::There(_, holds) = &mut body
+                && let WorkMemory::There(_, holds) = &mut body
             {
                 *holds = Some(whole.payload);
             }
@@ -320,14 +328,14 @@ impl Outgoing {
         Ok(())
     }
 
-    fn put(&mut self, verb: Verb, body: Body, len: usize, piece: Option<Piece>) {
+    fn put(&mut self, verb: Verb, body: WorkMemory, len: usize, piece: Option<ReadPiece>) {
         self.seq += 1;
-        self.staged.push(Staged { seq: self.seq, verb, body, len, is_told: false, piece });
+        self.staged.push(StagedWork { seq: self.seq, verb, body, len, is_told: false, piece });
     }
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
     /// is no read is told of, else its chunk and its slot would never come back.
-    pub fn work(&mut self) -> impl ExactSizeIterator<Item = Work> {
+    pub fn work(&mut self) -> impl ExactSizeIterator<Item = WorkRequest> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         for (n, one) in self.staged.iter_mut().enumerate() {
             // Messages and reads are told of, each.
@@ -347,7 +355,7 @@ impl Outgoing {
     }
 
     /// An operation has succeeded. What is whole now is returned.
-    pub fn completed(&mut self, seq: u64) -> Option<Event> {
+    pub fn completed(&mut self, seq: u64) -> Option<EndpointEvent> {
         self.moved = true;
         if let Some(read) = self.reading.remove(&seq) {
             return self.arrived(read);
@@ -361,11 +369,11 @@ impl Outgoing {
         None
     }
 
-    fn arrived(&mut self, read: Staged) -> Option<Event> {
+    fn arrived(&mut self, read: StagedWork) -> Option<EndpointEvent> {
         self.inward -= read.len;
         let piece = read.piece?;
         let job = self.jobs.get_mut(&piece.job)?;
-        if let Body::Chunk(chunk) = &read.body {
+        if let WorkMemory::Chunk(chunk) = &read.body {
             job.buf[piece.at..piece.at + piece.len].copy_from_slice(&chunk.bytes()[..piece.len]);
         }
         job.left -= piece.len;
@@ -373,7 +381,7 @@ impl Outgoing {
             return None;
         }
         let job = self.jobs.remove(&piece.job)?;
-        Some(Event::Read(job.id, job.buf, Ok(())))
+        Some(EndpointEvent::Read(job.id, job.buf, Ok(())))
     }
 
     /// An operation has failed: the device is done with it, and with the messages and writes before it.
@@ -398,13 +406,13 @@ impl Outgoing {
     /// The device may be writing into buffers of reads.
     pub fn lands(&self) -> bool {
         let mut reads = self.staged.iter().filter(|one| one.piece.is_some()).chain(self.reading.values());
-        reads.any(|one| matches!(one.body, Body::There(..)))
+        reads.any(|one| matches!(one.body, WorkMemory::There(..)))
     }
 
     /// The connection is over: what waits is dropped, and the reads have failed, with their buffers, in which the device
     /// must write no more. What else the device has stays, and what it has not taken as well: a driver that has failed
     /// may have taken more than it says.
-    pub fn fail(&mut self) -> Vec<Event> {
+    pub fn fail(&mut self) -> Vec<EndpointEvent> {
         self.kept = self.waiting.pop_front().filter(|first| first.done > 0);
         self.waiting.clear();
         self.pieces.clear();
@@ -413,12 +421,12 @@ impl Outgoing {
         let mut jobs: Vec<_> = self.jobs.drain().collect();
         jobs.sort_unstable_by_key(|(number, _)| *number);
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
-        jobs.into_iter().map(|(_, job)| Event::Read(job.id, job.buf, Err(gone()))).collect()
+        jobs.into_iter().map(|(_, job)| EndpointEvent::Read(job.id, job.buf, Err(gone()))).collect()
     }
 }
 
-fn to_work(one: &Staged) -> Work {
-    Work { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled: one.is_told }
+fn to_work(one: &StagedWork) -> WorkRequest {
+    WorkRequest { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled: one.is_told }
 }
 
 #[cfg(test)]

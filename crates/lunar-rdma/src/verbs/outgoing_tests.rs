@@ -1,5 +1,5 @@
 use super::*;
-use crate::verbs::bounce::{Known, LARGEST};
+use crate::verbs::bounce::{LARGEST, RegisteredMemory};
 use std::rc::Rc;
 
 /// The key of chunks, and that of buffers which the device knows.
@@ -7,31 +7,31 @@ const CHUNKS: u32 = 1;
 const BUFFERS: u32 = 2;
 
 /// Memory of a device that knows no buffers.
-fn pool() -> Memory {
-    let pool = Pool::new(Box::new(|_, _| Ok(Known { lkey: CHUNKS, _keep: Box::new(()) })));
-    Memory { sinks: pool.clone(), pool, key: Box::new(|_| None), zeros: Box::new(|| None), lands: true }
+fn pool() -> SendMemory {
+    let pool = BouncePool::new(Box::new(|_, _| Ok(RegisteredMemory { lkey: CHUNKS, _keep: Box::new(()) })));
+    SendMemory { sinks: pool.clone(), pool, key: Box::new(|_| None), zeros: Box::new(|| None), lands: true }
 }
 
 /// Of one that knows those of at least so many bytes.
-fn known(least: usize, lands: bool) -> Memory {
-    Memory { key: Box::new(move |buf| (buf.len() >= least).then_some(BUFFERS)), lands, ..pool() }
+fn known(least: usize, lands: bool) -> SendMemory {
+    SendMemory { key: Box::new(move |buf| (buf.len() >= least).then_some(BUFFERS)), lands, ..pool() }
 }
 
-fn remote(offset: u64) -> Remote {
-    Remote { stag: 7, offset }
+fn remote(offset: u64) -> RemoteAddress {
+    RemoteAddress { stag: 7, offset }
 }
 
-fn work(out: &mut Outgoing) -> Vec<Work> {
+fn work(out: &mut Outgoing) -> Vec<WorkRequest> {
     out.work().collect()
 }
 
 /// Hands everything that there is room for to a device that takes it: number, verb, bytes, and whether it is told of.
-fn post(out: &mut Outgoing, pool: &Memory) -> Vec<(u64, Verb, Vec<u8>, bool)> {
+fn post(out: &mut Outgoing, pool: &SendMemory) -> Vec<(u64, Verb, Vec<u8>, bool)> {
     out.stage(pool).unwrap();
     let work = work(out).into_iter().enumerate();
     let bytes = |n: usize| match &out.staged[n].body {
-        Body::Chunk(chunk) => chunk.bytes()[..out.staged[n].len].to_vec(),
-        Body::There(..) => Vec::new(),
+        WorkMemory::Chunk(chunk) => chunk.bytes()[..out.staged[n].len].to_vec(),
+        WorkMemory::There(..) => Vec::new(),
     };
     let posted: Vec<_> = work.map(|(n, w)| (w.id, w.verb, bytes(n), w.is_signalled)).collect();
     out.taken(posted.len());
@@ -91,7 +91,7 @@ fn pieces_are_read_at_once_and_come_back_together() {
     assert_eq!(posted.iter().map(|(_, verb, ..)| *verb).collect::<Vec<_>>(), from);
     let ids: Vec<_> = posted.iter().map(|(id, ..)| *id).collect();
     assert!(out.completed(ids[2]).is_none() && out.completed(ids[0]).is_none());
-    assert!(matches!(out.completed(ids[1]), Some(Event::Read(9, _, Ok(())))));
+    assert!(matches!(out.completed(ids[1]), Some(EndpointEvent::Read(9, _, Ok(())))));
 }
 
 #[test]
@@ -173,7 +173,9 @@ fn a_read_beyond_the_limit_waits_and_holds_up_no_message() {
     assert!(!out.is_blocked() && out.has_more());
     // The message ends before the read does.
     assert!(out.completed(posted[1].0).is_none() && post(&mut out, &pool).is_empty());
-    assert!(matches!(out.completed(posted[0].0), Some(Event::Read(1, buf, Ok(()))) if buf.len() == 8));
+    assert!(
+        matches!(out.completed(posted[0].0), Some(EndpointEvent::Read(1, buf, Ok(()))) if buf.len() == 8)
+    );
     assert_eq!(post(&mut out, &pool)[0].1, Verb::Read(remote(2)));
     assert!(!out.has_more());
 }
@@ -186,7 +188,7 @@ fn a_long_read_is_whole_when_all_its_pieces_are() {
     let posted = post(&mut out, &pool);
     assert_eq!(posted.len(), 3);
     assert!(out.completed(posted[2].0).is_none() && out.completed(posted[0].0).is_none());
-    assert!(matches!(out.completed(posted[1].0), Some(Event::Read(9, _, Ok(())))));
+    assert!(matches!(out.completed(posted[1].0), Some(EndpointEvent::Read(9, _, Ok(())))));
     assert_eq!(out.inward, 0);
 }
 
@@ -194,7 +196,7 @@ fn a_long_read_is_whole_when_all_its_pieces_are() {
 fn a_read_that_cannot_be_is_told_of_at_once() {
     let mut out = Outgoing::new(16, 0);
     let kind = |event| match event {
-        Some(Event::Read(_, _, result)) => result.err().map(|e| e.kind()),
+        Some(EndpointEvent::Read(_, _, result)) => result.err().map(|e| e.kind()),
         other => panic!("{other:?}"),
     };
     let refused = Some(io::ErrorKind::InvalidInput);
@@ -214,7 +216,7 @@ fn the_reads_of_a_broken_connection_come_back_in_order() {
     let posted = post(&mut out, &pool);
     out.push(Verb::Send(None), b"m", Payload::Empty);
     let ids: Vec<_> =
-        out.fail().iter().map(|e| if let Event::Read(id, _, Err(_)) = e { *id } else { 0 }).collect();
+        out.fail().iter().map(|e| if let EndpointEvent::Read(id, _, Err(_)) = e { *id } else { 0 }).collect();
     assert_eq!((ids, out.waiting(), out.reading.len()), (vec![5, 4, 6], 0, 1));
     assert!(out.completed(posted[0].0).is_none(), "it is told of already");
 }
@@ -222,8 +224,8 @@ fn the_reads_of_a_broken_connection_come_back_in_order() {
 #[test]
 fn memory_that_cannot_be_had_is_waited_for_only_while_some_may_come_back() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
-    let none = Pool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
-    let none = Memory { sinks: none.clone(), pool: none, ..super::tests::pool() };
+    let none = BouncePool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
+    let none = SendMemory { sinks: none.clone(), pool: none, ..super::tests::pool() };
     out.push(Verb::Send(None), b"first", Payload::Empty);
     let posted = post(&mut out, &pool);
     out.push(Verb::Send(None), b"second", Payload::Empty);
@@ -282,6 +284,6 @@ fn a_read_lands_in_memory_that_the_device_knows_where_that_may_be() {
         out.taken(work.len());
         assert_eq!(out.lands(), want);
         assert!(out.completed(work[0].id).is_none());
-        assert!(matches!(out.completed(work[1].id), Some(Event::Read(1, _, Ok(())))) && !out.lands());
+        assert!(matches!(out.completed(work[1].id), Some(EndpointEvent::Read(1, _, Ok(())))) && !out.lands());
     }
 }

@@ -1,51 +1,51 @@
 //! Making a connection: what it needs of its device, and the last steps on both sides.
 
-use super::cm::{Depths, Event, Id, Watch};
+use super::cm::{CmEvent, CmId, FdWatch, ReadDepths};
 use super::domain::Domain;
 use super::endpoint::endpoint;
 use super::ffi::{ESTABLISHED, REJECTED};
-use super::inbound::{Inbound, Share};
-use super::queues::Queues;
+use super::inbound::{Inbound, ReceiveShare};
+use super::queues::QueuePair;
 use super::receives::Receives;
 use super::shared;
-use crate::{ConnParam, Connected, Endpoint, Refused};
+use crate::{ConnParam, ConnectError, ConnectedEndpoint, Endpoint};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// What a connection is made of before it is one: it may move to another thread. Dropped in this order.
-pub struct Parts {
-    pub queues: Queues,
+pub struct ConnectionParts {
+    pub queues: QueuePair,
     pub receives: Inbound,
     pub domain: Arc<Domain>,
-    pub id: Id,
+    pub id: CmId,
 }
 
-impl Parts {
+impl ConnectionParts {
     /// Queues for an id whose device is known, and memory for the first messages: how many, and how long.
     ///
     /// # Errors
     /// When the device has no more of something.
-    pub fn new(id: Id, first: (usize, usize)) -> io::Result<Parts> {
+    pub fn new(id: CmId, first: (usize, usize)) -> io::Result<ConnectionParts> {
         let domain = Domain::of(id.library, id.context()?)?;
         let shared = if first.1 <= shared::LEN { domain.shared() } else { None };
-        let queues = Queues::new(&id, &domain, shared.as_deref())?;
+        let queues = QueuePair::new(&id, &domain, shared.as_deref())?;
         let receives = match shared {
-            Some(shared) => Inbound::Shared(Share::new(shared)),
+            Some(shared) => Inbound::Shared(ReceiveShare::new(shared)),
             None => Inbound::Own(Receives::new(domain.pool(), queues.depths.1)),
         };
-        let mut parts = Parts { queues, receives, domain, id };
+        let mut parts = ConnectionParts { queues, receives, domain, id };
         parts.receives.add(&parts.queues, first.0, first.1)?;
         Ok(parts)
     }
 
     /// As many RDMA Reads at a time as are wanted, and the device can have.
-    pub fn depths(&self, ird: u16, ord: u16) -> Depths {
+    pub fn depths(&self, ird: u16, ord: u16) -> ReadDepths {
         let least = |wanted: u16, most: i32| {
             u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
         };
         let attr = &self.domain.attr;
-        Depths { ird: least(ird, attr.max_qp_rd_atom), ord: least(ord, attr.max_qp_init_rd_atom) }
+        ReadDepths { ird: least(ird, attr.max_qp_rd_atom), ord: least(ord, attr.max_qp_init_rd_atom) }
     }
 }
 
@@ -54,12 +54,12 @@ impl Parts {
 /// # Errors
 /// When the other side has gone, or the device has no more of something.
 pub async fn accept(
-    id: Id,
-    asked: Depths,
+    id: CmId,
+    asked: ReadDepths,
     private: Vec<u8>,
     terms: ConnParam,
 ) -> io::Result<Rc<dyn Endpoint>> {
-    let parts = Parts::new(id, terms.receives)?;
+    let parts = ConnectionParts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird.min(asked.ird.into()), terms.ord.min(asked.ord.into()));
     // The first message may come before the connection is said to be there, so nobody waits for that.
     parts.id.accept(&private, wanted)?;
@@ -71,12 +71,12 @@ pub async fn accept(
 /// # Errors
 /// When the other side is not there, or turns it down.
 pub async fn connect(
-    id: Id,
-    watch: &Watch,
+    id: CmId,
+    watch: &FdWatch,
     private: Vec<u8>,
     terms: ConnParam,
-) -> Result<Connected, Refused> {
-    let parts = Parts::new(id, terms.receives)?;
+) -> Result<ConnectedEndpoint, ConnectError> {
+    let parts = ConnectionParts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird, terms.ord);
     // Soft iWARP waits for TCP in this call.
     let begin = move || parts.id.connect(&private, wanted).map(|()| parts);
@@ -87,14 +87,14 @@ pub async fn connect(
             let ord = granted(&parts.domain, wanted, &event);
             Ok((endpoint(parts, ord)?, event.private))
         }
-        REJECTED if event.is_by_user() => Err(Refused::Rejected(event.private)),
+        REJECTED if event.is_by_user() => Err(ConnectError::Rejected(event.private)),
         _ => Err(event.error(parts.id.library).into()),
     }
 }
 
 /// Of the RDMA Reads that we want to have under way, those that the other side lets us have. On iWARP it may say
 /// nothing of them (RFC 5044).
-fn granted(domain: &Domain, wanted: Depths, event: &Event) -> u8 {
+fn granted(domain: &Domain, wanted: ReadDepths, event: &CmEvent) -> u8 {
     match event.initiator_depth {
         0 if domain.is_iwarp => wanted.ord,
         granted => granted.min(wanted.ord),

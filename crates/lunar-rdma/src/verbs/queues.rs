@@ -1,13 +1,13 @@
 //! A queue pair with its completion queue: the operations of one connection, as the device takes and ends them.
 #![allow(unsafe_code)]
 
-use super::bounce::Chunk;
-use super::cm::{Id, Watch, watch};
+use super::bounce::BounceBuffer;
+use super::cm::{CmId, FdWatch, watch};
 use super::domain::Domain;
 use super::ffi::*;
 use super::library::{last_error, said};
-use super::shared::Shared;
-use crate::Remote;
+use super::shared::SharedReceives;
+use crate::RemoteAddress;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::io;
@@ -27,13 +27,13 @@ const INLINE: [u32; 3] = [128, 80, 0];
 pub enum Verb {
     /// A message, which may end a key of the other side.
     Send(Option<u32>),
-    Write(Remote),
-    Read(Remote),
+    Write(RemoteAddress),
+    Read(RemoteAddress),
 }
 
 /// An operation for the device.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct WorkRequest {
     /// Comes back with its completion.
     pub id: u64,
     pub verb: Verb,
@@ -45,20 +45,20 @@ pub struct Work {
 }
 
 /// What takes memory for messages.
-pub trait Takes {
+pub trait PostReceive {
     /// Hands memory for messages to the device: each a number that comes back, a chunk, and how many bytes of it. How
     /// many it has taken. The chunks must stay until messages are in them, or the queue is gone.
-    fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize;
+    fn receive(&self, into: &[(u64, &BounceBuffer, usize)]) -> usize;
 }
 
 /// The same, by a call of the library that takes the first of a chain, and a place for the first bad one.
 pub fn hand_over(
-    into: &[(u64, &Chunk, usize)],
+    into: &[(u64, &BounceBuffer, usize)],
     call: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
 ) -> usize {
-    let part = |(_, chunk, len): &(u64, &Chunk, usize)| place(chunk.place(), (*len).min(chunk.len()));
+    let part = |(_, chunk, len): &(u64, &BounceBuffer, usize)| place(chunk.place(), (*len).min(chunk.len()));
     let mut places: Vec<ibv_sge> = into.iter().map(part).collect();
-    let empty = |(id, _, _): &(u64, &Chunk, usize)| ibv_recv_wr {
+    let empty = |(id, _, _): &(u64, &BounceBuffer, usize)| ibv_recv_wr {
         wr_id: *id,
         next: null_mut(),
         sg_list: null_mut(),
@@ -76,7 +76,7 @@ pub fn hand_over(
 }
 
 /// The queues of a connection. The id they belong to must live longer.
-pub struct Queues {
+pub struct QueuePair {
     id: *mut rdma_cm_id,
     /// None once it is ended.
     qp: Cell<*mut ibv_qp>,
@@ -95,21 +95,21 @@ pub struct Queues {
 }
 
 // SAFETY: the library takes calls for queues from any thread, and this is not shared.
-unsafe impl Send for Queues {}
+unsafe impl Send for QueuePair {}
 
-impl Queues {
+impl QueuePair {
     /// Queues for a connection that is about to be made. With memory for messages that is shared, that has to live
     /// longer.
     ///
     /// # Errors
     /// When the device has no more.
-    pub fn new(id: &Id, domain: &Domain, shared: Option<&Shared>) -> io::Result<Queues> {
+    pub fn new(id: &CmId, domain: &Domain, shared: Option<&SharedReceives>) -> io::Result<QueuePair> {
         let context = id.context()?.as_ptr();
         let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
         let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
         // Of what is shared one connection may get all, if its peer sends more than it may.
-        let cqe = depth + shared.map_or(depth, Shared::depth);
-        let mut queues = Queues {
+        let cqe = depth + shared.map_or(depth, SharedReceives::depth);
+        let mut queues = QueuePair {
             id: id.as_ptr(),
             qp: Cell::new(null_mut()),
             inline: 0,
@@ -133,7 +133,7 @@ impl Queues {
         if queues.cq.is_null() {
             return Err(last_error("make a completion queue"));
         }
-        queues.pair(domain, depth, shared.map_or(null_mut(), Shared::as_ptr))?;
+        queues.pair(domain, depth, shared.map_or(null_mut(), SharedReceives::as_ptr))?;
         Ok(queues)
     }
 
@@ -197,7 +197,7 @@ impl Queues {
     ///
     /// # Errors
     /// When there are too many descriptors.
-    pub fn watch(&self) -> io::Result<Watch> {
+    pub fn watch(&self) -> io::Result<FdWatch> {
         // SAFETY: the channel lives as long as this.
         watch(unsafe { (*self.channel).fd })
     }
@@ -236,7 +236,7 @@ impl Queues {
     /// Hands operations to the device, all at once: how many it has taken.
     ///
     /// The chunks must stay until their operations are complete, or the queues gone.
-    pub fn post(&self, work: impl Iterator<Item = Work>) -> usize {
+    pub fn post(&self, work: impl Iterator<Item = WorkRequest>) -> usize {
         let (places, chain) = &mut *self.chain.borrow_mut();
         places.clear();
         chain.clear();
@@ -275,15 +275,15 @@ impl Queues {
     }
 }
 
-impl Takes for Queues {
-    fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize {
+impl PostReceive for QueuePair {
+    fn receive(&self, into: &[(u64, &BounceBuffer, usize)]) -> usize {
         let Some(qp) = self.pair_now() else { return 0 };
         // SAFETY: as for `post`.
         hand_over(into, |first, bad| unsafe { ((*(*qp).context).ops.post_recv)(qp, first, bad) })
     }
 }
 
-impl Drop for Queues {
+impl Drop for QueuePair {
     fn drop(&mut self) {
         // The device is done with all memory when the pair is gone.
         self.end();
@@ -304,15 +304,15 @@ fn place((addr, lkey): (u64, u32), len: usize) -> ibv_sge {
 }
 
 /// An operation as the library wants it; up to `inline` bytes go with it.
-fn request(work: &Work, inline: usize) -> ibv_send_wr {
+fn request(work: &WorkRequest, inline: usize) -> ibv_send_wr {
     // To some devices a length of zero means two to the power of 31.
     let num_sge = c_int::from(work.len > 0);
     let wr = ibv_send_wr { wr_id: work.id, num_sge, ..ibv_send_wr::default() };
-    let here = Remote { stag: 0, offset: 0 };
+    let here = RemoteAddress { stag: 0, offset: 0 };
     let (opcode, invalidate_rkey, remote) = match work.verb {
         Verb::Send(None) => (WR_SEND, 0, here),
         // The library's driver of soft iWARP takes the key from the place of a remote one; the others do not look there.
-        Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, Remote { stag: key, ..here }),
+        Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, RemoteAddress { stag: key, ..here }),
         Verb::Write(to) => (WR_RDMA_WRITE, 0, to),
         Verb::Read(from) => (WR_RDMA_READ, 0, from),
     };
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn each_operation_has_the_form_that_the_library_wants() {
-        let remote = Remote { stag: 7, offset: 0x1234 };
+        let remote = RemoteAddress { stag: 7, offset: 0x1234 };
         let both = SEND_SIGNALED | SEND_INLINE;
         let rows = [
             (Verb::Send(None), 101, false, (WR_SEND, 0, 0, 0, 0)),
@@ -352,11 +352,11 @@ mod tests {
             (Verb::Read(remote), 100, true, (WR_RDMA_READ, SEND_SIGNALED, 0, 0x1234, 7)),
         ];
         for (verb, len, is_signalled, want) in rows {
-            let wr = request(&Work { id: 3, verb, at: (1000, 9), len, is_signalled }, 100);
+            let wr = request(&WorkRequest { id: 3, verb, at: (1000, 9), len, is_signalled }, 100);
             let got = (wr.opcode, wr.send_flags, wr.invalidate_rkey, wr.remote_addr, wr.rkey);
             assert_eq!((got, wr.wr_id, wr.num_sge), (want, 3, 1), "{verb:?} of {len}");
         }
-        let empty = Work { id: 3, verb: Verb::Send(None), at: (1000, 9), len: 0, is_signalled: false };
+        let empty = WorkRequest { id: 3, verb: Verb::Send(None), at: (1000, 9), len: 0, is_signalled: false };
         assert_eq!((request(&empty, 100).send_flags, request(&empty, 100).num_sge), (0, 0));
         let place = place((1000, 9), 100);
         assert_eq!((place.addr, place.length, place.lkey), (1000, 100, 9));

@@ -1,7 +1,7 @@
 //! Memory for messages: what the device has of it, and what it has no room for yet.
 
-use super::bounce::{Chunk, Pool};
-use super::queues::Takes;
+use super::bounce::{BounceBuffer, BouncePool};
+use super::queues::PostReceive;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ pub fn slot(number: u64) -> Option<usize> {
 
 /// Slots for messages.
 pub struct Receives {
-    pool: Arc<Pool>,
+    pool: Arc<BouncePool>,
     /// What the device has, and how many bytes of it.
-    slots: Vec<Option<(Chunk, usize)>>,
+    slots: Vec<Option<(BounceBuffer, usize)>>,
     free: Vec<usize>,
     depth: usize,
     /// More that is wanted: how many, and how long.
@@ -29,7 +29,7 @@ pub struct Receives {
 
 impl Receives {
     /// None yet, for a device that takes `depth`.
-    pub fn new(pool: Arc<Pool>, depth: usize) -> Receives {
+    pub fn new(pool: Arc<BouncePool>, depth: usize) -> Receives {
         Receives { pool, slots: Vec::new(), free: Vec::new(), depth, wanted: VecDeque::new() }
     }
 
@@ -37,7 +37,7 @@ impl Receives {
     ///
     /// # Errors
     /// When there is no memory for them.
-    pub fn add(&mut self, queues: &impl Takes, count: usize, len: usize) -> io::Result<()> {
+    pub fn add(&mut self, queues: &impl PostReceive, count: usize, len: usize) -> io::Result<()> {
         match self.wanted.back_mut() {
             Some((more, same)) if *same == len => *more += count,
             _ => self.wanted.push_back((count, len)),
@@ -49,13 +49,14 @@ impl Receives {
     ///
     /// # Errors
     /// When there is no memory for that, or the device takes none at all.
-    pub fn refill(&mut self, queues: &impl Takes) -> io::Result<()> {
+    pub fn refill(&mut self, queues: &impl PostReceive) -> io::Result<()> {
         loop {
             let numbers = self.prepare()?;
             if numbers.is_empty() {
                 return Ok(());
             }
-            let batch: Vec<(u64, &Chunk, usize)> = numbers.iter().filter_map(|n| self.describe(*n)).collect();
+            let batch: Vec<(u64, &BounceBuffer, usize)> =
+                numbers.iter().filter_map(|n| self.describe(*n)).collect();
             let taken = queues.receive(&batch);
             if taken < numbers.len() {
                 return self.put_back(&numbers[taken..]);
@@ -63,7 +64,7 @@ impl Receives {
         }
     }
 
-    fn describe(&self, slot: usize) -> Option<(u64, &Chunk, usize)> {
+    fn describe(&self, slot: usize) -> Option<(u64, &BounceBuffer, usize)> {
         let (chunk, len) = self.slots[slot].as_ref()?;
         Some((MESSAGE | slot as u64, chunk, *len))
     }
@@ -141,7 +142,7 @@ impl Receives {
     }
 
     /// The device is done with a slot: the chunk, and how many bytes of it a message could have.
-    pub fn take(&mut self, slot: usize) -> Option<(Chunk, usize)> {
+    pub fn take(&mut self, slot: usize) -> Option<(BounceBuffer, usize)> {
         let taken = self.slots.get_mut(slot)?.take()?;
         self.free.push(slot);
         Some(taken)
@@ -151,11 +152,11 @@ impl Receives {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bounce::Known;
+    use crate::verbs::bounce::RegisteredMemory;
 
     fn receives(depth: usize) -> Receives {
-        let known = |_, _| Ok(Known { lkey: 1, _keep: Box::new(()) });
-        Receives::new(Pool::new(Box::new(known)), depth)
+        let known = |_, _| Ok(RegisteredMemory { lkey: 1, _keep: Box::new(()) });
+        Receives::new(BouncePool::new(Box::new(known)), depth)
     }
 
     #[test]
@@ -186,8 +187,8 @@ mod tests {
     /// A device that takes all.
     struct All;
 
-    impl Takes for All {
-        fn receive(&self, messages: &[(u64, &Chunk, usize)]) -> usize {
+    impl PostReceive for All {
+        fn receive(&self, messages: &[(u64, &BounceBuffer, usize)]) -> usize {
             messages.len()
         }
     }
@@ -197,9 +198,9 @@ mod tests {
         let left = std::sync::atomic::AtomicUsize::new(1);
         let known = move |_, _| match left.swap(0, std::sync::atomic::Ordering::SeqCst) {
             0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
-            _ => Ok(Known { lkey: 1, _keep: Box::new(()) }),
+            _ => Ok(RegisteredMemory { lkey: 1, _keep: Box::new(()) }),
         };
-        let mut receives = Receives::new(Pool::new(Box::new(known)), 100_000);
+        let mut receives = Receives::new(BouncePool::new(Box::new(known)), 100_000);
         assert!(receives.add(&All, 90_000, 8268).is_err());
         let posted = receives.used();
         assert!(posted > 0 && receives.count() == 90_000);

@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use super::async_events::AsyncEventSink;
-use super::bounce::Chunk;
+use super::bounce::BounceBuffer;
 use super::domain::{Domain, Pd};
 use super::ffi::*;
 use super::library::last_error;
-use super::queues::{Takes, hand_over};
+use super::queues::{PostReceive, hand_over};
 use super::receives::Receives;
 use std::io;
 use std::ptr::null_mut;
@@ -25,18 +25,18 @@ const DEPTH: u32 = 4096;
 pub const LEN: usize = 12 << 10;
 
 /// A shared receive queue of the library.
-struct Queue {
+struct SrqHandle {
     srq: *mut ibv_srq,
     pd: Arc<Pd>,
 }
 
 // SAFETY: the library takes calls for a queue from all threads.
-unsafe impl Send for Queue {}
+unsafe impl Send for SrqHandle {}
 // SAFETY: the same.
-unsafe impl Sync for Queue {}
+unsafe impl Sync for SrqHandle {}
 
-impl Takes for Queue {
-    fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize {
+impl PostReceive for SrqHandle {
+    fn receive(&self, into: &[(u64, &BounceBuffer, usize)]) -> usize {
         hand_over(into, |first, bad| {
             // SAFETY: the queue lives as long as this, with its context and the functions of that.
             unsafe { ((*(*self.srq).context).ops.post_srq_recv)(self.srq, first, bad) }
@@ -44,7 +44,7 @@ impl Takes for Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for SrqHandle {
     fn drop(&mut self) {
         // SAFETY: ours; each connection that uses it holds it for longer than its queues.
         let status = unsafe { (self.pd.library.ibv_destroy_srq)(self.srq) };
@@ -55,25 +55,25 @@ impl Drop for Queue {
 }
 
 /// The queue of a device, and what the device has of it. The queue goes before the memory.
-pub struct Shared {
-    queue: Queue,
+pub struct SharedReceives {
+    queue: SrqHandle,
     depth: u32,
     trouble: Arc<AsyncEventSink>,
-    inside: Mutex<Inside>,
+    inside: Mutex<SrqSlots>,
 }
 
-struct Inside {
+struct SrqSlots {
     receives: Receives,
     /// Messages that may come to all connections.
     promised: usize,
 }
 
-impl Shared {
+impl SharedReceives {
     /// A queue without memory.
     ///
     /// # Errors
     /// When the device has no more queues.
-    pub fn new(domain: &Domain) -> io::Result<Shared> {
+    pub fn new(domain: &Domain) -> io::Result<SharedReceives> {
         // All of it has room in half of a completion queue.
         let most = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
         let most = u32::try_from(most).unwrap_or(0).clamp(1, DEPTH);
@@ -84,9 +84,9 @@ impl Shared {
         if srq.is_null() {
             return Err(last_error("make a shared receive queue"));
         }
-        let inside = Inside { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
+        let inside = SrqSlots { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
         let trouble = domain.async_events.enter([srq as usize, 0, 0]);
-        Ok(Shared { queue: Queue { srq, pd }, depth: most, trouble, inside: Mutex::new(inside) })
+        Ok(SharedReceives { queue: SrqHandle { srq, pd }, depth: most, trouble, inside: Mutex::new(inside) })
     }
 
     /// The device has said nothing else.
@@ -104,7 +104,7 @@ impl Shared {
         self.queue.srq
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, SrqSlots> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +132,7 @@ impl Shared {
     }
 
     /// The device is done with a slot: its memory.
-    pub fn take(&self, slot: usize) -> Option<Chunk> {
+    pub fn take(&self, slot: usize) -> Option<BounceBuffer> {
         self.inside().receives.take(slot).map(|(chunk, _)| chunk)
     }
 

@@ -4,10 +4,10 @@
 //! back the queue pair goes. A pair that went sooner would take completions with it, and with them memory for messages
 //! that connections share. All of it takes a bounded time, and nobody waits for it but who wants its buffers back.
 
-use super::endpoint::{End, Inner, State};
+use super::endpoint::{EndStage, State, VerbsInner};
 use super::ffi::{ESTABLISHED, WC_SUCCESS};
 use super::receives;
-use crate::Event;
+use crate::EndpointEvent;
 use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ thread_local! {
     static LAST: Cell<Duration> = const { Cell::new(Duration::from_millis(200)) };
 }
 
-impl Inner {
+impl VerbsInner {
     /// Ends the connection, if it has not ended; with `words` what was said may still arrive.
     pub fn leave(&self, words: bool) {
         let mut state = self.state.borrow_mut();
@@ -41,7 +41,7 @@ impl Inner {
 
     /// Ends the connection, and tells of it as soon as may be.
     pub fn over(&self, state: &mut State, reason: Option<io::Error>, words: bool) {
-        state.end = End::TearingDown(reason);
+        state.end = EndStage::TearingDown(reason);
         if !words || !state.out.is_sending() {
             self.cut(state);
         }
@@ -59,14 +59,14 @@ impl Inner {
 
     /// Tells of the end, unless buffers that come back with it are still written to.
     fn tell(&self, state: &mut State) {
-        if let End::TearingDown(reason) = &mut state.end
+        if let EndStage::TearingDown(reason) = &mut state.end
             && (self.queues.is_ended() || !state.out.lands())
         {
             let reason = reason.take();
             let reads = state.out.fail();
             state.inbox.list.extend(reads);
-            state.inbox.list.push(Event::End(reason));
-            state.end = End::Told;
+            state.inbox.list.push(EndpointEvent::End(reason));
+            state.end = EndStage::Told;
             self.woken.notify(usize::MAX);
         }
     }
@@ -129,7 +129,7 @@ fn is_done(state: &State, is_last: bool, after: Duration) -> bool {
 }
 
 /// The loop of a connection may end before that has parted.
-impl Drop for Inner {
+impl Drop for VerbsInner {
     fn drop(&mut self) {
         let state = &mut *self.state.borrow_mut();
         self.reap(state);

@@ -1,35 +1,35 @@
 use super::{COMING, WORDS};
 use crate::verbs::endpoint_tests::{connection, run, sharing, until};
-use crate::verbs::fake::Fake;
+use crate::verbs::fake::FakeDevice;
 use crate::verbs::ffi::EVENT_QP_LAST_WQE_REACHED;
-use crate::{Endpoint, Event, Events, Remote};
+use crate::{Endpoint, EndpointEvent, EndpointEvents, RemoteAddress};
 use lunar_runtime::out::Payload;
 use std::rc::Rc;
 use std::time::Instant;
 
 /// Says something, and nobody hears it yet: its number.
-fn said(fake: &Fake, end: &Rc<dyn Endpoint>) -> u64 {
+fn said(fake: &FakeDevice, end: &Rc<dyn Endpoint>) -> u64 {
     end.send(b"the last word", Payload::Empty, None);
     assert!(end.flush().unwrap());
     fake.take_posts()[0][0].id
 }
 
-fn disconnects(fake: &Fake) -> usize {
+fn disconnects(fake: &FakeDevice) -> usize {
     fake.state().disconnects
 }
 
-fn gone(fake: &Fake) -> usize {
+fn gone(fake: &FakeDevice) -> usize {
     fake.state().pairs_gone
 }
 
 /// The device was looked at a few times.
-async fn looked(fake: &Fake) {
+async fn looked(fake: &FakeDevice) {
     let looks = fake.looks().0;
     until(|| fake.looks().0 > looks + 10).await;
 }
 
-fn come(end: &Rc<dyn Endpoint>) -> Vec<Event> {
-    let mut events = Events::default();
+fn come(end: &Rc<dyn Endpoint>) -> Vec<EndpointEvent> {
+    let mut events = EndpointEvents::default();
     end.poll(&mut events);
     events.list
 }
@@ -38,7 +38,7 @@ fn come(end: &Rc<dyn Endpoint>) -> Vec<Event> {
 fn what_was_said_last_arrives_before_the_connection_is_cut() {
     for is_dropped in [true, false] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let end = connection(fake, 4);
             let word = said(fake, &end);
             let kept = match is_dropped {
@@ -48,7 +48,10 @@ fn what_was_said_last_arrives_before_the_connection_is_cut() {
                 }
                 false => {
                     end.close();
-                    assert!(matches!(&come(&end)[..], [Event::End(None)]), "who closes it is told at once");
+                    assert!(
+                        matches!(&come(&end)[..], [EndpointEvent::End(None)]),
+                        "who closes it is told at once"
+                    );
                     assert!(end.flush().is_err());
                     Some(end)
                 }
@@ -66,7 +69,7 @@ fn what_was_said_last_arrives_before_the_connection_is_cut() {
 #[test]
 fn a_word_that_does_not_arrive_is_waited_for_only_so_long() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         let word = said(fake, &end);
         let begun = Instant::now();
@@ -82,7 +85,7 @@ fn a_word_that_does_not_arrive_is_waited_for_only_so_long() {
 #[test]
 fn a_reset_waits_for_no_word() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let end = connection(fake, 4);
         said(fake, &end);
         end.reset();
@@ -108,10 +111,10 @@ fn a_reset_waits_for_no_word() {
 fn the_buffer_of_a_read_comes_back_when_the_device_has_let_go_of_it() {
     for ends in [true, false] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let end = connection(fake, 4);
             let buf = lunar_runtime::Pool::new(1).try_get(4096).expect("room");
-            end.read(9, Remote { stag: 7, offset: 0 }, buf, 0, 4096);
+            end.read(9, RemoteAddress { stag: 7, offset: 0 }, buf, 0, 4096);
             end.flush().unwrap();
             let read = fake.take_posts()[0][0].id;
             end.close();
@@ -121,7 +124,7 @@ fn the_buffer_of_a_read_comes_back_when_the_device_has_let_go_of_it() {
             }
             // Else the pair goes after a while, and with it all that the device could do.
             end.readable().await.unwrap();
-            assert!(matches!(&come(&end)[..], [Event::Read(9, _, Err(_)), Event::End(None)]));
+            assert!(matches!(&come(&end)[..], [EndpointEvent::Read(9, _, Err(_)), EndpointEvent::End(None)]));
             assert_eq!(gone(fake), 1);
             // Nothing is posted to what is not there.
             end.receives(4, 100);
@@ -137,12 +140,12 @@ fn the_buffer_of_a_read_comes_back_when_the_device_has_let_go_of_it() {
 #[test]
 fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let (end, _alone) = sharing(fake, 4);
         let _other = connection(fake, 4);
         (0..2).for_each(|n| fake.say(&[n]));
         let read = lunar_runtime::Pool::new(1).try_get(4096).expect("room");
-        end.read(9, Remote { stag: 7, offset: 0 }, read, 0, 4096);
+        end.read(9, RemoteAddress { stag: 7, offset: 0 }, read, 0, 4096);
         end.flush().unwrap();
         drop(end);
         assert_eq!(disconnects(fake), 1);
@@ -160,7 +163,7 @@ fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
 fn a_device_that_tells_when_it_takes_no_more_of_what_is_shared_is_not_waited_for() {
     for tells in [true, false] {
         run(async move {
-            let fake = Fake::new();
+            let fake = FakeDevice::new();
             let (end, _alone) = sharing(fake, 4);
             let begun = Instant::now();
             drop(end);
@@ -177,7 +180,7 @@ fn a_device_that_tells_when_it_takes_no_more_of_what_is_shared_is_not_waited_for
 #[test]
 fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
     run(async {
-        let fake = Fake::new();
+        let fake = FakeDevice::new();
         let (end, _alone) = sharing(fake, 4);
         let _other = connection(fake, 4);
         (0..3).for_each(|n| fake.say(&[n]));
@@ -189,7 +192,7 @@ fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
 
 #[test]
 fn a_loop_that_ends_lets_what_was_said_arrive() {
-    let fake = Fake::new();
+    let fake = FakeDevice::new();
     let (word, end) = std::sync::mpsc::channel();
     let device = std::thread::spawn(move || {
         let word = end.recv().expect("a word");

@@ -1,7 +1,7 @@
 //! The sessions of this process: the record follows each one from its login to its end.
 
 use super::{Isid, OldSession, RouterIsids, State, user};
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_initiator::{Error, Session, SessionHooks, SessionLogin, WeakSession};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -66,7 +66,7 @@ impl Drop for RecordedNexus {
 
 impl SessionHooks for RecordedNexus {
     /// Its owner records the first login itself: it knows the path.
-    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> Future<'a, Result<(), Error>> {
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             if !login.is_first {
                 self.logged_in_again(login.facts.target_port(), login.has_orphans).await;

@@ -483,7 +483,7 @@ fn fate(session: &Session, changes: bool) -> CommandFate {
 }
 
 impl PassthroughNexus for LuNexus {
-    fn submit(&self, command: PassthroughCommand) -> lunar_block::Future<'_, PassthroughResponse> {
+    fn submit(&self, command: PassthroughCommand) -> lunar_block::LocalBoxFuture<'_, PassthroughResponse> {
         let tag = command.tag;
         self.live.borrow_mut().insert(tag, Stage::Waiting);
         self.count();
@@ -495,14 +495,14 @@ impl PassthroughNexus for LuNexus {
         })
     }
 
-    fn abort(&self, tag: u64) -> lunar_block::Future<'_, CommandFate> {
+    fn abort(&self, tag: u64) -> lunar_block::LocalBoxFuture<'_, CommandFate> {
         Box::pin(async move {
             let is_live = self.live.borrow().contains_key(&tag);
             if is_live { self.end(tag).await } else { CommandFate::Ended }
         })
     }
 
-    fn manage(&self, function: TaskManagementFunction) -> lunar_block::Future<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> lunar_block::LocalBoxFuture<'_, bool> {
         Box::pin(async move {
             let spec = &self.shared.spec;
             let Some(session) = self.nexus.session(spec.path_loss_timeout, || false).await else {

@@ -26,7 +26,7 @@ mod worker;
 use crate::FoundLun;
 use driver::{SgDriver, SgIo};
 use ioctl::ScsiId;
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
@@ -232,7 +232,7 @@ struct SgNexus {
 
 impl PassthroughNexus for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
-    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
         let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue;
         let sg_io = device.sg_io(&command.cdb, command.data, first);
@@ -242,7 +242,7 @@ impl PassthroughNexus for SgNexus {
         Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
     }
 
-    fn abort(&self, tag: u64) -> Future<'_, CommandFate> {
+    fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async move {
             let Some(device) = self.slot.now() else { return CommandFate::Indeterminate };
             match device.ended(Which::Tag(self.number, tag)).await {
@@ -252,7 +252,7 @@ impl PassthroughNexus for SgNexus {
         })
     }
 
-    fn manage(&self, function: TaskManagementFunction) -> Future<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
         Box::pin(async move {
             let Some(device) = self.slot.now() else { return false };
             match function {

@@ -114,7 +114,7 @@ fn told_of(status: u8, sense: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_block::Future;
+    use lunar_block::LocalBoxFuture;
     use lunar_target::CommandFate;
     use lunar_wire::iscsi::request::TaskManagementFunction;
     use proptest::prelude::*;
@@ -123,7 +123,7 @@ mod tests {
     struct Says(Vec<u8>);
 
     impl PassthroughNexus for Says {
-        fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+        fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
             let PassthroughData::In(mut buf) = command.data else { unreachable!("INQUIRY reads") };
             let len = buf.len().min(self.0.len());
             buf[..len].copy_from_slice(&self.0[..len]);
@@ -138,11 +138,11 @@ mod tests {
             Box::pin(async { reply })
         }
 
-        fn abort(&self, _tag: u64) -> Future<'_, CommandFate> {
+        fn abort(&self, _tag: u64) -> LocalBoxFuture<'_, CommandFate> {
             Box::pin(async { CommandFate::Ended })
         }
 
-        fn manage(&self, _function: TaskManagementFunction) -> Future<'_, bool> {
+        fn manage(&self, _function: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
             Box::pin(async { false })
         }
     }

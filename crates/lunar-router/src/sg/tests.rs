@@ -121,7 +121,7 @@ fn command(mark: u8, attribute: TaskAttribute) -> PassthroughCommand {
     PassthroughCommand { tag: mark.into(), cdb: cdb.into(), attribute, data: PassthroughData::None }
 }
 
-async fn is_pending<T>(future: &mut Future<'_, T>) -> bool {
+async fn is_pending<T>(future: &mut LocalBoxFuture<'_, T>) -> bool {
     compio::time::timeout(Duration::from_millis(30), future).await.is_err()
 }
 

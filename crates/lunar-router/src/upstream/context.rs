@@ -6,7 +6,7 @@ use crate::failover::IoGate;
 use crate::identity_change::IdentityChange;
 use crate::isids::RouterIsids;
 use event_listener::Event as Notifier;
-use lunar_block::Facts;
+use lunar_block::BackendInfo;
 use lunar_initiator::{Error, ErrorCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -70,9 +70,9 @@ impl LuContext {
 
     /// What it is like now.
     #[inline]
-    pub fn facts(&self) -> Facts {
+    pub fn facts(&self) -> BackendInfo {
         let flags = self.flags.load(Relaxed);
-        Facts {
+        BackendInfo {
             capacity: self.capacity.load(Relaxed),
             read_only: flags & READ_ONLY != 0,
             unmap: flags & UNMAP != 0,
@@ -82,7 +82,7 @@ impl LuContext {
     }
 
     /// Takes what a path has seen; true if that is something else.
-    pub fn learn(&self, seen: Facts) -> bool {
+    pub fn learn(&self, seen: BackendInfo) -> bool {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         let flags = flag(seen.read_only, READ_ONLY) | flag(seen.unmap, UNMAP) | flag(seen.stable, STABLE);
         let other = self.flags.swap(flags, Relaxed) != flags;

@@ -12,7 +12,7 @@ use super::{State, Upstream};
 use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, Multipath, Path as _, Settings, Times};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
@@ -360,7 +360,7 @@ fn update(all_cores: &AllCores, context: &LuContext) {
 }
 
 impl Backend for UpstreamLu {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.context.facts()
     }
 
@@ -372,7 +372,7 @@ impl Backend for UpstreamLu {
             .fold(false, |changed, facts| self.context.learn(facts) | changed)
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let (_inside, per_core) = match self.enter().await {
                 Ok(entered) => entered,
@@ -383,7 +383,7 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let (_inside, per_core) = match self.enter().await {
                 Ok(entered) => entered,
@@ -395,12 +395,12 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         let queue = self.here()?.joined.clone().queue()?;
         Some(Box::new(UpstreamQueue::new(self, queue)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             if self.gate().is_some_and(|gate| !gate.is_open() && !gate.owes()) {
                 return Ok(());
@@ -414,7 +414,7 @@ impl Backend for UpstreamLu {
         !self.written.load(Relaxed)
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let (_inside, per_core) = self.enter().await?;
             self.writes();
@@ -422,7 +422,7 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let (_inside, per_core) = self.enter().await?;
             self.writes();
@@ -430,14 +430,14 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
             let (_inside, per_core) = self.enter().await?;
             per_core.joined.extent(offset, len).await.map_err(|e| self.with_scsi_error(e))
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             let (_inside, per_core) = self.enter().await?;
             per_core.joined.extents(offset, len, most).await.map_err(|e| self.with_scsi_error(e))

@@ -3,8 +3,8 @@
 use super::context::LuContext;
 use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
-use lunar_block::range::Ranges;
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Queue};
+use lunar_block::range::RangeLocks;
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, State};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Event, LateWrites, Lun, Options, Session, Url};
@@ -91,7 +91,7 @@ impl UpstreamPath {
     }
 
     /// What the logical unit is like, if that is news.
-    pub fn learned(&self) -> Option<Facts> {
+    pub fn learned(&self) -> Option<BackendInfo> {
         let lun = self.lun.get()?;
         // Both have to be asked: each keeps its own mark.
         let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
@@ -374,7 +374,7 @@ impl multipath::Path for UpstreamPath {
         self.context.found.designators.clone()
     }
 
-    fn share(&self, ranges: &Arc<Ranges>) {
+    fn share(&self, ranges: &Arc<RangeLocks>) {
         if let Some(lun) = self.lun.get() {
             multipath::Path::share(&**lun, ranges);
         }
@@ -384,14 +384,14 @@ impl multipath::Path for UpstreamPath {
         self.lun.get().map(|lun| &**lun)
     }
 
-    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         match self.lun.get() {
             Some(lun) => multipath::Path::compare_and_write(&**lun, offset, data),
             None => Box::pin(async move { (Err(self.not_open()), data) }),
         }
     }
 
-    fn check(&self) -> Future<'_, State> {
+    fn check(&self) -> LocalBoxFuture<'_, State> {
         let closed = if self.is_changed.load(Relaxed) { State::Changed } else { State::Down };
         match self.lun.get() {
             Some(lun) => lun.check(),
@@ -399,7 +399,7 @@ impl multipath::Path for UpstreamPath {
         }
     }
 
-    fn reset_abandoned(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
         match self.lun.get() {
             Some(lun) => lun.reset_abandoned(),
             None => Box::pin(async {}),
@@ -416,57 +416,57 @@ impl multipath::Path for UpstreamPath {
 }
 
 impl Backend for UpstreamPath {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.context.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self.lun.get() {
             Some(lun) => lun.read(offset, buf),
             None => Box::pin(async move { (Err(self.closed()), buf) }),
         }
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         match self.lun.get() {
             Some(lun) => lun.write(offset, buf, stable),
             None => Box::pin(async move { (Err(self.closed()), buf) }),
         }
     }
 
-    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         self.lun.get()?.clone().queue()
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         match self.lun.get() {
             Some(lun) => lun.flush(),
             None => Box::pin(async { Err(self.closed()) }),
         }
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         match self.lun.get() {
             Some(lun) => lun.unmap(offset, len),
             None => Box::pin(async { Err(self.closed()) }),
         }
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         match self.lun.get() {
             Some(lun) => lun.write_zeroes(offset, len, unmap),
             None => Box::pin(async { Err(self.closed()) }),
         }
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         match self.lun.get() {
             Some(lun) => lun.extent(offset, len),
             None => Box::pin(async { Err(self.closed()) }),
         }
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         match self.lun.get() {
             Some(lun) => lun.extents(offset, len, most),
             None => Box::pin(async { Err(self.closed()) }),

@@ -2,7 +2,7 @@
 
 use super::UpstreamLu;
 use crate::failover::IoPermit;
-use lunar_block::{Finished, Queue};
+use lunar_block::{BackendQueue, BufResult};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 /// The reads and writes of one owner.
 pub struct UpstreamQueue {
     remote: Arc<UpstreamLu>,
-    queue: Box<dyn Queue>,
+    queue: Box<dyn BackendQueue>,
     /// In a failover pair: what was let through, at its lane.
     inside: Vec<Option<IoPermit>>,
     /// What was not let through.
@@ -20,7 +20,7 @@ pub struct UpstreamQueue {
 
 impl UpstreamQueue {
     /// Those of the paths of a core, which `queue` leads to.
-    pub fn new(remote: Arc<UpstreamLu>, queue: Box<dyn Queue>) -> UpstreamQueue {
+    pub fn new(remote: Arc<UpstreamLu>, queue: Box<dyn BackendQueue>) -> UpstreamQueue {
         UpstreamQueue { remote, queue, inside: Vec::new(), refused: Vec::new() }
     }
 
@@ -43,7 +43,7 @@ impl UpstreamQueue {
     }
 }
 
-impl Queue for UpstreamQueue {
+impl BackendQueue for UpstreamQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         if let Some(buf) = self.enter(lane, buf) {
             self.queue.read(lane, offset, buf);
@@ -57,7 +57,7 @@ impl Queue for UpstreamQueue {
         }
     }
 
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         if let Some((lane, e, buf)) = self.refused.pop() {
             return Poll::Ready((lane, (Err(e), buf)));
         }

@@ -4,7 +4,7 @@
 
 mod prediction;
 
-pub use prediction::{Predicted, ReceivePrediction};
+pub use prediction::{PredictedPdu, ReceivePrediction};
 
 use super::digest::crc32c;
 use super::out::Digests;
@@ -23,7 +23,7 @@ const LARGE: usize = 16 << 10;
 const MAX_HEADER: usize = BHS_LEN + 255 * 4 + 4;
 
 /// A data segment, without padding.
-pub enum Data<'a> {
+pub enum PduData<'a> {
     /// Where it was received: gone after the call.
     Bytes(&'a [u8]),
     /// In a buffer of its own.
@@ -32,25 +32,25 @@ pub enum Data<'a> {
     Landed(Buf),
 }
 
-impl Data<'_> {
+impl PduData<'_> {
     /// Bytes of the segment; those that landed with their task are not shown.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Data::Bytes(b) => b,
-            Data::Buf(b) => b,
-            Data::Landed(_) => &[],
+            PduData::Bytes(b) => b,
+            PduData::Buf(b) => b,
+            PduData::Landed(_) => &[],
         }
     }
 }
 
 /// A PDU that has arrived.
-pub struct Arrived<'a> {
+pub struct ReceivedPdu<'a> {
     /// Its header.
     pub header: Bhs,
     /// Its additional header segments.
     pub ahs: &'a [u8],
     /// Its data.
-    pub data: Data<'a>,
+    pub data: PduData<'a>,
     /// The data digest fits, or there is none.
     pub intact: bool,
     /// What has been received behind it.
@@ -67,16 +67,16 @@ pub trait PduHandler {
     /// What comes next, if all goes on in order.
     fn predict(&mut self, _sight: &mut ReceivePrediction) {}
     /// The buffer of an answer that did not come: what is in it means nothing.
-    fn give_back(&mut self, _answer: Predicted) {}
+    fn give_back(&mut self, _answer: PredictedPdu) {}
     /// There is no room for more answers now.
     fn is_full(&self) -> bool;
     /// A PDU is there. False: no more are wanted.
-    fn take(&mut self, pdu: Arrived<'_>) -> bool;
+    fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool;
 }
 
 /// What a receive came to.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum ReceiveStatus {
     /// Go on when there is more.
     More,
     /// The sink has no room for more answers: resume when it has.
@@ -113,7 +113,7 @@ impl std::fmt::Display for ReceiveError {
 }
 
 /// A data segment that is received into a buffer.
-struct Gather {
+struct SegmentReceive {
     header: Bhs,
     ahs: Vec<u8>,
     buf: Buf,
@@ -125,32 +125,32 @@ struct Gather {
 }
 
 /// The receiving side of a connection.
-pub struct Receiver {
+pub struct PduReceiver {
     digests: Digests,
     max_data: usize,
     /// The start of a PDU whose rest has not come.
     partial: Vec<u8>,
-    gather: Option<Gather>,
+    gather: Option<SegmentReceive>,
     /// The latest PDU was a large one.
     after_large: bool,
     prediction: Box<ReceivePrediction>,
 }
 
 /// What one receive came to: bytes that came, of how many there was room for.
-struct Step {
+struct ReceiveStep {
     got: usize,
     room: usize,
-    received: Received,
+    received: ReceiveStatus,
     /// Somebody waits for what came: others go on before there is more.
     ends_turn: bool,
 }
 
-impl Receiver {
+impl PduReceiver {
     /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
     /// bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
         let prediction = Box::default();
-        Receiver { digests, max_data, partial: begun, gather: None, after_large: false, prediction }
+        PduReceiver { digests, max_data, partial: begun, gather: None, after_large: false, prediction }
     }
 
     /// PDUs that came with the login may already be whole.
@@ -159,7 +159,11 @@ impl Receiver {
     }
 
     /// Receives what is there, up to a limit, and hands every whole PDU over.
-    pub fn receive(&mut self, stream: &Stream, sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
+    pub fn receive(
+        &mut self,
+        stream: &Stream,
+        sink: &mut impl PduHandler,
+    ) -> Result<ReceiveStatus, ReceiveError> {
         with_scratch(|buffer| {
             let mut left = TURN;
             loop {
@@ -168,9 +172,10 @@ impl Receiver {
                 } else {
                     self.receive_next(stream, buffer, sink)?
                 };
-                let Some(step) = step else { return Ok(Received::More) };
+                let Some(step) = step else { return Ok(ReceiveStatus::More) };
                 left = left.saturating_sub(step.got);
-                if step.received != Received::More || step.got < step.room || left == 0 || step.ends_turn {
+                if step.received != ReceiveStatus::More || step.got < step.room || left == 0 || step.ends_turn
+                {
                     return Ok(step.received);
                 }
             }
@@ -182,18 +187,18 @@ impl Receiver {
         stream: &Stream,
         buffer: &mut [u8],
         sink: &mut impl PduHandler,
-    ) -> Result<Option<Step>, ReceiveError> {
+    ) -> Result<Option<ReceiveStep>, ReceiveError> {
         let have = self.partial.len();
         let Some((got, room)) = self.receive_once(stream, buffer)? else { return Ok(None) };
         if got == 0 {
-            return Ok(Some(Step { got, room, received: Received::End, ends_turn: true }));
+            return Ok(Some(ReceiveStep { got, room, received: ReceiveStatus::End, ends_turn: true }));
         }
         self.partial.clear();
         let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
         // Who waits for a large segment goes on with it while the next one comes.
         let ends_turn = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
         let received = self.parse(&buffer[..have + got - direct], sink)?;
-        Ok(Some(Step { got, room, received, ends_turn }))
+        Ok(Some(ReceiveStep { got, room, received, ends_turn }))
     }
 
     /// One receive: into the buffer of a gathered segment up to the header behind it, or behind what there is
@@ -224,13 +229,17 @@ impl Receiver {
 
     /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
     /// missing.
-    pub fn resume(&mut self, sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
+    pub fn resume(&mut self, sink: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
         let begun = std::mem::take(&mut self.partial);
         self.parse(&begun, sink)
     }
 
-    /// As [`Receiver::receive`], with bytes that a receive would have brought. For tests.
-    pub fn feed(&mut self, mut chunk: &[u8], sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
+    /// As [`PduReceiver::receive`], with bytes that a receive would have brought. For tests.
+    pub fn feed(
+        &mut self,
+        mut chunk: &[u8],
+        sink: &mut impl PduHandler,
+    ) -> Result<ReceiveStatus, ReceiveError> {
         if let Some(g) = &mut self.gather {
             let direct = chunk.len().min(g.end - g.filled);
             g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
@@ -243,24 +252,24 @@ impl Receiver {
                 Ok(Some(chunk.len()))
             };
             let step = self.receive_foreseen(&mut buffer, sink, source)?;
-            return Ok(step.map_or(Received::More, |step| step.received));
+            return Ok(step.map_or(ReceiveStatus::More, |step| step.received));
         }
         let all = [&std::mem::take(&mut self.partial)[..], chunk].concat();
         self.parse(&all, sink)
     }
 
-    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl PduHandler) -> Result<Received, ReceiveError> {
+    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
         loop {
             if self.gather.is_some() {
                 let Some((used, more)) = self.end_gather(bytes, sink) else { break };
                 bytes = &bytes[used..];
                 if !more {
-                    return Ok(Received::End);
+                    return Ok(ReceiveStatus::End);
                 }
             }
             if sink.is_full() {
                 self.partial.extend_from_slice(bytes);
-                return Ok(Received::Full);
+                return Ok(ReceiveStatus::Full);
             }
             if bytes.len() < BHS_LEN {
                 break;
@@ -281,19 +290,19 @@ impl Receiver {
                     break;
                 }
                 self.begin_gather(header, ahs, &bytes[start..], sink);
-                return Ok(Received::More);
+                return Ok(ReceiveStatus::More);
             }
             let data = &bytes[start..start + len];
             let intact = self.is_intact(data, &bytes[start + len..whole]);
             let behind = &bytes[whole..];
-            if !sink.take(Arrived { header, ahs, data: Data::Bytes(data), intact, behind }) {
-                return Ok(Received::End);
+            if !sink.take(ReceivedPdu { header, ahs, data: PduData::Bytes(data), intact, behind }) {
+                return Ok(ReceiveStatus::End);
             }
             bytes = behind;
         }
         self.partial.extend_from_slice(bytes);
         debug_assert!(self.partial.len() < MAX_HEADER + LARGE + 8);
-        Ok(Received::More)
+        Ok(ReceiveStatus::More)
     }
 
     fn check_header(&self, header: &[u8]) -> Result<(), ReceiveError> {
@@ -323,7 +332,7 @@ impl Receiver {
         buf[start..start + data.len()].copy_from_slice(data);
         let filled = start + data.len();
         self.gather =
-            Some(Gather { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
+            Some(SegmentReceive { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
         self.partial.extend_from_slice(tail);
     }
 
@@ -338,14 +347,14 @@ impl Receiver {
         let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
         let g = self.gather.take()?;
         self.after_large = true;
-        let data = if g.landing { Data::Landed(g.buf) } else { Data::Buf(g.buf) };
+        let data = if g.landing { PduData::Landed(g.buf) } else { PduData::Buf(g.buf) };
         let behind = &bytes[tail..];
-        let more = sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact, behind });
+        let more = sink.take(ReceivedPdu { header: g.header, ahs: &g.ahs, data, intact, behind });
         Some((tail, more))
     }
 }
 
-impl Gather {
+impl SegmentReceive {
     /// Bytes of padding and digest.
     fn tail(&self, digests: Digests) -> usize {
         digests.tail_len(self.end - self.start)

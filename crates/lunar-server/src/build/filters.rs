@@ -13,16 +13,16 @@ pub(super) fn filtered(medium: Arc<dyn Backend>, lun: &Lun) -> Arc<dyn Backend> 
             lunar_block::filter::delay(inner, Duration::from_micros(read_us), Duration::from_micros(write_us))
         }
         Filter::Rate { iops, bytes_per_s } => {
-            lunar_block::filter::rate(inner, lunar_block::filter::Rate::new(iops, bytes_per_s))
+            lunar_block::filter::rate(inner, lunar_block::filter::RateLimit::new(iops, bytes_per_s))
         }
         Filter::Error { rate, op } => lunar_block::filter::error(inner, op_of(op), rate, None),
     })
 }
 
-fn op_of(fail: Fail) -> lunar_block::filter::Op {
+fn op_of(fail: Fail) -> lunar_block::filter::FilterOp {
     match fail {
-        Fail::Read => lunar_block::filter::Op::Read,
-        Fail::Write => lunar_block::filter::Op::Write,
-        Fail::Flush => lunar_block::filter::Op::Flush,
+        Fail::Read => lunar_block::filter::FilterOp::Read,
+        Fail::Write => lunar_block::filter::FilterOp::Write,
+        Fail::Flush => lunar_block::filter::FilterOp::Flush,
     }
 }

@@ -20,7 +20,7 @@ fn hint_of_upstream(lun: &Lun, kind: ErrorKind) -> Option<String> {
         _ => return None,
     };
     let make = || format!("truncate -s 1G {}", path.display());
-    let is_device = lunar_block::Kind::of(path) == lunar_block::Kind::Device;
+    let is_device = lunar_block::BackendKind::of(path) == lunar_block::BackendKind::Device;
     let found = std::fs::metadata(path).ok();
     Some(match kind {
         ErrorKind::NotFound if is_file => format!("check the path, or make the file: {}", make()),

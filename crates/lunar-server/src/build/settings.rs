@@ -3,14 +3,14 @@
 use super::Name;
 use crate::config::Lun;
 use crate::{Diagnostic, identity};
-use lunar_block::Facts;
+use lunar_block::BackendInfo;
 use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
 
 /// What a LUN is on a medium like this.
 pub(crate) fn settings(
     name: &Name,
     lun: &Lun,
-    facts: Facts,
+    facts: BackendInfo,
     max_registrants: usize,
 ) -> Result<LuSettings, Diagnostic> {
     // What is routed may have no medium now.

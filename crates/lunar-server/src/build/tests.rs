@@ -24,7 +24,7 @@ fn rest(units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::
 
 /// What another server is told that wants the disk.
 fn locked(folder: &Folder) -> String {
-    lunar_block::open(&Spec::path(folder.0.join("disk.img"))).err().unwrap().what
+    lunar_block::open(&BackendSpec::path(folder.0.join("disk.img"))).err().unwrap().what
 }
 
 fn told(result: Result<TargetConfig, Vec<Diagnostic>>, folder: &Folder) -> String {

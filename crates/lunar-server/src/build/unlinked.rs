@@ -4,7 +4,7 @@
 use super::{Name, Open, Units, has_path, of_lun, same_place, same_way, wanted};
 use crate::Diagnostic;
 use crate::config::{Config, Lun};
-use lunar_block::Missing;
+use lunar_block::MissingMedium;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub(super) fn in_place<'a>(mut open: impl Iterator<Item = &'a Open>, lun: &Lun) 
     missing.map_or(Ok(()), |missing| Err(not_in_place(&missing)))
 }
 
-fn not_in_place(missing: &Missing) -> Diagnostic {
+fn not_in_place(missing: &MissingMedium) -> Diagnostic {
     let remedy = missing.remedy();
     let hint = match missing.is_replaced() {
         false => remedy,

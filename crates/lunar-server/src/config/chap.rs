@@ -124,7 +124,7 @@ const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 /// Reads a secret: a regular file of this user that nobody else can touch.
 fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     let refused =
-        |refused: lunar_runtime::host::Refused| InvalidValue { what: refused.what, hint: refused.hint };
+        |refused: lunar_runtime::host::SecretError| InvalidValue { what: refused.what, hint: refused.hint };
     let bytes = lunar_runtime::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
     decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
 }

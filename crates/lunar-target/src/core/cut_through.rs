@@ -57,7 +57,7 @@ pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize>
 
 /// A part on its way, or here.
 enum PendingRead<'a> {
-    Coming(lunar_block::Future<'a, Result<Buf, CommandError>>),
+    Coming(lunar_block::LocalBoxFuture<'a, Result<Buf, CommandError>>),
     Here(Result<Buf, CommandError>),
 }
 

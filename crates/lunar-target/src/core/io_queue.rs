@@ -5,7 +5,7 @@ use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
 use crate::fence::{InFlightGuard, SessionFence};
 use crate::task_set_lock::SharedGuard;
-use lunar_block::{Finished, Queue};
+use lunar_block::{BackendQueue, BufResult};
 use lunar_runtime::Buf;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 pub struct IoQueue(RefCell<IoQueueState>);
 
 struct IoQueueState {
-    queue: Box<dyn Queue>,
+    queue: Box<dyn BackendQueue>,
     /// What was begun, at its lane.
     begun: Vec<Option<(DirectIoCommand, IoKind)>>,
     free: Vec<usize>,
@@ -56,7 +56,7 @@ enum IoKind {
 }
 
 impl IoKind {
-    fn end(self, unit: &LogicalUnit, finished: Finished) -> ExecutionResult {
+    fn end(self, unit: &LogicalUnit, finished: BufResult) -> ExecutionResult {
         match self {
             IoKind::Read { offset } => exec::finish_read(unit, offset, finished),
             IoKind::Write { offset } => exec::finish_write(unit, offset, finished),
@@ -79,7 +79,7 @@ impl IoQueueState {
 
 impl IoQueue {
     /// None is under way.
-    pub fn new(queue: Box<dyn Queue>) -> IoQueue {
+    pub fn new(queue: Box<dyn BackendQueue>) -> IoQueue {
         IoQueue(RefCell::new(IoQueueState { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
     }
 
@@ -115,7 +115,7 @@ impl IoQueue {
         .await;
     }
 
-    fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<((DirectIoCommand, IoKind), Finished)> {
+    fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<((DirectIoCommand, IoKind), BufResult)> {
         let inner = &mut *self.0.borrow_mut();
         let Poll::Ready((lane, finished)) = inner.queue.poll_ended(cx) else {
             inner.waits = Some(cx.waker().clone());

@@ -12,7 +12,7 @@ use super::transfer::ReceivedData;
 use crate::LogicalUnit;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::registry::AbortScope;
-use lunar_block::Inline;
+use lunar_block::TryIo;
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CommandError, LogCounter, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
@@ -41,7 +41,7 @@ fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -
     }
     let Some(mut buf) = pool.try_get(n as usize) else { return ReadAttempt::NotNow };
     match handle.backend.read_now(offset, &mut buf) {
-        Inline::Done(Ok(())) => ReadAttempt::Done(buf),
+        TryIo::Done(Ok(())) => ReadAttempt::Done(buf),
         _ => ReadAttempt::NotNow,
     }
 }
@@ -82,9 +82,9 @@ impl<F: FrontEnd> State<F> {
             }
             Ok(Plan::Write { offset, len, stable }) if brings && len == c.data_out_len() => {
                 let now =
-                    if stable { Inline::WouldWait } else { handle.backend.write_now(offset, data.bytes()) };
+                    if stable { TryIo::WouldWait } else { handle.backend.write_now(offset, data.bytes()) };
                 match now {
-                    Inline::Done(Ok(())) => self.write_done(&c, len),
+                    TryIo::Done(Ok(())) => self.write_done(&c, len),
                     _ => self.wait_for_medium(c, Plan::Write { offset, len, stable }, data),
                 }
             }

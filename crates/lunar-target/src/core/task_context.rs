@@ -44,7 +44,7 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
         self.lock.clone()
     }
 
-    fn abort(&self, victims: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
+    fn abort(&self, victims: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         let scope = AbortScope::Nexuses(victims.into());
         let (shared, from) = self.nexus.origin();
         Box::pin(async move {

@@ -3,7 +3,7 @@
 use super::copy::CopyEnds;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
 use crate::{LogicalUnit, PassthroughResponse, ScsiError};
-use lunar_block::Finished;
+use lunar_block::BufResult;
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CommandError, CopyRange, CopySegment, LogCounter, NexusId};
 use lunar_wire::scsi::{Sense, Status};
@@ -45,7 +45,7 @@ pub trait ExecutionContext {
     /// The gate of the command's own logical unit, and how the command steps in.
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)>;
     /// Ends every task of these nexuses, and waits for it.
-    fn abort(&self, victims: Vec<NexusId>) -> lunar_block::Future<'_, ()>;
+    fn abort(&self, victims: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()>;
     /// The command is aborted: a long operation asks between its steps, and ends with
     /// [`aborted_failure`] when it is.
     fn is_aborted(&self) -> bool;
@@ -57,12 +57,12 @@ pub fn aborted_failure() -> CommandError {
 }
 
 /// The end of a READ of which the medium has ended.
-pub fn finish_read(unit: &LogicalUnit, offset: u64, finished: Finished) -> ExecutionResult {
+pub fn finish_read(unit: &LogicalUnit, offset: u64, finished: BufResult) -> ExecutionResult {
     fetched(unit, offset, finished, &READ).map(ExecutionOutput::Medium)
 }
 
 /// The end of a WRITE of which the medium has ended.
-pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: Finished) -> ExecutionResult {
+pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: BufResult) -> ExecutionResult {
     stored(unit, offset, finished).map(|_| ExecutionOutput::Good)
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn fetch_into(
 pub(super) fn fetched(
     unit: &LogicalUnit,
     offset: u64,
-    (result, buf): Finished,
+    (result, buf): BufResult,
     access: &MediumAccess,
 ) -> Result<Buf, CommandError> {
     result.map_err(|e| io_failure(unit, &e, offset, access))?;
@@ -130,7 +130,7 @@ pub async fn write_buf(
     stored(unit, offset, finished)
 }
 
-pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): Finished) -> Result<Buf, CommandError> {
+pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): BufResult) -> Result<Buf, CommandError> {
     result.map_err(|e| io_failure(unit, &e, offset, &WRITE))?;
     unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)

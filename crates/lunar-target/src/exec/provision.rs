@@ -5,7 +5,7 @@ use super::medium::{
     buffer_without_waiting, flush, io_failure, write_buf,
 };
 use crate::LogicalUnit;
-use lunar_block::{Backend, Future};
+use lunar_block::{Backend, LocalBoxFuture};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::CommandError;
 use std::io;
@@ -43,7 +43,7 @@ async fn clear(
     (offset, len): (u64, u64),
     stretch: u64,
     context: &dyn ExecutionContext,
-    one: impl Fn(&dyn Backend, u64, u64) -> Future<'_, io::Result<()>>,
+    one: impl Fn(&dyn Backend, u64, u64) -> LocalBoxFuture<'_, io::Result<()>>,
 ) -> Result<(), CommandError> {
     let (backend, end) = (unit.backend(), offset + len);
     let mut at = offset;

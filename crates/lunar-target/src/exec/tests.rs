@@ -6,8 +6,8 @@ use super::medium::io_failure;
 use super::*;
 use crate::ScsiError;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
-use lunar_block::testing::Lossy;
-use lunar_block::{Backend, Kind, Spec};
+use lunar_block::testing::VolatileBackend;
+use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CopyRange, CopySegment, NexusId};
 use lunar_scsi::{Lu, LuIdentity, LuSettings, Nexus, NexusPorts, TargetPort, TransportProtocol};
 use lunar_wire::scsi::op;
@@ -34,7 +34,7 @@ impl ExecutionContext for NoContext {
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {
         None
     }
-    fn abort(&self, _: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
+    fn abort(&self, _: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -45,7 +45,7 @@ impl ExecutionContext for NoContext {
 
 /// A logical unit on a lossy disk, and one nexus of it.
 struct TestDisk {
-    lossy: Arc<Lossy>,
+    lossy: Arc<VolatileBackend>,
     unit: Arc<LogicalUnit>,
     nexus: Nexus,
     pool: Pool,
@@ -78,7 +78,7 @@ pub(super) fn settings(write_cache: bool) -> LuSettings {
 }
 
 fn memory() -> Arc<dyn Backend> {
-    lunar_block::open(&Spec::sized(Kind::Memory, CAPACITY))
+    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, CAPACITY))
         .unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
 }
 
@@ -106,7 +106,7 @@ fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<LogicalUnit>, Nexu
 
 impl TestDisk {
     fn new(write_cache: bool) -> TestDisk {
-        let lossy = Arc::new(Lossy::new(memory()));
+        let lossy = Arc::new(VolatileBackend::new(memory()));
         let (unit, nexus) = unit(write_cache, lossy.clone());
         TestDisk { lossy, unit, nexus, pool: Pool::new(64 << 20) }
     }
@@ -292,7 +292,7 @@ fn the_log_tells_what_was_done() {
 fn the_log_tells_what_failed() {
     runs(async {
         let mut disk = TestDisk::new(true);
-        let failing = lunar_block::filter::error(memory(), lunar_block::filter::Op::Read, 1.0, None);
+        let failing = lunar_block::filter::error(memory(), lunar_block::filter::FilterOp::Read, 1.0, None);
         (disk.unit, disk.nexus) = unit(true, failing);
         assert!(disk.end(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
         assert!(disk.end(&[op::VERIFY_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
@@ -437,7 +437,12 @@ impl TempImage {
     fn new(name: &str) -> (TempImage, Arc<dyn Backend>) {
         let path = std::env::temp_dir().join(format!("lunar-image-{name}-{}", std::process::id()));
         _ = std::fs::remove_file(&path);
-        let spec = Spec { kind: Kind::File, size: Some(CAPACITY), create: true, ..Spec::path(&path) };
+        let spec = BackendSpec {
+            kind: BackendKind::File,
+            size: Some(CAPACITY),
+            create: true,
+            ..BackendSpec::path(&path)
+        };
         (TempImage(path), lunar_block::open(&spec).expect("a file"))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::keepalive::Keepalive;
 use super::out::{Digests, Payload};
-use super::receive::{ReceiveError, Received};
+use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::Session;
 use super::stale;
 use super::transport::{ConnectionPduHandler, Datamover, Inbound, Outbound, Transport, TransportHandle};
@@ -150,7 +150,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why the connection cannot go on.
-    pub fn take_arrived(&self, taker: &mut impl ConnectionPduHandler) -> Result<Received, ReceiveError> {
+    pub fn take_arrived(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         self.inbound.borrow_mut().take_arrived(&self.handle, taker)
     }
 

@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::out::Payload;
-use super::receive::{Arrived, Data, PduHandler, Received};
+use super::receive::{PduData, PduHandler, ReceiveStatus, ReceivedPdu};
 use super::scsi_command;
 use super::session::{OutOfOrderPdu, Session};
 use super::stale;
@@ -66,12 +66,12 @@ impl PduHandler for PduDispatcher<'_> {
     }
 
     #[inline]
-    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+    fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         if self.state.phase() == SessionPhase::Ended {
             return false;
         }
         self.connection.keepalive().borrow_mut().heard();
-        let Arrived { header, ahs, data, intact, behind } = pdu;
+        let ReceivedPdu { header, ahs, data, intact, behind } = pdu;
         if stale::changes(&header) && self.is_late(Some(behind)) {
             return false;
         }
@@ -120,18 +120,18 @@ fn segment(header: &Bhs) -> DataOutSegment {
     DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
 }
 
-fn arrival(data: Data<'_>) -> ReceivedData<'_> {
+fn arrival(data: PduData<'_>) -> ReceivedData<'_> {
     match data {
-        Data::Bytes(bytes) => ReceivedData::Bytes(bytes),
-        Data::Buf(buf) => ReceivedData::Buf(buf),
-        Data::Landed(buf) => ReceivedData::Placed(buf),
+        PduData::Bytes(bytes) => ReceivedData::Bytes(bytes),
+        PduData::Buf(buf) => ReceivedData::Buf(buf),
+        PduData::Landed(buf) => ReceivedData::Placed(buf),
     }
 }
 
 impl PduDispatcher<'_> {
     /// Takes a request when its CmdSN is due, and then those that have waited for it.
     #[inline]
-    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>, behind: &[u8]) {
+    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: PduData<'_>, behind: &[u8]) {
         match self.session().window.receive(header.cmd_sn(), header.immediate()) {
             CmdSnVerdict::Deliver => self.request(&header, ahs, data),
             CmdSnVerdict::Ignore => return,
@@ -179,7 +179,7 @@ impl PduDispatcher<'_> {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
                 let is_late = stale::changes(&header) && dispatcher.is_late(behind);
                 if !is_late {
-                    dispatcher.request(&header, &ahs, Data::Bytes(&data));
+                    dispatcher.request(&header, &ahs, PduData::Bytes(&data));
                 }
             };
             self.state.with_busy_scope(busy_scope, take);
@@ -187,7 +187,7 @@ impl PduDispatcher<'_> {
     }
 
     #[inline]
-    fn request(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
+    fn request(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>) {
         if header.opcode() == opcode::SCSI_COMMAND {
             return self.scsi_command(header, ahs, data);
         }
@@ -204,7 +204,7 @@ impl PduDispatcher<'_> {
     }
 
     #[inline]
-    fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
+    fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>) {
         let Some(c) = scsi_command::read(header, ahs, self.connection.index()) else {
             tracing::debug!(?header, "a SCSI Command that contradicts itself");
             return self.state.end_with(EndReason::InvalidScsiCommand);
@@ -228,7 +228,7 @@ impl PduDispatcher<'_> {
     }
 
     /// Takes a Data-Out (RFC 7143 section 11.7).
-    fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>, intact: bool) {
+    fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>, intact: bool) {
         match self.state.receive_data(origin(header), segment(header), arrival(data), intact) {
             DataOutResult::Accepted => {}
             DataOutResult::Ignored => return,
@@ -270,8 +270,8 @@ pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<
         let take =
             |state: &mut State<Session>| connection.take_arrived(&mut PduDispatcher::new(state, connection));
         match state.with_busy_scope(Some(scope.clone()), take) {
-            Ok(Received::More | Received::Full) => {}
-            Ok(Received::End) => return Err(EndReason::ConnectionClosed),
+            Ok(ReceiveStatus::More | ReceiveStatus::Full) => {}
+            Ok(ReceiveStatus::End) => return Err(EndReason::ConnectionClosed),
             Err(_) => return Err(EndReason::ConnectionLost),
         }
     }

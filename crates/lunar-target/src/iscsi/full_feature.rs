@@ -3,7 +3,7 @@
 use super::connection::{Connection, OpenedConnection};
 use super::dispatch::PduDispatcher;
 use super::out::Payload;
-use super::receive::{ReceiveError, Received};
+use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::Session;
 use super::transport::Inbound;
 use crate::core::keepalive::{self, KeepaliveConnection};
@@ -76,18 +76,18 @@ impl Connection {
     /// # Errors
     /// Why it cannot go on.
     pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), ReceiveError> {
-        let mut next = Received::More;
+        let mut next = ReceiveStatus::More;
         let has_begun = self.inbound().borrow().has_begun();
         if has_begun {
             next = self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?;
         }
         loop {
-            if next == Received::End {
+            if next == ReceiveStatus::End {
                 return Ok(());
             }
             self.flush_session(nexus);
             nexus.wait_for_room(self.send_pump(), || self.is_full()).await;
-            next = if next == Received::Full {
+            next = if next == ReceiveStatus::Full {
                 self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?
             } else {
                 self.handle().readable().await?;
@@ -113,10 +113,10 @@ impl Connection {
     fn take(
         self: &Rc<Self>,
         nexus: &ItNexus<Session>,
-        what: impl FnOnce(&mut Inbound, &mut PduDispatcher<'_>) -> Result<Received, ReceiveError>,
-    ) -> Result<Received, ReceiveError> {
+        what: impl FnOnce(&mut Inbound, &mut PduDispatcher<'_>) -> Result<ReceiveStatus, ReceiveError>,
+    ) -> Result<ReceiveStatus, ReceiveError> {
         let Some(_under_way) = nexus.begin_receive() else {
-            return Ok(Received::End);
+            return Ok(ReceiveStatus::End);
         };
         what(&mut self.inbound().borrow_mut(), &mut PduDispatcher::new(&mut nexus.state(), self))
     }

@@ -2,7 +2,7 @@
 
 use super::connection::OpenedConnection;
 use super::out::Digests;
-use super::receive::Receiver;
+use super::receive::PduReceiver;
 use super::transport::Transport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
@@ -285,7 +285,7 @@ impl LoginTransport for TcpLogin {
         self.send(pdu).await?;
         let p = &info.parameters;
         let digests = Digests { header: p.header_digest, data: p.data_digest };
-        let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
+        let receiver = PduReceiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
         Ok(Transport::tcp(self.stream, receiver))
     }
 }

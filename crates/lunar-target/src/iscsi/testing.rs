@@ -1,7 +1,7 @@
 //! The framing of a connection without its socket, for tests and fuzzers.
 
 use super::out::Digests;
-use super::receive::{Arrived, Data, PduHandler, ReceiveError, Receiver, encode};
+use super::receive::{PduData, PduHandler, PduReceiver, ReceiveError, ReceivedPdu, encode};
 use super::scsi_command;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, opcode};
@@ -56,12 +56,12 @@ impl PduHandler for Frames {
         false
     }
 
-    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+    fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         let data = match &pdu.data {
-            Data::Landed(buf) => buf[PLACE..].to_vec(),
+            PduData::Landed(buf) => buf[PLACE..].to_vec(),
             other => other.bytes().to_vec(),
         };
-        let Arrived { header, ahs, intact, .. } = pdu;
+        let ReceivedPdu { header, ahs, intact, .. } = pdu;
         let is_command =
             header.opcode() == opcode::SCSI_COMMAND && scsi_command::read(&header, ahs, 0).is_some();
         self.all.push(Frame { header, ahs: ahs.to_vec(), data, intact, is_command });
@@ -73,7 +73,7 @@ impl Framing {
     /// The PDUs of a stream that arrives in pieces of `step` bytes, and whether it broke off.
     pub fn frames(&self, stream: &[u8], step: usize) -> (Vec<Frame>, bool) {
         let mut frames = Frames { framing: *self, all: Vec::new() };
-        let mut receiver = Receiver::new(self.digests(), self.max_data, Vec::new());
+        let mut receiver = PduReceiver::new(self.digests(), self.max_data, Vec::new());
         let broken = stream.chunks(step.max(1)).any(|piece| take(&mut receiver, piece, &mut frames).is_err());
         (frames.all, broken)
     }
@@ -88,6 +88,6 @@ impl Framing {
     }
 }
 
-fn take(receiver: &mut Receiver, piece: &[u8], frames: &mut Frames) -> Result<(), ReceiveError> {
+fn take(receiver: &mut PduReceiver, piece: &[u8], frames: &mut Frames) -> Result<(), ReceiveError> {
     receiver.feed(piece, frames).map(drop)
 }

@@ -3,7 +3,7 @@
 //! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
 
 use super::out::{self, Digests, MAX_SEGMENT, Payload};
-use super::receive::{PduHandler, ReceiveError, Received, Receiver};
+use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
 use crate::core::InFlightData;
 use crate::rdma_receiver::RdmaReceiver;
 use lunar_runtime::{PeerState, Stream};
@@ -52,13 +52,13 @@ pub trait Datamover: InFlightData {
     ///
     /// # Errors
     /// When the connection has broken, or what came breaks it.
-    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError>;
+    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
     /// The same, stopped or not.
     ///
     /// # Errors
     /// As [`Datamover::receive`].
-    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError>;
+    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
     /// Something is held back that is to go behind something else.
     fn has_deferred(&self) -> bool;
@@ -83,7 +83,7 @@ pub enum Outbound {
 /// Its receiving side.
 pub enum Inbound {
     /// PDUs one behind the other.
-    Tcp(Receiver),
+    Tcp(PduReceiver),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
 }
@@ -100,7 +100,7 @@ pub struct Transport {
 
 impl Transport {
     /// Over a stream of bytes.
-    pub fn tcp(stream: Stream, receiver: Receiver) -> Transport {
+    pub fn tcp(stream: Stream, receiver: PduReceiver) -> Transport {
         Transport {
             handle: TransportHandle::Tcp(stream),
             out: Outbound::Tcp(out::PduQueue::default()),
@@ -274,16 +274,16 @@ impl Inbound {
         &mut self,
         handle: &TransportHandle,
         taker: &mut impl ConnectionPduHandler,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveStatus, ReceiveError> {
         match (self, handle) {
             (Inbound::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, taker),
             (Inbound::Datamover(mover), _) => mover.receive(taker),
-            (Inbound::Tcp(_), TransportHandle::Datamover(_)) => Ok(Received::End),
+            (Inbound::Tcp(_), TransportHandle::Datamover(_)) => Ok(ReceiveStatus::End),
         }
     }
 
     /// The same of what has come already and was not handed over yet.
-    pub fn resume(&mut self, taker: &mut impl ConnectionPduHandler) -> Result<Received, ReceiveError> {
+    pub fn resume(&mut self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             Inbound::Tcp(receiver) => receiver.resume(taker),
             Inbound::Datamover(mover) => mover.receive(taker),
@@ -303,13 +303,13 @@ impl Inbound {
         &mut self,
         handle: &TransportHandle,
         taker: &mut impl ConnectionPduHandler,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveStatus, ReceiveError> {
         let most = match handle {
             TransportHandle::Tcp(stream) => stream.received() + stream.unread(),
             TransportHandle::Datamover(mover) => mover.receiver().taken() + MAX_EVENTS,
         };
         let mut received = self.resume(taker)?;
-        while received == Received::More && handle.taken() < most {
+        while received == ReceiveStatus::More && handle.taken() < most {
             let before = handle.taken();
             received = self.receive(handle, taker)?;
             if handle.taken() == before {

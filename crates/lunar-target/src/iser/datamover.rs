@@ -3,11 +3,11 @@
 
 use super::deferred::DeferredResponses;
 use crate::core::{InFlightData, InFlightReads};
-use crate::iscsi::receive::{Arrived, Data, ReceiveError, Received};
+use crate::iscsi::receive::{PduData, ReceiveError, ReceiveStatus, ReceivedPdu};
 use crate::iscsi::transport::{ConnectionPduHandler, Datamover};
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
 use lunar_proto::window::precedes;
-use lunar_rdma::{Endpoint, Events, Remote};
+use lunar_rdma::{Endpoint, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::pdu::STATUS;
@@ -73,7 +73,7 @@ impl IserDatamover {
     /// A connection that has logged in, and what has come on it since.
     pub fn new(
         endpoint: Rc<dyn Endpoint>,
-        events: Events,
+        events: EndpointEvents,
         longest: usize,
         invalidate: bool,
         whole: bool,
@@ -138,7 +138,7 @@ impl IserDatamover {
     }
 
     /// Where this byte of a command's Data-Out lies at the initiator.
-    fn source(&self, tags: &AdvertisedBuffers, offset: u32) -> Option<Remote> {
+    fn source(&self, tags: &AdvertisedBuffers, offset: u32) -> Option<RemoteAddress> {
         let before = if self.whole { 0 } else { tags.unsolicited };
         Some(remote(tags.write?).beyond(u64::from(offset.checked_sub(before)?)))
     }
@@ -162,10 +162,10 @@ impl IserDatamover {
             }
             _ => {}
         }
-        Ok(taker.take(Arrived {
+        Ok(taker.take(ReceivedPdu {
             header: pdu.bhs,
             ahs: pdu.ahs,
-            data: Data::Bytes(pdu.data),
+            data: PduData::Bytes(pdu.data),
             intact: true,
             behind: &[],
         }))
@@ -201,9 +201,10 @@ impl IserDatamover {
         let Some(RdmaRead { header, lands }) = self.inner.borrow_mut().pending_reads.remove(&id) else {
             return true;
         };
-        let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
+        let data = if lands { PduData::Landed(buf) } else { PduData::Buf(buf) };
         let is_awaited = taker.awaits(header.itt(), header.word20());
-        let more = !is_awaited || taker.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
+        let more =
+            !is_awaited || taker.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
         more
     }
@@ -316,11 +317,11 @@ impl Datamover for IserDatamover {
         self.endpoint.flush()
     }
 
-    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError> {
+    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         Ok(received(self.receiver.receive(&mut PduAdapter { mover: self, taker })?))
     }
 
-    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<Received, ReceiveError> {
+    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         Ok(received(self.receiver.take(&mut PduAdapter { mover: self, taker })?))
     }
 
@@ -329,16 +330,16 @@ impl Datamover for IserDatamover {
     }
 }
 
-fn received(taken: ReceiveOutcome) -> Received {
+fn received(taken: ReceiveOutcome) -> ReceiveStatus {
     match taken {
-        ReceiveOutcome::More => Received::More,
-        ReceiveOutcome::Full => Received::Full,
-        ReceiveOutcome::End => Received::End,
+        ReceiveOutcome::More => ReceiveStatus::More,
+        ReceiveOutcome::Full => ReceiveStatus::Full,
+        ReceiveOutcome::End => ReceiveStatus::End,
     }
 }
 
-fn remote(place: AdvertisedBuffer) -> Remote {
-    Remote { stag: place.stag, offset: place.offset }
+fn remote(place: AdvertisedBuffer) -> RemoteAddress {
+    RemoteAddress { stag: place.stag, offset: place.offset }
 }
 
 /// The message of a PDU: its head, and its data with padding. Of sense data more than what initiators take is cut off.

@@ -8,7 +8,7 @@ use crate::session_info::{SessionInfo, SessionTransport};
 use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
 use lunar_proto::parameters::{Digests, Offer, Parameters};
-use lunar_rdma::{Endpoint, Event, Events};
+use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents};
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::Bhs;
 use lunar_wire::iser::{self, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN};
@@ -28,13 +28,13 @@ pub struct IserLogin {
     /// The initiator lets us end the rights to its buffers.
     invalidate: bool,
     /// What has come and was not taken yet.
-    events: Events,
+    events: EndpointEvents,
 }
 
 impl IserLogin {
     /// A connection on which one message of a login may come.
     pub fn new(endpoint: Rc<dyn Endpoint>, invalidate: bool) -> IserLogin {
-        IserLogin { endpoint, invalidate, events: Events::default() }
+        IserLogin { endpoint, invalidate, events: EndpointEvents::default() }
     }
 
     async fn send_message(&self, pdu: &Pdu) -> io::Result<()> {
@@ -53,14 +53,16 @@ impl LoginTransport for IserLogin {
         loop {
             if !self.events.is_empty() {
                 return match self.events.list.remove(0) {
-                    Event::Message(range, _) => {
+                    EndpointEvent::Message(range, _) => {
                         let pdu =
                             iser::IserPdu::decode(&self.events.bytes[range]).map_err(io::Error::other)?;
                         Ok(Some((pdu.bhs, pdu.data.to_vec())))
                     }
-                    Event::End(Some(e)) => Err(e),
-                    Event::End(None) => Err(io::Error::other("the initiator closed it within its login")),
-                    Event::Read(..) => Err(io::Error::other("data came before the login was over")),
+                    EndpointEvent::End(Some(e)) => Err(e),
+                    EndpointEvent::End(None) => {
+                        Err(io::Error::other("the initiator closed it within its login"))
+                    }
+                    EndpointEvent::Read(..) => Err(io::Error::other("data came before the login was over")),
                 };
             }
             self.events.clear();

@@ -11,7 +11,7 @@ use crate::iscsi;
 use crate::iscsi::login::login;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::Addresses;
-use lunar_rdma::{ConnParam, Request};
+use lunar_rdma::{ConnParam, ConnectRequest};
 use lunar_runtime::Stream;
 use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub async fn serve_stream(
 /// Serves one connection to its end.
 pub async fn serve(
     shared: Arc<ServerState>,
-    request: Box<dyn Request>,
+    request: Box<dyn ConnectRequest>,
     portal: usize,
     count: ConnectionGuard,
 ) {

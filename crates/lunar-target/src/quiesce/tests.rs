@@ -35,7 +35,7 @@ fn settings() -> LuSettings {
 }
 
 fn memory() -> Arc<dyn Backend> {
-    lunar_block::open(&Spec::sized(Kind::Memory, CAPACITY))
+    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, CAPACITY))
         .unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
 }
 
@@ -82,7 +82,7 @@ fn units_that_share_a_medium_all_see_it_grow() {
     let made = std::fs::File::create(&path).expect("a file");
     made.set_len(CAPACITY).expect("a size");
     let backend =
-        lunar_block::open(&Spec::path(&path)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what));
+        lunar_block::open(&BackendSpec::path(&path)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what));
     let units = [1, 2].map(|_| {
         let lu = Lu::new(settings(), None).expect("settings");
         LogicalUnit::new(Arc::new(lu), backend.clone(), None)

@@ -15,7 +15,7 @@ use crate::fence;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
 use crate::server_state::ServerState;
 use crate::session_entry::{self, RegisteredSession};
-use lunar_rdma::{Endpoint, Events};
+use lunar_rdma::{Endpoint, EndpointEvents};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, SendPump, SendSide};
 use lunar_wire::scsi::{Sense, Status};
@@ -75,7 +75,7 @@ pub async fn run(
 impl Connection {
     /// One that was accepted.
     pub fn new(endpoint: Rc<dyn Endpoint>, immediate_offset: Option<u16>) -> Connection {
-        let receiver = RdmaReceiver::new(endpoint.clone(), IU_LEN, Events::default());
+        let receiver = RdmaReceiver::new(endpoint.clone(), IU_LEN, EndpointEvents::default());
         Connection {
             nexus: OnceCell::new(),
             endpoint,

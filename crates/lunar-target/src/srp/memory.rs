@@ -1,7 +1,7 @@
 //! The memory of the initiator: which of its pieces a part of a command's data lies in.
 
 use crate::core::data_in::DataIn;
-use lunar_rdma::{Endpoint, Remote};
+use lunar_rdma::{Endpoint, RemoteAddress};
 use lunar_runtime::out::MAX_ZEROS;
 use lunar_wire::srp::MemoryDescriptor;
 use std::ops::Range;
@@ -11,7 +11,7 @@ pub fn places(
     pieces: &[MemoryDescriptor],
     offset: usize,
     len: usize,
-) -> impl Iterator<Item = (Remote, Range<usize>)> + use<'_> {
+) -> impl Iterator<Item = (RemoteAddress, Range<usize>)> + use<'_> {
     let (mut before, mut done) = (offset, 0);
     pieces.iter().filter_map(move |piece| {
         let size = piece.len as usize;
@@ -25,8 +25,8 @@ pub fn places(
 }
 
 /// Where a descriptor begins.
-pub fn remote(piece: MemoryDescriptor) -> Remote {
-    Remote { stag: piece.key, offset: piece.address }
+pub fn remote(piece: MemoryDescriptor) -> RemoteAddress {
+    RemoteAddress { stag: piece.key, offset: piece.address }
 }
 
 /// Writes a part of a command's data, from `offset` on, to the initiator.

@@ -17,7 +17,7 @@ use crate::session_entry::{self, Addresses};
 use connection::Connection;
 pub use login::port_id;
 use login::{AcceptedLogin, IU_LEN};
-use lunar_rdma::{ConnParam, Request};
+use lunar_rdma::{ConnParam, ConnectRequest};
 use lunar_runtime::Stream;
 use lunar_wire::srp::LoginReject;
 use session::Session;
@@ -48,7 +48,7 @@ pub(crate) async fn serve_stream(
 /// Serves one connection to its end.
 pub(crate) async fn serve(
     shared: Arc<ServerState>,
-    request: Box<dyn Request>,
+    request: Box<dyn ConnectRequest>,
     portal: usize,
     count: ConnectionGuard,
 ) {
@@ -69,7 +69,7 @@ pub(crate) async fn serve(
 
 async fn run(
     shared: &Arc<ServerState>,
-    request: Box<dyn Request>,
+    request: Box<dyn ConnectRequest>,
     accepted: AcceptedLogin,
 ) -> io::Result<()> {
     let AcceptedLogin { entered, login_context, response, immediate_offset, notifications } = accepted;

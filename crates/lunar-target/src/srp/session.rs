@@ -15,7 +15,7 @@ use crate::registry::AbortScope;
 use lunar_proto::parameters::Parameters;
 use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
 use lunar_proto::window::precedes;
-use lunar_rdma::{Endpoint, Piece};
+use lunar_rdma::{Endpoint, RemoteRange};
 use lunar_runtime::{Buf, SendPump};
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp;
@@ -55,7 +55,7 @@ pub struct Session {
     /// Transfers whose data is still to be read: with the tag and the LUN of their command.
     asked: VecDeque<(u32, u64, DataRequest)>,
     /// Where what is about to be read lies; kept for its memory.
-    places: Vec<Piece>,
+    places: Vec<RemoteRange>,
     deferred: VecDeque<DeferredResponse>,
     /// Responses that were ever deferred.
     ever_deferred: u64,

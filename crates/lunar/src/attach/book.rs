@@ -2,7 +2,7 @@
 //! process ends the writes of these sessions, and of no others.
 
 use super::disk::session_of;
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_initiator::{Error, ErrorCode, Options, Session, SessionHooks, SessionInfo, SessionLogin, Url};
 use lunar_server::Problem;
 use lunar_server::attached::{Attached, Record};
@@ -156,7 +156,7 @@ impl fmt::Debug for Recorder {
 }
 
 impl SessionHooks for Recorder {
-    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> Future<'a, Result<(), Error>> {
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             match self.is_used.load(SeqCst) {
                 true => self.enter(login.facts, login.has_orphans).await,

@@ -205,7 +205,7 @@ fn finish(
         if !used.is_empty() && !args.force {
             return Err(in_use(&left, &used));
         }
-        lunar_host::ublk::Device::remove(id).map_err(failed)?;
+        lunar_host::ublk::UblkDevice::remove(id).map_err(failed)?;
     }
     drop(look);
     let is_owed = !left.sessions().is_empty() && !args.forget;

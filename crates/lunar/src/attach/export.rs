@@ -16,11 +16,11 @@ use std::sync::Arc;
 /// A disk that the host can use.
 pub enum Export {
     /// Over NBD, and where.
-    Nbd(nbd::Handle),
+    Nbd(nbd::NbdServer),
     /// As a block device.
-    Ublk(Box<ublk::Device>),
+    Ublk(Box<ublk::UblkDevice>),
     /// As a file.
-    Fuse(fuse::Mount),
+    Fuse(fuse::FuseMount),
 }
 
 impl Export {
@@ -40,7 +40,7 @@ impl Export {
         match (record.how, before.and_then(|before| before.ublk_id)) {
             (How::Nbd, _) => nbd_server(cores, disk, record, attached),
             (How::Ublk, Some(id)) => {
-                let device = ublk::Device::recover(cores, backend, id).map_err(failed)?;
+                let device = ublk::UblkDevice::recover(cores, backend, id).map_err(failed)?;
                 Ok(Export::Ublk(Box::new(device)))
             }
             (How::Ublk, None) => {
@@ -49,13 +49,13 @@ impl Export {
                     read_only: record.read_only,
                     ..ublk::Options::default()
                 };
-                let device = ublk::Device::start(cores, backend, &options).map_err(failed)?;
+                let device = ublk::UblkDevice::start(cores, backend, &options).map_err(failed)?;
                 Ok(Export::Ublk(Box::new(device)))
             }
             (How::Fuse, _) => {
                 let dir = Path::new(record.place.as_deref().unwrap_or("."));
                 let options = fuse::Options { read_only: record.read_only };
-                let mount = fuse::Mount::start(cores, backend, dir, &record.name, &options);
+                let mount = fuse::FuseMount::start(cores, backend, dir, &record.name, &options);
                 Ok(Export::Fuse(mount.map_err(failed)?))
             }
         }
@@ -74,8 +74,8 @@ impl Export {
     pub fn place(&self) -> Option<String> {
         let Export::Nbd(handle) = self else { return None };
         handle.addresses().first().map(|at| match at {
-            nbd::Listen::Tcp(address) => address.to_string(),
-            nbd::Listen::Unix(path) => format!("unix:{}", path.display()),
+            nbd::ListenAddress::Tcp(address) => address.to_string(),
+            nbd::ListenAddress::Unix(path) => format!("unix:{}", path.display()),
         })
     }
 
@@ -140,20 +140,20 @@ fn nbd_server(
     attached: &Attached,
 ) -> Result<Export, Failure> {
     let listen = match record.place.as_deref().map(|place| (place.strip_prefix("unix:"), place)) {
-        None => nbd::Listen::Unix(attached.file(&record.name, "nbd")),
-        Some((Some(path), _)) => nbd::Listen::Unix(path.into()),
-        Some((None, address)) => nbd::Listen::Tcp(address.parse().map_err(|e| {
+        None => nbd::ListenAddress::Unix(attached.file(&record.name, "nbd")),
+        Some((Some(path), _)) => nbd::ListenAddress::Unix(path.into()),
+        Some((None, address)) => nbd::ListenAddress::Tcp(address.parse().map_err(|e| {
             Failure::new(Exit::Invalid, format!("{address}: {e}"), "write unix:PATH or ADDR:PORT")
         })?),
     };
-    let offered = nbd::Export {
+    let offered = nbd::NbdExport {
         name: String::new(),
         backend: disk.backend.clone(),
         block_size: disk.block_size,
         read_only: record.read_only,
         description: record.urls.first().cloned().unwrap_or_default(),
     };
-    let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::Limits::default());
+    let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::ServerLimits::default());
     Ok(Export::Nbd(handle.map_err(|e| {
         let hint = match e.kind() {
             io::ErrorKind::AddrInUse => "something listens there already: choose another address, or --name",

@@ -1,8 +1,8 @@
 //! A path of an attachment, which may be missing at first: it is opened when it can be.
 
 use super::book::Row;
-use lunar_block::range::Ranges;
-use lunar_block::{Backend, Extent, Facts, Finished, Future};
+use lunar_block::range::RangeLocks;
+use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, Path as _, State};
 use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
 use lunar_runtime::Buf;
@@ -26,7 +26,7 @@ pub struct Path {
     tries: u32,
     lun: OnceLock<Arc<Lun>>,
     /// What the logical unit is, as another path tells while this one is missing.
-    expected: OnceLock<(Vec<u8>, Facts)>,
+    expected: OnceLock<(Vec<u8>, BackendInfo)>,
     was_tried: AtomicBool,
     /// Nothing is ever sent: a path that is missing has no news.
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
@@ -98,7 +98,7 @@ impl Path {
     }
 
     /// What it has to be, should it be opened later; and then at the first try.
-    pub fn expect(&self, identity: Vec<u8>, facts: Facts) {
+    pub fn expect(&self, identity: Vec<u8>, facts: BackendInfo) {
         _ = self.expected.set((identity, facts));
     }
 
@@ -150,7 +150,7 @@ impl multipath::Path for Path {
         }
     }
 
-    fn share(&self, ranges: &Arc<Ranges>) {
+    fn share(&self, ranges: &Arc<RangeLocks>) {
         if let Some(lun) = self.lun() {
             multipath::Path::share(&**lun, ranges);
         }
@@ -160,14 +160,14 @@ impl multipath::Path for Path {
         self.lun.get().map(|lun| &**lun)
     }
 
-    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         match self.lun() {
             Some(lun) => multipath::Path::compare_and_write(&**lun, offset, data),
             None => Box::pin(async { (Err(is_missing()), data) }),
         }
     }
 
-    fn check(&self) -> Future<'_, State> {
+    fn check(&self) -> LocalBoxFuture<'_, State> {
         Box::pin(async move {
             if self.lun().is_none() {
                 let state = self.try_again().await;
@@ -182,7 +182,7 @@ impl multipath::Path for Path {
         })
     }
 
-    fn reset_abandoned(&self) -> Future<'_, ()> {
+    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
         match self.lun() {
             Some(lun) => lun.reset_abandoned(),
             None => Box::pin(async {}),
@@ -218,8 +218,8 @@ macro_rules! pass {
 }
 
 impl Backend for Path {
-    fn facts(&self) -> Facts {
-        let nothing = Facts { capacity: 0, read_only: true, unmap: false, null: false, stable: false };
+    fn facts(&self) -> BackendInfo {
+        let nothing = BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, stable: false };
         let expected = || self.expected.get().map_or(nothing, |(_, facts)| *facts);
         self.lun().map_or_else(expected, |lun| lun.facts())
     }
@@ -228,37 +228,37 @@ impl Backend for Path {
         self.lun().is_some_and(|lun| lun.refresh())
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self.lun() {
             Some(lun) => lun.read(offset, buf),
             None => Box::pin(async { (Err(missing()), buf) }),
         }
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         match self.lun() {
             Some(lun) => lun.write(offset, buf, stable),
             None => Box::pin(async { (Err(missing()), buf) }),
         }
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         pass!(self, lun => lun.flush())
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         pass!(self, lun => lun.unmap(offset, len))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         pass!(self, lun => lun.write_zeroes(offset, len, unmap))
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         pass!(self, lun => lun.extent(offset, len))
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         pass!(self, lun => lun.extents(offset, len, most))
     }
 
@@ -281,7 +281,7 @@ mod tests {
             let first = Path::new(url.clone(), None);
             first.open().await.expect("it is there");
             let lun = first.lun().expect("it is open");
-            let smaller = Facts { capacity: lun.facts().capacity / 2, ..lun.facts() };
+            let smaller = BackendInfo { capacity: lun.facts().capacity / 2, ..lun.facts() };
             let (same, other) = (Path::new(url.clone(), None), Path::new(url, None));
             same.expect(lun.identity(), smaller);
             other.expect(vec![1, 2, 3], lun.facts());

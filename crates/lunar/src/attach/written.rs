@@ -1,6 +1,6 @@
 //! A backend that is flushed only if something was written since it last was.
 
-use lunar_block::{Backend, Extent, Facts, Finished, Future, Inline};
+use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, TryIo};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Written {
     }
 
     /// A flush that began before a write has ended does not make it stable.
-    async fn writing<T>(&self, write: Future<'_, T>, is_stored: fn(&T) -> bool) -> T {
+    async fn writing<T>(&self, write: LocalBoxFuture<'_, T>, is_stored: fn(&T) -> bool) -> T {
         self.begun.fetch_add(1, SeqCst);
         let _under = Under(self);
         let ended = write.await;
@@ -63,7 +63,7 @@ impl Written {
 }
 
 impl Backend for Written {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.inner.facts()
     }
 
@@ -75,13 +75,13 @@ impl Backend for Written {
         self.inner.offer(offered);
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         self.inner.read_now(offset, buf)
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
         let written = self.inner.write_now(offset, data);
-        if let Inline::Done(result) = &written {
+        if let TryIo::Done(result) = &written {
             self.begun.fetch_add(1, SeqCst);
             self.ended.fetch_add(1, SeqCst);
             self.failed.fetch_add(u64::from(result.is_err()), SeqCst);
@@ -89,15 +89,15 @@ impl Backend for Written {
         written
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.writing(self.inner.write(offset, buf, stable), |ended| ended.0.is_ok()))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async {
             let written = self.written();
             if self.stable.load(SeqCst) >= written {
@@ -111,11 +111,11 @@ impl Backend for Written {
         })
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.writing(self.inner.unmap(offset, len), Result::is_ok))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(self.writing(self.inner.write_zeroes(offset, len, unmap), Result::is_ok))
     }
 
@@ -123,11 +123,11 @@ impl Backend for Written {
         self.inner.prefetch(offset, len);
     }
 
-    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         self.inner.extent(offset, len)
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         self.inner.extents(offset, len, most)
     }
 
@@ -139,25 +139,25 @@ impl Backend for Written {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_block::filter::{Op, error};
-    use lunar_block::{Kind, Spec};
+    use lunar_block::filter::{FilterOp, error};
+    use lunar_block::{BackendKind, BackendSpec};
 
     /// A medium that cannot be flushed.
     fn broken() -> Arc<dyn Backend> {
-        let memory = lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap();
-        error(memory, Op::Flush, 1.0, None)
+        let memory = lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap();
+        error(memory, FilterOp::Flush, 1.0, None)
     }
 
     #[test]
     fn writes_that_wait_or_fail_are_counted() {
         compio::runtime::Runtime::new().unwrap().block_on(async {
-            let memory = || lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap();
+            let memory = || lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap();
             let disk = Written::over(memory(), false);
             let write = disk.write(0, Buf::zeroed(512), false);
             assert_eq!((disk.waiting(), disk.failed()), (0, 0), "it has not begun");
             write.await.0.unwrap();
             assert_eq!((disk.waiting(), disk.failed()), (0, 0));
-            let broken = Written::over(error(memory(), Op::Write, 1.0, None), false);
+            let broken = Written::over(error(memory(), FilterOp::Write, 1.0, None), false);
             broken.write(0, Buf::zeroed(512), false).await.0.unwrap_err();
             assert_eq!((broken.waiting(), broken.failed()), (0, 1));
             drop(disk.writing(Box::pin(std::future::pending::<io::Result<()>>()), Result::is_ok));
@@ -176,7 +176,10 @@ mod tests {
             disk.flush().await.unwrap_err();
             let taken_over = Written::over(broken(), true);
             taken_over.flush().await.unwrap_err();
-            let sound = Written::over(lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap(), false);
+            let sound = Written::over(
+                lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(),
+                false,
+            );
             sound.unmap(0, 512).await.unwrap();
             assert!(sound.stable.load(SeqCst) < sound.written());
             sound.flush().await.unwrap();

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use lunar_block::offload::GRANULE;
-use lunar_copy::{Sparse, Style};
+use lunar_copy::{CopyStyle, ZeroPolicy};
 use lunar_server::Problem;
 use std::path::PathBuf;
 
@@ -108,7 +108,7 @@ const MEMORY: u64 = 2 << 30;
 
 impl Args {
     /// How to copy.
-    pub fn style(&self) -> Result<Style, Problem> {
+    pub fn style(&self) -> Result<CopyStyle, Problem> {
         let block = size("--block", &self.block)?;
         if block == 0 || !block.is_multiple_of(GRANULE) || block > 32 << 20 {
             let what = format!("--block: {} bytes cannot be", block);
@@ -119,10 +119,10 @@ impl Args {
             return Err(Problem::new(what, "together they may have 2G"));
         }
         let sparse = match self.sparse {
-            When::Auto => Sparse::Auto,
-            When::Never => Sparse::Never,
+            When::Auto => ZeroPolicy::Auto,
+            When::Never => ZeroPolicy::Never,
         };
-        Ok(Style { block, depth: self.depth.into(), sparse, skip_errors: self.skip_errors })
+        Ok(CopyStyle { block, depth: self.depth.into(), sparse, skip_errors: self.skip_errors })
     }
 
     /// Bytes between two updates of the journal; None if it is not kept while all goes well.

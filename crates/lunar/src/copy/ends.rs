@@ -4,7 +4,7 @@ use crate::advice::with_name;
 use crate::client;
 use crate::exit::{Exit, Failure, invalid};
 use crate::say;
-use lunar_block::{Backend, Kind, OpenError, Spec};
+use lunar_block::{Backend, BackendKind, BackendSpec, OpenError};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
 use lunar_server::{ErrorCode, Problem, folders};
@@ -31,7 +31,7 @@ pub struct End {
     /// The LUN, if it is one: its session is logged out at the end.
     pub lun: Option<Arc<Lun>>,
     /// The export of an NBD server, if it is one: its connection is closed at the end.
-    pub export: Option<Arc<nbd::Disk>>,
+    pub export: Option<Arc<nbd::NbdDisk>>,
 }
 
 /// What is read or written.
@@ -105,7 +105,7 @@ async fn export(text: &str, side: Side) -> Result<End, Failure> {
     let cannot = |e: OpenError| {
         Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
     };
-    let url: nbd::Url = text.parse().map_err(|e| invalid(cannot(e)))?;
+    let url: nbd::NbdUrl = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
     if facts.read_only && side != Side::Source {
@@ -151,7 +151,7 @@ fn standard(side: Side) -> Result<End, Problem> {
 fn null(text: &str, size: u64, side: Side) -> Result<End, Problem> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
     let size = if side == Side::Source { size } else { ENDLESS };
-    let disk = lunar_block::open(&Spec::sized(Kind::Null, size));
+    let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size));
     let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
 }
@@ -173,9 +173,10 @@ async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, 
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
             Ok(stream(text, path, side)?)
         }
-        (_, Side::Source) => Ok(source(text, Spec { raw: is_raw(), ..Spec::path(path) })?),
+        (_, Side::Source) => Ok(source(text, BackendSpec { raw: is_raw(), ..BackendSpec::path(path) })?),
         (found, Side::Destination { size, overwrite }) => {
-            let spec = Spec { create: true, size: Some(size), raw: is_raw(), ..Spec::path(path) };
+            let spec =
+                BackendSpec { create: true, size: Some(size), raw: is_raw(), ..BackendSpec::path(path) };
             destination(text, spec, found.as_ref(), overwrite).await
         }
     }
@@ -188,8 +189,8 @@ fn stream(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
     Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
 }
 
-fn source(text: &str, spec: Spec) -> Result<End, Problem> {
-    let disk = open(text, Side::Source, &Spec { read_only: true, ..spec.clone() })?;
+fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> {
+    let disk = open(text, Side::Source, &BackendSpec { read_only: true, ..spec.clone() })?;
     let path = &*spec.path;
     if let Some(user) = lunar_block::users::mounted_for_writing(path) {
         say::line(format_args!(
@@ -211,7 +212,7 @@ fn source(text: &str, spec: Spec) -> Result<End, Problem> {
 
 async fn destination(
     text: &str,
-    spec: Spec,
+    spec: BackendSpec,
     before: Option<&Metadata>,
     overwrite: bool,
 ) -> Result<End, Failure> {
@@ -235,7 +236,7 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
 }
 
-fn open(text: &str, side: Side, spec: &Spec) -> Result<Arc<dyn Backend>, Problem> {
+fn open(text: &str, side: Side, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> {
     lunar_block::open(spec).map_err(|e| {
         let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
         Problem::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))

@@ -15,7 +15,7 @@ pub use args::Args;
 
 use crate::exit::{Exit, Failure};
 use crate::say;
-use lunar_copy::Stop;
+use lunar_copy::StopFlag;
 use lunar_runtime::Cores;
 use lunar_server::Problem;
 use report::{End, Report};
@@ -47,7 +47,7 @@ enum Early {
 
 /// Copies, and ends as it went.
 pub fn copy(args: Args) -> Result<ExitCode, Failure> {
-    let stop = Arc::<Stop>::default();
+    let stop = Arc::<StopFlag>::default();
     let (events, inbox) = channel();
     let stopping = Arc::<AtomicBool>::default();
     watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
@@ -95,7 +95,7 @@ impl Drop for Teller {
 /// Waits for the end. None if the time is over and it does not end.
 fn wait(
     inbox: &Receiver<Event>,
-    stop: &Stop,
+    stop: &StopFlag,
     stopping: &AtomicBool,
     limit: Option<Duration>,
 ) -> (Option<Result<Report, Failure>>, Option<Early>) {

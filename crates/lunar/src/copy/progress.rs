@@ -2,7 +2,7 @@
 
 use crate::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lunar_copy::Meter;
+use lunar_copy::CopyMeter;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct Course {
     /// Bytes in all, if that is known.
     pub total: Option<u64>,
     /// What is done since.
-    pub meter: Arc<Meter>,
+    pub meter: Arc<CopyMeter>,
 }
 
 /// Tells how far it is until it is dropped.

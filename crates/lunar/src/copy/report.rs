@@ -3,7 +3,7 @@
 use super::progress::{rate, size};
 use crate::exit::{self, Exit};
 use crate::say;
-use lunar_copy::{Cause, Failure, Meter};
+use lunar_copy::{CopyErrorCause, CopyFailure, CopyMeter};
 use lunar_initiator::Error;
 use lunar_server::Problem;
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub struct Bad {
 
 impl Summary {
     /// Takes over what was counted.
-    pub fn count(&mut self, meter: &Meter) {
+    pub fn count(&mut self, meter: &CopyMeter) {
         self.bytes_read = meter.read.get();
         self.bytes_written = meter.written.get();
         self.zeroes_cleared = meter.zeroed.get();
@@ -137,48 +137,51 @@ pub fn left_out(source: &str, bad: &[Bad]) -> Problem {
 
 impl End {
     /// Of a copy that has failed so.
-    pub fn of(failure: &Failure) -> End {
+    pub fn of(failure: &CopyFailure) -> End {
         End::Failed(exit_of(failure))
     }
 }
 
 /// The status of a failure.
-pub fn exit_of(failure: &Failure) -> Exit {
+pub fn exit_of(failure: &CopyFailure) -> Exit {
     match failure.cause {
-        Cause::Differs => Exit::Differs,
+        CopyErrorCause::Differs => Exit::Differs,
         _ => of_target(failure).map_or(Exit::General, |failure| failure.exit),
     }
 }
 
 /// How any command would end that meets this failure, if a target or the way to it has to do with it.
-fn of_target(failure: &Failure) -> Option<exit::Failure> {
+fn of_target(failure: &CopyFailure) -> Option<exit::Failure> {
     match &failure.cause {
-        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => {
-            Error::of(e).cloned().map(exit::Failure::from)
-        }
+        CopyErrorCause::Read(e)
+        | CopyErrorCause::Write(e)
+        | CopyErrorCause::ReadBack(e)
+        | CopyErrorCause::Flush(e) => Error::of(e).cloned().map(exit::Failure::from),
         _ => None,
     }
 }
 
 /// A failure, for people. `go_on` says how to go on, if that is possible.
-pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Problem {
+pub fn failed(names: (&str, &str), failure: &CopyFailure, go_on: Option<&str>) -> Problem {
     let what = format!("{} to {}: {failure}", names.0, names.1);
     let told = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
     let hint = match (&failure.cause, &told) {
         _ if failure.is_damage() => "--skip-errors leaves out what cannot be read",
-        (Cause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
-        (Cause::Write(e), _) if e.kind() == io::ErrorKind::FileTooLarge => {
+        (CopyErrorCause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => {
+            "make room at the destination"
+        }
+        (CopyErrorCause::Write(e), _) if e.kind() == io::ErrorKind::FileTooLarge => {
             "raise the limit on file sizes (ulimit -f), or choose a file system for files of that size"
         }
         (_, Some(hint)) => hint,
-        (Cause::Read(_), _) => "look at the source: the log of the system may have the cause",
-        (Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_), _) => {
+        (CopyErrorCause::Read(_), _) => "look at the source: the log of the system may have the cause",
+        (CopyErrorCause::Write(_) | CopyErrorCause::Flush(_) | CopyErrorCause::ReadBack(_), _) => {
             "look at the destination: the log of the system may have the cause"
         }
-        (Cause::Checkpoint(_), _) => "put the journal where there is room: --journal",
-        (Cause::NoRoom, _) => "choose a larger destination",
-        (Cause::TooManyBad, _) => "the source is damaged all over: use a tool made for rescuing",
-        (Cause::Differs, _) => "did somebody write one of them meanwhile? Copy it again",
+        (CopyErrorCause::Checkpoint(_), _) => "put the journal where there is room: --journal",
+        (CopyErrorCause::NoRoom, _) => "choose a larger destination",
+        (CopyErrorCause::TooManyBad, _) => "the source is damaged all over: use a tool made for rescuing",
+        (CopyErrorCause::Differs, _) => "did somebody write one of them meanwhile? Copy it again",
     };
     match go_on {
         Some(go_on) => Problem::new(what, format!("{hint}; {go_on}")),
@@ -215,20 +218,26 @@ mod tests {
             (ErrorCode::ScsiError, Exit::Scsi, "lunar scsi"),
         ] {
             let refused = || io::Error::from(Error::new(kind, "it failed"));
-            for cause in [Cause::Write(refused()), Cause::Flush(refused()), Cause::ReadBack(refused())] {
-                let failure = Failure { offset: 0, cause };
+            for cause in [
+                CopyErrorCause::Write(refused()),
+                CopyErrorCause::Flush(refused()),
+                CopyErrorCause::ReadBack(refused()),
+            ] {
+                let failure = CopyFailure { offset: 0, cause };
                 assert_eq!(End::of(&failure), End::Failed(exit));
                 let told = failed(("a", "b"), &failure, None).hint.unwrap_or_default();
                 assert!(told.contains(hint), "{told:?}");
             }
         }
-        let other = Failure { offset: 0, cause: Cause::Write(io::ErrorKind::PermissionDenied.into()) };
+        let other =
+            CopyFailure { offset: 0, cause: CopyErrorCause::Write(io::ErrorKind::PermissionDenied.into()) };
         assert_eq!(End::of(&other), End::Failed(Exit::General));
     }
 
     #[test]
     fn only_damaged_places_can_be_left_out() {
-        let hint = |cause| failed(("a", "b"), &Failure { offset: 0, cause }, None).hint.unwrap_or_default();
+        let hint =
+            |cause| failed(("a", "b"), &CopyFailure { offset: 0, cause }, None).hint.unwrap_or_default();
         let unready =
             || io::Error::new(io::ErrorKind::NotConnected, Error::new(ErrorCode::ScsiError, "NOT READY"));
         for (e, is_damage) in [
@@ -239,13 +248,13 @@ mod tests {
             (Error::new(ErrorCode::ReservationConflict, "conflict").into(), false),
             (io::ErrorKind::NotFound.into(), false),
         ] {
-            let told = hint(Cause::Read(e));
+            let told = hint(CopyErrorCause::Read(e));
             assert_eq!(told.contains("--skip-errors"), is_damage, "{told}");
         }
         let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(ErrorCode::ScsiError, "no space"));
-        assert_eq!(hint(Cause::Write(full)), "make room at the destination");
+        assert_eq!(hint(CopyErrorCause::Write(full)), "make room at the destination");
         let better = Error::new(ErrorCode::TimedOut, "late").with_hint("command_timeout=TIME");
-        assert_eq!(hint(Cause::Write(better.into())), "command_timeout=TIME");
+        assert_eq!(hint(CopyErrorCause::Write(better.into())), "command_timeout=TIME");
     }
 
     #[test]

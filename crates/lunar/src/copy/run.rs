@@ -8,7 +8,10 @@ use super::report::{self, Report, Summary};
 use super::{prepare, progress, streams};
 use crate::exit;
 use lunar_block::offload::Offload;
-use lunar_copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
+use lunar_copy::{
+    CopyErrorCause, CopyFailure, CopyJob, CopyMeter, CopyOutcome, CopySource, CopyStyle, GrowFn, StopFlag,
+    copy, pour, verify,
+};
 use lunar_initiator::ExtendedCopy;
 use lunar_server::Problem;
 use std::fs::OpenOptions;
@@ -21,7 +24,7 @@ use std::time::{Duration, Instant};
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// Copies as the arguments say. An error: nothing was copied.
-pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
+pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<Report, exit::Failure> {
     let began = Instant::now();
     let copy = Copy::prepare(args, stop).await?;
     let sessions =
@@ -41,11 +44,11 @@ pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
 /// A copy with both ends open, checked, and where it begins.
 struct Copy {
     args: Args,
-    style: Style,
+    style: CopyStyle,
     every: Option<u64>,
     source: End,
     /// What is read: a stream can be read only once.
-    from: Source,
+    from: CopySource,
     destination: End,
     /// A target that copies from one to the other by itself.
     offload: Option<Arc<dyn Offload>>,
@@ -55,12 +58,12 @@ struct Copy {
     bad: Vec<Range<u64>>,
     /// How far it is has been written down.
     kept: bool,
-    meter: Arc<Meter>,
-    stop: Arc<Stop>,
+    meter: Arc<CopyMeter>,
+    stop: Arc<StopFlag>,
 }
 
 impl Copy {
-    async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, exit::Failure> {
+    async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<Copy, exit::Failure> {
         let style = args.style().map_err(exit::invalid)?;
         let every = args.every().map_err(exit::invalid)?;
         let source = open_end(&args.source, Side::Source, args.raw).await?;
@@ -73,10 +76,10 @@ impl Copy {
         let destination = prepare::destination(&args, &source, state.is_some(), journal.as_ref()).await?;
         prepare::ends(&args, &source, &destination)?;
         let from = match &source.medium {
-            Medium::Disk(disk) => Source::Disk(disk.clone()),
+            Medium::Disk(disk) => CopySource::Disk(disk.clone()),
             Medium::Stream(file) => {
                 let stream = file.try_clone().and_then(|file| streams::reader(file, style.block));
-                Source::Stream(stream.map_err(|e| no_stream(&source, &e))?)
+                CopySource::Stream(stream.map_err(|e| no_stream(&source, &e))?)
             }
         };
         let offload = match args.no_offload {
@@ -139,7 +142,7 @@ impl Copy {
         job.meter = Arc::default();
         match verify(job, &self.bad).await.failure {
             None => Ok(()),
-            Some(failure) if matches!(failure.cause, Cause::Differs) => {
+            Some(failure) if matches!(failure.cause, CopyErrorCause::Differs) => {
                 let what =
                     format!("what was copied before differs from the source at offset {}", failure.offset);
                 Err(Problem::new(what, "to begin from the start, remove the journal").into())
@@ -159,16 +162,16 @@ impl Copy {
         (Mark::of(&self.source), Mark::of(&self.destination))
     }
 
-    fn progress(&self, what: &'static str, start: u64, meter: &Arc<Meter>) -> Progress {
+    fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> Progress {
         let course = Course { what, start, total: self.source.size(), meter: meter.clone() };
         Progress::start(Form::suitable(self.args.progress), course)
     }
 
     /// What there is to do; None if the destination is a stream.
-    fn job(&self, grow: Option<Grow>) -> Option<Job> {
+    fn job(&self, grow: Option<GrowFn>) -> Option<CopyJob> {
         let destination = self.destination.as_disk()?.clone();
         let end = self.source.size().unwrap_or_else(|| destination.facts().capacity);
-        Some(Job {
+        Some(CopyJob {
             source: self.from.clone(),
             destination,
             range: self.start..end,
@@ -181,15 +184,15 @@ impl Copy {
         })
     }
 
-    async fn fill_disk(&mut self) -> Result<Outcome, Problem> {
+    async fn fill_disk(&mut self) -> Result<CopyOutcome, Problem> {
         let grow = match (&self.from, &self.destination) {
-            (Source::Stream(_), End { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
+            (CopySource::Stream(_), End { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
             _ => None,
         };
         let Some(job) = self.job(grow) else { return Err(no_disk(&self.destination)) };
         let _progress = self.progress(progress::COPIED, self.start, &self.meter);
         let (marks, before) = (self.marks(), std::mem::take(&mut self.bad));
-        let journal = self.journal.as_ref().filter(|_| matches!(self.from, Source::Disk(_)));
+        let journal = self.journal.as_ref().filter(|_| matches!(self.from, CopySource::Disk(_)));
         let (required, mut kept) = (self.every.is_some(), false);
         let mut outcome = copy(job, self.every, |stable, bad| {
             let Some(journal) = journal else { return Ok(()) };
@@ -203,7 +206,7 @@ impl Copy {
         Ok(outcome)
     }
 
-    async fn fill_stream(&mut self) -> Result<Outcome, Problem> {
+    async fn fill_stream(&mut self) -> Result<CopyOutcome, Problem> {
         let Medium::Stream(file) = &self.destination.medium else { return Err(no_disk(&self.destination)) };
         let stream = file.try_clone().and_then(streams::writer);
         let (out, written) = stream.map_err(|e| no_stream(&self.destination, &e))?;
@@ -215,7 +218,7 @@ impl Copy {
         match self.stop.or(written.recv_async()).await {
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(e))) => {
-                let failure = Failure { offset: outcome.stable, cause: Cause::Write(e) };
+                let failure = CopyFailure { offset: outcome.stable, cause: CopyErrorCause::Write(e) };
                 (outcome.complete, outcome.failure) = (false, outcome.failure.or(Some(failure)));
             }
             Some(Err(_)) | None => outcome.complete = false,
@@ -224,7 +227,7 @@ impl Copy {
     }
 
     /// Compares if that is asked, removes what is no longer needed, and says how it went.
-    async fn end(self, outcome: Outcome, began: Instant, copying: Duration) -> Result<Report, Problem> {
+    async fn end(self, outcome: CopyOutcome, began: Instant, copying: Duration) -> Result<Report, Problem> {
         let mut summary = Summary {
             source: self.source.name.clone(),
             destination: self.destination.name.clone(),
@@ -245,7 +248,7 @@ impl Copy {
 
     async fn conclude(
         &self,
-        outcome: &Outcome,
+        outcome: &CopyOutcome,
         summary: &mut Summary,
     ) -> Result<(report::End, Option<Problem>), Problem> {
         self.cut_empty(outcome.stable)?;
@@ -259,15 +262,17 @@ impl Copy {
             _ = journal.remove().inspect_err(|e| tracing::warn!("the journal {path} stays, remove it: {e}"));
         }
         summary.verified = match &compared {
-            Some(Outcome { complete: true, .. }) => Some(true),
-            Some(Outcome { failure: Some(Failure { cause: Cause::Differs, .. }), .. }) => Some(false),
+            Some(CopyOutcome { complete: true, .. }) => Some(true),
+            Some(CopyOutcome {
+                failure: Some(CopyFailure { cause: CopyErrorCause::Differs, .. }), ..
+            }) => Some(false),
             _ => None,
         };
         Ok(match compared {
-            Some(Outcome { failure: Some(failure), .. }) => {
+            Some(CopyOutcome { failure: Some(failure), .. }) => {
                 (report::End::of(&failure), Some(report::failed(self.names(), &failure, None)))
             }
-            Some(Outcome { complete: false, .. }) => {
+            Some(CopyOutcome { complete: false, .. }) => {
                 let what = "stopped: all is copied and stable, but not all was compared";
                 (report::End::Stopped, Some(Problem::new(what, "--verify again compares after copying")))
             }
@@ -278,7 +283,7 @@ impl Copy {
         })
     }
 
-    async fn compare(&self, bad: &[Range<u64>]) -> Option<Outcome> {
+    async fn compare(&self, bad: &[Range<u64>]) -> Option<CopyOutcome> {
         let mut job = self.job(None)?;
         (job.range.start, job.meter) = (0, Arc::default());
         let _progress = self.progress(progress::COMPARED, 0, &job.meter);
@@ -295,7 +300,7 @@ impl Copy {
         cut.map_err(|e| Problem::new(format!("{name}: {e}"), "it should be empty: truncate it"))
     }
 
-    fn broken_off(&self, outcome: &Outcome) -> (report::End, Option<Problem>) {
+    fn broken_off(&self, outcome: &CopyOutcome) -> (report::End, Option<Problem>) {
         let go_on = match (self.kept, self.every) {
             (true, None) => Some("the same command with --resume goes on from there"),
             (true, Some(_)) => Some("the same command goes on from there"),
@@ -323,7 +328,7 @@ async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
 }
 
 /// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
-fn grow(path: &Path, end: &End) -> Result<Grow, Problem> {
+fn grow(path: &Path, end: &End) -> Result<GrowFn, Problem> {
     let file = OpenOptions::new().write(true).open(path);
     let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check that you may write it"))?;
     let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
@@ -348,8 +353,8 @@ fn no_stream(end: &End, e: &std::io::Error) -> Problem {
 mod tests {
     use super::*;
     use clap::Parser;
-    use lunar_block::filter::{Op, error};
-    use lunar_block::{Backend, Kind, Spec};
+    use lunar_block::filter::{FilterOp, error};
+    use lunar_block::{Backend, BackendKind, BackendSpec};
 
     #[derive(Parser)]
     struct Line {
@@ -358,7 +363,7 @@ mod tests {
     }
 
     fn memory() -> Arc<dyn Backend> {
-        lunar_block::open(&Spec::sized(Kind::Memory, 1 << 20)).expect("memory")
+        lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).expect("memory")
     }
 
     /// From a disk that cannot be read at all.
@@ -369,11 +374,11 @@ mod tests {
         let mut ones = lunar_runtime::Buf::zeroed(1 << 20);
         ones.fill(1);
         full.write(0, ones, false).await.0.expect("memory");
-        let source = End::disk("broken", "a".into(), error(full, Op::Read, 1.0, None));
+        let source = End::disk("broken", "a".into(), error(full, FilterOp::Read, 1.0, None));
         let copy = Copy {
             style: args.style().expect("defaults"),
             every: None,
-            from: Source::Disk(source.as_disk().expect("a disk").clone()),
+            from: CopySource::Disk(source.as_disk().expect("a disk").clone()),
             source,
             destination: End::disk("sound", "b".into(), memory()),
             offload: None,

@@ -8,7 +8,7 @@ use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
 use lunar_router::upstream::{Health, State};
-use lunar_runtime::latency::Total;
+use lunar_runtime::latency::LatencyTotal;
 use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
 use lunar_server::routes::{Missing, missing};
@@ -136,7 +136,9 @@ impl<S: Server> Service<S> {
         let instance = self.routes.instance(name);
         let status = self.routes.status(name);
         let units = || status.iter().flat_map(|upstream| &upstream.units);
-        let sum = |total: fn(&LuStatus) -> Total| hop(units().map(total).fold(Total::default(), Total::and));
+        let sum = |total: fn(&LuStatus) -> LatencyTotal| {
+            hop(units().map(total).fold(LatencyTotal::default(), LatencyTotal::and))
+        };
         let missing = self.missing(name);
         Router {
             name: name.to_owned(),
@@ -236,7 +238,7 @@ fn told(health: &Health) -> &'static str {
     }
 }
 
-fn hop(total: Total) -> Hop {
+fn hop(total: LatencyTotal) -> Hop {
     let us = |ns: u64| ns as f64 / 1e3;
     let mean_us = if total.count == 0 { 0.0 } else { us(total.sum_ns) / total.count as f64 };
     Hop { commands: total.count, mean_us, max_us: us(total.max_ns) }

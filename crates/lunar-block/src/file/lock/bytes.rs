@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 
 /// A lock of somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ForeignLock {
     pub(super) first: i64,
     /// The last byte; `i64::MAX` for a lock to the end of the file.
     pub(super) last: i64,
@@ -19,11 +19,11 @@ pub(super) struct Found {
     pub(super) pid: Option<i32>,
 }
 
-impl Found {
-    fn new(lock: libc::flock) -> Found {
+impl ForeignLock {
+    fn new(lock: libc::flock) -> ForeignLock {
         let last = if lock.l_len == 0 { i64::MAX } else { lock.l_start + lock.l_len - 1 };
         let is_write = i32::from(lock.l_type) == libc::F_WRLCK;
-        Found { first: lock.l_start, last, is_write, pid: (lock.l_pid > 0).then_some(lock.l_pid) }
+        ForeignLock { first: lock.l_start, last, is_write, pid: (lock.l_pid > 0).then_some(lock.l_pid) }
     }
 
     /// It covers nothing else than these bytes.
@@ -49,14 +49,14 @@ pub(super) fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
 }
 
 /// The oldest lock in the way of one of this kind.
-pub(super) fn conflict(file: &File, kind: i32, start: i64, len: i64) -> io::Result<Option<Found>> {
+pub(super) fn conflict(file: &File, kind: i32, start: i64, len: i64) -> io::Result<Option<ForeignLock>> {
     let mut found = range(kind, start, len);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
-    Ok((i32::from(found.l_type) != libc::F_UNLCK).then(|| Found::new(found)))
+    Ok((i32::from(found.l_type) != libc::F_UNLCK).then(|| ForeignLock::new(found)))
 }
 
 /// All locks of bytes on a file that has one through this description, also those that hide behind an older one.
-pub(super) fn all(file: &File) -> io::Result<Vec<Found>> {
+pub(super) fn all(file: &File) -> io::Result<Vec<ForeignLock>> {
     let own = read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     // The kernel names the file in its own way, which is not that of stat everywhere.
     let name = own.lines().find_map(|line| parse(line.strip_prefix("lock:")?)).map(|(name, _)| name);
@@ -67,7 +67,7 @@ pub(super) fn all(file: &File) -> io::Result<Vec<Found>> {
 
 /// A line of /proc/locks (proc(5)): the file, as device and inode, and the lock.
 /// `1: OFDLCK ADVISORY  READ -1 08:01:7 100 EOF`
-fn parse(line: &str) -> Option<(&str, Found)> {
+fn parse(line: &str) -> Option<(&str, ForeignLock)> {
     let mut words = line.split_whitespace().skip(1);
     // A waiter has an arrow here, flock another word.
     matches!(words.next()?, "OFDLCK" | "POSIX").then_some(())?;
@@ -76,7 +76,7 @@ fn parse(line: &str) -> Option<(&str, Found)> {
     let name = words.next()?;
     let first = words.next()?.parse().ok()?;
     let last = words.next()?.parse().unwrap_or(i64::MAX);
-    Some((name, Found { first, last, is_write, pid }))
+    Some((name, ForeignLock { first, last, is_write, pid }))
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn lines_of_proc_locks_are_parsed() {
-        let found = |first, last, is_write, pid| Found { first, last, is_write, pid };
+        let found = |first, last, is_write, pid| ForeignLock { first, last, is_write, pid };
         let cases = [
             ("1: OFDLCK ADVISORY  READ  -1 08:01:7 100 101", Some(found(100, 101, false, None))),
             ("12: POSIX  ADVISORY  WRITE 34 08:01:7 0 EOF", Some(found(0, i64::MAX, true, Some(34)))),

@@ -32,32 +32,32 @@ impl Drop for Scratch {
 }
 
 /// As another program finds the file: it has no part in the table of this process.
-fn stranger(file: &File, purpose: Use) -> Result<Entry, Refusal> {
-    Entry::begin(Holder { id: 0, file: file.try_clone()?, purpose, offered: false }, false)
+fn stranger(file: &File, purpose: FileAccess) -> Result<LockEntry, LockError> {
+    LockEntry::begin(LockHolder { id: 0, file: file.try_clone()?, purpose, offered: false }, false)
 }
 
-fn try_it(file: &File, purpose: Use) -> Result<Claim, Refusal> {
+fn try_it(file: &File, purpose: FileAccess) -> Result<MediumLock, LockError> {
     try_claim(file, FileId::of(&file.metadata()?), purpose)
 }
 
-fn is_in_use<T>(result: Result<T, Refusal>) -> bool {
+fn is_in_use<T>(result: Result<T, LockError>) -> bool {
     match result {
         Ok(_) => false,
-        Err(Refusal::InUse(_)) => true,
-        Err(Refusal::Failed(e)) => panic!("{e}"),
+        Err(LockError::InUse(_)) => true,
+        Err(LockError::Failed(e)) => panic!("{e}"),
     }
 }
 
 #[test]
 fn locks_follow_the_file_system() {
-    let (both, bytes) = (Kinds { flock: true, bytes: true }, Kinds { flock: false, bytes: true });
+    let (both, bytes) = (LockKinds { flock: true, bytes: true }, LockKinds { flock: false, bytes: true });
     let ext4 = 0xef53;
     let cases = [
         (ext4, false, both),
         (0x6969, false, bytes),
-        (0xff53_4d42, false, Kinds { flock: true, bytes: false }),
+        (0xff53_4d42, false, LockKinds { flock: true, bytes: false }),
         // As a signed number of 32 bits.
-        (0xffff_ffff_ff53_4d42, false, Kinds { flock: true, bytes: false }),
+        (0xffff_ffff_ff53_4d42, false, LockKinds { flock: true, bytes: false }),
         (ext4, true, bytes),
     ];
     for (fs_type, device, expected) in cases {
@@ -69,14 +69,20 @@ fn locks_follow_the_file_system() {
 fn a_writer_keeps_all_others_out_and_readers_keep_writers_out() {
     let scratch = Scratch::new("two");
     let files = [0; 4].map(|_| scratch.open());
-    let writer = try_it(&files[0], Use::Write).expect("free");
-    assert!(is_in_use(try_it(&files[1], Use::Write)) && is_in_use(try_it(&files[1], Use::Read)));
-    assert!(is_in_use(stranger(&files[1], Use::Write)) && is_in_use(stranger(&files[1], Use::Read)));
+    let writer = try_it(&files[0], FileAccess::Write).expect("free");
+    assert!(
+        is_in_use(try_it(&files[1], FileAccess::Write)) && is_in_use(try_it(&files[1], FileAccess::Read))
+    );
+    assert!(
+        is_in_use(stranger(&files[1], FileAccess::Write)) && is_in_use(stranger(&files[1], FileAccess::Read))
+    );
     drop((writer, files));
     let files = [0; 4].map(|_| scratch.open_to_read());
-    let _readers = [0, 1].map(|n| try_it(&files[n], Use::Read).expect("shared"));
-    let _stranger = stranger(&files[2], Use::Read).expect("shared");
-    assert!(is_in_use(try_it(&files[3], Use::Write)) && is_in_use(stranger(&files[3], Use::Write)));
+    let _readers = [0, 1].map(|n| try_it(&files[n], FileAccess::Read).expect("shared"));
+    let _stranger = stranger(&files[2], FileAccess::Read).expect("shared");
+    assert!(
+        is_in_use(try_it(&files[3], FileAccess::Write)) && is_in_use(stranger(&files[3], FileAccess::Write))
+    );
 }
 
 /// QEMU tests the byte of each permission that it uses or does not share.
@@ -88,11 +94,11 @@ fn bytes_say_to_qemu_what_is_done() {
         let all = (USED..USED + 8).chain(UNSHARED..UNSHARED + 8);
         all.filter(|byte| conflict(&other, libc::F_WRLCK, *byte, 1).expect("a look").is_some()).collect()
     };
-    let writer = try_it(&own, Use::Write).expect("free");
+    let writer = try_it(&own, FileAccess::Write).expect("free");
     assert_eq!(seen(), [100, 101, 103, 201, 203]);
     drop((writer, own));
     let own = scratch.open_to_read();
-    let _reader = try_it(&own, Use::Read).expect("free");
+    let _reader = try_it(&own, FileAccess::Read).expect("free");
     assert_eq!(seen(), [100, 201, 203]);
 }
 
@@ -150,7 +156,7 @@ fn take(file: &File, is_ofd: bool, (kind, start, len): Foreign) {
 /// Whether a reader and a writer are refused.
 fn refused(scratch: &Scratch) -> (bool, bool) {
     let refused = |purpose| is_in_use(try_it(&scratch.open(), purpose));
-    (refused(Use::Read), refused(Use::Write))
+    (refused(FileAccess::Read), refused(FileAccess::Write))
 }
 
 #[test]
@@ -233,59 +239,59 @@ fn a_process_holds_a_lock() {
 fn what_is_offered_is_opened_in_another_way_and_never_free() {
     let scratch = Scratch::new("offered");
     let (first, second, other) = (scratch.open(), scratch.open(), scratch.open());
-    let old = try_it(&first, Use::Write).expect("free");
+    let old = try_it(&first, FileAccess::Write).expect("free");
     old.offer(true);
-    let new = try_it(&second, Use::Write).expect("offered");
-    assert!(is_in_use(stranger(&other, Use::Write)) && is_in_use(stranger(&other, Use::Read)));
+    let new = try_it(&second, FileAccess::Write).expect("offered");
+    assert!(is_in_use(stranger(&other, FileAccess::Write)) && is_in_use(stranger(&other, FileAccess::Read)));
     drop((old, first));
-    assert!(is_in_use(stranger(&other, Use::Write)) && is_in_use(stranger(&other, Use::Read)));
+    assert!(is_in_use(stranger(&other, FileAccess::Write)) && is_in_use(stranger(&other, FileAccess::Read)));
     drop((new, second));
-    stranger(&other, Use::Write).expect("free at last");
+    stranger(&other, FileAccess::Write).expect("free at last");
 }
 
 #[test]
 fn an_upgrade_that_fails_leaves_the_reader_locked() {
     let scratch = Scratch::new("upgrade");
     let (own, again, other) = (scratch.open_to_read(), scratch.open(), scratch.open());
-    let reader = try_it(&own, Use::Read).expect("free");
-    let foreign = stranger(&other, Use::Read).expect("shared");
+    let reader = try_it(&own, FileAccess::Read).expect("free");
+    let foreign = stranger(&other, FileAccess::Read).expect("shared");
     reader.offer(true);
-    assert!(is_in_use(try_it(&again, Use::Write)), "another program reads it");
+    assert!(is_in_use(try_it(&again, FileAccess::Write)), "another program reads it");
     reader.offer(false);
     drop((foreign, other));
     let other = scratch.open();
-    assert!(is_in_use(stranger(&other, Use::Write)), "it is still read");
-    drop(stranger(&other, Use::Read).expect("readers share"));
+    assert!(is_in_use(stranger(&other, FileAccess::Write)), "it is still read");
+    drop(stranger(&other, FileAccess::Read).expect("readers share"));
     drop(other);
     reader.offer(true);
-    let _writer = try_it(&again, Use::Write).expect("nobody else reads");
-    assert!(is_in_use(stranger(&scratch.open(), Use::Read)));
+    let _writer = try_it(&again, FileAccess::Write).expect("nobody else reads");
+    assert!(is_in_use(stranger(&scratch.open(), FileAccess::Read)));
 }
 
 #[test]
 fn after_a_downgrade_readers_are_let_in_and_writers_are_not() {
     let scratch = Scratch::new("downgrade");
     let (first, second) = (scratch.open(), scratch.open_to_read());
-    let old = try_it(&first, Use::Write).expect("free");
+    let old = try_it(&first, FileAccess::Write).expect("free");
     old.offer(true);
-    let _new = try_it(&second, Use::Read).expect("offered");
-    assert!(is_in_use(stranger(&scratch.open(), Use::Read)), "it may still be written");
+    let _new = try_it(&second, FileAccess::Read).expect("offered");
+    assert!(is_in_use(stranger(&scratch.open(), FileAccess::Read)), "it may still be written");
     drop((old, first));
     let other = scratch.open();
-    drop(stranger(&other, Use::Read).expect("only read now"));
-    assert!(is_in_use(stranger(&scratch.open(), Use::Write)));
+    drop(stranger(&other, FileAccess::Read).expect("only read now"));
+    assert!(is_in_use(stranger(&scratch.open(), FileAccess::Write)));
 }
 
 #[test]
 fn what_the_kernel_still_writes_keeps_its_bytes() {
     let scratch = Scratch::new("kept");
     let own = scratch.open();
-    let claim = try_it(&own, Use::Write).expect("free");
+    let claim = try_it(&own, FileAccess::Write).expect("free");
     let kept = own.try_clone().expect("as the kernel keeps it");
     drop((claim, own));
-    assert!(is_in_use(try_it(&scratch.open(), Use::Write)));
+    assert!(is_in_use(try_it(&scratch.open(), FileAccess::Write)));
     drop(kept);
-    try_it(&scratch.open(), Use::Write).expect("free");
+    try_it(&scratch.open(), FileAccess::Write).expect("free");
 }
 
 #[test]
@@ -293,7 +299,9 @@ fn a_holder_is_named() {
     let scratch = Scratch::new("named");
     let (other, own) = (scratch.open(), scratch.open());
     set(&other, libc::F_RDLCK, USED + WRITE).expect("locked");
-    let Err(Refusal::InUse(By::Known(user))) = probe(&own, Use::Write) else { panic!("it is in use") };
+    let Err(LockError::InUse(LockOwner::Known(user))) = probe(&own, FileAccess::Write) else {
+        panic!("it is in use")
+    };
     let process = format!("(process {})", std::process::id());
     assert!(user.who.starts_with("another program: ") && user.who.ends_with(&process), "{}", user.who);
 }

@@ -131,13 +131,13 @@ fn given_up_write_is_not_delivered_later() {
         let sink = target.expose(lunar_rdma::MemoryRegion::Sink(Buf::zeroed(LEN))).expect("room");
         ours.write(sink, Payload::Buf(Buf::zeroed(LEN), LEN));
         assert!(!ours.flush().expect("a connection"), "the sockets hold all of it");
-        TransportHandle::Datamover(Rc::new(IserDatamover::new(ours, Events::default()))).reset();
-        let mut events = Events::default();
+        TransportHandle::Datamover(Rc::new(IserDatamover::new(ours, EndpointEvents::default()))).reset();
+        let mut events = EndpointEvents::default();
         while events.list.is_empty() {
             target.readable().await.expect("something");
             target.poll(&mut events);
         }
-        let [Event::End(Some(e))] = &events.list[..] else { panic!("{:?}", events.list) };
+        let [EndpointEvent::End(Some(e))] = &events.list[..] else { panic!("{:?}", events.list) };
         assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset);
     });
 }

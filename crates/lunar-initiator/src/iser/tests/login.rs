@@ -22,15 +22,15 @@ struct Target {
 
 impl Target {
     async fn next(&self) -> Option<Got> {
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         while events.is_empty() {
             let _ = self.end.readable().await;
             self.end.poll(&mut events);
         }
         self.end.receives(1, LOGIN_LEN);
         match &events.list[..] {
-            [Event::Message(range, None)] => Some(got(&events.bytes[range.clone()])),
-            [Event::End(_)] => None,
+            [EndpointEvent::Message(range, None)] => Some(got(&events.bytes[range.clone()])),
+            [EndpointEvent::End(_)] => None,
             other => panic!("one at a time: {other:?}"),
         }
     }
@@ -162,11 +162,11 @@ fn a_login_at_lio_succeeds_and_ends_in_a_session() {
     state.connect(login.parameters.clone(), command_window, login.exp_stat_sn, line.out());
     let mut incoming = line.incoming(state.connection.digests(), 8192, begun);
     assert!(incoming.has_begun());
-    assert!(matches!(incoming.resume(&mut state), Ok(Received::More)));
+    assert!(matches!(incoming.resume(&mut state), Ok(ReceiveStatus::More)));
     state.connection.out().flush(&line).expect("a connection");
-    let mut events = Events::default();
+    let mut events = EndpointEvents::default();
     target.end.poll(&mut events);
-    let [Event::Message(range, None)] = &events.list[..] else { panic!("{events:?}") };
+    let [EndpointEvent::Message(range, None)] = &events.list[..] else { panic!("{events:?}") };
     let pong = got(&events.bytes[range.clone()]).bhs;
     assert_eq!((pong.opcode(), pong.itt(), pong.word20()), (opcode::NOP_OUT, NONE, 9));
 }

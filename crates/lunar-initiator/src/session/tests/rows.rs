@@ -91,7 +91,7 @@ fn damaged_data_have_no_effect() {
     ];
     for make in bad {
         let mut peer = Peer::new(p.clone());
-        peer.receiver = Receiver::new(digests, 65536, Vec::new());
+        peer.receiver = PduReceiver::new(digests, 65536, Vec::new());
         let tag = peer.read(512);
         let (mut header, data) = make(tag);
         pdu::stamp(&mut header, 7, 2, 32);

@@ -55,10 +55,10 @@ impl Two {
         self.mover.flush().expect("connections");
         self.state.settle();
         self.targets.each_ref().map(|target| {
-            let mut events = Events::default();
+            let mut events = EndpointEvents::default();
             target.poll(&mut events);
             let unit = |event| match event {
-                Event::Message(range, _) => events.bytes[range].to_vec(),
+                EndpointEvent::Message(range, _) => events.bytes[range].to_vec(),
                 other => panic!("{other:?}"),
             };
             events.list.into_iter().map(unit).collect()
@@ -70,7 +70,7 @@ impl Two {
         SrpResponse { credits: 1, ..response }.encode(&mut unit);
         self.targets[channel].send(&unit, Payload::Empty, None);
         self.targets[channel].flush().expect("a connection");
-        assert!(matches!(self.mover.receive(&mut self.state), Ok(Received::More)));
+        assert!(matches!(self.mover.receive(&mut self.state), Ok(ReceiveStatus::More)));
     }
 }
 
@@ -144,7 +144,7 @@ fn abort_task_set_over_several_busy_channels_is_refused() {
         assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
         let answer = two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0], "{function:?}");
-        assert!(matches!(two.mover.receive(&mut two.state), Ok(Received::More)));
+        assert!(matches!(two.mover.receive(&mut two.state), Ok(ReceiveStatus::More)));
         assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
         assert!(tags.iter().all(|tag| two.state.poll(*tag, Waker::noop()).is_none()), "they go on");
         two.answer(0, SrpResponse { tag: command(&sent[0][0]).tag, ..SrpResponse::default() });
@@ -174,7 +174,7 @@ fn the_end_of_any_channel_is_that_of_the_session() {
     for channel in [0, 1] {
         let mut two = Two::new(4);
         two.targets[channel].close();
-        assert!(!matches!(two.mover.receive(&mut two.state), Ok(Received::More)), "{channel}");
+        assert!(!matches!(two.mover.receive(&mut two.state), Ok(ReceiveStatus::More)), "{channel}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ErrorCode;
-use lunar_rdma::Remote;
+use lunar_rdma::RemoteAddress;
 use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::srp::{Residual, task_status};
 
@@ -14,13 +14,13 @@ impl Peer {
     }
 
     /// The target may not write there.
-    fn shuts_out(&mut self, place: Remote) -> bool {
+    fn shuts_out(&mut self, place: RemoteAddress) -> bool {
         self.target.write(place, Payload::Bytes(vec![1]));
         // An end with a fault: at either side.
         let flushed = self.target.flush();
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         self.target.poll(&mut events);
-        flushed.is_err() || events.list.iter().any(|event| matches!(event, Event::End(Some(_))))
+        flushed.is_err() || events.list.iter().any(|event| matches!(event, EndpointEvent::End(Some(_))))
     }
 }
 
@@ -137,7 +137,7 @@ fn a_command_longer_than_the_target_takes_fails_here() {
     let command = Command::long(LUN, &[0x7f; 32], Direction::In(Buf::zeroed(8))).expect("a CDB");
     let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
     assert!(peer.sent().is_empty());
-    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(Received::More)));
+    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(ReceiveStatus::More)));
     assert_eq!(peer.failed(tag).code, ErrorCode::ScsiError);
     peer.read(8);
     assert_eq!(peer.one().len(), 64, "others go on");
@@ -183,7 +183,7 @@ fn a_residual_that_cannot_be_ends_the_session() {
     let residual_in = Residual::Under(101);
     let mut answer = Vec::new();
     SrpResponse { tag: command(&unit).tag, residual_in, ..SrpResponse::default() }.encode(&mut answer);
-    assert!(matches!(peer.say(&answer), Ok(Received::End)));
+    assert!(matches!(peer.say(&answer), Ok(ReceiveStatus::End)));
     assert_eq!(peer.state.connection.fault().map(|e| e.code), Some(ErrorCode::ProtocolError));
 }
 

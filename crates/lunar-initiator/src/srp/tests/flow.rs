@@ -39,7 +39,7 @@ fn a_credit_request_is_answered_and_opens_the_window() {
     let tags = [(); 3].map(|()| peer.test());
     assert_eq!(peer.sent().len(), 1);
     let request = CreditRequest { solicited: false, credits: 1, tag: 0x0102_0304_0506_0708 };
-    assert!(matches!(peer.say(&request.encode()), Ok(Received::More)));
+    assert!(matches!(peer.say(&request.encode()), Ok(ReceiveStatus::More)));
     let units = peer.sent();
     assert_eq!(units.len(), 2);
     assert_eq!(units[0], [0x41, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -52,14 +52,14 @@ fn event_is_answered_and_reported() {
     let sense = [0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x2a, 9, 0, 0, 0, 0];
     let mut unit = Vec::new();
     Aer { solicited: false, credits: 0, tag: 5, lun: LUN, sense: &sense }.encode(&mut unit);
-    assert!(matches!(peer.say(&unit), Ok(Received::More)));
+    assert!(matches!(peer.say(&unit), Ok(ReceiveStatus::More)));
     assert_eq!(peer.one(), [0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     let events = std::mem::take(&mut peer.state.events);
     let [Told::Attention { lun: LUN, sense }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x2a, 9), "the capacity has changed");
     unit.clear();
     Aer { solicited: false, credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);
-    assert!(matches!(peer.say(&unit), Ok(Received::More)));
+    assert!(matches!(peer.say(&unit), Ok(ReceiveStatus::More)));
     assert!(peer.one()[15] == 6 && peer.state.events.is_empty(), "answered, and nothing to tell");
 }
 

@@ -16,7 +16,7 @@ pub fn managed(unit: &[u8]) -> TaskManagement {
 
 impl Peer {
     fn told(&mut self, answer: &ControlAnswer) -> Option<Result<u8, Error>> {
-        assert!(matches!(self.mover.receive(&mut self.state), Ok(Received::More)));
+        assert!(matches!(self.mover.receive(&mut self.state), Ok(ReceiveStatus::More)));
         answer.try_recv().ok()
     }
 

@@ -19,9 +19,12 @@ use crate::session::task::Waiter;
 use crate::session::transport::{Datamover as _, TransportSender};
 use crate::{Command, CommandResult, Completion, Direction, Error};
 use lunar_rdma::mem::{self, Faults};
-use lunar_rdma::{ConnParam, Connected, Endpoint, Event, Events, Refused, Remote, Request};
+use lunar_rdma::{
+    ConnParam, ConnectError, ConnectRequest, ConnectedEndpoint, Endpoint, EndpointEvent, EndpointEvents,
+    RemoteAddress,
+};
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::receive::{ReceiveError, Received};
+use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::out::Payload;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::srp::{
@@ -72,8 +75,8 @@ fn granted(credits: u32, immediate: bool) -> LoginResponse {
 fn ask(
     options: &Options,
     faults: &[Rc<Faults>; 2],
-    answer: impl FnOnce(Box<dyn Request>),
-) -> (LoginRequest, Result<Connected, Refused>) {
+    answer: impl FnOnce(Box<dyn ConnectRequest>),
+) -> (LoginRequest, Result<ConnectedEndpoint, ConnectError>) {
     let request = request(&login_target(Some(TARGET)), options).expect("a request");
     let private = request.encode(LoginFormat::RdmaCm);
     let (asked, connecting) = mem::request_with(&private, terms(options), faults.clone());
@@ -144,18 +147,18 @@ impl Peer {
     /// The units that the target has got since.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         self.mover.flush().expect("a connection");
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         self.target.poll(&mut events);
         let (list, bytes) = (events.list, events.bytes);
         let mut units = Vec::new();
         for event in list {
             match event {
-                Event::Message(range, _) => units.push(bytes[range].to_vec()),
-                Event::Read(id, buf, done) => {
+                EndpointEvent::Message(range, _) => units.push(bytes[range].to_vec()),
+                EndpointEvent::Read(id, buf, done) => {
                     done.expect("it may read");
                     self.read.push((id, buf));
                 }
-                Event::End(why) => panic!("the connection has ended: {why:?}"),
+                EndpointEvent::End(why) => panic!("the connection has ended: {why:?}"),
             }
         }
         self.state.settle();
@@ -170,7 +173,7 @@ impl Peer {
     }
 
     /// The target says something.
-    fn say(&mut self, unit: &[u8]) -> Result<Received, ReceiveError> {
+    fn say(&mut self, unit: &[u8]) -> Result<ReceiveStatus, ReceiveError> {
         self.target.send(unit, Payload::Empty, None);
         self.target.flush().expect("a connection");
         self.mover.receive(&mut self.state)
@@ -179,7 +182,7 @@ impl Peer {
     fn answer(&mut self, response: SrpResponse<'_>) {
         let mut unit = Vec::new();
         response.encode(&mut unit);
-        assert!(matches!(self.say(&unit), Ok(Received::More)), "{:?}", self.state.connection.fault());
+        assert!(matches!(self.say(&unit), Ok(ReceiveStatus::More)), "{:?}", self.state.connection.fault());
     }
 
     /// The good end of a request, and its credit.
@@ -227,6 +230,6 @@ fn direct(data: DataBuffer<'_>) -> MemoryDescriptor {
     }
 }
 
-fn remote(at: MemoryDescriptor) -> Remote {
-    Remote { stag: at.key, offset: at.address }
+fn remote(at: MemoryDescriptor) -> RemoteAddress {
+    RemoteAddress { stag: at.key, offset: at.address }
 }

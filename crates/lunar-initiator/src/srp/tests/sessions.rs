@@ -52,7 +52,7 @@ struct Disk {
 impl Disk {
     /// To the end of the connection.
     async fn serve(&mut self) {
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         loop {
             while !self.endpoint.flush().unwrap_or(true) {
                 _ = self.endpoint.writable().await;
@@ -63,9 +63,9 @@ impl Disk {
             self.endpoint.poll(&mut events);
             for event in std::mem::take(&mut events.list) {
                 match event {
-                    Event::Message(range, _) => self.unit(&events.bytes[range]),
-                    Event::Read(tag, buf, _) => self.fetched(tag, &buf),
-                    Event::End(_) => return,
+                    EndpointEvent::Message(range, _) => self.unit(&events.bytes[range]),
+                    EndpointEvent::Read(tag, buf, _) => self.fetched(tag, &buf),
+                    EndpointEvent::End(_) => return,
                 }
             }
             events.clear();

@@ -37,12 +37,12 @@ proptest! {
         ends[0].read(5, source.beyond(1), Buf::zeroed(len + 3), 2, len);
         ends[0].write(sink.beyond(1), Payload::Bytes(body.clone()));
         payloads(&body).into_iter().for_each(|payload| ends[0].send(&head, payload, None));
-        let mut into = [Events::default(), Events::default()];
+        let mut into = [EndpointEvents::default(), EndpointEvents::default()];
         exchange_by(&mut ends, &mut into, piece);
         let sent = [head, body.clone()].concat();
         prop_assert_eq!(&messages(&into[1])[8..], [(&sent[..], None); 3]);
         prop_assert_eq!(&sunk(ends[1].revoke(sink.stag))[..], [&[0], &body[..], &[0]].concat());
-        let [Event::Read(5, read, Ok(()))] = &into[0].list[..] else { panic!("{:?}", into[0].list) };
+        let [EndpointEvent::Read(5, read, Ok(()))] = &into[0].list[..] else { panic!("{:?}", into[0].list) };
         prop_assert_eq!(&read[..], [&[0, 0], &body[..], &[0]].concat());
     }
 }
@@ -50,7 +50,7 @@ proptest! {
 #[test]
 fn pieces_are_gathered_and_as_many_are_under_way_as_the_other_side_takes() {
     for ird in [1, 2, 8] {
-        let agreed = Agreed { crc: false, ord: ird, ird, receives: TERMS.receives, first: None };
+        let agreed = NegotiatedMpa { crc: false, ord: ird, ird, receives: TERMS.receives, first: None };
         let mut ends = [0, 1].map(|_| Engine::new(&agreed, None, vec![]));
         let bytes = noise(9000);
         let source = ends[1].expose(MemoryRegion::Source(Rc::new(buf(&bytes)))).unwrap();
@@ -60,14 +60,16 @@ fn pieces_are_gathered_and_as_many_are_under_way_as_the_other_side_takes() {
         ends[0].gather(7, &pieces, Buf::zeroed(2010), 2);
         ends[0].gather(6, &pieces, Buf::zeroed(2005), 2);
         ends[0].read(5, source, Buf::zeroed(1), 0, 1);
-        let mut into = [Events::default(), Events::default()];
+        let mut into = [EndpointEvents::default(), EndpointEvents::default()];
         exchange_by(&mut ends, &mut into, 700);
         let whole = [&[0, 0], &bytes[100..103], &bytes[7000..9000], &bytes[5..6], &[0; 4]].concat();
         let [gathered, last, nothing, beyond] = &into[0].list[..] else { panic!("{:?}", into[0].list) };
-        assert!(matches!(nothing, Event::Read(8, _, Ok(()))));
-        assert!(matches!(beyond, Event::Read(6, _, Err(e)) if e.kind() == io::ErrorKind::InvalidInput));
-        assert!(matches!(gathered, Event::Read(7, buf, Ok(())) if buf[..] == whole));
-        assert!(matches!(last, Event::Read(5, buf, Ok(())) if buf[0] == bytes[0]));
+        assert!(matches!(nothing, EndpointEvent::Read(8, _, Ok(()))));
+        assert!(
+            matches!(beyond, EndpointEvent::Read(6, _, Err(e)) if e.kind() == io::ErrorKind::InvalidInput)
+        );
+        assert!(matches!(gathered, EndpointEvent::Read(7, buf, Ok(())) if buf[..] == whole));
+        assert!(matches!(last, EndpointEvent::Read(5, buf, Ok(())) if buf[0] == bytes[0]));
     }
 }
 
@@ -89,12 +91,12 @@ fn no_more_reads_are_under_way_than_agreed_and_what_follows_overtakes_them() {
     ends[0].send(b"after", Payload::Empty, None);
     let first = ends[0].take_bytes();
     assert_eq!(first.len(), 4 * mpa::fpdu_len(18 + 28) + mpa::fpdu_len(18 + 5));
-    let mut into = [Events::default(), Events::default()];
+    let mut into = [EndpointEvents::default(), EndpointEvents::default()];
     ends[1].feed(&first, &mut into[1]);
     assert_eq!(messages(&into[1]), [(&b"after"[..], None)]);
     exchange_by(&mut ends, &mut into, usize::MAX);
-    let read = |event: &Event| match event {
-        Event::Read(id, buf, Ok(())) => (*id, buf.to_vec()),
+    let read = |event: &EndpointEvent| match event {
+        EndpointEvent::Read(id, buf, Ok(())) => (*id, buf.to_vec()),
         other => panic!("{other:?}"),
     };
     let expected = (0..10).map(|id| (id, noise(100)[id as usize..][..10].to_vec()));
@@ -104,11 +106,13 @@ fn no_more_reads_are_under_way_than_agreed_and_what_follows_overtakes_them() {
 #[test]
 fn a_read_that_cannot_be_comes_back_with_its_buffer() {
     let mut ends = pair(false, None);
-    ends[0].read(1, Remote { stag: 1, offset: 0 }, Buf::zeroed(8), 4, 5);
-    ends[0].read(2, Remote { stag: 1, offset: 0 }, Buf::zeroed(8), usize::MAX, 5);
+    ends[0].read(1, RemoteAddress { stag: 1, offset: 0 }, Buf::zeroed(8), 4, 5);
+    ends[0].read(2, RemoteAddress { stag: 1, offset: 0 }, Buf::zeroed(8), usize::MAX, 5);
     assert!(ends[0].has_news());
     let [into, _] = exchange(&mut ends);
-    let [Event::Read(1, buf, Err(_)), Event::Read(2, _, Err(_))] = &into.list[..] else { panic!("{into:?}") };
+    let [EndpointEvent::Read(1, buf, Err(_)), EndpointEvent::Read(2, _, Err(_))] = &into.list[..] else {
+        panic!("{into:?}")
+    };
     assert_eq!(buf.len(), 8);
 }
 
@@ -122,7 +126,7 @@ fn a_write_is_there_before_the_message_behind_it_and_a_message_may_stand_amid_a_
         tagged(opcode::WRITE, true, sink.beyond(2), b"cd"),
         send(UntaggedHeader { offset: 2, ..SEND }, b"llo"),
     ];
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     ends[1].feed(&parts.concat(), &mut into);
     assert_eq!(messages(&into), [(&b"hello"[..], None)]);
     assert_eq!(&sunk(ends[1].revoke(sink.stag))[..], b"abcd");
@@ -133,7 +137,7 @@ fn all_four_kinds_of_messages_are_taken() {
     let [_, mut called] = pair(false, None);
     let tags = [0, 1].map(|_| called.expose(MemoryRegion::Sink(Buf::zeroed(1))).unwrap().stag);
     let kinds = [(3, 0), (4, tags[0]), (5, 0), (6, tags[1])];
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     for (msn, (opcode, stag)) in (1..).zip(kinds) {
         called.feed(&send(UntaggedHeader { opcode, stag, msn, ..SEND }, b"x"), &mut into);
     }
@@ -161,24 +165,24 @@ fn who_was_called_does_not_speak_first() {
     let mut ends = pair(false, None);
     ends[1].send(b"hello", Payload::Empty, None);
     assert!(ends[1].take_bytes().is_empty() && !ends[1].may_send());
-    ends[0].write(Remote { stag: 0, offset: 0 }, Payload::Empty);
+    ends[0].write(RemoteAddress { stag: 0, offset: 0 }, Payload::Empty);
     let [into, _] = exchange(&mut ends);
     assert_eq!(messages(&into), [(&b"hello"[..], None)]);
 }
 
 #[test]
 fn a_first_word_without_content_opens_a_connection_and_is_no_message() {
-    let nothing = Remote { stag: 0, offset: 0 };
+    let nothing = RemoteAddress { stag: 0, offset: 0 };
     for (granted, word, answer) in [
-        (First::Any, write(nothing, b""), 0),
-        (First::Any, asking(1, nothing, 0), 20),
-        (First::Send, send(SEND, b""), 0),
+        (FirstFrame::Any, write(nothing, b""), 0),
+        (FirstFrame::Any, asking(1, nothing, 0), 20),
+        (FirstFrame::Send, send(SEND, b""), 0),
     ] {
-        let (mut called, mut into) = (engine(false, None, Some(granted)), Events::default());
+        let (mut called, mut into) = (engine(false, None, Some(granted)), EndpointEvents::default());
         called.feed(&word, &mut into);
         called.take_news(&mut into);
         assert_eq!((into.is_empty(), called.may_send(), called.take_bytes().len()), (true, true, answer));
-        let msn = if granted == First::Send { 2 } else { 1 };
+        let msn = if granted == FirstFrame::Send { 2 } else { 1 };
         called.feed(&send(UntaggedHeader { msn, ..SEND }, b"one"), &mut into);
         assert_eq!(messages(&into), [(&b"one"[..], None)]);
     }
@@ -187,12 +191,14 @@ fn a_first_word_without_content_opens_a_connection_and_is_no_message() {
 #[test]
 fn closing_ends_reads_then_the_connection() {
     let mut ends = pair(false, None);
-    (0..6).for_each(|id| ends[0].read(id, Remote { stag: 1, offset: 0 }, Buf::zeroed(1), 0, 1));
+    (0..6).for_each(|id| ends[0].read(id, RemoteAddress { stag: 1, offset: 0 }, Buf::zeroed(1), 0, 1));
     ends[0].close();
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     ends[0].take_news(&mut into);
-    let ids: Vec<_> =
-        into.list[..6].iter().map(|e| if let Event::Read(id, _, Err(_)) = e { *id } else { 99 }).collect();
+    let ids: Vec<_> = into.list[..6]
+        .iter()
+        .map(|e| if let EndpointEvent::Read(id, _, Err(_)) = e { *id } else { 99 })
+        .collect();
     assert_eq!((ids, end(&into), into.list.len()), ((0..6).collect(), Some(None), 7));
     assert!(ends[0].take_bytes().is_empty());
 }
@@ -211,7 +217,7 @@ fn the_end_of_the_stream_is_orderly_between_messages_and_not_amid_one() {
     for (bytes, is_orderly) in [(whole, true), (amid[0], false), (amid[1], false), (amid[2], false)] {
         let [_, mut called] = pair(false, None);
         sink(&mut called);
-        let (bytes, mut into) = (bytes(&mut called), Events::default());
+        let (bytes, mut into) = (bytes(&mut called), EndpointEvents::default());
         called.feed(&bytes, &mut into);
         called.hang_up(None);
         called.take_news(&mut into);

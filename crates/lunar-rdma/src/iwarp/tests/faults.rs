@@ -6,13 +6,13 @@ use lunar_runtime::out::Payload;
 
 /// Feeds bytes that end a connection: what the other side is told. It hears the same as whoever polls.
 fn told(called: &mut Engine, bytes: &[u8]) -> Terminate {
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     called.feed(bytes, &mut into);
     called.take_news(&mut into);
     let why = end(&into).expect("an end").expect("a reason");
     assert!(why.starts_with("the other side sent "), "{why}");
     assert!(messages(&into).is_empty());
-    let (mut caller, mut heard) = (engine(false, None, None), Events::default());
+    let (mut caller, mut heard) = (engine(false, None, None), EndpointEvents::default());
     let said = called.take_bytes();
     caller.feed(&said, &mut heard);
     caller.take_news(&mut heard);
@@ -20,7 +20,7 @@ fn told(called: &mut Engine, bytes: &[u8]) -> Terminate {
     assert!(why.starts_with("the other side ended the connection: "), "{why}");
     called.feed(&send(SEND, b"more"), &mut into);
     called.take_news(&mut into);
-    assert!(matches!(into.list.last(), Some(Event::End(_))) && called.take_bytes().is_empty());
+    assert!(matches!(into.list.last(), Some(EndpointEvent::End(_))) && called.take_bytes().is_empty());
     let terminate = Terminate::decode(&said[20..]).expect("a Terminate");
     assert!(why.contains(&terminate.to_string()));
     terminate
@@ -44,7 +44,7 @@ fn a_write_outside_its_window_ends_the_connection() {
         assert_eq!(&sunk(called.revoke(sink.stag))[..], [0; 8]);
     }
     let mut called = called();
-    let end = Remote { stag: 1, offset: u64::MAX };
+    let end = RemoteAddress { stag: 1, offset: u64::MAX };
     assert_eq!(told(&mut called, &write(end, b"xx")), Terminate::WRAP);
 }
 
@@ -61,7 +61,7 @@ fn a_steering_tag_of_another_connection_names_nothing() {
 fn a_right_that_was_taken_back_is_gone_at_once() {
     let (mut writable, mut readable) = (called(), called());
     let sink = writable.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     writable.feed(&tagged(opcode::WRITE, false, sink, b"ab"), &mut into);
     assert_eq!(&sunk(writable.revoke(sink.stag))[..2], b"ab");
     assert_eq!(told(&mut writable, &tagged(opcode::WRITE, true, sink.beyond(2), b"cd")), Terminate::STAG);
@@ -103,7 +103,7 @@ fn reads_beyond_what_was_agreed_or_exposed_or_out_of_sequence_end_the_connection
 fn a_message_needs_a_receive_that_is_long_enough() {
     let mut a = called();
     let nine: Vec<u8> = (1..=8).flat_map(|msn| send(UntaggedHeader { msn, ..SEND }, b"")).collect();
-    a.feed(&nine, &mut Events::default());
+    a.feed(&nine, &mut EndpointEvents::default());
     assert_eq!(told(&mut a, &send(UntaggedHeader { msn: 9, ..SEND }, b"")), Terminate::NO_BUFFER);
     assert_eq!(told(&mut called(), &send(SEND, &[1; 257])), Terminate::TOO_LONG);
     let parts = [
@@ -144,22 +144,22 @@ fn a_write_is_in_one_row() {
 }
 
 /// A caller with one read of ten bytes under way, and where its answer goes.
-fn reading() -> (Engine, Remote) {
+fn reading() -> (Engine, RemoteAddress) {
     let mut caller = engine(false, None, None);
-    caller.read(1, Remote { stag: 3, offset: 0 }, Buf::zeroed(10), 0, 10);
+    caller.read(1, RemoteAddress { stag: 3, offset: 0 }, Buf::zeroed(10), 0, 10);
     let asked = caller.take_bytes();
     let request = ReadRequest::decode(&asked[20..48]).expect("a Read Request");
-    (caller, Remote { stag: request.sink.0, offset: request.sink.1 })
+    (caller, RemoteAddress { stag: request.sink.0, offset: request.sink.1 })
 }
 
 #[test]
 fn a_read_response_that_nobody_asked_for_ends_the_connection() {
     let response = |last, to, payload: &[u8]| tagged(opcode::READ_RESPONSE, last, to, payload);
     let (mut caller, sink) = reading();
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     caller.feed(&response(false, sink, b"0123"), &mut into);
     caller.feed(&response(true, sink.beyond(4), b"456789"), &mut into);
-    assert!(matches!(&into.list[..], [Event::Read(1, buf, Ok(()))] if buf[..] == *b"0123456789"));
+    assert!(matches!(&into.list[..], [EndpointEvent::Read(1, buf, Ok(()))] if buf[..] == *b"0123456789"));
     assert_eq!(told_only(&mut caller, &response(true, sink, b"0123456789")), Terminate::STAG);
     for (beyond, generations, payload, reason) in [
         (1, 0, &b"012345678"[..], Terminate::BOUNDS),
@@ -168,7 +168,7 @@ fn a_read_response_that_nobody_asked_for_ends_the_connection() {
         (0, 1, b"0123456789", Terminate::STAG),
     ] {
         let (mut caller, sink) = reading();
-        let to = Remote { stag: sink.stag + (generations << 16), ..sink.beyond(beyond) };
+        let to = RemoteAddress { stag: sink.stag + (generations << 16), ..sink.beyond(beyond) };
         assert_eq!(told_only(&mut caller, &response(true, to, payload)), reason, "{payload:?}");
     }
     let (mut caller, sink) = reading();
@@ -178,11 +178,11 @@ fn a_read_response_that_nobody_asked_for_ends_the_connection() {
 
 /// As `told`, where reads end with the connection.
 fn told_only(engine: &mut Engine, bytes: &[u8]) -> Terminate {
-    let mut into = Events::default();
+    let mut into = EndpointEvents::default();
     engine.feed(bytes, &mut into);
     engine.take_news(&mut into);
     assert!(matches!(end(&into), Some(Some(_))));
-    assert!(into.list.iter().all(|event| !matches!(event, Event::Read(_, _, Ok(())))));
+    assert!(into.list.iter().all(|event| !matches!(event, EndpointEvent::Read(_, _, Ok(())))));
     Terminate::decode(&engine.take_bytes()[20..]).expect("a Terminate")
 }
 
@@ -206,11 +206,11 @@ fn a_crc_that_does_not_fit_ends_the_connection_and_nothing_of_its_frame_is_used(
     let good = ends[0].take_bytes();
     assert_eq!(good[24..28], crc32c(&[&good[..24]]).to_le_bytes());
     for at in 2..good.len() {
-        let mut called = engine(true, None, Some(First::Any));
+        let mut called = engine(true, None, Some(FirstFrame::Any));
         let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(5))).unwrap();
         let mut bad = good.clone();
         bad[at] ^= 0x10;
-        let mut into = Events::default();
+        let mut into = EndpointEvents::default();
         called.feed(&bad, &mut into);
         called.take_news(&mut into);
         assert_eq!(Terminate::decode(&called.take_bytes()[20..]), Some(Terminate::CRC), "byte {at}");
@@ -223,19 +223,19 @@ fn a_crc_that_does_not_fit_ends_the_connection_and_nothing_of_its_frame_is_used(
 fn what_waits_is_not_said_before_the_last_word() {
     let mut called = called();
     called.send(b"an answer", Payload::Zeros(9000), None);
-    assert_eq!(told(&mut called, &write(Remote { stag: 7, offset: 0 }, b"x")), Terminate::STAG);
+    assert_eq!(told(&mut called, &write(RemoteAddress { stag: 7, offset: 0 }, b"x")), Terminate::STAG);
 }
 
 #[test]
 fn a_terminate_shows_the_headers_of_what_was_wrong() {
     let mut a = called();
-    let bad = write(Remote { stag: 7, offset: 0 }, b"data");
-    a.feed(&bad, &mut Events::default());
+    let bad = write(RemoteAddress { stag: 7, offset: 0 }, b"data");
+    a.feed(&bad, &mut EndpointEvents::default());
     let said = a.take_bytes();
     assert_eq!(said[..20], *b"\x00\x26\x41\x47\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0\0");
     assert_eq!((&said[20..24], &said[24..40]), (&b"\x11\x00\xc0\x00"[..], &bad[..16]));
-    let (mut b, bad) = (called(), asking(1, Remote { stag: 7, offset: 0 }, 4));
-    b.feed(&bad, &mut Events::default());
+    let (mut b, bad) = (called(), asking(1, RemoteAddress { stag: 7, offset: 0 }, 4));
+    b.feed(&bad, &mut EndpointEvents::default());
     let said = b.take_bytes();
     assert_eq!((&said[20..24], &said[24..72]), (&b"\x01\x00\xe0\x00"[..], &bad[..48]));
 }

@@ -5,7 +5,7 @@ mod faults;
 mod sockets;
 
 use super::*;
-use crate::{Event, Events, MemoryRegion, Remote};
+use crate::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_wire::iwarp::ddp::{opcode, queue};
 use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, UntaggedHeader, mpa};
@@ -13,18 +13,18 @@ use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, Untagge
 const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (8, 256) };
 
 /// An end of a connection on the terms of these tests.
-fn engine(crc: bool, mss: Option<usize>, first: Option<First>) -> Engine {
+fn engine(crc: bool, mss: Option<usize>, first: Option<FirstFrame>) -> Engine {
     let ConnParam { ord, ird, receives } = TERMS;
-    Engine::new(&Agreed { crc, ord, ird, receives, first }, mss, vec![])
+    Engine::new(&NegotiatedMpa { crc, ord, ird, receives, first }, mss, vec![])
 }
 
 /// Who called, and who was called.
 fn pair(crc: bool, mss: Option<usize>) -> [Engine; 2] {
-    [engine(crc, mss, None), engine(crc, mss, Some(First::Any))]
+    [engine(crc, mss, None), engine(crc, mss, Some(FirstFrame::Any))]
 }
 
 /// Moves what waits in both directions, in pieces of so many bytes, until nothing does.
-fn exchange_by(ends: &mut [Engine; 2], into: &mut [Events; 2], piece: usize) {
+fn exchange_by(ends: &mut [Engine; 2], into: &mut [EndpointEvents; 2], piece: usize) {
     let mut is_idle = false;
     while !std::mem::replace(&mut is_idle, true) {
         for from in [0, 1] {
@@ -36,8 +36,8 @@ fn exchange_by(ends: &mut [Engine; 2], into: &mut [Events; 2], piece: usize) {
     ends.iter_mut().zip(into).for_each(|(end, into)| end.take_news(into));
 }
 
-fn exchange(ends: &mut [Engine; 2]) -> [Events; 2] {
-    let mut into = [Events::default(), Events::default()];
+fn exchange(ends: &mut [Engine; 2]) -> [EndpointEvents; 2] {
+    let mut into = [EndpointEvents::default(), EndpointEvents::default()];
     exchange_by(ends, &mut into, usize::MAX);
     into
 }
@@ -51,11 +51,11 @@ fn fpdu(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn write(to: Remote, payload: &[u8]) -> Vec<u8> {
+fn write(to: RemoteAddress, payload: &[u8]) -> Vec<u8> {
     tagged(opcode::WRITE, true, to, payload)
 }
 
-fn tagged(opcode: u8, last: bool, to: Remote, payload: &[u8]) -> Vec<u8> {
+fn tagged(opcode: u8, last: bool, to: RemoteAddress, payload: &[u8]) -> Vec<u8> {
     fpdu(DdpHeader::Tagged(TaggedHeader { opcode, last, stag: to.stag, offset: to.offset }), payload)
 }
 
@@ -67,7 +67,7 @@ fn send(header: UntaggedHeader, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A Read Request with this number.
-fn asking(msn: u32, from: Remote, len: u32) -> Vec<u8> {
+fn asking(msn: u32, from: RemoteAddress, len: u32) -> Vec<u8> {
     let request = ReadRequest { sink: (9, 0), len, source: (from.stag, from.offset) };
     let header = UntaggedHeader { opcode: opcode::READ_REQUEST, queue: queue::READ, msn, ..SEND };
     fpdu(DdpHeader::Untagged(header), &request.encode())
@@ -90,18 +90,18 @@ fn buf(bytes: &[u8]) -> Buf {
 }
 
 /// The messages that came, with the tags that they ended.
-fn messages(events: &Events) -> Vec<(&[u8], Option<u32>)> {
-    let message = |event: &Event| match event {
-        Event::Message(range, tag) => Some((range.clone(), *tag)),
+fn messages(events: &EndpointEvents) -> Vec<(&[u8], Option<u32>)> {
+    let message = |event: &EndpointEvent| match event {
+        EndpointEvent::Message(range, tag) => Some((range.clone(), *tag)),
         _ => None,
     };
     events.list.iter().filter_map(message).map(|(range, tag)| (&events.bytes[range], tag)).collect()
 }
 
 /// The end, if it has come: why, or nothing if it was orderly.
-fn end(events: &Events) -> Option<Option<String>> {
+fn end(events: &EndpointEvents) -> Option<Option<String>> {
     match events.list.last() {
-        Some(Event::End(why)) => Some(why.as_ref().map(ToString::to_string)),
+        Some(EndpointEvent::End(why)) => Some(why.as_ref().map(ToString::to_string)),
         _ => None,
     }
 }

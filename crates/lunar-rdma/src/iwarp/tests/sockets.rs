@@ -30,8 +30,8 @@ async fn streams() -> (Stream, Stream, SocketAddr) {
 async fn call<T: 'static>(
     private: &[u8],
     options: Options,
-    take: impl AsyncFnOnce(Box<dyn Request>) -> T + 'static,
-) -> (Result<Connected, Refused>, T) {
+    take: impl AsyncFnOnce(Box<dyn ConnectRequest>) -> T + 'static,
+) -> (Result<ConnectedEndpoint, ConnectError>, T) {
     let (caller, called, address) = streams().await;
     let taken = spawn(async move {
         let asked = request(called, vec![], address, address, &Options { crc: false, ..options }).await;
@@ -42,17 +42,17 @@ async fn call<T: 'static>(
 }
 
 async fn connected(options: Options) -> [Rc<dyn Endpoint>; 2] {
-    let take = async |asked: Box<dyn Request>| asked.accept(vec![], TERMS).await.expect("accepted");
+    let take = async |asked: Box<dyn ConnectRequest>| asked.accept(vec![], TERMS).await.expect("accepted");
     let (caller, called) = call(&[], options, take).await;
     [caller.expect("connected").0, called]
 }
 
 /// Takes and sends until so many events have come, or the end.
-async fn serve(end: &dyn Endpoint, events: usize) -> Events {
-    let mut into = Events::default();
+async fn serve(end: &dyn Endpoint, events: usize) -> EndpointEvents {
+    let mut into = EndpointEvents::default();
     loop {
         end.poll(&mut into);
-        if into.list.len() >= events || matches!(into.list.last(), Some(Event::End(_))) {
+        if into.list.len() >= events || matches!(into.list.last(), Some(EndpointEvent::End(_))) {
             return into;
         }
         match end.flush() {
@@ -76,7 +76,7 @@ fn a_megabyte_is_written_and_read_with_and_without_crcs() {
             caller.send(b"written", Payload::Empty, Some(sink.stag));
             caller.read(7, source, Buf::zeroed(data.len()), 0, data.len());
             let into = serve(&*caller, 1).await;
-            let [Event::Read(7, read, Ok(()))] = &into.list[..] else { panic!("{:?}", into.list) };
+            let [EndpointEvent::Read(7, read, Ok(()))] = &into.list[..] else { panic!("{:?}", into.list) };
             assert!(read[..] == data[..]);
             assert!(caller.has_moved() && caller.waiting() == 0);
             caller.close();
@@ -99,7 +99,7 @@ fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
         let polling = spawn(async move { end(&serve(&*called, usize::MAX).await) });
         let into = serve(&*caller, 6).await;
         for event in &into.list {
-            assert!(matches!(event, Event::Read(_, buf, Ok(())) if buf[..] == data[..]));
+            assert!(matches!(event, EndpointEvent::Read(_, buf, Ok(())) if buf[..] == data[..]));
         }
         drop(caller);
         assert_eq!(polling.await.expect("polled"), Some(None));
@@ -172,7 +172,7 @@ fn what_the_socket_holds_has_not_arrived() {
 fn private_data_travel_both_ways_and_so_do_the_facts() {
     run(async {
         for len in [0, 1, 4, 508, 509, 512] {
-            let take = async move |asked: Box<dyn Request>| {
+            let take = async move |asked: Box<dyn ConnectRequest>| {
                 assert_eq!(asked.private(), noise(len));
                 let terms = ConnParam { ird: 2, ord: 1, ..TERMS };
                 asked.accept(noise(512 - len), terms).await.expect("accepted")
@@ -186,18 +186,18 @@ fn private_data_travel_both_ways_and_so_do_the_facts() {
         }
         let (caller, _called, address) = streams().await;
         let refused = connect(caller, address, &[0; 513], TERMS, &Options::default()).await;
-        assert!(matches!(refused, Err(Refused::Io(e)) if e.kind() == io::ErrorKind::InvalidInput));
+        assert!(matches!(refused, Err(ConnectError::Io(e)) if e.kind() == io::ErrorKind::InvalidInput));
     });
 }
 
 #[test]
 fn who_calls_hears_why_it_is_turned_down() {
     run(async {
-        let reject = async |asked: Box<dyn Request>| asked.reject(b"busy".to_vec()).await;
+        let reject = async |asked: Box<dyn ConnectRequest>| asked.reject(b"busy".to_vec()).await;
         let (refused, ()) = call(b"hello", Options::default(), reject).await;
-        assert!(matches!(refused, Err(Refused::Rejected(why)) if why == b"busy"));
+        assert!(matches!(refused, Err(ConnectError::Rejected(why)) if why == b"busy"));
         let (refused, ()) = call(b"hello", Options::default(), async |asked| drop(asked)).await;
-        assert!(matches!(refused, Err(Refused::Rejected(why)) if why.is_empty()));
+        assert!(matches!(refused, Err(ConnectError::Rejected(why)) if why.is_empty()));
     });
 }
 
@@ -252,7 +252,7 @@ fn markers_and_wrong_revisions_and_too_much_private_data_are_turned_down() {
 }
 
 /// How a call comes out that is answered by these bytes, and what was asked.
-fn answered(reply: &[u8]) -> (Result<Vec<u8>, Refused>, Vec<u8>) {
+fn answered(reply: &[u8]) -> (Result<Vec<u8>, ConnectError>, Vec<u8>) {
     let (bound, address) = listener();
     let reply = reply.to_vec();
     let called = thread::spawn(move || {
@@ -277,16 +277,16 @@ fn an_answer_of_either_revision_is_taken_and_no_other() {
     let (answer, _) = answered(b"MPA ID Rep Frame\x10\x02\x00\x06\x00\x01\x00\x01ok");
     assert_eq!(answer.expect("connected"), b"ok");
     let (answer, _) = answered(b"MPA ID Rep Frame\x20\x01\x00\x02no");
-    assert!(matches!(answer, Err(Refused::Rejected(why)) if why == b"no"));
+    assert!(matches!(answer, Err(ConnectError::Rejected(why)) if why == b"no"));
     for wrong in
         [&b"MPA ID Rep Frame\x80\x01\x00\x00"[..], b"MPA ID Rep Frame\x00\x09\x00\x00", b"MPA ", b"HTTP"]
     {
-        assert!(matches!(answered(wrong).0, Err(Refused::Io(_))), "{wrong:?}");
+        assert!(matches!(answered(wrong).0, Err(ConnectError::Io(_))), "{wrong:?}");
     }
 }
 
 /// What is asked of who answers one call after the other by these bytes, and how that came out.
-fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, Refused>, Vec<Vec<u8>>) {
+fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, ConnectError>, Vec<Vec<u8>>) {
     let (bound, address) = listener();
     let called = thread::spawn(move || {
         let answer = |reply: &[u8]| {
@@ -317,10 +317,10 @@ fn who_knows_only_the_first_revision_is_asked_in_it() {
             [b"MPA ID Req Frame\x10\x02\x00\x06\x00\x04\x00\x04hi", b"MPA ID Req Frame\x00\x01\x00\x02hi"];
         assert_eq!(asked, want);
         let (answer, _) = asked_again([no, b"MPA ID Rep Frame\x20\x01\x00\x02no"]);
-        assert!(matches!(answer, Err(Refused::Rejected(why)) if why == b"no"));
+        assert!(matches!(answer, Err(ConnectError::Rejected(why)) if why == b"no"));
         // What is no MPA at all says so the first time already.
         let (answer, _) = asked_again([no, b""]);
-        assert!(matches!(answer, Err(Refused::Io(_))) == no.is_empty());
+        assert!(matches!(answer, Err(ConnectError::Io(_))) == no.is_empty());
     }
 }
 
@@ -375,12 +375,12 @@ fn who_was_called_and_speaks_too_soon_waits_for_the_first_word() {
 fn a_fault_is_told_to_the_other_side_over_the_wire() {
     run(async {
         let [caller, called] = connected(Options { crc: true, ..Options::default() }).await;
-        caller.read(1, Remote { stag: 77, offset: 0 }, Buf::zeroed(4), 0, 4);
+        caller.read(1, RemoteAddress { stag: 77, offset: 0 }, Buf::zeroed(4), 0, 4);
         caller.flush().expect("open");
         assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
         assert!(called.flush().is_err());
         let into = serve(&*caller, 2).await;
-        assert!(matches!(&into.list[0], Event::Read(1, _, Err(_))));
+        assert!(matches!(&into.list[0], EndpointEvent::Read(1, _, Err(_))));
         let why = end(&into).expect("an end").expect("a reason");
         assert!(why.contains("an RDMA Read from a steering tag that names nothing"), "{why}");
     });
@@ -391,7 +391,7 @@ fn a_fault_is_told_to_the_other_side_over_the_wire() {
 fn a_fault_is_told_to_who_takes_nothing_for_long() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
-        let (len, nowhere) = (16 << 20, Remote { stag: 77, offset: 0 });
+        let (len, nowhere) = (16 << 20, RemoteAddress { stag: 77, offset: 0 });
         let sink = caller.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         caller.send(b"first", Payload::Empty, None);
         caller.flush().expect("open");
@@ -459,7 +459,7 @@ fn a_reset_throws_away_what_was_not_delivered() {
         caller.reset();
         assert!(caller.flush().is_err());
         let into = serve(&*called, 1).await;
-        let [Event::End(Some(e))] = &into.list[..] else { panic!("{:?}", into.list) };
+        let [EndpointEvent::End(Some(e))] = &into.list[..] else { panic!("{:?}", into.list) };
         assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
     });
 }
@@ -474,10 +474,10 @@ fn a_connection_may_be_reset_by_its_end() {
         caller.flush().expect("a connection");
         drop(caller);
         called.readable().await.expect("something");
-        let mut into = Events::default();
+        let mut into = EndpointEvents::default();
         loop {
             called.poll(&mut into);
-            if let Some(Event::End(e)) = into.list.last() {
+            if let Some(EndpointEvent::End(e)) = into.list.last() {
                 assert_eq!(e.as_ref().map(io::Error::kind), Some(io::ErrorKind::ConnectionReset));
                 return;
             }

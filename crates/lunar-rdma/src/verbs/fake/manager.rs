@@ -1,6 +1,6 @@
 //! Its connection manager: who listens and connects is written down, and the events come when they are told to.
 
-use super::{Fake, errno, event_fd, fake, ring};
+use super::{FakeDevice, errno, event_fd, fake, ring};
 use crate::verbs::cm::socket_addr;
 use crate::verbs::ffi::*;
 use crate::verbs::library::INSTEAD;
@@ -12,20 +12,20 @@ use std::ptr::{NonNull, null, null_mut};
 
 thread_local! {
     /// The device that ids of this thread are of.
-    static HERE: Cell<Option<&'static Fake>> = const { Cell::new(None) };
+    static HERE: Cell<Option<&'static FakeDevice>> = const { Cell::new(None) };
 }
 
 /// A queue of events, its device, and its number there.
 #[repr(C)]
-struct Channel {
+struct FakeChannel {
     channel: rdma_event_channel,
-    fake: &'static Fake,
+    fake: &'static FakeDevice,
     number: usize,
 }
 
 /// What is told of an id.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said {
+pub struct FakeId {
     pub kind: c_int,
     pub status: c_int,
     pub private: &'static [u8],
@@ -37,7 +37,7 @@ pub struct Said {
 #[derive(Default)]
 pub struct State {
     /// By number of the queue: its id, and what is to be told.
-    channels: Vec<(usize, VecDeque<Said>)>,
+    channels: Vec<(usize, VecDeque<FakeId>)>,
     /// Who listens: the address, and the options that were set before.
     pub listens: Vec<(SocketAddr, Vec<c_int>)>,
     options: Vec<c_int>,
@@ -60,7 +60,7 @@ impl State {
 // SAFETY: pointers in it are those of the callers, who know where they may be used.
 unsafe impl Send for State {}
 
-impl Fake {
+impl FakeDevice {
     /// From now on this is the device of this host, for this thread.
     pub fn install(&'static self) {
         HERE.set(Some(self));
@@ -96,7 +96,7 @@ impl Fake {
     }
 
     /// Tells something of an id, by the number of its queue, which are counted in the order in which they are made.
-    pub fn tell(&self, number: usize, said: Said) {
+    pub fn tell(&self, number: usize, said: FakeId) {
         let mut state = self.state();
         let (id, events) = &mut state.manager.channels[number];
         events.push_back(said);
@@ -111,12 +111,12 @@ extern "C" fn create_event_channel() -> *mut rdma_event_channel {
     let (number, channel) = (state.manager.channels.len(), rdma_event_channel { fd: event_fd() });
     state.manager.channels.push((0, VecDeque::new()));
     state.manager.open += 1;
-    Box::into_raw(Box::new(Channel { channel, fake, number })).cast()
+    Box::into_raw(Box::new(FakeChannel { channel, fake, number })).cast()
 }
 
 extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: made above, and not used any more.
-    let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
+    let channel = unsafe { Box::from_raw(channel.cast::<FakeChannel>()) };
     channel.fake.state().manager.open -= 1;
     // SAFETY: its own.
     unsafe { libc::close(channel.channel.fd) };
@@ -129,7 +129,7 @@ extern "C" fn create_id(
     _: c_int,
 ) -> c_int {
     // SAFETY: a queue of ours.
-    let id = unsafe { (*channel.cast::<Channel>()).fake }.new_id(channel);
+    let id = unsafe { (*channel.cast::<FakeChannel>()).fake }.new_id(channel);
     of_channel(id, channel);
     // SAFETY: a place of the caller.
     unsafe { into.write(id) };
@@ -153,12 +153,12 @@ extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) 
 /// What is told by this queue is of this id.
 fn of_channel(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) {
     // SAFETY: a queue of ours.
-    let Channel { fake, number, .. } = unsafe { &*channel.cast::<Channel>() };
+    let FakeChannel { fake, number, .. } = unsafe { &*channel.cast::<FakeChannel>() };
     fake.state().manager.channels[*number].0 = id as usize;
 }
 
 /// The device of an id.
-fn of(id: *mut rdma_cm_id) -> &'static Fake {
+fn of(id: *mut rdma_cm_id) -> &'static FakeDevice {
     // SAFETY: an id of ours.
     fake(unsafe { (*id).verbs })
 }
@@ -191,8 +191,8 @@ extern "C" fn listen(id: *mut rdma_cm_id, _: c_int) -> c_int {
 /// What is begun ends well at once.
 fn resolved(id: *mut rdma_cm_id, kind: c_int) -> c_int {
     // SAFETY: an id of ours, with its queue.
-    let number = unsafe { (*(*id).channel.cast::<Channel>()).number };
-    of(id).tell(number, Said { kind, ..Said::default() });
+    let number = unsafe { (*(*id).channel.cast::<FakeChannel>()).number };
+    of(id).tell(number, FakeId { kind, ..FakeId::default() });
     0
 }
 
@@ -228,7 +228,7 @@ extern "C" fn reject(id: *mut rdma_cm_id, private: *const c_void, len: u8) -> c_
 
 extern "C" fn get_cm_event(channel: *mut rdma_event_channel, into: *mut *mut rdma_cm_event) -> c_int {
     // SAFETY: a queue of ours.
-    let Channel { fake, number, channel: events } = unsafe { &*channel.cast::<Channel>() };
+    let FakeChannel { fake, number, channel: events } = unsafe { &*channel.cast::<FakeChannel>() };
     let mut state = fake.state();
     let Some(said) = state.manager.channels[*number].1.pop_front() else {
         let mut count = [0u8; 8];

@@ -3,7 +3,10 @@
 //! something else comes than was foreseen, what came is put together again as it was sent, and read as if nothing
 //! had been foreseen.
 
-use super::{Arrived, Data, Gather, LARGE, PduHandler, ReceiveError, Received, Receiver, Step};
+use super::{
+    LARGE, PduData, PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceiveStep, ReceivedPdu,
+    SegmentReceive,
+};
 use crate::Buf;
 use crate::iscsi::out::Digests;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode};
@@ -20,14 +23,14 @@ const LONG_PAUSE: u32 = 4096;
 
 /// An answer that may come next: one PDU, with all data of its command or none.
 #[derive(Debug)]
-pub struct Predicted {
+pub struct PredictedPdu {
     /// The Initiator Task Tag of its command.
     pub tag: u32,
     /// What its data fill from end to end; None: it has no data.
     pub buf: Option<Buf>,
 }
 
-impl Predicted {
+impl PredictedPdu {
     fn len(&self) -> usize {
         self.buf.as_ref().map_or(0, |buf| buf.len())
     }
@@ -46,7 +49,7 @@ impl Predicted {
 /// What comes next, as far as the sink knows and one receive has room for it.
 #[derive(Debug)]
 pub struct ReceivePrediction {
-    answers: Vec<Predicted>,
+    answers: Vec<PredictedPdu>,
     /// Bytes of their data.
     data: usize,
     /// Answers at most.
@@ -71,7 +74,7 @@ impl ReceivePrediction {
 
     /// Adds the next answer.
     #[inline]
-    pub fn push(&mut self, answer: Predicted) {
+    pub fn push(&mut self, answer: PredictedPdu) {
         self.data += answer.len();
         self.answers.push(answer);
     }
@@ -104,7 +107,7 @@ impl ReceivePrediction {
 
 /// The places of what comes: data in their buffers, all that lies between them one behind the other in `rest`.
 fn lay_out<'a>(
-    answers: &'a mut [Predicted],
+    answers: &'a mut [PredictedPdu],
     mut rest: &'a mut [u8],
     digests: Digests,
 ) -> Vec<IoSliceMut<'a>> {
@@ -138,7 +141,7 @@ pub(super) fn scatter<'a, 'b>(
 
 /// What came, as it was sent: `len` bytes that begin with the first of these answers, and with `between` where they
 /// are no data.
-fn as_sent(answers: &[Predicted], mut between: &[u8], len: usize, digests: Digests) -> Vec<u8> {
+fn as_sent(answers: &[PredictedPdu], mut between: &[u8], len: usize, digests: Digests) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     let mut take = |from: &[u8], most: usize| {
         let n = most.min(len - bytes.len());
@@ -156,26 +159,28 @@ fn as_sent(answers: &[Predicted], mut between: &[u8], len: usize, digests: Diges
     bytes
 }
 
-impl Receiver {
+impl PduReceiver {
     /// One receive that brings what was foreseen, and more behind it.
     pub(super) fn receive_foreseen(
         &mut self,
         buffer: &mut [u8],
         sink: &mut impl PduHandler,
         source: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<Option<usize>>,
-    ) -> Result<Option<Step>, ReceiveError> {
+    ) -> Result<Option<ReceiveStep>, ReceiveError> {
         let mut answers = std::mem::take(&mut self.prediction.answers);
         let mut parts = lay_out(&mut answers, buffer, self.digests);
         let empty = scatter(&mut parts, &self.partial);
         let room = empty.iter().map(|part| part.len()).sum();
         let step = match source(empty) {
             Ok(None) => Ok(None),
-            Ok(Some(0)) => Ok(Some(Step { got: 0, room, received: Received::End, ends_turn: true })),
+            Ok(Some(0)) => {
+                Ok(Some(ReceiveStep { got: 0, room, received: ReceiveStatus::End, ends_turn: true }))
+            }
             Ok(Some(got)) => {
                 let len = self.partial.len() + got;
                 self.partial.clear();
                 let received = self.take_foreseen(&mut answers, buffer, len, sink);
-                received.map(|received| Some(Step { got, room, received, ends_turn: false }))
+                received.map(|received| Some(ReceiveStep { got, room, received, ends_turn: false }))
             }
             Err(e) => Err(e.into()),
         };
@@ -187,11 +192,11 @@ impl Receiver {
     /// Hands over the `len` bytes that came.
     fn take_foreseen(
         &mut self,
-        answers: &mut Vec<Predicted>,
+        answers: &mut Vec<PredictedPdu>,
         mut between: &[u8],
         len: usize,
         sink: &mut impl PduHandler,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveStatus, ReceiveError> {
         let header_len = BHS_LEN + self.digests.header_len();
         let (mut left, mut came, mut right) = (len, 0, true);
         for answer in &mut *answers {
@@ -215,12 +220,12 @@ impl Receiver {
             let (data, intact) = match answer.buf.take() {
                 Some(buf) => {
                     let intact = self.is_intact(&buf, &between[header_len..header_len + tail]);
-                    (Data::Landed(buf), intact)
+                    (PduData::Landed(buf), intact)
                 }
-                None => (Data::Bytes(&[]), true),
+                None => (PduData::Bytes(&[]), true),
             };
-            if !sink.take(Arrived { header, ahs: &[], data, intact, behind: &[] }) {
-                return Ok(Received::End);
+            if !sink.take(ReceivedPdu { header, ahs: &[], data, intact, behind: &[] }) {
+                return Ok(ReceiveStatus::End);
             }
             (between, left, came) = (&between[header_len + tail..], left - whole, came + 1);
         }
@@ -239,24 +244,25 @@ impl Receiver {
     fn begin_foreseen(
         &mut self,
         header: Bhs,
-        answer: &mut Predicted,
+        answer: &mut PredictedPdu,
         between: &[u8],
         left: usize,
-    ) -> Result<Received, ReceiveError> {
+    ) -> Result<ReceiveStatus, ReceiveError> {
         let header_len = BHS_LEN + self.digests.header_len();
         self.check_header(&between[..header_len])?;
         if let Some(buf) = answer.buf.take() {
             let (end, data) = (buf.len(), left - header_len);
             let filled = data.min(end);
             self.partial.extend_from_slice(&between[header_len..header_len + data - filled]);
-            self.gather = Some(Gather { header, ahs: Vec::new(), buf, start: 0, end, filled, landing: true });
+            self.gather =
+                Some(SegmentReceive { header, ahs: Vec::new(), buf, start: 0, end, filled, landing: true });
         }
-        Ok(Received::More)
+        Ok(ReceiveStatus::More)
     }
 }
 
 /// The buffers that were not filled.
-fn give_back(answers: &mut Vec<Predicted>, sink: &mut impl PduHandler) {
+fn give_back(answers: &mut Vec<PredictedPdu>, sink: &mut impl PduHandler) {
     answers.drain(..).filter(|answer| answer.buf.is_some()).for_each(|answer| sink.give_back(answer));
 }
 

@@ -21,9 +21,9 @@ impl PduHandler for Seen {
     fn is_full(&self) -> bool {
         false
     }
-    fn take(&mut self, p: Arrived<'_>) -> bool {
+    fn take(&mut self, p: ReceivedPdu<'_>) -> bool {
         let data = match &p.data {
-            Data::Landed(b) => b[8..].to_vec(),
+            PduData::Landed(b) => b[8..].to_vec(),
             other => other.bytes().to_vec(),
         };
         self.pdus.push((p.header, p.ahs.to_vec(), data, p.intact));
@@ -37,7 +37,7 @@ fn pdu(digests: Digests, ahs: &[u8], data: &[u8]) -> Vec<u8> {
 
 /// Feeds bytes as receives of `step` bytes would bring them.
 fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, ReceiveError> {
-    let mut r = Receiver::new(digests, 1 << 20, vec![]);
+    let mut r = PduReceiver::new(digests, 1 << 20, vec![]);
     let mut seen = Seen { landing, ..Seen::default() };
     for chunk in bytes.chunks(step) {
         r.feed(chunk, &mut seen)?;
@@ -80,11 +80,11 @@ fn pdus_arrive_from_a_socket() {
         });
         let seen = compio::runtime::Runtime::new().expect("an event loop").block_on(async {
             let stream = Stream::new(ours).expect("a stream");
-            let mut receiver = Receiver::new(digests, 1 << 20, vec![]);
+            let mut receiver = PduReceiver::new(digests, 1 << 20, vec![]);
             let mut seen = Seen { landing, ..Seen::default() };
             loop {
                 stream.readable().await.expect("bytes");
-                if receiver.receive(&stream, &mut seen).expect("good bytes") == Received::End {
+                if receiver.receive(&stream, &mut seen).expect("good bytes") == ReceiveStatus::End {
                     return seen;
                 }
             }
@@ -140,7 +140,7 @@ fn the_last_pdu_is_known_behind_one_that_has_begun() {
     for len in [8, 3 * LARGE + 1] {
         let begun = encode(digests, Bhs::new(opcode::SCSI_COMMAND), &[], &vec![7; len]);
         for at in [BHS_LEN / 2, BHS_LEN, BHS_LEN + len, begun.len() - 1, begun.len()] {
-            let mut receiver = Receiver::new(digests, 4 * LARGE, Vec::new());
+            let mut receiver = PduReceiver::new(digests, 4 * LARGE, Vec::new());
             receiver.feed(&begun[..at], &mut Seen { pdus: Vec::new(), landing: false }).expect("a PDU");
             let behind = [&begun[at..], &logout].concat();
             assert_eq!(receiver.last_opcode(&behind), Some(opcode::LOGOUT), "{len} {at}");

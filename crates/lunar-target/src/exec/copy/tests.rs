@@ -2,7 +2,7 @@
 
 use super::super::tests::{port, settings};
 use super::*;
-use lunar_block::{Backend, Kind, Spec};
+use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CopyRange, CoreIndex, Lu, LuSettings, Nexus};
 use lunar_wire::scsi::{Status, op};
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,8 @@ fn units() -> [Arc<LogicalUnit>; 2] {
     [1, 2].map(|number| {
         let mut settings = LuSettings { capacity: LEN, ..settings(true) };
         settings.identity.naa[7] = number;
-        let backend: Arc<dyn Backend> = match lunar_block::open(&Spec::sized(Kind::Memory, LEN)) {
+        let backend: Arc<dyn Backend> = match lunar_block::open(&BackendSpec::sized(BackendKind::Memory, LEN))
+        {
             Ok(backend) => backend,
             Err(e) => panic!("{}: {}", e.subject, e.what),
         };
@@ -129,7 +130,7 @@ impl ExecutionContext for CopySession<'_> {
         let (own, entry) = self.own;
         Some((self.members[own].clone(), entry))
     }
-    fn abort(&self, _: Vec<NexusId>) -> lunar_block::Future<'_, ()> {
+    fn abort(&self, _: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
     fn is_aborted(&self) -> bool {

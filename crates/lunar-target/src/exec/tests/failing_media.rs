@@ -1,34 +1,34 @@
 //! Media that fail, or keep what they were given to themselves for a while.
 
 use super::*;
-use lunar_block::{Facts, Finished, Future};
+use lunar_block::{BackendInfo, BufResult, LocalBoxFuture};
 use std::io::{self, ErrorKind};
 
 /// A disk of which every write fails so.
 struct WriteFailingDisk(Arc<dyn Backend>, fn() -> io::Error);
 
 impl Backend for WriteFailingDisk {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.0.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.0.read(offset, buf)
     }
 
-    fn write(&self, _: u64, buf: Buf, _: bool) -> Future<'_, Finished> {
+    fn write(&self, _: u64, buf: Buf, _: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((Err(self.1()), buf)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.write_zeroes(offset, len, unmap)
     }
 

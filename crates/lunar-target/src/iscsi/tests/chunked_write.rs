@@ -4,7 +4,7 @@ use super::host::Host;
 use crate::config::TargetConfig;
 use crate::iser::tests::test_target::{self, TestTarget, play, play_with, quiet};
 use crate::task_set_lock::LockMode;
-use lunar_block::{Backend, Facts, Finished, Future};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_scsi::CoreIndex;
 use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
@@ -251,9 +251,11 @@ struct HeldDisk {
 
 impl HeldDisk {
     fn up_to(end: u32) -> Arc<HeldDisk> {
-        let inner =
-            lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, test_target::CAPACITY))
-                .expect("memory");
+        let inner = lunar_block::open(&lunar_block::BackendSpec::sized(
+            lunar_block::BackendKind::Memory,
+            test_target::CAPACITY,
+        ))
+        .expect("memory");
         Arc::new(HeldDisk { inner, end: end.into(), counts: Mutex::default(), held: Mutex::default() })
     }
 
@@ -263,19 +265,19 @@ impl HeldDisk {
 }
 
 impl Backend for HeldDisk {
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.inner.facts()
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> lunar_block::Inline {
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> lunar_block::TryIo {
         self.inner.read_now(offset, buf)
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         let mut counts = self.counts.lock().expect("counts");
         *counts = [counts[0] + 1, 0];
         match offset < self.end {
@@ -292,16 +294,16 @@ impl Backend for HeldDisk {
         }
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.counts.lock().expect("counts")[1] += 1;
         self.inner.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.inner.write_zeroes(offset, len, unmap)
     }
 

@@ -2,30 +2,30 @@
 
 use super::host::{Host, KEYS, NAMES, pattern};
 use super::test_target::{play, quiet};
-use lunar_rdma::Remote;
-use lunar_rdma::mem::{Faults, Operation};
+use lunar_rdma::RemoteAddress;
+use lunar_rdma::mem::{EndpointOp, Faults};
 use lunar_wire::iscsi::opcode;
 use lunar_wire::iser::{IserCapabilities, IserHeader, SAFE_DATA_LEN};
 use lunar_wire::scsi::cdb;
 use std::rc::Rc;
 
 /// The RDMA Writes among what the target did: how far from a place, and how long.
-fn writes(did: &[Operation], place: Remote) -> Vec<(u64, usize)> {
-    let of = |operation: &Operation| match operation {
-        Operation::Write { to, len } if to.stag == place.stag => Some((to.offset - place.offset, *len)),
-        Operation::Write { .. } => panic!("it writes elsewhere"),
+fn writes(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
+    let of = |operation: &EndpointOp| match operation {
+        EndpointOp::Write { to, len } if to.stag == place.stag => Some((to.offset - place.offset, *len)),
+        EndpointOp::Write { .. } => panic!("it writes elsewhere"),
         _ => None,
     };
     did.iter().filter_map(of).collect()
 }
 
 /// The RDMA Reads.
-fn reads(did: &[Operation], place: Remote) -> Vec<(u64, usize)> {
-    let of = |operation: &Operation| match operation {
-        Operation::Read { from, len, .. } if from.stag == place.stag => {
+fn reads(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
+    let of = |operation: &EndpointOp| match operation {
+        EndpointOp::Read { from, len, .. } if from.stag == place.stag => {
             Some((from.offset - place.offset, *len))
         }
-        Operation::Read { .. } => panic!("it reads elsewhere"),
+        EndpointOp::Read { .. } => panic!("it reads elsewhere"),
         _ => None,
     };
     did.iter().filter_map(of).collect()
@@ -112,10 +112,11 @@ fn a_write_that_brings_all_is_not_read() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
-        let itt = host.write_from(&cdb::write_10(0, 8, false), &data, 4096, Remote { stag: 0, offset: 0 });
+        let itt =
+            host.write_from(&cdb::write_10(0, 8, false), &data, 4096, RemoteAddress { stag: 0, offset: 0 });
         let told = host.answer(itt).await;
         assert_eq!((told.status(), told.invalidated), (0, None));
-        assert!(matches!(host.did()[..], [Operation::Send { .. }]));
+        assert!(matches!(host.did()[..], [EndpointOp::Send { .. }]));
         assert!(host.blocks(0, 8).await == data);
     });
 }
@@ -217,8 +218,8 @@ fn a_read_of_a_mebibyte_is_whole_before_its_answer() {
         let did = host.did();
         let moved = writes(&did, place);
         assert_eq!(moved.iter().map(|(_, len)| len).sum::<usize>(), 1 << 20);
-        let sends = did.iter().filter(|o| matches!(o, Operation::Send { .. })).count();
-        assert_eq!((sends, matches!(did.last(), Some(Operation::Send { .. }))), (1, true));
+        let sends = did.iter().filter(|o| matches!(o, EndpointOp::Send { .. })).count();
+        assert_eq!((sends, matches!(did.last(), Some(EndpointOp::Send { .. }))), (1, true));
         assert!(host.take_back(place) == data);
     });
 }
@@ -231,7 +232,7 @@ fn a_check_condition_writes_no_data() {
         let told = host.answer(itt).await;
         assert_eq!((told.status(), told.residual()), (2, (0x02, 4096)));
         assert_eq!((told.data[2] & 0x7f, told.data[2 + 2]), (0x70, 5), "ILLEGAL REQUEST");
-        assert!(matches!(host.did()[..], [Operation::Send { .. }]));
+        assert!(matches!(host.did()[..], [EndpointOp::Send { .. }]));
     });
 }
 
@@ -243,7 +244,7 @@ fn a_write_that_is_refused_is_not_read() {
             let (itt, _) = host.write(&cdb::write_10(u32::MAX, 8, false), &pattern(4096), immediate);
             let told = host.answer(itt).await;
             assert_eq!((told.status(), told.data[2 + 2]), (2, 5), "ILLEGAL REQUEST");
-            assert!(matches!(host.did()[..], [Operation::Send { .. }]));
+            assert!(matches!(host.did()[..], [EndpointOp::Send { .. }]));
         }
     });
 }
@@ -315,7 +316,7 @@ fn only_agreed_tags_are_invalidated() {
 
 impl Host {
     /// Takes memory back that an answer may have ended.
-    fn take_back_if_there(&self, place: Remote) {
+    fn take_back_if_there(&self, place: RemoteAddress) {
         let _ = self.end.revoke(place.stag);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::host::{Host, advertised, pattern};
 use super::test_target::{play, quiet};
-use lunar_rdma::Remote;
-use lunar_rdma::mem::Operation;
+use lunar_rdma::RemoteAddress;
+use lunar_rdma::mem::EndpointOp;
 use lunar_wire::iscsi::request::{self, DataOutTags};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::iser::{HEADER_LEN, IserHeader, OVERHEAD};
@@ -102,7 +102,7 @@ fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
                         .expose(lunar_rdma::MemoryRegion::Sink(lunar_runtime::Buf::zeroed(512)))
                         .unwrap(),
                     true => host.lend(&[0; 512]),
-                    false => Remote { stag: 0x7777_7777, offset: 0 },
+                    false => RemoteAddress { stag: 0x7777_7777, offset: 0 },
                 };
                 let mut bhs =
                     host.command(&if reads { cdb::read_10(0, 8) } else { cdb::write_10(0, 8, false) });
@@ -214,7 +214,7 @@ fn whatever_the_target_was_doing_a_lost_connection_ends_well() {
             }
             while host.next().await.is_some() {}
             assert!(
-                host.did().iter().filter(|o| !matches!(o, Operation::ReadEnded { .. })).count() <= after + 1
+                host.did().iter().filter(|o| !matches!(o, EndpointOp::ReadEnded { .. })).count() <= after + 1
             );
             host.served.await.expect("it ends well");
             assert_eq!((target.sessions(), target.shared.pool.used()), (0, 0));

@@ -1,8 +1,8 @@
 //! An initiator as Linux plays it: Open-iSCSI logs in, ib_iser has room for 128 bytes of data after that.
 
 use super::test_target::NAME;
-use lunar_rdma::mem::{Faults, Operation};
-use lunar_rdma::{Endpoint, Event, Events, MemoryRegion, Remote};
+use lunar_rdma::mem::{EndpointOp, Faults};
+use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
@@ -67,7 +67,7 @@ pub struct Host {
     pub faults: [Rc<Faults>; 2],
     /// Ends when the target is done with it.
     pub served: compio::runtime::JoinHandle<()>,
-    events: Events,
+    events: EndpointEvents,
     room: usize,
     stat_sn: u32,
     /// CmdSN of the next command.
@@ -84,12 +84,12 @@ impl Host {
         faults: [Rc<Faults>; 2],
         served: compio::runtime::JoinHandle<()>,
     ) -> Host {
-        let events = Events::default();
+        let events = EndpointEvents::default();
         Host { end, private, faults, served, events, room: LOGIN_LEN, stat_sn: 0, cmd_sn: 1, itt: 0 }
     }
 
     /// What the target did since this was asked last.
-    pub fn did(&self) -> Vec<Operation> {
+    pub fn did(&self) -> Vec<EndpointOp> {
         self.faults[1].take_log()
     }
 
@@ -122,9 +122,9 @@ impl Host {
             self.end.poll(&mut self.events);
         }
         match self.events.list.remove(0) {
-            Event::Message(range, invalidated) => Some(self.read_message(range, invalidated)),
-            Event::Read(..) => panic!("it reads nothing"),
-            Event::End(_) => None,
+            EndpointEvent::Message(range, invalidated) => Some(self.read_message(range, invalidated)),
+            EndpointEvent::Read(..) => panic!("it reads nothing"),
+            EndpointEvent::End(_) => None,
         }
     }
 
@@ -228,7 +228,7 @@ impl Host {
     }
 
     /// Sends a command that reads up to `len` bytes to memory that is lent for it.
-    pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, Remote) {
+    pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, RemoteAddress) {
         let place = self.end.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
         request::set_read(&mut bhs, len as u32);
@@ -238,20 +238,20 @@ impl Host {
 
     /// Sends a command that writes `data`, so much of it with the command. What it lends begins behind that, as Linux
     /// has it.
-    pub fn write(&mut self, cdb: &Cdb, data: &[u8], immediate: usize) -> (u32, Remote) {
+    pub fn write(&mut self, cdb: &Cdb, data: &[u8], immediate: usize) -> (u32, RemoteAddress) {
         let place = self.lend(data);
         (self.write_from(cdb, data, immediate, place.beyond(immediate as u64)), place)
     }
 
     /// Lends bytes to be read.
-    pub fn lend(&self, data: &[u8]) -> Remote {
+    pub fn lend(&self, data: &[u8]) -> RemoteAddress {
         let mut buf = Buf::zeroed(data.len());
         buf.copy_from_slice(data);
         self.end.expose(MemoryRegion::Source(Rc::new(buf))).unwrap()
     }
 
     /// The same with memory that begins here.
-    pub fn write_from(&mut self, cdb: &Cdb, data: &[u8], immediate: usize, from: Remote) -> u32 {
+    pub fn write_from(&mut self, cdb: &Cdb, data: &[u8], immediate: usize, from: RemoteAddress) -> u32 {
         let mut bhs = self.command(cdb);
         request::set_write(&mut bhs, data.len() as u32, false);
         let write = (immediate < data.len()).then(|| advertised(from));
@@ -260,7 +260,7 @@ impl Host {
     }
 
     /// Takes memory back.
-    pub fn take_back(&self, place: Remote) -> Vec<u8> {
+    pub fn take_back(&self, place: RemoteAddress) -> Vec<u8> {
         match self.end.revoke(place.stag) {
             Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
             Some(MemoryRegion::Source(buf)) => buf.to_vec(),
@@ -298,7 +298,7 @@ impl Host {
 }
 
 /// As a command advertises it.
-pub fn advertised(place: Remote) -> AdvertisedBuffer {
+pub fn advertised(place: RemoteAddress) -> AdvertisedBuffer {
     AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
 

@@ -75,7 +75,8 @@ fn all_receives_are_there_before_the_last_login_response() {
         let log = Rc::default();
         let faults = [Rc::<Faults>::default(), Rc::default()];
         let watched = Rc::clone(&log);
-        let spied = |request| Box::new(RecordingRequest(request, watched)) as Box<dyn lunar_rdma::Request>;
+        let spied =
+            |request| Box::new(RecordingRequest(request, watched)) as Box<dyn lunar_rdma::ConnectRequest>;
         let mut host = target.meet_through(&[0; 4], faults, spied).await;
         host.log_in(1).await;
         let log = log.borrow();

@@ -1,6 +1,9 @@
 //! A connection that writes down what the target asks of it, in order.
 
-use lunar_rdma::{ConnParam, Endpoint, Events, Facts, MemoryRegion, Piece, Remote, Request, Wait};
+use lunar_rdma::{
+    ConnParam, ConnectRequest, Endpoint, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion,
+    RemoteAddress, RemoteRange,
+};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
 use std::cell::RefCell;
@@ -23,9 +26,9 @@ pub type Log = Rc<RefCell<Vec<EndpointCall>>>;
 struct RecordingEndpoint(Rc<dyn Endpoint>, Log);
 
 /// A request whose connection is watched.
-pub struct RecordingRequest(pub Box<dyn Request>, pub Log);
+pub struct RecordingRequest(pub Box<dyn ConnectRequest>, pub Log);
 
-impl Request for RecordingRequest {
+impl ConnectRequest for RecordingRequest {
     fn private(&self) -> &[u8] {
         self.0.private()
     }
@@ -42,20 +45,20 @@ impl Request for RecordingRequest {
         self: Box<Self>,
         private: Vec<u8>,
         terms: ConnParam,
-    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+    ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Endpoint>>> {
         self.1.borrow_mut().push(EndpointCall::Receives(terms.receives.0));
         Box::pin(async move {
             Ok(Rc::new(RecordingEndpoint(self.0.accept(private, terms).await?, self.1)) as Rc<dyn Endpoint>)
         })
     }
 
-    fn reject(self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+    fn reject(self: Box<Self>, private: Vec<u8>) -> LocalBoxFuture<'static, ()> {
         self.0.reject(private)
     }
 }
 
 impl Endpoint for RecordingEndpoint {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &EndpointInfo {
         self.0.facts()
     }
 
@@ -69,15 +72,15 @@ impl Endpoint for RecordingEndpoint {
         self.0.send(head, payload, invalidate);
     }
 
-    fn write(&self, to: Remote, payload: Payload) {
+    fn write(&self, to: RemoteAddress, payload: Payload) {
         self.0.write(to, payload);
     }
 
-    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+    fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
         self.0.gather(id, from, buf, at);
     }
 
-    fn expose(&self, memory: MemoryRegion) -> io::Result<Remote> {
+    fn expose(&self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.0.expose(memory)
     }
 
@@ -105,7 +108,7 @@ impl Endpoint for RecordingEndpoint {
         self.0.fence_done(mark)
     }
 
-    fn poll(&self, into: &mut Events) {
+    fn poll(&self, into: &mut EndpointEvents) {
         self.0.poll(into);
     }
 
@@ -117,11 +120,11 @@ impl Endpoint for RecordingEndpoint {
         self.0.look_anew();
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.readable()
     }
 
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.writable()
     }
 

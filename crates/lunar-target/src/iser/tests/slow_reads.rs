@@ -4,8 +4,8 @@ use super::host::Host;
 use super::test_target::{self, TestTarget, play_with, quiet};
 use crate::config::TargetConfig;
 use event_listener::Event;
-use lunar_block::{Backend, Facts, Finished, Future};
-use lunar_rdma::mem::Operation;
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
+use lunar_rdma::mem::EndpointOp;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::opcode;
 use lunar_wire::iscsi::request::TaskManagementFunction;
@@ -34,17 +34,20 @@ impl SlowDisk {
 }
 
 impl Backend for SlowDisk {
-    fn facts(&self) -> Facts {
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, test_target::CAPACITY))
-            .expect("memory")
-            .facts()
+    fn facts(&self) -> BackendInfo {
+        lunar_block::open(&lunar_block::BackendSpec::sized(
+            lunar_block::BackendKind::Memory,
+            test_target::CAPACITY,
+        ))
+        .expect("memory")
+        .facts()
     }
 
     fn stride(&self) -> Option<usize> {
         Some(STRIDE)
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let comes = self.bell.listen();
             if offset > 0 && !self.has_come.load(Ordering::SeqCst) {
@@ -54,19 +57,19 @@ impl Backend for SlowDisk {
         })
     }
 
-    fn write(&self, _: u64, buf: Buf, _: bool) -> Future<'_, Finished> {
+    fn write(&self, _: u64, buf: Buf, _: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((Ok(()), buf)))
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn unmap(&self, _: u64, _: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, _: u64, _: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.flush()
     }
 
-    fn write_zeroes(&self, _: u64, _: u64, _: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, _: u64, _: u64, _: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.flush()
     }
 
@@ -108,7 +111,7 @@ fn no_rdma_write_of_another_session_is_under_way_when_a_reset_is_answered() {
         one.faults[1].line.release();
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
         assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
-        assert!(matches!(one.did()[..], [Operation::Write { len: FIRST, .. }, ..]));
+        assert!(matches!(one.did()[..], [EndpointOp::Write { len: FIRST, .. }, ..]));
         assert_eq!(target.sessions(), 2);
     });
 }

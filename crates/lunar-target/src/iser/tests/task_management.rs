@@ -4,7 +4,7 @@ use super::host::{Host, TargetMessage, pattern};
 use super::test_target::{DEPTH, TestTarget, play, play_with, quiet};
 use crate::config::{AccessRule, TargetConfig};
 use crate::registry::SessionMessage;
-use lunar_rdma::mem::Operation;
+use lunar_rdma::mem::EndpointOp;
 use lunar_wire::iscsi::request::{self, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::cdb;
@@ -18,7 +18,7 @@ async fn write_under_way(host: &mut Host) -> (u32, u32) {
     let cmd_sn = host.cmd_sn;
     let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
     quiet().await;
-    assert!(matches!(host.did()[..], [Operation::Read { len: 4096, .. }]));
+    assert!(matches!(host.did()[..], [EndpointOp::Read { len: 4096, .. }]));
     (itt, cmd_sn)
 }
 
@@ -29,7 +29,7 @@ async fn comes_before(host: &mut Host, kind: u8) -> TargetMessage {
     host.faults[1].reads.release();
     let told = host.told(kind).await;
     let did = host.did();
-    assert!(matches!(did[..], [Operation::ReadEnded { .. }, Operation::Send { .. }, ..]), "{did:?}");
+    assert!(matches!(did[..], [EndpointOp::ReadEnded { .. }, EndpointOp::Send { .. }, ..]), "{did:?}");
     told
 }
 
@@ -292,7 +292,7 @@ fn what_was_asked_for_a_task_that_has_ended_is_not_read_for_another_of_its_tag()
         host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
         host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
         assert_eq!(host.answer(itt).await.status(), 0);
-        let len = |did| if let Operation::Read { len, .. } = did { Some(len) } else { None };
+        let len = |did| if let EndpointOp::Read { len, .. } = did { Some(len) } else { None };
         assert_eq!(host.did().into_iter().filter_map(len).collect::<Vec<_>>(), [8192]);
         host.itt += 9;
         assert!(host.blocks(64, 16).await == data);

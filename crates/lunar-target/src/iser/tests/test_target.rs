@@ -5,8 +5,8 @@ use crate::LogicalUnit;
 use crate::config::*;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use lunar_rdma::mem::{Faults, request_with};
-use lunar_rdma::{ConnParam, Request};
-use lunar_runtime::cores::Place;
+use lunar_rdma::{ConnParam, ConnectRequest};
+use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity};
 use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 64;
 pub struct TestTarget {
     /// What its connections share.
     pub shared: Arc<ServerState>,
-    places: RefCell<Vec<Place>>,
+    places: RefCell<Vec<CorePlacement>>,
 }
 
 /// Plays with a target on an event loop of its own.
@@ -51,7 +51,7 @@ pub fn play_with<W: Future<Output = ()> + 'static>(
     let bound = BoundPortal { address: ([127, 0, 0, 1], 3260).into(), tag: 1, advertise: None, transports };
     let shared = Arc::new(ServerState::new(config, vec![bound]));
     let cores = Cores::one().expect("an event loop");
-    let places: Vec<Place> = (0..CONNECTIONS).map(|_| cores.place(None)).collect();
+    let places: Vec<CorePlacement> = (0..CONNECTIONS).map(|_| cores.place(None)).collect();
     let limited = move || async move {
         let target = TestTarget { shared, places: RefCell::new(places) };
         compio::time::timeout(LIMIT, work(target)).await.expect("it hangs");
@@ -88,7 +88,7 @@ impl TestTarget {
         &self,
         private: &[u8],
         faults: [Rc<Faults>; 2],
-        through: impl FnOnce(Box<dyn Request>) -> Box<dyn Request>,
+        through: impl FnOnce(Box<dyn ConnectRequest>) -> Box<dyn ConnectRequest>,
     ) -> Host {
         let terms = ConnParam { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
         let (asked, outcome) = request_with(private, terms, faults.clone());
@@ -109,7 +109,7 @@ impl TestTarget {
     pub fn on_medium(&self, lba: u32) -> u8 {
         let mut block = Buf::zeroed(512);
         let read = self.disk().backend().read_now(u64::from(lba) * 512, &mut block);
-        assert!(matches!(read, lunar_block::Inline::Done(Ok(()))), "memory waits for nothing");
+        assert!(matches!(read, lunar_block::TryIo::Done(Ok(()))), "memory waits for nothing");
         block[0]
     }
 
@@ -136,7 +136,8 @@ impl TestTarget {
 pub fn unit(number: u8) -> Arc<LogicalUnit> {
     unit_of(
         number,
-        lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory"),
+        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))
+            .expect("memory"),
     )
 }
 

@@ -1,6 +1,6 @@
 use super::test_target::{Host, HostResponse, OFFSET, command, encoded, rest};
 use super::{TestTarget, golden, on_core};
-use lunar_rdma::mem::Operation;
+use lunar_rdma::mem::EndpointOp;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
@@ -67,7 +67,7 @@ fn long_write_is_read_and_stored_piece_by_piece() {
         let len = 20 * PIECE;
         write(&mut host, &pattern(len)).await;
         let log = host.faults[1].log();
-        let read_in = log.iter().filter(|op| matches!(op, Operation::Read { .. })).map(length);
+        let read_in = log.iter().filter(|op| matches!(op, EndpointOp::Read { .. })).map(length);
         assert_eq!(read_in.collect::<Vec<_>>(), [PIECE; 20]);
         drop(log);
         assert!(read(&mut host, (len / BLOCK) as u32).await == pattern(len));
@@ -97,10 +97,10 @@ fn a_read_goes_to_its_memory_and_then_its_answer() {
     });
 }
 
-fn length(operation: &Operation) -> usize {
+fn length(operation: &EndpointOp) -> usize {
     match operation {
-        Operation::Send { len, .. } | Operation::Write { len, .. } | Operation::Read { len, .. } => *len,
-        Operation::ReadEnded { .. } => 0,
+        EndpointOp::Send { len, .. } | EndpointOp::Write { len, .. } | EndpointOp::Read { len, .. } => *len,
+        EndpointOp::ReadEnded { .. } => 0,
     }
 }
 
@@ -260,7 +260,7 @@ fn a_residual_tells_what_was_not_moved_and_no_more_is() {
         assert_eq!((r.status, r.residual_out), (2, Residual::Over(424)));
         assert_eq!(self::read(&mut host, 1).await, [7; 512], "nothing of it is stored");
         // Of the write, no more was read than it was to have.
-        assert!(host.faults[1].log().iter().any(|op| matches!(op, Operation::Read { len: 512, .. })));
+        assert!(host.faults[1].log().iter().any(|op| matches!(op, EndpointOp::Read { len: 512, .. })));
     });
 }
 
@@ -274,7 +274,7 @@ fn a_check_condition_brings_its_sense_data_and_no_data() {
         assert_eq!(host.does(&read).await, HostResponse::check(5, (5, 0x21, 0)));
         let other = SrpCommand { lun: 9 << 48, ..command(6, &cdb) };
         assert_eq!(host.does(&other).await, HostResponse::check(6, (5, 0x25, 0)));
-        assert!(host.faults[1].log().iter().all(|op| matches!(op, Operation::Send { .. })));
+        assert!(host.faults[1].log().iter().all(|op| matches!(op, EndpointOp::Send { .. })));
     });
 }
 

@@ -2,7 +2,7 @@
 
 use super::test_target::{TestTarget, memory, on_core};
 use crate::server;
-use lunar_block::{Backend, Facts, Finished, Future, Missing};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture, MissingMedium};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,32 +21,32 @@ fn watched(look: impl Fn() + Send + Sync + 'static) -> Arc<dyn Backend> {
 }
 
 impl Backend for PathWatchedDisk {
-    fn missing(&self) -> Option<Missing> {
+    fn missing(&self) -> Option<MissingMedium> {
         (self.1)();
         None
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> BackendInfo {
         self.0.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.0.read(offset, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
         self.0.write(offset, buf, stable)
     }
 
-    fn flush(&self) -> Future<'_, io::Result<()>> {
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.flush()
     }
 
-    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.unmap(offset, len)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.write_zeroes(offset, len, unmap)
     }
 

@@ -3,7 +3,7 @@
 use super::test_target::{HostResponse, TestTarget, command, on_core, rest};
 use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse};
 use event_listener::Event;
-use lunar_block::Future;
+use lunar_block::LocalBoxFuture;
 use lunar_scsi::NexusPorts;
 use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::{Status, cdb, op};
@@ -31,7 +31,7 @@ impl PassthroughLu for HeldLu {
 }
 
 impl PassthroughNexus for HeldNexus {
-    fn submit(&self, command: PassthroughCommand) -> Future<'_, PassthroughResponse> {
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         let aborted = (command.cdb[0] == op::WRITE_10).then(|| self.aborted.listen());
         let reply = PassthroughResponse {
             status: Status::Good as u8,
@@ -48,14 +48,14 @@ impl PassthroughNexus for HeldNexus {
         })
     }
 
-    fn abort(&self, _: u64) -> Future<'_, CommandFate> {
+    fn abort(&self, _: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async {
             self.aborted.notify(usize::MAX);
             self.fate
         })
     }
 
-    fn manage(&self, _: TaskManagementFunction) -> Future<'_, bool> {
+    fn manage(&self, _: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
         Box::pin(async { true })
     }
 }

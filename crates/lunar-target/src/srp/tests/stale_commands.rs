@@ -1,7 +1,7 @@
 //! Commands whose descriptors are still being read when another session resets their logical unit.
 
 use super::test_target::{Host, HostResponse, NAME, TestTarget, command, memory, on_core, rest};
-use lunar_block::Inline;
+use lunar_block::TryIo;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{Status, cdb};
 use lunar_wire::srp::{DataBuffer, IndirectBuffer, SrpCommand, TaskManagement, function, task_status};
@@ -31,7 +31,7 @@ fn reset(host: &Host, lun: u64) {
 /// The first byte of a disk.
 fn on_medium(target: &TestTarget, lun: u16) -> u8 {
     let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&lun].backend());
-    assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));
+    assert!(matches!(disk.read_now(0, &mut block), TryIo::Done(Ok(()))));
     block[0]
 }
 

@@ -1,9 +1,9 @@
 use super::test_target::{Host, HostResponse, NAME, command, rest};
 use super::{TestTarget, on_core};
 use crate::config::AccessRule;
-use lunar_block::Inline;
-use lunar_rdma::Events;
-use lunar_rdma::mem::Operation;
+use lunar_block::TryIo;
+use lunar_rdma::EndpointEvents;
+use lunar_rdma::mem::EndpointOp;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
@@ -25,8 +25,8 @@ async fn writing() -> (TestTarget, Host, MemoryDescriptor) {
 /// How often an RDMA Read ended, and a message was sent, in their order.
 fn order(host: &Host) -> Vec<&'static str> {
     let word = |operation| match operation {
-        Operation::ReadEnded { .. } => Some("read"),
-        Operation::Send { .. } => Some("sent"),
+        EndpointOp::ReadEnded { .. } => Some("read"),
+        EndpointOp::Send { .. } => Some("sent"),
         _ => None,
     };
     host.faults[1].log().into_iter().filter_map(word).collect()
@@ -199,12 +199,12 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
         host.faults[1].take_log();
         host.faults[1].reads.release();
         // All of it goes when the data has come, and the next command comes with that.
-        host.endpoint.poll(&mut Events::default());
+        host.endpoint.poll(&mut EndpointEvents::default());
         ask(&host, 14, &second, &[9; 1024]);
         assert_eq!(host.answer().await, HostResponse::managed(12, 2, task_status::COMPLETE));
         assert_eq!(host.answer().await, HostResponse { status: 0x40, ..HostResponse::good(13) });
         assert_eq!(host.answer().await, HostResponse::good(14));
-        let read = |op: &Operation| if let Operation::Read { len, .. } = op { Some(*len) } else { None };
+        let read = |op: &EndpointOp| if let EndpointOp::Read { len, .. } = op { Some(*len) } else { None };
         assert_eq!(host.faults[1].log().iter().filter_map(read).collect::<Vec<_>>(), [1024]);
         assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
         let (at, cdb) = (host.sink(1024), cdb::read_10(16, 2));
@@ -228,7 +228,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
             lunar_runtime::yield_now().await;
         }
         let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&0].backend());
-        assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));
+        assert!(matches!(disk.read_now(0, &mut block), TryIo::Done(Ok(()))));
         assert_eq!(block[0], 0);
     })
 }

@@ -5,7 +5,9 @@ use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::{LogicalUnit, PassthroughLu, srp};
 use lunar_block::Backend;
 use lunar_rdma::mem::{self, Faults};
-use lunar_rdma::{ConnParam, Endpoint, Event, Events, MemoryRegion, Refused, Remote};
+use lunar_rdma::{
+    ConnParam, ConnectError, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress,
+};
 use lunar_runtime::out::Payload;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
@@ -72,7 +74,8 @@ fn session() -> config::SessionConfig {
 
 /// A medium of 32 MiB.
 pub fn memory() -> Arc<dyn Backend> {
-    lunar_block::open(&lunar_block::Spec::sized(lunar_block::Kind::Memory, CAPACITY)).expect("memory")
+    lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))
+        .expect("memory")
 }
 
 /// A disk; its state is kept in a file, if there is one to be.
@@ -215,8 +218,8 @@ impl TestTarget {
         lunar_runtime::spawn(srp::serve(self.shared.clone(), request, 0, count));
         match outcome.await {
             Ok((endpoint, private)) => Ok(Host::new(endpoint, &private, faults)),
-            Err(Refused::Rejected(private)) => Err(LoginReject::decode(&private).expect("a rejection")),
-            Err(Refused::Io(e)) => panic!("{e}"),
+            Err(ConnectError::Rejected(private)) => Err(LoginReject::decode(&private).expect("a rejection")),
+            Err(ConnectError::Io(e)) => panic!("{e}"),
         }
     }
 
@@ -298,12 +301,12 @@ impl Host {
     }
 
     fn listen(&mut self) {
-        let mut events = Events::default();
+        let mut events = EndpointEvents::default();
         self.endpoint.poll(&mut events);
         let bytes = &events.bytes;
         self.heard.extend(events.list.into_iter().map(|event| match event {
-            Event::Message(range, _) => Some(bytes[range].to_vec()),
-            Event::End(_) => None,
+            EndpointEvent::Message(range, _) => Some(bytes[range].to_vec()),
+            EndpointEvent::End(_) => None,
             other => panic!("{other:?}"),
         }));
     }
@@ -390,7 +393,7 @@ impl Host {
     }
 }
 
-fn described(at: Remote, len: u32) -> MemoryDescriptor {
+fn described(at: RemoteAddress, len: u32) -> MemoryDescriptor {
     MemoryDescriptor { address: at.offset, key: at.stag, len }
 }
 

@@ -4,7 +4,7 @@ use super::test_target::{Host, HostResponse, command, memory, rest};
 use super::{TestTarget, on_core};
 use lunar_block::Backend;
 use lunar_block::filter::delay;
-use lunar_block::testing::Lossy;
+use lunar_block::testing::VolatileBackend;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{cdb, op};
 use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A medium that loses what was not flushed.
-fn lossy() -> Arc<Lossy> {
-    Arc::new(Lossy::new(memory()))
+fn lossy() -> Arc<VolatileBackend> {
+    Arc::new(VolatileBackend::new(memory()))
 }
 
 /// Asks for a write of sevens to the first block.
@@ -32,7 +32,7 @@ fn select(host: &Host, tag: u64, on: bool) {
 }
 
 /// The power fails; what is in the first block then.
-async fn left(lossy: &Lossy) -> Vec<u8> {
+async fn left(lossy: &VolatileBackend) -> Vec<u8> {
     lossy.lose(None).await.expect("the medium is well");
     let (result, block) = lossy.read(0, Buf::zeroed(512)).await;
     result.expect("a block");

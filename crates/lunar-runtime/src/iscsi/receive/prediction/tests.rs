@@ -34,10 +34,10 @@ impl PduHandler for Asked {
                 return;
             }
             let buf = if *len > 0 { Some(buf.take().expect("it is here")) } else { None };
-            sight.push(Predicted { tag: *tag, buf });
+            sight.push(PredictedPdu { tag: *tag, buf });
         }
     }
-    fn give_back(&mut self, answer: Predicted) {
+    fn give_back(&mut self, answer: PredictedPdu) {
         let (.., place) = self.commands.iter_mut().find(|c| c.0 == answer.tag).expect("its command");
         assert!(place.is_none() && answer.buf.is_some());
         *place = answer.buf;
@@ -45,10 +45,10 @@ impl PduHandler for Asked {
     fn is_full(&self) -> bool {
         false
     }
-    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+    fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         let (tag, opcode) = (pdu.header.itt(), pdu.header.opcode());
         let (data, landed) = match pdu.data {
-            Data::Landed(buf) => (buf.to_vec(), true),
+            PduData::Landed(buf) => (buf.to_vec(), true),
             ref other => (other.bytes().to_vec(), false),
         };
         if let Some(at) = self.commands.iter().position(|c| c.0 == tag) {
@@ -82,9 +82,9 @@ const IN_ORDER: &Sent = &[(IN, 1, 4096), (END, 2, 0), (IN, 3, 20_001), (IN, 4, 5
 fn receive(sent: &Sent, digests: Digests, piece: usize) -> Asked {
     let bytes: Vec<u8> = sent.iter().flat_map(|s| pdu(digests, *s)).collect();
     let mut asked = Asked::new(&COMMANDS);
-    let mut receiver = Receiver::new(digests, 1 << 20, vec![]);
+    let mut receiver = PduReceiver::new(digests, 1 << 20, vec![]);
     for piece in bytes.chunks(piece) {
-        assert_eq!(receiver.feed(piece, &mut asked).expect("good bytes"), Received::More);
+        assert_eq!(receiver.feed(piece, &mut asked).expect("good bytes"), ReceiveStatus::More);
     }
     asked
 }
@@ -132,7 +132,7 @@ fn a_wrong_digest_is_seen_in_foreseen_data() {
         let mut bad = bytes.clone();
         bad[at] ^= 0x10;
         let mut asked = Asked::new(&COMMANDS);
-        let ended = Receiver::new(BOTH, 1 << 20, vec![]).feed(&bad, &mut asked);
+        let ended = PduReceiver::new(BOTH, 1 << 20, vec![]).feed(&bad, &mut asked);
         match ended {
             Err(ReceiveError::HeaderDigest | ReceiveError::TooLong(_)) => {
                 assert!(at < 52 && asked.came.is_empty())
@@ -147,7 +147,7 @@ fn a_wrong_digest_is_seen_in_foreseen_data() {
 #[test]
 fn after_a_wrong_guess_nothing_is_foreseen_for_a_while() {
     let mut asked = Asked::new(&COMMANDS);
-    let mut receiver = Receiver::new(NO, 1 << 20, vec![]);
+    let mut receiver = PduReceiver::new(NO, 1 << 20, vec![]);
     let nop = pdu(NO, (opcode::NOP_IN, 9, 0));
     receiver.feed(&nop, &mut asked).expect("good bytes");
     for _ in 0..PAUSE {
