@@ -3,6 +3,11 @@
 //! A [`OpenTargets`] has targets open on the cores of this machine; it runs a [`Job`], and what comes of it is an
 //! [`Outcome`]. A [`Document`] keeps the results. Faces of other tools (`lunar-bench-compat`) and whole experiments
 //! (`lunar-experiments`) are jobs too.
+//!
+//! On each core, a session runs as many workers as the job has depth. A worker chooses an offset, waits until the request is
+//! due if the job has a rate, passes it to the `Backend`, and records it in the session's histograms. Text, JSON, the HTML
+//! report and `lunar bench compare` are four views of one document. A cleanup guard holds what an experiment starts, mounts
+//! and creates. It cleans up with its owner, or when a second signal ends the process.
 #![forbid(unsafe_code)]
 
 mod cleanup;

@@ -2,6 +2,12 @@
 //!
 //! A plan cuts the source into pieces; workers move them; a ledger knows up to where all is done.
 //! [`copy`] goes to a disk, [`pour`] to a stream, [`verify`] compares.
+//!
+//! # Rules
+//!
+//! As many workers as requests in flight take piece after piece. A checkpoint flushes first, and then records up to where
+//! everything is copied. `Offload` copies a piece nearer to the data: EXTENDED COPY between LUNs of one target, in
+//! `lunar-initiator`. This is a crate of its own, because only the command uses it.
 
 #![forbid(unsafe_code)]
 

@@ -7,6 +7,16 @@
 //! A provider guarantees: messages arrive once and in order. An RDMA Write is visible to the peer before a message that
 //! is sent after it. An RDMA Read may end at any time, and later work does not wait for it. The provider owns memory that
 //! it was given until it returns it.
+//!
+//! # Rules of the interface
+//!
+//! - One call reads several pieces of remote memory into one buffer. A *fence* reports when all that was sent before it has
+//!   arrived, as far as the device knows. A target needs that before it responds to a reset: no data of aborted tasks may
+//!   still be on the way to memory that the initiator then reuses.
+//! - While an RDMA device is in use, pools cut their buffers from a few large regions, so that the device has to register
+//!   each region only once.
+//! - A connection outlives its endpoint for a moment: the last messages arrive, the device ends its work, and its queues go.
+//! - One thread for each device waits for its asynchronous events.
 
 pub mod iwarp;
 pub mod mem;

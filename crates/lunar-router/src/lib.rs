@@ -2,6 +2,32 @@
 //!
 //! An upstream has one of two modes. *Block*: the upstream logical unit is a [`lunar_block::Backend`], and this target's
 //! device server executes the commands. *Passthrough*: commands are forwarded unchanged ([`lunar_target::PassthroughLu`]).
+//!
+//! # Block mode
+//!
+//! Each core that uses an upstream has one session for each of its URLs. A READ of a host is one READ upstream, on the same
+//! core. All sessions are pinned to the identity that was discovered. Before a path is used, the router replaces the
+//! sessions of an earlier process that was killed (`isids`). A long READ is sent to the host while it arrives; its first
+//! part is short. A long WRITE goes up piece by piece, a shorter one as a whole. This target keeps the reservations of
+//! hosts: upstream sees none.
+//!
+//! # Passthrough mode
+//!
+//! The device server answers REPORT LUNS and what only this target can know (`crates/lunar-scsi/src/pass.rs`). All other
+//! commands are forwarded. Each nexus here has one session upstream, with an ISID derived from that nexus, so the upstream
+//! keeps reservations, unit attentions and order. A lost session with orphans is kept until they have ended: a second
+//! session with its ISID would end it. All nexuses share one SCSI device of this host, so there the device server keeps
+//! reservations. It also repeats to the others what one nexus was told. A task management function is rejected while one of
+//! its commands may still run. A device that disappears is closed and searched for, and returns with the same LUNs.
+//!
+//! # Discovery and changes
+//!
+//! An event loop of its own probes each upstream. It survives a change of the configuration. When a probe finds a change,
+//! the server expands the mappings to targets and reloads, as for SIGHUP. Soon after a start, a target stays off line until
+//! all of its mappings were found: returning hosts must not miss a disk. A configuration on trial runs beside the present
+//! one, which continues after a rollback. `loops` asks each upstream by a text request which targets are behind it, and
+//! rejects a route that leads back to its start. A target that ends the session because of this request is asked once, and
+//! again after an outage.
 #![deny(unsafe_code)]
 
 pub mod failover;

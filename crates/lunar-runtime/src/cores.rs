@@ -1,4 +1,6 @@
 //! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
+//!
+//! A loop that ends drops its tasks. What they drop may try to start others: none starts any more.
 
 use crate::threads::THREADS;
 use crate::{memory, timer};

@@ -1,5 +1,19 @@
 //! A bounded supply of buffers. The bound is shared by all cores; free buffers are kept per core, in
 //! power-of-two sizes, most recently used first, so that they are warm.
+//!
+//! # Accounts
+//!
+//! An *owner* is an address with its CHAP user. All of its sessions share one account: at most a quarter of the limit, and
+//! at most half of what it leaves to others. Each session may have one first buffer of up to 1 MiB beyond that, from a
+//! reserve that is bounded and shared in the same way. So held buffers cannot starve others. Buffers of up to 64 KiB are
+//! charged to the owner in steps of 128 KiB per session. So the fast path writes to one counter that cores share, that of
+//! the pool.
+//!
+//! A promised buffer counts for its owner only. Its first data claim room in the pool, and take memory. Memory of 2 MiB or
+//! more comes from the system, which zeroes the pages that are touched. So announcements without data cost neither time nor
+//! room.
+//!
+//! Buffers that a core has not used for 5 s are freed, and the allocator then returns free pages to the system.
 
 use crate::buf::{Buf, PAGE, Pages, pages};
 use crate::race::either;

@@ -1,5 +1,7 @@
 //! Commands that change what is kept on stable storage. What is to be kept comes first and the change after
 //! it, so that one that cannot be kept changes nothing.
+//!
+//! If something else changes between the draft and its commit, the command makes another draft.
 
 use crate::dispatch::{self, Requester};
 use crate::table::CommandContext;

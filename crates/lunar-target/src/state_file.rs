@@ -1,4 +1,8 @@
 //! Files that keep state: replaced as a whole, each writer by a file of its own.
+//!
+//! The order is: write a new file beside the old one, sync it, rename it, sync the folder; all before the command is
+//! acknowledged. A version number keeps a late writer from replacing newer state. Loading removes what killed writers left.
+//! A file that cannot be parsed is rejected and left in place.
 
 use lunar_runtime::descriptors;
 use std::ffi::{OsStr, OsString};

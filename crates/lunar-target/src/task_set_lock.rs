@@ -8,6 +8,20 @@
 //! A core may be held up while its commands wait here, and must not hold up other cores. A command whose turn it is to
 //! be alone can lose the turn to another core until it is alone. A wake-up that a core does not take up is replaced:
 //! each command that waits also looks by itself, every [`LOOK`].
+//!
+//! # Who else relies on it
+//!
+//! - Only READ and WRITE plans run without a task, and no exclusive row of the command table makes such a plan.
+//!   `crates/lunar-scsi/src/rules.rs` checks the table, `crates/lunar-target/src/srp/tests/order.rs` the running code.
+//! - A passthrough command enters as HEAD OF QUEUE, whatever its attribute. The other target orders it, and one that hangs
+//!   there blocks nobody here.
+//! - SANITIZE leaves the lock when it has started, because the logical unit must answer other commands at once.
+//! - A WRITE in pieces, and a copy, leave the lock between two steps. That is when COMPARE AND WRITE runs, or an ORDERED
+//!   command of another session. An ORDERED copy stays in all of its locks from the first step to the last.
+//! - The lock has no order of arrival. HEAD OF QUEUE commands have a queue of their own: they wait only for a command that
+//!   is alone, not for those that want to be.
+//! - A command that is aborted while it waits gives up its place.
+//! - A command that is inside keeps its place although its core stalls, because it may run at any time.
 
 use compio::time::timeout;
 use event_listener::{Event, EventListener};

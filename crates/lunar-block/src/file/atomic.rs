@@ -1,4 +1,14 @@
 //! Atomic writes of a file or device, with a [`Journal`](super::journal::Journal).
+//!
+//! No system call of Linux writes a megabyte atomically. The steps of a write are:
+//!
+//! 1. Sync the medium, so that the old sectors are stable.
+//! 2. Write and sync the record: the new bytes, and a checksum of each old sector.
+//! 3. Reserve the space, write the medium, and sync it.
+//! 4. Clear and sync the record.
+//!
+//! Other writes start only while no record is open. If step 3 fails, the changed old sectors are restored and synced before
+//! the record is cleared.
 
 use super::journal::changed;
 use super::space::cannot;

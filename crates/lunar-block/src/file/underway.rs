@@ -6,6 +6,10 @@
 //! has no luck keeps writers out of its regions, in which nobody but the kernel can make it wait then.
 //!
 //! Nothing here is locked and nothing allocated as long as no reader keeps writers out.
+//!
+//! All readers and writers of a medium share one table of counts: cached and direct I/O, zeros and unmap. After two failed
+//! tries a read takes the asynchronous path, and there keeps writers out of 256 KiB at a time. The memory backend locks 64
+//! KiB at a time instead. A router and an NBD client add nothing to the guarantee of their upstream.
 
 use crate::locked;
 use event_listener::Event;

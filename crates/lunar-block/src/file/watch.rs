@@ -1,4 +1,7 @@
 //! What may happen to an open file or device from outside: its path leads elsewhere, or it becomes shorter.
+//!
+//! A server looks once a second at the size and the path of each medium. Between two looks, a write could make a truncated
+//! file grow again. So the size is also read before the first write of each receive.
 
 use super::FileBackend;
 use super::medium::OpenMedium;

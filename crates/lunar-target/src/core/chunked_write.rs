@@ -3,6 +3,25 @@
 //!
 //! Between two pieces the command is outside the gate: an initiator that is slow, or gone, keeps nobody out. So each piece
 //! asks anew for all that may have changed, and a piece that may not begin ends the command.
+//!
+//! # What each case does
+//!
+//! The command takes its data in pieces of 1 MiB if it is a plain WRITE of more than 2 MiB. All of these take their data as
+//! a whole: up to 2 MiB, ORDERED commands, commands that must be alone, WRITE ATOMIC, every other command, passthrough
+//! commands, and commands with more than 1 MiB of unsolicited data. So a shorter WRITE that is aborted or damaged changes
+//! nothing.
+//!
+//! A task has two buffers: one is filled while the other is written. R2Ts ask only for bytes that have a buffer, and never
+//! for bytes of two pieces. It takes the second buffer if the pool has one, and keeps its buffers to its end: it cannot run
+//! out of memory in the middle. With FUA, one flush follows the last piece. Unit attentions wait for the next command.
+//!
+//! | event | result |
+//! |---|---|
+//! | abort, or lost connection | the started write ends; nothing is written after the response of the function |
+//! | data are damaged, or the medium fails | no more R2Ts; the outstanding data still arrive; then the command fails |
+//! | no data arrive for `data_out_timeout_s` | the session ends; while the medium is slow, no data are awaited |
+//!
+//! The pieces before stay written, as SBC-4 permits for a WRITE that fails.
 
 use super::command::{ScsiCommand, TaskAttribute};
 use super::data_out_buffers::{BUFFERS, CHUNK_LEN};

@@ -1,4 +1,10 @@
 //! Data-Out: from the command that announces it to the last byte, and the requests for data in between.
+//!
+//! # Data that must arrive
+//!
+//! A WRITE counts for its session's share of memory when it is announced, and for the pool when its first data arrive. Empty
+//! Data-Out PDUs are not progress, and data that drip too slowly end the session too. Data arrive in the order of the R2Ts,
+//! so a write is not late while an earlier one receives what it asked for.
 
 use super::command::ScsiCommand;
 use super::complete::CommandCompletion;

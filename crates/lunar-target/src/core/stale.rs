@@ -3,6 +3,32 @@
 //!
 //! No command begins after the initiator has reset the connection, closed it without a logout, or logged in again; and none
 //! that had arrived before a task management function of another session was carried out begins after that.
+//!
+//! # When a command may start
+//!
+//! The check runs before each command that may change something: the first of each receive, each task that has waited, and
+//! after a tick of the kernel's coarse clock; but not twice in 100 microseconds. A result is used for one tick (1 to 10 ms)
+//! and 100 microseconds at most. To do harm within that time, an initiator must reset a connection, repeat its writes
+//! elsewhere, and receive the status of newer ones.
+//!
+//! | the connection | commands that have not started |
+//! |---|---|
+//! | was reset, or given up by the kernel | are dropped |
+//! | is closed, and a Logout is the last that it delivered | run |
+//! | is closed otherwise | are dropped |
+//! | has ended, over RDMA | are dropped |
+//! | is replaced by another login | are dropped; the login waits for those that have started |
+//!
+//! READs change nothing and are not checked. A message that aborts tasks, from another session of the same initiator or
+//! about a nexus of this one, first takes all that has arrived. These commands were in no task set yet, so their status is
+//! BUSY, whatever TAS says. An initiator that gave them up does not see it; one that lives repeats them. An SRP command
+//! whose descriptor table is being read counts as one of them. SRP ports name no host, so a reset by any session recalls the
+//! commands of an SRP session. Sessions of other initiators lose only tasks, because nobody repeated their commands
+//! elsewhere.
+//!
+//! Three gaps remain. A core may stall between the check and the system call, for at most one tick. A started operation of
+//! the kernel runs to its end. A connection that was cut without a packet looks open, as does one whose peer's kernel still
+//! sends what its owner has left.
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;

@@ -1,4 +1,14 @@
 //! `lunar attach`: a disk of a target for this host, in a process of its own.
+//!
+//! 1. `launch.rs` starts the program again with the settings on its stdin, and waits for one line.
+//! 2. `process.rs` takes a claim (`claim.rs`): under the lock of the folder it reads all records, and locks a file of its
+//!    own. That lock shows that the process is alive.
+//! 3. It opens the disk. `book.rs` records each session before that sends a command.
+//! 4. It makes the export, and watches both on its main thread, which may block. It sends its state to programs that connect
+//!    to its socket.
+//!
+//! A record whose lock is free was left by a dead process. If its block device still exists, the next process takes that
+//! over, after it has compared the identity of the logical unit.
 
 mod book;
 mod claim;
