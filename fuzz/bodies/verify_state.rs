@@ -1,6 +1,6 @@
 //! The file of --verify-state. Input: one, whose checksums are also put right, so that what is behind them is seen.
 
-use lunar_bench::verify::Ledger;
+use lunar_bench::verify::WriteLedger;
 use lunar_runtime::iscsi::digest::crc32c;
 
 /// Bytes in front of the target's name.
@@ -22,7 +22,7 @@ fn read(input: &[u8]) {
     if span > LARGE {
         return;
     }
-    match Ledger::read(&mut &*input) {
+    match WriteLedger::read(&mut &*input) {
         Ok((ledger, records)) => {
             assert!(ledger.known_bytes() <= span);
             assert!(records.is_multiple_of(RECORD as u64) && records <= input.len() as u64);

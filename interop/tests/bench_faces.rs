@@ -3,8 +3,8 @@
 use clap::Parser;
 use interop::script::{BLOCK, BLOCKS, Link, Script, Target, Turn};
 use interop::{Folder, Pdu, Server, TARGET, op};
-use lunar_bench::{Document, Error, Watch};
-use lunar_bench_compat::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
+use lunar_bench::{Document, Error, RunHandle};
+use lunar_bench_compat::{RunContext, blockdev_perftest, dd, disktest, sgp_dd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -22,13 +22,13 @@ enum Cli {
 /// Runs a face; gives its document and its lines.
 fn play(words: &[&str]) -> Result<(Document, String), Error> {
     let cli = Cli::try_parse_from([&["bench"], words].concat()).unwrap_or_else(|e| panic!("{e}"));
-    let (watch, mut out) = (Watch::default(), Vec::new());
-    let stage = Stage { watch: &watch, out: &mut out };
+    let (handle, mut out) = (RunHandle::default(), Vec::new());
+    let context = RunContext { handle: &handle, out: &mut out };
     let document = match cli {
-        Cli::BlockdevPerftest(args) => blockdev_perftest::run(&args, stage),
-        Cli::Disktest(args) => disktest::run(&args, stage),
-        Cli::SgpDd(args) => sgp_dd::run(&args, stage),
-        Cli::Dd(args) => dd::run(&args, stage),
+        Cli::BlockdevPerftest(args) => blockdev_perftest::run(&args, context),
+        Cli::Disktest(args) => disktest::run(&args, context),
+        Cli::SgpDd(args) => sgp_dd::run(&args, context),
+        Cli::Dd(args) => dd::run(&args, context),
     }?;
     Ok((document, String::from_utf8(out).expect("text")))
 }

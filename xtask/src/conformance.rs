@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::root::{self, Step};
+use crate::root::{self, StepResult};
 
 const ROWS: &str = "interop/conformance/rows.tsv";
 const PAGE: &str = "docs/conformance.md";
@@ -27,16 +27,16 @@ pub struct Options {
 }
 
 /// Whom rules bind, in words, in the table, and the columns of test and reason.
-struct Role {
+struct ConformanceRole {
     name: &'static str,
     letter: &'static str,
     test: &'static str,
     reason: &'static str,
 }
 
-const ROLES: [Role; 2] = [
-    Role { name: "target", letter: "T", test: "test", reason: "reason" },
-    Role { name: "initiator", letter: "I", test: "test_i", reason: "reason_i" },
+const ROLES: [ConformanceRole; 2] = [
+    ConformanceRole { name: "target", letter: "T", test: "test", reason: "reason" },
+    ConformanceRole { name: "initiator", letter: "I", test: "test_i", reason: "reason_i" },
 ];
 
 /// One testable rule.
@@ -56,7 +56,7 @@ struct Row {
 
 impl Row {
     /// Does it bind this role with our features?
-    fn binds(&self, role: &Role) -> bool {
+    fn binds(&self, role: &ConformanceRole) -> bool {
         [role.letter, "both"].contains(&self.role.as_str())
             && FEATURES.iter().any(|feature| self.feature.contains(feature))
     }
@@ -72,7 +72,7 @@ impl Row {
 }
 
 /// Prints the sums, and what is uncovered; fails where a named test does not exist.
-pub fn run(options: &Options) -> Result<Step> {
+pub fn run(options: &Options) -> Result<StepResult> {
     let text = read(ROWS)?;
     let there = tests()?;
     let mut lost = 0;
@@ -90,7 +90,7 @@ pub fn run(options: &Options) -> Result<Step> {
     if options.write {
         fs::write(root::path().join(PAGE), page(&text)?).with_context(|| format!("cannot write {PAGE}"))?;
     }
-    Ok(if lost == 0 { Step::Ok } else { Step::Failed(format!("{lost} tests do not exist")) })
+    Ok(if lost == 0 { StepResult::Ok } else { StepResult::Failed(format!("{lost} tests do not exist")) })
 }
 
 fn read(path: &str) -> Result<String> {
@@ -98,7 +98,7 @@ fn read(path: &str) -> Result<String> {
 }
 
 /// The rows that bind a role. The first line names the columns.
-fn ours(text: &str, role: &Role) -> Result<Vec<Row>> {
+fn ours(text: &str, role: &ConformanceRole) -> Result<Vec<Row>> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().context("no rows")?.split('\t').collect();
     let column =
@@ -219,7 +219,7 @@ fn page(text: &str) -> Result<String> {
 }
 
 /// The part of one role.
-fn part(rows: &[Row], role: &Role) -> String {
+fn part(rows: &[Row], role: &ConformanceRole) -> String {
     let name = role.name;
     let mut text = format!("\n## The {name}\n\n| group | covered | rows |\n|---|---|---|\n");
     for (group, covered, total) in groups(rows) {
@@ -263,8 +263,8 @@ mod tests {
         FRM-003\t11\tI\tMUST\tThree.\t\tinitiator\tERL0\tinitiator::rows::three\t\n\
         LOG-001\t6\tT\tMUST\tFour.\tlog_001_four\t\tCHAP\t\t\n\
         LOG-002\t6\tT\tMUST\tFive.\t\tone connection\tMC/S\t\t\n";
-    const TARGET: &Role = &ROLES[0];
-    const INITIATOR: &Role = &ROLES[1];
+    const TARGET: &ConformanceRole = &ROLES[0];
+    const INITIATOR: &ConformanceRole = &ROLES[1];
 
     #[test]
     fn only_rows_of_the_role_count() {

@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::root::{self, Profile, Step};
-use crate::test::cargo::{self, Line};
+use crate::root::{self, Profile, StepResult};
+use crate::test::cargo::{self, OutputLine};
 
 /// Options of `cargo xtask interop`.
 #[derive(Debug, Args)]
@@ -27,42 +27,42 @@ const FEW: usize = 3;
 
 /// What stands for a cell.
 #[derive(Clone, Copy, Debug)]
-enum Proof {
+enum CellProof {
     /// All of these tests
     Tests(&'static [&'static str]),
     /// None, and why
     None(&'static str),
 }
-use Proof::{None as No, Tests};
+use CellProof::{None as No, Tests};
 
 /// A peer, and its cells in the order of [`PROVIDERS`].
 struct Row {
     peer: &'static str,
     /// What Lunar is to it.
     role: &'static str,
-    cells: [Proof; 3],
+    cells: [CellProof; 3],
 }
 
-const TO_SIW: Proof = Tests(&[
+const TO_SIW: CellProof = Tests(&[
     "the_kernels_iser_initiator_to_verbs_over_siw",
     "a_file_system_to_verbs_over_siw_outlives_kill_9",
 ]);
-const TO_RXE: Proof = Tests(&[
+const TO_RXE: CellProof = Tests(&[
     "the_kernels_iser_initiator_to_verbs_over_rxe",
     "a_file_system_to_verbs_over_rxe_outlives_kill_9",
 ]);
-const ISERT_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_isert"]);
-const ISERT_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_isert"]);
-const STGT_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_stgt"]);
-const STGT_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_stgt"]);
-const SRP_TO_SIW: Proof = Tests(&["the_kernels_srp_initiator_to_verbs_over_siw"]);
-const SRP_TO_RXE: Proof = Tests(&["the_kernels_srp_initiator_to_verbs_over_rxe"]);
-const SRPT_SIW: Proof = Tests(&["our_srp_initiator_by_verbs_over_siw"]);
-const SRPT_RXE: Proof = Tests(&["our_srp_initiator_by_verbs_over_rxe"]);
-const LIBISCSI: Proof = No(
+const ISERT_SIW: CellProof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_isert"]);
+const ISERT_RXE: CellProof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_isert"]);
+const STGT_SIW: CellProof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_stgt"]);
+const STGT_RXE: CellProof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_stgt"]);
+const SRP_TO_SIW: CellProof = Tests(&["the_kernels_srp_initiator_to_verbs_over_siw"]);
+const SRP_TO_RXE: CellProof = Tests(&["the_kernels_srp_initiator_to_verbs_over_rxe"]);
+const SRPT_SIW: CellProof = Tests(&["our_srp_initiator_by_verbs_over_siw"]);
+const SRPT_RXE: CellProof = Tests(&["our_srp_initiator_by_verbs_over_rxe"]);
+const LIBISCSI: CellProof = No(
     "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV), with LIO as well, and does not get into STGT",
 );
-const OWN: Proof = Tests(&["lunar_and_lunar"]);
+const OWN: CellProof = Tests(&["lunar_and_lunar"]);
 
 const ROWS: [Row; 7] = [
     Row {
@@ -104,7 +104,7 @@ const ROWS: [Row; 7] = [
 
 /// How a cell, or a test, came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
+enum CellOutcome {
     Ok,
     Failed(String),
     /// Nothing was shown, and why
@@ -112,20 +112,21 @@ enum Outcome {
 }
 
 /// Outcomes by the names of tests.
-type Outcomes = BTreeMap<String, Outcome>;
+type TestOutcomes = BTreeMap<String, CellOutcome>;
 
 /// Runs the tests and prints the matrix; fails when a cell does.
-pub fn run(options: &Options) -> Result<Step> {
+pub fn run(options: &Options) -> Result<StepResult> {
     root::lunar(Profile::Test)?;
     let outcomes = run_tests()?;
     let text = if options.json { format!("{:#}", as_json(&outcomes)) } else { table(&outcomes) };
     println!("{}", text.trim_end());
-    let failed = cells().filter(|(_, _, proof)| matches!(of(proof, &outcomes), Outcome::Failed(_))).count();
-    Ok(if failed == 0 { Step::Ok } else { Step::Failed(format!("{failed} cells failed")) })
+    let failed =
+        cells().filter(|(_, _, proof)| matches!(of(proof, &outcomes), CellOutcome::Failed(_))).count();
+    Ok(if failed == 0 { StepResult::Ok } else { StepResult::Failed(format!("{failed} cells failed")) })
 }
 
 /// Peer, provider and what stands for them.
-fn cells() -> impl Iterator<Item = (&'static Row, &'static str, &'static Proof)> {
+fn cells() -> impl Iterator<Item = (&'static Row, &'static str, &'static CellProof)> {
     ROWS.iter().flat_map(|row| PROVIDERS.iter().zip(&row.cells).map(move |(p, proof)| (row, *p, proof)))
 }
 
@@ -141,8 +142,8 @@ fn names() -> Vec<&'static str> {
 }
 
 /// Runs all of them; few that fail are run once more, as by `cargo xtask test`.
-fn run_tests() -> Result<Outcomes> {
-    let mut outcomes = Outcomes::new();
+fn run_tests() -> Result<TestOutcomes> {
+    let mut outcomes = TestOutcomes::new();
     run_these(&names(), &mut outcomes)?;
     let again = failed(&outcomes);
     if (1..=FEW).contains(&again.len()) {
@@ -151,37 +152,37 @@ fn run_tests() -> Result<Outcomes> {
     Ok(outcomes)
 }
 
-fn failed(outcomes: &Outcomes) -> Vec<String> {
-    let has_failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+fn failed(outcomes: &TestOutcomes) -> Vec<String> {
+    let has_failed = |outcome: &CellOutcome| matches!(outcome, CellOutcome::Failed(_));
     outcomes.iter().filter(|(_, outcome)| has_failed(outcome)).map(|(name, _)| name.clone()).collect()
 }
 
 /// Runs these, one guest at a time; what they say goes to stderr.
-fn run_these(names: &[&str], outcomes: &mut Outcomes) -> Result<()> {
+fn run_these(names: &[&str], outcomes: &mut TestOutcomes) -> Result<()> {
     let names: Vec<String> = names.iter().map(|name| format!("{MODULE}{name}")).collect();
     let options = ["--test-threads=1", "--exact"].into_iter().chain(names.iter().map(String::as_str));
     let (selection, mut section) = (["--package", "interop", "--test", "lab"], String::new());
     cargo::run(&selection, &options.collect::<Vec<_>>(), |line| {
-        let (Line::Out(text) | Line::Err(text)) = line;
+        let (OutputLine::Out(text) | OutputLine::Err(text)) = line;
         eprintln!("{text}");
-        if let Line::Out(text) = line {
+        if let OutputLine::Out(text) = line {
             take(text, &mut section, outcomes);
         }
     })
 }
 
 /// Takes one line of the output into account; `section` is the test whose output it is.
-fn take(line: &str, section: &mut String, outcomes: &mut Outcomes) {
+fn take(line: &str, section: &mut String, outcomes: &mut TestOutcomes) {
     if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
         let outcome = match result {
-            "ok" => Outcome::Ok,
-            other => Outcome::Failed(other.to_owned()),
+            "ok" => CellOutcome::Ok,
+            other => CellOutcome::Failed(other.to_owned()),
         };
         outcomes.insert(plain(name), outcome);
     } else if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
         *section = plain(name);
     } else if line.starts_with("skipped: ") && outcomes.contains_key(section) {
-        outcomes.insert(section.clone(), Outcome::Not(line.to_owned()));
+        outcomes.insert(section.clone(), CellOutcome::Not(line.to_owned()));
     }
 }
 
@@ -190,23 +191,23 @@ fn plain(name: &str) -> String {
 }
 
 /// How a cell came out: as the first of its tests that is not ok.
-fn of(proof: &Proof, outcomes: &Outcomes) -> Outcome {
+fn of(proof: &CellProof, outcomes: &TestOutcomes) -> CellOutcome {
     let tests = match proof {
-        No(why) => return Outcome::Not((*why).to_owned()),
+        No(why) => return CellOutcome::Not((*why).to_owned()),
         Tests(tests) => *tests,
     };
-    let missing = |test: &str| Outcome::Failed(format!("{test} did not run"));
+    let missing = |test: &str| CellOutcome::Failed(format!("{test} did not run"));
     let all = tests.iter().map(|test| outcomes.get(*test).cloned().unwrap_or_else(|| missing(test)));
-    let worst = |outcome: &Outcome| match outcome {
-        Outcome::Failed(_) => 2,
-        Outcome::Not(_) => 1,
-        Outcome::Ok => 0,
+    let worst = |outcome: &CellOutcome| match outcome {
+        CellOutcome::Failed(_) => 2,
+        CellOutcome::Not(_) => 1,
+        CellOutcome::Ok => 0,
     };
-    all.max_by_key(worst).unwrap_or(Outcome::Ok)
+    all.max_by_key(worst).unwrap_or(CellOutcome::Ok)
 }
 
 /// The matrix, with numbered reasons below it.
-fn table(outcomes: &Outcomes) -> String {
+fn table(outcomes: &TestOutcomes) -> String {
     let mut reasons: Vec<String> = Vec::new();
     let mut text = format!("{:<10} {:<10}", "peer", "Lunar is");
     PROVIDERS.iter().for_each(|provider| _ = write!(text, " {provider:<10}"));
@@ -223,11 +224,11 @@ fn table(outcomes: &Outcomes) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn word(outcome: Outcome, reasons: &mut Vec<String>) -> String {
+fn word(outcome: CellOutcome, reasons: &mut Vec<String>) -> String {
     match outcome {
-        Outcome::Ok => "ok".into(),
-        Outcome::Failed(_) => "FAILED".into(),
-        Outcome::Not(why) => {
+        CellOutcome::Ok => "ok".into(),
+        CellOutcome::Failed(_) => "FAILED".into(),
+        CellOutcome::Not(why) => {
             let known = reasons.iter().position(|reason| *reason == why);
             let number = known.unwrap_or_else(|| {
                 reasons.push(why);
@@ -238,12 +239,12 @@ fn word(outcome: Outcome, reasons: &mut Vec<String>) -> String {
     }
 }
 
-fn as_json(outcomes: &Outcomes) -> Value {
-    let cell = |(row, provider, proof): (&Row, &str, &Proof)| {
+fn as_json(outcomes: &TestOutcomes) -> Value {
+    let cell = |(row, provider, proof): (&Row, &str, &CellProof)| {
         let (result, reason) = match of(proof, outcomes) {
-            Outcome::Ok => ("ok", None),
-            Outcome::Failed(why) => ("failed", Some(why)),
-            Outcome::Not(why) => ("none", Some(why)),
+            CellOutcome::Ok => ("ok", None),
+            CellOutcome::Failed(why) => ("failed", Some(why)),
+            CellOutcome::Not(why) => ("none", Some(why)),
         };
         let tests: &[&str] = if let Tests(tests) = proof { tests } else { &[] };
         json!({ "peer": row.peer, "lunar": row.role, "provider": provider, "result": result,
@@ -257,8 +258,8 @@ mod tests {
     use super::*;
 
     /// What the tests print when all pass, but for those that `more` tells of.
-    fn outcomes(more: &[&str]) -> Outcomes {
-        let (mut outcomes, mut section) = (Outcomes::new(), String::new());
+    fn outcomes(more: &[&str]) -> TestOutcomes {
+        let (mut outcomes, mut section) = (TestOutcomes::new(), String::new());
         let passed = names().into_iter().map(|name| format!("test {MODULE}{name} ... ok"));
         for line in passed.chain(more.iter().map(|line| line.to_string())) {
             take(&line, &mut section, &mut outcomes);
@@ -281,7 +282,7 @@ mod tests {
         let row = line(&table(&failed), "ib_iser").expect("a row");
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["ib_iser", "target", "FAILED", "ok", "ok"]);
         assert!(!table(&outcomes(&[])).contains("FAILED"));
-        assert!(table(&Outcomes::new()).contains("FAILED"), "what did not run is not ok");
+        assert!(table(&TestOutcomes::new()).contains("FAILED"), "what did not run is not ok");
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result};
 
-use crate::root::{self, Step};
+use crate::root::{self, StepResult};
 
 /// Hands the arguments to `interop/lab/lab`; the guest's kernel is fetched first if need be.
-pub fn run(arguments: &[String]) -> Result<Step> {
+pub fn run(arguments: &[String]) -> Result<StepResult> {
     let script = root::path().join("interop/lab/lab").display().to_string();
     if arguments.first().is_some_and(|first| first == "run") {
         root::must(&script, &["setup"])?;
     }
     let status = root::command(&script).args(arguments).status().context("cannot run the lab")?;
-    Ok(if status.success() { Step::Ok } else { Step::Failed(status.to_string()) })
+    Ok(if status.success() { StepResult::Ok } else { StepResult::Failed(status.to_string()) })
 }

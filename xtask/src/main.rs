@@ -14,17 +14,17 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use root::Step;
+use root::StepResult;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Checks, tests, measures and documents the project")]
-struct Arguments {
+struct Cli {
     #[command(subcommand)]
-    task: Task,
+    task: XtaskCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Task {
+enum XtaskCommand {
     /// Hold the style's outer limits: sizes, floors, unsafe, links
     Tidy,
     /// Run every test, with real peers and a real kernel
@@ -53,9 +53,9 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().task) {
-        Ok(Step::Ok | Step::Skipped(_)) => ExitCode::SUCCESS,
-        Ok(Step::Failed(_)) => ExitCode::FAILURE,
+    match run(&Cli::parse().task) {
+        Ok(StepResult::Ok | StepResult::Skipped(_)) => ExitCode::SUCCESS,
+        Ok(StepResult::Failed(_)) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::from(2)
@@ -63,15 +63,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: &Task) -> Result<Step> {
+fn run(task: &XtaskCommand) -> Result<StepResult> {
     match task {
-        Task::Tidy => tidy::run(),
-        Task::Test(options) => test::run(options),
-        Task::Soak(options) => test::soak::run(options),
-        Task::Campaign { arguments } => campaign::run(arguments),
-        Task::Conformance(options) => conformance::run(options),
-        Task::Interop(options) => interop::run(options),
-        Task::Lab { arguments } => lab::run(arguments),
-        Task::Bench(options) => bench::run(options),
+        XtaskCommand::Tidy => tidy::run(),
+        XtaskCommand::Test(options) => test::run(options),
+        XtaskCommand::Soak(options) => test::soak::run(options),
+        XtaskCommand::Campaign { arguments } => campaign::run(arguments),
+        XtaskCommand::Conformance(options) => conformance::run(options),
+        XtaskCommand::Interop(options) => interop::run(options),
+        XtaskCommand::Lab { arguments } => lab::run(arguments),
+        XtaskCommand::Bench(options) => bench::run(options),
     }
 }

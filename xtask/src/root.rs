@@ -95,7 +95,7 @@ pub fn is_installed(program: &str) -> bool {
 
 /// How a step ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum StepResult {
     /// All of it is as it should be
     Ok,
     /// Something is not, and what

@@ -1,8 +1,7 @@
 //! Commands that fail, told one by one while a job runs.
 
 use flume::{Receiver, Sender};
-use lunar_bench::{Error, Outcome};
-use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
+use lunar_bench::{Error, JobOutcome}; use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture}; 
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// A command that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct CommandFailure {
     /// It read; otherwise it wrote.
     pub read: bool,
     /// First byte.
@@ -26,28 +25,28 @@ pub struct Failure {
 }
 
 /// A disk that tells of commands that fail.
-pub struct Failures {
+pub struct FailureReporter {
     disk: Arc<dyn Backend>,
-    tell: Sender<Failure>,
-    is_forgiving: bool,
+    tell: Sender<CommandFailure>,
+    hides_errors: bool,
 }
 
-impl Failures {
+impl FailureReporter {
     /// Tells, and lets them fail.
-    pub fn told(disk: Arc<dyn Backend>, tell: Sender<Failure>) -> Failures {
-        Failures { disk, tell, is_forgiving: false }
+    pub fn reporting(disk: Arc<dyn Backend>, tell: Sender<CommandFailure>) -> FailureReporter {
+        FailureReporter { disk, tell, hides_errors: false }
     }
 
     /// Tells, and goes on as if nothing had happened: what cannot be read is zeros, what cannot be written is not.
-    pub fn replaced_by_zeros(disk: Arc<dyn Backend>, tell: Sender<Failure>) -> Failures {
-        Failures { disk, tell, is_forgiving: true }
+    pub fn replacing_by_zeros(disk: Arc<dyn Backend>, tell: Sender<CommandFailure>) -> FailureReporter {
+        FailureReporter { disk, tell, hides_errors: true }
     }
 
     fn ended(&self, read: bool, offset: u64, (result, mut buf): BufResult) -> BufResult {
         let Err(e) = result else { return (Ok(()), buf) };
         // Who listens may have gone: then all of it ends.
-        _ = self.tell.send(Failure { read, offset, len: buf.len(), why: e.to_string() });
-        if !self.is_forgiving {
+        _ = self.tell.send(CommandFailure { read, offset, len: buf.len(), why: e.to_string() });
+        if !self.hides_errors {
             return (Err(e), buf);
         }
         if read {
@@ -57,8 +56,7 @@ impl Failures {
     }
 }
 
-impl Backend for Failures {
-    fn facts(&self) -> BackendInfo {
+impl Backend for FailureReporter { fn facts(&self) -> BackendInfo { 
         self.disk.facts()
     }
 
@@ -66,8 +64,7 @@ impl Backend for Failures {
         Box::pin(async move { self.ended(true, offset, self.disk.read(offset, buf).await) })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(async move { self.ended(false, offset, self.disk.write(offset, buf, stable).await) })
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { Box::pin(async move { self.ended(false, offset, self.disk.write(offset, buf, fua).await) }) 
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -92,11 +89,11 @@ impl Backend for Failures {
 /// # Errors
 /// Those of the job, and of whoever hears of a failure.
 pub fn heard(
-    failures: &Receiver<Failure>,
-    mut each: impl FnMut(Failure) -> Result<(), Error>,
+    failures: &Receiver<CommandFailure>,
+    mut each: impl FnMut(CommandFailure) -> Result<(), Error>,
     end: impl Fn(),
-    run: impl FnOnce() -> Result<Outcome, Error> + Send,
-) -> Result<Outcome, Error> {
+    run: impl FnOnce() -> Result<JobOutcome, Error> + Send,
+) -> Result<JobOutcome, Error> {
     thread::scope(|scope| {
         let running = scope.spawn(run);
         let mut heard = Ok(());
@@ -117,28 +114,28 @@ pub fn heard(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_bench::testing::{Probe, on_a_core};
+    use lunar_bench::testing::{RecordingDisk, run_on_core};
 
     #[test]
     fn what_fails_is_told_and_fails_or_is_replaced_by_zeros() {
-        let probe = Probe::new(4096);
+        let probe = RecordingDisk::new(4096);
         let (tell, told) = flume::unbounded();
-        let strict = Failures::told(probe.clone(), tell.clone());
-        let forgiving = Failures::replaced_by_zeros(probe, tell);
+        let strict = FailureReporter::reporting(probe.clone(), tell.clone());
+        let forgiving = FailureReporter::replacing_by_zeros(probe, tell);
         let full = || {
             let mut buf = Buf::zeroed(512);
             buf.fill(7);
             buf
         };
-        on_a_core(move || async move {
+        run_on_core(move || async move {
             strict.read(4096, full()).await.0.unwrap_err();
             strict.write(0, full(), false).await.0.expect("there is room");
             let (result, buf) = forgiving.read(8192, full()).await;
             assert!(result.is_ok() && buf.iter().all(|byte| *byte == 0));
             assert!(forgiving.write(4096, full(), false).await.0.is_ok());
         });
-        let failure = |read, offset| Failure { read, offset, len: 512, why: "behind the end".into() };
-        let all: Vec<Failure> = told.try_iter().collect();
+        let failure = |read, offset| CommandFailure { read, offset, len: 512, why: "behind the end".into() };
+        let all: Vec<CommandFailure> = told.try_iter().collect();
         assert_eq!(all, [failure(true, 4096), failure(true, 8192), failure(false, 4096)]);
     }
 }

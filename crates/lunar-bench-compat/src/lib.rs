@@ -8,34 +8,33 @@
 
 pub mod blockdev_perftest;
 mod clock;
-mod copy;
+mod copy_disk;
 pub mod db_mix;
 pub mod dd;
 pub mod disktest;
 mod failures;
 mod operands;
-mod paper;
 mod route;
 pub mod sgp_dd;
+mod tool_output;
 
 #[cfg(doc)]
 use lunar_bench::Document;
-use lunar_bench::{Error, Kind, Watch};
-use lunar_block::LocalBoxFuture;
+use lunar_bench::{Error, ErrorKind, RunHandle}; use lunar_block::LocalBoxFuture; 
 use lunar_runtime::CoreSelection;
 use std::io::{self, Write};
 
 /// The surroundings of a run.
-pub struct Stage<'a> {
+pub struct RunContext<'a> {
     /// The handle that stops the run.
-    pub watch: &'a Watch,
+    pub handle: &'a RunHandle,
     /// The output, written line by line.
     pub out: &'a mut dyn Write,
 }
 
 /// The error of an invalid option, with its fix.
 fn refused(what: impl Into<String>, hint: impl Into<String>) -> Error {
-    Error::new(Kind::Invalid, what, hint)
+    Error::new(ErrorKind::Invalid, what, hint)
 }
 
 /// One core for the `index`-th of several concurrent runs, in round-robin order.

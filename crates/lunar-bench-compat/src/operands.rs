@@ -2,7 +2,7 @@
 
 use crate::refused;
 use lunar_bench::Error;
-use lunar_bench::document::without_secrets;
+use lunar_bench::document::redact_secrets;
 
 /// Multipliers behind numbers: those of dd, which are those of sg3_utils too.
 const SUFFIXES: [(&str, u64); 22] = [
@@ -123,7 +123,7 @@ impl Operands {
 
     /// The operands as (name, value), for the document: without secrets.
     pub fn words(&self) -> Vec<(&str, String)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), without_secrets(value))).collect()
+        self.0.iter().map(|(key, value)| (key.as_str(), redact_secrets(value))).collect()
     }
 }
 

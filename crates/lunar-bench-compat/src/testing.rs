@@ -1,7 +1,7 @@
 //! What tests of faces use.
 
-use crate::Stage;
-use lunar_bench::{Document, Error, Watch};
+use crate::RunContext;
+use lunar_bench::{Document, Error, RunHandle};
 use lunar_block::Backend;
 use lunar_nbd::server::{self, ListenAddress, NbdExport, ServerLimits};
 use lunar_runtime::Cores;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A disk that others know by an URL, as long as this is there.
-pub struct Served {
+pub struct NbdServer {
     pub url: String,
     server: Option<server::NbdServer>,
 }
 
-impl Drop for Served {
+impl Drop for NbdServer {
     fn drop(&mut self) {
         // compio ends the process when one of its tasks is woken by a thread that panics, as that of a test may.
         let server = self.server.take();
@@ -27,14 +27,14 @@ impl Drop for Served {
 }
 
 /// Serves a disk by NBD: no kernel stands before it.
-pub fn served(disk: Arc<dyn Backend>) -> Served {
+pub fn served(disk: Arc<dyn Backend>) -> NbdServer {
     let description = String::new();
     let export =
         NbdExport { name: "disk".into(), backend: disk, block_size: 512, read_only: false, description };
     let listen = [ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let cores = Arc::new(Cores::one().expect("an event loop"));
     let server = server::serve(&listen, vec![export], cores, ServerLimits::default()).expect("served");
-    Served { url: server.addresses()[0].url("disk"), server: Some(server) }
+    NbdServer { url: server.addresses()[0].url("disk"), server: Some(server) }
 }
 
 /// Whether the page cache holds the last byte of a file: whether to read it asks the disk for nothing. To ask brings it
@@ -70,22 +70,22 @@ pub fn dropped(path: &str) -> bool {
 }
 
 /// Runs a face; gives its document and what it printed.
-pub fn play(face: impl FnOnce(Stage) -> Result<Document, Error>) -> Result<(Document, String), Error> {
-    let (mut out, watch) = (Vec::new(), Watch::default());
-    let document = face(Stage { watch: &watch, out: &mut out })?;
+pub fn play(face: impl FnOnce(RunContext) -> Result<Document, Error>) -> Result<(Document, String), Error> {
+    let (mut out, handle) = (Vec::new(), RunHandle::default());
+    let document = face(RunContext { handle: &handle, out: &mut out })?;
     Ok((document, String::from_utf8(out).expect("text")))
 }
 
 /// A file of zeros in a folder of its own, removed on drop.
-pub struct Scratch(PathBuf);
+pub struct TempDir(PathBuf);
 
-impl Scratch {
-    pub fn folder() -> Scratch {
+impl TempDir {
+    pub fn folder() -> TempDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("lunar-face-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a folder");
-        Scratch(dir)
+        TempDir(dir)
     }
 
     /// The path of a file of this length, as text.
@@ -100,7 +100,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

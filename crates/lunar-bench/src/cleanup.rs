@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-type Action = Box<dyn FnOnce() + Send>;
+type CleanupAction = Box<dyn FnOnce() + Send>;
 
 /// The pending cleanups, in the order of creation.
-static LEFT: Mutex<BTreeMap<u64, Action>> = Mutex::new(BTreeMap::new());
+static PENDING: Mutex<BTreeMap<u64, CleanupAction>> = Mutex::new(BTreeMap::new());
 
-fn all_left() -> MutexGuard<'static, BTreeMap<u64, Action>> {
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+fn pending() -> MutexGuard<'static, BTreeMap<u64, CleanupAction>> {
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a cleanup when it is dropped.
@@ -27,7 +27,7 @@ impl CleanupGuard {
         make: impl FnOnce() -> Result<(T, U), E>,
     ) -> Result<(T, CleanupGuard), E> {
         static MADE: AtomicU64 = AtomicU64::new(0);
-        let mut left = all_left();
+        let mut left = pending();
         let (made, undo) = make()?;
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         left.insert(number, Box::new(undo));
@@ -36,13 +36,13 @@ impl CleanupGuard {
 
     /// Drops the cleanup without running it: somebody has already cleaned up.
     pub fn forget(self) {
-        all_left().remove(&self.0);
+        pending().remove(&self.0);
     }
 }
 
 impl Drop for CleanupGuard {
     fn drop(&mut self) {
-        let mut left = all_left();
+        let mut left = pending();
         // Under the lock: `clean_up_all` waits for it.
         left.remove(&self.0).into_iter().for_each(|undo| undo());
     }
@@ -51,7 +51,7 @@ impl Drop for CleanupGuard {
 /// Runs all pending cleanups, the latest first, for a process that ends without waiting for the owners. Afterwards
 /// [`CleanupGuard::create`] and the drop of a guard block until the process ends.
 pub fn clean_up_all() {
-    let mut left = all_left();
+    let mut left = pending();
     while let Some((_, undo)) = left.pop_last() {
         undo();
     }

@@ -1,18 +1,18 @@
 //! Tables as people read them: published, measured and ratio beside each other.
 
-use crate::document::{Cell, Table};
+use crate::document::{ResultTable, TableCell};
 
 /// Lines are not longer than this where there is a choice.
 const WIDTH: usize = 110;
 
 /// One of the three groups of columns.
-type Group = (&'static str, fn(&Cell) -> Option<f64>);
+type CellField = (&'static str, fn(&TableCell) -> Option<f64>);
 
-const GROUPS: [Group; 3] =
+const GROUPS: [CellField; 3] =
     [("published", |cell| cell.published), ("measured", |cell| cell.measured), ("ratio", |cell| cell.ratio)];
 
 /// A table, its groups side by side where there is room, otherwise below each other.
-pub fn table(table: &Table) -> String {
+pub fn table(table: &ResultTable) -> String {
     let measured = table.rows.iter().flat_map(|row| &row.1).any(|cell| cell.measured.is_some());
     let groups = if measured { &GROUPS[..] } else { &GROUPS[..1] };
     let mut text = format!("{} [{}]\n", table.title, table.unit);
@@ -28,10 +28,10 @@ fn joined(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn lines(table: &Table, groups: &[Group]) -> Vec<String> {
+fn lines(table: &ResultTable, groups: &[CellField]) -> Vec<String> {
     let first = table.rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
-    let figure = |(_, of): &Group, cell: &Cell| of(cell).map_or("-".to_owned(), short);
-    let width = |group: &Group, at: usize| {
+    let figure = |(_, of): &CellField, cell: &TableCell| of(cell).map_or("-".to_owned(), short);
+    let width = |group: &CellField, at: usize| {
         let cells = table.rows.iter().filter_map(|row| row.1.get(at)).map(|cell| figure(group, cell).len());
         cells.chain([table.columns[at].chars().count()]).max().unwrap_or(0)
     };
@@ -70,13 +70,13 @@ fn short(figure: f64) -> String {
 mod tests {
     use super::*;
 
-    fn example(columns: usize, measured: Option<f64>) -> Table {
-        Table {
+    fn example(columns: usize, measured: Option<f64>) -> ResultTable {
+        ResultTable {
             title: "Reads".into(),
             unit: "MB/s (10^6)".into(),
             larger_is_better: true,
             columns: (0..columns).map(|n| format!("column {n}")).collect(),
-            rows: vec![("NULLIO".into(), vec![Cell::new(Some(106.0), measured); columns])],
+            rows: vec![("NULLIO".into(), vec![TableCell::new(Some(106.0), measured); columns])],
         }
     }
 

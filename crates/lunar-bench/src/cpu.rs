@@ -1,6 +1,6 @@
 //! CPU time of processes and threads.
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU seconds of this process so far, all threads, user and system.
@@ -23,7 +23,8 @@ fn seconds(clock: ClockId) -> f64 {
 /// # Errors
 /// When there is no such process.
 pub fn of(pid: u32) -> Result<f64, Error> {
-    let gone = || Error::new(Kind::System, format!("there is no process {pid}"), "look for it with pgrep");
+    let gone =
+        || Error::new(ErrorKind::System, format!("there is no process {pid}"), "look for it with pgrep");
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
     ticks(&stat).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64).ok_or_else(gone)
 }
@@ -51,6 +52,6 @@ mod tests {
         while own() < before + 0.05 {}
         let told = of(std::process::id()).expect("we are there");
         assert!((told - own()).abs() < 0.1, "{told} {}", own());
-        assert_eq!(of(u32::MAX).unwrap_err().kind, Kind::System);
+        assert_eq!(of(u32::MAX).unwrap_err().kind, ErrorKind::System);
     }
 }

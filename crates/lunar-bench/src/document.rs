@@ -1,6 +1,6 @@
 //! What is kept of a measurement: the file that `--json` prints, and that reports and comparisons read.
 
-use crate::{Host, Outcome, text_report};
+use crate::{HostInfo, JobOutcome, text_report};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::SystemTime;
@@ -9,12 +9,12 @@ use std::time::SystemTime;
 pub const SCHEMA: &str = "lunar.bench/2";
 /// The versions before it that are read too. In the first, latencies leave out what was in flight at the end of the
 /// time, and documents of experiments have percentiles and no histograms.
-pub const OLDER: [&str; 1] = ["lunar.bench/1"];
+pub const OLDER_SCHEMAS: [&str; 1] = ["lunar.bench/1"];
 
 /// A measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// [`SCHEMA`], or one of [`OLDER`].
+    /// [`SCHEMA`], or one of [`OLDER_SCHEMAS`].
     pub schema: String,
     /// What it is, for people.
     pub title: String,
@@ -23,26 +23,26 @@ pub struct Document {
     /// When it began: UTC, `2026-11-20T22:11:51Z`.
     pub begun: String,
     /// Where it ran.
-    pub host: Host,
+    pub host: HostInfo,
     /// The seed that was repeated, such as `scst-srpt-2010`.
     pub seed: Option<String>,
     /// Each run of a job.
-    pub runs: Vec<Run>,
+    pub runs: Vec<JobRun>,
     /// Tables beside published figures.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ResultTable>,
     /// What a reader must know: schedulers that could not be set, what was scaled down, what is missing.
     pub notes: Vec<String>,
     /// Whether rounds of a job became steady, where that was asked for.
     #[serde(default)]
-    pub steady: Option<Steady>,
+    pub steady: Option<SteadyState>,
     /// The highest rate that keeps a bound on latency, where that was asked for.
     #[serde(default)]
-    pub search: Option<Search>,
+    pub search: Option<RateSearch>,
 }
 
 /// What became of rounds until something is steady.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Steady {
+pub struct SteadyState {
     /// What must be steady: `iops`, `bw` or `lat`.
     pub figure: String,
     /// It is, in the window.
@@ -50,12 +50,12 @@ pub struct Steady {
     /// Rounds that count: neither one that failed, nor one that was cut short.
     pub rounds: usize,
     /// The last rounds; none if there were fewer than are looked at.
-    pub window: Option<Window>,
+    pub window: Option<SteadyWindow>,
 }
 
 /// The rounds of the measurement window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Window {
+pub struct SteadyWindow {
     /// How many.
     pub rounds: usize,
     /// Mean of the figure: commands a second, bytes a second, or nanoseconds.
@@ -72,7 +72,7 @@ pub struct Window {
 
 /// What became of a search for the highest rate that keeps a bound on latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Search {
+pub struct RateSearch {
     /// So many of a hundred commands must end within the time.
     pub percent: f64,
     /// The time in nanoseconds, from the moment a command is due.
@@ -85,26 +85,26 @@ pub struct Search {
     /// Commands a second as fast as it goes, with the depth of the job: the first run.
     pub fastest: f64,
     /// What was tried, in order.
-    pub tries: Vec<Try>,
+    pub tries: Vec<RateTrial>,
     /// Why the search ended before it was done, if it did.
     pub gave_up: Option<String>,
 }
 
 /// A rate that was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Try {
+pub struct RateTrial {
     /// Commands a second.
     pub rate: f64,
     /// The time in which so many of a hundred ended, in nanoseconds.
     pub latency_ns: Option<u64>,
     /// Whether the bound was kept.
-    pub verdict: Verdict,
+    pub verdict: BoundVerdict,
 }
 
 /// What a try tells of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum BoundVerdict {
     /// It was kept.
     Kept,
     /// It was not: commands were too late, failed, or were not served at all.
@@ -113,32 +113,32 @@ pub enum Verdict {
     TooFew,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for BoundVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Verdict::Kept => "kept",
-            Verdict::NotKept => "not kept",
-            Verdict::TooFew => "too few commands",
+            BoundVerdict::Kept => "kept",
+            BoundVerdict::NotKept => "not kept",
+            BoundVerdict::TooFew => "too few commands",
         })
     }
 }
 
 /// One run of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct JobRun {
     /// What sets it apart from the others of the document, such as `4 KiB read`.
     pub label: String,
     /// The job, as (name, value) in the words of the command line.
     pub job: Vec<(String, String)>,
     /// The targets it ran on.
-    pub targets: Vec<TargetFacts>,
+    pub targets: Vec<MeasuredTarget>,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: JobOutcome,
 }
 
 /// What a target is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TargetFacts {
+pub struct MeasuredTarget {
     /// As it was named, without secrets.
     pub name: String,
     /// Sessions with it.
@@ -151,7 +151,7 @@ pub struct TargetFacts {
 
 /// A table of figures, some of which were published before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// What it shows.
     pub title: String,
     /// Unit of all its figures, such as `MB/s (10^6)`.
@@ -161,10 +161,10 @@ pub struct Table {
     /// Heads of the columns, without that of the rows.
     pub columns: Vec<String>,
     /// Rows: head, and a cell for each column.
-    pub rows: Vec<(String, Vec<Cell>)>,
+    pub rows: Vec<(String, Vec<TableCell>)>,
 }
 
-impl Table {
+impl ResultTable {
     /// Whether a column has how far figures were from their average: more or less of it is neither better nor worse.
     pub fn is_spread(&self, column: &str) -> bool {
         column.ends_with("(std")
@@ -173,7 +173,7 @@ impl Table {
 
 /// A figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct TableCell {
     /// What was published.
     pub published: Option<f64>,
     /// What was measured here.
@@ -193,9 +193,9 @@ impl Document {
         Document {
             schema: SCHEMA.into(),
             title: title.into(),
-            command: std::env::args().map(|word| without_secrets(&word)).collect(),
+            command: std::env::args().map(|word| redact_secrets(&word)).collect(),
             begun: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            host: Host::here(),
+            host: HostInfo::here(),
             seed: None,
             runs: Vec::new(),
             tables: Vec::new(),
@@ -207,7 +207,7 @@ impl Document {
 
     /// What keeps it from being what was asked for, if something does, and what to do: a run ended early, commands
     /// failed, figures are not steady, no rate was found.
-    pub fn amiss(&self) -> Option<(String, &'static str)> {
+    pub fn shortfall(&self) -> Option<(String, &'static str)> {
         let failed: u64 = self.runs.iter().map(|run| run.outcome.errors).sum();
         let is_unsteady = self.steady.as_ref().is_some_and(|steady| !steady.is_steady);
         let is_unfound = self.search.as_ref().is_some_and(|search| search.rate.is_none());
@@ -232,7 +232,7 @@ impl Document {
 const SCHEMES: [&str; 3] = ["iscsi://", "iser://", "srp://"];
 
 /// A word of a command line; what may be a URL with a password is shown as the URL shows itself.
-pub fn without_secrets(word: &str) -> String {
+pub fn redact_secrets(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let Some(scheme) = SCHEMES.into_iter().find(|scheme| lower.contains(scheme)) else { return word.into() };
     let (before, at) = word.split_at(lower.find(scheme).unwrap_or(word.len()));
@@ -242,11 +242,11 @@ pub fn without_secrets(word: &str) -> String {
     }
 }
 
-impl Cell {
+impl TableCell {
     /// A figure that was measured, beside one that was published, if there are such.
-    pub fn new(published: Option<f64>, measured: Option<f64>) -> Cell {
+    pub fn new(published: Option<f64>, measured: Option<f64>) -> TableCell {
         let ratio = published.zip(measured).filter(|(p, _)| *p != 0.0).map(|(p, m)| m / p);
-        Cell { published, measured, ratio }
+        TableCell { published, measured, ratio }
     }
 }
 
@@ -256,19 +256,19 @@ mod tests {
 
     #[test]
     fn secrets_on_the_command_line_are_not_kept() {
-        assert_eq!(without_secrets("--depth"), "--depth");
-        let told = without_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert_eq!(redact_secrets("--depth"), "--depth");
+        let told = redact_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
         assert!(told.starts_with("if=iscsi://") && !told.contains("hidden"), "{told}");
-        assert_eq!(without_secrets("iscsi://me%hidden@"), "iscsi://...");
-        let told = without_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert_eq!(redact_secrets("iscsi://me%hidden@"), "iscsi://...");
+        let told = redact_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
         assert!(told.starts_with("iser://me@moon") && !told.contains("hidden"), "{told}");
-        assert_eq!(without_secrets("of=srp://me%hidden@moon"), "of=srp://...", "no URL, and still a secret");
+        assert_eq!(redact_secrets("of=srp://me%hidden@moon"), "of=srp://...", "no URL, and still a secret");
     }
 
     #[test]
     fn a_ratio_needs_both() {
-        assert_eq!(Cell::new(Some(2.0), Some(6.0)).ratio, Some(3.0));
-        assert_eq!(Cell::new(None, Some(6.0)).ratio, None);
-        assert_eq!(Cell::new(Some(0.0), Some(6.0)).ratio, None);
+        assert_eq!(TableCell::new(Some(2.0), Some(6.0)).ratio, Some(3.0));
+        assert_eq!(TableCell::new(None, Some(6.0)).ratio, None);
+        assert_eq!(TableCell::new(Some(0.0), Some(6.0)).ratio, None);
     }
 }

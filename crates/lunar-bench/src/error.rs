@@ -6,7 +6,7 @@ use lunar_runtime::error::ErrorCode;
 
 /// What kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// An argument or a job is invalid.
     Invalid,
     /// The target holds data that the job would overwrite.
@@ -24,7 +24,7 @@ pub enum Kind {
 #[error("{what}\nhint: {hint}")]
 pub struct Error {
     /// What kind.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// What happened, and to what.
     pub what: String,
     /// What to do.
@@ -33,19 +33,17 @@ pub struct Error {
 
 impl Error {
     /// A failure of a kind.
-    pub fn new(kind: Kind, what: impl Into<String>, hint: impl Into<String>) -> Error {
+    pub fn new(kind: ErrorKind, what: impl Into<String>, hint: impl Into<String>) -> Error {
         Error { kind, what: what.into(), hint: hint.into() }
     }
 }
 
-impl From<NotationError> for Error {
-    fn from(e: NotationError) -> Error {
-        Error::new(Kind::Invalid, e.what, e.hint)
+impl From<NotationError> for Error { fn from(e: NotationError) -> Error { Error::new(ErrorKind::Invalid, e.what, e.hint) 
     }
 }
 
 impl From<CoreSelectionError> for Error {
     fn from(e: CoreSelectionError) -> Error {
-        Error::new(Kind::Invalid, e.what, e.hint)
+        Error::new(ErrorKind::Invalid, e.what, e.hint)
     }
 }

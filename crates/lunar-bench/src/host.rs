@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a reader must know of a machine to understand its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostInfo {
     /// Its name.
     pub name: String,
     /// Kernel, such as `Linux 6.12.9 x86_64`.
@@ -21,14 +21,14 @@ pub struct Host {
     pub lunar: String,
 }
 
-impl Host {
+impl HostInfo {
     /// This machine.
-    pub fn here() -> Host {
+    pub fn here() -> HostInfo {
         let system = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
-        Host {
+        HostInfo {
             name: lunar_runtime::host::name(),
             kernel: format!(
                 "{} {} {}",
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_kernel_and_cores() {
-        let here = Host::here();
+        let here = HostInfo::here();
         assert!(here.kernel.starts_with("Linux ") && here.cores > 0 && here.memory > 1 << 20, "{here:?}");
         assert_eq!(model("processor : 0\nmodel name\t: Good CPU\n").as_deref(), Some("Good CPU"));
     }

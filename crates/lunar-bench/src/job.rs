@@ -88,7 +88,7 @@ pub struct Job {
     /// The order of offsets.
     pub order: AccessPattern,
     /// The direction of data.
-    pub way: IoDirection,
+    pub direction: IoDirection,
     /// Lengths of commands in bytes, at least one.
     pub sizes: Vec<Weighted>,
     /// Commands in flight for each session.
@@ -110,7 +110,7 @@ pub struct Job {
     /// Compare what is read with `fill`; the first mismatch ends the job with its offset.
     pub compare: bool,
     /// Writes are stable when they are acknowledged (FUA).
-    pub stable: bool,
+    pub fua: bool,
     /// Flush at the end, and count the time of it.
     pub flush: bool,
     /// The offset of the first byte that the job uses.
@@ -118,7 +118,7 @@ pub struct Job {
     /// The number of bytes that the job uses; None for all from `offset`.
     pub span: Option<u64>,
     /// Continue after an error, and count it.
-    pub go_on: bool,
+    pub continue_on_error: bool,
     /// The seed of random numbers: the same seed gives the same offsets.
     pub seed: u64,
     /// The interval of the time series.
@@ -130,7 +130,7 @@ impl Default for Job {
     fn default() -> Job {
         Job {
             order: AccessPattern::Sequential,
-            way: IoDirection::Read,
+            direction: IoDirection::Read,
             sizes: vec![(4096, 1)],
             depth: 1,
             time: Some(Duration::from_secs(10)),
@@ -141,11 +141,11 @@ impl Default for Job {
             think: Duration::ZERO,
             fill: Fill::Random,
             compare: false,
-            stable: false,
+            fua: false,
             flush: false,
             offset: 0,
             span: None,
-            go_on: false,
+            continue_on_error: false,
             seed: 1,
             interval: Duration::from_secs(1),
         }
@@ -154,12 +154,12 @@ impl Default for Job {
 
 impl Job {
     /// Commands of one session that may be in flight: reads first, then writes where both ways are taken at once.
-    pub(crate) fn lanes(&self) -> usize {
-        if self.way == IoDirection::Both { 2 * self.depth } else { self.depth }
+    pub(crate) fn workers(&self) -> usize {
+        if self.direction == IoDirection::Both { 2 * self.depth } else { self.depth }
     }
 
     /// Where chance begins for one of its sessions or lanes: elsewhere for each of them, and for each seed.
-    pub(crate) fn chance(&self, of: u64) -> u64 {
+    pub(crate) fn stream_seed(&self, of: u64) -> u64 {
         self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of
     }
 

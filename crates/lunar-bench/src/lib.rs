@@ -1,7 +1,7 @@
 //! Workloads on storage, and what they measure.
 //!
 //! A [`OpenTargets`] has targets open on the cores of this machine; it runs a [`Job`], and what comes of it is an
-//! [`Outcome`]. A [`Document`] keeps the results. Faces of other tools (`lunar-bench-compat`) and whole experiments
+//! [`JobOutcome`]. A [`Document`] keeps the results. Faces of other tools (`lunar-bench-compat`) and whole experiments
 //! (`lunar-experiments`) are jobs too.
 //!
 //! On each core, a session runs as many workers as the job has depth. A worker chooses an offset, waits until the request is
@@ -13,8 +13,8 @@
 mod cleanup;
 pub mod compare;
 pub mod comparison_table;
-mod content;
 mod cpu;
+mod data_pattern;
 pub mod device;
 pub mod document;
 mod error;
@@ -25,29 +25,29 @@ mod open_targets;
 pub mod outcome;
 pub mod overhead;
 pub mod plain;
-mod record;
 pub mod report;
 pub mod rounds;
 mod run;
+mod run_handle;
 #[cfg(test)]
 mod sample;
 mod scatter;
-mod steps;
+mod session_stats;
 mod terse;
 pub mod testing;
 pub mod text_report;
+mod time_series;
 mod transport;
 pub mod verify;
-mod watch;
 pub mod words;
 
 pub use cleanup::{CleanupGuard, clean_up_all};
 pub use document::Document;
-pub use error::{Error, Kind};
-pub use host::Host;
+pub use error::{Error, ErrorKind};
+pub use host::HostInfo;
 pub use job::Job;
-pub use open_targets::{OpenTargets, Opening, Target};
-pub use outcome::Outcome;
+pub use open_targets::{OpenTargets, TargetOptions, TargetSpec};
+pub use outcome::JobOutcome;
+pub use run_handle::RunHandle;
 pub use terse::terse;
-pub use transport::Transport;
-pub use watch::Watch;
+pub use transport::TargetTransport;

@@ -8,7 +8,7 @@ use rand_distr::{Distribution, Zipf};
 
 /// A command to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Next {
+pub struct NextCommand {
     /// It reads; otherwise it writes.
     pub read: bool,
     /// First byte.
@@ -18,11 +18,11 @@ pub struct Next {
 }
 
 /// The choice of places in one session.
-pub struct Offsets {
+pub struct OffsetGenerator {
     random: SmallRng,
     order: AccessPattern,
     zipf: Option<Zipf<f64>>,
-    way: IoDirection,
+    direction: IoDirection,
     /// The last command read, where directions take turns: the first one writes.
     was_read: bool,
     sizes: Vec<(u32, u32)>,
@@ -36,10 +36,16 @@ pub struct Offsets {
     cursors: [u64; 2],
 }
 
-impl Offsets {
+impl OffsetGenerator {
     /// Those of session `index`, which is the `turn`-th of `turns` with its target, in `span` bytes from `first`;
     /// `span` holds the longest command.
-    pub fn new(job: &Job, first: u64, span: u64, index: usize, (turn, turns): (usize, usize)) -> Offsets {
+    pub fn new(
+        job: &Job,
+        first: u64,
+        span: u64,
+        index: usize,
+        (turn, turns): (usize, usize),
+    ) -> OffsetGenerator {
         let granule = job.granule();
         let places = (span / granule).max(1);
         let zipf = match job.order {
@@ -47,11 +53,11 @@ impl Offsets {
             _ => None,
         };
         let begin = (u128::from(places) * turn as u128 / turns.max(1) as u128) as u64 * granule;
-        Offsets {
-            random: SmallRng::seed_from_u64(job.chance(index as u64)),
+        OffsetGenerator {
+            random: SmallRng::seed_from_u64(job.stream_seed(index as u64)),
             order: job.order,
             zipf,
-            way: job.way,
+            direction: job.direction,
             was_read: true,
             weights: job.sizes.iter().map(|size| size.1).sum(),
             sizes: job.sizes.clone(),
@@ -63,8 +69,8 @@ impl Offsets {
     }
 
     /// The next command, of at most `left` bytes. `read` is asked only where both ways go on at once.
-    pub fn next(&mut self, read: bool, left: u64) -> Next {
-        let read = match self.way {
+    pub fn next(&mut self, read: bool, left: u64) -> NextCommand {
+        let read = match self.direction {
             IoDirection::Read => true,
             IoDirection::Write => false,
             IoDirection::Mix(percent) => self.random.random_range(0..100) < percent,
@@ -75,12 +81,12 @@ impl Offsets {
         // Shortened before its place is chosen: what is left over may be just the end of the span.
         let len = u64::from(self.len()).min(left) as u32;
         let at = match self.order {
-            AccessPattern::Sequential => self.walk(read, len, u64::from(len)),
-            AccessPattern::Strided(stride) => self.walk(read, len, stride),
+            AccessPattern::Sequential => self.next_sequential(read, len, u64::from(len)),
+            AccessPattern::Strided(stride) => self.next_sequential(read, len, stride),
             AccessPattern::Random => self.random.random_range(0..self.places(len)) * self.granule,
-            AccessPattern::Zipf(_) => self.popular(len),
+            AccessPattern::Zipf(_) => self.next_zipf(len),
         };
-        Next { read, offset: self.first + at, len }
+        NextCommand { read, offset: self.first + at, len }
     }
 
     fn len(&mut self) -> u32 {
@@ -102,16 +108,16 @@ impl Offsets {
         (self.span - u64::from(len)) / self.granule + 1
     }
 
-    fn walk(&mut self, read: bool, len: u32, step: u64) -> u64 {
+    fn next_sequential(&mut self, read: bool, len: u32, step: u64) -> u64 {
         // In a mix of both by lot there is one walk, as fio has it.
-        let goes_alone = matches!(self.way, IoDirection::Both | IoDirection::Turns);
+        let goes_alone = matches!(self.direction, IoDirection::Both | IoDirection::Turns);
         let cursor = &mut self.cursors[usize::from(goes_alone && read)];
         let at = if *cursor + u64::from(len) > self.span { 0 } else { *cursor };
         *cursor = at + step;
         at
     }
 
-    fn popular(&mut self, len: u32) -> u64 {
+    fn next_zipf(&mut self, len: u32) -> u64 {
         // The most popular has rank 1.
         let rank = self.zipf.map_or(1.0, |zipf| zipf.sample(&mut self.random)) as u64;
         let places = self.places(len);
@@ -124,11 +130,11 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn offsets(job: &Job, span: u64, index: usize, count: usize) -> Offsets {
-        Offsets::new(job, 0, span, index, (index, count))
+    fn offsets(job: &Job, span: u64, index: usize, count: usize) -> OffsetGenerator {
+        OffsetGenerator::new(job, 0, span, index, (index, count))
     }
 
-    fn visited(offsets: &mut Offsets, n: usize) -> Vec<u64> {
+    fn visited(offsets: &mut OffsetGenerator, n: usize) -> Vec<u64> {
         (0..n).map(|_| offsets.next(true, u64::MAX).offset).collect()
     }
 
@@ -154,7 +160,7 @@ mod tests {
 
     #[test]
     fn reads_and_writes_that_run_at_once_walk_by_themselves() {
-        let job = Job { way: IoDirection::Both, ..Job::default() };
+        let job = Job { direction: IoDirection::Both, ..Job::default() };
         let mut both = offsets(&job, 1 << 20, 0, 1);
         assert_eq!(
             (
@@ -168,7 +174,7 @@ mod tests {
 
     #[test]
     fn directions_that_take_turns_walk_by_themselves_too() {
-        let job = Job { way: IoDirection::Turns, ..Job::default() };
+        let job = Job { direction: IoDirection::Turns, ..Job::default() };
         let mut turns = offsets(&job, 1 << 20, 0, 1);
         let visited: Vec<(bool, u64)> =
             (0..4).map(|_| turns.next(true, u64::MAX)).map(|next| (next.read, next.offset)).collect();
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_mix_keeps_its_proportion() {
-        let job = Job { way: IoDirection::Mix(70), order: AccessPattern::Random, ..Job::default() };
+        let job = Job { direction: IoDirection::Mix(70), order: AccessPattern::Random, ..Job::default() };
         let mut offsets = offsets(&job, 1 << 20, 0, 1);
         let reads = (0..10_000).filter(|_| offsets.next(false, u64::MAX).read).count();
         assert!((6800..7200).contains(&reads), "{reads} of 10000");

@@ -1,10 +1,6 @@
 //! Targets that are open on the cores of this machine, ready for jobs.
 
-use crate::document::TargetFacts;
-use crate::run::PATIENCE;
-use crate::verify::Ledger;
-use crate::{Error, Kind, cpu};
-use lunar_block::{Backend, BackendSpec};
+use crate::document::MeasuredTarget; use crate::run::DRAIN_TIMEOUT; use crate::verify::WriteLedger; use crate::{Error, ErrorKind, cpu}; use lunar_block::{Backend, BackendSpec}; 
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
 use lunar_proto::size;
@@ -14,7 +10,7 @@ use std::sync::Arc;
 
 /// The name of something that can be read and written.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum TargetSpec {
     /// A logical unit: `iscsi://...`.
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
@@ -29,17 +25,17 @@ pub enum Target {
 
 /// Sets defaults of a URL for measurements. A lost target is awaited only as long as commands that are in flight at the
 /// end of a job: meanwhile there is nothing to measure.
-fn with_patience(url: Url) -> Result<Url, lunar_initiator::Error> {
+fn with_default_timeouts(url: Url) -> Result<Url, lunar_initiator::Error> {
     let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
-    url.with_default("recovery_timeout", &PATIENCE.as_secs().to_string())
+    url.with_default("recovery_timeout", &DRAIN_TIMEOUT.as_secs().to_string())
 }
 
 /// Bytes of `null:` and `memory:` without a size.
-const USUAL_SIZE: u64 = 1 << 30;
+const DEFAULT_SIZE: u64 = 1 << 30;
 
 /// How targets are opened.
 #[derive(Clone, Debug)]
-pub struct Opening {
+pub struct TargetOptions {
     /// Sessions with each target. Local disks are opened once, for all.
     pub sessions: usize,
     /// The cores to run on; sessions take turns.
@@ -58,10 +54,10 @@ pub struct Opening {
     pub target_pid: Option<u32>,
 }
 
-impl Default for Opening {
+impl Default for TargetOptions {
     /// One session, all cores, read only; bytes as they are, which is how other tools take them.
-    fn default() -> Opening {
-        Opening {
+    fn default() -> TargetOptions {
+        TargetOptions {
             sessions: 1,
             cores: CoreSelection::All,
             direct: false,
@@ -76,64 +72,64 @@ impl Default for Opening {
 
 /// A session with a target.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct TargetSession {
     pub core: usize,
     pub disk: Arc<dyn Backend>,
     /// The target's number.
     pub target: usize,
     /// The expected content of the target, if jobs verify it.
-    pub ledger: Option<Arc<Ledger>>,
+    pub ledger: Option<Arc<WriteLedger>>,
 }
 
 /// Targets that are open. Sessions are logged out when it is closed or dropped.
 pub struct OpenTargets {
     pub(crate) cores: Cores,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<TargetSession>,
     /// How its targets were opened.
-    pub(crate) opening: Opening,
+    pub(crate) opening: TargetOptions,
     luns: Vec<(usize, Arc<Lun>)>,
-    facts: Vec<TargetFacts>,
+    facts: Vec<MeasuredTarget>,
 }
 
-impl Target {
+impl TargetSpec {
     /// Parses the name of a target.
     ///
     /// # Errors
     /// When the name is malformed.
-    pub fn parse(text: &str) -> Result<Target, Error> {
+    pub fn parse(text: &str) -> Result<TargetSpec, Error> {
         let sized = |size: &str| match size {
-            "" => Ok(USUAL_SIZE),
+            "" => Ok(DEFAULT_SIZE),
             size => size::parse(size)
-                .map_err(|e| Error::new(Kind::Invalid, format!("{text}: {}", e.what), e.hint)),
+                .map_err(|e| Error::new(ErrorKind::Invalid, format!("{text}: {}", e.what), e.hint)),
         };
         Ok(match text.split_once(':') {
-            Some(("null", size)) => Target::Null(sized(size)?),
-            Some(("memory", size)) => Target::Memory(sized(size)?),
-            _ if lunar_initiator::is_url(text) => {
-                Target::Lun(Box::new(Url::parse(text).and_then(with_patience).map_err(refused)?))
-            }
-            Some(_) if nbd::is_url(text) => {
-                Target::Nbd(text.parse().map_err(|e| Error { kind: Kind::Invalid, ..not_open(e) })?)
-            }
-            _ => Target::Path(text.into()),
+            Some(("null", size)) => TargetSpec::Null(sized(size)?),
+            Some(("memory", size)) => TargetSpec::Memory(sized(size)?),
+            _ if lunar_initiator::is_url(text) => TargetSpec::Lun(Box::new(
+                Url::parse(text).and_then(with_default_timeouts).map_err(initiator_error)?,
+            )),
+            Some(_) if nbd::is_url(text) => TargetSpec::Nbd(
+                text.parse().map_err(|e| Error { kind: ErrorKind::Invalid, ..open_error(e) })?,
+            ),
+            _ => TargetSpec::Path(text.into()),
         })
     }
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for TargetSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Target::Lun(url) => url.fmt(f),
-            Target::Nbd(url) => url.fmt(f),
-            Target::Null(size) => write!(f, "null:{size}"),
-            Target::Memory(size) => write!(f, "memory:{size}"),
-            Target::Path(path) => path.display().fmt(f),
+            TargetSpec::Lun(url) => url.fmt(f),
+            TargetSpec::Nbd(url) => url.fmt(f),
+            TargetSpec::Null(size) => write!(f, "null:{size}"),
+            TargetSpec::Memory(size) => write!(f, "memory:{size}"),
+            TargetSpec::Path(path) => path.display().fmt(f),
         }
     }
 }
 
-fn refused(e: lunar_initiator::Error) -> Error {
-    let kind = Kind::Target(Some(e.code));
+fn initiator_error(e: lunar_initiator::Error) -> Error {
+    let kind = ErrorKind::Target(Some(e.code));
     let lunar_initiator::Details { what, hint, .. } = e.into_details();
     Error::new(kind, what, hint.unwrap_or_else(|| "lunar doctor tells more".into()))
 }
@@ -143,25 +139,25 @@ impl OpenTargets {
     ///
     /// # Errors
     /// When one cannot be opened, or holds data that must not be destroyed.
-    pub fn open(targets: &[Target], opening: &Opening) -> Result<OpenTargets, Error> {
+    pub fn open(targets: &[TargetSpec], opening: &TargetOptions) -> Result<OpenTargets, Error> {
         let cpus = opening.cores.usable()?;
         if let Some(pid) = opening.target_pid {
             cpu::of(pid)?;
         }
-        let cores = Cores::start(&cpus).map_err(|e| system("the event loops", &e))?;
+        let cores = Cores::start(&cpus).map_err(|e| system_error("the event loops", &e))?;
         let (places, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut rig = OpenTargets { cores, places, opening: opening.clone(), luns, facts };
+        let mut opened = OpenTargets { cores, places, opening: opening.clone(), luns, facts };
         for target in targets {
-            rig.add(target, opening)?;
+            opened.add(target, opening)?;
             if opening.write && !opening.destroy {
-                rig.refuse_data(target)?;
+                opened.check_no_data(target)?;
             }
         }
-        Ok(rig)
+        Ok(opened)
     }
 
     /// The facts about each target.
-    pub fn facts(&self) -> Vec<TargetFacts> {
+    pub fn facts(&self) -> Vec<MeasuredTarget> {
         self.facts.clone()
     }
 
@@ -171,20 +167,20 @@ impl OpenTargets {
     }
 
     /// Which of the sessions with its target one is, and how many those are.
-    pub fn at_target(&self, session: usize) -> (usize, usize) {
-        let is_beside = |place: &&Place| place.target == self.places[session].target;
-        let before = self.places[..session].iter().filter(is_beside).count();
-        (before, self.places.iter().filter(is_beside).count())
+    pub fn index_at_target(&self, session: usize) -> (usize, usize) {
+        let is_same_target = |other: &&TargetSession| other.target == self.places[session].target;
+        let before = self.places[..session].iter().filter(is_same_target).count();
+        (before, self.places.iter().filter(is_same_target).count())
     }
 
     /// Whether all targets are null disks.
     pub fn is_null(&self) -> bool {
-        self.places.iter().all(|place| place.disk.facts().null)
+        self.places.iter().all(|session| session.disk.facts().null)
     }
 
     /// Bytes of the smallest target.
     pub fn capacity(&self) -> u64 {
-        self.places.iter().map(|place| place.disk.facts().capacity).min().unwrap_or(0)
+        self.places.iter().map(|session| session.disk.facts().capacity).min().unwrap_or(0)
     }
 
     /// Bytes of the largest block among its logical units; 1 if there are none.
@@ -200,32 +196,32 @@ impl OpenTargets {
 
     /// The disk of a session.
     pub fn disk(&self, session: usize) -> Option<Arc<dyn Backend>> {
-        self.places.get(session).map(|place| place.disk.clone())
+        self.places.get(session).map(|session| session.disk.clone())
     }
 
     /// Replaces the disk of each session by a filter around it.
     pub fn wrap(&mut self, filter: impl Fn(usize, Arc<dyn Backend>) -> Arc<dyn Backend>) {
-        for (session, place) in self.places.iter_mut().enumerate() {
-            place.disk = filter(session, place.disk.clone());
+        for (index, session) in self.places.iter_mut().enumerate() {
+            session.disk = filter(index, session.disk.clone());
         }
     }
 
     /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
-    pub fn share(
+    pub fn replace_by_shared(
         &mut self,
         sessions: usize,
         made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,
     ) {
-        let disk = made_of(self.places.drain(..).map(|place| place.disk).collect());
+        let disk = made_of(self.places.drain(..).map(|session| session.disk).collect());
         for _ in 0..sessions {
-            self.place(disk.clone());
+            self.add_session(disk.clone());
         }
     }
 
     /// Makes jobs record what they write and check what they read, with one ledger for each target, in their order.
-    pub(crate) fn keep_account(&mut self, ledgers: &[Arc<Ledger>]) {
-        for place in &mut self.places {
-            place.ledger = ledgers.get(place.target).cloned();
+    pub(crate) fn attach_ledgers(&mut self, ledgers: &[Arc<WriteLedger>]) {
+        for session in &mut self.places {
+            session.ledger = ledgers.get(session.target).cloned();
         }
     }
 
@@ -234,41 +230,41 @@ impl OpenTargets {
         drop(self);
     }
 
-    fn add(&mut self, target: &Target, opening: &Opening) -> Result<(), Error> {
+    fn add(&mut self, target: &TargetSpec, opening: &TargetOptions) -> Result<(), Error> {
         let sessions = opening.sessions.max(1);
         let facts = match target {
-            Target::Lun(url) => {
+            TargetSpec::Lun(url) => {
                 let luns = (0..sessions).map(|_| self.add_lun(url)).collect::<Result<Vec<_>, _>>()?;
                 facts_of_lun(&luns[0])
             }
-            Target::Nbd(url) => {
+            TargetSpec::Nbd(url) => {
                 let exports = (0..sessions).map(|_| self.add_nbd(url)).collect::<Result<Vec<_>, _>>()?;
                 exports[0].describe()
             }
             local => {
                 let disk = open_local(local, opening)?;
                 for _ in 0..sessions {
-                    self.place(disk.clone());
+                    self.add_session(disk.clone());
                 }
                 disk.describe()
             }
         };
-        let capacity = self.places.last().map_or(0, |place| place.disk.facts().capacity);
-        self.facts.push(TargetFacts { name: target.to_string(), sessions, capacity, facts });
+        let capacity = self.places.last().map_or(0, |session| session.disk.facts().capacity);
+        self.facts.push(MeasuredTarget { name: target.to_string(), sessions, capacity, facts });
         Ok(())
     }
 
-    fn place(&mut self, disk: Arc<dyn Backend>) -> usize {
+    fn add_session(&mut self, disk: Arc<dyn Backend>) -> usize {
         let core = self.places.len() % self.cores.count();
-        self.places.push(Place { core, disk, target: self.facts.len(), ledger: None });
+        self.places.push(TargetSession { core, disk, target: self.facts.len(), ledger: None });
         core
     }
 
     fn add_lun(&mut self, url: &Url) -> Result<Arc<Lun>, Error> {
         let (core, url) = (self.places.len() % self.cores.count(), url.clone());
         let lun = self.cores.wait(core, move || async move { lunar_initiator::open(&url).await });
-        let lun = lun.map_err(|e| system("an event loop", &e))?.map_err(refused)?;
-        self.place(lun.clone());
+        let lun = lun.map_err(|e| system_error("an event loop", &e))?.map_err(initiator_error)?;
+        self.add_session(lun.clone());
         self.luns.push((core, lun.clone()));
         Ok(lun)
     }
@@ -276,24 +272,25 @@ impl OpenTargets {
     fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> {
         let (core, url) = (self.places.len() % self.cores.count(), url.clone());
         let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
-        let disk = disk.map_err(|e| system("an event loop", &e))?.map_err(not_open)?;
-        self.place(disk.clone());
+        let disk = disk.map_err(|e| system_error("an event loop", &e))?.map_err(open_error)?;
+        self.add_session(disk.clone());
         Ok(disk)
     }
 
     /// Looks at the first and the last mebibyte of the target that was opened last.
-    fn refuse_data(&self, target: &Target) -> Result<(), Error> {
-        const LOOK: u64 = 1 << 20;
-        let Some(place) = self.places.last() else { return Ok(()) };
-        let capacity = place.disk.facts().capacity;
-        for offset in [0, capacity.saturating_sub(LOOK)] {
-            let (disk, len) = (place.disk.clone(), LOOK.min(capacity) as usize);
+    fn check_no_data(&self, target: &TargetSpec) -> Result<(), Error> {
+        const CHECKED_BYTES: u64 = 1 << 20;
+        let Some(session) = self.places.last() else { return Ok(()) };
+        let capacity = session.disk.facts().capacity;
+        for offset in [0, capacity.saturating_sub(CHECKED_BYTES)] {
+            let (disk, len) = (session.disk.clone(), CHECKED_BYTES.min(capacity) as usize);
             let look = move || async move { disk.read(offset, lunar_runtime::Buf::zeroed(len)).await };
-            let (result, buf) = self.cores.wait(place.core, look).map_err(|e| system("an event loop", &e))?;
-            result.map_err(|e| system(&format!("{target} cannot be read"), &e))?;
+            let (result, buf) =
+                self.cores.wait(session.core, look).map_err(|e| system_error("an event loop", &e))?;
+            result.map_err(|e| system_error(&format!("{target} cannot be read"), &e))?;
             if let Some(at) = buf.iter().position(|byte| *byte != 0) {
                 let what = format!("{target} holds data: byte {} is not zero", offset + at as u64);
-                return Err(Error::new(Kind::HoldsData, what, "--destroy overwrites it"));
+                return Err(Error::new(ErrorKind::HoldsData, what, "--destroy overwrites it"));
             }
         }
         Ok(())
@@ -310,20 +307,18 @@ impl Drop for OpenTargets {
     }
 }
 
-fn system(what: &str, e: &std::io::Error) -> Error {
-    Error::new(Kind::System, format!("{what}: {e}"), "LUNAR_LOG=debug tells more")
+fn system_error(what: &str, e: &std::io::Error) -> Error {
+    Error::new(ErrorKind::System, format!("{what}: {e}"), "LUNAR_LOG=debug tells more")
 }
 
-fn not_open(e: lunar_block::OpenError) -> Error {
-    let kind = Kind::Medium(e.kind.into());
+fn open_error(e: lunar_block::OpenError) -> Error {
+    let kind = ErrorKind::Medium(e.kind.into());
     Error::new(kind, format!("{}: {}", e.subject, e.what), e.hint)
 }
 
-fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Error> {
+fn open_local(target: &TargetSpec, opening: &TargetOptions) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
-        Target::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size),
-        Target::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size),
-        Target::Path(path) => BackendSpec {
+ TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size), TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size), TargetSpec::Path(path) => BackendSpec { 
             read_only: !opening.write,
             direct: opening.direct,
             create: opening.create.is_some(),
@@ -331,9 +326,9 @@ fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Er
             raw: opening.raw,
             ..BackendSpec::path(path)
         },
-        Target::Lun(_) | Target::Nbd(_) => unreachable!("it is no local disk"),
+        TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("it is no local disk"),
     };
-    lunar_block::open(&spec).map_err(not_open)
+    lunar_block::open(&spec).map_err(open_error)
 }
 
 /// The name of the fact that names the transport of sessions: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.

@@ -4,24 +4,24 @@ use serde::{Deserialize, Serialize};
 
 /// What came of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct JobOutcome {
     /// Seconds that were measured: without the ramp, to the end of the time, however long the last commands take;
     /// to the end of the last command where an amount was reached first, or to the moment of an early end.
     pub elapsed_s: f64,
     /// What was read.
-    pub read: Totals,
+    pub read: DirectionTotals,
     /// What was written.
-    pub write: Totals,
+    pub write: DirectionTotals,
     /// The same by session, in their order.
-    pub sessions: Vec<Share>,
+    pub sessions: Vec<IoCounts>,
     /// How long each of them took: as `elapsed_s`, which is that of the last one. Documents made before it was kept do
     /// not have it.
     #[serde(default)]
     pub sessions_s: Vec<f64>,
     /// Steps of time, in their order.
-    pub series: Vec<Step>,
+    pub series: Vec<SeriesStep>,
     /// CPU time.
-    pub cpu: Cpu,
+    pub cpu: CpuTime,
     /// Commands that failed, where the job went on.
     pub errors: u64,
     /// Commands that were due at a given rate and had not begun when the time was over.
@@ -37,7 +37,7 @@ pub struct Outcome {
 /// One direction. Rates come of what ended within the measured time, latencies also of what was in flight at its
 /// end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Totals {
+pub struct DirectionTotals {
     /// Commands that ended within the measured time.
     pub ios: u64,
     /// Their bytes.
@@ -52,7 +52,7 @@ pub struct Totals {
 
 /// What one session did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct IoCounts {
     /// Commands that read.
     pub read_ios: u64,
     /// Bytes that were read.
@@ -65,12 +65,12 @@ pub struct Share {
 
 /// What was done in a step of time, by all sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct SeriesStep {
     /// End of the step in seconds after the begin of the measurement.
     pub until_s: f64,
     /// What was done.
     #[serde(flatten)]
-    pub share: Share,
+    pub share: IoCounts,
     /// Mean of the total latency in nanoseconds.
     pub mean_ns: f64,
     /// The longest total latency in nanoseconds.
@@ -96,7 +96,7 @@ pub struct Latency {
 
 /// CPU time in seconds, user and system together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cpu {
+pub struct CpuTime {
     /// Of this process.
     pub client_s: f64,
     /// Of the target's process, where it was named.
@@ -105,7 +105,7 @@ pub struct Cpu {
     pub cores: usize,
 }
 
-impl Totals {
+impl DirectionTotals {
     /// Commands a second.
     pub fn iops(&self, elapsed_s: f64) -> f64 {
         per(self.ios as f64, elapsed_s)
@@ -138,7 +138,7 @@ impl Latency {
     }
 }
 
-impl Outcome {
+impl JobOutcome {
     /// Commands, both directions.
     pub fn ios(&self) -> u64 {
         self.read.ios.saturating_add(self.write.ios)
@@ -160,7 +160,7 @@ impl Outcome {
     }
 
     /// What one session did, and its own seconds; none if there is no such session.
-    pub fn session(&self, at: usize) -> Option<(&Share, f64)> {
+    pub fn session(&self, at: usize) -> Option<(&IoCounts, f64)> {
         Some((self.sessions.get(at)?, self.sessions_s.get(at).copied().unwrap_or(self.elapsed_s)))
     }
 
@@ -176,7 +176,7 @@ impl Outcome {
 }
 
 /// How long each step is, in seconds.
-pub fn widths(series: &[Step]) -> Vec<f64> {
+pub fn widths(series: &[SeriesStep]) -> Vec<f64> {
     let begins = [0.0].into_iter().chain(series.iter().map(|step| step.until_s));
     series.iter().zip(begins).map(|(step, begin)| step.until_s - begin).collect()
 }
@@ -216,19 +216,20 @@ mod tests {
 
     #[test]
     fn a_session_has_the_rate_of_its_own_time() {
-        let share = Share { read_ios: 4, read_bytes: 4000, ..Share::default() };
+        let share = IoCounts { read_ios: 4, read_bytes: 4000, ..IoCounts::default() };
         let sessions_s = vec![2.0, 4.0];
-        let outcome = Outcome { elapsed_s: 4.0, sessions: vec![share; 2], sessions_s, ..Outcome::default() };
+        let outcome =
+            JobOutcome { elapsed_s: 4.0, sessions: vec![share; 2], sessions_s, ..JobOutcome::default() };
         assert_eq!([0, 1, 2].map(|at| outcome.session_rate(at)), [Some(2000.0), Some(1000.0), None]);
         assert_eq!([0, 1, 2].map(|at| outcome.session_iops(at)), [Some(2.0), Some(1.0), None]);
-        let old = Outcome { sessions_s: Vec::new(), ..outcome };
+        let old = JobOutcome { sessions_s: Vec::new(), ..outcome };
         assert_eq!(old.session_rate(0), Some(1000.0), "an older document has one time for all");
     }
 
     #[test]
     fn rates_of_nothing_are_zero() {
-        assert_eq!(Outcome::default().iops(), 0.0);
-        let read = Totals { ios: 10, bytes: 40960, ..Totals::default() };
+        assert_eq!(JobOutcome::default().iops(), 0.0);
+        let read = DirectionTotals { ios: 10, bytes: 40960, ..DirectionTotals::default() };
         assert_eq!((read.iops(2.0), read.rate(2.0)), (5.0, 20480.0));
     }
 }

@@ -1,8 +1,8 @@
 //! Documents for tests: one shaped like a seed's, and others made of it.
 
-use crate::document::{Cell, Document, Run, SCHEMA, Table, TargetFacts};
-use crate::outcome::{Cpu, Latency, Outcome, Share, Step, Totals};
-use crate::{Host, Job, OpenTargets, Opening, Target, Watch};
+use crate::document::{Document, JobRun, MeasuredTarget, ResultTable, SCHEMA, TableCell};
+use crate::outcome::{CpuTime, DirectionTotals, IoCounts, JobOutcome, Latency, SeriesStep};
+use crate::{HostInfo, Job, OpenTargets, RunHandle, TargetOptions, TargetSpec};
 use std::time::Duration;
 
 /// Published MB/s (write, read) of `blockdev-perftest -f -d`, from 4 KiB to 64 MiB (scst-srpt-2010).
@@ -34,7 +34,7 @@ pub fn empty(title: &str) -> Document {
         title: title.into(),
         command: ["lunar", "bench", "reproduce", "scst-srpt-2010"].map(String::from).to_vec(),
         begun: "2026-11-20T22:11:51Z".into(),
-        host: Host {
+        host: HostInfo {
             name: "moon".into(),
             kernel: "Linux 6.12.9 x86_64".into(),
             cpu: "Example CPU @ 2.60GHz".into(),
@@ -70,8 +70,8 @@ pub fn latency(mean_ns: f64, ios: u64) -> Latency {
 }
 
 /// A run of thirty seconds with commands of one size; `wave` is how far its rate goes up and down.
-pub fn run(label: &str, bytes: u64, is_read: bool, rate: f64, wave: f64) -> Run {
-    let (mut sum, mut series) = (Totals::default(), Vec::new());
+pub fn run(label: &str, bytes: u64, is_read: bool, rate: f64, wave: f64) -> JobRun {
+    let (mut sum, mut series) = (DirectionTotals::default(), Vec::new());
     for n in 0..STEPS {
         // Not a period of anything: steps shall look as independent as they are said to be.
         let wobble = 1.0 + wave * ((n * n) as f64 * 1.7).sin();
@@ -80,10 +80,10 @@ pub fn run(label: &str, bytes: u64, is_read: bool, rate: f64, wave: f64) -> Run 
         sum.bytes += ios * bytes;
         let mean_ns = 1e9 * bytes as f64 / rate / wobble;
         let share = match is_read {
-            true => Share { read_ios: ios, read_bytes: ios * bytes, ..Share::default() },
-            false => Share { write_ios: ios, write_bytes: ios * bytes, ..Share::default() },
+            true => IoCounts { read_ios: ios, read_bytes: ios * bytes, ..IoCounts::default() },
+            false => IoCounts { write_ios: ios, write_bytes: ios * bytes, ..IoCounts::default() },
         };
-        series.push(Step {
+        series.push(SeriesStep {
             until_s: (n + 1) as f64,
             share,
             mean_ns,
@@ -92,17 +92,21 @@ pub fn run(label: &str, bytes: u64, is_read: bool, rate: f64, wave: f64) -> Run 
     }
     sum.service = latency(1e9 * bytes as f64 / rate, sum.ios);
     sum.total = sum.service.clone();
-    let cpu =
-        Cpu { client_s: sum.ios as f64 * 8e-6 + 1.0, target_s: Some(sum.ios as f64 * 5e-6 + 0.7), cores: 2 };
-    let (read, write) = if is_read { (sum, Totals::default()) } else { (Totals::default(), sum) };
-    let outcome = Outcome { elapsed_s: STEPS as f64, read, write, series, cpu, ..Outcome::default() };
-    let way = if is_read { "read" } else { "write" };
-    let job = [("rw", way), ("bs", &bytes.to_string()), ("depth", "1"), ("runtime", "30")];
+    let cpu = CpuTime {
+        client_s: sum.ios as f64 * 8e-6 + 1.0,
+        target_s: Some(sum.ios as f64 * 5e-6 + 0.7),
+        cores: 2,
+    };
+    let (read, write) =
+        if is_read { (sum, DirectionTotals::default()) } else { (DirectionTotals::default(), sum) };
+    let outcome = JobOutcome { elapsed_s: STEPS as f64, read, write, series, cpu, ..JobOutcome::default() };
+    let direction = if is_read { "read" } else { "write" };
+    let job = [("rw", direction), ("bs", &bytes.to_string()), ("depth", "1"), ("runtime", "30")];
     let job = job.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    Run { label: label.into(), job, targets: vec![target()], outcome }
+    JobRun { label: label.into(), job, targets: vec![target()], outcome }
 }
 
-fn target() -> TargetFacts {
+fn target() -> MeasuredTarget {
     let facts = [
         ("Vendor", "LUNAR"),
         ("Product", "MEMORY"),
@@ -115,7 +119,7 @@ fn target() -> TargetFacts {
         ("FirstBurstLength", "262144"),
         ("MaxRecvDataSegmentLength", "262144"),
     ];
-    TargetFacts {
+    MeasuredTarget {
         name: "iscsi://127.0.0.1:3260/iqn.2026-11.org.example:disks/0".into(),
         sessions: 1,
         capacity: 1 << 30,
@@ -134,10 +138,10 @@ pub fn large() -> Document {
         let (writes, reads) = (rate(1900.0, 160.0), rate(2600.0, 260.0));
         document.runs.push(run(&format!("{name} write"), bytes, false, writes, 0.08));
         document.runs.push(run(&format!("{name} read"), bytes, true, reads, 0.03));
-        let cell = |published: f64, rate: f64| Cell::new(Some(published), Some(rate / 1048576.0));
+        let cell = |published: f64, rate: f64| TableCell::new(Some(published), Some(rate / 1048576.0));
         rows.insert(0, (bytes.to_string(), vec![cell(write, writes), cell(read, reads)]));
     }
-    document.tables.push(Table {
+    document.tables.push(ResultTable {
         title: "blockdev-perftest -f -d -s 30 -m 12".into(),
         unit: "MiB/s (2^20), mean of three rates".into(),
         larger_is_better: true,
@@ -184,18 +188,18 @@ pub fn measured() -> Document {
     let jobs = [
         (
             "mixed 4k at a rate",
-            Target::Memory(16 << 20),
+            TargetSpec::Memory(16 << 20),
             Job {
-                way: crate::job::IoDirection::Mix(70),
+                direction: crate::job::IoDirection::Mix(70),
                 pace: crate::job::ArrivalProcess::Poisson(2000.0),
                 ..Job::default()
             },
         ),
-        ("read 64k", Target::Null(16 << 20), Job { sizes: vec![(65536, 1)], ..Job::default() }),
+        ("read 64k", TargetSpec::Null(16 << 20), Job { sizes: vec![(65536, 1)], ..Job::default() }),
     ];
     for (label, target, job) in jobs {
-        let rig =
-            OpenTargets::open(&[target], &Opening { write: true, ..Opening::default() }).expect("a rig");
+        let opened = OpenTargets::open(&[target], &TargetOptions { write: true, ..TargetOptions::default() })
+            .expect("a rig");
         let job = Job {
             order: crate::job::AccessPattern::Random,
             depth: 4,
@@ -203,10 +207,10 @@ pub fn measured() -> Document {
             interval: Duration::from_millis(50),
             ..job
         };
-        let outcome = rig.run(&job, &Watch::default()).expect("a run");
+        let outcome = opened.run(&job, &RunHandle::default()).expect("a run");
         let words = vec![("depth".to_owned(), "4".to_owned())];
-        document.runs.push(Run { label: label.into(), job: words, targets: rig.facts(), outcome });
-        rig.close();
+        document.runs.push(JobRun { label: label.into(), job: words, targets: opened.facts(), outcome });
+        opened.close();
     }
     document
 }

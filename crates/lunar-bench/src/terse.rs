@@ -1,8 +1,8 @@
 //! A line per run as `fio --minimal` prints it (terse version 3), for scripts that read those.
 
 use crate::Document;
-use crate::document::Run;
-use crate::outcome::{Latency, Outcome, Share, Step, Totals, widths};
+use crate::document::JobRun;
+use crate::outcome::{DirectionTotals, IoCounts, JobOutcome, Latency, SeriesStep, widths};
 
 /// Percentiles of fio, in its order; three more of its twenty fields are not used.
 const PERCENTILES: [f64; 17] =
@@ -29,7 +29,7 @@ pub fn terse(document: &Document) -> String {
     document.runs.iter().map(|run| line(run, &document.host.lunar) + "\n").collect()
 }
 
-fn line(run: &Run, version: &str) -> String {
+fn line(run: &JobRun, version: &str) -> String {
     let outcome = &run.outcome;
     let name = |text: &str| text.replace([';', '\n', '\r'], "_");
     let error = u8::from(outcome.ended_early.is_some());
@@ -47,7 +47,7 @@ fn line(run: &Run, version: &str) -> String {
 }
 
 /// 41 fields.
-fn direction(outcome: &Outcome, totals: &Totals, bytes: fn(&Share) -> u64) -> Vec<String> {
+fn direction(outcome: &JobOutcome, totals: &DirectionTotals, bytes: fn(&IoCounts) -> u64) -> Vec<String> {
     let elapsed_s = outcome.elapsed_s;
     let runtime_ms = if totals.ios > 0 { elapsed_s * 1e3 } else { 0.0 };
     let whole = |figure: f64| format!("{figure:.0}");
@@ -81,7 +81,7 @@ fn latency(latency: &Latency) -> [String; 4] {
 }
 
 /// Least, most, share of the group, mean, standard deviation; KiB/s.
-fn bandwidth(series: &[Step], totals: &Totals, bytes: fn(&Share) -> u64) -> [String; 5] {
+fn bandwidth(series: &[SeriesStep], totals: &DirectionTotals, bytes: fn(&IoCounts) -> u64) -> [String; 5] {
     let widths = widths(series);
     let steps = series.iter().zip(widths).filter(|step| step.1 > 0.0 && totals.ios > 0);
     let rates: Vec<f64> = steps.map(|(step, width)| bytes(&step.share) as f64 / width / 1024.0).collect();
@@ -97,7 +97,7 @@ fn bandwidth(series: &[Step], totals: &Totals, bytes: fn(&Share) -> u64) -> [Str
     [least, most, format!("{share:.6}%"), format!("{mean:.6}"), format!("{:.6}", square.sqrt())]
 }
 
-fn depths(run: &Run) -> Vec<String> {
+fn depths(run: &JobRun) -> Vec<String> {
     let depth = run.job.iter().find(|word| word.0 == "depth").and_then(|word| word.1.parse::<u64>().ok());
     let bucket = depth.and_then(|depth| DEPTHS.iter().rposition(|begin| *begin <= depth));
     let share = |at| if bucket == Some(at) { "100.0%".into() } else { "0.0%".into() };
@@ -105,7 +105,7 @@ fn depths(run: &Run) -> Vec<String> {
 }
 
 /// Shares of all commands by total latency, 22 fields: below 2 µs, from there below 4 µs, and so on.
-fn buckets(outcome: &Outcome) -> Vec<String> {
+fn buckets(outcome: &JobOutcome) -> Vec<String> {
     let mut counts = [0f64; BUCKETS.len() + 1];
     for (ns, many) in outcome.read.total.histogram.iter().chain(&outcome.write.total.histogram) {
         counts[BUCKETS.partition_point(|end| end * 1000 <= *ns)] += *many as f64;
@@ -117,7 +117,7 @@ fn buckets(outcome: &Outcome) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Host, document::SCHEMA};
+    use crate::{HostInfo, document::SCHEMA};
 
     fn document() -> Document {
         let latency = Latency {
@@ -128,28 +128,32 @@ mod tests {
             percentiles: vec![],
             histogram: vec![(1000, 50), (3000, 49), (5_000_000, 1)],
         };
-        let read = Totals {
+        let read = DirectionTotals {
             ios: 100,
             bytes: 409_600,
             service: latency.clone(),
             total: latency,
-            ..Totals::default()
+            ..DirectionTotals::default()
         };
-        let step = |until_s, read_bytes| Step {
+        let step = |until_s, read_bytes| SeriesStep {
             until_s,
-            share: Share { read_bytes, ..Share::default() },
-            ..Step::default()
+            share: IoCounts { read_bytes, ..IoCounts::default() },
+            ..SeriesStep::default()
         };
         let series = vec![step(1.0, 102_400), step(2.0, 307_200)];
-        let outcome = Outcome { elapsed_s: 2.0, read, series, ..Outcome::default() };
-        let run =
-            Run { label: "a;b".into(), job: vec![("depth".into(), "32".into())], targets: vec![], outcome };
+        let outcome = JobOutcome { elapsed_s: 2.0, read, series, ..JobOutcome::default() };
+        let run = JobRun {
+            label: "a;b".into(),
+            job: vec![("depth".into(), "32".into())],
+            targets: vec![],
+            outcome,
+        };
         Document {
             schema: SCHEMA.into(),
             title: String::new(),
             command: vec![],
             begun: String::new(),
-            host: Host { lunar: "0.1.0".into(), ..Host::here() },
+            host: HostInfo { lunar: "0.1.0".into(), ..HostInfo::here() },
             seed: None,
             runs: vec![run],
             tables: vec![],

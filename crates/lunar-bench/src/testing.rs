@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Runs a future on a core to its end.
-pub fn on_a_core<W: Future_ + 'static>(work: impl FnOnce() -> W + Send + 'static) {
+pub fn run_on_core<W: UnitFuture + 'static>(work: impl FnOnce() -> W + Send + 'static) {
     Cores::one().expect("a core").wait(0, work).expect("it ends");
 }
 
 /// A future without a value.
-pub trait Future_: std::future::Future<Output = ()> {}
-impl<F: std::future::Future<Output = ()>> Future_ for F {}
+pub trait UnitFuture: std::future::Future<Output = ()> {}
+impl<F: std::future::Future<Output = ()>> UnitFuture for F {}
 
 /// A disk in memory that records its requests.
-pub struct Probe {
+pub struct RecordingDisk {
     bytes: Mutex<Vec<u8>>,
     reads: Mutex<Vec<(u64, usize)>>,
     writes: Mutex<Vec<(u64, usize)>>,
     /// The number of writes with FUA.
-    stable: AtomicUsize,
+    fua: AtomicUsize,
     flushes: AtomicUsize,
     /// The duration of a flush.
     flush_ms: AtomicU64,
@@ -33,13 +33,13 @@ pub struct Probe {
     most: AtomicUsize,
 }
 
-impl Probe {
-    pub fn new(capacity: usize) -> Arc<Probe> {
-        Arc::new(Probe {
+impl RecordingDisk {
+    pub fn new(capacity: usize) -> Arc<RecordingDisk> {
+        Arc::new(RecordingDisk {
             bytes: Mutex::new(vec![0; capacity]),
             reads: Mutex::default(),
             writes: Mutex::default(),
-            stable: AtomicUsize::new(0),
+            fua: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
             flush_ms: AtomicU64::new(0),
             bad: Mutex::default(),
@@ -65,7 +65,7 @@ impl Probe {
     }
 
     pub fn stable_writes(&self) -> usize {
-        self.stable.load(Ordering::Relaxed)
+        self.fua.load(Ordering::Relaxed)
     }
 
     pub fn flush_in(&self, ms: u64) {
@@ -97,8 +97,7 @@ impl Probe {
     }
 }
 
-impl Backend for Probe {
-    fn facts(&self) -> BackendInfo {
+impl Backend for RecordingDisk { fn facts(&self) -> BackendInfo { 
         let capacity = self.bytes.lock().expect("whole").len() as u64;
         BackendInfo { capacity, read_only: false, unmap: false, null: false, stable: false }
     }
@@ -119,9 +118,9 @@ impl Backend for Probe {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
         Box::pin(async move {
-            self.stable.fetch_add(usize::from(stable), Ordering::Relaxed);
+            self.fua.fetch_add(usize::from(fua), Ordering::Relaxed);
             self.writes.lock().expect("whole").push((offset, buf.len()));
             self.take_a_moment().await;
             let mut bytes = self.bytes.lock().expect("whole");

@@ -1,8 +1,8 @@
 //! A document as people read it on a terminal.
 
-use crate::document::Run;
+use crate::document::JobRun;
 use crate::open_targets::TRANSPORT;
-use crate::outcome::{Latency, Outcome, Totals};
+use crate::outcome::{DirectionTotals, JobOutcome, Latency};
 use crate::{Document, comparison_table};
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub fn text(document: &Document) -> String {
         if document.runs.len() > 1 {
             let _ = writeln!(text, "{}", run.label);
         }
-        text += &of_run(run);
+        text += &run_text(run);
     }
     for table in &document.tables {
         text += &format!("\n{}", comparison_table::table(table));
@@ -31,7 +31,7 @@ pub fn text(document: &Document) -> String {
 }
 
 /// One run.
-pub fn of_run(run: &Run) -> String {
+pub fn run_text(run: &JobRun) -> String {
     let outcome = &run.outcome;
     let mut text = String::new();
     for target in &run.targets {
@@ -48,7 +48,7 @@ pub fn of_run(run: &Run) -> String {
         }
     }
     text += &columns(&rows);
-    text += &of_cpu(outcome);
+    text += &cpu_text(outcome);
     if !outcome.read.submit.histogram.is_empty() || !outcome.write.submit.histogram.is_empty() {
         let _ = writeln!(
             text,
@@ -65,7 +65,7 @@ pub fn of_run(run: &Run) -> String {
     text
 }
 
-fn row(name: &str, totals: &Totals, elapsed_s: f64) -> Vec<String> {
+fn row(name: &str, totals: &DirectionTotals, elapsed_s: f64) -> Vec<String> {
     let rate = totals.rate(elapsed_s);
     let mut row = vec![name.to_owned(), whole(totals.iops(elapsed_s)), tenth(rate / MB), tenth(rate / MIB)];
     row.push(time(totals.total.mean_ns));
@@ -79,7 +79,7 @@ fn percentile(latency: &Latency, percent: f64) -> String {
     found.map_or("-".into(), |p| time(p.1 as f64))
 }
 
-fn of_cpu(outcome: &Outcome) -> String {
+fn cpu_text(outcome: &JobOutcome) -> String {
     let busy = |seconds: f64| seconds / outcome.elapsed_s.max(1e-9);
     let told = |who: &str, s: f64| match outcome.ios() {
         0 => format!("{who} {s:.2} s"),
@@ -165,16 +165,16 @@ mod tests {
             percentiles: vec![(50.0, 1000), (99.0, 2000), (99.9, 3000)],
             ..Latency::default()
         };
-        let read = Totals { ios: 1000, bytes: 1 << 20, total, ..Totals::default() };
-        let outcome = Outcome {
+        let read = DirectionTotals { ios: 1000, bytes: 1 << 20, total, ..DirectionTotals::default() };
+        let outcome = JobOutcome {
             elapsed_s: 1.0,
             read,
             errors: 2,
             ended_early: Some("a scratch".into()),
-            ..Outcome::default()
+            ..JobOutcome::default()
         };
-        let run = Run { label: "x".into(), job: vec![], targets: vec![], outcome };
-        let text = of_run(&run);
+        let run = JobRun { label: "x".into(), job: vec![], targets: vec![], outcome };
+        let text = run_text(&run);
         let row: Vec<&str> = text.lines().nth(1).expect("a row").split_whitespace().collect();
         assert_eq!(row.join(" "), "read 1,000 1.0 1.0 1.5 us 1.0 us 2.0 us 3.0 us 9.00 ms");
         assert!(text.contains("2 commands failed\nit ended early: a scratch\n"), "{text}");

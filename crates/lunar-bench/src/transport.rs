@@ -1,11 +1,11 @@
 //! What carries sessions with targets.
 
-use crate::{Error, Kind, Target};
+use crate::{Error, ErrorKind, TargetSpec};
 use lunar_initiator::options::Transport as Carried;
 
 /// What carries commands and data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Transport {
+pub enum TargetTransport {
     /// iSCSI over TCP
     #[default]
     Tcp,
@@ -15,7 +15,7 @@ pub enum Transport {
     Srp,
 }
 
-impl Transport {
+impl TargetTransport {
     /// The scheme of URLs.
     pub fn scheme(self) -> &'static str {
         self.carried().scheme()
@@ -23,9 +23,9 @@ impl Transport {
 
     fn carried(self) -> Carried {
         match self {
-            Transport::Tcp => Carried::Tcp,
-            Transport::Iser => Carried::Iser,
-            Transport::Srp => Carried::Srp,
+            TargetTransport::Tcp => Carried::Tcp,
+            TargetTransport::Iser => Carried::Iser,
+            TargetTransport::Srp => Carried::Srp,
         }
     }
 
@@ -33,15 +33,15 @@ impl Transport {
     ///
     /// # Errors
     /// When there are no sessions with such a target, or its name is of the other kind.
-    pub fn to(self, target: Target) -> Result<Target, Error> {
+    pub fn to(self, target: TargetSpec) -> Result<TargetSpec, Error> {
         let wrong = |why: &str, hint: &str| {
             Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 format!("--transport {} of {target}: {why}", self.carried().name()),
                 hint,
             )
         };
-        let Target::Lun(url) = &target else {
+        let TargetSpec::Lun(url) = &target else {
             return Err(wrong("it has no sessions", "leave --transport out"));
         };
         match (url.transport, self.carried()) {
@@ -56,7 +56,7 @@ impl Transport {
             (_, transport) => {
                 let mut url = url.clone();
                 url.transport = transport;
-                Ok(Target::Lun(url))
+                Ok(TargetSpec::Lun(url))
             }
         }
     }
@@ -69,18 +69,20 @@ mod tests {
     const ISCSI: &str = "iscsi://192.0.2.1/iqn.2026-11.org.example:a/0?commands=4";
     const SRP: &str = "srp://192.0.2.1/5c0f2813d1be3e7a/0";
 
-    fn over(transport: Transport, target: &str) -> Result<String, String> {
-        let target = transport.to(Target::parse(target).expect("a target"));
+    fn over(transport: TargetTransport, target: &str) -> Result<String, String> {
+        let target = transport.to(TargetSpec::parse(target).expect("a target"));
         target.map(|target| target.to_string()).map_err(|e| format!("{}; {}", e.what, e.hint))
     }
 
     #[test]
     fn a_name_of_iscsi_is_reached_over_tcp_and_over_iser() {
-        let iser = over(Transport::Iser, ISCSI).expect("it can be");
+        let iser = over(TargetTransport::Iser, ISCSI).expect("it can be");
         assert_eq!(iser, "iser://192.0.2.1:3260/iqn.2026-11.org.example:a/0?commands=4");
-        assert!(over(Transport::Tcp, &iser).expect("and back").starts_with("iscsi://192.0.2.1:3260/iqn."));
         assert!(
-            over(Transport::Srp, SRP)
+            over(TargetTransport::Tcp, &iser).expect("and back").starts_with("iscsi://192.0.2.1:3260/iqn.")
+        );
+        assert!(
+            over(TargetTransport::Srp, SRP)
                 .expect("as it was")
                 .starts_with("srp://192.0.2.1:5555/5c0f2813d1be3e7a:")
         );
@@ -88,11 +90,13 @@ mod tests {
 
     #[test]
     fn what_has_a_name_of_another_kind_is_told_how_to_write_it() {
-        let e = over(Transport::Srp, ISCSI).expect_err("no port of SRP");
+        let e = over(TargetTransport::Srp, ISCSI).expect_err("no port of SRP");
         assert!(e.contains("--transport srp of iscsi://") && e.contains("ID_EXT[:IOC_GUID]"), "{e}");
-        for transport in [Transport::Tcp, Transport::Iser] {
+        for transport in [TargetTransport::Tcp, TargetTransport::Iser] {
             assert!(over(transport, SRP).expect_err("no iSCSI name").contains("iscsi://HOST"));
         }
-        assert!(over(Transport::Tcp, "null:1M").expect_err("no sessions").contains("leave --transport out"));
+        assert!(
+            over(TargetTransport::Tcp, "null:1M").expect_err("no sessions").contains("leave --transport out")
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! From words to a job: fio's words where fio has one.
 
 use crate::job::{AccessPattern, ArrivalProcess, Fill, IoDirection, Weighted};
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 use lunar_proto::nearest::nearest;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
@@ -20,7 +20,7 @@ const RW: [(&str, bool, IoDirection); 9] = [
 ];
 
 fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
-    Err(Error::new(Kind::Invalid, what, hint))
+    Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 
 /// `read`, `randwrite` ...: an order, [`AccessPattern::Sequential`] or [`AccessPattern::Random`], and a way.
@@ -28,14 +28,16 @@ fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
 /// # Errors
 /// When there is no such word.
 pub fn rw(word: &str, read_percent: u8) -> Result<(AccessPattern, IoDirection), Error> {
-    let Some((_, is_sequential, way)) = RW.iter().find(|row| row.0 == word) else {
+    let Some((_, is_sequential, direction)) = RW.iter().find(|row| row.0 == word) else {
         let known: Vec<&str> = RW.iter().map(|row| row.0).collect();
-        let hint = near_rw(word).map_or_else(|| known.join(", "), |meant| format!("did you mean {meant}?"));
+        let hint =
+            nearest_rw(word).map_or_else(|| known.join(", "), |meant| format!("did you mean {meant}?"));
         return invalid(format!("there is no work \"{}\"", word.escape_debug()), &hint);
     };
     let order = if *is_sequential { AccessPattern::Sequential } else { AccessPattern::Random };
-    let way = if matches!(way, IoDirection::Mix(_)) { IoDirection::Mix(read_percent) } else { *way };
-    Ok((order, way))
+    let direction =
+        if matches!(direction, IoDirection::Mix(_)) { IoDirection::Mix(read_percent) } else { *direction };
+    Ok((order, direction))
 }
 
 /// Whether a word is one of those of [`rw`].
@@ -44,17 +46,17 @@ pub fn is_rw(word: &str) -> bool {
 }
 
 /// The word of [`rw`] that was meant, if one is near.
-pub fn near_rw(word: &str) -> Option<&'static str> {
+pub fn nearest_rw(word: &str) -> Option<&'static str> {
     nearest(word, RW.iter().map(|row| row.0))
 }
 
 /// The word for an order and a way.
-pub fn of_rw(order: AccessPattern, way: IoDirection) -> &'static str {
+pub fn rw_word(order: AccessPattern, direction: IoDirection) -> &'static str {
     let is_sequential = matches!(order, AccessPattern::Sequential | AccessPattern::Strided(_));
     let same = |a: IoDirection, b: IoDirection| {
         a == b || matches!((a, b), (IoDirection::Mix(_), IoDirection::Mix(_)))
     };
-    let row = RW.iter().find(|row| row.1 == is_sequential && same(row.2, way));
+    let row = RW.iter().find(|row| row.1 == is_sequential && same(row.2, direction));
     row.map_or("read", |row| row.0)
 }
 
@@ -68,7 +70,7 @@ fn length(text: &str) -> Result<u32, Error> {
 }
 
 /// Cores as `--cores` reads them; None for all.
-pub fn of_cores(cores: &CoreSelection) -> Option<String> {
+pub fn cores_text(cores: &CoreSelection) -> Option<String> {
     match cores {
         CoreSelection::All => None,
         CoreSelection::Count(count) => Some(count.to_string()),
@@ -102,7 +104,7 @@ pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
 }
 
 /// A size as it is written here: `4k`, `512`.
-pub fn of_size(bytes: u64) -> String {
+pub fn size_text(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
     match UNITS.iter().find(|unit| bytes >= unit.0 && bytes.is_multiple_of(unit.0)) {
         Some((unit, name)) => format!("{}{name}", bytes / unit),
@@ -111,10 +113,10 @@ pub fn of_size(bytes: u64) -> String {
 }
 
 /// Lengths as [`sizes`] reads them.
-pub fn of_sizes(sizes: &[Weighted]) -> String {
+pub fn sizes_text(sizes: &[Weighted]) -> String {
     let one = |size: &Weighted| match size.1 {
-        1 => of_size(size.0.into()),
-        weight => format!("{}/{weight}", of_size(size.0.into())),
+        1 => size_text(size.0.into()),
+        weight => format!("{}/{weight}", size_text(size.0.into())),
     };
     sizes.iter().map(one).collect::<Vec<_>>().join(":")
 }
@@ -126,7 +128,7 @@ const SLOWEST: f64 = 1e-6;
 ///
 /// # Errors
 /// When the rate is none.
-pub fn pace(rate: Option<f64>, is_poisson: bool) -> Result<ArrivalProcess, Error> {
+pub fn arrivals(rate: Option<f64>, is_poisson: bool) -> Result<ArrivalProcess, Error> {
     match rate {
         None => Ok(ArrivalProcess::Closed),
         Some(rate) if !(SLOWEST..=1e8).contains(&rate) => {
@@ -147,7 +149,7 @@ pub fn fill(text: &str) -> Result<Fill, Error> {
         "random" => Fill::Random,
         "counting" => Fill::Counting,
         "lba" => Fill::Lba,
-        _ => Fill::Bytes(text.strip_prefix("0x").and_then(pattern).map_or_else(
+        _ => Fill::Bytes(text.strip_prefix("0x").and_then(hex_pattern).map_or_else(
             || {
                 let what = format!("\"{}\" cannot be written", text.escape_debug());
                 invalid(what, "zeros, random, counting, lba, or bytes such as 0xdeadbeef")
@@ -158,7 +160,7 @@ pub fn fill(text: &str) -> Result<Fill, Error> {
 }
 
 /// 1, 2, 4 or 8 bytes in hexadecimal digits, repeated to eight.
-pub fn pattern(digits: &str) -> Option<[u8; 8]> {
+pub fn hex_pattern(digits: &str) -> Option<[u8; 8]> {
     let value = u64::from_str_radix(digits, 16).ok()?;
     let len = digits.len() / 2;
     if !matches!(digits.len(), 2 | 4 | 8 | 16) {
@@ -170,7 +172,7 @@ pub fn pattern(digits: &str) -> Option<[u8; 8]> {
 
 /// Lengths from the smallest to the largest in whole blocks, each as often as any other; where there are very many,
 /// some at equal distances.
-pub fn lengths(low: u64, high: u64, block: u64) -> Vec<Weighted> {
+pub fn length_range(low: u64, high: u64, block: u64) -> Vec<Weighted> {
     const MOST: u64 = 1024;
     let step = ((high - low) / block).div_ceil(MOST).max(1) * block;
     (low..=high).step_by(step as usize).map(|len| (len as u32, 1)).collect()
@@ -186,19 +188,19 @@ mod tests {
         assert_eq!(rw("rw", 70).unwrap(), (AccessPattern::Sequential, IoDirection::Mix(70)));
         assert!(rw("trim", 50).unwrap_err().hint.contains("randbidir"));
         for (word, ..) in RW {
-            let (order, way) = rw(word, 30).unwrap();
-            assert_eq!(rw(of_rw(order, way), 30).unwrap(), (order, way), "{word}");
+            let (order, direction) = rw(word, 30).unwrap();
+            assert_eq!(rw(rw_word(order, direction), 30).unwrap(), (order, direction), "{word}");
             assert!(is_rw(word));
         }
-        assert_eq!(of_rw(AccessPattern::Zipf(1.1), IoDirection::Read), "randread");
+        assert_eq!(rw_word(AccessPattern::Zipf(1.1), IoDirection::Read), "randread");
     }
 
     #[test]
     fn lengths_have_weights() {
         assert_eq!(sizes("4k").unwrap(), [(4096, 1)]);
         assert_eq!(sizes("4k/60:64k/40").unwrap(), [(4096, 60), (65536, 40)]);
-        assert_eq!(of_sizes(&sizes("512:1m").unwrap()), "512:1m");
-        assert_eq!(of_sizes(&[(4096, 60), (65536, 40)]), "4k/60:64k/40");
+        assert_eq!(sizes_text(&sizes("512:1m").unwrap()), "512:1m");
+        assert_eq!(sizes_text(&[(4096, 60), (65536, 40)]), "4k/60:64k/40");
         for wrong in ["", "0", "4k/0", "4k/x", "2G", "4k,,8k"] {
             assert!(sizes(wrong).is_err(), "{wrong}");
         }
@@ -206,29 +208,29 @@ mod tests {
 
     #[test]
     fn rates_are_positive() {
-        assert_eq!(pace(None, true).unwrap(), ArrivalProcess::Closed);
-        assert_eq!(pace(Some(10.0), true).unwrap(), ArrivalProcess::Poisson(10.0));
-        assert_eq!(pace(Some(10.0), false).unwrap(), ArrivalProcess::Even(10.0));
-        assert_eq!(pace(Some(1e-6), false).unwrap(), ArrivalProcess::Even(1e-6));
+        assert_eq!(arrivals(None, true).unwrap(), ArrivalProcess::Closed);
+        assert_eq!(arrivals(Some(10.0), true).unwrap(), ArrivalProcess::Poisson(10.0));
+        assert_eq!(arrivals(Some(10.0), false).unwrap(), ArrivalProcess::Even(10.0));
+        assert_eq!(arrivals(Some(1e-6), false).unwrap(), ArrivalProcess::Even(1e-6));
         for wrong in [0.0, 1e-20, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(pace(Some(wrong), false).is_err(), "{wrong}");
+            assert!(arrivals(Some(wrong), false).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn ranges_of_lengths_are_whole_blocks_and_not_too_many() {
-        assert_eq!(lengths(512, 1536, 512), [(512, 1), (1024, 1), (1536, 1)]);
-        assert_eq!(lengths(4096, 4096, 512), [(4096, 1)]);
-        let many = lengths(512, 4 << 20, 512);
+        assert_eq!(length_range(512, 1536, 512), [(512, 1), (1024, 1), (1536, 1)]);
+        assert_eq!(length_range(4096, 4096, 512), [(4096, 1)]);
+        let many = length_range(512, 4 << 20, 512);
         assert!(many.len() == 1024 && many.iter().all(|len| len.0 % 512 == 0));
     }
 
     #[test]
     fn cores_are_told_as_they_are_asked_for() {
         for text in ["2", "0,", "0,2,3,"] {
-            assert_eq!(of_cores(&CoreSelection::parse(text).unwrap()).as_deref(), Some(text));
+            assert_eq!(cores_text(&CoreSelection::parse(text).unwrap()).as_deref(), Some(text));
         }
-        assert_eq!(of_cores(&CoreSelection::All), None);
+        assert_eq!(cores_text(&CoreSelection::All), None);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! stgt-iser-null-2008: sgp_dd on null storage by block size and threads, with the CPU of both sides.
 
-use crate::lab::{Lab, Open};
-use crate::media::{Disk, Medium};
-use crate::peers::{Server, Who};
+use crate::lab::{Lab, LabTargets};
+use crate::media::{DiskMedium, ServedDisk};
+use crate::peers::{Peer, PeerServer};
 use crate::published::{Published, put};
 use lunar_bench::Error;
-use lunar_bench::document::Table;
+use lunar_bench::document::ResultTable;
 use lunar_bench::job::{IoDirection, Job};
-use lunar_bench::outcome::Outcome;
+use lunar_bench::outcome::JobOutcome;
 use std::time::Duration;
 
 /// Bytes of each null disk.
@@ -37,28 +37,28 @@ const MEASURED: [&str; 9] = [
 ];
 
 /// The tables of a server while they are filled.
-struct Tables(Vec<(&'static str, Table)>);
+struct IserTables(Vec<(&'static str, ResultTable)>);
 
-impl Tables {
+impl IserTables {
     fn put(&mut self, id: &str, row: &str, column: &str, measured: Option<f64>) {
         let (_, table) = self.0.iter_mut().find(|table| table.0 == id).expect("a table of this seed");
         put(table, row, column, measured);
     }
 
-    fn cpu(&mut self, id: &str, row: &str, column: &str, outcome: &Outcome) {
+    fn cpu(&mut self, id: &str, row: &str, column: &str, outcome: &JobOutcome) {
         self.put(id, row, &format!("{column} Ini"), Some(percent(outcome.cpu.client_s, outcome)));
         self.target_cpu(id, row, column, outcome);
     }
 
     /// Only the target's.
-    fn target_cpu(&mut self, id: &str, row: &str, column: &str, outcome: &Outcome) {
+    fn target_cpu(&mut self, id: &str, row: &str, column: &str, outcome: &JobOutcome) {
         let measured = outcome.cpu.target_s.map(|seconds| percent(seconds, outcome));
         self.put(id, row, &format!("{column} Tgt"), measured);
     }
 }
 
 /// CPU time as a share of all cores.
-fn percent(seconds: f64, outcome: &Outcome) -> f64 {
+fn percent(seconds: f64, outcome: &JobOutcome) -> f64 {
     seconds / outcome.elapsed_s / outcome.cpu.cores as f64 * 100.0
 }
 
@@ -67,7 +67,7 @@ fn percent(seconds: f64, outcome: &Outcome) -> f64 {
 /// # Errors
 /// None: what cannot be measured is noted.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
-    lab.note(lab.carrier().stands_in("iSER over InfiniBand"));
+    lab.note(lab.transport().stands_in("iSER over InfiniBand"));
     lab.note("there is one machine: its figures stand beside those of two fast ones (B -> A)");
     lab.note("CPU is a share of all cores of this machine, and initiator and target have to share them");
     lab.note(
@@ -84,52 +84,52 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     for id in ["bandwidth-c-b", "cpu-c-b", "bandwidth-b-c", "cpu-b-c"] {
         lab.table(published.table(id));
     }
-    for who in lab.all() {
-        if !who.has_null() && matches!(who, Who::Istgt) {
+    for peer in lab.all() {
+        if !peer.has_null() && matches!(peer, Peer::Istgt) {
             lab.note("istgt has no null storage: it is left out");
             continue;
         }
-        let mut tables = Tables(MEASURED.map(|id| (id, published.table(id))).into());
-        measure(lab, &who, &mut tables);
+        let mut tables = IserTables(MEASURED.map(|id| (id, published.table(id))).into());
+        measure(lab, &peer, &mut tables);
         for (_, mut table) in tables.0 {
-            table.title += &format!(", {}", who.name());
+            table.title += &format!(", {}", peer.name());
             lab.table(table);
         }
     }
     Ok(())
 }
 
-fn job(lab: &Lab, way: IoDirection, kib: u32, threads: usize) -> Job {
+fn job(lab: &Lab, direction: IoDirection, kib: u32, threads: usize) -> Job {
     let time = lab.cap(QUICK_MS).unwrap_or(Duration::from_secs(10));
-    Job { way, sizes: vec![(kib << 10, 1)], depth: threads, time: Some(time), ..Job::default() }
+    Job { direction, sizes: vec![(kib << 10, 1)], depth: threads, time: Some(time), ..Job::default() }
 }
 
-fn measure(lab: &mut Lab, who: &Who, tables: &mut Tables) {
-    let disks = [Disk::new(Medium::Null, SIZE), Disk::new(Medium::Null, SIZE)];
-    let Some(server) = lab.serve(who, &disks, 1) else { return };
-    let name = who.name();
+fn measure(lab: &mut Lab, peer: &Peer, tables: &mut IserTables) {
+    let disks = [ServedDisk::new(DiskMedium::Null, SIZE), ServedDisk::new(DiskMedium::Null, SIZE)];
+    let Some(server) = lab.serve(peer, &disks, 1) else { return };
+    let name = peer.name();
     if let Some(open) = open(lab, &server, &[0], 1) {
         by_size(lab, &name, &open, tables);
-        open.rig.close();
+        open.opened.close();
     }
     for (devices, sessions, row) in [(&[0][..], 2, "1 dev"), (&[0, 1], 1, "2 devs")] {
         let Some(open) = open(lab, &server, devices, sessions) else { continue };
         two_instances(lab, &name, &open, row, tables);
-        open.rig.close();
+        open.opened.close();
     }
     bidirectional(lab, &name, &server, tables);
     chain(lab, &name, &server, tables);
 }
 
-fn open(lab: &mut Lab, server: &Server, disks: &[usize], sessions: usize) -> Option<Open> {
+fn open(lab: &mut Lab, server: &PeerServer, disks: &[usize], sessions: usize) -> Option<LabTargets> {
     let targets: Option<Vec<_>> = disks.iter().map(|disk| server.target(*disk, "")).collect();
     lab.open(&targets?, sessions, Some(server))
 }
 
-fn by_size(lab: &mut Lab, name: &str, open: &Open, tables: &mut Tables) {
+fn by_size(lab: &mut Lab, name: &str, open: &LabTargets, tables: &mut IserTables) {
     for kib in (0..9).map(|n| 1u32 << n) {
-        for (column, way, threads) in COLUMNS {
-            let job = job(lab, way, kib, threads);
+        for (column, direction, threads) in COLUMNS {
+            let job = job(lab, direction, kib, threads);
             let label = format!("{name} {kib} KiB {column}");
             let Some(outcome) = lab.measure(&label, open, &job) else { continue };
             let row = kib.to_string();
@@ -143,24 +143,24 @@ fn by_size(lab: &mut Lab, name: &str, open: &Open, tables: &mut Tables) {
 }
 
 /// Through a router, with the threads that were best: the publication does not say how many they were.
-fn chain(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables) {
+fn chain(lab: &mut Lab, name: &str, server: &PeerServer, tables: &mut IserTables) {
     let Some(router) = lab.route(server) else { return };
     let Some(open) = open(lab, &router, &[0], 1) else { return };
     for kib in (0..10).map(|n| 1u32 << n) {
-        for ((_, way, threads), column) in BEST.into_iter().zip(["READ", "WRITE"]) {
-            let job = job(lab, way, kib, threads);
+        for ((_, direction, threads), column) in BEST.into_iter().zip(["READ", "WRITE"]) {
+            let job = job(lab, direction, kib, threads);
             let outcome = lab.measure(&format!("{name} through a router {kib} KiB {column}"), &open, &job);
             let rate = outcome.map(|outcome| outcome.rate() / MB);
             tables.put("chain", &kib.to_string(), column, rate);
         }
     }
-    open.rig.close();
+    open.opened.close();
 }
 
 /// Two at once: the sessions of one process are both two initiators and two instances on one.
-fn two_instances(lab: &mut Lab, name: &str, open: &Open, row: &str, tables: &mut Tables) {
-    for (column, way, threads) in BEST {
-        let job = job(lab, way, 1, threads);
+fn two_instances(lab: &mut Lab, name: &str, open: &LabTargets, row: &str, tables: &mut IserTables) {
+    for (column, direction, threads) in BEST {
+        let job = job(lab, direction, 1, threads);
         let label = format!("{name} two at once, {row}, {column}");
         let Some(outcome) = lab.measure(&label, open, &job) else { continue };
         tables.put("two-instances", row, &format!("{column}, first"), kiops(&outcome, 0));
@@ -173,12 +173,12 @@ fn two_instances(lab: &mut Lab, name: &str, open: &Open, row: &str, tables: &mut
 }
 
 /// What one of the sessions did.
-fn kiops(outcome: &Outcome, at: usize) -> Option<f64> {
+fn kiops(outcome: &JobOutcome, at: usize) -> Option<f64> {
     outcome.session_iops(at).map(|iops| iops / 1e3)
 }
 
 /// The CPU of this process is that of both, and belongs to neither.
-fn two_initiators(tables: &mut Tables, column: &str, outcome: &Outcome) {
+fn two_initiators(tables: &mut IserTables, column: &str, outcome: &JobOutcome) {
     for (at, initiator) in ["slow", "fast"].into_iter().enumerate() {
         tables.put("two-initiators", initiator, column, kiops(outcome, at));
         tables.target_cpu("two-initiators-cpu", initiator, column, outcome);
@@ -186,12 +186,12 @@ fn two_initiators(tables: &mut Tables, column: &str, outcome: &Outcome) {
 }
 
 /// Reads and writes of 256 KiB, one after the other, at once in one session, and at once in two.
-fn bidirectional(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables) {
+fn bidirectional(lab: &mut Lab, name: &str, server: &PeerServer, tables: &mut IserTables) {
     let (Some(one), Some(two)) = (open(lab, server, &[0], 1), open(lab, server, &[0], 1)) else { return };
-    let [read, write] = BEST.map(|(_, way, threads)| job(lab, way, 256, threads));
+    let [read, write] = BEST.map(|(_, direction, threads)| job(lab, direction, 256, threads));
     let both = job(lab, IoDirection::Both, 256, 10);
-    let read_rate = |outcome: &Outcome| Some(outcome.read.rate(outcome.elapsed_s) / MB);
-    let write_rate = |outcome: &Outcome| Some(outcome.write.rate(outcome.elapsed_s) / MB);
+    let read_rate = |outcome: &JobOutcome| Some(outcome.read.rate(outcome.elapsed_s) / MB);
+    let write_rate = |outcome: &JobOutcome| Some(outcome.write.rate(outcome.elapsed_s) / MB);
     let mut row = |head: &str, read: Option<f64>, write: Option<f64>| {
         tables.put("bidirectional", head, "READ", read);
         tables.put("bidirectional", head, "WRITE", write);
@@ -203,24 +203,24 @@ fn bidirectional(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables
     row("bi-dir 1 ini", mixed.as_ref().and_then(read_rate), mixed.as_ref().and_then(write_rate));
     let [reads, writes] = lab.measure_both(&format!("{name} bi-dir 2 ini"), (&one, &read), (&two, &write));
     row("bi-dir 2 ini", reads.as_ref().and_then(read_rate), writes.as_ref().and_then(write_rate));
-    one.rig.close();
-    two.rig.close();
+    one.opened.close();
+    two.opened.close();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Experiment;
-    use lunar_bench::outcome::{Cpu, Share};
+    use lunar_bench::outcome::{CpuTime, IoCounts};
 
     #[test]
     fn the_cpu_of_one_process_is_not_told_as_that_of_each_of_two_initiators() {
         let published = Published::of(Experiment::Iser);
-        let mut tables = Tables(MEASURED.map(|id| (id, published.table(id))).into());
-        let share = |read_ios| Share { read_ios, ..Share::default() };
+        let mut tables = IserTables(MEASURED.map(|id| (id, published.table(id))).into());
+        let share = |read_ios| IoCounts { read_ios, ..IoCounts::default() };
         let sessions = vec![share(1000), share(2000)];
-        let cpu = Cpu { client_s: 1.0, target_s: Some(0.5), cores: 2 };
-        let outcome = Outcome { elapsed_s: 1.0, sessions, cpu, ..Outcome::default() };
+        let cpu = CpuTime { client_s: 1.0, target_s: Some(0.5), cores: 2 };
+        let outcome = JobOutcome { elapsed_s: 1.0, sessions, cpu, ..JobOutcome::default() };
         two_initiators(&mut tables, "READ 10 threads", &outcome);
         let measured = |id: &str| {
             let (_, table) = tables.0.iter().find(|table| table.0 == id).expect("a table");

@@ -1,7 +1,6 @@
 //! Published experiments, repeated on this machine: each result beside the published one.
 #![forbid(unsafe_code)]
 
-mod carrier;
 mod iser;
 mod lab;
 mod media;
@@ -16,11 +15,12 @@ mod results;
 mod scst;
 mod sn5420;
 mod srpt;
+mod transport;
 
-pub use carrier::Provider;
+pub use transport::RdmaProvider;
 
 use lab::Lab;
-use lunar_bench::{Document, Error, Transport, Watch, comparison_table, overhead};
+use lunar_bench::{Document, Error, RunHandle, TargetTransport, comparison_table, overhead};
 use published::Published;
 use std::path::PathBuf;
 
@@ -79,11 +79,11 @@ pub struct Args {
 
     /// What carries the commands: all but tcp is RDMA, and of Lunar alone
     #[arg(long, value_name = "NAME", default_value = "tcp")]
-    pub transport: Transport,
+    pub transport: TargetTransport,
 
     /// What carries RDMA [default: verbs where this host has a device that is up, iwarp otherwise]
     #[arg(long, value_name = "NAME")]
-    pub provider: Option<Provider>,
+    pub provider: Option<RdmaProvider>,
 
     /// The folder for files that are measured on; some gigabytes [default: the system's temporary folder]
     #[arg(long, value_name = "DIR")]
@@ -104,7 +104,7 @@ pub struct Args {
 
 /// The result of an experiment.
 #[derive(Debug)]
-pub struct Done {
+pub struct ExperimentResult {
     /// All measurements; a file keeps them.
     pub document: Document,
     /// The tables and notes as text.
@@ -113,19 +113,19 @@ pub struct Done {
     pub problem: Option<Error>,
 }
 
-/// Repeats an experiment and saves its results to a file. If `watch` stops it early, the results up to then are
+/// Repeats an experiment and saves its results to a file. If `handle` stops it early, the results up to then are
 /// reported and saved.
 ///
 /// # Errors
 /// Before anything runs: when an argument is invalid, or the folder is not writable.
-pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
+pub fn run(args: &Args, handle: &RunHandle) -> Result<ExperimentResult, Error> {
     results::check(&args.out)?;
     let published = Published::of(args.seed);
     let title =
         format!("{}: {} ({}, {})", args.seed.name(), published.title, published.author, published.year);
-    let mut lab = Lab::new(args, watch, &title)?;
-    let carrier = format!("carried by {}", lab.carrier().name());
-    lab.note(carrier);
+    let mut lab = Lab::new(args, handle, &title)?;
+    let transport = format!("carried by {}", lab.transport().name());
+    lab.note(transport);
     let ran = match args.seed {
         Experiment::Scst => scst::run(&mut lab, &published),
         Experiment::OpenIscsi => open_iscsi::run(&mut lab, &published),
@@ -140,14 +140,14 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
         lab.note("shorter runs than the original's: times of whole runs are worked out from rates");
     }
     if !lab.is_ended() {
-        lab.note(overhead::of_many());
+        lab.note(overhead::note_for_many_jobs());
     }
     let mut text = text(&lab);
     let kept = results::write(&args.out, &lab.document);
     if let Ok(file) = &kept {
         text += &format!("\nkept in {}\n", file.display());
     }
-    Ok(Done { document: lab.document, text, problem: ran.and(kept.map(drop)).err() })
+    Ok(ExperimentResult { document: lab.document, text, problem: ran.and(kept.map(drop)).err() })
 }
 
 /// The whole result as text.

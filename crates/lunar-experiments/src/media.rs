@@ -1,7 +1,7 @@
 //! What the experiments measure on: files and loop devices of our own, and the I/O schedulers below them.
 
 use lunar_bench::CleanupGuard;
-use lunar_bench::{Error, Kind};
+use lunar_bench::{Error, ErrorKind};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use rustix::fs::{Advice, fadvise, fstatfs, major, minor};
@@ -14,24 +14,24 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder of our own, removed on drop.
-pub struct Folder {
+pub struct WorkDir {
     path: PathBuf,
-    _undo: CleanupGuard,
+    _cleanup: CleanupGuard,
 }
 
-impl Folder {
+impl WorkDir {
     /// Makes it below a folder that exists.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn below(parent: &Path) -> Result<Folder, Error> {
+    pub fn below(parent: &Path) -> Result<WorkDir, Error> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("lunar-reproduce-{}-{count}", std::process::id()));
         let remove = |path: PathBuf| move || _ = fs::remove_dir_all(path);
         let made = CleanupGuard::create(|| fs::create_dir(&path).map(|()| ((), remove(path.clone()))));
-        let ((), undo) = made.map_err(|e| cannot("make", &path, &e))?;
-        Ok(Folder { path, _undo: undo })
+        let ((), cleanup) = made.map_err(|e| cannot("make", &path, &e))?;
+        Ok(WorkDir { path, _cleanup: cleanup })
     }
 
     /// Makes a file of this size with bytes that do not compress, all of it on the disk.
@@ -63,7 +63,7 @@ pub fn write_file(path: &Path, size: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-impl std::ops::Deref for Folder {
+impl std::ops::Deref for WorkDir {
     type Target = Path;
     fn deref(&self) -> &Path {
         &self.path
@@ -72,11 +72,11 @@ impl std::ops::Deref for Folder {
 
 fn cannot(what: &str, path: &Path, e: &io::Error) -> Error {
     let hint = "--dir names a folder with room for the files of the experiment";
-    Error::new(Kind::System, format!("cannot {what} {}: {e}", path.display()), hint)
+    Error::new(ErrorKind::System, format!("cannot {what} {}: {e}", path.display()), hint)
 }
 
 /// The folder for files that are to be in memory.
-pub fn memory_folder() -> PathBuf {
+pub fn memory_dir() -> PathBuf {
     let shm = PathBuf::from("/dev/shm");
     if shm.is_dir() { shm } else { std::env::temp_dir() }
 }
@@ -104,7 +104,7 @@ fn is_in_memory(file: &File) -> bool {
 
 /// What a LUN is made of.
 #[derive(Clone, Debug)]
-pub enum Medium {
+pub enum DiskMedium {
     /// Reads are zeros, writes go nowhere.
     Null,
     /// Through the page cache.
@@ -115,45 +115,45 @@ pub enum Medium {
 
 /// A disk to be served.
 #[derive(Clone, Debug)]
-pub struct Disk {
+pub struct ServedDisk {
     /// What it is made of.
-    pub medium: Medium,
+    pub medium: DiskMedium,
     /// Bytes.
     pub size: u64,
     /// Bytes a second at most; 0 is no limit. Lunar alone can do it.
     pub bytes_per_s: u64,
 }
 
-impl Disk {
+impl ServedDisk {
     /// Without a limit.
-    pub fn new(medium: Medium, size: u64) -> Disk {
-        Disk { medium, size, bytes_per_s: 0 }
+    pub fn new(medium: DiskMedium, size: u64) -> ServedDisk {
+        ServedDisk { medium, size, bytes_per_s: 0 }
     }
 
     /// Where it is, if anywhere.
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
-            Medium::Null => None,
-            Medium::Cached(path) | Medium::Direct(path) => Some(path),
+            DiskMedium::Null => None,
+            DiskMedium::Cached(path) | DiskMedium::Direct(path) => Some(path),
         }
     }
 }
 
 /// A block device over a file, until it is dropped.
-pub struct Loop {
+pub struct LoopDevice {
     device: PathBuf,
-    _undo: CleanupGuard,
+    _cleanup: CleanupGuard,
 }
 
-impl Loop {
+impl LoopDevice {
     /// Makes one; None where this user or this host cannot.
-    pub fn over(file: &Path) -> Option<Loop> {
+    pub fn over(file: &Path) -> Option<LoopDevice> {
         let made = CleanupGuard::create(|| {
             let device = attached(file).ok_or(())?;
             let detached = device.clone();
             Ok::<_, ()>((device, move || detach(&detached)))
         });
-        made.ok().map(|(device, undo)| Loop { device, _undo: undo })
+        made.ok().map(|(device, cleanup)| LoopDevice { device, _cleanup: cleanup })
     }
 
     /// Its device.
@@ -181,19 +181,19 @@ fn losetup() -> Command {
 }
 
 /// An I/O scheduler that was set; the one before comes back on drop.
-pub struct Scheduler {
-    _undo: CleanupGuard,
+pub struct SchedulerGuard {
+    _cleanup: CleanupGuard,
 }
 
-impl Scheduler {
+impl SchedulerGuard {
     /// Sets it for the disk below a file, or for a block device; None where that cannot be done.
-    pub fn set(path: &Path, name: &str) -> Option<Scheduler> {
+    pub fn set(path: &Path, name: &str) -> Option<SchedulerGuard> {
         let file = queue(path)?.join("scheduler");
         let before = chosen(&fs::read_to_string(&file).ok()?)?;
         let set = CleanupGuard::create(|| {
             fs::write(&file, name).map(|()| ((), move || _ = fs::write(file, before)))
         });
-        set.ok().map(|((), undo)| Scheduler { _undo: undo })
+        set.ok().map(|((), cleanup)| SchedulerGuard { _cleanup: cleanup })
     }
 }
 
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn a_folder_holds_files_and_goes_away() {
-        let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
-        let file = folder.file("disk", (1 << 20) + 7).expect("a file");
+        let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
+        let file = dir.file("disk", (1 << 20) + 7).expect("a file");
         assert_eq!(fs::metadata(&file).expect("it").len(), (1 << 20) + 7);
-        let gone = folder.to_path_buf();
-        drop(folder);
+        let gone = dir.to_path_buf();
+        drop(dir);
         assert!(!gone.exists());
-        assert_eq!(Folder::below(&gone).err().map(|e| e.kind), Some(Kind::System));
+        assert_eq!(WorkDir::below(&gone).err().map(|e| e.kind), Some(ErrorKind::System));
     }
 
     #[test]
@@ -233,8 +233,8 @@ mod tests {
         let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
         let is = |kind: &str, at: &str| mounts.lines().any(|line| line.contains(&format!(" {at} {kind} ")));
         let is_cold = |parent: &Path| {
-            let folder = Folder::below(parent).expect("a folder");
-            make_cold(&folder.file("disk", 4096).expect("a file"))
+            let dir = WorkDir::below(parent).expect("a folder");
+            make_cold(&dir.file("disk", 4096).expect("a file"))
         };
         if is("tmpfs", "/dev/shm") {
             assert!(!is_cold(Path::new("/dev/shm")));

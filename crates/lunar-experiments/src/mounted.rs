@@ -1,9 +1,9 @@
 //! A file system on a logical unit: the kernel of this host uses it through `lunar attach`.
 
-use crate::media::{Folder, Loop, write_file};
-use crate::process::Process;
+use crate::media::{LoopDevice, WorkDir, write_file};
+use crate::process::PeerProcess;
 use lunar_bench::CleanupGuard;
-use lunar_bench::Target;
+use lunar_bench::TargetSpec;
 use rustix::process::geteuid;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ const FILE: &str = "q";
 
 /// What carries a logical unit to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IoDirection {
+enum AttachMethod {
     /// As a block device.
     Ublk,
     /// As a file, with a loop device over it.
@@ -32,32 +32,32 @@ enum IoDirection {
 }
 
 /// ext3 on a logical unit, mounted. All of it is taken down on drop, in this order.
-pub struct Mounted {
+pub struct MountedFs {
     mount: Option<CleanupGuard>,
     device: PathBuf,
-    looped: Option<Loop>,
-    attach: Process,
-    dir: Folder,
+    looped: Option<LoopDevice>,
+    attach: PeerProcess,
+    dir: WorkDir,
 }
 
-impl Mounted {
+impl MountedFs {
     /// Attaches a logical unit, makes the file system and mounts it.
     ///
     /// # Errors
     /// Why that cannot be, for people.
-    pub fn on(lunar: &Path, target: &Target, dir: Folder) -> Result<Mounted, String> {
-        let way = way()?;
-        for folder in ["fuse", "mnt"] {
-            fs::create_dir(dir.join(folder)).map_err(|e| e.to_string())?;
+    pub fn on(lunar: &Path, target: &TargetSpec, dir: WorkDir) -> Result<MountedFs, String> {
+        let attach_method = attach_method()?;
+        for name in ["fuse", "mnt"] {
+            fs::create_dir(dir.join(name)).map_err(|e| e.to_string())?;
         }
-        let attach = attach(lunar, target, way, &dir)?;
+        let attach = attach(lunar, target, attach_method, &dir)?;
         let device = PathBuf::new();
-        let mut mounted = Mounted { mount: None, device, looped: None, attach, dir };
+        let mut mounted = MountedFs { mount: None, device, looped: None, attach, dir };
         let file = mounted.told()?;
-        mounted.device = match way {
-            IoDirection::Ublk => file,
-            IoDirection::Fuse => {
-                let looped = Loop::over(&file).ok_or("no loop device can be made")?;
+        mounted.device = match attach_method {
+            AttachMethod::Ublk => file,
+            AttachMethod::Fuse => {
+                let looped = LoopDevice::over(&file).ok_or("no loop device can be made")?;
                 mounted.looped.insert(looped).path().to_owned()
             }
         };
@@ -71,7 +71,7 @@ impl Mounted {
     /// # Errors
     /// When it cannot be made.
     pub fn file(&self, size: u64) -> Result<PathBuf, String> {
-        let path = self.folder().join(FILE);
+        let path = self.dir().join(FILE);
         let made = File::create(&path).and_then(|file| file.set_len(size));
         made.map(|()| path).map_err(|e| format!("a file on it: {e}"))
     }
@@ -82,8 +82,8 @@ impl Mounted {
     /// When they cannot be made.
     pub fn files(&self, many: usize, size: u64) -> Result<Vec<PathBuf>, String> {
         let cannot = |e: std::io::Error| format!("files on it: {e}");
-        fs::remove_file(self.folder().join(FILE)).map_err(cannot)?;
-        let paths: Vec<PathBuf> = (0..many).map(|n| self.folder().join(format!("mix{n}"))).collect();
+        fs::remove_file(self.dir().join(FILE)).map_err(cannot)?;
+        let paths: Vec<PathBuf> = (0..many).map(|n| self.dir().join(format!("mix{n}"))).collect();
         paths.iter().try_for_each(|path| write_file(path, size)).map_err(cannot)?;
         Ok(paths)
     }
@@ -93,23 +93,23 @@ impl Mounted {
     /// # Errors
     /// When it cannot be mounted again.
     pub fn make_cold(&mut self) -> Result<(), String> {
-        run(Command::new("umount").arg(self.folder()))?;
+        run(Command::new("umount").arg(self.dir()))?;
         self.mount.take().into_iter().for_each(CleanupGuard::forget);
         crate::media::make_cold(&self.device);
         self.mount()
     }
 
-    fn folder(&self) -> PathBuf {
+    fn dir(&self) -> PathBuf {
         self.dir.join("mnt")
     }
 
     fn mount(&mut self) -> Result<(), String> {
-        let folder = self.folder();
-        let ((), undo) = CleanupGuard::create(|| {
-            run(Command::new("mount").arg(&self.device).arg(&folder))?;
-            Ok::<_, String>(((), move || unmount(&folder)))
+        let dir = self.dir();
+        let ((), cleanup) = CleanupGuard::create(|| {
+            run(Command::new("mount").arg(&self.device).arg(&dir))?;
+            Ok::<_, String>(((), move || unmount(&dir)))
         })?;
-        self.mount = Some(undo);
+        self.mount = Some(cleanup);
         Ok(())
     }
 
@@ -128,33 +128,38 @@ impl Mounted {
     }
 }
 
-fn way() -> Result<IoDirection, String> {
+fn attach_method() -> Result<AttachMethod, String> {
     let there = |device: &str| Path::new(device).exists();
     match (geteuid().is_root(), there("/dev/ublk-control"), there("/dev/fuse")) {
         (false, ..) => Err("that needs root".into()),
-        (_, true, _) => Ok(IoDirection::Ublk),
-        (_, _, true) => Ok(IoDirection::Fuse),
+        (_, true, _) => Ok(AttachMethod::Ublk),
+        (_, _, true) => Ok(AttachMethod::Fuse),
         _ => Err("the kernel has neither ublk nor FUSE".into()),
     }
 }
 
-fn attach(lunar: &Path, target: &Target, way: IoDirection, dir: &Folder) -> Result<Process, String> {
+fn attach(
+    lunar: &Path,
+    target: &TargetSpec,
+    attach_method: AttachMethod,
+    dir: &WorkDir,
+) -> Result<PeerProcess, String> {
     let log = File::create(dir.join("log")).map_err(|e| e.to_string())?;
     let mut command = Command::new(lunar);
     command.args(["attach", &target.to_string(), "--foreground", "--name", "reproduce"]);
     command.args(["--recovery-timeout", "10"]);
-    match way {
-        IoDirection::Ublk => command.arg("--ublk"),
-        IoDirection::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
+    match attach_method {
+        AttachMethod::Ublk => command.arg("--ublk"),
+        AttachMethod::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
     };
     command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-    Process::start(&mut command, STOP).map_err(|e| format!("lunar attach: {e}"))
+    PeerProcess::start(&mut command, STOP).map_err(|e| format!("lunar attach: {e}"))
 }
 
-fn unmount(folder: &Path) {
+fn unmount(dir: &Path) {
     let last = Instant::now() + CLOSING;
-    while run(Command::new("umount").arg(folder)).is_err() && Instant::now() < last {
+    while run(Command::new("umount").arg(dir)).is_err() && Instant::now() < last {
         thread::sleep(Duration::from_millis(50));
     }
 }

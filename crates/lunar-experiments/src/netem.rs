@@ -1,7 +1,7 @@
 //! A far line as the kernel makes it: a network namespace behind a pair of devices, each of which holds back what it sends
 //! and limits its rate (tc-netem(8)). It needs root, iproute2 and the kernel's sch_netem.
 
-use crate::relay::Line;
+use crate::relay::LinkProfile;
 use lunar_bench::CleanupGuard;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -18,30 +18,30 @@ const ADDRESSES: u32 = 0xc612_0000;
 const LINES: u32 = 1 << 15;
 
 /// The far end of a line. All of it goes with this.
-pub struct Far {
+pub struct FarEnd {
     /// The namespace, and how the names of the devices begin.
     name: String,
     /// Of this end; the other one has the next.
     address: u32,
-    _undo: CleanupGuard,
+    _cleanup: CleanupGuard,
 }
 
-impl Far {
+impl FarEnd {
     /// Lays a line.
     ///
     /// # Errors
     /// When the kernel or its tools cannot make one, or we may not.
-    pub fn start(line: &Line) -> io::Result<Far> {
+    pub fn start(line: &LinkProfile) -> io::Result<FarEnd> {
         static LAID: AtomicU32 = AtomicU32::new(0);
         let number = LAID.fetch_add(1, Ordering::Relaxed);
         let address = ADDRESSES + 4 * (id().wrapping_mul(16).wrapping_add(number) % LINES) + 1;
         let name = format!("lf{}n{number}", id());
-        let ((), undo) = CleanupGuard::create(|| {
+        let ((), cleanup) = CleanupGuard::create(|| {
             lay(&name, address, line).inspect_err(|_| take_away(&name))?;
             let name = name.clone();
             Ok::<_, io::Error>(((), move || take_away(&name)))
         })?;
-        Ok(Far { name, address, _undo: undo })
+        Ok(FarEnd { name, address, _cleanup: cleanup })
     }
 
     /// Listens at the far end.
@@ -60,7 +60,7 @@ impl Far {
     }
 }
 
-fn lay(name: &str, address: u32, line: &Line) -> io::Result<()> {
+fn lay(name: &str, address: u32, line: &LinkProfile) -> io::Result<()> {
     let [near, far] = [0, 1].map(|end| Ipv4Addr::from(address + end));
     let held = format!(
         "root netem limit 100000 delay {}us rate {:.0}bit",

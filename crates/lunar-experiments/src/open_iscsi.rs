@@ -1,11 +1,11 @@
 //! open-iscsi-2005: disktest on two sessions, each with a disk of its own.
 
 use crate::lab::Lab;
-use crate::media::{Disk, Folder, Medium, memory_folder};
-use crate::peers::Who;
+use crate::media::{DiskMedium, ServedDisk, WorkDir, memory_dir};
+use crate::peers::Peer;
 use crate::published::{Published, put};
 use lunar_bench::Error;
-use lunar_bench::document::Table;
+use lunar_bench::document::ResultTable;
 use lunar_bench::job::{IoDirection, Job};
 use lunar_bench_compat::disktest;
 use std::time::Duration;
@@ -28,30 +28,38 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
         "disktest ran with {THREADS} threads a session (its default; the publication does not tell)"
     ));
     lab.note("the disks are files in memory: what the publication's were is not told");
-    let memory = Folder::below(&memory_folder())?;
+    let memory = WorkDir::below(&memory_dir())?;
     let size = lab.scaled(512 << 20, 128 << 20);
-    let disk = |name: &str| Ok::<_, Error>(Disk::new(Medium::Cached(memory.file(name, size)?), size));
+    let disk =
+        |name: &str| Ok::<_, Error>(ServedDisk::new(DiskMedium::Cached(memory.file(name, size)?), size));
     let disks = [disk("sda")?, disk("sdb")?];
-    for who in lab.all() {
+    for peer in lab.all() {
         let (mut throughput, mut iops) = (published.table("throughput"), published.table("iops"));
-        measure(lab, &who, &disks, &mut throughput, &mut iops);
+        measure(lab, &peer, &disks, &mut throughput, &mut iops);
         for mut table in [throughput, iops] {
-            table.title += &format!(", {}", who.name());
+            table.title += &format!(", {}", peer.name());
             lab.table(table);
         }
     }
     Ok(())
 }
 
-fn measure(lab: &mut Lab, who: &Who, disks: &[Disk; 2], throughput: &mut Table, iops: &mut Table) {
-    let Some(server) = lab.serve(who, disks, 1) else { return };
+fn measure(
+    lab: &mut Lab,
+    peer: &Peer,
+    disks: &[ServedDisk; 2],
+    throughput: &mut ResultTable,
+    iops: &mut ResultTable,
+) {
+    let Some(server) = lab.serve(peer, disks, 1) else { return };
     let targets: Option<Vec<_>> = (0..disks.len()).map(|disk| server.target(disk, "")).collect();
     let Some(open) = targets.and_then(|targets| lab.open(&targets, 1, Some(&server))) else { return };
-    for (row, word, way, size) in RUNS {
+    for (row, word, direction, size) in RUNS {
         let time = lab.cap(5000).unwrap_or(Duration::from_secs(60));
-        let job = Job { way, sizes: vec![(size, 1)], depth: THREADS, time: Some(time), ..Job::default() };
-        let Some(outcome) = lab.measure(&format!("{} {row}", who.name()), &open, &job) else { continue };
-        lab.lines.push(format!("{}, {row}:", who.name()));
+        let job =
+            Job { direction, sizes: vec![(size, 1)], depth: THREADS, time: Some(time), ..Job::default() };
+        let Some(outcome) = lab.measure(&format!("{} {row}", peer.name()), &open, &job) else { continue };
+        lab.lines.push(format!("{}, {row}:", peer.name()));
         for at in 0..outcome.sessions.len() {
             let column = format!("Session #{at}");
             put(throughput, row, &column, outcome.session_rate(at).map(|rate| rate / MIB));
@@ -63,5 +71,5 @@ fn measure(lab: &mut Lab, who: &Who, disks: &[Disk; 2], throughput: &mut Table, 
         put(throughput, row, "Total", Some(outcome.rate() / MIB));
         put(iops, row, "Total", Some(outcome.iops()));
     }
-    open.rig.close();
+    open.opened.close();
 }

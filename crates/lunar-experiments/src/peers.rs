@@ -1,10 +1,10 @@
 //! Targets that run for the time of an experiment: Lunar's, and those of others. On loopback, on free ports,
 //! with control sockets in a folder of their own.
 
-use crate::carrier::{Carrier, free_ports};
-use crate::media::{Disk, Folder, Medium};
-use crate::process::Process;
-use lunar_bench::{OpenTargets, Opening, Target};
+use crate::media::{DiskMedium, ServedDisk, WorkDir};
+use crate::process::PeerProcess;
+use crate::transport::{FabricTransport, free_ports};
+use lunar_bench::{OpenTargets, TargetOptions, TargetSpec};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ const TARGET: &str = "iqn.2026-11.org.example:reproduce";
 
 /// Whose target is measured.
 #[derive(Clone, Debug)]
-pub enum Who {
+pub enum Peer {
     /// Lunar's.
     Lunar,
     /// STGT.
@@ -28,17 +28,17 @@ pub enum Who {
     /// istgt.
     Istgt,
     /// One that runs already; all experiments use its one logical unit.
-    Running(Target),
+    Running(TargetSpec),
 }
 
-impl Who {
+impl Peer {
     /// Its name in tables.
     pub fn name(&self) -> String {
         match self {
-            Who::Lunar => "Lunar".into(),
-            Who::Stgt => "STGT".into(),
-            Who::Istgt => "istgt".into(),
-            Who::Running(target) => target.to_string(),
+            Peer::Lunar => "Lunar".into(),
+            Peer::Stgt => "STGT".into(),
+            Peer::Istgt => "istgt".into(),
+            Peer::Running(target) => target.to_string(),
         }
     }
 
@@ -49,9 +49,9 @@ impl Who {
 
     fn missing_from(&self, folders: &[PathBuf]) -> Option<&'static str> {
         let (program, what) = match self {
-            Who::Stgt => ("tgtd", "stgt is not installed: apt install tgt"),
-            Who::Istgt => ("istgt", "istgt is not installed: apt install istgt"),
-            Who::Lunar | Who::Running(_) => return None,
+            Peer::Stgt => ("tgtd", "stgt is not installed: apt install tgt"),
+            Peer::Istgt => ("istgt", "istgt is not installed: apt install istgt"),
+            Peer::Lunar | Peer::Running(_) => return None,
         };
         find(program, folders).is_none().then_some(what)
     }
@@ -59,9 +59,9 @@ impl Who {
     /// What it says of its version, as `tgtd 1.0.85`; None where that is told with each logical unit, or not at all.
     pub fn version(&self) -> Option<String> {
         let (program, package) = match self {
-            Who::Stgt => ("tgtd", "tgt"),
-            Who::Istgt => ("istgt", "istgt"),
-            Who::Lunar | Who::Running(_) => return None,
+            Peer::Stgt => ("tgtd", "tgt"),
+            Peer::Istgt => ("istgt", "istgt"),
+            Peer::Lunar | Peer::Running(_) => return None,
         };
         let said = command(program).ok().and_then(|mut command| first_line(command.arg("-V")));
         let ask = ["--show", "--showformat", "${Version}", package];
@@ -71,7 +71,7 @@ impl Who {
 
     /// It has something that reads zeros and forgets.
     pub fn has_null(&self) -> bool {
-        matches!(self, Who::Lunar | Who::Stgt)
+        matches!(self, Peer::Lunar | Peer::Stgt)
     }
 }
 
@@ -82,7 +82,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(program)).find(|file| file.is_file())
+    folders.iter().map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
 /// The command that runs a program of a peer.
@@ -98,35 +98,36 @@ fn first_line(command: &mut Command) -> Option<String> {
 }
 
 /// A target that runs. One that was started here is stopped on drop.
-pub struct Server {
-    who: Who,
-    process: Option<Process>,
+pub struct PeerServer {
+    peer: Peer,
+    process: Option<PeerProcess>,
     portals: Vec<SocketAddr>,
-    carrier: Carrier,
+    transport: FabricTransport,
     /// The number of the logical unit of each disk.
     luns: Vec<Option<u16>>,
-    dir: Folder,
+    dir: WorkDir,
 }
 
-impl Server {
+impl PeerServer {
     /// Starts one with these disks. `lunar` is the program for Lunar's.
     ///
     /// # Errors
     /// Why it did not start, for people.
     pub fn start(
-        who: &Who,
+        peer: &Peer,
         lunar: &Path,
-        disks: &[Disk],
-        (portals, carrier): (usize, &Carrier),
-        dir: Folder,
-    ) -> Result<Server, String> {
-        let (luns, carrier) = (numbers(who, disks), carrier.clone());
-        let mut server = Server { who: who.clone(), process: None, portals: Vec::new(), carrier, luns, dir };
-        match who {
-            Who::Lunar => server.lunar(lunar, disks, portals)?,
-            Who::Stgt => server.stgt(disks, portals)?,
-            Who::Istgt => server.istgt(disks, portals)?,
-            Who::Running(_) => {}
+        disks: &[ServedDisk],
+        (portals, transport): (usize, &FabricTransport),
+        dir: WorkDir,
+    ) -> Result<PeerServer, String> {
+        let (luns, transport) = (numbers(peer, disks), transport.clone());
+        let mut server =
+            PeerServer { peer: peer.clone(), process: None, portals: Vec::new(), transport, luns, dir };
+        match peer {
+            Peer::Lunar => server.lunar(lunar, disks, portals)?,
+            Peer::Stgt => server.stgt(disks, portals)?,
+            Peer::Istgt => server.istgt(disks, portals)?,
+            Peer::Running(_) => {}
         }
         Ok(server)
     }
@@ -138,27 +139,29 @@ impl Server {
     /// Why it did not start, or does not reach the other, for people.
     pub fn start_router(
         lunar: &Path,
-        upstream: &Server,
-        carrier: &Carrier,
-        dir: Folder,
-    ) -> Result<Server, String> {
+        upstream: &PeerServer,
+        transport: &FabricTransport,
+        dir: WorkDir,
+    ) -> Result<PeerServer, String> {
         let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
-        let (luns, carrier) = (upstream.luns.clone(), carrier.clone());
-        let mut server = Server { who: Who::Lunar, process: None, portals: Vec::new(), carrier, luns, dir };
-        let config = lunar_head(&server.dir, &server.carrier, 1)?
-            + &router_config((portal, &upstream.carrier), &server.luns);
+        let (luns, transport) = (upstream.luns.clone(), transport.clone());
+        let mut server =
+            PeerServer { peer: Peer::Lunar, process: None, portals: Vec::new(), transport, luns, dir };
+        let config = lunar_head(&server.dir, &server.transport, 1)?
+            + &router_config((portal, &upstream.transport), &server.luns);
         server.serve(lunar, &config)?;
-        let targets: Vec<Target> =
+        let targets: Vec<TargetSpec> =
             (0..server.luns.len()).filter_map(|disk| server.target(disk, "")).collect();
-        let are_there =
-            |_: &Server| OpenTargets::open(&targets, &Opening::default()).map(OpenTargets::close).is_ok();
+        let are_there = |_: &PeerServer| {
+            OpenTargets::open(&targets, &TargetOptions::default()).map(OpenTargets::close).is_ok()
+        };
         server.until(are_there)?;
         Ok(server)
     }
 
     /// The process, if it was started here.
     pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Process::id)
+        self.process.as_ref().map(PeerProcess::id)
     }
 
     /// Its portals, if it was started here.
@@ -167,22 +170,22 @@ impl Server {
     }
 
     /// A disk at its first portal, with settings of a URL; None if it cannot serve such a disk.
-    pub fn target(&self, disk: usize, settings: &str) -> Option<Target> {
-        match &self.who {
-            Who::Running(target) => Some(target.clone()),
+    pub fn target(&self, disk: usize, settings: &str) -> Option<TargetSpec> {
+        match &self.peer {
+            Peer::Running(target) => Some(target.clone()),
             _ => self.at(*self.portals.first()?, disk, settings),
         }
     }
 
     /// The same at another address.
-    pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<Target> {
+    pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<TargetSpec> {
         let lun = (*self.luns.get(disk)?)?;
-        Target::parse(&self.carrier.url(address, TARGET, Some(lun), settings)).ok()
+        TargetSpec::parse(&self.transport.url(address, TARGET, Some(lun), settings)).ok()
     }
 
-    fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
+    fn lunar(&mut self, program: &Path, disks: &[ServedDisk], portals: usize) -> Result<(), String> {
         let config =
-            lunar_head(&self.dir, &self.carrier, portals)? + &lunar_target(served(disks, &self.luns));
+            lunar_head(&self.dir, &self.transport, portals)? + &lunar_target(served(disks, &self.luns));
         self.serve(program, &config)
     }
 
@@ -212,7 +215,7 @@ impl Server {
         }
     }
 
-    fn stgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
+    fn stgt(&mut self, disks: &[ServedDisk], portals: usize) -> Result<(), String> {
         self.portals = free_ports(Ipv4Addr::LOCALHOST.into(), portals)?;
         let listen: Vec<String> = self.portals.iter().map(|portal| format!("portal={portal}")).collect();
         let mut command = command("tgtd")?;
@@ -223,9 +226,9 @@ impl Server {
         self.tgtadm(&format!("--op new --mode target --tid 1 -T {TARGET}"))?;
         for (disk, lun) in served(disks, &self.luns) {
             let (path, kind) = match &disk.medium {
-                Medium::Null => (Path::new("/dev/null"), "--bstype null"),
-                Medium::Cached(path) => (path.as_path(), "--bstype rdwr"),
-                Medium::Direct(path) => (path.as_path(), "--bstype rdwr --bsoflags direct"),
+                DiskMedium::Null => (Path::new("/dev/null"), "--bstype null"),
+                DiskMedium::Cached(path) => (path.as_path(), "--bstype rdwr"),
+                DiskMedium::Direct(path) => (path.as_path(), "--bstype rdwr --bsoflags direct"),
             };
             let unit = format!("--op new --mode logicalunit --tid 1 --lun {lun} {kind} -b");
             self.tgtadm_of(&unit, Some(path))?;
@@ -247,7 +250,7 @@ impl Server {
         if ran.status.success() { Ok(()) } else { Err(said()) }
     }
 
-    fn istgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
+    fn istgt(&mut self, disks: &[ServedDisk], portals: usize) -> Result<(), String> {
         self.portals = free_ports(Ipv4Addr::LOCALHOST.into(), portals)?;
         let (file, auth) = (self.dir.join("istgt.conf"), self.dir.join("auth.conf"));
         fs::write(&auth, "").map_err(|e| e.to_string())?;
@@ -260,19 +263,19 @@ impl Server {
         self.until(|_| TcpStream::connect(last).is_ok())
     }
 
-    fn spawn(&mut self, command: &mut Command) -> Result<&Process, String> {
+    fn spawn(&mut self, command: &mut Command) -> Result<&PeerProcess, String> {
         let program = command.get_program().to_string_lossy().into_owned();
         let log = fs::File::create(self.dir.join("log")).map_err(|e| e.to_string())?;
         // The others do not listen to a polite word while they have sessions.
-        let patience = if matches!(self.who, Who::Lunar) { STOP } else { Duration::ZERO };
-        let process = Process::start(command.stdin(Stdio::null()).stderr(log), patience);
+        let patience = if matches!(self.peer, Peer::Lunar) { STOP } else { Duration::ZERO };
+        let process = PeerProcess::start(command.stdin(Stdio::null()).stderr(log), patience);
         Ok(self.process.insert(process.map_err(|e| format!("cannot run {program}: {e}"))?))
     }
 
-    fn until(&self, is_so: impl Fn(&Server) -> bool) -> Result<(), String> {
+    fn until(&self, is_so: impl Fn(&PeerServer) -> bool) -> Result<(), String> {
         let end = Instant::now() + START;
         while !is_so(self) {
-            let is_gone = self.process.as_ref().is_some_and(Process::is_gone);
+            let is_gone = self.process.as_ref().is_some_and(PeerProcess::is_gone);
             if is_gone || Instant::now() > end {
                 return Err(self.said("it is not ready"));
             }
@@ -289,18 +292,21 @@ impl Server {
 }
 
 /// The number of the logical unit of each disk, in turn; none for what it cannot serve.
-fn numbers(who: &Who, disks: &[Disk]) -> Vec<Option<u16>> {
-    let can = |disk: &Disk| {
-        let is_null = matches!(disk.medium, Medium::Null);
-        (!is_null || who.has_null()) && (disk.bytes_per_s == 0 || matches!(who, Who::Lunar))
+fn numbers(peer: &Peer, disks: &[ServedDisk]) -> Vec<Option<u16>> {
+    let can = |disk: &ServedDisk| {
+        let is_null = matches!(disk.medium, DiskMedium::Null);
+        (!is_null || peer.has_null()) && (disk.bytes_per_s == 0 || matches!(peer, Peer::Lunar))
     };
     // STGT keeps 0 for a controller.
-    let mut next = u16::from(matches!(who, Who::Stgt))..;
+    let mut next = u16::from(matches!(peer, Peer::Stgt))..;
     disks.iter().map(|disk| if can(disk) { next.next() } else { None }).collect()
 }
 
 /// The disks that are served, and their numbers.
-fn served<'a>(disks: &'a [Disk], luns: &'a [Option<u16>]) -> impl Iterator<Item = (&'a Disk, u16)> {
+fn served<'a>(
+    disks: &'a [ServedDisk],
+    luns: &'a [Option<u16>],
+) -> impl Iterator<Item = (&'a ServedDisk, u16)> {
     disks.iter().zip(luns).filter_map(|(disk, lun)| Some((disk, (*lun)?)))
 }
 
@@ -309,8 +315,9 @@ fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
 
-fn lunar_head(dir: &Path, carrier: &Carrier, portals: usize) -> Result<String, String> {
-    let listen: Vec<String> = carrier.addresses(portals)?.into_iter().map(|at| carrier.portal(at)).collect();
+fn lunar_head(dir: &Path, transport: &FabricTransport, portals: usize) -> Result<String, String> {
+    let listen: Vec<String> =
+        transport.addresses(portals)?.into_iter().map(|at| transport.portal(at)).collect();
     Ok(format!(
         "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{}]\n",
         quoted(dir),
@@ -319,8 +326,8 @@ fn lunar_head(dir: &Path, carrier: &Carrier, portals: usize) -> Result<String, S
     ))
 }
 
-fn router_config((portal, carrier): (SocketAddr, &Carrier), luns: &[Option<u16>]) -> String {
-    let upstream = carrier.url(portal, TARGET, None, "");
+fn router_config((portal, transport): (SocketAddr, &FabricTransport), luns: &[Option<u16>]) -> String {
+    let upstream = transport.url(portal, TARGET, None, "");
     let lun = |lun: &u16| format!("{{ lun = {lun}, upstream = \"disks\", from = {lun} }}");
     let luns: Vec<String> = luns.iter().flatten().map(lun).collect();
     format!(
@@ -330,14 +337,14 @@ fn router_config((portal, carrier): (SocketAddr, &Carrier), luns: &[Option<u16>]
     )
 }
 
-fn lunar_target<'a>(disks: impl Iterator<Item = (&'a Disk, u16)>) -> String {
+fn lunar_target<'a>(disks: impl Iterator<Item = (&'a ServedDisk, u16)>) -> String {
     let mut text = format!("[[target]]\nname = \"{TARGET}\"\n");
     for (disk, lun) in disks {
         text += &format!("[[target.lun]]\nlun = {lun}\n");
         text += &match &disk.medium {
-            Medium::Null => format!("backend = \"null\"\nsize = \"{}\"\n", disk.size),
-            Medium::Cached(path) => format!("{}direct = false\n", backend(path)),
-            Medium::Direct(path) => format!("{}direct = true\n", backend(path)),
+            DiskMedium::Null => format!("backend = \"null\"\nsize = \"{}\"\n", disk.size),
+            DiskMedium::Cached(path) => format!("{}direct = false\n", backend(path)),
+            DiskMedium::Direct(path) => format!("{}direct = true\n", backend(path)),
         };
         if disk.bytes_per_s > 0 {
             text += &format!("filters = [{{ kind = \"rate\", bytes_per_s = {} }}]\n", disk.bytes_per_s);
@@ -359,7 +366,7 @@ fn is_device(path: &Path) -> bool {
 fn istgt_config<'a>(
     dir: &Path,
     portals: &[SocketAddr],
-    disks: impl Iterator<Item = (&'a Disk, u16)>,
+    disks: impl Iterator<Item = (&'a ServedDisk, u16)>,
 ) -> String {
     let mut text = format!(
         "[Global]\n  NodeBase \"iqn.2026-11.org.example\"\n  PidFile {0}/istgt.pid\n  AuthFile {0}/auth.conf\n  \
@@ -388,15 +395,16 @@ fn istgt_config<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::carrier::Provider;
-    use lunar_bench::Transport;
+    use crate::transport::RdmaProvider;
+    use lunar_bench::TargetTransport;
 
     #[test]
     fn a_path_cannot_break_out_of_the_configuration() {
         let path = PathBuf::from("/tmp/a \"b\"\nc");
-        let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
-        let text =
-            lunar_head(&path, &Carrier::tcp(), 2).expect("a head") + &lunar_target([(&disk, 0)].into_iter());
+        let disk =
+            ServedDisk { bytes_per_s: 5, ..ServedDisk::new(DiskMedium::Cached(path.clone()), 1 << 20) };
+        let text = lunar_head(&path, &FabricTransport::tcp(), 2).expect("a head")
+            + &lunar_target([(&disk, 0)].into_iter());
         let table: toml::Table = text.parse().expect("TOML");
         assert_eq!(table["server"]["state_dir"].as_str(), Some(path.display().to_string().as_str()));
         let lun = &table["target"][0]["lun"][0];
@@ -407,14 +415,14 @@ mod tests {
     #[test]
     fn a_router_has_the_units_that_the_target_before_it_serves() {
         let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
-        for transport in [Transport::Tcp, Transport::Iser, Transport::Srp] {
-            let provider = (transport != Transport::Tcp).then_some(Provider::Iwarp);
-            let carrier = Carrier::of(transport, provider).expect("a carrier");
-            let text = lunar_head(Path::new("/tmp"), &carrier, 1).expect("a head")
-                + &router_config((portal, &carrier), &[Some(1), None, Some(2)]);
+        for transport in [TargetTransport::Tcp, TargetTransport::Iser, TargetTransport::Srp] {
+            let provider = (transport != TargetTransport::Tcp).then_some(RdmaProvider::Iwarp);
+            let transport = FabricTransport::of(transport, provider).expect("a carrier");
+            let text = lunar_head(Path::new("/tmp"), &transport, 1).expect("a head")
+                + &router_config((portal, &transport), &[Some(1), None, Some(2)]);
             let table: toml::Table = text.parse().expect("TOML");
             let router = &table["router"]["reproduce"];
-            let url = carrier.url(portal, TARGET, None, "");
+            let url = transport.url(portal, TARGET, None, "");
             assert_eq!(router["upstream"]["disks"]["urls"][0].as_str(), Some(url.as_str()));
             let luns = router["target"][0]["lun"].as_array().expect("logical units");
             let numbers = luns.iter().map(|lun| (lun["lun"].as_integer(), lun["from"].as_integer()));
@@ -424,42 +432,51 @@ mod tests {
 
     #[test]
     fn a_router_needs_a_target_that_was_started_here() {
-        let folder = || Folder::below(&std::env::temp_dir()).expect("a folder");
-        let target = Target::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
-        let running =
-            Server::start(&Who::Running(target), Path::new("lunar"), &[], (1, &Carrier::tcp()), folder());
-        let refused =
-            Server::start_router(Path::new("lunar"), &running.expect("it runs"), &Carrier::tcp(), folder());
+        let dir = || WorkDir::below(&std::env::temp_dir()).expect("a folder");
+        let target = TargetSpec::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
+        let running = PeerServer::start(
+            &Peer::Running(target),
+            Path::new("lunar"),
+            &[],
+            (1, &FabricTransport::tcp()),
+            dir(),
+        );
+        let refused = PeerServer::start_router(
+            Path::new("lunar"),
+            &running.expect("it runs"),
+            &FabricTransport::tcp(),
+            dir(),
+        );
         assert!(refused.is_err_and(|why| why.contains("started here")));
     }
 
     #[test]
     fn what_is_not_installed_is_told() {
-        assert_eq!(Who::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
-        assert_eq!(Who::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
-        assert_eq!(Who::Lunar.missing_from(&[]), None);
+        assert_eq!(Peer::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
+        assert_eq!(Peer::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
+        assert_eq!(Peer::Lunar.missing_from(&[]), None);
     }
 
     #[test]
     fn what_is_installed_tells_its_version() {
         assert_eq!(first_line(Command::new("sh").args(["-c", "echo; exit 0"])), None);
         assert_eq!(first_line(Command::new("sh").args(["-c", "echo 1.0; exit 1"])), None);
-        assert_eq!(Who::Lunar.version(), None);
-        for (who, name) in [(Who::Stgt, "tgtd "), (Who::Istgt, "istgt ")] {
+        assert_eq!(Peer::Lunar.version(), None);
+        for (peer, name) in [(Peer::Stgt, "tgtd "), (Peer::Istgt, "istgt ")] {
             let is_told =
                 |version: String| version.starts_with(name) && version.contains(|c: char| c.is_ascii_digit());
-            assert_eq!(who.version().map(is_told), who.missing().is_none().then_some(true), "{name}");
+            assert_eq!(peer.version().map(is_told), peer.missing().is_none().then_some(true), "{name}");
         }
     }
 
     #[test]
     fn each_has_its_numbers_and_what_it_cannot_serve() {
-        let null = Disk::new(Medium::Null, 1);
-        let file = Disk::new(Medium::Cached("x".into()), 1);
-        let slow = Disk { bytes_per_s: 1, ..file.clone() };
+        let null = ServedDisk::new(DiskMedium::Null, 1);
+        let file = ServedDisk::new(DiskMedium::Cached("x".into()), 1);
+        let slow = ServedDisk { bytes_per_s: 1, ..file.clone() };
         let disks = [null, slow, file];
-        assert_eq!(numbers(&Who::Lunar, &disks), [Some(0), Some(1), Some(2)]);
-        assert_eq!(numbers(&Who::Stgt, &disks), [Some(1), None, Some(2)]);
-        assert_eq!(numbers(&Who::Istgt, &disks), [None, None, Some(0)]);
+        assert_eq!(numbers(&Peer::Lunar, &disks), [Some(0), Some(1), Some(2)]);
+        assert_eq!(numbers(&Peer::Stgt, &disks), [Some(1), None, Some(2)]);
+        assert_eq!(numbers(&Peer::Istgt, &disks), [None, None, Some(0)]);
     }
 }

@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(5);
 
 /// A program that runs, until this is dropped or all is undone.
-pub struct Process {
+pub struct PeerProcess {
     child: Arc<Mutex<Child>>,
-    _undo: CleanupGuard,
+    _cleanup: CleanupGuard,
 }
 
-impl Process {
+impl PeerProcess {
     /// Starts it in a process group of its own: ^C ends the experiment, and that ends the program. At its end it is asked to
     /// go, and has this time to do so.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(command: &mut Command, patience: Duration) -> io::Result<Process> {
-        let (child, undo) = CleanupGuard::create(|| {
+    pub fn start(command: &mut Command, patience: Duration) -> io::Result<PeerProcess> {
+        let (child, cleanup) = CleanupGuard::create(|| {
             let child = Arc::new(Mutex::new(command.process_group(0).spawn()?));
             let ended = child.clone();
             Ok::<_, io::Error>((child, move || end(&mut locked(&ended), patience)))
         })?;
-        Ok(Process { child, _undo: undo })
+        Ok(PeerProcess { child, _cleanup: cleanup })
     }
 
     /// Its number.
@@ -76,7 +76,7 @@ mod tests {
         for (script, patience) in [("trap '' TERM; echo; read x", 50), ("echo; read x", 10_000)] {
             let mut command = Command::new("sh");
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let process = Process::start(&mut command, Duration::from_millis(patience)).expect("it runs");
+            let process = PeerProcess::start(&mut command, Duration::from_millis(patience)).expect("it runs");
             let mut said = [0];
             io::Read::read_exact(&mut process.stdout().expect("its output"), &mut said).expect("it speaks");
             assert!(!process.is_gone());

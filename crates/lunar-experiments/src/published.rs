@@ -1,7 +1,7 @@
 //! What was published of each experiment, as data.
 
 use crate::Experiment;
-use lunar_bench::document::{Cell, Table};
+use lunar_bench::document::{ResultTable, TableCell};
 use serde::Deserialize;
 
 /// The figures of a publication.
@@ -15,13 +15,13 @@ pub struct Published {
     /// When.
     pub year: u16,
     #[serde(rename = "table")]
-    tables: Vec<Figures>,
+    tables: Vec<PublishedTable>,
 }
 
 /// One table of it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Figures {
+struct PublishedTable {
     id: String,
     title: String,
     unit: String,
@@ -55,11 +55,11 @@ impl Published {
     ///
     /// # Panics
     /// When there is no such table: its name is a constant.
-    pub fn table(&self, id: &str) -> Table {
+    pub fn table(&self, id: &str) -> ResultTable {
         let found = self.tables.iter().find(|table| table.id == id);
         let figures = found.unwrap_or_else(|| panic!("{} has no table {id}", self.title));
-        let cell = |figure: &f64| Cell::new(Some(*figure).filter(|figure| !figure.is_nan()), None);
-        Table {
+        let cell = |figure: &f64| TableCell::new(Some(*figure).filter(|figure| !figure.is_nan()), None);
+        ResultTable {
             title: figures.title.clone(),
             unit: figures.unit.clone(),
             larger_is_better: figures.larger_is_better,
@@ -74,7 +74,7 @@ impl Published {
 }
 
 /// What was published in a cell.
-pub fn figure(table: &Table, row: &str, column: &str) -> Option<f64> {
+pub fn figure(table: &ResultTable, row: &str, column: &str) -> Option<f64> {
     let at = table.columns.iter().position(|head| head == column)?;
     let (_, cells) = table.rows.iter().find(|(head, _)| head == row)?;
     cells.get(at)?.published
@@ -84,13 +84,13 @@ pub fn figure(table: &Table, row: &str, column: &str) -> Option<f64> {
 ///
 /// # Panics
 /// When there is no such cell: rows and columns are constants.
-pub fn put(table: &mut Table, row: &str, column: &str, measured: Option<f64>) {
+pub fn put(table: &mut ResultTable, row: &str, column: &str, measured: Option<f64>) {
     let at = table.columns.iter().position(|head| head == column);
     let is_spread = table.is_spread(column);
     let cells = table.rows.iter_mut().find(|(head, _)| head == row);
     let place = at.zip(cells).and_then(|(at, (_, cells))| cells.get_mut(at));
     let cell = place.unwrap_or_else(|| panic!("{} has no cell {row}, {column}", table.title));
-    *cell = Cell::new(cell.published, measured);
+    *cell = TableCell::new(cell.published, measured);
     if is_spread {
         // How often it is another one says nothing.
         cell.ratio = None;
@@ -179,7 +179,7 @@ mod tests {
     fn what_is_measured_stands_beside_it() {
         let mut table = Published::of(Experiment::Scst).table("direct-write");
         put(&mut table, "NULLIO", "STGT", Some(228.0));
-        assert_eq!(table.rows[0].1[2], Cell::new(Some(114.0), Some(228.0)));
+        assert_eq!(table.rows[0].1[2], TableCell::new(Some(114.0), Some(228.0)));
         assert_eq!(table.rows[0].1[2].ratio, Some(2.0));
     }
 
@@ -193,7 +193,7 @@ mod tests {
         let cell = |column: &str| table.rows[0].1[at(column)];
         assert!(cell("W(avg").ratio.is_some());
         for column in ["W(std", "R(std"] {
-            let Cell { published, measured, ratio } = cell(column);
+            let TableCell { published, measured, ratio } = cell(column);
             assert!(published.is_some() && measured == Some(10.0) && ratio.is_none(), "{column}");
         }
     }

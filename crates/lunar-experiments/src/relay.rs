@@ -1,7 +1,7 @@
 //! A link that is slower and longer than loopback: a relay in this process, which holds back what it carries, or has its
 //! ears at the far end of a line of the kernel's.
 
-use crate::netem::Far;
+use crate::netem::FarEnd;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// How a link is.
 #[derive(Clone, Copy, Debug)]
-pub struct Line {
+pub struct LinkProfile {
     /// From one end to the other.
     pub delay: Duration,
     /// Bytes a second in each direction, over all of its connections.
@@ -34,16 +34,16 @@ pub struct Line {
 pub const WIDE: usize = usize::MAX;
 
 /// A link to an address. Its connections end with it.
-pub struct Link {
+pub struct RelayLink {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     accepting: Option<JoinHandle<()>>,
     /// The kernel's line, if it is one.
-    far: Option<Far>,
+    far: Option<FarEnd>,
 }
 
-struct Shared {
-    line: Line,
+struct RelayState {
+    line: LinkProfile,
     target: SocketAddr,
     ended: AtomicBool,
     /// When each direction is free again.
@@ -52,38 +52,38 @@ struct Shared {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Link {
+impl RelayLink {
     /// Begins to carry connections to an address.
     ///
     /// # Errors
     /// When no port of loopback is free.
-    pub fn start(target: SocketAddr, line: Line) -> io::Result<Link> {
-        Link::carry_from(TcpListener::bind("127.0.0.1:0")?, target, line, None)
+    pub fn start(target: SocketAddr, line: LinkProfile) -> io::Result<RelayLink> {
+        RelayLink::carry_from(TcpListener::bind("127.0.0.1:0")?, target, line, None)
     }
 
     /// The same over a line of the kernel's. The window is that of its TCP.
     ///
     /// # Errors
-    /// When there cannot be such a line; see [`Far::start`].
-    pub fn far(target: SocketAddr, line: Line) -> io::Result<Link> {
-        let far = Far::start(&line)?;
-        let at_once = Line { delay: Duration::ZERO, bytes_per_s: f64::INFINITY, window: WIDE };
+    /// When there cannot be such a line; see [`FarEnd::start`].
+    pub fn far(target: SocketAddr, line: LinkProfile) -> io::Result<RelayLink> {
+        let far = FarEnd::start(&line)?;
+        let at_once = LinkProfile { delay: Duration::ZERO, bytes_per_s: f64::INFINITY, window: WIDE };
         let listener = far.listen()?;
         // A firewall may be in its way.
         TcpStream::connect_timeout(&listener.local_addr()?, SOON)?;
         drop(listener.accept()?);
-        Link::carry_from(listener, target, at_once, Some(far))
+        RelayLink::carry_from(listener, target, at_once, Some(far))
     }
 
     fn carry_from(
         listener: TcpListener,
         target: SocketAddr,
-        line: Line,
-        far: Option<Far>,
-    ) -> io::Result<Link> {
+        line: LinkProfile,
+        far: Option<FarEnd>,
+    ) -> io::Result<RelayLink> {
         let address = listener.local_addr()?;
         let now = Instant::now();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayState {
             line,
             target,
             ended: AtomicBool::new(false),
@@ -95,7 +95,7 @@ impl Link {
             let shared = shared.clone();
             move || shared.accept(&listener)
         }));
-        Ok(Link { address, shared, accepting, far })
+        Ok(RelayLink { address, shared, accepting, far })
     }
 
     /// The kernel's line, not one of this process.
@@ -109,7 +109,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for RelayLink {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         let threads = || std::mem::take(&mut *locked(&self.shared.threads));
@@ -122,7 +122,7 @@ impl Drop for Link {
     }
 }
 
-impl Shared {
+impl RelayState {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for near in listener.incoming() {
             if self.ended.load(Ordering::SeqCst) {
@@ -151,7 +151,7 @@ impl Shared {
     /// Takes what comes, and tells when it is to arrive.
     fn take(&self, way: usize, mut from: TcpStream, queue: &SyncSender<(Instant, Vec<u8>)>) {
         let mut chunk = vec![0; CHUNK];
-        let mut window = Window::new(self.line.window);
+        let mut window = SendWindow::new(self.line.window);
         while let Ok(len) = from.read(&mut chunk[..window.room()])
             && len > 0
         {
@@ -172,16 +172,16 @@ impl Shared {
 }
 
 /// What of a direction of a connection is under way, and when word of its arrival is back.
-struct Window {
+struct SendWindow {
     whole: usize,
     free: usize,
     under_way: VecDeque<(Instant, usize)>,
 }
 
-impl Window {
-    fn new(whole: usize) -> Window {
+impl SendWindow {
+    fn new(whole: usize) -> SendWindow {
         let whole = whole.max(1);
-        Window { whole, free: whole, under_way: VecDeque::new() }
+        SendWindow { whole, free: whole, under_way: VecDeque::new() }
     }
 
     /// Bytes that may be taken next. Waits until a chunk, or the whole window, is free: no byte goes alone.
@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn bytes_arrive_whole_in_order_and_late() {
-        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 10e6, window: WIDE };
-        let link = Link::start(echo(), line).expect("a link");
+        let line = LinkProfile { delay: Duration::from_millis(20), bytes_per_s: 10e6, window: WIDE };
+        let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
         let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
         let begun = Instant::now();
@@ -257,8 +257,8 @@ mod tests {
 
     #[test]
     fn a_window_holds_back_what_the_line_could_carry() {
-        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 1e9, window: CHUNK };
-        let link = Link::start(echo(), line).expect("a link");
+        let line = LinkProfile { delay: Duration::from_millis(20), bytes_per_s: 1e9, window: CHUNK };
+        let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
         let begun = Instant::now();
         let sent = vec![7; 4 * CHUNK];
@@ -272,8 +272,8 @@ mod tests {
 
     #[test]
     fn connections_end_with_the_link() {
-        let line = Line { delay: Duration::ZERO, bytes_per_s: 1e9, window: WIDE };
-        let link = Link::start(echo(), line).expect("a link");
+        let line = LinkProfile { delay: Duration::ZERO, bytes_per_s: 1e9, window: WIDE };
+        let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
         stream.write_all(b"x").expect("sent");
         stream.read_exact(&mut [0]).expect("back");

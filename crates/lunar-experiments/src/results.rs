@@ -1,6 +1,6 @@
 //! The file that is kept of an experiment.
 
-use lunar_bench::{Document, Error, Kind};
+use lunar_bench::{Document, Error, ErrorKind};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// When they cannot.
-pub fn check(folder: &Path) -> Result<(), Error> {
-    let probe = folder.join(format!(".lunar-{}", std::process::id()));
+pub fn check(dir: &Path) -> Result<(), Error> {
+    let probe = dir.join(format!(".lunar-{}", std::process::id()));
     let tried =
-        fs::create_dir_all(folder).and_then(|()| create(&probe, b"")).and_then(|()| fs::remove_file(&probe));
-    tried.map_err(|e| cannot(folder, &e))
+        fs::create_dir_all(dir).and_then(|()| create(&probe, b"")).and_then(|()| fs::remove_file(&probe));
+    tried.map_err(|e| cannot(dir, &e))
 }
 
 /// Writes `SEED-HOST-DATE.json`, and the same as a page beside it.
 ///
 /// # Errors
 /// When they cannot be written; what is there stays as it was.
-pub fn write(folder: &Path, document: &Document) -> Result<PathBuf, Error> {
+pub fn write(dir: &Path, document: &Document) -> Result<PathBuf, Error> {
     let plain = |text: &str| {
         text.chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).collect::<String>()
     };
     let seed = document.seed.as_deref().unwrap_or("bench");
     let name = format!("{seed}-{}-{}", plain(&document.host.name), plain(&document.begun));
-    let file = folder.join(format!("{name}.json"));
+    let file = dir.join(format!("{name}.json"));
     let json = serde_json::to_vec(document).map_err(|e| cannot(&file, &e.into()))?;
     whole(&file, &json)?;
-    whole(&folder.join(format!("{name}.html")), lunar_bench::report::html(document).as_bytes())?;
+    whole(&dir.join(format!("{name}.html")), lunar_bench::report::html(document).as_bytes())?;
     Ok(file)
 }
 
@@ -53,18 +53,18 @@ fn create(file: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn cannot(path: &Path, e: &io::Error) -> Error {
     let hint = "--out names a folder where results can be written";
-    Error::new(Kind::System, format!("cannot write {}: {e}", path.display()), hint)
+    Error::new(ErrorKind::System, format!("cannot write {}: {e}", path.display()), hint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::media::Folder;
+    use crate::media::WorkDir;
 
     #[test]
     fn a_document_comes_back_from_its_file() {
-        let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
-        let out = folder.join("a/b");
+        let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
+        let out = dir.join("a/b");
         check(&out).expect("it can be made");
         let document = Document { seed: Some("x-2000".into()), ..Document::new("X") };
         let file = write(&out, &document).expect("written");
@@ -78,25 +78,25 @@ mod tests {
 
     #[test]
     fn a_link_beside_a_result_is_not_followed() {
-        let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
-        let (victim, file) = (folder.join("victim"), folder.join("a.json"));
+        let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
+        let (victim, file) = (dir.join("victim"), dir.join("a.json"));
         fs::write(&victim, "kept").expect("a file");
         let pid = std::process::id();
         for name in ["a.draft".to_owned(), format!("a.draft-{pid}"), format!(".lunar-{pid}")] {
-            std::os::unix::fs::symlink(&victim, folder.join(name)).expect("a link");
+            std::os::unix::fs::symlink(&victim, dir.join(name)).expect("a link");
         }
         whole(&file, b"new").expect("written");
         assert_eq!(fs::read(&file).expect("the file"), b"new");
-        assert!(check(&folder).is_err(), "the name is taken");
+        assert!(check(&dir).is_err(), "the name is taken");
         assert_eq!(fs::read(&victim).expect("the victim"), b"kept");
     }
 
     #[test]
     fn where_nothing_can_be_written_it_says_so() {
-        let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
-        let file = folder.join("file");
+        let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
+        let file = dir.join("file");
         fs::write(&file, "").expect("a file");
         let e = check(&file.join("below")).expect_err("below a file is no folder");
-        assert!(e.kind == Kind::System && e.what.contains("cannot write"), "{e}");
+        assert!(e.kind == ErrorKind::System && e.what.contains("cannot write"), "{e}");
     }
 }

@@ -1,15 +1,15 @@
 //! scst-iet-stgt-2009: null, file and block storage under sequential access, access like a database's, and two
 //! lines.
 
-use crate::lab::{Lab, Open};
-use crate::media::{Disk, Loop, Medium, Scheduler, WARM, make_cold};
-use crate::mounted::Mounted;
-use crate::peers::{Server, Who};
+use crate::lab::{Lab, LabTargets};
+use crate::media::{DiskMedium, LoopDevice, SchedulerGuard, ServedDisk, WARM, make_cold};
+use crate::mounted::MountedFs;
+use crate::peers::{Peer, PeerServer};
 use crate::published::{Published, figure};
-use crate::relay::{Line, WIDE};
-use lunar_bench::document::{Cell, Table};
+use crate::relay::{LinkProfile, WIDE};
+use lunar_bench::document::{ResultTable, TableCell};
 use lunar_bench::job::{IoDirection, Job};
-use lunar_bench::{Error, Target};
+use lunar_bench::{Error, TargetSpec};
 use lunar_bench_compat::db_mix;
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ const OPERATIONS: u64 = 300_000;
 const MIX_FILE: u64 = 500_000_000;
 const MIX_WINDOW: u64 = 50_000_000;
 /// 100 Mbit/s.
-const LINE: Line = Line { delay: Duration::from_micros(50), bytes_per_s: 12.5e6, window: WIDE };
+const LINE: LinkProfile = LinkProfile { delay: Duration::from_micros(50), bytes_per_s: 12.5e6, window: WIDE };
 /// What the disk behind two lines gave.
 const OLD_DISK: u64 = 35_000_000;
 const MB: f64 = 1e6;
 const QUICK_MS: u64 = 900;
 
 /// A kind of storage as the publication names it, the disk it is, and today's name of its scheduler.
-struct Storage {
+struct StorageKind {
     head: &'static str,
     disk: usize,
     scheduler: Option<&'static str>,
@@ -37,12 +37,12 @@ struct Storage {
 const NULL: usize = 0;
 /// Bytes of null storage.
 const NULL_SIZE: u64 = 64 << 30;
-const STORAGES: [Storage; 5] = [
-    Storage { head: "NULLIO", disk: NULL, scheduler: None },
-    Storage { head: "FILEIO/CFQ", disk: 1, scheduler: Some("bfq") },
-    Storage { head: "FILEIO/deadline", disk: 1, scheduler: Some("mq-deadline") },
-    Storage { head: "BLOCKIO/CFQ", disk: 2, scheduler: Some("bfq") },
-    Storage { head: "BLOCKIO/deadline", disk: 2, scheduler: Some("mq-deadline") },
+const STORAGES: [StorageKind; 5] = [
+    StorageKind { head: "NULLIO", disk: NULL, scheduler: None },
+    StorageKind { head: "FILEIO/CFQ", disk: 1, scheduler: Some("bfq") },
+    StorageKind { head: "FILEIO/deadline", disk: 1, scheduler: Some("mq-deadline") },
+    StorageKind { head: "BLOCKIO/CFQ", disk: 2, scheduler: Some("bfq") },
+    StorageKind { head: "BLOCKIO/deadline", disk: 2, scheduler: Some("mq-deadline") },
 ];
 
 /// The tables of all servers: name, whether it has a row for null storage, whether for the others.
@@ -58,13 +58,13 @@ const WORKS: [(&str, bool, bool); 5] = [
 const ON_FILES: [&str; 3] = ["fs-write", "fs-read", "db-mix"];
 
 /// What was measured: table, server, row, figure.
-type Measured = Vec<(&'static str, String, String, f64)>;
+type MeasuredRows = Vec<(&'static str, String, String, f64)>;
 
 /// The disks, and what has to live as long as they.
-struct Disks {
-    all: [Disk; 3],
+struct ScstDisks {
+    all: [ServedDisk; 3],
     size: u64,
-    _device: Option<Loop>,
+    _device: Option<LoopDevice>,
 }
 
 /// Repeats it.
@@ -74,11 +74,11 @@ struct Disks {
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     explain(lab);
     let disks = disks(lab)?;
-    let mut measured = Measured::new();
-    for who in lab.all() {
-        let Some(server) = lab.serve(&who, &disks.all, 1) else { continue };
+    let mut measured = MeasuredRows::new();
+    for peer in lab.all() {
+        let Some(server) = lab.serve(&peer, &disks.all, 1) else { continue };
         for storage in &STORAGES {
-            storage_of(lab, &who, &server, &disks, storage, &mut measured);
+            storage_of(lab, &peer, &server, &disks, storage, &mut measured);
         }
     }
     two_paths(lab, &disks, &mut measured);
@@ -107,14 +107,14 @@ fn explain(lab: &mut Lab) {
     }
 }
 
-fn disks(lab: &mut Lab) -> Result<Disks, Error> {
+fn disks(lab: &mut Lab) -> Result<ScstDisks, Error> {
     let size = lab.scaled(1280 << 20, 256 << 20);
     let (file, under) = (lab.work.file("file", size)?, lab.work.file("block", size)?);
     lab.note(match make_cold(&file) {
         true => "before each read the disk is taken out of the page cache",
         false => WARM,
     });
-    let device = Loop::over(&under);
+    let device = LoopDevice::over(&under);
     if device.is_none() {
         lab.note("BLOCKIO is a file past the page cache: no loop device can be made (that needs root)");
     }
@@ -123,32 +123,32 @@ fn disks(lab: &mut Lab) -> Result<Disks, Error> {
     }
     let block = device.as_ref().map_or(under.clone(), |device| device.path().to_owned());
     let all = [
-        Disk::new(Medium::Null, NULL_SIZE),
-        Disk::new(Medium::Cached(file), size),
-        Disk::new(Medium::Direct(block), size),
+        ServedDisk::new(DiskMedium::Null, NULL_SIZE),
+        ServedDisk::new(DiskMedium::Cached(file), size),
+        ServedDisk::new(DiskMedium::Direct(block), size),
     ];
-    Ok(Disks { all, size, _device: device })
+    Ok(ScstDisks { all, size, _device: device })
 }
 
 /// All that one server does with one kind of storage.
 fn storage_of(
     lab: &mut Lab,
-    who: &Who,
-    server: &Server,
-    disks: &Disks,
-    storage: &Storage,
-    measured: &mut Measured,
+    peer: &Peer,
+    server: &PeerServer,
+    disks: &ScstDisks,
+    storage: &StorageKind,
+    measured: &mut MeasuredRows,
 ) {
     let is_null = storage.disk == NULL;
-    if is_null && matches!(who, Who::Istgt) {
+    if is_null && matches!(peer, Peer::Istgt) {
         lab.note("istgt has no null storage");
     }
     let Some(target) = server.target(storage.disk, "") else { return };
     let Some(open) = lab.open_device(std::slice::from_ref(&target), 1, Some(server), false) else { return };
     let disk = &disks.all[storage.disk];
     let _scheduler = scheduler(storage, disk);
-    parameters(lab, who, &open, measured);
-    let name = format!("{} {}", who.name(), storage.head);
+    parameters(lab, peer, &open, measured);
+    let name = format!("{} {}", peer.name(), storage.head);
     for (id, on_null, on_others) in WORKS {
         if (is_null && !on_null) || (!is_null && !on_others) || ON_FILES.contains(&id) {
             continue;
@@ -157,7 +157,7 @@ fn storage_of(
         let label = format!("{name} {id}");
         let figures: Vec<f64> =
             (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk)).collect();
-        measured.extend(mean(&figures).map(|figure| (id, who.name(), storage.head.into(), figure)));
+        measured.extend(mean(&figures).map(|figure| (id, peer.name(), storage.head.into(), figure)));
     }
     if !is_null {
         let figures = match on_file_system(lab, &name, server, storage, disks) {
@@ -168,10 +168,10 @@ fn storage_of(
             }
         };
         for (id, figure) in ON_FILES.into_iter().zip(figures) {
-            measured.extend(figure.map(|figure| (id, who.name(), storage.head.into(), figure)));
+            measured.extend(figure.map(|figure| (id, peer.name(), storage.head.into(), figure)));
         }
     }
-    open.rig.close();
+    open.opened.close();
 }
 
 /// dd to a file and from it in MB/s, and then io_trash on two files in seconds, on ext3 that this host has on the
@@ -179,9 +179,9 @@ fn storage_of(
 fn on_file_system(
     lab: &mut Lab,
     name: &str,
-    server: &Server,
-    storage: &Storage,
-    disks: &Disks,
+    server: &PeerServer,
+    storage: &StorageKind,
+    disks: &ScstDisks,
 ) -> Result<[Option<f64>; 3], String> {
     if lab.is_ended() {
         return Ok([None; 3]);
@@ -217,15 +217,21 @@ fn on_file_system(
     Ok([mean(&writes), mean(&reads), mix])
 }
 
-fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Option<lunar_bench::Outcome> {
-    let open = lab.open(&[Target::Path(file.to_owned())], 1, None)?;
+fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Option<lunar_bench::JobOutcome> {
+    let open = lab.open(&[TargetSpec::Path(file.to_owned())], 1, None)?;
     let outcome = lab.measure(label, &open, job);
-    open.rig.close();
+    open.opened.close();
     outcome
 }
 
 /// The access pattern of a file system, where there can be none; MB/s.
-fn like_file_system(lab: &mut Lab, name: &str, open: &Open, disk: &Disk, why: &str) -> [Option<f64>; 2] {
+fn like_file_system(
+    lab: &mut Lab,
+    name: &str,
+    open: &LabTargets,
+    disk: &ServedDisk,
+    why: &str,
+) -> [Option<f64>; 2] {
     lab.note(format!(
         "rows on a file system are its access pattern, not a file system ({why}): writes \
          have a journal's 4 KiB among them and are made stable at the end"
@@ -247,13 +253,13 @@ fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
-fn scheduler(storage: &Storage, disk: &Disk) -> Option<Scheduler> {
-    Scheduler::set(disk.path()?, storage.scheduler?)
+fn scheduler(storage: &StorageKind, disk: &ServedDisk) -> Option<SchedulerGuard> {
+    SchedulerGuard::set(disk.path()?, storage.scheduler?)
 }
 
 /// dd once: MB/s.
-fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Option<f64> {
-    if job.way == IoDirection::Read
+fn once(lab: &mut Lab, label: &str, open: &LabTargets, job: &Job, disk: &ServedDisk) -> Option<f64> {
+    if job.direction == IoDirection::Read
         && let Some(path) = disk.path()
     {
         make_cold(path);
@@ -265,8 +271,8 @@ fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Opti
 fn mix_in_files(
     lab: &mut Lab,
     label: &str,
-    mounted: &mut Mounted,
-    disk: &Disk,
+    mounted: &mut MountedFs,
+    disk: &ServedDisk,
 ) -> Result<Option<f64>, String> {
     let files = mounted.files(2, mix_size(disk.size))?;
     let places: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
@@ -282,8 +288,8 @@ fn mix_in_files(
 fn mix_on_disk(
     lab: &mut Lab,
     name: &str,
-    (target, server): (&Target, &Server),
-    disk: &Disk,
+    (target, server): (&TargetSpec, &PeerServer),
+    disk: &ServedDisk,
     why: &str,
 ) -> Option<f64> {
     lab.note(format!("db-mix: two stretches of the disk itself, not files of a file system ({why})"));
@@ -300,7 +306,7 @@ fn mix_size(disk: u64) -> u64 {
 }
 
 /// io_trash once: seconds for all of its operations.
-fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &Disk) -> Option<f64> {
+fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &ServedDisk) -> Option<f64> {
     if let Some(path) = disk.path() {
         make_cold(path);
     }
@@ -330,7 +336,7 @@ fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &D
 
 fn job(lab: &Lab, id: &str, size: u64) -> Job {
     let dd = Job {
-        way: if id.ends_with("write") { IoDirection::Write } else { IoDirection::Read },
+        direction: if id.ends_with("write") { IoDirection::Write } else { IoDirection::Read },
         sizes: vec![(BLOCK, 1)],
         time: lab.cap(QUICK_MS),
         // What is read again comes from memory.
@@ -344,14 +350,14 @@ fn job(lab: &Lab, id: &str, size: u64) -> Job {
 }
 
 /// What was negotiated, as figures and as the listing that an administrator's tool prints.
-fn parameters(lab: &mut Lab, who: &Who, open: &Open, measured: &mut Measured) {
+fn parameters(lab: &mut Lab, peer: &Peer, open: &LabTargets, measured: &mut MeasuredRows) {
     let id = "session-parameters";
-    if measured.iter().any(|row| row.0 == id && row.1 == who.name()) {
+    if measured.iter().any(|row| row.0 == id && row.1 == peer.name()) {
         return;
     }
-    let facts = open.rig.facts();
+    let facts = open.opened.facts();
     let Some(facts) = facts.first() else { return };
-    lab.lines.push(format!("# session parameters: {}", who.name()));
+    lab.lines.push(format!("# session parameters: {}", peer.name()));
     // They begin behind what the logical unit tells of itself.
     let keys = facts.facts.iter().skip_while(|fact| fact.0 != "InitialR2T");
     for (key, value) in keys {
@@ -361,19 +367,19 @@ fn parameters(lab: &mut Lab, who: &Who, open: &Open, measured: &mut Measured) {
             "No" | "None" => Some(0.0),
             number => number.parse().ok(),
         };
-        measured.extend(figure.map(|figure| (id, who.name(), key.clone(), figure)));
+        measured.extend(figure.map(|figure| (id, peer.name(), key.clone(), figure)));
     }
 }
 
 /// Lunar alone, as ISCSI-SCST alone was: one session through each of two slow lines.
-fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
+fn two_paths(lab: &mut Lab, disks: &ScstDisks, measured: &mut MeasuredRows) {
     let mut slow = disks.all.clone();
     slow.iter_mut().skip(1).for_each(|disk| disk.bytes_per_s = OLD_DISK);
-    let Some(server) = lab.serve(&Who::Lunar, &slow, 2) else { return };
+    let Some(server) = lab.serve(&Peer::Lunar, &slow, 2) else { return };
     let Some(links) = lab.links(&server, LINE) else { return };
-    let one_line = Storage { head: "NULLIO, one line", disk: NULL, scheduler: None };
+    let one_line = StorageKind { head: "NULLIO, one line", disk: NULL, scheduler: None };
     for (storage, lines) in STORAGES.iter().map(|storage| (storage, 2)).chain([(&one_line, 1)]) {
-        let targets: Option<Vec<Target>> =
+        let targets: Option<Vec<TargetSpec>> =
             links.iter().take(lines).map(|link| server.at(link.address(), storage.disk, "")).collect();
         let Some(open) = targets.and_then(|targets| lab.open_device(&targets, 1, Some(&server), false))
         else {
@@ -390,21 +396,27 @@ fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
         if let Some(figure) = mean(&figures) {
             measured.push(("two-path", "Lunar".into(), storage.head.into(), figure));
         }
-        open.rig.close();
+        open.opened.close();
     }
 }
 
 /// The published table with a column for each server, and a word to the rows whose scheduler is another.
-fn beside(lab: &mut Lab, published: Table, id: &str, disks: &Disks, measured: &Measured) -> Table {
+fn beside(
+    lab: &mut Lab,
+    published: ResultTable,
+    id: &str,
+    disks: &ScstDisks,
+    measured: &MeasuredRows,
+) -> ResultTable {
     let all = lab.all();
-    let name = |who: &Who| who.name();
+    let name = |peer: &Peer| peer.name();
     // Table two-path has ISCSI-SCST alone.
     let mut columns: Vec<(String, &str, Option<String>)> = all
         .iter()
-        .filter(|who| id != "two-path" || matches!(who, Who::Lunar))
-        .map(|who| match who {
-            Who::Stgt => ("STGT".into(), "STGT", Some(name(who))),
-            _ => (format!("{} (ISCSI-SCST)", name(who)), "ISCSI-SCST", Some(name(who))),
+        .filter(|peer| id != "two-path" || matches!(peer, Peer::Lunar))
+        .map(|peer| match peer {
+            Peer::Stgt => ("STGT".into(), "STGT", Some(name(peer))),
+            _ => (format!("{} (ISCSI-SCST)", name(peer)), "ISCSI-SCST", Some(name(peer))),
         })
         .collect();
     for other in ["IET", "STGT"] {
@@ -414,17 +426,21 @@ fn beside(lab: &mut Lab, published: Table, id: &str, disks: &Disks, measured: &M
     }
     let cell = |row: &str, (_, theirs, ours): &(String, &str, Option<String>)| {
         let found = measured.iter().find(|m| m.0 == id && Some(&m.1) == ours.as_ref() && m.2 == row);
-        Cell::new(figure(&published, row, theirs), found.map(|m| m.3))
+        TableCell::new(figure(&published, row, theirs), found.map(|m| m.3))
     };
-    let row = |(head, _): &(String, Vec<Cell>)| {
+    let row = |(head, _): &(String, Vec<TableCell>)| {
         (said(head, disks), columns.iter().map(|column| cell(head, column)).collect())
     };
     let rows = published.rows.iter().map(row).collect();
-    Table { columns: columns.iter().map(|column| column.0.clone()).collect(), rows, ..published.clone() }
+    ResultTable {
+        columns: columns.iter().map(|column| column.0.clone()).collect(),
+        rows,
+        ..published.clone()
+    }
 }
 
 /// The head of a row, which says so where its scheduler cannot be set.
-fn said(head: &str, disks: &Disks) -> String {
+fn said(head: &str, disks: &ScstDisks) -> String {
     let Some(storage) = STORAGES.iter().find(|storage| storage.head == head) else { return head.into() };
     match (storage.scheduler, scheduler(storage, &disks.all[storage.disk])) {
         (Some(name), Some(_)) => format!("{head} ({name})"),

@@ -1,14 +1,14 @@
 //! sn5420-2002: dd of a file by block size, from a disk of this host and through iSCSI, near and far.
 
-use crate::lab::{Lab, Open};
-use crate::media::{Disk, Medium, WARM, make_cold};
-use crate::peers::{Server, Who};
+use crate::lab::{Lab, LabTargets};
+use crate::media::{DiskMedium, ServedDisk, WARM, make_cold};
+use crate::peers::{Peer, PeerServer};
 use crate::published::{Published, put};
-use crate::relay::{Line, Link, WIDE};
-use lunar_bench::document::{Cell, Table};
+use crate::relay::{LinkProfile, RelayLink, WIDE};
+use lunar_bench::document::{ResultTable, TableCell};
 use lunar_bench::job::{IoDirection, Job};
-use lunar_bench::outcome::Outcome;
-use lunar_bench::{Error, Target};
+use lunar_bench::outcome::JobOutcome;
+use lunar_bench::{Error, TargetSpec};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ const BLOCKS: [(&str, u32); 6] = [
     ("2048k", 2 << 20),
 ];
 /// OC-12, 622 Mbit/s, and a few milliseconds between two towns.
-const FAR: Line = Line { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0, window: WIDE };
+const FAR: LinkProfile =
+    LinkProfile { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0, window: WIDE };
 /// Rows of the window table: head, window in bytes, runs. The last one is not of the publication: it is smaller than
 /// what the line holds on its way there and back.
 const WINDOWS: [(&str, u32, usize); 4] = [
@@ -40,11 +41,11 @@ const MB: f64 = 1e6;
 const QUICK_MS: u64 = 350;
 
 /// The tables of a server while they are filled.
-struct Tables {
-    read: Table,
-    write: Table,
-    two: Table,
-    window: Table,
+struct Sn5420Tables {
+    read: ResultTable,
+    write: ResultTable,
+    two: ResultTable,
+    window: ResultTable,
 }
 
 /// Repeats it.
@@ -65,14 +66,14 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
         false => WARM,
     });
     let local = local(lab, published, &files);
-    for who in lab.all() {
-        let disks = files.clone().map(|file| Disk::new(Medium::Cached(file), size));
-        let server = lab.serve(&who, &disks, 1);
-        if matches!(who, Who::Running(_)) {
-            lab.note(format!("{}: both reads are of its one logical unit", who.name()));
+    for peer in lab.all() {
+        let disks = files.clone().map(|file| ServedDisk::new(DiskMedium::Cached(file), size));
+        let server = lab.serve(&peer, &disks, 1);
+        if matches!(peer, Peer::Running(_)) {
+            lab.note(format!("{}: both reads are of its one logical unit", peer.name()));
         }
-        tables(lab, published, &local, &who.name(), server.as_ref(), &files);
-        if let (Who::Lunar, Some(server)) = (&who, &server) {
+        tables(lab, published, &local, &peer.name(), server.as_ref(), &files);
+        if let (Peer::Lunar, Some(server)) = (&peer, &server) {
             let router = lab.route(server);
             tables(lab, published, &local, "Lunar behind its router", router.as_ref(), &files);
         }
@@ -84,15 +85,15 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
 fn tables(
     lab: &mut Lab,
     published: &Published,
-    local: &(Table, Table, Table),
+    local: &(ResultTable, ResultTable, ResultTable),
     name: &str,
-    server: Option<&Server>,
+    server: Option<&PeerServer>,
     files: &[PathBuf; 2],
 ) {
     let (read, write, two) = local.clone();
     let mut window = published.table("window");
-    window.rows.push((SMALL_ROW.into(), vec![Cell::default(); window.columns.len()]));
-    let mut tables = Tables { read, write, two, window };
+    window.rows.push((SMALL_ROW.into(), vec![TableCell::default(); window.columns.len()]));
+    let mut tables = Sn5420Tables { read, write, two, window };
     if let Some(server) = server {
         fill(lab, name, server, files, &mut tables);
     }
@@ -107,14 +108,14 @@ fn size(lab: &Lab) -> u64 {
     lab.scaled(FILE, 256 << 20)
 }
 
-fn job(lab: &Lab, way: IoDirection, block: u32) -> Job {
+fn job(lab: &Lab, direction: IoDirection, block: u32) -> Job {
     let (time, amount) = (lab.cap(QUICK_MS), Some(size(lab)));
-    Job { way, sizes: vec![(block, 1)], time, amount, ..Job::default() }
+    Job { direction, sizes: vec![(block, 1)], time, amount, ..Job::default() }
 }
 
 /// dd once: MB/s.
-fn dd(lab: &mut Lab, label: &str, open: &Open, path: &Path, job: &Job) -> Option<Outcome> {
-    if job.way == IoDirection::Read {
+fn dd(lab: &mut Lab, label: &str, open: &LabTargets, path: &Path, job: &Job) -> Option<JobOutcome> {
+    if job.direction == IoDirection::Read {
         make_cold(path);
     }
     lab.measure(label, open, job)
@@ -124,14 +125,15 @@ fn by_size(
     lab: &mut Lab,
     name: &str,
     row: &str,
-    open: &Open,
+    open: &LabTargets,
     path: &Path,
-    read: &mut Table,
-    write: &mut Table,
+    read: &mut ResultTable,
+    write: &mut ResultTable,
 ) {
-    for (table, way, word) in [(read, IoDirection::Read, "read"), (write, IoDirection::Write, "write")] {
+    for (table, direction, word) in [(read, IoDirection::Read, "read"), (write, IoDirection::Write, "write")]
+    {
         for (column, block) in BLOCKS {
-            let job = job(lab, way, block);
+            let job = job(lab, direction, block);
             let outcome = dd(lab, &format!("{name} {row} {word} bs={column}"), open, path, &job);
             put(table, row, column, outcome.map(|outcome| outcome.rate() / MB));
         }
@@ -139,7 +141,14 @@ fn by_size(
 }
 
 /// Each reads a whole file of its own.
-fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, files: &[PathBuf; 2], table: &mut Table) {
+fn two_reads(
+    lab: &mut Lab,
+    name: &str,
+    row: &str,
+    open: &LabTargets,
+    files: &[PathBuf; 2],
+    table: &mut ResultTable,
+) {
     make_cold(&files[1]);
     let job = Job { amount: Some(2 * size(lab)), ..job(lab, IoDirection::Read, 256 << 10) };
     let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, &files[0], &job) else { return };
@@ -147,7 +156,7 @@ fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, files: &[PathBuf
 }
 
 /// The rate of each over its own time, and their sum, as the publication has it.
-fn shares(table: &mut Table, row: &str, outcome: &Outcome) {
+fn shares(table: &mut ResultTable, row: &str, outcome: &JobOutcome) {
     let rates = [0, 1].map(|at| outcome.session_rate(at).map(|rate| rate / MB));
     put(table, row, "first", rates[0]);
     put(table, row, "second", rates[1]);
@@ -155,21 +164,25 @@ fn shares(table: &mut Table, row: &str, outcome: &Outcome) {
 }
 
 /// Without iSCSI, once for all servers.
-fn local(lab: &mut Lab, published: &Published, files: &[PathBuf; 2]) -> (Table, Table, Table) {
+fn local(
+    lab: &mut Lab,
+    published: &Published,
+    files: &[PathBuf; 2],
+) -> (ResultTable, ResultTable, ResultTable) {
     let [mut read, mut write, mut two] = ["read", "write", "two-reads"].map(|id| published.table(id));
-    let targets = files.clone().map(Target::Path);
+    let targets = files.clone().map(TargetSpec::Path);
     if let Some(open) = lab.open(&targets[..1], 1, None) {
         by_size(lab, "this host", LOCAL_ROW, &open, &files[0], &mut read, &mut write);
-        open.rig.close();
+        open.opened.close();
     }
     if let Some(open) = lab.open(&targets, 1, None) {
         two_reads(lab, "this host", LOCAL_ROW, &open, files, &mut two);
-        open.rig.close();
+        open.opened.close();
     }
     (read, write, two)
 }
 
-fn fill(lab: &mut Lab, name: &str, server: &Server, files: &[PathBuf; 2], tables: &mut Tables) {
+fn fill(lab: &mut Lab, name: &str, server: &PeerServer, files: &[PathBuf; 2], tables: &mut Sn5420Tables) {
     let near = [0, 1].map(|disk| server.target(disk, ""));
     let links = lab.links(server, FAR).unwrap_or_default();
     links.iter().for_each(|link| lab.note(remote(link)));
@@ -179,21 +192,21 @@ fn fill(lab: &mut Lab, name: &str, server: &Server, files: &[PathBuf; 2], tables
         let targets = [one, two];
         if let Some(open) = lab.open_device(&targets[..1], 1, Some(server), false) {
             by_size(lab, name, row, &open, &files[0], &mut tables.read, &mut tables.write);
-            open.rig.close();
+            open.opened.close();
         }
         if let Some(open) = lab.open_device(&targets, 1, Some(server), false) {
             two_reads(lab, name, row, &open, files, &mut tables.two);
-            open.rig.close();
+            open.opened.close();
         }
     }
-    match lab.carrier().is_relayed() {
+    match lab.transport().is_relayed() {
         true => windows(lab, name, server, &files[0], &mut tables.window),
         false => lab.note("TCP windows are nothing to an RDMA device: their table is left out"),
     }
 }
 
 /// What the far line is.
-fn remote(link: &Link) -> String {
+fn remote(link: &RelayLink) -> String {
     let how = match link.is_of_the_kernel() {
         true => "a network namespace behind devices of the kernel's (tc-netem)",
         false => {
@@ -211,10 +224,10 @@ fn remote(link: &Link) -> String {
 }
 
 /// The same read again and again over the far line, as HiWater was tried.
-fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut Table) {
+fn windows(lab: &mut Lab, name: &str, server: &PeerServer, path: &Path, table: &mut ResultTable) {
     for (row, bytes, runs) in WINDOWS {
-        let links = lab.links(server, Line { window: bytes as usize, ..FAR }).unwrap_or_default();
-        let target = |link: &Link| server.at(link.address(), 0, &format!("window={bytes}"));
+        let links = lab.links(server, LinkProfile { window: bytes as usize, ..FAR }).unwrap_or_default();
+        let target = |link: &RelayLink| server.at(link.address(), 0, &format!("window={bytes}"));
         let Some(target) = links.first().and_then(target) else {
             return lab.note(format!("{name}: no line to it could be made, and its windows are left out"));
         };
@@ -225,7 +238,7 @@ fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut 
             .filter_map(|_| dd(lab, &label, &open, path, &job))
             .map(|outcome| outcome.rate() / MB)
             .collect();
-        open.rig.close();
+        open.opened.close();
         let mean = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
         put(table, row, "first run", rates.first().copied());
         put(table, row, "last run", rates.last().copied());
@@ -239,8 +252,8 @@ mod tests {
     use super::*;
     use crate::Experiment;
     use crate::published::figure;
-    use lunar_bench::testing::Probe;
-    use lunar_bench::{OpenTargets, Opening, Watch};
+    use lunar_bench::testing::RecordingDisk;
+    use lunar_bench::{OpenTargets, RunHandle, TargetOptions};
     use lunar_block::Backend;
     use std::sync::Arc;
 
@@ -248,16 +261,16 @@ mod tests {
 
     #[test]
     fn of_two_reads_each_begins_at_the_start_of_its_file_and_has_its_own_time() {
-        let two = [Target::Memory(SIZE), Target::Memory(SIZE)];
-        let mut rig = OpenTargets::open(&two, &Opening::default()).expect("a rig");
+        let two = [TargetSpec::Memory(SIZE), TargetSpec::Memory(SIZE)];
+        let mut opened = OpenTargets::open(&two, &TargetOptions::default()).expect("a rig");
         // The second file is slow: a probe takes its time for each read.
-        let probe = Probe::new(SIZE as usize);
-        rig.wrap(|session, disk| -> Arc<dyn Backend> {
+        let probe = RecordingDisk::new(SIZE as usize);
+        opened.wrap(|session, disk| -> Arc<dyn Backend> {
             if session == 1 { probe.clone() } else { disk }
         });
         let job = Job { sizes: vec![(64 << 10, 1)], time: None, amount: Some(2 * SIZE), ..Job::default() };
-        let outcome = rig.run(&job, &Watch::default()).expect("a run");
-        rig.close();
+        let outcome = opened.run(&job, &RunHandle::default()).expect("a run");
+        opened.close();
         assert_eq!(probe.reads().first(), Some(&(0, 64 << 10)), "{:?}", probe.reads());
         let mut table = Published::of(Experiment::Sn5420).table("two-reads");
         shares(&mut table, NEAR_ROW, &outcome);

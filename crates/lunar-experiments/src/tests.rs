@@ -2,7 +2,7 @@
 //! targets of others.
 
 use super::*;
-use lunar_bench::Kind;
+use lunar_bench::ErrorKind;
 
 fn args(seed: Experiment) -> Args {
     Args {
@@ -10,7 +10,7 @@ fn args(seed: Experiment) -> Args {
         against: Vec::new(),
         quick: true,
         out: std::env::temp_dir().join(format!("lunar-results-{}", std::process::id())),
-        transport: Transport::Tcp,
+        transport: TargetTransport::Tcp,
         provider: None,
         dir: None,
         destroy: false,
@@ -20,23 +20,23 @@ fn args(seed: Experiment) -> Args {
 }
 
 fn refused(args: Args) -> Error {
-    run(&args, &Watch::default()).expect_err("it must be refused")
+    run(&args, &RunHandle::default()).expect_err("it must be refused")
 }
 
 #[test]
 fn what_makes_no_sense_is_told_before_anything_runs() {
     let stgt = vec!["stgt".into()];
-    let e = refused(Args { transport: Transport::Iser, against: stgt, ..args(Experiment::Iser) });
-    assert!(e.kind == Kind::Invalid && e.what.contains("for tcp alone"), "{e}");
-    let provider = Some(Provider::Verbs);
+    let e = refused(Args { transport: TargetTransport::Iser, against: stgt, ..args(Experiment::Iser) });
+    assert!(e.kind == ErrorKind::Invalid && e.what.contains("for tcp alone"), "{e}");
+    let provider = Some(RdmaProvider::Verbs);
     let e = refused(Args { provider, ..args(Experiment::Iser) });
-    assert!(e.kind == Kind::Invalid && e.what.contains("TCP needs none"), "{e}");
+    assert!(e.kind == ErrorKind::Invalid && e.what.contains("TCP needs none"), "{e}");
     let e = refused(Args { against: vec!["lio".into()], ..args(Experiment::Iser) });
-    assert!(e.kind == Kind::Invalid && e.what.contains("--against lio"), "{e}");
+    assert!(e.kind == ErrorKind::Invalid && e.what.contains("--against lio"), "{e}");
     let e = refused(Args { out: "/proc/lunar".into(), ..args(Experiment::Iser) });
-    assert!(e.kind == Kind::System && e.what.contains("cannot write /proc/lunar"), "{e}");
+    assert!(e.kind == ErrorKind::System && e.what.contains("cannot write /proc/lunar"), "{e}");
     let e = refused(Args { dir: Some("/nonexistent".into()), ..args(Experiment::Sn5420) });
-    assert!(e.kind == Kind::System && e.hint.contains("--dir"), "{e}");
+    assert!(e.kind == ErrorKind::System && e.hint.contains("--dir"), "{e}");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
         against: vec!["iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0".into()],
         ..args(Experiment::Sn5420)
     };
-    let Done { document, text, problem } = run(&args, &Watch::default()).expect("it goes on");
+    let ExperimentResult { document, text, problem } = run(&args, &RunHandle::default()).expect("it goes on");
     assert_eq!(problem, None);
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(
@@ -74,13 +74,13 @@ fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
 
 #[test]
 fn an_end_that_is_asked_for_keeps_what_there_is() {
-    let watch = Watch::default();
-    watch.end();
+    let handle = RunHandle::default();
+    handle.end();
     let args = Args {
         out: std::env::temp_dir().join(format!("lunar-ended-{}", std::process::id())),
         ..args(Experiment::Scst)
     };
-    let document = run(&args, &watch).expect("a document").document;
+    let document = run(&args, &handle).expect("a document").document;
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(document.runs.is_empty() && document.tables.len() == 7);
     assert!(document.notes.iter().any(|note| note.contains("asked to end")));

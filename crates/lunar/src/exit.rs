@@ -173,11 +173,11 @@ fn of(code: ErrorCode) -> (Exit, &'static str) {
 impl From<lunar_bench::Error> for Failure {
     fn from(e: lunar_bench::Error) -> Failure {
         let exit = match e.kind {
-            lunar_bench::Kind::Invalid => Exit::Invalid,
-            lunar_bench::Kind::HoldsData => Exit::Exists,
-            lunar_bench::Kind::Target(Some(code)) => of(code).0,
-            lunar_bench::Kind::Medium(code) => of(code).0,
-            lunar_bench::Kind::Target(None) | lunar_bench::Kind::System => Exit::General,
+            lunar_bench::ErrorKind::Invalid => Exit::Invalid,
+            lunar_bench::ErrorKind::HoldsData => Exit::Exists,
+            lunar_bench::ErrorKind::Target(Some(code)) => of(code).0,
+            lunar_bench::ErrorKind::Medium(code) => of(code).0,
+            lunar_bench::ErrorKind::Target(None) | lunar_bench::ErrorKind::System => Exit::General,
         };
         Failure::new(exit, e.what, e.hint)
     }

@@ -1,7 +1,7 @@
 //! `lunar bench reproduce`: each experiment in a very short form, against Lunar's own target.
 
 use lunar_bench::Document;
-use lunar_bench::document::{Cell, Run, Table};
+use lunar_bench::document::{JobRun, ResultTable, TableCell};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,13 +84,13 @@ fn is_open_by_a_loop(folder: &Path) -> bool {
     files.into_iter().any(|file| file.starts_with(&folder.display().to_string()))
 }
 
-fn table<'a>(document: &'a Document, title: &str) -> &'a Table {
+fn table<'a>(document: &'a Document, title: &str) -> &'a ResultTable {
     let found = document.tables.iter().find(|table| table.title.contains(title));
     found.unwrap_or_else(|| panic!("no table {title}: {:?}", document.tables))
 }
 
 /// That of the target, and that of the router before it.
-fn both<'a>(document: &'a Document, title: &str) -> impl Iterator<Item = &'a Table> {
+fn both<'a>(document: &'a Document, title: &str) -> impl Iterator<Item = &'a ResultTable> {
     let tables: Vec<_> = document.tables.iter().filter(|table| table.title.contains(title)).collect();
     assert_eq!(tables.len(), 2, "{title}");
     assert!(tables[0].title.ends_with(", Lunar") && tables[1].title.ends_with("behind its router"));
@@ -98,7 +98,7 @@ fn both<'a>(document: &'a Document, title: &str) -> impl Iterator<Item = &'a Tab
 }
 
 /// Every cell of these rows was measured, and its ratio is that of its figures; of a deviation there is none.
-fn is_measured(table: &Table, rows: &[&str]) {
+fn is_measured(table: &ResultTable, rows: &[&str]) {
     for (head, cells) in
         table.rows.iter().filter(|(head, _)| rows.is_empty() || rows.contains(&head.as_str()))
     {
@@ -116,7 +116,7 @@ fn is_measured(table: &Table, rows: &[&str]) {
 }
 
 /// The same of one column.
-fn has_column(table: &Table, column: &str) {
+fn has_column(table: &ResultTable, column: &str) {
     let at = table.columns.iter().position(|head| head == column).expect("the column");
     for (head, cells) in &table.rows {
         assert!(cells[at].measured.is_some(), "{}: {head}, {column}", table.title);
@@ -162,12 +162,12 @@ fn sn5420_2002() {
     let far = table(&document, "Read performance").rows.iter().find(|row| row.0 == rows[2]).expect("the row");
     assert!(far.1.iter().all(|cell| cell.measured < Some(110.0)), "622 Mbit/s are 78 MB/s: {far:?}");
     for table in both(&document, "TCP window") {
-        let average = |row: &(String, Vec<Cell>)| row.1[3].measured.expect("measured");
+        let average = |row: &(String, Vec<TableCell>)| row.1[3].measured.expect("measured");
         assert!(table.rows.iter().all(|row| average(row) < 110.0), "over the far line: {table:?}");
         let small = table.rows.iter().find(|row| row.0.starts_with("64 KB")).expect("the row");
         assert!(average(small) < 25.0, "64 KiB every 4 ms are 16 MB/s: {small:?}");
     }
-    let is_far = |run: &&Run| run.label == "Lunar Remote Linux/with iSCSI two reads";
+    let is_far = |run: &&JobRun| run.label == "Lunar Remote Linux/with iSCSI two reads";
     let two = document.runs.iter().find(is_far).expect("two reads");
     assert!(two.targets.len() == 2 && two.targets[0].name != two.targets[1].name, "{:?}", two.targets);
 }

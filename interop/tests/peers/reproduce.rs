@@ -5,7 +5,7 @@ use interop::server::{Folder, lunar_bin};
 use interop::tool;
 use interop::{Server, TARGET};
 use lunar_bench::Document;
-use lunar_bench::document::Table;
+use lunar_bench::document::ResultTable;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ fn against_peers(seed: &str) -> Option<Document> {
     Some(document)
 }
 
-fn ratios_are_right(table: &Table) {
+fn ratios_are_right(table: &ResultTable) {
     for (head, cells) in &table.rows {
         for (column, cell) in table.columns.iter().zip(cells) {
             let published = cell.published.filter(|published| *published != 0.0 && !table.is_spread(column));
@@ -52,9 +52,10 @@ fn ratios_are_right(table: &Table) {
 }
 
 /// The tables of a server whose titles hold one of these; there is at least one for each.
-fn of<'a>(document: &'a Document, who: &str, titles: &[&str]) -> Vec<&'a Table> {
+fn of<'a>(document: &'a Document, who: &str, titles: &[&str]) -> Vec<&'a ResultTable> {
     let end = format!(", {who}");
-    let is_one = |table: &&Table, title: &&str| table.title.ends_with(&end) && table.title.contains(*title);
+    let is_one =
+        |table: &&ResultTable, title: &&str| table.title.ends_with(&end) && table.title.contains(*title);
     for title in titles {
         let is_there = document.tables.iter().any(|table| is_one(&table, title));
         assert!(is_there, "no table {title} of {who}: {:?}", document.notes);
@@ -63,7 +64,7 @@ fn of<'a>(document: &'a Document, who: &str, titles: &[&str]) -> Vec<&'a Table> 
 }
 
 /// Every cell of these rows was measured; of all rows, if none is named.
-fn is_measured(table: &Table, rows: &[&str]) {
+fn is_measured(table: &ResultTable, rows: &[&str]) {
     let wanted = table.rows.iter().filter(|row| rows.is_empty() || rows.contains(&row.0.as_str()));
     for (head, cells) in wanted {
         for (column, cell) in table.columns.iter().zip(cells) {
@@ -165,7 +166,7 @@ impl Running {
 }
 
 /// Whether a row of a table has figures, or none.
-fn has_row(table: &Table, row: &str, is_measured: bool) {
+fn has_row(table: &ResultTable, row: &str, is_measured: bool) {
     let (_, cells) = table.rows.iter().find(|(head, _)| head == row).expect("the row");
     let all = cells.iter().all(|cell| cell.measured.is_some() == is_measured);
     assert!(all, "{}: {row}: {cells:?}", table.title);

@@ -4,33 +4,33 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::load::Load;
-use super::rows::Bench;
-use super::server::{self, Backing, Server};
-use super::table::{Limit, Outcome};
+use super::load::BlastLoad;
+use super::rows::BenchRun;
+use super::server::{self, Backing, BenchServer};
+use super::table::{RatioLimit, RowResult};
 
 /// Less than this of the other build's figure is a loss of speed; runs of one build differ by less.
 const OF_BASE: f64 = 0.97;
 /// As large as the part of a LUN that `blast` uses.
 const FILE_BYTES: usize = 256 << 20;
 
-const LOADS: [(&str, Load); 7] = [
-    ("4 KiB random read, depth 32", Load::new("read", 4096, 32)),
-    ("4 KiB random write, depth 32", Load::new("write", 4096, 32)),
-    ("4 KiB random read, depth 1", Load::new("read", 4096, 1)),
-    ("4 KiB random write, depth 1", Load::new("write", 4096, 1)),
-    ("256 KiB read, depth 8", Load::new("read", 262_144, 8)),
-    ("256 KiB write, depth 8", Load::new("write", 262_144, 8)),
-    ("4 MiB write, depth 4", Load::new("write", 4 << 20, 4)),
+const LOADS: [(&str, BlastLoad); 7] = [
+    ("4 KiB random read, depth 32", BlastLoad::new("read", 4096, 32)),
+    ("4 KiB random write, depth 32", BlastLoad::new("write", 4096, 32)),
+    ("4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1)),
+    ("4 KiB random write, depth 1", BlastLoad::new("write", 4096, 1)),
+    ("256 KiB read, depth 8", BlastLoad::new("read", 262_144, 8)),
+    ("256 KiB write, depth 8", BlastLoad::new("write", 262_144, 8)),
+    ("4 MiB write, depth 4", BlastLoad::new("write", 4 << 20, 4)),
 ];
 
 /// The files that both builds serve from the page cache. They go away when this is dropped.
-struct Files([PathBuf; 2]);
+struct ServedFiles([PathBuf; 2]);
 
-impl Files {
-    fn create() -> Result<Files> {
+impl ServedFiles {
+    fn create() -> Result<ServedFiles> {
         let path = |n| std::env::temp_dir().join(format!("lunar-bench-{}-{n}.img", std::process::id()));
-        let files = Files([path(0), path(1)]);
+        let files = ServedFiles([path(0), path(1)]);
         for file in &files.0 {
             std::fs::write(file, vec![0x5a; FILE_BYTES])?;
             // The kernel must not write them out while one is measured.
@@ -40,7 +40,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for ServedFiles {
     fn drop(&mut self) {
         for file in &self.0 {
             let _ = std::fs::remove_file(file);
@@ -48,10 +48,10 @@ impl Drop for Files {
     }
 }
 
-impl Bench<'_> {
+impl BenchRun<'_> {
     /// The rows of speed, of a null LUN and of a file in the page cache, against those of the build `base`.
-    pub fn against_base(&self, base: &Path) -> Result<Vec<Outcome>> {
-        let files = Files::create()?;
+    pub fn against_base(&self, base: &Path) -> Result<Vec<RowResult>> {
+        let files = ServedFiles::create()?;
         let [new, old] = [0, 1].map(|n| Backing::File(&files.0[n]));
         let mut outcomes = Vec::new();
         for (medium, ours, theirs) in [("null", Backing::Null(1), Backing::Null(1)), ("file", new, old)] {
@@ -63,13 +63,18 @@ impl Bench<'_> {
         Ok(outcomes)
     }
 
-    fn row_against_base(&self, name: &str, load: Load, both: &[Server; 2]) -> Result<Option<Outcome>> {
+    fn row_against_base(
+        &self,
+        name: &str,
+        load: BlastLoad,
+        both: &[BenchServer; 2],
+    ) -> Result<Option<RowResult>> {
         if !self.wants(name) {
             return Ok(None);
         }
         let [now, base] = both;
         let reached = self.medians(&[(now, load), (base, load)])?;
-        let limit = Limit::AtLeast(OF_BASE);
-        Ok(Some(Outcome::ratio(name, "IO/s", reached[0].iops, "base", reached[1].iops, limit)))
+        let limit = RatioLimit::AtLeast(OF_BASE);
+        Ok(Some(RowResult::ratio(name, "IO/s", reached[0].iops, "base", reached[1].iops, limit)))
     }
 }

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 
 use super::Options;
-use super::rows::{Bench, middle};
-use super::table::{Limit, Outcome};
+use super::rows::{BenchRun, median_of};
+use super::table::{RatioLimit, RowResult};
 use crate::root;
 
 /// A load, as the scenario takes it.
@@ -59,9 +59,9 @@ fn script() -> String {
     root::path().join("interop/lab/lab").display().to_string()
 }
 
-impl Bench<'_> {
+impl BenchRun<'_> {
     /// Every row of the guest, all measured while it is up once.
-    pub fn guest(&self) -> Result<Vec<Outcome>> {
+    pub fn guest(&self) -> Result<Vec<RowResult>> {
         if !self.programs.guest {
             return Ok(Vec::new());
         }
@@ -72,12 +72,12 @@ impl Bench<'_> {
             let of = |name: &str| {
                 let rates = rates(&said, row.load, name);
                 ensure!(!rates.is_empty(), "{}: no rate of {name}; the guest said:\n{said}", row.load);
-                Ok(middle(&rates, |rate| *rate))
+                Ok(median_of(&rates, |rate| *rate))
             };
             let lunar = of("Lunar")?;
             for (name, limit) in OTHERS {
-                let limit = Limit::AtLeast(limit);
-                outcomes.push(Outcome::ratio(&row.name(), "IO/s", lunar, name, of(name)?, limit));
+                let limit = RatioLimit::AtLeast(limit);
+                outcomes.push(RowResult::ratio(&row.name(), "IO/s", lunar, name, of(name)?, limit));
             }
         }
         Ok(outcomes)

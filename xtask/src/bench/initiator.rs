@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::load::{self, Load, Reached};
-use super::server::{CORE, Server};
+use super::load::{self, BlastLoad, LoadResult};
+use super::server::{BenchServer, CORE};
 
 /// Bytes of one block, as `iscsi-perf` counts them.
 const BLOCK: u32 = 512;
 
 /// One who reads.
 #[derive(Clone, Copy, Debug)]
-pub enum Client<'a> {
+pub enum BenchClient<'a> {
     /// Lunar's library, driven by its example `load`
     Lunar(&'a Path),
     /// The same over RDMA, with CRCs or without
@@ -30,18 +30,18 @@ pub enum Client<'a> {
     Blast(&'a Path),
 }
 
-impl Client<'_> {
+impl BenchClient<'_> {
     /// Runs it for `seconds`; the CPU time is the client's own.
-    pub fn run(self, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+    pub fn run(self, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
         match self {
-            Client::Lunar(program) => lunar(program, &server.url(), load, seconds),
-            Client::Iser { program, crc } => {
+            BenchClient::Lunar(program) => lunar(program, &server.url(), load, seconds),
+            BenchClient::Iser { program, crc } => {
                 let digest = if crc { "?data_digest=crc32c" } else { "" };
                 lunar(program, &(server.url().replacen("iscsi", "iser", 1) + digest), load, seconds)
             }
-            Client::Engine(program) => engine(program, server, load, seconds),
-            Client::Libiscsi => libiscsi(server, load, seconds),
-            Client::Blast(program) => load::run(program, server, load, seconds),
+            BenchClient::Engine(program) => engine(program, server, load, seconds),
+            BenchClient::Libiscsi => libiscsi(server, load, seconds),
+            BenchClient::Blast(program) => load::run(program, server, load, seconds),
         }
     }
 }
@@ -59,21 +59,21 @@ fn after(text: &str, word: &str) -> Result<f64> {
 }
 
 /// Initiator and target in one process, with no network between them: `iser` or `srp`. The CPU time is that of both.
-pub fn in_memory(program: &Path, transport: &str, load: &Load, seconds: u64) -> Result<Reached> {
+pub fn in_memory(program: &Path, transport: &str, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     lunar(program, transport, load, seconds)
 }
 
-fn lunar(program: &Path, url: &str, load: &Load, seconds: u64) -> Result<Reached> {
+fn lunar(program: &Path, url: &str, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let mut command = pinned(program);
     command.args([url, load.op, &load.bytes.to_string(), &load.depth.to_string()]);
     let output =
         command.arg(seconds.to_string()).stderr(Stdio::inherit()).output().context("cannot run load")?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "load: {}: {said}", output.status);
-    Ok(Reached { iops: after(&said, "iops")?, cpu_us_per_io: after(&said, "cpu_us_per_io")? })
+    Ok(LoadResult { iops: after(&said, "iops")?, cpu_us_per_io: after(&said, "cpu_us_per_io")? })
 }
 
-fn engine(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+fn engine(program: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let mut command = pinned(program);
     let (work, bytes, depth) = (format!("rand{}", load.op), load.bytes.to_string(), load.depth.to_string());
     // As much of the disk as the others use.
@@ -86,11 +86,11 @@ fn engine(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<
     let figure = |value: &serde_json::Value| value.as_f64().context("a figure of lunar bench");
     let ios = figure(&outcome[load.op]["ios"])?;
     let iops = ios / figure(&outcome["elapsed_s"])?;
-    Ok(Reached { iops, cpu_us_per_io: figure(&outcome["cpu"]["client_s"])? * 1e6 / ios.max(1.0) })
+    Ok(LoadResult { iops, cpu_us_per_io: figure(&outcome["cpu"]["client_s"])? * 1e6 / ios.max(1.0) })
 }
 
 /// `iscsi-perf` says `iops average N (N MB/s)` in the end; its CPU time is that of a child that has ended.
-fn libiscsi(server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+fn libiscsi(server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let before = cpu_of_children()?;
     let mut command = pinned(Path::new("iscsi-perf"));
     command.args(["-r", "-m", &load.depth.to_string(), "-b", &(load.bytes / BLOCK).to_string()]);
@@ -102,7 +102,7 @@ fn libiscsi(server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
     let last = said.lines().rfind(|line| line.contains("iops average"));
     let iops = after(last.with_context(|| format!("iscsi-perf said: {said}"))?, "average")?;
     let used = cpu_of_children()? - before;
-    Ok(Reached { iops, cpu_us_per_io: used * 1e6 / (iops * seconds as f64) })
+    Ok(LoadResult { iops, cpu_us_per_io: used * 1e6 / (iops * seconds as f64) })
 }
 
 /// CPU seconds of all children that have ended (proc(5), fields 16 and 17 of stat).
@@ -116,15 +116,15 @@ fn cpu_of_children() -> Result<f64> {
 
 /// A LUN of a server as an NBD export; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Export {
+pub struct NbdExport {
     child: Child,
     uri: String,
     dir: PathBuf,
 }
 
-impl Export {
+impl NbdExport {
     /// Attaches the LUN on the core of everything.
-    pub fn attach(program: &Path, server: &Server, dir: PathBuf) -> Result<Export> {
+    pub fn attach(program: &Path, server: &BenchServer, dir: PathBuf) -> Result<NbdExport> {
         std::fs::create_dir_all(&dir)?;
         let socket = format!("unix:{}", dir.join("nbd.sock").display());
         let mut command = pinned(program);
@@ -145,7 +145,7 @@ impl Export {
             bail!("lunar attach told no URI");
         };
         std::thread::spawn(move || lines.for_each(drop));
-        Ok(Export { child, uri, dir })
+        Ok(NbdExport { child, uri, dir })
     }
 
     /// Bytes per second of reading all of it with `nbdcopy`, at most `bytes`.
@@ -165,7 +165,7 @@ impl Export {
     }
 }
 
-impl Drop for Export {
+impl Drop for NbdExport {
     fn drop(&mut self) {
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let _ = self.child.wait();

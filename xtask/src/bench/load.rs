@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::server::{CORE, Server};
+use super::server::{BenchServer, CORE};
 
 /// What is asked of a target.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct BlastLoad {
     /// `read` or `write`
     pub op: &'static str,
     /// Bytes of one command
@@ -27,16 +27,16 @@ pub struct Load {
     pub data_digest: bool,
 }
 
-impl Load {
+impl BlastLoad {
     /// One session on one LUN without digests.
-    pub const fn new(op: &'static str, bytes: u32, depth: u32) -> Load {
-        Load { op, bytes, depth, sessions: 1, luns: 1, data_digest: false }
+    pub const fn new(op: &'static str, bytes: u32, depth: u32) -> BlastLoad {
+        BlastLoad { op, bytes, depth, sessions: 1, luns: 1, data_digest: false }
     }
 }
 
 /// What one run reached.
 #[derive(Clone, Copy, Debug)]
-pub struct Reached {
+pub struct LoadResult {
     /// Commands per second
     pub iops: f64,
     /// The server's CPU time for each, in microseconds
@@ -53,18 +53,21 @@ pub struct FirstData {
 }
 
 /// Runs `blast` for `seconds`.
-pub fn run(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
-    let told = figures(&mut command(blast, server, load, seconds), load)?;
-    Ok(Reached { iops: figure(&told, "iops")?, cpu_us_per_io: figure(&told, "target_cpu_us_per_io")? })
+pub fn run(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
+    let figures = figures(&mut command(blast, server, load, seconds), load)?;
+    Ok(LoadResult {
+        iops: figure(&figures, "iops")?,
+        cpu_us_per_io: figure(&figures, "target_cpu_us_per_io")?,
+    })
 }
 
 /// The same for the times to the first data, which is measured at depth 1.
-pub fn first_data(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Result<FirstData> {
-    let told = figures(command(blast, server, load, seconds).arg("--first"), load)?;
-    Ok(FirstData { byte_us: figure(&told, "first_byte_us")?, pdu_us: figure(&told, "first_pdu_us")? })
+pub fn first_data(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<FirstData> {
+    let figures = figures(command(blast, server, load, seconds).arg("--first"), load)?;
+    Ok(FirstData { byte_us: figure(&figures, "first_byte_us")?, pdu_us: figure(&figures, "first_pdu_us")? })
 }
 
-fn command(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Command {
+fn command(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Command {
     let mut command = client(blast, server.portal, &server.target);
     command.args(["--op", load.op, "--lun", &server.lun.to_string()]);
     for (option, value) in [
@@ -84,7 +87,7 @@ fn command(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Command 
 }
 
 /// The names and numbers that `blast` printed.
-fn figures(command: &mut Command, load: &Load) -> Result<BTreeMap<String, f64>> {
+fn figures(command: &mut Command, load: &BlastLoad) -> Result<BTreeMap<String, f64>> {
     let output = command.stderr(Stdio::inherit()).output().context("cannot run blast")?;
     let line = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "blast {load:?}: {}: {line}", output.status);
@@ -105,35 +108,35 @@ fn client(blast: &Path, portal: SocketAddr, target: &str) -> Command {
 
 /// Idle sessions; they end when this is dropped.
 #[derive(Debug)]
-pub struct Held(Child);
+pub struct IdleSessions(Child);
 
-impl Held {
+impl IdleSessions {
     /// Logs `sessions` in and waits until all are.
-    pub fn open(blast: &Path, server: &Server, sessions: u32) -> Result<Held> {
+    pub fn open(blast: &Path, server: &BenchServer, sessions: u32) -> Result<IdleSessions> {
         let mut command = client(blast, server.portal, &server.target);
         command.args(["--hold", "--lun", &server.lun.to_string(), "--sessions", &sessions.to_string()]);
-        Held::hold(&mut command, sessions)
+        IdleSessions::hold(&mut command, sessions)
     }
 
     /// Logs one session in, without a word about why it cannot be.
-    pub fn try_open(blast: &Path, server: &Server) -> Result<Held> {
+    pub fn try_open(blast: &Path, server: &BenchServer) -> Result<IdleSessions> {
         let mut command = client(blast, server.portal, &server.target);
         command.args(["--hold", "--lun", &server.lun.to_string()]).stderr(Stdio::null());
-        Held::hold(&mut command, 1)
+        IdleSessions::hold(&mut command, 1)
     }
 
-    fn hold(command: &mut Command, sessions: u32) -> Result<Held> {
+    fn hold(command: &mut Command, sessions: u32) -> Result<IdleSessions> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot run blast")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("piped")?.by_ref()).read_line(&mut line)?;
-        let held = Held(child);
+        let held = IdleSessions(child);
         ensure!(line.trim() == format!("held {sessions}"), "blast --hold said: {line}");
         Ok(held)
     }
 }
 
-impl Drop for Held {
+impl Drop for IdleSessions {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::root::{self, Profile, Step};
+use crate::root::{self, Profile, StepResult};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
@@ -65,9 +65,9 @@ pub struct Programs {
 }
 
 /// Runs all rows.
-pub fn run(options: &Options) -> Result<Step> {
+pub fn run(options: &Options) -> Result<StepResult> {
     let programs = programs(options)?;
-    if let Some(step) = unpaced::elsewhere()? {
+    if let Some(step) = unpaced::run_unpaced()? {
         return Ok(step);
     }
     let results = rows::run(options, &programs)?;
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Result<Step> {
     }
     println!("{}", if options.json { table::json(&results) } else { table::text(&results) });
     let missed = results.iter().filter(|result| result.missed()).count();
-    Ok(if missed == 0 { Step::Ok } else { Step::Failed(format!("{missed} ratios missed")) })
+    Ok(if missed == 0 { StepResult::Ok } else { StepResult::Failed(format!("{missed} ratios missed")) })
 }
 
 fn programs(options: &Options) -> Result<Programs> {

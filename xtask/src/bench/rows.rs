@@ -5,51 +5,51 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::initiator::{Client, Export};
-use super::load::{self, Held, Load, Reached};
-use super::server::{self, Backing, Server};
-use super::table::{Limit, Outcome};
+use super::initiator::{BenchClient, NbdExport};
+use super::load::{self, BlastLoad, IdleSessions, LoadResult};
+use super::server::{self, Backing, BenchServer};
+use super::table::{RatioLimit, RowResult};
 use super::{Options, Programs};
 
 /// A null LUN and one session: the load, and what Lunar must reach of `floor` and of STGT.
-struct Speed {
+struct SpeedRow {
     name: &'static str,
-    load: Load,
+    load: BlastLoad,
     of_floor: f64,
     of_stgt: f64,
 }
 
-const SPEED: [Speed; 6] = [
-    Speed {
+const SPEED_ROWS: [SpeedRow; 6] = [
+    SpeedRow {
         name: "4 KiB random read, depth 32",
-        load: Load::new("read", 4096, 32),
+        load: BlastLoad::new("read", 4096, 32),
         of_floor: 0.70,
         of_stgt: 10.0,
     },
-    Speed {
+    SpeedRow {
         name: "4 KiB random write, depth 32",
-        load: Load::new("write", 4096, 32),
+        load: BlastLoad::new("write", 4096, 32),
         of_floor: 0.70,
         of_stgt: 10.0,
     },
-    Speed {
+    SpeedRow {
         name: "4 KiB random read, depth 1",
-        load: Load::new("read", 4096, 1),
+        load: BlastLoad::new("read", 4096, 1),
         of_floor: 0.80,
         of_stgt: 1.2,
     },
-    Speed {
+    SpeedRow {
         name: "4 KiB random write, depth 1",
-        load: Load::new("write", 4096, 1),
+        load: BlastLoad::new("write", 4096, 1),
         of_floor: 0.80,
         of_stgt: 1.2,
     },
-    Speed { name: "256 KiB read, depth 8", load: LARGE_READ, of_floor: 0.85, of_stgt: 1.05 },
-    Speed { name: "256 KiB write, depth 8", load: LARGE_WRITE, of_floor: 0.85, of_stgt: 1.7 },
+    SpeedRow { name: "256 KiB read, depth 8", load: LARGE_READ, of_floor: 0.85, of_stgt: 1.05 },
+    SpeedRow { name: "256 KiB write, depth 8", load: LARGE_WRITE, of_floor: 0.85, of_stgt: 1.7 },
 ];
-const LARGE_READ: Load = Load::new("read", 262_144, 8);
-const LARGE_WRITE: Load = Load::new("write", 262_144, 8);
-const SMALL_READ: Load = Load::new("read", 4096, 32);
+const LARGE_READ: BlastLoad = BlastLoad::new("read", 262_144, 8);
+const LARGE_WRITE: BlastLoad = BlastLoad::new("write", 262_144, 8);
+const SMALL_READ: BlastLoad = BlastLoad::new("read", 4096, 32);
 
 const CACHED_OF_STGT: f64 = 6.0;
 /// The file that both serve from the page cache; as large as the part of a LUN that `blast` uses.
@@ -69,7 +69,7 @@ const START_LUNS: u32 = 10_000;
 const START_S: f64 = 2.0;
 
 /// Everything that a row needs.
-pub struct Bench<'a> {
+pub struct BenchRun<'a> {
     /// How long, how often
     pub options: &'a Options,
     /// Who takes part
@@ -77,28 +77,28 @@ pub struct Bench<'a> {
 }
 
 /// Runs every row that the filter lets through, in the order of the table.
-pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
-    let bench = Bench { options, programs };
+pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
+    let bench = BenchRun { options, programs };
     if let Some(base) = &options.base {
         return bench.against_base(base);
     }
     let parts = [
-        Bench::speed,
-        Bench::page_cache,
-        Bench::digests,
-        Bench::cpu_by_sessions,
-        Bench::cpu_by_luns,
-        Bench::idle_sessions,
-        Bench::start,
-        Bench::initiator_on_floor,
-        Bench::engine,
-        Bench::initiator_on_stgt,
-        Bench::initiator_large,
-        Bench::nbd,
-        Bench::routers,
-        Bench::rdma,
-        Bench::rdma_in_memory,
-        Bench::guest,
+        BenchRun::speed,
+        BenchRun::page_cache,
+        BenchRun::digests,
+        BenchRun::cpu_by_sessions,
+        BenchRun::cpu_by_luns,
+        BenchRun::idle_sessions,
+        BenchRun::start,
+        BenchRun::initiator_on_floor,
+        BenchRun::engine,
+        BenchRun::initiator_on_stgt,
+        BenchRun::initiator_large,
+        BenchRun::nbd,
+        BenchRun::routers,
+        BenchRun::rdma,
+        BenchRun::rdma_in_memory,
+        BenchRun::guest,
     ];
     let mut outcomes = Vec::new();
     for part in parts {
@@ -107,7 +107,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-impl Bench<'_> {
+impl BenchRun<'_> {
     /// Whether the filter lets a row through, which is then told to whoever waits.
     pub fn wants(&self, name: &str) -> bool {
         let wanted = self.options.wants(name);
@@ -118,12 +118,12 @@ impl Bench<'_> {
     }
 
     /// Starts Lunar.
-    pub fn lunar(&self, backing: Backing) -> Result<Server> {
+    pub fn lunar(&self, backing: Backing) -> Result<BenchServer> {
         server::lunar(&self.programs.lunar, backing)
     }
 
     /// Medians of alternating runs, in the order of the contenders.
-    pub fn medians(&self, contenders: &[(&Server, Load)]) -> Result<Vec<Reached>> {
+    pub fn medians(&self, contenders: &[(&BenchServer, BlastLoad)]) -> Result<Vec<LoadResult>> {
         let mut runs = vec![Vec::new(); contenders.len()];
         for _ in 0..self.options.rounds.max(1) {
             for (runs, (server, load)) in runs.iter_mut().zip(contenders) {
@@ -133,19 +133,20 @@ impl Bench<'_> {
         Ok(runs.iter().map(|runs| median(runs)).collect())
     }
 
-    fn speed(&self) -> Result<Vec<Outcome>> {
+    fn speed(&self) -> Result<Vec<RowResult>> {
         let mut outcomes = Vec::new();
-        for row in SPEED.iter().filter(|row| self.wants(row.name)) {
+        for row in SPEED_ROWS.iter().filter(|row| self.wants(row.name)) {
             let servers = [
                 Some(server::floor(&self.programs.floor)?),
                 self.stgt(None)?,
                 Some(self.lunar(Backing::Null(1))?),
             ];
-            let contenders: Vec<(&Server, Load)> = servers.iter().flatten().map(|s| (s, row.load)).collect();
+            let contenders: Vec<(&BenchServer, BlastLoad)> =
+                servers.iter().flatten().map(|s| (s, row.load)).collect();
             let reached = self.medians(&contenders)?;
             let lunar = reached[reached.len() - 1].iops;
             let against = |name, iops, limit| {
-                Outcome::ratio(row.name, "IO/s", lunar, name, iops, Limit::AtLeast(limit))
+                RowResult::ratio(row.name, "IO/s", lunar, name, iops, RatioLimit::AtLeast(limit))
             };
             outcomes.push(against("floor", reached[0].iops, row.of_floor));
             if servers[1].is_some() {
@@ -156,11 +157,11 @@ impl Bench<'_> {
     }
 
     /// STGT, where it is installed.
-    fn stgt(&self, file: Option<&Path>) -> Result<Option<Server>> {
+    fn stgt(&self, file: Option<&Path>) -> Result<Option<BenchServer>> {
         if self.programs.stgt { server::stgt(file).map(Some) } else { Ok(None) }
     }
 
-    fn page_cache(&self) -> Result<Vec<Outcome>> {
+    fn page_cache(&self) -> Result<Vec<RowResult>> {
         let name = "4 KiB random read, depth 32, file in the page cache";
         if !self.programs.stgt || !self.wants(name) {
             return Ok(Vec::new());
@@ -171,11 +172,11 @@ impl Bench<'_> {
         let reached = self.medians(&[(&lunar, SMALL_READ), (&stgt, SMALL_READ)]);
         std::fs::remove_file(&file)?;
         let reached = reached?;
-        let limit = Limit::AtLeast(CACHED_OF_STGT);
-        Ok(vec![Outcome::ratio(name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit)])
+        let limit = RatioLimit::AtLeast(CACHED_OF_STGT);
+        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit)])
     }
 
-    fn digests(&self) -> Result<Vec<Outcome>> {
+    fn digests(&self) -> Result<Vec<RowResult>> {
         let mut outcomes = Vec::new();
         for (name, load) in
             [("256 KiB read, data digests", LARGE_READ), ("256 KiB write, data digests", LARGE_WRITE)]
@@ -184,16 +185,16 @@ impl Bench<'_> {
                 continue;
             }
             let lunar = self.lunar(Backing::Null(1))?;
-            let with = Load { data_digest: true, ..load };
+            let with = BlastLoad { data_digest: true, ..load };
             let reached = self.medians(&[(&lunar, with), (&lunar, load)])?;
-            let limit = Limit::AtLeast(WITH_DIGESTS);
-            outcomes.push(Outcome::ratio(name, "IO/s", reached[0].iops, "without", reached[1].iops, limit));
+            let limit = RatioLimit::AtLeast(WITH_DIGESTS);
+            outcomes.push(RowResult::ratio(name, "IO/s", reached[0].iops, "without", reached[1].iops, limit));
         }
         Ok(outcomes)
     }
 
-    fn cpu_by_sessions(&self) -> Result<Vec<Outcome>> {
-        let many = Load { sessions: MANY_SESSIONS, ..SMALL_READ };
+    fn cpu_by_sessions(&self) -> Result<Vec<RowResult>> {
+        let many = BlastLoad { sessions: MANY_SESSIONS, ..SMALL_READ };
         let name = "CPU per I/O, 64 sessions";
         let mut outcomes = self.cpu_growth(name, 1, many, "1 session")?;
         if self.wants(name) {
@@ -203,64 +204,75 @@ impl Bench<'_> {
                 "floor's CPU per I/O, 64 sessions",
                 [(&floor, many), (&floor, SMALL_READ)],
                 "1 session",
-                Limit::None,
+                RatioLimit::None,
             )?);
         }
         Ok(outcomes)
     }
 
-    fn cpu_by_luns(&self) -> Result<Vec<Outcome>> {
-        let many = Load { luns: MANY_LUNS, ..SMALL_READ };
+    fn cpu_by_luns(&self) -> Result<Vec<RowResult>> {
+        let many = BlastLoad { luns: MANY_LUNS, ..SMALL_READ };
         self.cpu_growth("CPU per I/O, 1,000 LUNs", MANY_LUNS, many, "1 LUN")
     }
 
-    fn cpu_growth(&self, name: &str, luns: u32, many: Load, one: &'static str) -> Result<Vec<Outcome>> {
+    fn cpu_growth(
+        &self,
+        name: &str,
+        luns: u32,
+        many: BlastLoad,
+        one: &'static str,
+    ) -> Result<Vec<RowResult>> {
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let (small, large) = (self.lunar(Backing::Null(1))?, self.lunar(Backing::Null(luns))?);
         let both = [(&large, many), (&small, SMALL_READ)];
-        Ok(vec![self.growth(name, both, one, Limit::AtMost(CPU_GROWTH))?])
+        Ok(vec![self.growth(name, both, one, RatioLimit::AtMost(CPU_GROWTH))?])
     }
 
     /// CPU per I/O of the first against that of the second.
     fn growth(
         &self,
         name: &str,
-        both: [(&Server, Load); 2],
+        both: [(&BenchServer, BlastLoad); 2],
         one: &'static str,
-        limit: Limit,
-    ) -> Result<Outcome> {
+        limit: RatioLimit,
+    ) -> Result<RowResult> {
         let reached = self.medians(&both)?;
-        Ok(Outcome::ratio(name, "us", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit))
+        Ok(RowResult::ratio(name, "us", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit))
     }
 
-    fn idle_sessions(&self) -> Result<Vec<Outcome>> {
+    fn idle_sessions(&self) -> Result<Vec<RowResult>> {
         let name = "1,000 idle sessions, resident memory";
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let lunar = self.lunar(Backing::Null(1))?;
-        let _held = Held::open(&self.programs.blast, &lunar, IDLE_SESSIONS)?;
-        Ok(vec![Outcome::figure(name, "MiB", lunar.resident_mib()?, Limit::AtMost(IDLE_MIB))])
+        let _held = IdleSessions::open(&self.programs.blast, &lunar, IDLE_SESSIONS)?;
+        Ok(vec![RowResult::figure(name, "MiB", lunar.resident_mib()?, RatioLimit::AtMost(IDLE_MIB))])
     }
 
     /// Told with its limit, and not asserted: it is a time.
-    fn start(&self) -> Result<Vec<Outcome>> {
+    fn start(&self) -> Result<Vec<RowResult>> {
         let name = "10,000 null LUNs, start";
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let begin = Instant::now();
         let _lunar = self.lunar(Backing::Null(START_LUNS))?;
-        Ok(vec![Outcome::figure(name, "s", begin.elapsed().as_secs_f64(), Limit::Told(START_S))])
+        Ok(vec![RowResult::figure(name, "s", begin.elapsed().as_secs_f64(), RatioLimit::Reported(START_S))])
     }
 }
 
 /// The initiator.
-impl Bench<'_> {
+impl BenchRun<'_> {
     /// Medians of alternating runs of clients on one server.
-    fn clients(&self, clients: &[Client<'_>], server: &Server, load: &Load) -> Result<Vec<Reached>> {
+    fn clients(
+        &self,
+        clients: &[BenchClient<'_>],
+        server: &BenchServer,
+        load: &BlastLoad,
+    ) -> Result<Vec<LoadResult>> {
         let mut runs = vec![Vec::new(); clients.len()];
         for _ in 0..self.options.rounds.max(1) {
             for (runs, client) in runs.iter_mut().zip(clients) {
@@ -270,62 +282,69 @@ impl Bench<'_> {
         Ok(runs.iter().map(|runs| median(runs)).collect())
     }
 
-    fn initiator_on_floor(&self) -> Result<Vec<Outcome>> {
+    fn initiator_on_floor(&self) -> Result<Vec<RowResult>> {
         let name = "initiator, 4 KiB random read, depth 32, on floor";
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let floor = server::floor(&self.programs.floor)?;
-        let mut clients = vec![Client::Lunar(&self.programs.load), Client::Blast(&self.programs.blast)];
-        clients.extend(self.programs.libiscsi.then_some(Client::Libiscsi));
+        let mut clients =
+            vec![BenchClient::Lunar(&self.programs.load), BenchClient::Blast(&self.programs.blast)];
+        clients.extend(self.programs.libiscsi.then_some(BenchClient::Libiscsi));
         let reached = self.clients(&clients, &floor, &SMALL_READ)?;
         let (lunar, blast) = (reached[0], reached[1]);
-        let mut outcomes =
-            vec![Outcome::ratio(name, "IO/s", lunar.iops, "blast", blast.iops, Limit::AtLeast(OF_BLAST))];
+        let mut outcomes = vec![RowResult::ratio(
+            name,
+            "IO/s",
+            lunar.iops,
+            "blast",
+            blast.iops,
+            RatioLimit::AtLeast(OF_BLAST),
+        )];
         if let Some(libiscsi) = reached.get(2) {
             outcomes.extend(of_libiscsi(name, lunar, *libiscsi, OF_LIBISCSI));
         }
         Ok(outcomes)
     }
 
-    fn engine(&self) -> Result<Vec<Outcome>> {
+    fn engine(&self) -> Result<Vec<RowResult>> {
         let name = "lunar bench, 4 KiB random read, depth 32, on floor";
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let floor = server::floor(&self.programs.floor)?;
-        let clients = [Client::Engine(&self.programs.lunar), Client::Blast(&self.programs.blast)];
+        let clients = [BenchClient::Engine(&self.programs.lunar), BenchClient::Blast(&self.programs.blast)];
         let reached = self.clients(&clients, &floor, &SMALL_READ)?;
-        let limit = Limit::AtLeast(OF_BLAST);
-        Ok(vec![Outcome::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
+        let limit = RatioLimit::AtLeast(OF_BLAST);
+        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
     }
 
     /// STGT is the limit here: only what it costs to use it can differ much.
-    fn initiator_on_stgt(&self) -> Result<Vec<Outcome>> {
+    fn initiator_on_stgt(&self) -> Result<Vec<RowResult>> {
         let name = "initiator, 4 KiB random read, depth 32, on STGT";
         if !self.programs.stgt || !self.programs.libiscsi || !self.wants(name) {
             return Ok(Vec::new());
         }
         let stgt = server::stgt(None)?;
-        let clients = [Client::Lunar(&self.programs.load), Client::Libiscsi];
+        let clients = [BenchClient::Lunar(&self.programs.load), BenchClient::Libiscsi];
         let reached = self.clients(&clients, &stgt, &SMALL_READ)?;
         Ok(of_libiscsi(name, reached[0], reached[1], 1.0).into())
     }
 
-    fn initiator_large(&self) -> Result<Vec<Outcome>> {
+    fn initiator_large(&self) -> Result<Vec<RowResult>> {
         let name = "initiator, 256 KiB read, depth 8, on floor";
         if !self.programs.libiscsi || !self.wants(name) {
             return Ok(Vec::new());
         }
         let floor = server::floor(&self.programs.floor)?;
-        let clients = [Client::Lunar(&self.programs.load), Client::Libiscsi];
+        let clients = [BenchClient::Lunar(&self.programs.load), BenchClient::Libiscsi];
         let reached = self.clients(&clients, &floor, &LARGE_READ)?;
-        let limit = Limit::AtLeast(LARGE_OF_LIBISCSI);
-        Ok(vec![Outcome::ratio(name, "IO/s", reached[0].iops, "libiscsi", reached[1].iops, limit)])
+        let limit = RatioLimit::AtLeast(LARGE_OF_LIBISCSI);
+        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "libiscsi", reached[1].iops, limit)])
     }
 
     /// A file in the page cache: zeros would travel as holes.
-    fn nbd(&self) -> Result<Vec<Outcome>> {
+    fn nbd(&self) -> Result<Vec<RowResult>> {
         let name = "256 KiB read, depth 8, through the NBD export";
         if !self.programs.libnbd || !self.wants(name) {
             return Ok(Vec::new());
@@ -335,48 +354,51 @@ impl Bench<'_> {
         let measured = self.nbd_on(&file);
         std::fs::remove_file(&file)?;
         let (direct, through) = measured?;
-        let limit = Limit::AtLeast(NBD_OF_DIRECT);
-        Ok(vec![Outcome::ratio(name, "IO/s", through, "direct", direct, limit)])
+        let limit = RatioLimit::AtLeast(NBD_OF_DIRECT);
+        Ok(vec![RowResult::ratio(name, "IO/s", through, "direct", direct, limit)])
     }
 
     fn nbd_on(&self, file: &Path) -> Result<(f64, f64)> {
         let lunar = self.lunar(Backing::File(file))?;
         let dir = file.with_extension("run");
-        let export = Export::attach(&self.programs.lunar, &lunar, dir)?;
+        let export = NbdExport::attach(&self.programs.lunar, &lunar, dir)?;
         let (mut direct, mut through) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds.max(1) {
-            let client = Client::Lunar(&self.programs.load);
+            let client = BenchClient::Lunar(&self.programs.load);
             direct.push(client.run(&lunar, &LARGE_READ, self.options.seconds)?);
             let (bytes, time) = export.copy_out()?;
             let iops = bytes as f64 / f64::from(LARGE_READ.bytes) / time.as_secs_f64();
-            through.push(Reached { iops, cpu_us_per_io: 0.0 });
+            through.push(LoadResult { iops, cpu_us_per_io: 0.0 });
         }
         Ok((median(&direct).iops, median(&through).iops))
     }
 }
 
-fn of_libiscsi(name: &str, lunar: Reached, libiscsi: Reached, iops: f64) -> [Outcome; 2] {
+fn of_libiscsi(name: &str, lunar: LoadResult, libiscsi: LoadResult, iops: f64) -> [RowResult; 2] {
     let cpu = format!("{name}, client's CPU per I/O");
     [
-        Outcome::ratio(name, "IO/s", lunar.iops, "libiscsi", libiscsi.iops, Limit::AtLeast(iops)),
-        Outcome::ratio(
+        RowResult::ratio(name, "IO/s", lunar.iops, "libiscsi", libiscsi.iops, RatioLimit::AtLeast(iops)),
+        RowResult::ratio(
             &cpu,
             "us",
             lunar.cpu_us_per_io,
             "libiscsi",
             libiscsi.cpu_us_per_io,
-            Limit::AtMost(CPU_OF_LIBISCSI),
+            RatioLimit::AtMost(CPU_OF_LIBISCSI),
         ),
     ]
 }
 
 /// The median of each figure by itself.
-fn median(runs: &[Reached]) -> Reached {
-    Reached { iops: middle(runs, |run| run.iops), cpu_us_per_io: middle(runs, |run| run.cpu_us_per_io) }
+fn median(runs: &[LoadResult]) -> LoadResult {
+    LoadResult {
+        iops: median_of(runs, |run| run.iops),
+        cpu_us_per_io: median_of(runs, |run| run.cpu_us_per_io),
+    }
 }
 
 /// The median of one figure of several runs.
-pub fn middle<T>(runs: &[T], figure: fn(&T) -> f64) -> f64 {
+pub fn median_of<T>(runs: &[T], figure: fn(&T) -> f64) -> f64 {
     let mut figures: Vec<f64> = runs.iter().map(figure).collect();
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
@@ -388,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_median_is_not_moved_by_one_wild_run() {
-        let run = |iops| Reached { iops, cpu_us_per_io: 1.0 / iops };
+        let run = |iops| LoadResult { iops, cpu_us_per_io: 1.0 / iops };
         let median = median(&[run(10.0), run(1000.0), run(11.0)]);
         assert_eq!((median.iops, median.cpu_us_per_io), (11.0, 1.0 / 11.0));
     }

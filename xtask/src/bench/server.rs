@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::load::Held;
+use super::load::IdleSessions;
 
 /// The core of everything that is measured.
 pub const CORE: &str = "0";
@@ -21,7 +21,7 @@ const TICKS_PER_S: f64 = 100.0;
 
 /// A running server; it is killed and its folder removed when this is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct BenchServer {
     child: Child,
     dir: PathBuf,
     /// Where it listens
@@ -32,7 +32,7 @@ pub struct Server {
     pub lun: u16,
 }
 
-impl Server {
+impl BenchServer {
     /// The URL of its first LUN.
     pub fn url(&self) -> String {
         format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -83,11 +83,11 @@ fn pinned(program: &Path) -> Command {
 }
 
 /// Starts `floor`.
-pub fn floor(program: &Path) -> Result<Server> {
+pub fn floor(program: &Path) -> Result<BenchServer> {
     let dir = fresh_dir("floor")?;
     let mut child = pinned(program).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn()?;
     let (portal, _) = wait_listening(&mut child, |_| true)?;
-    Ok(Server { child, dir, portal, target: TARGET.into(), lun: 0 })
+    Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
 }
 
 /// A LUN of Lunar's configuration.
@@ -100,14 +100,14 @@ pub enum Backing<'a> {
 }
 
 /// Starts Lunar and waits until it is ready.
-pub fn lunar(program: &Path, backing: Backing) -> Result<Server> {
+pub fn lunar(program: &Path, backing: Backing) -> Result<BenchServer> {
     let dir = fresh_dir("lunar")?;
     let config = head(&dir) + &target(backing);
     serve(program, dir, &config)
 }
 
 /// Starts Lunar with a null LUN and a portal that takes iSER, too.
-pub fn lunar_with_iser(program: &Path) -> Result<Server> {
+pub fn lunar_with_iser(program: &Path) -> Result<BenchServer> {
     let dir = fresh_dir("iser")?;
     let portal = "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }";
     let config = head(&dir).replacen("\"127.0.0.1:0\"", portal, 1) + &target(Backing::Null(1));
@@ -116,19 +116,19 @@ pub fn lunar_with_iser(program: &Path) -> Result<Server> {
 
 /// Starts Lunar as a router before another server's LUN, and waits until the LUN is there. `mode` is that of its
 /// commands: `block` or `pass`.
-pub fn routed(program: &Path, blast: &Path, upstream: &Server, mode: &str) -> Result<Server> {
+pub fn routed(program: &Path, blast: &Path, upstream: &BenchServer, mode: &str) -> Result<BenchServer> {
     let dir = fresh_dir("router")?;
     let config = head(&dir) + &router(&upstream.url(), mode);
     let server = serve(program, dir, &config)?;
     let end = Instant::now() + START;
-    while let Err(error) = Held::try_open(blast, &server) {
+    while let Err(error) = IdleSessions::try_open(blast, &server) {
         ensure!(Instant::now() < end, "the router has no LUN: {error:#}");
         std::thread::sleep(AGAIN);
     }
     Ok(server)
 }
 
-fn serve(program: &Path, dir: PathBuf, config: &str) -> Result<Server> {
+fn serve(program: &Path, dir: PathBuf, config: &str) -> Result<BenchServer> {
     let file = dir.join("lunar.toml");
     std::fs::write(&file, config)?;
     let mut command = pinned(program);
@@ -140,7 +140,7 @@ fn serve(program: &Path, dir: PathBuf, config: &str) -> Result<Server> {
         .stderr(Stdio::null());
     let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
     let (portal, _) = wait_listening(&mut child, |line| line == "ready")?;
-    Ok(Server { child, dir, portal, target: TARGET.into(), lun: 0 })
+    Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
 }
 
 fn head(dir: &Path) -> String {
@@ -196,16 +196,16 @@ fn wait_listening(child: &mut Child, ready: impl Fn(&str) -> bool) -> Result<(So
 }
 
 /// Starts STGT with LUN 1 on a file, or on its null backing store; its LUN 0 is a controller.
-pub fn stgt(file: Option<&Path>) -> Result<Server> {
+pub fn stgt(file: Option<&Path>) -> Result<BenchServer> {
     let dir = fresh_dir("stgt")?;
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let portal = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let admin = Admin { control: (port % 30_000 + 1000).to_string(), socket: dir.join("control") };
+    let admin = Tgtadm { control: (port % 30_000 + 1000).to_string(), socket: dir.join("control") };
     let mut command = pinned(Path::new("tgtd"));
     command.args(["-f", "-C", &admin.control, "--iscsi", &format!("portal={portal}")]);
     command.env("TGT_IPC_SOCKET", &admin.socket).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().context("cannot run tgtd")?;
-    let server = Server { child, dir, portal, target: TARGET.into(), lun: 1 };
+    let server = BenchServer { child, dir, portal, target: TARGET.into(), lun: 1 };
     admin.wait()?;
     admin.run(&["--mode", "target", "--op", "new", "--tid", "1", "-T", TARGET])?;
     let store = file.map_or(Path::new("/dev/null"), |file| file).display().to_string();
@@ -229,12 +229,12 @@ pub fn stgt(file: Option<&Path>) -> Result<Server> {
 }
 
 /// tgtadm, for one tgtd.
-struct Admin {
+struct Tgtadm {
     control: String,
     socket: PathBuf,
 }
 
-impl Admin {
+impl Tgtadm {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("tgtadm");
         command

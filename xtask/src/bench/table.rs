@@ -4,31 +4,31 @@ use serde_json::{Value, json};
 
 /// What a figure or ratio must keep to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
+pub enum RatioLimit {
     /// Not below
     AtLeast(f64),
     /// Not above
     AtMost(f64),
     /// Should not be above, but nothing fails: it is a time
-    Told(f64),
+    Reported(f64),
     /// Should not be below, but nothing fails
-    ToldAtLeast(f64),
+    ReportedAtLeast(f64),
     /// There is none: it is told
     None,
 }
 
 /// One line of the table.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RowResult {
     name: String,
     unit: &'static str,
     lunar: f64,
     /// What Lunar is compared with, and its figure
     other: Option<(&'static str, f64)>,
-    limit: Limit,
+    limit: RatioLimit,
 }
 
-impl Outcome {
+impl RowResult {
     /// Lunar's figure against another.
     pub fn ratio(
         name: &str,
@@ -36,14 +36,14 @@ impl Outcome {
         lunar: f64,
         other: &'static str,
         its: f64,
-        limit: Limit,
-    ) -> Outcome {
-        Outcome { name: name.into(), unit, lunar, other: Some((other, its)), limit }
+        limit: RatioLimit,
+    ) -> RowResult {
+        RowResult { name: name.into(), unit, lunar, other: Some((other, its)), limit }
     }
 
     /// A figure of Lunar's alone.
-    pub fn figure(name: &str, unit: &'static str, lunar: f64, limit: Limit) -> Outcome {
-        Outcome { name: name.into(), unit, lunar, other: None, limit }
+    pub fn figure(name: &str, unit: &'static str, lunar: f64, limit: RatioLimit) -> RowResult {
+        RowResult { name: name.into(), unit, lunar, other: None, limit }
     }
 
     /// What the limit is about: the ratio, or the figure where there is none.
@@ -53,34 +53,36 @@ impl Outcome {
 
     fn is_beyond(&self) -> bool {
         match self.limit {
-            Limit::AtLeast(limit) | Limit::ToldAtLeast(limit) => {
+            RatioLimit::AtLeast(limit) | RatioLimit::ReportedAtLeast(limit) => {
                 self.value() < limit || self.value().is_nan()
             }
-            Limit::AtMost(limit) | Limit::Told(limit) => self.value() > limit || self.value().is_nan(),
-            Limit::None => false,
+            RatioLimit::AtMost(limit) | RatioLimit::Reported(limit) => {
+                self.value() > limit || self.value().is_nan()
+            }
+            RatioLimit::None => false,
         }
     }
 
     /// Is a limit that counts not kept?
     pub fn missed(&self) -> bool {
-        self.is_beyond() && !matches!(self.limit, Limit::Told(_) | Limit::ToldAtLeast(_))
+        self.is_beyond() && !matches!(self.limit, RatioLimit::Reported(_) | RatioLimit::ReportedAtLeast(_))
     }
 
     fn verdict(&self) -> &'static str {
         match (self.is_beyond(), self.limit) {
-            (_, Limit::None) => "told",
+            (_, RatioLimit::None) => "told",
             (false, _) => "ok",
-            (true, Limit::Told(_)) => "above",
-            (true, Limit::ToldAtLeast(_)) => "below",
+            (true, RatioLimit::Reported(_)) => "above",
+            (true, RatioLimit::ReportedAtLeast(_)) => "below",
             (true, _) => "MISSED",
         }
     }
 
     fn cells(&self) -> [String; 6] {
         let limit = match self.limit {
-            Limit::AtLeast(limit) | Limit::ToldAtLeast(limit) => format!(">= {limit:.2}"),
-            Limit::AtMost(limit) | Limit::Told(limit) => format!("<= {limit:.2}"),
-            Limit::None => String::new(),
+            RatioLimit::AtLeast(limit) | RatioLimit::ReportedAtLeast(limit) => format!(">= {limit:.2}"),
+            RatioLimit::AtMost(limit) | RatioLimit::Reported(limit) => format!("<= {limit:.2}"),
+            RatioLimit::None => String::new(),
         };
         let other = self.other.map_or(String::new(), |(name, its)| format!("{name} {}", number(its)));
         let ratio = self.other.map_or(String::new(), |_| format!("{:.2}", self.value()));
@@ -101,8 +103,8 @@ fn number(value: f64) -> String {
 const HEAD: [&str; 6] = ["work", "Lunar", "against", "ratio", "limit", ""];
 
 /// The table in Markdown, with its columns aligned.
-pub fn text(outcomes: &[Outcome]) -> String {
-    let rows: Vec<[String; 6]> = outcomes.iter().map(Outcome::cells).collect();
+pub fn text(outcomes: &[RowResult]) -> String {
+    let rows: Vec<[String; 6]> = outcomes.iter().map(RowResult::cells).collect();
     let width = |column: usize| {
         rows.iter().map(|row| row[column].len()).chain([HEAD[column].len()]).max().unwrap_or(0)
     };
@@ -119,18 +121,18 @@ pub fn text(outcomes: &[Outcome]) -> String {
 }
 
 /// One JSON object per line.
-pub fn json(outcomes: &[Outcome]) -> String {
+pub fn json(outcomes: &[RowResult]) -> String {
     let lines: Vec<String> = outcomes.iter().map(|outcome| object(outcome).to_string()).collect();
     lines.join("\n")
 }
 
-fn object(outcome: &Outcome) -> Value {
+fn object(outcome: &RowResult) -> Value {
     let limit = match outcome.limit {
-        Limit::AtLeast(limit) => json!({ "at_least": limit }),
-        Limit::AtMost(limit) => json!({ "at_most": limit }),
-        Limit::Told(limit) => json!({ "told": limit }),
-        Limit::ToldAtLeast(limit) => json!({ "told_at_least": limit }),
-        Limit::None => Value::Null,
+        RatioLimit::AtLeast(limit) => json!({ "at_least": limit }),
+        RatioLimit::AtMost(limit) => json!({ "at_most": limit }),
+        RatioLimit::Reported(limit) => json!({ "told": limit }),
+        RatioLimit::ReportedAtLeast(limit) => json!({ "told_at_least": limit }),
+        RatioLimit::None => Value::Null,
     };
     json!({
         "work": outcome.name,
@@ -150,26 +152,26 @@ mod tests {
 
     #[test]
     fn limits_hold_in_their_direction() {
-        let ratio = |lunar, limit| Outcome::ratio("work", "IO/s", lunar, "floor", 100.0, limit);
-        assert!(!ratio(70.0, Limit::AtLeast(0.70)).missed());
-        assert!(ratio(69.0, Limit::AtLeast(0.70)).missed());
-        assert!(!ratio(110.0, Limit::AtMost(1.10)).missed());
-        assert!(ratio(111.0, Limit::AtMost(1.10)).missed());
-        assert!(Outcome::ratio("work", "us", 0.0, "1 LUN", 0.0, Limit::AtMost(1.10)).missed());
-        let late = Outcome::figure("start", "s", 3.0, Limit::Told(2.0));
+        let ratio = |lunar, limit| RowResult::ratio("work", "IO/s", lunar, "floor", 100.0, limit);
+        assert!(!ratio(70.0, RatioLimit::AtLeast(0.70)).missed());
+        assert!(ratio(69.0, RatioLimit::AtLeast(0.70)).missed());
+        assert!(!ratio(110.0, RatioLimit::AtMost(1.10)).missed());
+        assert!(ratio(111.0, RatioLimit::AtMost(1.10)).missed());
+        assert!(RowResult::ratio("work", "us", 0.0, "1 LUN", 0.0, RatioLimit::AtMost(1.10)).missed());
+        let late = RowResult::figure("start", "s", 3.0, RatioLimit::Reported(2.0));
         assert!(!late.missed() && late.verdict() == "above");
-        let short = ratio(40.0, Limit::ToldAtLeast(0.5));
+        let short = ratio(40.0, RatioLimit::ReportedAtLeast(0.5));
         assert!(!short.missed() && short.verdict() == "below");
-        assert_eq!(ratio(50.0, Limit::ToldAtLeast(0.5)).verdict(), "ok");
-        let told = Outcome::figure("CPU", "ns/IO", 900.0, Limit::None);
+        assert_eq!(ratio(50.0, RatioLimit::ReportedAtLeast(0.5)).verdict(), "ok");
+        let told = RowResult::figure("CPU", "ns/IO", 900.0, RatioLimit::None);
         assert!(!told.missed() && told.verdict() == "told");
     }
 
     #[test]
     fn the_table_is_aligned_and_json_is_json() {
         let outcomes = [
-            Outcome::ratio("short", "IO/s", 1_500_000.0, "floor", 2_000_000.0, Limit::AtLeast(0.7)),
-            Outcome::figure("a longer name", "MiB", 12.0, Limit::AtMost(64.0)),
+            RowResult::ratio("short", "IO/s", 1_500_000.0, "floor", 2_000_000.0, RatioLimit::AtLeast(0.7)),
+            RowResult::figure("a longer name", "MiB", 12.0, RatioLimit::AtMost(64.0)),
         ];
         let text = text(&outcomes);
         let lengths: Vec<usize> = text.lines().map(str::len).collect();

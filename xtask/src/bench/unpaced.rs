@@ -6,24 +6,24 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::root::Step;
+use crate::root::StepResult;
 
 /// That of this network namespace.
-const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Those of the kernel that do not pace.
 const UNPACED: [&str; 2] = ["reno", "cubic"];
 /// Makes an empty namespace fit for use, and runs the rest of the words there.
-const BEGIN: &str =
+const NAMESPACE_SETUP: &str =
     "ip link set lo up && echo reno >/proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
 
 /// Runs this command again in a network namespace where nothing is paced, if that makes a difference and can be had. None:
 /// go on here.
-pub fn elsewhere() -> Result<Option<Step>> {
-    let control = std::fs::read_to_string(CONTROL).unwrap_or_default();
+pub fn run_unpaced() -> Result<Option<StepResult>> {
+    let control = std::fs::read_to_string(CONGESTION_CONTROL).unwrap_or_default();
     if UNPACED.contains(&control.trim()) {
         return Ok(None);
     }
-    if !there("true".as_ref()).output().is_ok_and(|output| output.status.success()) {
+    if !in_namespace("true".as_ref()).output().is_ok_and(|output| output.status.success()) {
         eprintln!(
             "bench: {} holds back what others send; as root that would not be measured",
             control.trim()
@@ -31,14 +31,16 @@ pub fn elsewhere() -> Result<Option<Step>> {
         return Ok(None);
     }
     let program = std::env::current_exe().context("where is this program?")?;
-    let status =
-        there(program.as_ref()).args(std::env::args_os().skip(1)).status().context("cannot run unshare")?;
-    Ok(Some(if status.success() { Step::Ok } else { Step::Failed("see above".into()) }))
+    let status = in_namespace(program.as_ref())
+        .args(std::env::args_os().skip(1))
+        .status()
+        .context("cannot run unshare")?;
+    Ok(Some(if status.success() { StepResult::Ok } else { StepResult::Failed("see above".into()) }))
 }
 
 /// A program in such a namespace.
-fn there(program: &OsStr) -> Command {
+fn in_namespace(program: &OsStr) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", BEGIN, "sh"]).arg(program);
+    command.args(["--net", "sh", "-c", NAMESPACE_SETUP, "sh"]).arg(program);
     command
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-pub use super::follow::Line;
-use super::output::{Death, Failure, Output};
-use super::programs::{self, Program};
-use super::{Report, Tally, follow};
-use crate::root::{self, Step};
+pub use super::follow::OutputLine;
+use super::output::{FailedTest, ProgramCrash, ProgramOutput};
+use super::programs::{self, TestProgram};
+use super::{StepReport, TestCounts, follow};
+use crate::root::{self, StepResult};
 
 /// No test is silent for so long; one that is hangs.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
@@ -26,7 +26,7 @@ const SOME_FAILED: i32 = 101;
 
 /// Which tests to run, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub struct TestSelection<'a> {
     /// Arguments of `cargo test` that select packages and targets
     pub selection: &'a [&'a str],
     /// More environment variables
@@ -42,62 +42,61 @@ pub struct Plan<'a> {
 }
 
 /// Each program by itself.
-pub const ONE_BY_ONE: Plan<'static> =
-    Plan { selection: &[], variables: &[], options: &[], width: 1, first: &[], alone: &[] };
+pub const ONE_BY_ONE: TestSelection<'static> =
+    TestSelection { selection: &[], variables: &[], options: &[], width: 1, first: &[], alone: &[] };
 
 /// A run of a program.
 #[derive(Clone, Debug)]
-struct Job {
-    program: Program,
+struct ProgramRun {
+    program: TestProgram,
     arguments: Vec<String>,
 }
 
 /// What came of it.
 #[derive(Debug)]
-struct Ran {
-    job: Job,
-    output: Output,
+struct FinishedRun {
+    job: ProgramRun,
+    output: ProgramOutput,
 }
 
 /// Runs tests with `LUNAR_BIN` set. Tests that print `skipped: ...` count as skipped. If few fail, each of those runs
 /// once more, and so does a program that died: those that pass then are unsteady.
-pub fn test(plan: &Plan) -> Result<Report> {
+pub fn test(plan: &TestSelection) -> Result<StepReport> {
     let Some(programs) = programs::build(plan.selection)? else {
-        let tally = Tally { failed: 1, ..Tally::default() };
-        return Ok(Report { tally, ..Step::Failed("the tests do not build".into()).into() });
+        let counts = TestCounts { failed: 1, ..TestCounts::default() };
+        return Ok(StepReport { counts, ..StepResult::Failed("the tests do not build".into()).into() });
     };
     let (together, alone) = jobs(plan, &programs);
     let mut ran = run_all(plan, together, plan.width)?;
     ran.extend(run_all(plan, alone, 1)?);
-    let mut tally = sum(&ran);
-    let mut told: String = ran.iter().map(stories).collect();
-    let unsteady = second_chances(plan, &ran)?;
-    tally.passed = (tally.passed + unsteady.tests).saturating_sub(tally.skipped);
-    tally.failed -= unsteady.tests.min(tally.failed);
-    if !unsteady.names.is_empty() {
-        told += &format!("passed alone, after failing above: {}\n", unsteady.names.join(", "));
+    let mut counts = sum(&ran);
+    let mut details: String = ran.iter().map(failure_details).collect();
+    let flaky = rerun_failed(plan, &ran)?;
+    counts.passed = (counts.passed + flaky.tests).saturating_sub(counts.skipped);
+    counts.failed -= flaky.tests.min(counts.failed);
+    if !flaky.names.is_empty() {
+        details += &format!("passed alone, after failing above: {}\n", flaky.names.join(", "));
     }
-    let failed: Vec<String> =
-        ran.iter().flat_map(names).filter(|name| !unsteady.names.contains(name)).collect();
-    let step = if tally.failed == 0 { Step::Ok } else { Step::Failed(named(&failed)) };
-    Ok(Report { step, tally, told, unsteady: unsteady.names })
+    let failed: Vec<String> = ran.iter().flat_map(names).filter(|name| !flaky.names.contains(name)).collect();
+    let step = if counts.failed == 0 { StepResult::Ok } else { StepResult::Failed(named(&failed)) };
+    Ok(StepReport { step, counts, details, flaky: flaky.names })
 }
 
 /// The jobs that run together, and those that run alone.
-fn jobs(plan: &Plan, programs: &[Program]) -> (Vec<Job>, Vec<Job>) {
-    let rank = |program: &Program| {
+fn jobs(plan: &TestSelection, programs: &[TestProgram]) -> (Vec<ProgramRun>, Vec<ProgramRun>) {
+    let rank = |program: &TestProgram| {
         let at = plan.first.iter().position(|name| *name == program.name);
         at.unwrap_or(plan.first.len())
     };
-    let tests_alone = |program: &Program| {
+    let tests_alone = |program: &TestProgram| {
         let is_it = |(name, _): &&(&str, &[&str])| *name == program.name;
         plan.alone.iter().find(is_it).map_or(&[][..], |(_, tests)| tests)
     };
     let mut programs = programs.to_vec();
     programs.sort_by_key(rank);
-    let job = |program: &Program, more: Vec<String>| {
+    let job = |program: &TestProgram, more: Vec<String>| {
         let options = plan.options.iter().map(|word| word.to_string());
-        Job { program: program.clone(), arguments: options.chain(more).collect() }
+        ProgramRun { program: program.clone(), arguments: options.chain(more).collect() }
     };
     let skip = |test: &&str| ["--skip".to_owned(), test.to_string()];
     let together = programs.iter().map(|p| job(p, tests_alone(p).iter().flat_map(skip).collect())).collect();
@@ -106,10 +105,10 @@ fn jobs(plan: &Plan, programs: &[Program]) -> (Vec<Job>, Vec<Job>) {
 }
 
 /// These tests of a program, one at a time. The program takes a number of threads once.
-fn by_itself<T: ToString>(plan: &Plan, program: &Program, tests: &[T]) -> Job {
+fn by_itself<T: ToString>(plan: &TestSelection, program: &TestProgram, tests: &[T]) -> ProgramRun {
     let options = plan.options.iter().filter(|word| !word.starts_with("--test-threads"));
     let arguments = options.map(|word| word.to_string()).chain(exactly(tests)).collect();
-    Job { program: program.clone(), arguments }
+    ProgramRun { program: program.clone(), arguments }
 }
 
 /// Arguments that select these tests, one at a time.
@@ -119,32 +118,32 @@ fn exactly<T: ToString>(tests: &[T]) -> Vec<String> {
 }
 
 /// Runs jobs, so many at a time. The output of one that is not alone is printed when it has ended.
-fn run_all(plan: &Plan, jobs: Vec<Job>, width: usize) -> Result<Vec<Ran>> {
+fn run_all(plan: &TestSelection, jobs: Vec<ProgramRun>, width: usize) -> Result<Vec<FinishedRun>> {
     let width = width.min(jobs.len());
     let (queue, ran) = (Mutex::new(VecDeque::from(jobs)), Mutex::new(Vec::new()));
     let take = || queue.lock().expect("no panic").pop_front();
     let work = || {
         while let Some(job) = take() {
             let output = if width == 1 { run_aloud(plan, &job) } else { run_quietly(plan, &job) };
-            ran.lock().expect("no panic").push(output.map(|output| Ran { job, output }));
+            ran.lock().expect("no panic").push(output.map(|output| FinishedRun { job, output }));
         }
     };
     std::thread::scope(|scope| (0..width).for_each(|_| _ = scope.spawn(work)));
     ran.into_inner().expect("no panic").into_iter().collect()
 }
 
-fn run_aloud(plan: &Plan, job: &Job) -> Result<Output> {
+fn run_aloud(plan: &TestSelection, job: &ProgramRun) -> Result<ProgramOutput> {
     println!("\n--- {}", job.program.name);
     run_job(plan.variables, job, |line| match line {
-        Line::Out(line) => println!("{MARGIN}{line}"),
-        Line::Err(line) => eprintln!("{MARGIN}{line}"),
+        OutputLine::Out(line) => println!("{MARGIN}{line}"),
+        OutputLine::Err(line) => eprintln!("{MARGIN}{line}"),
     })
 }
 
-fn run_quietly(plan: &Plan, job: &Job) -> Result<Output> {
+fn run_quietly(plan: &TestSelection, job: &ProgramRun) -> Result<ProgramOutput> {
     let (begin, mut text) = (Instant::now(), String::new());
     let output = run_job(plan.variables, job, |line| {
-        let (Line::Out(line) | Line::Err(line)) = line;
+        let (OutputLine::Out(line) | OutputLine::Err(line)) = line;
         text += MARGIN;
         text += line;
         text.push('\n');
@@ -154,18 +153,22 @@ fn run_quietly(plan: &Plan, job: &Job) -> Result<Output> {
 }
 
 /// Runs a job, and hands on each line.
-fn run_job(variables: &[(&str, &OsStr)], job: &Job, mut each: impl FnMut(&Line)) -> Result<Output> {
+fn run_job(
+    variables: &[(&str, &OsStr)],
+    job: &ProgramRun,
+    mut each: impl FnMut(&OutputLine),
+) -> Result<ProgramOutput> {
     let mut command =
         job.program.command(&[&["--show-output".to_owned()], job.arguments.as_slice()].concat());
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
     // Its words are read.
     command.env("LUNAR_BIN", root::lunar_path()).env("CARGO_TERM_COLOR", "never");
-    let mut output = Output::default();
+    let mut output = ProgramOutput::default();
     let mut child = follow::spawn(command)?;
     follow::follow(&mut child, SILENCE, |line| {
         match &line {
-            Line::Out(line) => output.take(line),
-            Line::Err(line) => output.take_error(line),
+            OutputLine::Out(line) => output.take(line),
+            OutputLine::Err(line) => output.take_error(line),
         }
         each(&line);
     })?;
@@ -173,89 +176,91 @@ fn run_job(variables: &[(&str, &OsStr)], job: &Job, mut each: impl FnMut(&Line))
     let merely_failed = status.success() || status.code() == Some(SOME_FAILED);
     output.end((!merely_failed).then(|| status.to_string()).as_deref());
     if !status.success() {
-        output.tally.failed = output.tally.failed.max(1);
+        output.counts.failed = output.counts.failed.max(1);
     }
     Ok(output)
 }
 
 /// Runs the tests of a selection with these arguments, one program at a time, and hands on each line.
-pub fn run(selection: &[&str], options: &[&str], mut each: impl FnMut(&Line)) -> Result<()> {
+pub fn run(selection: &[&str], options: &[&str], mut each: impl FnMut(&OutputLine)) -> Result<()> {
     for program in programs::build(selection)?.unwrap_or_default() {
         let arguments = options.iter().map(|word| word.to_string()).collect();
-        run_job(&[], &Job { program, arguments }, &mut each)?;
+        run_job(&[], &ProgramRun { program, arguments }, &mut each)?;
     }
     Ok(())
 }
 
-fn sum(ran: &[Ran]) -> Tally {
-    let mut tally = Tally::default();
-    ran.iter().for_each(|ran| tally.add(ran.output.tally));
-    tally
+fn sum(ran: &[FinishedRun]) -> TestCounts {
+    let mut counts = TestCounts::default();
+    ran.iter().for_each(|ran| counts.add(ran.output.counts));
+    counts
 }
 
 /// What passed when it ran again.
 #[derive(Debug, Default)]
-struct Unsteady {
+struct FlakyTests {
     names: Vec<String>,
     /// Tests: a program that died stands for several
     tests: usize,
 }
 
 /// Runs the tests that failed once more, if they are few and all of them are known.
-fn second_chances(plan: &Plan, ran: &[Ran]) -> Result<Unsteady> {
-    let mut unsteady = Unsteady::default();
-    let known = |Ran { output, .. }: &Ran| {
-        output.failures.len() + output.death.as_ref().map_or(0, |death| death.lost)
+fn rerun_failed(plan: &TestSelection, ran: &[FinishedRun]) -> Result<FlakyTests> {
+    let mut flaky = FlakyTests::default();
+    let known = |FinishedRun { output, .. }: &FinishedRun| {
+        output.failures.len() + output.crash.as_ref().map_or(0, |crash| crash.lost)
     };
     let few = (1..=FEW).contains(&ran.iter().flat_map(names).count());
-    if !few || ran.iter().any(|ran| known(ran) != ran.output.tally.failed) {
-        return Ok(unsteady);
+    if !few || ran.iter().any(|ran| known(ran) != ran.output.counts.failed) {
+        return Ok(flaky);
     }
-    for Ran { job, output } in ran.iter().filter(|ran| ran.output.tally.failed > 0) {
+    for FinishedRun { job, output } in ran.iter().filter(|ran| ran.output.counts.failed > 0) {
         let failed: Vec<&str> = output.failures.iter().map(|failure| failure.name.as_str()).collect();
         let options = plan.options.iter().map(|word| word.to_string()).collect();
-        let arguments = if output.death.is_some() { options } else { exactly(&failed) };
-        let again = run_aloud(plan, &Job { program: job.program.clone(), arguments })?;
-        if again.death.is_some() || again.tally.passed == 0 {
+        let arguments = if output.crash.is_some() { options } else { exactly(&failed) };
+        let again = run_aloud(plan, &ProgramRun { program: job.program.clone(), arguments })?;
+        if again.crash.is_some() || again.counts.passed == 0 {
             continue;
         }
-        if let Some(Death { lost, .. }) = &output.death
-            && again.tally.failed == 0
+        if let Some(ProgramCrash { lost, .. }) = &output.crash
+            && again.counts.failed == 0
         {
-            unsteady.names.push(died(job));
-            unsteady.tests += lost;
-        } else if output.death.is_none() {
+            flaky.names.push(died(job));
+            flaky.tests += lost;
+        } else if output.crash.is_none() {
             let fails = |name: &str| again.failures.iter().any(|failure| failure.name == name);
             let passed: Vec<String> =
                 failed.iter().filter(|name| !fails(name)).map(|name| full_name(job, name)).collect();
-            unsteady.tests += passed.len();
-            unsteady.names.extend(passed);
+            flaky.tests += passed.len();
+            flaky.names.extend(passed);
         }
     }
-    Ok(unsteady)
+    Ok(flaky)
 }
 
-fn full_name(job: &Job, test: &str) -> String {
+fn full_name(job: &ProgramRun, test: &str) -> String {
     format!("{} {test}", job.program.name)
 }
 
-fn died(job: &Job) -> String {
+fn died(job: &ProgramRun) -> String {
     format!("{} (it died)", job.program.name)
 }
 
 /// What failed: tests, and a program that died.
-fn names(Ran { job, output }: &Ran) -> Vec<String> {
+fn names(FinishedRun { job, output }: &FinishedRun) -> Vec<String> {
     let tests = output.failures.iter().map(|failure| full_name(job, &failure.name));
-    let unnamed = output.tally.failed > 0 && output.failures.is_empty() && output.death.is_none();
-    let program = output.death.as_ref().map(|_| died(job)).or(unnamed.then(|| job.program.name.clone()));
+    let unnamed = output.counts.failed > 0 && output.failures.is_empty() && output.crash.is_none();
+    let program = output.crash.as_ref().map(|_| died(job)).or(unnamed.then(|| job.program.name.clone()));
     tests.chain(program).collect()
 }
 
 /// What is known of the failures: a name, and what was said.
-fn stories(Ran { job, output: Output { failures, death, .. } }: &Ran) -> String {
-    let story = |name: &str, said: &[String]| format!("---- {name}\n{}\n", said.join("\n"));
-    let failures = failures.iter().map(|Failure { name, said }| story(&full_name(job, name), said));
-    failures.chain(death.iter().map(|death| story(&died(job), &death.said))).collect()
+fn failure_details(
+    FinishedRun { job, output: ProgramOutput { failures, crash, .. } }: &FinishedRun,
+) -> String {
+    let story = |name: &str, printed: &[String]| format!("---- {name}\n{}\n", printed.join("\n"));
+    let failures = failures.iter().map(|FailedTest { name, printed }| story(&full_name(job, name), printed));
+    failures.chain(crash.iter().map(|crash| story(&died(job), &crash.printed))).collect()
 }
 
 /// The failures in one line, for the end of the summary: a log is often cut to its end.
@@ -278,11 +283,11 @@ mod tests {
 
     #[test]
     fn tests_alone_are_left_out_of_the_others() {
-        let programs: Vec<Program> = ["a", "b"].map(Program::of_shell).to_vec();
+        let programs: Vec<TestProgram> = ["a", "b"].map(TestProgram::of_shell).to_vec();
         let options = &["--test-threads=4"];
-        let plan = Plan { options, first: &["b"], alone: &[("a", &["slow::one"])], ..ONE_BY_ONE };
-        let words = |jobs: Vec<Job>| {
-            let text = |job: Job| format!("{} {}", job.program.name, job.arguments.join(" "));
+        let plan = TestSelection { options, first: &["b"], alone: &[("a", &["slow::one"])], ..ONE_BY_ONE };
+        let words = |jobs: Vec<ProgramRun>| {
+            let text = |job: ProgramRun| format!("{} {}", job.program.name, job.arguments.join(" "));
             jobs.into_iter().map(text).collect::<Vec<_>>()
         };
         let (together, alone) = jobs(&plan, &programs);
@@ -291,11 +296,11 @@ mod tests {
     }
 
     /// A program that runs this script; its arguments are behind `$0`.
-    fn ran(script: &str) -> (Tally, Unsteady, Vec<String>) {
-        let job = Job { program: Program::of_shell(script), arguments: Vec::new() };
+    fn ran(script: &str) -> (TestCounts, FlakyTests, Vec<String>) {
+        let job = ProgramRun { program: TestProgram::of_shell(script), arguments: Vec::new() };
         let ran = run_all(&ONE_BY_ONE, vec![job], 1).expect("it runs");
-        let unsteady = second_chances(&ONE_BY_ONE, &ran).expect("it runs again");
-        (sum(&ran), unsteady, ran.iter().flat_map(names).collect())
+        let flaky = rerun_failed(&ONE_BY_ONE, &ran).expect("it runs again");
+        (sum(&ran), flaky, ran.iter().flat_map(names).collect())
     }
 
     const TWO_FAIL: &str = "echo 'running 2 tests'; echo failures:; echo '---- a stdout ----'; echo '---- b stdout ----'; \
@@ -307,22 +312,22 @@ mod tests {
             "case $* in *--exact*) echo 'running 2 tests'; echo failures:; echo '---- b stdout ----'; \
              echo 'test result: FAILED. 1 passed; 1 failed;'; exit 101 ;; esac; {TWO_FAIL}"
         );
-        let (tally, unsteady, names) = ran(&script);
-        assert_eq!((tally.failed, unsteady.tests, names.len()), (2, 1, 2));
-        assert_eq!(unsteady.names, [names[0].clone()]);
+        let (counts, flaky, names) = ran(&script);
+        assert_eq!((counts.failed, flaky.tests, names.len()), (2, 1, 2));
+        assert_eq!(flaky.names, [names[0].clone()]);
         assert!(names[0].ends_with(" a") && names[1].ends_with(" b"), "{names:?}");
     }
 
     #[test]
     fn a_program_that_dies_twice_has_failed() {
-        let (tally, unsteady, names) = ran("echo 'running 2 tests'; echo 'test a ... ok'; kill -9 $$");
-        assert_eq!((tally, unsteady.tests), (Tally { passed: 1, failed: 1, skipped: 0 }, 0));
+        let (counts, flaky, names) = ran("echo 'running 2 tests'; echo 'test a ... ok'; kill -9 $$");
+        assert_eq!((counts, flaky.tests), (TestCounts { passed: 1, failed: 1, skipped: 0 }, 0));
         assert_eq!(names.len(), 1);
     }
 
     #[test]
     fn a_program_that_fails_without_a_word_has_failed() {
-        let (tally, unsteady, names) = ran("exit 101");
-        assert_eq!((tally.failed, unsteady.tests, names.len()), (1, 0, 1));
+        let (counts, flaky, names) = ran("exit 101");
+        assert_eq!((counts.failed, flaky.tests, names.len()), (1, 0, 1));
     }
 }

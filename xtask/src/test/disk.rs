@@ -16,14 +16,14 @@ const SIZE: u64 = 640 << 10;
 /// A loop device. The kernel detaches it when this is closed and nobody else has it open, in whatever way
 /// the process ends.
 #[derive(Debug)]
-pub struct Disk {
+pub struct LoopDevice {
     path: PathBuf,
     _open: File,
 }
 
-impl Disk {
+impl LoopDevice {
     /// Attaches one; the inner error says why that cannot be done here.
-    pub fn attach() -> Result<Result<Disk, String>> {
+    pub fn attach() -> Result<Result<LoopDevice, String>> {
         if fs::metadata("/proc/self")?.uid() != 0 {
             return Ok(Err("a loop device needs root".into()));
         }
@@ -42,7 +42,7 @@ impl Disk {
         let open = File::open(&path);
         // While it is open, this marks it: the last one to close it detaches it.
         losetup(&["--detach", &path.display().to_string()])?;
-        Ok(Ok(Disk { _open: open.with_context(|| path.display().to_string())?, path }))
+        Ok(Ok(LoopDevice { _open: open.with_context(|| path.display().to_string())?, path }))
     }
 
     /// Its device node.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_disk_goes_with_its_owner() {
-        let disk = match Disk::attach().expect("no error but its absence") {
+        let disk = match LoopDevice::attach().expect("no error but its absence") {
             Ok(disk) => disk,
             Err(why) => return println!("skipped: {why}"),
         };

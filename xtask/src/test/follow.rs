@@ -11,13 +11,13 @@ use super::hang;
 use super::output::HANG;
 
 /// What has ended, and has said nothing on stdout for so long, says no more, though somebody holds it.
-const LOOK: Duration = Duration::from_secs(2);
+const EXIT_CHECK: Duration = Duration::from_secs(2);
 /// Lines of stderr that are read after the end come within this.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const STDERR_GRACE: Duration = Duration::from_millis(200);
 
 /// A line of what a command says.
 #[derive(Debug)]
-pub enum Line {
+pub enum OutputLine {
     Out(String),
     Err(String),
 }
@@ -28,21 +28,21 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
 
 /// Passes on every line until the command has ended; programs that it leaves behind may keep what it wrote to. A command that
 /// prints nothing to stdout, where tests report, for `silence` is ended; the line that reports it begins with [`HANG`].
-pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(Line)) -> Result<()> {
+pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(OutputLine)) -> Result<()> {
     let (send, receive) = mpsc::channel();
     let (out, err) = child.stdout.take().zip(child.stderr.take()).context("piped")?;
     // A line, or the end of stdout.
     let said = send.clone();
-    std::thread::spawn(move || lines(err).for_each(|line| drop(said.send(Some(Line::Err(line))))));
+    std::thread::spawn(move || lines(err).for_each(|line| drop(said.send(Some(OutputLine::Err(line))))));
     std::thread::spawn(move || {
-        lines(out).for_each(|line| drop(send.send(Some(Line::Out(line)))));
+        lines(out).for_each(|line| drop(send.send(Some(OutputLine::Out(line)))));
         send.send(None)
     });
-    let (mut heard, look) = (Instant::now(), LOOK.min(silence));
+    let (mut heard, look) = (Instant::now(), EXIT_CHECK.min(silence));
     loop {
         match receive.recv_timeout(look) {
             Ok(Some(line)) => {
-                if matches!(line, Line::Out(_)) {
+                if matches!(line, OutputLine::Out(_)) {
                     heard = Instant::now();
                 }
                 each(line);
@@ -59,10 +59,14 @@ pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(Line)) 
         }
         let stood = hang::end(child.id());
         heard = Instant::now();
-        each(Line::Out(format!("{HANG}nothing was heard for {} s\n{}", silence.as_secs(), stood.join("\n"))));
+        each(OutputLine::Out(format!(
+            "{HANG}nothing was heard for {} s\n{}",
+            silence.as_secs(),
+            stood.join("\n")
+        )));
     }
     child.wait()?;
-    let end = Instant::now() + LAST_WORDS;
+    let end = Instant::now() + STDERR_GRACE;
     while let Ok(Some(line)) = receive.recv_timeout(end.saturating_duration_since(Instant::now())) {
         each(line);
     }
@@ -86,8 +90,8 @@ mod tests {
         shell.args(["-c", "echo one; echo beside >&2; sleep 1000; echo two"]);
         let (mut shell, mut heard, mut said) = (spawn(shell).expect("sh"), Vec::new(), Vec::new());
         follow(&mut shell, Duration::from_millis(500), |line| match line {
-            Line::Out(line) => heard.push(line),
-            Line::Err(line) => said.push(line),
+            OutputLine::Out(line) => heard.push(line),
+            OutputLine::Err(line) => said.push(line),
         })
         .expect("it ends");
         assert!(!shell.wait().expect("it ends").success());
@@ -101,7 +105,7 @@ mod tests {
         shell.args(["-c", &format!("({chatter}) & echo $!; {script}")]);
         let (mut shell, mut heard) = (spawn(shell).expect("sh"), Vec::new());
         follow(&mut shell, Duration::from_millis(500), |line| {
-            if let Line::Out(line) = line {
+            if let OutputLine::Out(line) = line {
                 heard.push(line);
             }
         })

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Report, Tally};
-use crate::root::{self, Step};
+use super::{StepReport, TestCounts};
+use crate::root::{self, StepResult};
 
 /// libFuzzer's own options for one target, but for its time.
 const LIMITS: [&str; 3] = ["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"];
@@ -21,7 +21,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 
 /// How long, and how many.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct FuzzBudget {
     /// Of each target
     pub seconds: u64,
     /// One of so many targets: the commit chooses the part
@@ -31,26 +31,26 @@ pub struct Extent {
 }
 
 /// In every run of the tests.
-const BRIEF: Extent = Extent { seconds: 15, part: 3, opt_level: "1" };
+const IN_EVERY_RUN: FuzzBudget = FuzzBudget { seconds: 15, part: 3, opt_level: "1" };
 
 /// Builds and runs a part of the targets. The hash of the commit chooses the part; `cargo xtask soak` runs all targets.
-pub fn run() -> Result<Report> {
-    run_for(BRIEF)
+pub fn run() -> Result<StepReport> {
+    run_for(IN_EVERY_RUN)
 }
 
 /// Builds and runs targets.
-pub fn run_for(extent: Extent) -> Result<Report> {
+pub fn run_for(extent: FuzzBudget) -> Result<StepReport> {
     let fuzz = root::path().join("fuzz");
     if !fuzz.join("Cargo.toml").exists() {
-        return Ok(Step::Skipped("there is no fuzz/Cargo.toml".into()).into());
+        return Ok(StepResult::Skipped("there is no fuzz/Cargo.toml".into()).into());
     }
     let all = targets(&std::fs::read_to_string(fuzz.join("Cargo.toml"))?)?;
     let targets = part_of(all, extent.part, commit());
     let built = build(&fuzz, &targets, extent.opt_level)?;
     let failed = run_all(&fuzz, &built, &targets, extent.seconds);
-    let tally = Tally { passed: targets.len() - failed.len(), failed: failed.len(), skipped: 0 };
-    let step = if failed.is_empty() { Step::Ok } else { Step::Failed(failed.join(", ")) };
-    Ok(Report { step, tally, told: String::new(), unsteady: Vec::new() })
+    let counts = TestCounts { passed: targets.len() - failed.len(), failed: failed.len(), skipped: 0 };
+    let step = if failed.is_empty() { StepResult::Ok } else { StepResult::Failed(failed.join(", ")) };
+    Ok(StepReport { step, counts, details: String::new(), flaky: Vec::new() })
 }
 
 /// Every `part`th target, from the first, second, ... on, as `turn` says.

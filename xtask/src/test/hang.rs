@@ -10,12 +10,12 @@ const TOLD: usize = 150;
 
 /// Ends a program and those that it runs; returns what its threads were doing.
 pub fn end(pid: u32) -> Vec<String> {
-    let told = stand(pid);
+    let details = stand(pid);
     let numbers: Vec<String> = descendants(&processes(), vec![pid]).iter().map(u32::to_string).collect();
     let kill = format!("kill -9 {}", numbers.join(" "));
     // Those that have ended meanwhile are no matter.
     let _ = root::command("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
-    told
+    details
 }
 
 /// These, and all that they run.
@@ -82,8 +82,8 @@ mod tests {
                 break inner;
             }
         };
-        let told = end(shell.id());
-        assert!(!told.is_empty());
+        let details = end(shell.id());
+        assert!(!details.is_empty());
         shell.wait().expect("it ends with what it runs");
         // Nothing is left of the innermost, or a zombie, which has no words.
         let words = || fs::read(format!("/proc/{inner}/cmdline")).unwrap_or_default();

@@ -17,7 +17,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::root::Step;
+use crate::root::StepResult;
 use steps::STEPS;
 
 /// Options of `cargo xtask test`.
@@ -32,72 +32,72 @@ pub struct Options {
 
 /// Numbers of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct TestCounts {
     passed: usize,
     failed: usize,
     skipped: usize,
 }
 
-impl Tally {
-    fn add(&mut self, other: Tally) {
+impl TestCounts {
+    fn add(&mut self, other: TestCounts) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
 
     /// One check that is no test of Rust's.
-    fn one(step: &Step) -> Tally {
-        let mut tally = Tally::default();
+    fn one(step: &StepResult) -> TestCounts {
+        let mut counts = TestCounts::default();
         match step {
-            Step::Ok => tally.passed = 1,
-            Step::Failed(_) => tally.failed = 1,
-            Step::Skipped(_) => tally.skipped = 1,
+            StepResult::Ok => counts.passed = 1,
+            StepResult::Failed(_) => counts.failed = 1,
+            StepResult::Skipped(_) => counts.skipped = 1,
         }
-        tally
+        counts
     }
 }
 
 /// What came of one step.
 #[derive(Debug)]
-pub struct Report {
-    step: Step,
-    tally: Tally,
+pub struct StepReport {
+    step: StepResult,
+    counts: TestCounts,
     /// What people should see at the end: the words of tests that failed
-    told: String,
+    details: String,
     /// Tests that passed only when they ran again
-    unsteady: Vec<String>,
+    flaky: Vec<String>,
 }
 
-impl From<Step> for Report {
-    fn from(step: Step) -> Report {
-        Report { tally: Tally::one(&step), step, told: String::new(), unsteady: Vec::new() }
+impl From<StepResult> for StepReport {
+    fn from(step: StepResult) -> StepReport {
+        StepReport { counts: TestCounts::one(&step), step, details: String::new(), flaky: Vec::new() }
     }
 }
 
 /// Runs the steps and prints the summary; its last line is the sum of all tests.
-pub fn run(options: &Options) -> Result<Step> {
+pub fn run(options: &Options) -> Result<StepResult> {
     let known = |name: &String| STEPS.iter().any(|step| step.name == name);
     if let Some(unknown) = options.steps.iter().find(|name| !known(name)) {
         let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
         bail!("no step is called {unknown}; there are: {}", names.join(", "));
     }
-    let mut sum = Sum::default();
+    let mut sum = RunSummary::default();
     std::thread::scope(|scope| {
-        let mut beside = Vec::new();
+        let mut parallel = Vec::new();
         for step in STEPS.iter().filter(|step| wanted(step, options)) {
             println!("\n=== {}: {}", step.name, step.what);
-            if step.beside {
-                beside.push((step, scope.spawn(|| timed(step))));
+            if step.parallel {
+                parallel.push((step, scope.spawn(|| timed(step))));
                 continue;
             }
             let (report, seconds) = timed(step);
             sum.add(step.name, &report, seconds);
-            if step.always && matches!(report.step, Step::Failed(_)) {
+            if step.always && matches!(report.step, StepResult::Failed(_)) {
                 sum.lines += "the steps after it were not run\n";
                 break;
             }
         }
-        for (step, ended) in beside {
+        for (step, ended) in parallel {
             let (report, seconds) = ended.join().expect("a step does not panic");
             sum.add(step.name, &report, seconds);
         }
@@ -106,58 +106,58 @@ pub fn run(options: &Options) -> Result<Step> {
 }
 
 /// Does a step; what came of it, and how many seconds it took.
-fn timed(step: &steps::Row) -> (Report, u64) {
+fn timed(step: &steps::Row) -> (StepReport, u64) {
     let begin = Instant::now();
     let report = outcome((step.run)());
     (report, begin.elapsed().as_secs())
 }
 
 /// An error that ends a step is its failure.
-fn outcome(report: Result<Report>) -> Report {
-    report.unwrap_or_else(|error| Step::Failed(format!("{error:#}")).into())
+fn outcome(report: Result<StepReport>) -> StepReport {
+    report.unwrap_or_else(|error| StepResult::Failed(format!("{error:#}")).into())
 }
 
 /// More unsteady tests than this fail the run.
-const MAX_UNSTEADY: usize = 3;
+const MAX_FLAKY: usize = 3;
 
 /// What came of all steps.
 #[derive(Default)]
-struct Sum {
+struct RunSummary {
     /// A line for each
     lines: String,
-    told: String,
-    total: Tally,
-    unsteady: Vec<String>,
+    details: String,
+    total: TestCounts,
+    flaky: Vec<String>,
 }
 
-impl Sum {
+impl RunSummary {
     /// Prints the summary.
-    fn end(self) -> Step {
-        let Sum { lines, told, total, unsteady } = &self;
-        println!("\n{told}\n{lines}");
-        if !unsteady.is_empty() {
-            println!("unsteady: {}", unsteady.join(", "));
+    fn end(self) -> StepResult {
+        let RunSummary { lines, details, total, flaky } = &self;
+        println!("\n{details}\n{lines}");
+        if !flaky.is_empty() {
+            println!("unsteady: {}", flaky.join(", "));
         }
         println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
         self.verdict()
     }
 
-    fn verdict(&self) -> Step {
+    fn verdict(&self) -> StepResult {
         if self.total.failed > 0 {
-            return Step::Failed(format!("{} failed", self.total.failed));
+            return StepResult::Failed(format!("{} failed", self.total.failed));
         }
-        let count = self.unsteady.len();
-        if count > MAX_UNSTEADY {
-            return Step::Failed(format!("{count} tests are unsteady, at most {MAX_UNSTEADY} may be"));
+        let count = self.flaky.len();
+        if count > MAX_FLAKY {
+            return StepResult::Failed(format!("{count} tests are unsteady, at most {MAX_FLAKY} may be"));
         }
-        Step::Ok
+        StepResult::Ok
     }
 
-    fn add(&mut self, name: &str, report: &Report, seconds: u64) {
+    fn add(&mut self, name: &str, report: &StepReport, seconds: u64) {
         self.lines += &line(name, report, seconds);
-        self.told += &report.told;
-        self.unsteady.extend(report.unsteady.iter().cloned());
-        self.total.add(report.tally);
+        self.details += &report.details;
+        self.flaky.extend(report.flaky.iter().cloned());
+        self.total.add(report.counts);
     }
 }
 
@@ -166,13 +166,13 @@ fn wanted(step: &steps::Row, options: &Options) -> bool {
     step.always || (named && (step.quick || !options.quick))
 }
 
-fn line(name: &str, report: &Report, seconds: u64) -> String {
+fn line(name: &str, report: &StepReport, seconds: u64) -> String {
     let (word, why) = match &report.step {
-        Step::Ok => ("ok", ""),
-        Step::Failed(why) => ("failed", why.as_str()),
-        Step::Skipped(why) => ("skipped", why.as_str()),
+        StepResult::Ok => ("ok", ""),
+        StepResult::Failed(why) => ("failed", why.as_str()),
+        StepResult::Skipped(why) => ("skipped", why.as_str()),
     };
-    let Tally { passed, failed, skipped } = report.tally;
+    let TestCounts { passed, failed, skipped } = report.counts;
     let counts = format!("{passed:>5} passed {failed:>3} failed {skipped:>3} skipped");
     format!("{name:<12} {word:<8} {seconds:>5} s {counts}  {why}\n")
 }
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn a_run_with_many_unsteady_tests_fails() {
-        let sum = |count: usize| Sum { unsteady: vec!["a".into(); count], ..Sum::default() };
-        assert_eq!(sum(MAX_UNSTEADY).verdict(), Step::Ok);
-        assert!(matches!(sum(MAX_UNSTEADY + 1).verdict(), Step::Failed(_)));
+        let sum = |count: usize| RunSummary { flaky: vec!["a".into(); count], ..RunSummary::default() };
+        assert_eq!(sum(MAX_FLAKY).verdict(), StepResult::Ok);
+        assert!(matches!(sum(MAX_FLAKY + 1).verdict(), StepResult::Failed(_)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the tests of a `cargo test` printed: results counted, and what the failed ones said kept.
 
-use super::Tally;
+use super::TestCounts;
 
 /// Lines of a failed test that are kept: its end, where the reason stands.
 const KEPT: usize = 40;
@@ -12,33 +12,33 @@ const UNKNOWN: &str = "a test that hangs";
 
 /// A test that failed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailedTest {
     pub name: String,
     /// The end of what it printed
-    pub said: Vec<String>,
+    pub printed: Vec<String>,
 }
 
 /// A program that died.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Death {
+pub struct ProgramCrash {
     /// Tests of which it told nothing good; the program counts as one, if it had told of all
     pub lost: usize,
     /// The end of what it printed to stderr, and how it ended
-    pub said: Vec<String>,
+    pub printed: Vec<String>,
 }
 
 /// Everything that was counted so far of one program.
 #[derive(Debug, Default)]
-pub struct Output {
-    pub tally: Tally,
-    pub failures: Vec<Failure>,
-    pub death: Option<Death>,
-    now: Program,
+pub struct ProgramOutput {
+    pub counts: TestCounts,
+    pub failures: Vec<FailedTest>,
+    pub crash: Option<ProgramCrash>,
+    now: CurrentProgram,
 }
 
 /// The program that runs now.
 #[derive(Debug, Default)]
-struct Program {
+struct CurrentProgram {
     /// What comes now is what failed tests printed, or the list of their names
     is_of_failures: bool,
     /// Tests that take long, and have not ended yet
@@ -51,22 +51,22 @@ struct Program {
     /// It hung, and was ended
     is_ended: bool,
     /// The end of what it printed to stderr
-    said: Vec<String>,
+    printed: Vec<String>,
 }
 
-impl Output {
+impl ProgramOutput {
     /// Takes the next line of stdout into account.
     pub fn take(&mut self, line: &str) {
         if line.starts_with("skipped: ") {
-            self.tally.skipped += 1;
+            self.counts.skipped += 1;
         }
-        if let Some(said) = line.strip_prefix(HANG) {
-            self.hang(said);
+        if let Some(printed) = line.strip_prefix(HANG) {
+            self.hang(printed);
         } else if let Some(tests) = beginning(line) {
             self.settle();
             self.now.left = tests;
         } else if let Some(result) = line.strip_prefix("test result: ") {
-            let Program { is_of_failures, left, passed, failed, .. } = &mut self.now;
+            let CurrentProgram { is_of_failures, left, passed, failed, .. } = &mut self.now;
             (*is_of_failures, *left, *passed, *failed) = (false, 0, 0, 0);
             self.count(result);
         } else if line == "failures:" {
@@ -80,26 +80,26 @@ impl Output {
 
     /// Takes the next line of stderr into account.
     pub fn take_error(&mut self, line: &str) {
-        push_kept(&mut self.now.said, line);
+        push_kept(&mut self.now.printed, line);
     }
 
     /// The program has ended; `how`, if it neither passed nor merely failed.
     pub fn end(&mut self, how: Option<&str>) {
-        let Program { said, left, failed, is_ended, .. } = &mut self.now;
+        let CurrentProgram { printed, left, failed, is_ended, .. } = &mut self.now;
         if let Some(how) = how.filter(|_| !*is_ended) {
-            push_kept(said, how);
+            push_kept(printed, how);
             let lost = *left + *failed;
-            self.death = Some(Death { lost: lost.max(1), said: std::mem::take(said) });
-            self.tally.failed += usize::from(lost == 0);
+            self.crash = Some(ProgramCrash { lost: lost.max(1), printed: std::mem::take(printed) });
+            self.counts.failed += usize::from(lost == 0);
         }
         self.settle();
     }
 
     /// Tests of which the program told nothing, because it died or was ended, have failed.
     fn settle(&mut self) {
-        let Program { left, passed, failed, .. } = std::mem::take(&mut self.now);
-        self.tally.passed += passed;
-        self.tally.failed += left + failed;
+        let CurrentProgram { left, passed, failed, .. } = std::mem::take(&mut self.now);
+        self.counts.passed += passed;
+        self.counts.failed += left + failed;
     }
 
     fn count(&mut self, result: &str) {
@@ -107,8 +107,8 @@ impl Output {
         for pair in words.windows(2) {
             let number = pair[0].parse().unwrap_or(0);
             match pair[1] {
-                "passed;" => self.tally.passed += number,
-                "failed;" => self.tally.failed += number,
+                "passed;" => self.counts.passed += number,
+                "failed;" => self.counts.failed += number,
                 _ => {}
             }
         }
@@ -117,7 +117,7 @@ impl Output {
     /// What is told of a test: that it takes long, or how it ended.
     fn watch(&mut self, test: &str) {
         let (name, what) = test.split_once(' ').unwrap_or_default();
-        let Program { slow, left, passed, failed, .. } = &mut self.now;
+        let CurrentProgram { slow, left, passed, failed, .. } = &mut self.now;
         if what.starts_with("has been running") {
             return slow.push(name.to_owned());
         }
@@ -132,30 +132,30 @@ impl Output {
     }
 
     /// The tests that have not ended have failed, and this is why.
-    fn hang(&mut self, said: &str) {
+    fn hang(&mut self, printed: &str) {
         self.now.is_ended = true;
         let mut names = std::mem::take(&mut self.now.slow);
         if names.is_empty() {
             names.push(UNKNOWN.to_owned());
         }
         self.now.left = self.now.left.saturating_sub(names.len());
-        self.tally.failed += names.len();
-        self.failures.extend(names.into_iter().map(|name| Failure { name, said: Vec::new() }));
+        self.counts.failed += names.len();
+        self.failures.extend(names.into_iter().map(|name| FailedTest { name, printed: Vec::new() }));
         let last = self.failures.last_mut().expect("there is one at least");
-        last.said = said.lines().map(str::to_owned).collect();
+        last.printed = printed.lines().map(str::to_owned).collect();
     }
 
     fn keep(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
-            self.failures.push(Failure { name: name.to_owned(), said: Vec::new() });
+            self.failures.push(FailedTest { name: name.to_owned(), printed: Vec::new() });
             return;
         }
-        let is_name = |failure: &Failure| line.trim() == failure.name;
+        let is_name = |failure: &FailedTest| line.trim() == failure.name;
         if self.failures.iter().any(is_name) {
             return;
         }
         let Some(failure) = self.failures.last_mut() else { return };
-        push_kept(&mut failure.said, line);
+        push_kept(&mut failure.printed, line);
     }
 }
 
@@ -179,8 +179,8 @@ fn beginning(line: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn of(lines: &[&str]) -> Output {
-        let mut output = Output::default();
+    fn of(lines: &[&str]) -> ProgramOutput {
+        let mut output = ProgramOutput::default();
         lines.iter().for_each(|line| output.take(line));
         output
     }
@@ -193,7 +193,7 @@ mod tests {
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s",
             "test something ... ok",
         ]);
-        assert_eq!(output.tally, Tally { passed: 10, failed: 2, skipped: 1 });
+        assert_eq!(output.counts, TestCounts { passed: 10, failed: 2, skipped: 1 });
     }
 
     #[test]
@@ -215,9 +215,10 @@ mod tests {
             "test result: FAILED. 1 passed; 2 failed; 0 ignored",
             "of another program",
         ]);
-        let said: Vec<_> = output.failures.iter().map(|f| (f.name.as_str(), f.said.join("|"))).collect();
+        let printed: Vec<_> =
+            output.failures.iter().map(|f| (f.name.as_str(), f.printed.join("|"))).collect();
         let one = "thread 'a::one' panicked at src/a.rs:1:1:|left and right".to_owned();
-        assert_eq!(said, [("a::one", one), ("b::two", "too late".to_owned())]);
+        assert_eq!(printed, [("a::one", one), ("b::two", "too late".to_owned())]);
     }
 
     #[test]
@@ -231,9 +232,9 @@ mod tests {
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 0 ignored",
         ]);
-        let said = vec!["nothing was heard".to_owned(), "#0 wait".to_owned()];
-        assert_eq!(output.failures, [Failure { name: "b::two".into(), said }]);
-        assert_eq!(output.tally, Tally { passed: 4, failed: 1, skipped: 0 });
+        let printed = vec!["nothing was heard".to_owned(), "#0 wait".to_owned()];
+        assert_eq!(output.failures, [FailedTest { name: "b::two".into(), printed }]);
+        assert_eq!(output.counts, TestCounts { passed: 4, failed: 1, skipped: 0 });
     }
 
     #[test]
@@ -247,9 +248,10 @@ mod tests {
             "running 1 test",
             "hang: nothing was heard",
         ]);
-        let told: Vec<_> = output.failures.iter().map(|f| (f.name.as_str(), f.said.join("|"))).collect();
-        assert_eq!(told, [("a::one", "no".to_owned()), (UNKNOWN, "nothing was heard".to_owned())]);
-        assert_eq!(output.tally, Tally { passed: 0, failed: 2, skipped: 0 });
+        let details: Vec<_> =
+            output.failures.iter().map(|f| (f.name.as_str(), f.printed.join("|"))).collect();
+        assert_eq!(details, [("a::one", "no".to_owned()), (UNKNOWN, "nothing was heard".to_owned())]);
+        assert_eq!(output.counts, TestCounts { passed: 0, failed: 2, skipped: 0 });
     }
 
     #[test]
@@ -257,16 +259,19 @@ mod tests {
         let died = ["running 4 tests", "test a::one ... ok", "test a::two ... ", "test a::three ... ignored"];
         let mut output = of(&died);
         output.end(None);
-        assert_eq!((output.tally, output.failures.len()), (Tally { passed: 1, failed: 2, skipped: 0 }, 0));
+        assert_eq!(
+            (output.counts, output.failures.len()),
+            (TestCounts { passed: 1, failed: 2, skipped: 0 }, 0)
+        );
         let next = ["running 1 test", "test b::one ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"];
         let mut output = of(&[&died[..], &next].concat());
         output.end(None);
-        assert_eq!(output.tally, Tally { passed: 2, failed: 2, skipped: 0 });
+        assert_eq!(output.counts, TestCounts { passed: 2, failed: 2, skipped: 0 });
     }
 
     const KILLED: &str = "signal: 6 (SIGABRT)";
 
-    fn died(lines: &[&str]) -> Output {
+    fn died(lines: &[&str]) -> ProgramOutput {
         let mut output = of(lines);
         output.take_error("free(): invalid pointer");
         output.end(Some(KILLED));
@@ -277,22 +282,22 @@ mod tests {
     fn a_death_is_told_with_what_was_said() {
         let output =
             died(&["running 4 tests", "test a::one ... ok", "test a::two ... FAILED", "test a::three ... "]);
-        let said = ["free(): invalid pointer", KILLED].map(str::to_owned).to_vec();
-        assert_eq!(output.death, Some(Death { lost: 3, said }));
-        assert_eq!(output.tally, Tally { passed: 1, failed: 3, skipped: 0 });
+        let printed = ["free(): invalid pointer", KILLED].map(str::to_owned).to_vec();
+        assert_eq!(output.crash, Some(ProgramCrash { lost: 3, printed }));
+        assert_eq!(output.counts, TestCounts { passed: 1, failed: 3, skipped: 0 });
         let output =
             died(&["running 1 test", "test a ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"]);
-        assert_eq!(output.death.map(|death| death.lost), Some(1));
-        assert_eq!(output.tally, Tally { passed: 1, failed: 1, skipped: 0 });
+        assert_eq!(output.crash.map(|crash| crash.lost), Some(1));
+        assert_eq!(output.counts, TestCounts { passed: 1, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn what_was_ended_because_it_hung_and_what_merely_failed_has_not_died() {
         let output = died(&["running 3 tests", "hang: nothing was heard"]);
-        assert_eq!((output.death, output.tally.failed), (None, 3));
+        assert_eq!((output.crash, output.counts.failed), (None, 3));
         let mut output = of(&["running 1 test", "test result: FAILED. 0 passed; 1 failed; 0 ignored"]);
         output.end(None);
-        assert_eq!((output.death, output.tally.failed), (None, 1));
+        assert_eq!((output.crash, output.counts.failed), (None, 1));
     }
 
     #[test]
@@ -300,6 +305,6 @@ mod tests {
         let lines: Vec<String> = (0..100).map(|i| i.to_string()).collect();
         let mut output = of(&["failures:", "---- long stdout ----"]);
         lines.iter().for_each(|line| output.take(line));
-        assert_eq!(output.failures[0].said, lines[100 - KEPT..]);
+        assert_eq!(output.failures[0].printed, lines[100 - KEPT..]);
     }
 }

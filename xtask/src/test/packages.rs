@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::Report;
-use crate::root::{self, Step};
+use super::StepReport;
+use crate::root::{self, StepResult};
 
 /// A file that shows that a package is there, by name on the PATH or by path, and the package.
 const PACKAGES: &[(&str, &str)] = &[
@@ -54,20 +54,20 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs what is missing, as root; says how to, otherwise. Never fails for want of a package: the tests
 /// that need it say so themselves.
-pub fn install() -> Result<Report> {
+pub fn install() -> Result<StepReport> {
     let missing = missing();
     if missing.is_empty() {
-        return Ok(Step::Ok.into());
+        return Ok(StepResult::Ok.into());
     }
     let command = format!("apt-get install --no-install-recommends {}", missing.join(" "));
     if fs::metadata("/proc/self")?.uid() != 0 || !root::is_installed("apt-get") {
         println!("to run all tests, as root: {command}");
-        return Ok(Step::Skipped(format!("missing: {}", missing.join(" "))).into());
+        return Ok(StepResult::Skipped(format!("missing: {}", missing.join(" "))).into());
     }
     println!("{command}");
     match apt_get(&missing) {
-        Ok(()) => Ok(Step::Ok.into()),
-        Err(error) => Ok(Step::Skipped(format!("{error:#}")).into()),
+        Ok(()) => Ok(StepResult::Ok.into()),
+        Err(error) => Ok(StepResult::Skipped(format!("{error:#}")).into()),
     }
 }
 

@@ -10,14 +10,14 @@ use crate::root;
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct TestProgram {
     /// Package, and target unless it is the library: `lunar-block/contract`
     pub name: String,
-    how: How,
+    kind: ProgramKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum How {
+enum ProgramKind {
     /// The program, and the folder of its package, where cargo runs it
     File(PathBuf, PathBuf),
     /// The examples in documentation, of these packages
@@ -27,22 +27,22 @@ enum How {
     Shell(PathBuf),
 }
 
-impl Program {
+impl TestProgram {
     /// The command that runs it with these arguments.
     pub fn command(&self, arguments: &[String]) -> Command {
-        let mut command = match &self.how {
-            How::File(file, folder) => {
+        let mut command = match &self.kind {
+            ProgramKind::File(file, folder) => {
                 let mut command = root::command(&file.display().to_string());
                 command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
                 command
             }
             #[cfg(test)]
-            How::Shell(file) => {
+            ProgramKind::Shell(file) => {
                 let mut command = root::command("sh");
                 command.arg(file);
                 command
             }
-            How::Doc(selection) => {
+            ProgramKind::Doc(selection) => {
                 let mut command = root::command("cargo");
                 command.args(["test", "--doc", "--no-fail-fast"]).args(selection).arg("--");
                 command
@@ -54,20 +54,20 @@ impl Program {
 }
 
 #[cfg(test)]
-impl Program {
+impl TestProgram {
     /// A program that is this script of the shell.
-    pub fn of_shell(script: &str) -> Program {
+    pub fn of_shell(script: &str) -> TestProgram {
         let folder = root::target_dir().join("scripts");
         std::fs::create_dir_all(&folder).expect("a folder");
         let id = script.bytes().fold(0u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         let file = folder.join(format!("{}-{id:x}.sh", std::process::id()));
         std::fs::write(&file, script).expect("a script");
-        Program { name: script.to_owned(), how: How::Shell(file) }
+        TestProgram { name: script.to_owned(), kind: ProgramKind::Shell(file) }
     }
 }
 
 /// Builds and lists the programs of `cargo test SELECTION`; None when they do not build.
-pub fn build(selection: &[&str]) -> Result<Option<Vec<Program>>> {
+pub fn build(selection: &[&str]) -> Result<Option<Vec<TestProgram>>> {
     let mut command = root::command("cargo");
     command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).args(selection);
     let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
@@ -75,16 +75,16 @@ pub fn build(selection: &[&str]) -> Result<Option<Vec<Program>>> {
         return Ok(None);
     }
     let messages = String::from_utf8(output.stdout).context("cargo")?;
-    let mut programs: Vec<Program> = messages.lines().filter_map(program).collect();
+    let mut programs: Vec<TestProgram> = messages.lines().filter_map(program).collect();
     if selection.contains(&"--workspace") {
         let selection = selection.iter().map(|word| word.to_string()).collect();
-        programs.push(Program { name: "documentation".into(), how: How::Doc(selection) });
+        programs.push(TestProgram { name: "documentation".into(), kind: ProgramKind::Doc(selection) });
     }
     Ok(Some(programs))
 }
 
 /// The test program that a message of cargo names.
-fn program(message: &str) -> Option<Program> {
+fn program(message: &str) -> Option<TestProgram> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["profile"]["test"] != true {
         return None;
@@ -95,7 +95,7 @@ fn program(message: &str) -> Option<Program> {
     let target = &message["target"];
     let is_library = target["kind"].as_array()?.iter().any(|kind| kind == "lib");
     let name = if is_library { package } else { format!("{package}/{}", target["name"].as_str()?) };
-    Some(Program { name, how: How::File(file, folder) })
+    Some(TestProgram { name, kind: ProgramKind::File(file, folder) })
 }
 
 #[cfg(test)]

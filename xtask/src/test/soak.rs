@@ -5,10 +5,10 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 
-use super::fuzz::{self, Extent};
-use super::{Report, Sum, outcome, packages, steps};
+use super::fuzz::{self, FuzzBudget};
+use super::{RunSummary, StepReport, outcome, packages, steps};
 use crate::campaign;
-use crate::root::{self, Profile, Step};
+use crate::root::{self, Profile, StepResult};
 
 /// Options of `cargo xtask soak`.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ struct Row {
     name: &'static str,
     what: &'static str,
     /// Does it, for so many minutes
-    run: fn(u64) -> Result<Report>,
+    run: fn(u64) -> Result<StepReport>,
 }
 
 const STEPS: [Row; 3] = [
@@ -34,14 +34,14 @@ const STEPS: [Row; 3] = [
 ];
 
 /// Runs all of it, and prints the summary as `cargo xtask test` does.
-pub fn run(options: &Options) -> Result<Step> {
+pub fn run(options: &Options) -> Result<StepResult> {
     let names = STEPS.map(|row| row.name);
     if let Some(unknown) = options.steps.iter().find(|step| !names.contains(&step.as_str())) {
         anyhow::bail!("no step is called {unknown}; there are: {}", names.join(", "));
     }
     packages::install()?;
     root::lunar(Profile::Test)?;
-    let mut sum = Sum::default();
+    let mut sum = RunSummary::default();
     for Row { name, what, run } in STEPS {
         if options.steps.is_empty() || options.steps.iter().any(|step| step == name) {
             println!("\n=== {name}: {what}");
@@ -53,14 +53,14 @@ pub fn run(options: &Options) -> Result<Step> {
     Ok(sum.end())
 }
 
-fn fuzz(minutes: u64) -> Result<Report> {
-    fuzz::run_for(Extent { seconds: minutes * 60, part: 1, opt_level: "3" })
+fn fuzz(minutes: u64) -> Result<StepReport> {
+    fuzz::run_for(FuzzBudget { seconds: minutes * 60, part: 1, opt_level: "3" })
 }
 
-fn polling(_minutes: u64) -> Result<Report> {
+fn polling(_minutes: u64) -> Result<StepReport> {
     steps::without_io_uring(|_| true)
 }
 
-fn campaigns(minutes: u64) -> Result<Report> {
+fn campaigns(minutes: u64) -> Result<StepReport> {
     Ok(campaign::run(&["--minutes".into(), minutes.to_string()])?.into())
 }

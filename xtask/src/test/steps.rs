@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
-use super::cargo::{self, ONE_BY_ONE, Plan};
-use super::disk::{self, Disk};
-use super::{Report, fuzz, packages, uring};
-use crate::root::{self, Profile, Step};
+use super::cargo::{self, ONE_BY_ONE, TestSelection};
+use super::disk::{self, LoopDevice};
+use super::{StepReport, fuzz, packages, uring};
+use crate::root::{self, Profile, StepResult};
 
 /// One step of `cargo xtask test`.
 pub struct Row {
@@ -18,9 +18,9 @@ pub struct Row {
     /// Part of every run, and nothing goes on without it
     pub always: bool,
     /// Goes on beside the steps behind it, which mostly wait
-    pub beside: bool,
+    pub parallel: bool,
     /// Does it
-    pub run: fn() -> Result<Report>,
+    pub run: fn() -> Result<StepReport>,
 }
 
 /// All steps in their order.
@@ -29,18 +29,18 @@ pub const STEPS: [Row; 8] = [
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
     Row { beside: true, ..long("lab", "the Linux kernel in a guest", lab) },
-    Row { beside: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
+    Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     quick("server", "raw PDUs against the running server", server),
     quick("peers", "libiscsi, QEMU, STGT and istgt", peers),
     long("polling", "tests of sockets and files, without io_uring", polling),
 ];
 
-const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<Report>) -> Row {
+const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<StepReport>) -> Row {
     Row { quick: true, ..long(name, what, run) }
 }
 
-const fn long(name: &'static str, what: &'static str, run: fn() -> Result<Report>) -> Row {
-    Row { name, what, quick: false, always: false, beside: false, run }
+const fn long(name: &'static str, what: &'static str, run: fn() -> Result<StepReport>) -> Row {
+    Row { name, what, quick: false, always: false, parallel: false, run }
 }
 
 /// Tests of `interop` that have steps of their own.
@@ -87,17 +87,17 @@ const ALONE: [(&str, &[&str]); 2] = [
     ),
 ];
 
-fn build() -> Result<Report> {
+fn build() -> Result<StepReport> {
     root::lunar(Profile::Test)?;
-    Ok(Step::Ok.into())
+    Ok(StepResult::Ok.into())
 }
 
 /// The unit tests of the longest crates, and those that use peers.
 const UNITS_FIRST: [&str; 4] =
     ["lunar-initiator/peers", "lunar-bench", "lunar/reproduce", "lunar-initiator/leave"];
 
-fn units() -> Result<Report> {
-    let plan = Plan {
+fn units() -> Result<StepReport> {
+    let plan = TestSelection {
         selection: &["--workspace", "--exclude", "interop"],
         width: 2,
         first: &UNITS_FIRST,
@@ -106,10 +106,10 @@ fn units() -> Result<Report> {
     if std::env::var_os(disk::VARIABLE).is_some() {
         return cargo::test(&plan);
     }
-    match Disk::attach()? {
+    match LoopDevice::attach()? {
         Ok(disk) => {
             let variables = [(disk::VARIABLE, disk.path().as_os_str())];
-            cargo::test(&Plan { variables: &variables, ..plan })
+            cargo::test(&TestSelection { variables: &variables, ..plan })
         }
         Err(why) => {
             println!("no disk for the test of block devices: {why}");
@@ -118,14 +118,14 @@ fn units() -> Result<Report> {
     }
 }
 
-fn server() -> Result<Report> {
+fn server() -> Result<StepReport> {
     against_the_server(&server_tests()?)
 }
 
-fn against_the_server(names: &[String]) -> Result<Report> {
+fn against_the_server(names: &[String]) -> Result<StepReport> {
     let mut selection = vec!["--package", "interop", "--lib"];
     selection.extend(names.iter().flat_map(|name| ["--test", name.as_str()]));
-    let plan = Plan {
+    let plan = TestSelection {
         selection: &selection,
         options: &[THREADS],
         width: WIDTH,
@@ -151,31 +151,31 @@ fn server_tests() -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn peers() -> Result<Report> {
-    cargo::test(&Plan { selection: &["--package", "interop", "--test", "peers"], ..ONE_BY_ONE })
+fn peers() -> Result<StepReport> {
+    cargo::test(&TestSelection { selection: &["--package", "interop", "--test", "peers"], ..ONE_BY_ONE })
 }
 
 /// One guest at a time: two take longer than one after the other.
-fn lab() -> Result<Report> {
+fn lab() -> Result<StepReport> {
     let examples = [("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")];
     root::build_examples(Profile::Test, &examples)?;
     let selection = ["--package", "interop", "--test", "lab"];
-    cargo::test(&Plan { selection: &selection, options: &["--test-threads=1"], ..ONE_BY_ONE })
+    cargo::test(&TestSelection { selection: &selection, options: &["--test-threads=1"], ..ONE_BY_ONE })
 }
 
-fn polling() -> Result<Report> {
+fn polling() -> Result<StepReport> {
     without_io_uring(|name| OF_THE_DRIVER.contains(&name))
 }
 
 /// The server's tests, of which those with such names, with io_uring off.
-pub fn without_io_uring(is_wanted: impl Fn(&str) -> bool) -> Result<Report> {
+pub fn without_io_uring(is_wanted: impl Fn(&str) -> bool) -> Result<StepReport> {
     match uring::disable()? {
         Ok(_disabled) => {
             let mut names = server_tests()?;
             names.retain(|name| is_wanted(name));
             against_the_server(&names)
         }
-        Err(why) => Ok(Step::Skipped(why).into()),
+        Err(why) => Ok(StepResult::Skipped(why).into()),
     }
 }
 

@@ -9,12 +9,12 @@ const OFF_FOR_ALL: &str = "2";
 
 /// io_uring is off while this lives.
 #[derive(Debug)]
-pub struct Disabled {
+pub struct IoUringDisabled {
     before: String,
 }
 
 /// Switches io_uring off; the inner error says why that cannot be done here.
-pub fn disable() -> Result<Result<Disabled, String>> {
+pub fn disable() -> Result<Result<IoUringDisabled, String>> {
     let Ok(before) = fs::read_to_string(SWITCH) else {
         return Ok(Err("this kernel has no kernel.io_uring_disabled".into()));
     };
@@ -23,10 +23,10 @@ pub fn disable() -> Result<Result<Disabled, String>> {
     }
     let now = fs::read_to_string(SWITCH).context(SWITCH)?;
     anyhow::ensure!(now.trim() == OFF_FOR_ALL, "{SWITCH} stays {now}");
-    Ok(Ok(Disabled { before }))
+    Ok(Ok(IoUringDisabled { before }))
 }
 
-impl Drop for Disabled {
+impl Drop for IoUringDisabled {
     fn drop(&mut self) {
         if let Err(error) = fs::write(SWITCH, &self.before) {
             eprintln!("xtask: cannot set {SWITCH} back to {}: {error}", self.before.trim());

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Finding;
-use super::project::File;
+use super::TidyFinding;
+use super::project::SourceFile;
 use super::source::code_only;
 
 /// A crate, and the most files of a cycle in it.
@@ -15,54 +15,54 @@ const TESTS: [&str; 2] = ["tests", "testing"];
 const MOST_HOPS: usize = 8;
 
 /// A module, or a name in one: its segments from the root of the crate.
-type Path = Vec<String>;
+type ModulePath = Vec<String>;
 
 /// What one file imports.
 #[derive(Default)]
-struct Module {
+struct ModuleImports {
     file: String,
     /// Names in scope, and the paths that they stand for.
-    names: BTreeMap<String, Path>,
+    names: BTreeMap<String, ModulePath>,
     /// Paths that the file uses, relative to it.
-    uses: Vec<Path>,
+    uses: Vec<ModulePath>,
 }
 
-type Modules = BTreeMap<Path, Module>;
+type CrateModules = BTreeMap<ModulePath, ModuleImports>;
 
 /// Cycles that are longer than the limit of their crate.
-pub fn check(files: &[File]) -> Vec<Finding> {
+pub fn check(files: &[SourceFile]) -> Vec<TidyFinding> {
     LIMITS.iter().flat_map(|(name, most)| check_crate(files, name, *most)).collect()
 }
 
-fn check_crate(files: &[File], name: &str, most: usize) -> Vec<Finding> {
+fn check_crate(files: &[SourceFile], name: &str, most: usize) -> Vec<TidyFinding> {
     let modules = modules(files, &format!("crates/{name}/src/"));
     let imports = imports(&modules);
     let remedy = "move what they share to a file below them";
-    let finding = |cycle: &Vec<&Path>| {
+    let finding = |cycle: &Vec<&ModulePath>| {
         let files: Vec<&str> = cycle.iter().map(|module| modules[*module].file.as_str()).collect();
         let what = format!("{} files import each other: {}", files.len(), files.join(", "));
-        Finding::new(files[0], 1, what, remedy)
+        TidyFinding::new(files[0], 1, what, remedy)
     };
     cycles(&imports).iter().filter(|cycle| cycle.len() > most).map(finding).collect()
 }
 
-fn modules(files: &[File], root: &str) -> Modules {
+fn modules(files: &[SourceFile], root: &str) -> CrateModules {
     let sources = files.iter().filter_map(|file| {
         let path = module_of(file.path.strip_prefix(root)?.strip_suffix(".rs")?);
         let is_test = path.iter().any(|segment| TESTS.contains(&segment.as_str()));
         (!is_test).then(|| (path, file.path.clone(), without_tests(&code_only(&file.text))))
     });
     let sources: Vec<_> = sources.collect();
-    let known: BTreeSet<Path> = sources.iter().map(|(path, ..)| path.clone()).collect();
-    let module = |(path, file, code): (Path, String, String)| {
+    let known: BTreeSet<ModulePath> = sources.iter().map(|(path, ..)| path.clone()).collect();
+    let module = |(path, file, code): (ModulePath, String, String)| {
         let module = read(file, &path, &code, &known);
         (path, module)
     };
     sources.into_iter().map(module).collect()
 }
 
-fn module_of(path: &str) -> Path {
-    let mut segments: Path = path.split('/').map(str::to_owned).collect();
+fn module_of(path: &str) -> ModulePath {
+    let mut segments: ModulePath = path.split('/').map(str::to_owned).collect();
     if matches!(segments.last().map(String::as_str), Some("mod" | "lib")) {
         segments.pop();
     }
@@ -78,8 +78,8 @@ fn without_tests(code: &str) -> String {
     test.map_or(code, |(at, _)| &code[..at]).to_owned()
 }
 
-fn read(file: String, path: &Path, code: &str, known: &BTreeSet<Path>) -> Module {
-    let mut module = Module { file, ..Module::default() };
+fn read(file: String, path: &ModulePath, code: &str, known: &BTreeSet<ModulePath>) -> ModuleImports {
+    let mut module = ModuleImports { file, ..ModuleImports::default() };
     let mut rest = String::new();
     for statement in code.split_inclusive(';') {
         let Some((before, tree)) = use_tree(statement) else {
@@ -96,11 +96,11 @@ fn read(file: String, path: &Path, code: &str, known: &BTreeSet<Path>) -> Module
         rest.push_str(before);
     }
     let inline = inline_paths(&rest);
-    let in_scope = |used: Path| match module.names.get(&used[0]) {
+    let in_scope = |used: ModulePath| match module.names.get(&used[0]) {
         Some(target) => Some([&target[..], &used[1..]].concat()),
         None => absolute(path, &used, known),
     };
-    let inline: Vec<Path> = inline.into_iter().filter_map(in_scope).collect();
+    let inline: Vec<ModulePath> = inline.into_iter().filter_map(in_scope).collect();
     module.uses.extend(inline);
     module
 }
@@ -117,7 +117,7 @@ fn use_tree(statement: &str) -> Option<(&str, String)> {
 }
 
 /// The paths of a use tree.
-fn expand(tree: &str) -> Vec<Path> {
+fn expand(tree: &str) -> Vec<ModulePath> {
     let tree = tree.trim();
     let Some((head, body)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap_or_default();
@@ -128,7 +128,7 @@ fn expand(tree: &str) -> Vec<Path> {
     split_list(body).into_iter().flat_map(under).collect()
 }
 
-fn segments(path: &str) -> Path {
+fn segments(path: &str) -> ModulePath {
     path.split("::").map(str::trim).filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 
@@ -152,13 +152,13 @@ fn split_list(list: &str) -> Vec<&str> {
 }
 
 /// Paths of more than one segment outside of `use`.
-fn inline_paths(code: &str) -> Vec<Path> {
+fn inline_paths(code: &str) -> Vec<ModulePath> {
     let words = code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
     words.map(segments).filter(|path| path.len() > 1).collect()
 }
 
 /// A path of a module as one from the root; None for other crates.
-fn absolute(module: &[String], path: &[String], known: &BTreeSet<Path>) -> Option<Path> {
+fn absolute(module: &[String], path: &[String], known: &BTreeSet<ModulePath>) -> Option<ModulePath> {
     let supers = path.iter().take_while(|segment| *segment == "super").count();
     match path.first()?.as_str() {
         "crate" => Some(path[1..].to_vec()),
@@ -172,8 +172,8 @@ fn absolute(module: &[String], path: &[String], known: &BTreeSet<Path>) -> Optio
 }
 
 /// The modules that each module imports.
-fn imports(modules: &Modules) -> BTreeMap<&Path, BTreeSet<&Path>> {
-    let of = |(path, module): (_, &Module)| {
+fn imports(modules: &CrateModules) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath>> {
+    let of = |(path, module): (_, &ModuleImports)| {
         let targets = module.uses.iter().filter_map(|used| home(modules, used, MOST_HOPS));
         (path, targets.filter(|target| *target != path).collect())
     };
@@ -181,7 +181,7 @@ fn imports(modules: &Modules) -> BTreeMap<&Path, BTreeSet<&Path>> {
 }
 
 /// The module that defines a name, behind its re-exports.
-fn home<'a>(modules: &'a Modules, path: &[String], hops: usize) -> Option<&'a Path> {
+fn home<'a>(modules: &'a CrateModules, path: &[String], hops: usize) -> Option<&'a ModulePath> {
     let len = (0..=path.len()).rev().find(|len| modules.contains_key(&path[..*len]))?;
     let (module, entry) = modules.get_key_value(&path[..len])?;
     let exported = path.get(len).and_then(|name| entry.names.get(name)).filter(|target| **target != path);
@@ -192,13 +192,14 @@ fn home<'a>(modules: &'a Modules, path: &[String], hops: usize) -> Option<&'a Pa
 }
 
 /// Modules that reach each other, two or more.
-fn cycles<'a>(imports: &BTreeMap<&'a Path, BTreeSet<&'a Path>>) -> Vec<Vec<&'a Path>> {
-    let reached: BTreeMap<&Path, BTreeSet<&Path>> =
+fn cycles<'a>(imports: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>) -> Vec<Vec<&'a ModulePath>> {
+    let reached: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
         imports.keys().map(|module| (*module, reach(imports, module))).collect();
-    let mut cycles: Vec<Vec<&Path>> = Vec::new();
+    let mut cycles: Vec<Vec<&ModulePath>> = Vec::new();
     for module in imports.keys() {
-        let is_in = |other: &&&Path| reached[module].contains(**other) && reached[**other].contains(module);
-        let cycle: Vec<&Path> = imports.keys().filter(is_in).copied().collect();
+        let is_in =
+            |other: &&&ModulePath| reached[module].contains(**other) && reached[**other].contains(module);
+        let cycle: Vec<&ModulePath> = imports.keys().filter(is_in).copied().collect();
         // Each cycle is found once for each of its files.
         if cycle.len() > 1 && cycle[0] == *module {
             cycles.push(cycle);
@@ -207,7 +208,10 @@ fn cycles<'a>(imports: &BTreeMap<&'a Path, BTreeSet<&'a Path>>) -> Vec<Vec<&'a P
     cycles
 }
 
-fn reach<'a>(imports: &BTreeMap<&'a Path, BTreeSet<&'a Path>>, from: &Path) -> BTreeSet<&'a Path> {
+fn reach<'a>(
+    imports: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>,
+    from: &ModulePath,
+) -> BTreeSet<&'a ModulePath> {
     let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(module) = open.pop() {
         for next in imports.get(module).into_iter().flatten() {
@@ -224,11 +228,11 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)], most: usize) -> Vec<String> {
-        let file = |(path, text): &(&str, &str)| File {
+        let file = |(path, text): &(&str, &str)| SourceFile {
             path: format!("crates/lunar-initiator/src/{path}"),
             text: text.to_string(),
         };
-        let files: Vec<File> = files.iter().map(file).collect();
+        let files: Vec<SourceFile> = files.iter().map(file).collect();
         check_crate(&files, "lunar-initiator", most).into_iter().map(|finding| finding.what).collect()
     }
 

@@ -1,7 +1,7 @@
 //! The floors: which crate may use which, and where `unsafe` may be.
 
-use super::Finding;
-use super::project::File;
+use super::TidyFinding;
+use super::project::SourceFile;
 use super::source::code_only;
 use std::collections::BTreeMap;
 
@@ -128,21 +128,21 @@ const MAY_BE_UNSAFE: [(&str, &str); 6] = [
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
 /// Checks the manifests of all crates and their roots.
-pub fn check(files: &[File]) -> Vec<Finding> {
-    let manifests: Vec<&File> = files.iter().filter(|file| file.path.ends_with("Cargo.toml")).collect();
+pub fn check(files: &[SourceFile]) -> Vec<TidyFinding> {
+    let manifests: Vec<&SourceFile> = files.iter().filter(|file| file.path.ends_with("Cargo.toml")).collect();
     let links = manifests.iter().filter_map(|manifest| links(manifest)).collect();
     manifests.iter().flat_map(|manifest| package(manifest, &links, files)).collect()
 }
 
 /// For each crate of the product, the crates of the product in its manifest.
-type Links = BTreeMap<String, Vec<String>>;
+type DependencyMap = BTreeMap<String, Vec<String>>;
 
 /// The name of a crate of the product, from the path of its manifest.
-fn crate_name(manifest: &File) -> Option<&str> {
+fn crate_name(manifest: &SourceFile) -> Option<&str> {
     manifest.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")
 }
 
-fn links(manifest: &File) -> Option<(String, Vec<String>)> {
+fn links(manifest: &SourceFile) -> Option<(String, Vec<String>)> {
     let table = manifest.text.parse::<toml::Table>().ok()?;
     let sections =
         ["dependencies", "build-dependencies"].into_iter().filter_map(|key| table.get(key)?.as_table());
@@ -151,9 +151,9 @@ fn links(manifest: &File) -> Option<(String, Vec<String>)> {
     Some((crate_name(manifest)?.to_owned(), linked))
 }
 
-fn package(manifest: &File, links: &Links, files: &[File]) -> Vec<Finding> {
+fn package(manifest: &SourceFile, links: &DependencyMap, files: &[SourceFile]) -> Vec<TidyFinding> {
     let Ok(table) = manifest.text.parse::<toml::Table>() else {
-        return vec![Finding::new(&manifest.path, 1, "not TOML", "mend it")];
+        return vec![TidyFinding::new(&manifest.path, 1, "not TOML", "mend it")];
     };
     if !table.contains_key("package") {
         return Vec::new();
@@ -167,10 +167,10 @@ fn package(manifest: &File, links: &Links, files: &[File]) -> Vec<Finding> {
 }
 
 /// The crates that a crate links and its row does not allow.
-fn dependencies(manifest: &File, links: &Links, name: &str) -> Vec<Finding> {
+fn dependencies(manifest: &SourceFile, links: &DependencyMap, name: &str) -> Vec<TidyFinding> {
     let Some((_, allowed)) = FLOORS.iter().find(|(floor, _)| *floor == name) else {
         let what = format!("crate {name} has no floor");
-        return vec![Finding::new(&manifest.path, 1, what, "give it a row in xtask/src/tidy/floors.rs")];
+        return vec![TidyFinding::new(&manifest.path, 1, what, "give it a row in xtask/src/tidy/floors.rs")];
     };
     let wrong = closure(links, name).into_iter().filter(|(linked, _)| !allowed.contains(&linked.as_str()));
     wrong
@@ -179,13 +179,18 @@ fn dependencies(manifest: &File, links: &Links, name: &str) -> Vec<Finding> {
             let through = if linked == direct { String::new() } else { format!(" through {direct}") };
             let what = format!("{name} may not link {linked}{through}");
             let line = line.map_or(1, |n| n + 1);
-            Finding::new(&manifest.path, line, what, "arrows point down only: move the code, not the arrow")
+            TidyFinding::new(
+                &manifest.path,
+                line,
+                what,
+                "arrows point down only: move the code, not the arrow",
+            )
         })
         .collect()
 }
 
 /// Every crate that a crate links, each with the direct dependency that leads to it.
-fn closure(links: &Links, name: &str) -> BTreeMap<String, String> {
+fn closure(links: &DependencyMap, name: &str) -> BTreeMap<String, String> {
     let direct = links.get(name).map(Vec::as_slice).unwrap_or_default();
     let mut found: BTreeMap<String, String> = direct.iter().map(|one| (one.clone(), one.clone())).collect();
     let mut open: Vec<(String, String)> = found.clone().into_iter().collect();
@@ -201,7 +206,7 @@ fn closure(links: &Links, name: &str) -> BTreeMap<String, String> {
 }
 
 /// The roots of a package that do not forbid `unsafe`.
-fn roots(table: &toml::Table, folder: &str, files: &[File]) -> Vec<Finding> {
+fn roots(table: &toml::Table, folder: &str, files: &[SourceFile]) -> Vec<TidyFinding> {
     if MAY_BE_UNSAFE.iter().any(|(package, _)| *package == folder) {
         return Vec::new();
     }
@@ -215,7 +220,7 @@ fn roots(table: &toml::Table, folder: &str, files: &[File]) -> Vec<Finding> {
         files.iter().filter(|file| roots.contains(&file.path) && !code_only(&file.text).contains(FORBID));
     bare.map(|file| {
         let remedy = "add it, or give the package a row with its reason in xtask/src/tidy/floors.rs";
-        Finding::new(&file.path, 1, format!("no {FORBID}"), remedy)
+        TidyFinding::new(&file.path, 1, format!("no {FORBID}"), remedy)
     })
     .collect()
 }
@@ -225,12 +230,12 @@ mod tests {
     use super::*;
     use crate::tidy::project::file;
 
-    fn manifest(folder: &str, dependency: &str) -> File {
+    fn manifest(folder: &str, dependency: &str) -> SourceFile {
         let text = format!("[package]\nname = \"x\"\n[dependencies]\n{dependency}.workspace = true\n");
         file(&format!("{folder}/Cargo.toml"), &text)
     }
 
-    fn whats(files: &[File]) -> Vec<(usize, String)> {
+    fn whats(files: &[SourceFile]) -> Vec<(usize, String)> {
         check(files).into_iter().map(|f| (f.line, f.what)).collect()
     }
 

@@ -12,11 +12,11 @@ use std::fmt;
 
 use anyhow::Result;
 
-use crate::root::{self, Step};
+use crate::root::{self, StepResult};
 
 /// One thing that is not tidy.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct TidyFinding {
     /// Path from the project's root
     pub file: String,
     /// Line, from 1
@@ -27,30 +27,34 @@ pub struct Finding {
     pub remedy: &'static str,
 }
 
-impl Finding {
-    fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> Finding {
-        Finding { file: file.into(), line, what: what.into(), remedy }
+impl TidyFinding {
+    fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
+        TidyFinding { file: file.into(), line, what: what.into(), remedy }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for TidyFinding {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}:{}: {}; {}", self.file, self.line, self.what, self.remedy)
     }
 }
 
 /// Checks every file that git knows or would add; prints the findings.
-pub fn run() -> Result<Step> {
+pub fn run() -> Result<StepResult> {
     let files = project::read(&root::path())?;
     let findings = check(&files);
     for finding in &findings {
         println!("{finding}");
     }
     println!("tidy: {} files, {} findings", files.len(), findings.len());
-    Ok(if findings.is_empty() { Step::Ok } else { Step::Failed(format!("{} findings", findings.len())) })
+    Ok(if findings.is_empty() {
+        StepResult::Ok
+    } else {
+        StepResult::Failed(format!("{} findings", findings.len()))
+    })
 }
 
-fn check(files: &[project::File]) -> Vec<Finding> {
+fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for file in files {
         findings.extend(text::check(file));

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 /// One text file.
 #[derive(Debug)]
-pub struct File {
+pub struct SourceFile {
     /// Path from the project's root
     pub path: String,
     /// All of it
@@ -14,7 +14,7 @@ pub struct File {
 }
 
 /// Reads every text file that git knows or would add.
-pub fn read(root: &Path) -> Result<Vec<File>> {
+pub fn read(root: &Path) -> Result<Vec<SourceFile>> {
     let listing = std::process::Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -24,12 +24,13 @@ pub fn read(root: &Path) -> Result<Vec<File>> {
     let mut paths: Vec<&str> = paths.split_terminator('\0').collect();
     paths.sort_unstable();
     paths.dedup();
-    let read =
-        |path: &str| Some(File { path: path.into(), text: std::fs::read_to_string(root.join(path)).ok()? });
+    let read = |path: &str| {
+        Some(SourceFile { path: path.into(), text: std::fs::read_to_string(root.join(path)).ok()? })
+    };
     Ok(paths.into_iter().filter_map(read).collect())
 }
 
 #[cfg(test)]
-pub fn file(path: &str, text: &str) -> File {
-    File { path: path.into(), text: text.into() }
+pub fn file(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.into(), text: text.into() }
 }

@@ -1,7 +1,7 @@
 //! Rules for Rust sources.
 
-use super::Finding;
-use super::project::File;
+use super::TidyFinding;
+use super::project::SourceFile;
 use super::source::{code_only, functions, lines_with_word};
 
 const MAX_FILE_LINES: usize = 800;
@@ -55,7 +55,7 @@ const MESSAGE_TEXT: [&str; 2] = [concat!("(os ", "error"), concat!("\\n", "hint:
 const ERRNO_TEXT: &str = "crates/lunar-runtime/src/error.rs";
 
 /// Checks one source file.
-pub fn check(file: &File) -> Vec<Finding> {
+pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     let code = code_only(&file.text);
     let mut findings = Vec::new();
     findings.extend(file_length(file, &code));
@@ -68,11 +68,11 @@ pub fn check(file: &File) -> Vec<Finding> {
     findings
 }
 
-fn file_length(file: &File, code: &str) -> Option<Finding> {
+fn file_length(file: &SourceFile, code: &str) -> Option<TidyFinding> {
     let lines = lines_without_tests(&file.path, code);
     (lines > MAX_FILE_LINES).then(|| {
         let what = format!("{lines} lines without tests, more than {MAX_FILE_LINES}");
-        Finding::new(&file.path, 1, what, "split it by what changes together")
+        TidyFinding::new(&file.path, 1, what, "split it by what changes together")
     })
 }
 
@@ -92,36 +92,36 @@ fn lines_without_tests(path: &str, code: &str) -> usize {
 }
 
 /// Tables of cases may be as long as they are.
-fn function_lengths(file: &File, code: &str) -> Vec<Finding> {
+fn function_lengths(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     if is_test(&file.path) {
         return Vec::new();
     }
     let long = functions(code).into_iter().filter(|function| function.lines > MAX_FUNCTION_LINES);
     long.map(|f| {
         let what = format!("function {} has {} lines, more than {MAX_FUNCTION_LINES}", f.name, f.lines);
-        Finding::new(&file.path, f.line, what, "give its parts names")
+        TidyFinding::new(&file.path, f.line, what, "give its parts names")
     })
     .collect()
 }
 
 /// Tables of cases may be as wide as the texts in them.
-fn columns(file: &File) -> Vec<Finding> {
+fn columns(file: &SourceFile) -> Vec<TidyFinding> {
     if is_test(&file.path) {
         return Vec::new();
     }
     let long = file.text.lines().enumerate().filter(|(_, line)| line.chars().count() > MAX_COLUMNS);
     long.map(|(n, line)| {
         let what = format!("{} columns, more than {MAX_COLUMNS}", line.chars().count());
-        Finding::new(&file.path, n + 1, what, "break the line")
+        TidyFinding::new(&file.path, n + 1, what, "break the line")
     })
     .collect()
 }
 
-fn banned(file: &File, code: &str) -> Vec<Finding> {
+fn banned(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (n, line) in code.lines().enumerate() {
         for (what, remedy) in BANNED.iter().filter(|(what, _)| line.contains(what)) {
-            findings.push(Finding::new(&file.path, n + 1, format!("`{what}`"), remedy));
+            findings.push(TidyFinding::new(&file.path, n + 1, format!("`{what}`"), remedy));
         }
     }
     findings
@@ -134,18 +134,18 @@ fn is_product(path: &str) -> bool {
 }
 
 /// The command writes through one module. Tests and examples print as they like.
-fn printing(file: &File, code: &str) -> Vec<Finding> {
+fn printing(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     if !is_product(&file.path) {
         return Vec::new();
     }
     let lines = code.lines().take(lines_without_tests(&file.path, code)).enumerate();
     let bad = lines.filter(|(_, line)| PRINTING.iter().any(|what| line.contains(what)));
     let remedy = "use crates/lunar/src/say.rs, log with tracing, or return the text";
-    bad.map(|(n, _)| Finding::new(&file.path, n + 1, "a printing macro".to_string(), remedy)).collect()
+    bad.map(|(n, _)| TidyFinding::new(&file.path, n + 1, "a printing macro".to_string(), remedy)).collect()
 }
 
 /// Behaviour must not depend on the words of an error. Tests may read them.
-fn words_of_errors(file: &File, code: &str) -> Vec<Finding> {
+fn words_of_errors(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     if !is_product(&file.path) || file.path == ERRNO_TEXT {
         return Vec::new();
     }
@@ -159,11 +159,13 @@ fn words_of_errors(file: &File, code: &str) -> Vec<Finding> {
     let lines = code.lines().zip(file.text.lines()).take(lines_without_tests(&file.path, code)).enumerate();
     let bad = lines.filter(|(_, (code, text))| is_match(code) || has_text(text.trim_start()));
     let remedy = "give the error an ErrorCode or a Hint where it is made, and decide by that";
-    bad.map(|(n, _)| Finding::new(&file.path, n + 1, "match on the words of an error".to_string(), remedy))
-        .collect()
+    bad.map(|(n, _)| {
+        TidyFinding::new(&file.path, n + 1, "match on the words of an error".to_string(), remedy)
+    })
+    .collect()
 }
 
-fn unsafe_without_reason(file: &File, code: &str) -> Vec<Finding> {
+fn unsafe_without_reason(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     let lines: Vec<&str> = file.text.lines().collect();
     let has_reason = |line: &usize| {
         let above = lines[line.saturating_sub(SAFETY_REACH + 1)..*line].iter().rev();
@@ -171,7 +173,7 @@ fn unsafe_without_reason(file: &File, code: &str) -> Vec<Finding> {
     };
     let bare = lines_with_word(code, "unsafe").into_iter().filter(|line| !has_reason(line));
     bare.map(|line| {
-        Finding::new(&file.path, line, "unsafe without a SAFETY line", "say above it why it is sound")
+        TidyFinding::new(&file.path, line, "unsafe without a SAFETY line", "say above it why it is sound")
     })
     .collect()
 }

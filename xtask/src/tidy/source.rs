@@ -86,7 +86,7 @@ fn raw_string(rest: &[char], from: usize) -> Option<usize> {
 
 /// A function found in blanked code.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Function {
+pub struct FunctionSpan {
     /// Its name
     pub name: String,
     /// Line of its `fn`, from 1
@@ -96,12 +96,12 @@ pub struct Function {
 }
 
 /// All functions that have a body.
-pub fn functions(code: &str) -> Vec<Function> {
+pub fn functions(code: &str) -> Vec<FunctionSpan> {
     let starts = code.match_indices("fn ").filter(|(at, _)| !code[..*at].ends_with(is_word));
     starts.filter_map(|(at, _)| function(code, at)).collect()
 }
 
-fn function(code: &str, at: usize) -> Option<Function> {
+fn function(code: &str, at: usize) -> Option<FunctionSpan> {
     let name: String = code[at + 3..].chars().take_while(|c| is_word(*c)).collect();
     if name.is_empty() {
         return None; // a function pointer type
@@ -118,7 +118,7 @@ fn function(code: &str, at: usize) -> Option<Function> {
         }
         if c == '}' && curly == 0 {
             let lines = code[at..at + offset].matches('\n').count() + 1;
-            return Some(Function { name, line: line_of(code, at), lines });
+            return Some(FunctionSpan { name, line: line_of(code, at), lines });
         }
     }
     None
@@ -156,8 +156,8 @@ mod tests {
             "type F = fn (u8);\nfn a(x: [u8; 2]) -> [u8; 2] {\n  {\n  }\n}\ntrait T { fn b(); }\nfn c() {}\n";
         let found = functions(code);
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0], Function { name: "a".into(), line: 2, lines: 4 });
-        assert_eq!(found[1], Function { name: "c".into(), line: 7, lines: 1 });
+        assert_eq!(found[0], FunctionSpan { name: "a".into(), line: 2, lines: 4 });
+        assert_eq!(found[1], FunctionSpan { name: "c".into(), line: 7, lines: 1 });
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use super::Finding;
-use super::project::File;
+use super::TidyFinding;
+use super::project::SourceFile;
 
 /// Put together here, so that this file does not hold them.
 const BANNED: [(&str, &str); 6] = [
@@ -18,21 +18,26 @@ const BANNED: [(&str, &str); 6] = [
 const LOCK_SOURCE: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
 
 /// Checks one file of any kind.
-pub fn check(file: &File) -> Vec<Finding> {
+pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (n, line) in file.text.lines().enumerate() {
         for (what, remedy) in BANNED.iter().filter(|(what, _)| line.contains(what)) {
-            findings.push(Finding::new(&file.path, n + 1, format!("`{what}`"), remedy));
+            findings.push(TidyFinding::new(&file.path, n + 1, format!("`{what}`"), remedy));
         }
         if file.path.ends_with("Cargo.lock") && line.starts_with("source = ") && line != LOCK_SOURCE {
-            findings.push(Finding::new(&file.path, n + 1, line, "take the crate from the public registry"));
+            findings.push(TidyFinding::new(
+                &file.path,
+                n + 1,
+                line,
+                "take the crate from the public registry",
+            ));
         }
     }
     findings
 }
 
 /// Checks that each relative link leads to a file or a folder of the project.
-pub fn links(file: &File, files: &[File]) -> Vec<Finding> {
+pub fn links(file: &SourceFile, files: &[SourceFile]) -> Vec<TidyFinding> {
     let known = places(files);
     let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
     let mut findings = Vec::new();
@@ -40,14 +45,14 @@ pub fn links(file: &File, files: &[File]) -> Vec<Finding> {
         let there = normal(&folder.join(link)).is_some_and(|path| known.contains(&path));
         if !there {
             let what = format!("link to {link}, which is not there");
-            findings.push(Finding::new(&file.path, line, what, "mend or remove it"));
+            findings.push(TidyFinding::new(&file.path, line, what, "mend or remove it"));
         }
     }
     findings
 }
 
 /// Every file and every folder, from the project's root.
-fn places(files: &[File]) -> BTreeSet<PathBuf> {
+fn places(files: &[SourceFile]) -> BTreeSet<PathBuf> {
     files.iter().flat_map(|file| Path::new(&file.path).ancestors()).map(Path::to_path_buf).collect()
 }
 

@@ -2,23 +2,23 @@
 
 use std::time::Instant;
 
-use crate::latency::Latency;
+use crate::latency::LatencyHistogram;
 
 /// Bytes of one receive at most: what a longer one copies besides would count as waiting.
 pub const RECEIVE: usize = 16 << 10;
 
 /// What is waited for since when, and what was counted.
 #[derive(Debug, Default)]
-pub struct First {
+pub struct FirstDataTimer {
     byte_since: Option<Instant>,
     pdu_since: Option<Instant>,
     /// From sending a READ to the first byte of its data
-    pub byte: Latency,
+    pub byte: LatencyHistogram,
     /// From sending a READ to the last byte of its first Data-In
-    pub pdu: Latency,
+    pub pdu: LatencyHistogram,
 }
 
-impl First {
+impl FirstDataTimer {
     /// A READ is being sent.
     pub fn sent(&mut self, now: Instant) {
         (self.byte_since, self.pdu_since) = (Some(now), Some(now));
@@ -33,7 +33,7 @@ impl First {
     }
 }
 
-fn count(latency: &mut Latency, since: &mut Option<Instant>, now: Instant) {
+fn count(latency: &mut LatencyHistogram, since: &mut Option<Instant>, now: Instant) {
     if let Some(since) = since.take() {
         latency.count((now - since).as_nanos() as u64);
     }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn only_the_first_data_of_a_command_counts() {
-        let (mut first, start) = (First::default(), Instant::now());
+        let (mut first, start) = (FirstDataTimer::default(), Instant::now());
         let at = |us| start + Duration::from_micros(us);
         first.sent(start);
         first.data(at(10), false);

@@ -4,13 +4,13 @@ use std::io::Read;
 
 use anyhow::{Context, Result};
 
-use crate::job::Job;
-use crate::login::Login;
+use crate::job::BlastJob;
+use crate::login::BlastLogin;
 
 /// Logs in, says so, and keeps the sessions until standard input ends.
-pub fn run(job: &Job) -> Result<()> {
-    let sessions: Vec<Login> = (1..=job.sessions)
-        .map(|id| Login::open(job, id).with_context(|| format!("session {id}")))
+pub fn run(job: &BlastJob) -> Result<()> {
+    let sessions: Vec<BlastLogin> = (1..=job.sessions)
+        .map(|id| BlastLogin::open(job, id).with_context(|| format!("session {id}")))
         .collect::<Result<_>>()?;
     println!("held {}", sessions.len());
     std::io::stdin().read_to_end(&mut Vec::new())?;

@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 
 /// Direction of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Op {
+pub enum IoOp {
     /// READ(10)
     Read,
     /// WRITE(10)
@@ -16,7 +16,7 @@ pub enum Op {
 /// A neutral iSCSI load generator.
 #[derive(Debug, Parser)]
 #[command(name = "blast")]
-pub struct Job {
+pub struct BlastJob {
     /// Portal of the target
     #[arg(long, value_name = "ADDR:PORT")]
     pub portal: SocketAddr,
@@ -31,7 +31,7 @@ pub struct Job {
     pub luns: u16,
     /// What to do
     #[arg(long, value_enum, default_value = "read")]
-    pub op: Op,
+    pub op: IoOp,
     /// Bytes of one command, a multiple of 512
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=33_553_920))]
     pub bytes: u32,
@@ -66,7 +66,7 @@ pub struct Job {
     pub first: bool,
 }
 
-impl Job {
+impl BlastJob {
     /// 512-byte blocks of one command.
     pub fn blocks(&self) -> u32 {
         self.bytes / 512

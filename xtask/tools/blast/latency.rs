@@ -5,18 +5,18 @@ const BUCKETS: usize = 65_536;
 
 /// Counted latencies.
 #[derive(Debug)]
-pub struct Latency {
+pub struct LatencyHistogram {
     buckets: Vec<u64>,
     total: u64,
 }
 
-impl Default for Latency {
+impl Default for LatencyHistogram {
     fn default() -> Self {
-        Latency { buckets: vec![0; BUCKETS], total: 0 }
+        LatencyHistogram { buckets: vec![0; BUCKETS], total: 0 }
     }
 }
 
-impl Latency {
+impl LatencyHistogram {
     /// Counts one command that took `ns` nanoseconds.
     pub fn count(&mut self, ns: u64) {
         let tenths = (ns / 100) as usize;
@@ -26,7 +26,7 @@ impl Latency {
     }
 
     /// Takes another histogram in.
-    pub fn add(&mut self, other: &Latency) {
+    pub fn add(&mut self, other: &LatencyHistogram) {
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += theirs;
         }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn quantiles_come_from_the_right_bucket() {
-        let mut latency = Latency::default();
+        let mut latency = LatencyHistogram::default();
         for us in 1..=100 {
             latency.count(us * 1000);
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use socket2::SockRef;
 
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
-use crate::job::Job;
+use crate::job::BlastJob;
 
 /// A target that says nothing for so long is reported instead of waited for.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -17,7 +17,7 @@ const MAX_TRIES: u32 = 8;
 
 /// What a login brought.
 #[derive(Debug)]
-pub struct Login {
+pub struct BlastLogin {
     /// The connection, in full feature phase
     pub socket: TcpStream,
     /// The next CmdSN
@@ -32,16 +32,16 @@ pub struct Login {
     pub max_segment: u32,
 }
 
-impl Login {
+impl BlastLogin {
     /// Connects and logs in as session number `id`.
-    pub fn open(job: &Job, id: u32) -> Result<Login> {
+    pub fn open(job: &BlastJob, id: u32) -> Result<BlastLogin> {
         let socket = TcpStream::connect(job.portal).with_context(|| format!("connect {}", job.portal))?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SILENCE))?;
         let options = SockRef::from(&socket);
         options.set_recv_buffer_size(SOCKET_BUFFER)?;
         options.set_send_buffer_size(SOCKET_BUFFER)?;
-        let mut login = Login {
+        let mut login = BlastLogin {
             socket,
             cmd_sn: 1,
             max_cmd_sn: 1,
@@ -57,7 +57,7 @@ impl Login {
     }
 
     /// One request of the operational stage; some targets want to be asked again before they let it end.
-    fn negotiate(&mut self, job: &Job, id: u32) -> Result<()> {
+    fn negotiate(&mut self, job: &BlastJob, id: u32) -> Result<()> {
         for _ in 0..MAX_TRIES {
             let keys = keys(job, id);
             let mut header = [0; BHS];
@@ -82,7 +82,7 @@ impl Login {
         bail!("login did not finish")
     }
 
-    fn take_keys(&mut self, text: &[u8], job: &Job) -> Result<()> {
+    fn take_keys(&mut self, text: &[u8], job: &BlastJob) -> Result<()> {
         let text = String::from_utf8_lossy(text);
         for (key, value) in text.split('\0').filter_map(|pair| pair.split_once('=')) {
             match key {
@@ -140,11 +140,11 @@ impl Login {
 }
 
 /// The value of DataDigest that is offered.
-fn digest(job: &Job) -> &'static str {
+fn digest(job: &BlastJob) -> &'static str {
     if job.data_digest { "CRC32C" } else { "None" }
 }
 
-fn keys(job: &Job, id: u32) -> Vec<u8> {
+fn keys(job: &BlastJob, id: u32) -> Vec<u8> {
     let own = [
         ("InitiatorName", format!("iqn.2026-11.bench:blast{id}")),
         ("TargetName", job.target.clone()),

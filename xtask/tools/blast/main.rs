@@ -26,15 +26,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-use job::{Job, Op};
-use report::Sample;
-use session::{Session, Times};
+use job::{BlastJob, IoOp};
+use report::CounterSample;
+use session::{BlastSession, CommandLatencies};
 
 /// Time for the logins and the first commands before measuring begins.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let job = Arc::new(Job::parse());
+    let job = Arc::new(BlastJob::parse());
     let outcome = if job.hold { hold::run(&job).map(|()| 0) } else { measure(&job) };
     match outcome {
         Ok(0) => ExitCode::SUCCESS,
@@ -47,23 +47,23 @@ fn main() -> ExitCode {
 }
 
 /// Runs the load and prints the report; the number of commands that failed.
-fn measure(job: &Arc<Job>) -> Result<u64> {
-    ensure!(!job.first || (job.op == Op::Read && job.depth == 1), "--first is for reads at depth 1");
+fn measure(job: &Arc<BlastJob>) -> Result<u64> {
+    ensure!(!job.first || (job.op == IoOp::Read && job.depth == 1), "--first is for reads at depth 1");
     let stop = Arc::new(AtomicBool::new(false));
     let mut counters = Vec::new();
     let mut threads = Vec::new();
     for id in 1..=job.sessions {
-        let mut session = Session::open(Arc::clone(job), id).with_context(|| format!("session {id}"))?;
+        let mut session = BlastSession::open(Arc::clone(job), id).with_context(|| format!("session {id}"))?;
         counters.push(session.counters());
         let stop = Arc::clone(&stop);
         threads.push(std::thread::spawn(move || session.run(&stop)));
     }
     std::thread::sleep(WARM_UP);
-    let before = Sample::take(job.pid, &counters);
+    let before = CounterSample::take(job.pid, &counters);
     std::thread::sleep(Duration::from_secs(job.seconds));
-    let after = Sample::take(job.pid, &counters);
+    let after = CounterSample::take(job.pid, &counters);
     stop.store(true, Ordering::Relaxed);
-    let mut times = Times::default();
+    let mut times = CommandLatencies::default();
     for thread in threads {
         times.add(&thread.join().expect("a session's thread does not panic")?);
     }

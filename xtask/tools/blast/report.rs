@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::job::Job;
-use crate::session::{Counters, Times};
+use crate::job::BlastJob;
+use crate::session::{CommandCounters, CommandLatencies};
 
 /// The kernel's USER_HZ, in which /proc/PID/stat counts.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// All counters at one moment.
 #[derive(Debug)]
-pub struct Sample {
+pub struct CounterSample {
     at: Instant,
     done: u64,
     /// Commands that ended with a status other than GOOD
@@ -21,10 +21,10 @@ pub struct Sample {
     client_cpu_s: f64,
 }
 
-impl Sample {
+impl CounterSample {
     /// Reads the counters of all sessions and the CPU time of both sides.
-    pub fn take(target: Option<u32>, counters: &[Arc<Counters>]) -> Sample {
-        Sample {
+    pub fn take(target: Option<u32>, counters: &[Arc<CommandCounters>]) -> CounterSample {
+        CounterSample {
             at: Instant::now(),
             done: counters.iter().map(|c| c.done.load(Ordering::Relaxed)).sum(),
             errors: counters.iter().map(|c| c.errors.load(Ordering::Relaxed)).sum(),
@@ -43,7 +43,12 @@ fn cpu_s(pid: &str) -> f64 {
 }
 
 /// The report of the time between two samples.
-pub fn line(job: &Job, before: &Sample, after: &Sample, times: &Times) -> String {
+pub fn line(
+    job: &BlastJob,
+    before: &CounterSample,
+    after: &CounterSample,
+    times: &CommandLatencies,
+) -> String {
     let seconds = (after.at - before.at).as_secs_f64();
     let done = (after.done - before.done) as f64;
     let target_cpu_s = after.target_cpu_s - before.target_cpu_s;

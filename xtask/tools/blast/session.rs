@@ -8,26 +8,26 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::aligned::Aligned;
+use crate::aligned::AlignedBuf;
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
-use crate::first::{self, First};
-use crate::job::{Job, Op};
-use crate::latency::Latency;
-use crate::login::{Login, put_lun};
+use crate::first::{self, FirstDataTimer};
+use crate::job::{BlastJob, IoOp};
+use crate::latency::LatencyHistogram;
+use crate::login::{BlastLogin, put_lun};
 
 const RECEIVE_BUFFER: usize = 4 << 20;
 const RESERVED_TAG: u32 = 0xffff_ffff;
 
 /// What the session's thread counts and the reporting thread reads.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct CommandCounters {
     /// Commands that ended
     pub done: AtomicU64,
     /// Of these, not with GOOD or without an iSCSI response of "completed at target"
     pub errors: AtomicU64,
 }
 
-impl Counters {
+impl CommandCounters {
     /// Only the session's thread writes: a plain load and store do.
     fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
@@ -36,16 +36,16 @@ impl Counters {
 
 /// How long commands took.
 #[derive(Debug, Default)]
-pub struct Times {
+pub struct CommandLatencies {
     /// From sending to the status
-    pub whole: Latency,
+    pub whole: LatencyHistogram,
     /// To the first data, where that was asked for
-    pub first: First,
+    pub first: FirstDataTimer,
 }
 
-impl Times {
+impl CommandLatencies {
     /// Takes those of another session in.
-    pub fn add(&mut self, other: &Times) {
+    pub fn add(&mut self, other: &CommandLatencies) {
         self.whole.add(&other.whole);
         self.first.byte.add(&other.first.byte);
         self.first.pdu.add(&other.first.pdu);
@@ -54,8 +54,8 @@ impl Times {
 
 /// A logged-in session and its commands in flight.
 #[derive(Debug)]
-pub struct Session {
-    job: Arc<Job>,
+pub struct BlastSession {
+    job: Arc<BlastJob>,
     socket: TcpStream,
     cmd_sn: u32,
     max_cmd_sn: u32,
@@ -71,19 +71,19 @@ pub struct Session {
     payload: Vec<u8>,
     /// CRC32C of the first `len` bytes of the payload, per length
     digests: Vec<(u32, u32)>,
-    counters: Arc<Counters>,
-    times: Times,
+    counters: Arc<CommandCounters>,
+    times: CommandLatencies,
 }
 
-impl Session {
+impl BlastSession {
     /// Logs session number `id` in.
-    pub fn open(job: Arc<Job>, id: u32) -> Result<Session> {
-        let login = Login::open(&job, id)?;
+    pub fn open(job: Arc<BlastJob>, id: u32) -> Result<BlastSession> {
+        let login = BlastLogin::open(&job, id)?;
         let immediate = match job.op {
-            Op::Read => 0,
-            Op::Write => job.bytes.min(login.first_burst).min(login.max_segment),
+            IoOp::Read => 0,
+            IoOp::Write => job.bytes.min(login.first_burst).min(login.max_segment),
         };
-        Ok(Session {
+        Ok(BlastSession {
             socket: login.socket,
             cmd_sn: login.cmd_sn,
             max_cmd_sn: login.max_cmd_sn,
@@ -98,19 +98,19 @@ impl Session {
             payload: vec![0x5a; job.bytes as usize],
             digests: Vec::new(),
             counters: Arc::default(),
-            times: Times::default(),
+            times: CommandLatencies::default(),
             job,
         })
     }
 
     /// What the reporting thread reads.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<CommandCounters> {
         Arc::clone(&self.counters)
     }
 
     /// Sends and receives until `stop`; the times of all commands.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<Times> {
-        let mut memory = Aligned::zeroed(if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER });
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<CommandLatencies> {
+        let mut memory = AlignedBuf::zeroed(if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER });
         let input = memory.bytes();
         let (mut have, mut skip) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
@@ -150,8 +150,8 @@ impl Session {
     fn command(&mut self, tag: u32) {
         let place = self.next_place();
         let (flags, opcode) = match self.job.op {
-            Op::Read => (0xc1, 0x28),
-            Op::Write => (0xa1, 0x2a),
+            IoOp::Read => (0xc1, 0x28),
+            IoOp::Write => (0xa1, 0x2a),
         };
         let mut header = [0; BHS];
         header[0] = 0x01;
@@ -230,9 +230,9 @@ impl Session {
         let tag = get32(header, 16);
         ensure!(tag < self.job.depth, "status for the unknown tag {tag:#x}");
         self.exp_stat_sn = get32(header, 24).wrapping_add(1);
-        Counters::add(&self.counters.done, 1);
+        CommandCounters::add(&self.counters.done, 1);
         if !good {
-            Counters::add(&self.counters.errors, 1);
+            CommandCounters::add(&self.counters.errors, 1);
         }
         self.times.whole.count((now - self.sent_at[tag as usize]).as_nanos() as u64);
         self.free_tags.push(tag);

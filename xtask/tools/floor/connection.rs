@@ -1,8 +1,8 @@
 //! One connection: bytes in, answers out.
 
-use crate::answer::{Answer, MAX_READ, Payload};
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
 use crate::login::negotiate;
+use crate::outgoing_pdu::{DataSegment, MAX_READ, OutgoingPdu};
 use crate::scsi::data_in;
 
 const RESERVED_TAG: u32 = 0xffff_ffff;
@@ -10,11 +10,11 @@ const RESERVED_TAG: u32 = 0xffff_ffff;
 const WINDOW: u32 = 255;
 
 /// A header, and the text that came with it during login.
-type Pdu = ([u8; BHS], Vec<u8>);
+type ReceivedPdu = ([u8; BHS], Vec<u8>);
 
 /// Where a connection stands.
 #[derive(Debug)]
-pub struct Connection {
+pub struct FloorConnection {
     exp_cmd_sn: u32,
     stat_sn: u32,
     full_feature: bool,
@@ -24,15 +24,15 @@ pub struct Connection {
     partial: Vec<u8>,
 }
 
-impl Default for Connection {
+impl Default for FloorConnection {
     fn default() -> Self {
-        Connection { exp_cmd_sn: 1, stat_sn: 1, full_feature: false, skip: 0, partial: Vec::new() }
+        FloorConnection { exp_cmd_sn: 1, stat_sn: 1, full_feature: false, skip: 0, partial: Vec::new() }
     }
 }
 
-impl Connection {
+impl FloorConnection {
     /// Takes all that one receive brought and appends every answer. False: the peer said goodbye.
-    pub fn feed(&mut self, mut input: &[u8], answers: &mut Vec<Answer>) -> bool {
+    pub fn feed(&mut self, mut input: &[u8], answers: &mut Vec<OutgoingPdu>) -> bool {
         loop {
             let skipped = self.skip.min(input.len());
             input = &input[skipped..];
@@ -50,7 +50,7 @@ impl Connection {
     }
 
     /// How many bytes were taken, and the PDU if they completed one.
-    fn next_pdu(&mut self, input: &[u8]) -> (usize, Option<Pdu>) {
+    fn next_pdu(&mut self, input: &[u8]) -> (usize, Option<ReceivedPdu>) {
         if self.full_feature && self.partial.is_empty() && input.len() >= BHS {
             let header: [u8; BHS] = input[..BHS].try_into().expect("a slice of that length");
             self.skip = padded(get24(&header, 5));
@@ -79,14 +79,14 @@ impl Connection {
     }
 
     /// Appends the answer to one PDU. False: it was a logout.
-    fn answer(&mut self, request: &[u8; BHS], text: &[u8], answers: &mut Vec<Answer>) -> bool {
+    fn answer(&mut self, request: &[u8; BHS], text: &[u8], answers: &mut Vec<OutgoingPdu>) -> bool {
         if request[0] & 0x40 == 0 {
             self.exp_cmd_sn = get32(request, 24).wrapping_add(1);
         }
         let mut header = [0; BHS];
         header[1] = 0x80;
         header[16..20].copy_from_slice(&request[16..20]);
-        let payload = match request[0] & 0x3f {
+        let data = match request[0] & 0x3f {
             0x00 if get32(request, 16) != RESERVED_TAG => simple(&mut header, 0x20),
             0x01 if request[1] & 0x40 != 0 => data(&mut header, request),
             0x01 => simple(&mut header, 0x21),
@@ -99,11 +99,11 @@ impl Connection {
         self.stat_sn = self.stat_sn.wrapping_add(1);
         put32(&mut header, 28, self.exp_cmd_sn);
         put32(&mut header, 32, self.exp_cmd_sn.wrapping_add(WINDOW));
-        answers.push(Answer { header, payload });
+        answers.push(OutgoingPdu { header, data });
         request[0] & 0x3f != 0x06
     }
 
-    fn login(&mut self, header: &mut [u8; BHS], request: &[u8; BHS], text: &[u8]) -> Payload {
+    fn login(&mut self, header: &mut [u8; BHS], request: &[u8; BHS], text: &[u8]) -> DataSegment {
         self.exp_cmd_sn = get32(request, 24);
         header[0] = 0x23;
         header[1] = request[1] & 0x8f;
@@ -115,23 +115,23 @@ impl Connection {
 }
 
 /// A response without data.
-fn simple(header: &mut [u8; BHS], opcode: u8) -> Payload {
+fn simple(header: &mut [u8; BHS], opcode: u8) -> DataSegment {
     header[0] = opcode;
     if opcode == 0x20 {
         put32(header, 20, RESERVED_TAG);
     }
-    Payload::Zeros(0)
+    DataSegment::Zeros(0)
 }
 
 /// Data-In with status: zeros for a READ.
-fn data(header: &mut [u8; BHS], request: &[u8; BHS]) -> Payload {
+fn data(header: &mut [u8; BHS], request: &[u8; BHS]) -> DataSegment {
     header[0] = 0x25;
     header[1] = 0x81;
     put32(header, 20, RESERVED_TAG);
     let wanted = (get32(request, 20) as usize).min(MAX_READ);
     let Some(mut bytes) = data_in(&request[32..]) else {
         put24(header, 5, wanted as u32);
-        return Payload::Zeros(wanted.next_multiple_of(4));
+        return DataSegment::Zeros(wanted.next_multiple_of(4));
     };
     bytes.truncate(wanted);
     if bytes.len() < wanted {
@@ -141,10 +141,10 @@ fn data(header: &mut [u8; BHS], request: &[u8; BHS]) -> Payload {
     with_bytes(header, bytes)
 }
 
-fn with_bytes(header: &mut [u8; BHS], mut bytes: Vec<u8>) -> Payload {
+fn with_bytes(header: &mut [u8; BHS], mut bytes: Vec<u8>) -> DataSegment {
     put24(header, 5, bytes.len() as u32);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
-    Payload::Bytes(bytes)
+    DataSegment::Bytes(bytes)
 }
 
 #[cfg(test)]
@@ -167,13 +167,13 @@ mod tests {
     fn splits_do_not_matter() {
         let stream = [read(1), read(2), read(3)].concat();
         for cut in 0..stream.len() {
-            let mut connection = Connection { full_feature: true, ..Connection::default() };
+            let mut connection = FloorConnection { full_feature: true, ..FloorConnection::default() };
             let mut answers = Vec::new();
             assert!(connection.feed(&stream[..cut], &mut answers));
             assert!(connection.feed(&stream[cut..], &mut answers));
             let tags: Vec<u32> = answers.iter().map(|a| get32(&a.header, 16)).collect();
             assert_eq!(tags, [1, 2, 3], "cut at {cut}");
-            assert_eq!(answers[2].payload.as_bytes().len(), 4096);
+            assert_eq!(answers[2].data.as_bytes().len(), 4096);
         }
     }
 }

@@ -8,20 +8,20 @@
 
 #[path = "../aligned.rs"]
 mod aligned;
-mod answer;
 #[path = "../bytes.rs"]
 mod bytes;
 mod connection;
 mod login;
+mod outgoing_pdu;
 mod scsi;
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use aligned::Aligned;
-use answer::Answer;
+use aligned::AlignedBuf;
 use anyhow::{Context, Result};
-use connection::Connection;
+use connection::FloorConnection;
+use outgoing_pdu::OutgoingPdu;
 
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// Slices of one vectored send: the kernel's UIO_MAXIOV.
@@ -41,8 +41,8 @@ fn main() -> Result<()> {
 /// One receive, many PDUs, one send; until the peer says goodbye.
 fn serve(mut socket: TcpStream) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
-    let mut connection = Connection::default();
-    let mut memory = Aligned::zeroed(RECEIVE_BUFFER);
+    let mut connection = FloorConnection::default();
+    let mut memory = AlignedBuf::zeroed(RECEIVE_BUFFER);
     let input = memory.bytes();
     let mut answers = Vec::new();
     loop {
@@ -59,12 +59,12 @@ fn serve(mut socket: TcpStream) -> std::io::Result<()> {
     }
 }
 
-fn send(socket: &mut TcpStream, answers: &[Answer]) -> std::io::Result<()> {
+fn send(socket: &mut TcpStream, answers: &[OutgoingPdu]) -> std::io::Result<()> {
     let mut slices: Vec<IoSlice> = Vec::with_capacity(answers.len() * 2);
     for answer in answers {
         slices.push(IoSlice::new(&answer.header));
-        if !answer.payload.as_bytes().is_empty() {
-            slices.push(IoSlice::new(answer.payload.as_bytes()));
+        if !answer.data.as_bytes().is_empty() {
+            slices.push(IoSlice::new(answer.data.as_bytes()));
         }
     }
     let mut rest = &mut slices[..];

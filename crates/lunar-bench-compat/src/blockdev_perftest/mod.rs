@@ -2,17 +2,17 @@
 
 mod table;
 
-use super::paper::{self, Paper};
-use super::{Stage, refused};
-use lunar_bench::device::{self, Before, flush, like_a_block_device};
-use lunar_bench::document::{Cell, Table};
+use super::tool_output::{self, ToolOutput};
+use super::{RunContext, refused};
+use lunar_bench::device::{self, CacheModel, emulate_block_layer, flush};
+use lunar_bench::document::{ResultTable, TableCell};
 use lunar_bench::job::{Fill, IoDirection, Job};
-use lunar_bench::{Document, Error, Kind, OpenTargets, Opening, Target};
+use lunar_bench::{Document, Error, ErrorKind, OpenTargets, TargetOptions, TargetSpec};
 use rustix::fs::Advice;
 use std::fs::{self, File};
 use std::path::Path;
-pub use table::{Figures, Row};
 use table::{MIB, head};
+pub use table::{RateStats, Row};
 
 const CACHES: &str = "/proc/sys/vm/drop_caches";
 
@@ -115,15 +115,15 @@ impl Args {
         .concat()
     }
 
-    fn job(&self, block: u64, way: IoDirection) -> Job {
+    fn job(&self, block: u64, direction: IoDirection) -> Job {
         Job {
-            way,
+            direction,
             sizes: vec![(block as u32, 1)],
             time: None,
             amount: Some(self.bytes()),
             span: Some(self.bytes()),
             fill: Fill::Zeros,
-            flush: self.fio && way == IoDirection::Write,
+            flush: self.fio && direction == IoDirection::Write,
             ..Job::default()
         }
     }
@@ -133,14 +133,18 @@ impl Args {
 ///
 /// # Errors
 /// When the target cannot be opened, is too small, or holds data, or an option makes no sense here.
-pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
+pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     check(args)?;
-    let target = Target::parse(&args.target)?;
-    let opening =
-        Opening { direct: !args.buffered, write: args.writes(), destroy: true, ..Opening::default() };
-    let mut rig = OpenTargets::open(std::slice::from_ref(&target), &opening)?;
-    let result = measure(args, &target, &mut rig, stage);
-    rig.close();
+    let target = TargetSpec::parse(&args.target)?;
+    let opening = TargetOptions {
+        direct: !args.buffered,
+        write: args.writes(),
+        destroy: true,
+        ..TargetOptions::default()
+    };
+    let mut opened = OpenTargets::open(std::slice::from_ref(&target), &opening)?;
+    let result = measure(args, &target, &mut opened, context);
+    opened.close();
     result
 }
 
@@ -157,84 +161,94 @@ fn check(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn measure(args: &Args, target: &Target, rig: &mut OpenTargets, stage: Stage) -> Result<Document, Error> {
-    if rig.capacity() < args.bytes() {
-        let what = format!("{target} has {} bytes, fewer than 2^{}", rig.capacity(), args.size);
+fn measure(
+    args: &Args,
+    target: &TargetSpec,
+    opened: &mut OpenTargets,
+    context: RunContext,
+) -> Result<Document, Error> {
+    if opened.capacity() < args.bytes() {
+        let what = format!("{target} has {} bytes, fewer than 2^{}", opened.capacity(), args.size);
         return Err(refused(what, "a smaller -s moves less"));
     }
-    let mut paper = Paper::new(format!("blockdev-perftest {} {target}", args.told()), stage);
+    let mut output = ToolOutput::new(format!("blockdev-perftest {} {target}", args.told()), context);
     if args.writes() && !args.force && !args.no_check {
-        refuse_data(args, target, rig, &paper)?;
+        refuse_data(args, target, opened, &output)?;
     }
     // What it writes are zeros, and nobody looks at what it reads.
-    let before = if args.buffered { Before::PageCache } else { Before::CuttingZeros };
-    if like_a_block_device(rig, target, before) && args.buffered {
-        paper.remark(format!(
+    let before = if args.buffered { CacheModel::PageCache } else { CacheModel::RequestSplittingWithoutData };
+    if emulate_block_layer(opened, target, before) && args.buffered {
+        output.remark(format!(
             "-a: no page cache stands before {target}; requests of {} KiB, {} in flight, take its place",
             device::PIECE >> 10,
-            device::FLIGHT
+            device::MAX_IN_FLIGHT
         ))?;
     }
     let head = head(args.iterations as usize);
-    head.into_iter().try_for_each(|line| paper.line(line))?;
+    head.into_iter().try_for_each(|line| output.line(line))?;
     let mut rows = Vec::new();
     for block in args.blocks() {
-        let row = one_row(args, target, rig, &mut paper, block)?;
-        paper.line(row.line(args.bytes(), args.iterations as usize))?;
+        let row = one_row(args, target, opened, &mut output, block)?;
+        output.line(row.line(args.bytes(), args.iterations as usize))?;
         rows.push(row);
-        if let Some(why) = paper.document.ended_early().map(str::to_owned) {
-            paper.remark(format!("it ended early: {why}"))?;
+        if let Some(why) = output.document.ended_early().map(str::to_owned) {
+            output.remark(format!("it ended early: {why}"))?;
         }
-        if paper.watch.is_ended() || paper.document.ended_early().is_some() {
+        if output.handle.is_ended() || output.document.ended_early().is_some() {
             break;
         }
     }
-    together(args, &rows, &mut paper)?;
-    paper.document.tables = vec![table_of(args, &rows, target)];
-    Ok(paper.finish())
+    together(args, &rows, &mut output)?;
+    output.document.tables = vec![table_of(args, &rows, target)];
+    Ok(output.finish())
 }
 
 /// All of the first bytes must be zero.
-fn refuse_data(args: &Args, target: &Target, rig: &OpenTargets, paper: &Paper) -> Result<(), Error> {
+fn refuse_data(
+    args: &Args,
+    target: &TargetSpec,
+    opened: &OpenTargets,
+    output: &ToolOutput,
+) -> Result<(), Error> {
     let look = Job {
         sizes: vec![(args.bytes().min(1 << 19) as u32, 1)],
         depth: 4,
         compare: true,
         ..args.job(512, IoDirection::Read)
     };
-    let outcome = rig.run(&look, &paper.watch)?;
+    let outcome = opened.run(&look, &output.handle)?;
     match outcome.ended_early {
         None => Ok(()),
         Some(why) if outcome.errors > 0 => {
             let hint = "lunar doctor, or the log of the system, tells more";
-            Err(Error::new(Kind::System, format!("{target} cannot be read: {why}"), hint))
+            Err(Error::new(ErrorKind::System, format!("{target} cannot be read: {why}"), hint))
         }
         Some(why) => {
             let what = format!("{target} still holds data in its first 2^{} bytes: {why}", args.size);
-            Err(Error::new(Kind::HoldsData, what, "-f overwrites it"))
+            Err(Error::new(ErrorKind::HoldsData, what, "-f overwrites it"))
         }
     }
 }
 
 fn one_row(
     args: &Args,
-    target: &Target,
-    rig: &OpenTargets,
-    paper: &mut Paper,
+    target: &TargetSpec,
+    opened: &OpenTargets,
+    output: &mut ToolOutput,
     block: u64,
 ) -> Result<Row, Error> {
     let mut row = Row { block, ..Row::default() };
-    for (way, is_wanted) in [(IoDirection::Write, args.writes()), (IoDirection::Read, args.reads())] {
+    for (direction, is_wanted) in [(IoDirection::Write, args.writes()), (IoDirection::Read, args.reads())] {
         for n in 0..args.iterations {
-            if !is_wanted || paper.watch.is_ended() || paper.document.ended_early().is_some() {
+            if !is_wanted || output.handle.is_ended() || output.document.ended_early().is_some() {
                 break;
             }
-            drop_caches(args, target, paper)?;
-            let mut outcome = rig.run(&args.job(block, way), &paper.watch)?;
-            if way == IoDirection::Write && outcome.ended_early.is_none() {
-                outcome.ended_early = flush(rig).err();
+            drop_caches(args, target, output)?;
+            let mut outcome = opened.run(&args.job(block, direction), &output.handle)?;
+            if direction == IoDirection::Write && outcome.ended_early.is_none() {
+                outcome.ended_early = flush(opened).err();
             }
-            let (times, name) = match way {
+            let (times, name) = match direction {
                 IoDirection::Write => (&mut row.writes, "write"),
                 _ => (&mut row.reads, "read"),
             };
@@ -248,7 +262,7 @@ fn one_row(
                 ("bs", block.to_string()),
             ];
             let label = format!("{block} {name} {}", n + 1);
-            paper.keep(paper::run(label, &words, rig.facts(), outcome));
+            output.keep(tool_output::run(label, &words, opened.facts(), outcome));
         }
     }
     Ok(row)
@@ -256,20 +270,20 @@ fn one_row(
 
 /// Before each run, as the script does, or with -j as its fio does. Only files and block devices have a page cache
 /// here.
-fn drop_caches(args: &Args, target: &Target, paper: &mut Paper) -> Result<(), Error> {
+fn drop_caches(args: &Args, target: &TargetSpec, output: &mut ToolOutput) -> Result<(), Error> {
     match target {
-        Target::Path(path) if !args.keep_caches && args.fio => warned(invalidate(path), path, paper),
-        Target::Path(_) if !args.keep_caches => {
+        TargetSpec::Path(path) if !args.keep_caches && args.fio => warned(invalidate(path), path, output),
+        TargetSpec::Path(_) if !args.keep_caches => {
             rustix::fs::sync();
-            drop_all(Path::new(CACHES), paper)
+            drop_all(Path::new(CACHES), output)
         }
         _ => Ok(()),
     }
 }
 
-fn drop_all(caches: &Path, paper: &mut Paper) -> Result<(), Error> {
+fn drop_all(caches: &Path, output: &mut ToolOutput) -> Result<(), Error> {
     let dropped = fs::write(caches, "3").map_err(|e| format!("cannot be written ({e})"));
-    warned(dropped, caches, paper)
+    warned(dropped, caches, output)
 }
 
 /// Drops what the page cache holds of it: fio's --invalidate=1.
@@ -280,15 +294,15 @@ fn invalidate(path: &Path) -> Result<(), String> {
 }
 
 /// Why caches are not dropped, once.
-fn warned(dropped: Result<(), String>, what: &Path, paper: &mut Paper) -> Result<(), Error> {
+fn warned(dropped: Result<(), String>, what: &Path, output: &mut ToolOutput) -> Result<(), Error> {
     let Err(why) = dropped else { return Ok(()) };
     let note = format!("WARNING: {} {why}: results will be unreliable", what.display());
-    if paper.document.notes.contains(&note) { Ok(()) } else { paper.remark(note) }
+    if output.document.notes.contains(&note) { Ok(()) } else { output.remark(note) }
 }
 
 /// The rates of all runs together, in both units.
-fn together(args: &Args, rows: &[Row], paper: &mut Paper) -> Result<(), Error> {
-    paper
+fn together(args: &Args, rows: &[Row], output: &mut ToolOutput) -> Result<(), Error> {
+    output
         .line("# above: MB = 2^20 bytes, averages of rates; below: bytes of all runs by their whole time")?;
     for row in rows {
         let told = |name: &str, times: &[f64]| {
@@ -296,19 +310,19 @@ fn together(args: &Args, rows: &[Row], paper: &mut Paper) -> Result<(), Error> {
             let rate = if seconds > 0.0 { args.bytes() as f64 * times.len() as f64 / seconds } else { 0.0 };
             format!(" {name} {:9.3} MiB/s {:9.3} MB/s", rate / MIB, rate / 1e6)
         };
-        paper.line(format!("# {:9}{}{}", row.block, told("W", &row.writes), told("R", &row.reads)))?;
+        output.line(format!("# {:9}{}{}", row.block, told("W", &row.writes), told("R", &row.reads)))?;
     }
     Ok(())
 }
 
-fn table_of(args: &Args, rows: &[Row], target: &Target) -> Table {
+fn table_of(args: &Args, rows: &[Row], target: &TargetSpec) -> ResultTable {
     let cells = |row: &Row| {
-        let of = |times: &[f64]| Figures::of(times, args.bytes(), row.block);
+        let of = |times: &[f64]| RateStats::of(times, args.bytes(), row.block);
         let (write, read) = (of(&row.writes), of(&row.reads));
         let figures = [write.average, write.deviation, read.average, read.deviation];
-        (row.block.to_string(), figures.map(|figure| Cell::new(None, Some(figure))).to_vec())
+        (row.block.to_string(), figures.map(|figure| TableCell::new(None, Some(figure))).to_vec())
     };
-    Table {
+    ResultTable {
         title: format!("blockdev-perftest {} {target}", args.told()),
         unit: "MiB/s (2^20)".into(),
         larger_is_better: true,

@@ -5,7 +5,7 @@ pub const MIB: f64 = (1u64 << 20) as f64;
 
 /// What the script works out from the times of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct RateStats {
     /// Mean of the rates of the runs, in MiB/s.
     pub average: f64,
     /// Their standard deviation (of the population), in MiB/s.
@@ -14,18 +14,18 @@ pub struct Figures {
     pub iops: f64,
 }
 
-impl Figures {
+impl RateStats {
     /// From the times of runs in seconds, each of which moved `bytes` in blocks of `block` bytes. Times of
     /// nothing do not count.
-    pub fn of(times: &[f64], bytes: u64, block: u64) -> Figures {
+    pub fn of(times: &[f64], bytes: u64, block: u64) -> RateStats {
         let rates: Vec<f64> = times.iter().filter(|t| **t > 0.0).map(|t| bytes as f64 / t).collect();
         if rates.is_empty() {
-            return Figures::default();
+            return RateStats::default();
         }
         let mean = |sum: f64| sum / rates.len() as f64;
         let average = mean(rates.iter().sum());
         let squares = mean(rates.iter().map(|rate| rate * rate).sum());
-        Figures {
+        RateStats {
             average: average / MIB,
             deviation: (squares - average * average).max(0.0).sqrt() / MIB,
             iops: average / block as f64,
@@ -49,7 +49,7 @@ impl Row {
     /// are 0.000.
     pub fn line(&self, bytes: u64, iterations: usize) -> String {
         let fields = [&self.writes, &self.reads].into_iter().flat_map(|times| {
-            let figures = Figures::of(times, bytes, self.block);
+            let figures = RateStats::of(times, bytes, self.block);
             let times = (0..iterations).map(|i| times.get(i).copied().unwrap_or(0.0));
             times.chain([figures.average, figures.deviation, figures.iops]).collect::<Vec<_>>()
         });
@@ -61,13 +61,16 @@ impl Row {
 /// The two lines above the rows.
 pub fn head(iterations: usize) -> [String; 2] {
     let line = |first: &str, of: &dyn Fn(&str) -> Vec<String>| {
-        let fields: String = ["W", "R"].iter().flat_map(|way| of(way)).map(|f| format!(" {f:>8}")).collect();
+        let fields: String =
+            ["W", "R"].iter().flat_map(|direction| of(direction)).map(|f| format!(" {f:>8}")).collect();
         format!("{first:>9}{fields}")
     };
     let repeated = |text: &str, rest: [String; 3]| {
         std::iter::repeat_n(text.to_owned(), iterations).chain(rest).collect::<Vec<_>>()
     };
-    let names = |way: &str| repeated(way, [format!("{way}(avg,"), format!("{way}(std,"), way.to_owned()]);
+    let names = |direction: &str| {
+        repeated(direction, [format!("{direction}(avg,"), format!("{direction}(std,"), direction.to_owned()])
+    };
     let units = |_: &str| repeated("(s)", ["MB/s)".into(), "MB/s)".into(), "(IOPS)".into()]);
     [line("blocksize", &names), line("(bytes)", &units)]
 }
@@ -95,12 +98,12 @@ mod tests {
 
     #[test]
     fn the_check_value() {
-        let figures = Figures::of(&[1.0, 2.0, 4.0], 1 << 30, 4096);
+        let figures = RateStats::of(&[1.0, 2.0, 4.0], 1 << 30, 4096);
         assert!((figures.average - 597.333).abs() < 0.001, "{figures:?}");
         assert!((figures.deviation - 319.288).abs() < 0.001, "{figures:?}");
         assert!((figures.iops - 152917.333).abs() < 0.001, "{figures:?}");
-        assert_eq!(Figures::of(&[0.0], 1, 1), Figures::default());
-        assert_eq!(Figures::of(&[0.0, 2.0], 2 << 20, 1 << 20).average, 1.0);
+        assert_eq!(RateStats::of(&[0.0], 1, 1), RateStats::default());
+        assert_eq!(RateStats::of(&[0.0, 2.0], 2 << 20, 1 << 20).average, 1.0);
     }
 
     #[test]
@@ -111,7 +114,7 @@ mod tests {
             for Direction { times, figures: [average, deviation, iops] } in both {
                 // Times were published to the millisecond: each may be half of one away.
                 let slack = times.iter().map(|t| 0.0005 / t).fold(0.0, f64::max);
-                let found = Figures::of(&times, 1 << 30, block);
+                let found = RateStats::of(&times, 1 << 30, block);
                 let near = |a: f64, b: f64, of: f64| (a - b).abs() <= of * slack * 1.05 + 0.001;
                 assert!(near(found.average, average, average), "{found:?} {line}");
                 assert!(near(found.iops, iops, iops), "{found:?} {line}");

@@ -1,7 +1,7 @@
 use super::*;
-use crate::testing::{Scratch, dropped, is_cached, play, served};
+use crate::testing::{TempDir, dropped, is_cached, play, served};
 use clap::Parser;
-use lunar_bench::testing::Probe;
+use lunar_bench::testing::RecordingDisk;
 
 #[derive(Parser)]
 struct Cli {
@@ -15,7 +15,7 @@ fn args(line: &str) -> Args {
 }
 
 fn perftest(line: &str) -> Result<(Document, String), Error> {
-    play(|stage| run(&args(line), stage))
+    play(|context| run(&args(line), context))
 }
 
 fn rows(text: &str) -> Vec<Vec<f64>> {
@@ -69,7 +69,7 @@ fn a_direction_that_is_not_wanted_is_zero() {
 
 #[test]
 fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, [0; 1 << 20]).expect("written");
     for (how, is_there) in [("-a -r", true), ("-d -r", false), ("-a -w -f", true), ("-d -w -f", false)] {
@@ -85,7 +85,7 @@ fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
 
 #[test]
 fn with_j_the_flush_is_inside_the_time() {
-    let probe = Probe::new(1 << 20);
+    let probe = RecordingDisk::new(1 << 20);
     probe.flush_in(500);
     let disk = served(probe.clone());
     for how in ["-a", "-d"] {
@@ -100,7 +100,7 @@ fn with_j_the_flush_is_inside_the_time() {
 
 #[test]
 fn with_j_the_target_leaves_the_page_cache_before_each_run() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, vec![0; 32 << 20]).expect("written");
     if !dropped(&disk) {
@@ -118,14 +118,14 @@ fn with_j_the_target_leaves_the_page_cache_before_each_run() {
 
 #[test]
 fn caches_are_dropped_or_a_warning_tells_once_that_they_are_not() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let (caches, none) = (scratch.file("drop_caches", 0), scratch.path("none/at/all"));
-    let (document, text) = play(|stage| {
-        let mut paper = Paper::new("caches", stage);
-        drop_all(Path::new(&caches), &mut paper)?;
-        drop_all(Path::new(&none), &mut paper)?;
-        drop_all(Path::new(&none), &mut paper)?;
-        Ok(paper.finish())
+    let (document, text) = play(|context| {
+        let mut output = ToolOutput::new("caches", context);
+        drop_all(Path::new(&caches), &mut output)?;
+        drop_all(Path::new(&none), &mut output)?;
+        drop_all(Path::new(&none), &mut output)?;
+        Ok(output.finish())
     })
     .expect("told");
     assert_eq!(std::fs::read_to_string(&caches).expect("there"), "3");
@@ -136,7 +136,7 @@ fn caches_are_dropped_or_a_warning_tells_once_that_they_are_not() {
 
 #[test]
 fn each_run_on_a_disk_without_a_kernel_sends_its_commands() {
-    let probe = Probe::new(512 << 10);
+    let probe = RecordingDisk::new(512 << 10);
     let disk = served(probe.clone());
     perftest(&format!("-a -r -i 3 -s 19 -m 12 -M 12 {}", disk.url)).expect("it runs");
     assert_eq!(probe.reads(), [(0, 512 << 10); 3]);
@@ -144,14 +144,14 @@ fn each_run_on_a_disk_without_a_kernel_sends_its_commands() {
 
 #[test]
 fn data_is_found_wherever_it_lies_and_f_or_n_overwrite_it() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 4 << 20);
     let mut bytes = vec![0; 4 << 20];
     bytes[(2 << 20) + 77] = 1;
     std::fs::write(&disk, &bytes).expect("written");
     let line = |how: &str| format!("{how} -a -i 1 -s 22 -m 20 -M 20 --keep-caches {disk}");
     let error = perftest(&line("")).expect_err("it holds data");
-    assert_eq!(error.kind, Kind::HoldsData);
+    assert_eq!(error.kind, ErrorKind::HoldsData);
     assert!(error.what.contains("byte 2097229") && error.hint.contains("-f"), "{error}");
     perftest(&line("-r")).expect("reading does no harm");
     assert_eq!(std::fs::read(&disk).expect("there")[(2 << 20) + 77], 1);
@@ -168,14 +168,14 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
     assert!(refused("-s 30 null:1M").what.contains("fewer than 2^30"));
     assert!(refused("-m 14 -M 12 null:1M").what.contains("no block size"));
     let error = refused("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0");
-    assert!(matches!(error.kind, Kind::Target(Some(_))), "{error}");
+    assert!(matches!(error.kind, ErrorKind::Target(Some(_))), "{error}");
 }
 
 #[test]
 fn whoever_ends_it_keeps_the_rows_until_then() {
-    let (mut out, watch) = (Vec::new(), lunar_bench::Watch::default());
-    watch.end();
-    let stage = Stage { watch: &watch, out: &mut out };
-    let document = run(&args("-s 12 -m 9 null:1M"), stage).expect("it ends");
+    let (mut out, handle) = (Vec::new(), lunar_bench::RunHandle::default());
+    handle.end();
+    let context = RunContext { handle: &handle, out: &mut out };
+    let document = run(&args("-s 12 -m 9 null:1M"), context).expect("it ends");
     assert_eq!(document.runs.len(), 0);
 }

@@ -1,14 +1,14 @@
 //! db-mix: what a data base does to its disk, after io_trash of the seed of 2009.
 
-mod base;
+mod database;
 
-use super::paper::{self, Paper};
-use super::{Stage, clock, refused};
-use base::{Base, Habit, Part};
+use super::tool_output::{self, ToolOutput};
+use super::{RunContext, clock, refused};
+use database::{AccessProfile, Database, DatabaseFile};
 use lunar_bench::CleanupGuard;
 use lunar_bench::job::{AccessPattern, Fill, IoDirection, Job};
-use lunar_bench::words::lengths;
-use lunar_bench::{Document, Error, Kind, OpenTargets, Opening, Outcome, Target};
+use lunar_bench::words::length_range;
+use lunar_bench::{Document, Error, ErrorKind, JobOutcome, OpenTargets, TargetOptions, TargetSpec};
 use lunar_block::Backend;
 use lunar_proto::size;
 use std::path::{Path, PathBuf};
@@ -97,33 +97,33 @@ pub struct Args {
 
 /// What is to be done.
 #[derive(Debug, PartialEq)]
-struct Settings {
+struct DbMixSettings {
     threads: u32,
     files: u64,
     io: (u64, u64),
     operations: u64,
     read_percent: u8,
     think_ms: u64,
-    habit: Habit,
+    habit: AccessProfile,
     places: Vec<String>,
 }
 
-impl Settings {
-    fn of(args: &Args) -> Result<Settings, Error> {
+impl DbMixSettings {
+    fn of(args: &Args) -> Result<DbMixSettings, Error> {
         let size = |name: &str, text: &str| {
             size::parse(text).map_err(|e| refused(format!("{name}: {}", e.what), e.hint))
         };
         let io = (size("--io-min", &args.io_min)?, size("--io-max", &args.io_max)?);
         let settings = match io_trash(&args.places) {
             Some(settings) => settings?,
-            None => Settings {
+            None => DbMixSettings {
                 threads: args.threads,
                 files: args.files.into(),
                 io,
                 operations: args.operations,
                 read_percent: args.read_percent,
                 think_ms: args.think.into(),
-                habit: Habit {
+                habit: AccessProfile {
                     size: size("--size", &args.size)?,
                     window: size("--window", &args.window)?,
                     outside: args.outside.into(),
@@ -136,9 +136,9 @@ impl Settings {
         settings.checked()
     }
 
-    fn checked(mut self) -> Result<Settings, Error> {
+    fn checked(mut self) -> Result<DbMixSettings, Error> {
         let (low, high) = self.io;
-        let Habit { size, window, .. } = self.habit;
+        let AccessProfile { size, window, .. } = self.habit;
         if !low.is_multiple_of(SECTOR)
             || !high.is_multiple_of(SECTOR)
             || low == 0
@@ -165,18 +165,18 @@ impl Settings {
     fn job(&self, seed: u64) -> Job {
         Job {
             order: AccessPattern::Random,
-            way: IoDirection::Mix(self.read_percent),
+            direction: IoDirection::Mix(self.read_percent),
             commands: Some(self.operations),
             time: None,
             think: Duration::from_millis(self.think_ms),
-            sizes: lengths(self.io.0, self.io.1, SECTOR),
+            sizes: length_range(self.io.0, self.io.1, SECTOR),
             seed,
             ..Job::default()
         }
     }
 
     fn words(&self) -> Vec<(&'static str, String)> {
-        let Habit { size, window, outside, fsync_every, .. } = self.habit;
+        let AccessProfile { size, window, outside, fsync_every, .. } = self.habit;
         let mut words = vec![("tool", "db-mix".to_owned())];
         let numbers = [
             ("threads", self.threads.into()),
@@ -197,7 +197,7 @@ impl Settings {
 }
 
 /// The thirteen arguments of the seed, if that is what they are: all are numbers but the third.
-fn io_trash(places: &[String]) -> Option<Result<Settings, Error>> {
+fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
     if places.len() != 13 {
         return None;
     }
@@ -227,14 +227,14 @@ fn io_trash(places: &[String]) -> Option<Result<Settings, Error>> {
             "1 to 1024 threads and files, at least 1 operation",
         )));
     }
-    Some(Ok(Settings {
+    Some(Ok(DbMixSettings {
         threads: threads as u32,
         files,
         io: (low, high),
         operations,
         read_percent: reads as u8,
         think_ms,
-        habit: Habit { size, window, outside, fsync_every, granule: SECTOR },
+        habit: AccessProfile { size, window, outside, fsync_every, granule: SECTOR },
         places: vec![places[2].clone()],
     }))
 }
@@ -243,37 +243,42 @@ fn io_trash(places: &[String]) -> Option<Result<Settings, Error>> {
 ///
 /// # Errors
 /// When a place cannot be used, is too small or holds data, or an option makes no sense.
-pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
-    let settings = Settings::of(args)?;
-    let mut paper = Paper::new(paper::title("db-mix on", &settings.places), stage);
+pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
+    let settings = DbMixSettings::of(args)?;
+    let mut output = ToolOutput::new(tool_output::title("db-mix on", &settings.places), context);
     match &settings.places[..] {
-        [folder] if Path::new(folder).is_dir() => in_folder(args, &settings, Path::new(folder), &mut paper)?,
-        places => on_targets(args, &settings, places, &mut paper)?,
+        [folder] if Path::new(folder).is_dir() => in_folder(args, &settings, Path::new(folder), &mut output)?,
+        places => on_targets(args, &settings, places, &mut output)?,
     }
-    Ok(paper.finish())
+    Ok(output.finish())
 }
 
-fn opening(args: &Args, settings: &Settings, create: Option<u64>) -> Opening {
-    Opening {
+fn opening(args: &Args, settings: &DbMixSettings, create: Option<u64>) -> TargetOptions {
+    TargetOptions {
         direct: args.direct,
         write: settings.read_percent < 100 || create.is_some(),
         destroy: args.destroy,
         create,
-        ..Opening::default()
+        ..TargetOptions::default()
     }
 }
 
-fn in_folder(args: &Args, settings: &Settings, folder: &Path, paper: &mut Paper) -> Result<(), Error> {
+fn in_folder(
+    args: &Args,
+    settings: &DbMixSettings,
+    folder: &Path,
+    output: &mut ToolOutput,
+) -> Result<(), Error> {
     let paths: Vec<PathBuf> = (0..settings.files).map(|n| folder.join(format!("lunar-db-mix-{n}"))).collect();
     let ours: Vec<PathBuf> = paths.iter().filter(|path| !path.exists()).cloned().collect();
     let made = removed_at_the_end(if args.keep { Vec::new() } else { ours })?;
-    let targets: Vec<Target> = paths.into_iter().map(Target::Path).collect();
-    let mut rig = OpenTargets::open(&targets, &opening(args, settings, Some(settings.habit.size)))?;
-    let result = fill(settings, &rig, paper).and_then(|is_whole| match is_whole {
-        true => measure(args, settings, &mut rig, paper),
+    let targets: Vec<TargetSpec> = paths.into_iter().map(TargetSpec::Path).collect();
+    let mut opened = OpenTargets::open(&targets, &opening(args, settings, Some(settings.habit.size)))?;
+    let result = fill(settings, &opened, output).and_then(|is_whole| match is_whole {
+        true => measure(args, settings, &mut opened, output),
         false => Ok(()),
     });
-    rig.close();
+    opened.close();
     drop(made);
     result
 }
@@ -286,12 +291,12 @@ fn removed_at_the_end(files: Vec<PathBuf>) -> Result<CleanupGuard, Error> {
 }
 
 /// Writes the files, so that what is read is there. False if that was ended early.
-fn fill(settings: &Settings, rig: &OpenTargets, paper: &mut Paper) -> Result<bool, Error> {
+fn fill(settings: &DbMixSettings, opened: &OpenTargets, output: &mut ToolOutput) -> Result<bool, Error> {
     // Each session has a file and begins somewhere in it: pieces that divide it reach every byte once.
     let size = settings.habit.size;
     let piece = 1u32 << size.trailing_zeros().min(20);
     let job = Job {
-        way: IoDirection::Write,
+        direction: IoDirection::Write,
         sizes: vec![(piece, 1)],
         depth: 4,
         time: None,
@@ -301,62 +306,72 @@ fn fill(settings: &Settings, rig: &OpenTargets, paper: &mut Paper) -> Result<boo
         flush: true,
         ..Job::default()
     };
-    let outcome = rig.run(&job, &paper.watch)?;
+    let outcome = opened.run(&job, &output.handle)?;
     let (seconds, why) = (outcome.elapsed_s, outcome.ended_early.clone());
-    paper.line(format!("{} files of {size} bytes written in {}", settings.files, clock::span(seconds)))?;
-    paper.keep(paper::run("files written".into(), &settings.words(), rig.facts(), outcome));
+    output.line(format!("{} files of {size} bytes written in {}", settings.files, clock::span(seconds)))?;
+    output.keep(tool_output::run("files written".into(), &settings.words(), opened.facts(), outcome));
     if let Some(why) = &why {
-        paper.remark(format!("it ended early: {why}"))?;
+        output.remark(format!("it ended early: {why}"))?;
     }
-    Ok(why.is_none() && !paper.watch.is_ended())
+    Ok(why.is_none() && !output.handle.is_ended())
 }
 
-fn on_targets(args: &Args, settings: &Settings, places: &[String], paper: &mut Paper) -> Result<(), Error> {
-    let targets = places.iter().map(|text| Target::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut rig = OpenTargets::open(&targets, &opening(args, settings, None))?;
+fn on_targets(
+    args: &Args,
+    settings: &DbMixSettings,
+    places: &[String],
+    output: &mut ToolOutput,
+) -> Result<(), Error> {
+    let targets = places.iter().map(|text| TargetSpec::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut opened = OpenTargets::open(&targets, &opening(args, settings, None))?;
     let of_each = settings.files.div_ceil(targets.len() as u64);
-    let result = match rig.capacity() / of_each < settings.habit.size {
+    let result = match opened.capacity() / of_each < settings.habit.size {
         true => {
             let what = format!(
                 "{of_each} files of {} bytes do not fit into {} bytes",
                 settings.habit.size,
-                rig.capacity()
+                opened.capacity()
             );
-            Err(Error::new(Kind::Invalid, what, "use a smaller --size, or fewer --files"))
+            Err(Error::new(ErrorKind::Invalid, what, "use a smaller --size, or fewer --files"))
         }
-        false => measure(args, settings, &mut rig, paper),
+        false => measure(args, settings, &mut opened, output),
     };
-    rig.close();
+    opened.close();
     result
 }
 
-fn measure(args: &Args, settings: &Settings, rig: &mut OpenTargets, paper: &mut Paper) -> Result<(), Error> {
-    let facts = rig.facts();
-    rig.share(settings.threads as usize, |disks| Arc::new(base_of(settings, &disks)));
-    let outcome = rig.run(&settings.job(args.seed), &paper.watch)?;
+fn measure(
+    args: &Args,
+    settings: &DbMixSettings,
+    opened: &mut OpenTargets,
+    output: &mut ToolOutput,
+) -> Result<(), Error> {
+    let facts = opened.facts();
+    opened.replace_by_shared(settings.threads as usize, |disks| Arc::new(base_of(settings, &disks)));
+    let outcome = opened.run(&settings.job(args.seed), &output.handle)?;
     for line in lines(&outcome) {
-        paper.line(line)?;
+        output.line(line)?;
     }
     if let Some(why) = &outcome.ended_early {
-        paper.remark(format!("it ended early: {why}"))?;
+        output.remark(format!("it ended early: {why}"))?;
     }
-    paper.keep(paper::run("operations".into(), &settings.words(), facts, outcome));
+    output.keep(tool_output::run("operations".into(), &settings.words(), facts, outcome));
     Ok(())
 }
 
 /// Files take turns over the disks; those of one disk lie one behind the other.
-fn base_of(settings: &Settings, disks: &[Arc<dyn Backend>]) -> Base {
-    let part = |(n, disk): (u64, &Arc<dyn Backend>)| Part {
+fn base_of(settings: &DbMixSettings, disks: &[Arc<dyn Backend>]) -> Database {
+    let part = |(n, disk): (u64, &Arc<dyn Backend>)| DatabaseFile {
         disk: disk.clone(),
         start: n / disks.len() as u64 * settings.habit.size,
         writes: AtomicU64::new(0),
     };
     let turns = (0..settings.files).zip(disks.iter().cycle());
-    Base::new(turns.map(part).collect(), settings.habit)
+    Database::new(turns.map(part).collect(), settings.habit)
 }
 
-fn lines(outcome: &Outcome) -> Vec<String> {
-    let direction = |name: &str, totals: &lunar_bench::outcome::Totals| {
+fn lines(outcome: &JobOutcome) -> Vec<String> {
+    let direction = |name: &str, totals: &lunar_bench::outcome::DirectionTotals| {
         let rate = totals.rate(outcome.elapsed_s);
         format!(
             "{name}: {} operations, {:.1}/s, {:.2} MB/s ({:.2} MiB/s)",

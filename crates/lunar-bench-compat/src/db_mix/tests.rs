@@ -1,8 +1,8 @@
 use super::*;
-use crate::testing::{Scratch, dropped, is_cached, play, served};
+use crate::testing::{TempDir, dropped, is_cached, play, served};
 use clap::Parser;
-use lunar_bench::outcome::Totals;
-use lunar_bench::testing::Probe;
+use lunar_bench::outcome::DirectionTotals;
+use lunar_bench::testing::RecordingDisk;
 
 #[derive(Parser)]
 struct Cli {
@@ -15,23 +15,24 @@ fn args(line: &str) -> Args {
     Cli::try_parse_from(words).map(|cli| cli.args).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn settings(line: &str) -> Settings {
-    Settings::of(&args(line)).unwrap_or_else(|e| panic!("{e}"))
+fn settings(line: &str) -> DbMixSettings {
+    DbMixSettings::of(&args(line)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn db_mix(line: &str) -> Result<(Document, String), Error> {
-    play(|stage| run(&args(line), stage))
+    play(|context| run(&args(line), context))
 }
 
 #[test]
 fn the_thirteen_arguments_of_the_seed_are_the_defaults_by_name() {
     let seed = settings("2 2 ./ 500000000 50000000 10 4096 4096 300000 10 90 0 10");
     assert_eq!(seed, settings("./"));
-    let habit = Habit { size: 499_998_720, window: 50_000_000, outside: 10, fsync_every: 10, granule: 4096 };
+    let habit =
+        AccessProfile { size: 499_998_720, window: 50_000_000, outside: 10, fsync_every: 10, granule: 4096 };
     assert_eq!((seed.habit, seed.threads, seed.files), (habit, 2, 2));
     assert_eq!((seed.io, seed.operations, seed.read_percent), ((4096, 4096), 300_000, 90));
     let job = seed.job(1);
-    assert_eq!((job.way, job.commands, job.sizes.len()), (IoDirection::Mix(90), Some(300_000), 1));
+    assert_eq!((job.direction, job.commands, job.sizes.len()), (IoDirection::Mix(90), Some(300_000), 1));
 }
 
 #[test]
@@ -41,7 +42,10 @@ fn every_option_is_understood() {
     let all = settings(line);
     assert_eq!((all.threads, all.files, all.io, all.operations), (3, 4, (512, 2048), 7));
     assert_eq!((all.read_percent, all.think_ms, all.job(5).sizes.len()), (40, 9, 4));
-    assert_eq!(all.habit, Habit { size: 1 << 20, window: 65536, outside: 5, fsync_every: 0, granule: 512 });
+    assert_eq!(
+        all.habit,
+        AccessProfile { size: 1 << 20, window: 65536, outside: 5, fsync_every: 0, granule: 512 }
+    );
     let asked = args(line);
     assert!(asked.direct && asked.keep && asked.destroy && asked.seed == 5);
     assert_eq!(all.job(5).think, Duration::from_millis(9));
@@ -49,9 +53,9 @@ fn every_option_is_understood() {
 
 #[test]
 fn the_time_reads_as_in_the_seed() {
-    let read = Totals { ios: 270_000, bytes: 270_000 * 4096, ..Totals::default() };
-    let write = Totals { ios: 30_000, bytes: 30_000 * 4096, ..Totals::default() };
-    let outcome = Outcome { elapsed_s: 285.0, read, write, ..Outcome::default() };
+    let read = DirectionTotals { ios: 270_000, bytes: 270_000 * 4096, ..DirectionTotals::default() };
+    let write = DirectionTotals { ios: 30_000, bytes: 30_000 * 4096, ..DirectionTotals::default() };
+    let outcome = JobOutcome { elapsed_s: 285.0, read, write, ..JobOutcome::default() };
     assert_eq!(
         lines(&outcome),
         [
@@ -64,7 +68,7 @@ fn the_time_reads_as_in_the_seed() {
 
 #[test]
 fn a_folder_gets_files_and_is_left_clean() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let folder = scratch.path("");
     let line = format!("--files 3 --size 2M --window 256k --operations 500 {folder}");
     let (document, text) = db_mix(&line).expect("it runs");
@@ -79,7 +83,7 @@ fn a_folder_gets_files_and_is_left_clean() {
     db_mix(&format!("{line} --keep")).expect("it runs");
     let kept = fs::read(scratch.path("lunar-db-mix-2")).expect("kept");
     assert!(kept.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)), "all of it was written");
-    assert_eq!(db_mix(&line).expect_err("files are there").kind, Kind::HoldsData);
+    assert_eq!(db_mix(&line).expect_err("files are there").kind, ErrorKind::HoldsData);
     assert!(Path::new(&scratch.path("lunar-db-mix-2")).exists(), "what was there before stays");
 }
 
@@ -96,7 +100,7 @@ fn targets_hold_files_side_by_side() {
 fn operations_of_all_lengths_are_as_many_as_were_asked_for() {
     let line =
         "--files 2 --size 512k --window 64k --io-min 512 --io-max 16k --operations 301 --threads 3 --destroy";
-    let probe = Probe::new(1 << 20);
+    let probe = RecordingDisk::new(1 << 20);
     let disk = served(probe.clone());
     let (document, text) = db_mix(&format!("{line} {}", disk.url)).expect("it runs");
     assert_eq!(document.runs[0].outcome.ios(), 301, "{text}");
@@ -108,7 +112,7 @@ fn operations_of_all_lengths_are_as_many_as_were_asked_for() {
 
 #[test]
 fn direct_passes_the_page_cache_by() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let line =
         format!("--files 1 --size 1M --window 1M --operations 50 --keep --destroy {}", scratch.path(""));
     let file = scratch.path("lunar-db-mix-0");

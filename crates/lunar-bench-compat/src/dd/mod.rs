@@ -3,13 +3,13 @@
 mod human;
 
 use super::operands::{self, Operands};
-use super::paper::{self, Paper};
-use super::route::{End, Plan, Route};
-use super::{Stage, one_core, refused};
-use lunar_bench::device::{Before, flush, like_a_block_device};
-use lunar_bench::document::{Run, without_secrets};
+use super::route::{OpenRoute, RouteEnd, RoutePlan};
+use super::tool_output::{self, ToolOutput};
+use super::{RunContext, one_core, refused};
+use lunar_bench::device::{CacheModel, emulate_block_layer, flush};
+use lunar_bench::document::{JobRun, redact_secrets};
 use lunar_bench::job::{Fill, IoDirection, Job};
-use lunar_bench::{Document, Error, Outcome, Watch};
+use lunar_bench::{Document, Error, JobOutcome, RunHandle};
 use std::path::Path;
 use std::thread;
 
@@ -50,19 +50,19 @@ pub struct Args {
 }
 
 /// What the operands say.
-struct Settings {
+struct DdSettings {
     given: Operands,
     sizes: Vec<u64>,
     direct: [bool; 2],
-    stable: bool,
+    fua: bool,
     flush: bool,
     /// Lines: records, and the one with the rate.
     status: (bool, bool),
     destroy: bool,
 }
 
-impl Settings {
-    fn read(args: &Args) -> Result<Settings, Error> {
+impl DdSettings {
+    fn read(args: &Args) -> Result<DdSettings, Error> {
         let given = Operands::parse("dd", &args.operands, &KEYS)?;
         let list = given.text("bs").unwrap_or("512").split(',');
         let sizes = list.map(|text| operands::read("bs", text)).collect::<Result<Vec<_>, _>>()?;
@@ -80,9 +80,9 @@ impl Settings {
             }
         };
         let direct = [input.contains(&"direct"), output.contains(&"direct")];
-        let stable = output.contains(&"dsync") || output.contains(&"sync");
+        let fua = output.contains(&"dsync") || output.contains(&"sync");
         let flush = conv.contains(&"fsync") || conv.contains(&"fdatasync");
-        Ok(Settings { sizes, direct, stable, flush, status, destroy: args.destroy, given })
+        Ok(DdSettings { sizes, direct, fua, flush, status, destroy: args.destroy, given })
     }
 
     /// Inputs and outputs that run at once: one of the two may be there several times.
@@ -103,27 +103,31 @@ impl Settings {
         }
     }
 
-    fn plan(&self, (input, output): (&str, &str), bs: u64, index: usize) -> Result<Plan, Error> {
+    fn plan(&self, (input, output): (&str, &str), bs: u64, index: usize) -> Result<RoutePlan, Error> {
         let bytes = |key: &str| -> Result<Option<u64>, Error> {
             let many = || refused(format!("{key} is too large"), "use a smaller one");
             self.given.number(key)?.map(|blocks| blocks.checked_mul(bs).ok_or_else(many)).transpose()
         };
-        Ok(Plan {
-            input: End::named("if", Some(input), bytes("skip")?.unwrap_or(0), self.direct[0])?,
-            output: End::named("of", Some(output), bytes("seek")?.unwrap_or(0), self.direct[1])?,
+        Ok(RoutePlan {
+            input: RouteEnd::named("if", Some(input), bytes("skip")?.unwrap_or(0), self.direct[0])?,
+            output: RouteEnd::named("of", Some(output), bytes("seek")?.unwrap_or(0), self.direct[1])?,
             bytes: bytes("count")?,
             until_end: true,
-            stable: self.stable,
+            fua: self.fua,
             destroy: self.destroy,
             cores: one_core(index)?,
         })
     }
 
-    fn open(&self, plan: &Plan) -> Result<Route, Error> {
-        let cutting = if plan.is_copy() { Before::Cutting } else { Before::CuttingZeros };
-        Route::open(plan, &|rig, target, is_output| {
-            let before = if self.direct[usize::from(is_output)] { cutting } else { Before::PageCache };
-            like_a_block_device(rig, target, before);
+    fn open(&self, plan: &RoutePlan) -> Result<OpenRoute, Error> {
+        let cutting = if plan.is_copy() {
+            CacheModel::RequestSplitting
+        } else {
+            CacheModel::RequestSplittingWithoutData
+        };
+        OpenRoute::open(plan, &|opened, target, is_output| {
+            let before = if self.direct[usize::from(is_output)] { cutting } else { CacheModel::PageCache };
+            emulate_block_layer(opened, target, before);
             Ok(())
         })
     }
@@ -131,20 +135,20 @@ impl Settings {
     /// The operands, for the document: without secrets.
     fn words(&self, (input, output): &(String, String), bs: u64) -> Vec<(&str, String)> {
         let others = self.given.words().into_iter().filter(|(key, _)| !["if", "of", "bs"].contains(key));
-        let ends = [("if", without_secrets(input)), ("of", without_secrets(output)), ("bs", bs.to_string())];
+        let ends = [("if", redact_secrets(input)), ("of", redact_secrets(output)), ("bs", bs.to_string())];
         [("tool", "dd".to_owned())].into_iter().chain(ends).chain(others).collect()
     }
 
-    fn job(&self, route: &Route, bs: u64) -> Job {
+    fn job(&self, route: &OpenRoute, bs: u64) -> Job {
         Job {
-            way: route.way,
+            direction: route.direction,
             sizes: vec![(bs.min(route.bytes) as u32, 1)],
             time: None,
             amount: Some(route.bytes),
             offset: route.offset,
             span: Some(route.bytes),
             fill: Fill::Zeros,
-            stable: self.stable,
+            fua: self.fua,
             flush: self.flush,
             ..Job::default()
         }
@@ -155,139 +159,148 @@ impl Settings {
 ///
 /// # Errors
 /// When an end cannot be opened or holds data, or an operand makes no sense here.
-pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
-    let mut settings = Settings::read(args)?;
+pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
+    let mut settings = DdSettings::read(args)?;
     let pairs: Vec<(String, String)> =
         settings.pairs()?.into_iter().map(|(input, output)| (input.to_owned(), output.to_owned())).collect();
-    let mut paper = Paper::new(paper::title("dd", &args.operands), stage);
+    let mut output = ToolOutput::new(tool_output::title("dd", &args.operands), context);
     for bs in settings.sizes.clone() {
-        let done = one_size(&settings, &pairs, bs, &mut paper);
+        let done = one_size(&settings, &pairs, bs, &mut output);
         match done {
             // What was measured with other sizes stands.
-            Err(e) if !paper.document.runs.is_empty() => not_begun(&settings, &pairs[0], bs, e, &mut paper)?,
+            Err(e) if !output.document.runs.is_empty() => {
+                not_begun(&settings, &pairs[0], bs, e, &mut output)?
+            }
             done => done?,
         }
-        if paper.watch.is_ended() || paper.document.ended_early().is_some() {
+        if output.handle.is_ended() || output.document.ended_early().is_some() {
             break;
         }
         // Zeros of the last size are no data, but a copy is: it was looked for before the first.
         settings.destroy = true;
     }
-    Ok(paper.finish())
+    Ok(output.finish())
 }
 
 /// Why there is nothing of a size, after others: a run that ended before it began.
 fn not_begun(
-    settings: &Settings,
+    settings: &DdSettings,
     pair: &(String, String),
     bs: u64,
     error: Error,
-    paper: &mut Paper,
+    output: &mut ToolOutput,
 ) -> Result<(), Error> {
-    paper.remark(format!("bs={}: it ended early: {}", shorten(bs), error.what))?;
-    let outcome = Outcome { ended_early: Some(error.what), ..Outcome::default() };
+    output.remark(format!("bs={}: it ended early: {}", shorten(bs), error.what))?;
+    let outcome = JobOutcome { ended_early: Some(error.what), ..JobOutcome::default() };
     let words = settings.words(pair, bs);
-    paper.keep(paper::run(format!("bs={}", shorten(bs)), &words, Vec::new(), outcome));
+    output.keep(tool_output::run(format!("bs={}", shorten(bs)), &words, Vec::new(), outcome));
     Ok(())
 }
 
 /// All pairs at once, with one block size.
 fn one_size(
-    settings: &Settings,
+    settings: &DdSettings,
     pairs: &[(String, String)],
     bs: u64,
-    paper: &mut Paper,
+    output: &mut ToolOutput,
 ) -> Result<(), Error> {
     let opened = |(index, (input, output)): (usize, &(String, String))| {
         settings.open(&settings.plan((input, output), bs, index)?)
     };
     // The second one must not be refused when the first is already writing.
     let routes = pairs.iter().enumerate().map(opened).collect::<Result<Vec<_>, _>>()?;
-    let result = check_skips(pairs, &routes).and_then(|()| measure(settings, pairs, &routes, bs, paper));
-    routes.into_iter().for_each(Route::close);
+    let result = check_skips(pairs, &routes).and_then(|()| measure(settings, pairs, &routes, bs, output));
+    routes.into_iter().for_each(OpenRoute::close);
     result
 }
 
 /// As dd has it: who passes over more than a file has copies nothing, and is told; more than a disk has is an error.
-fn check_skips(pairs: &[(String, String)], routes: &[Route]) -> Result<(), Error> {
+fn check_skips(pairs: &[(String, String)], routes: &[OpenRoute]) -> Result<(), Error> {
     let is_beyond =
-        |(pair, route): &(&(String, String), &Route)| route.past_end > 0 && !Path::new(&pair.0).is_file();
+        |(pair, route): &(&(String, String), &OpenRoute)| route.past_end > 0 && !Path::new(&pair.0).is_file();
     match pairs.iter().zip(routes).find(is_beyond) {
         None => Ok(()),
         Some((pair, route)) => Err(refused(
-            format!(
-                "{}: cannot skip: it ends {} bytes before that",
-                without_secrets(&pair.0),
-                route.past_end
-            ),
+            format!("{}: cannot skip: it ends {} bytes before that", redact_secrets(&pair.0), route.past_end),
             "use a smaller skip=",
         )),
     }
 }
 
 fn measure(
-    settings: &Settings,
+    settings: &DdSettings,
     pairs: &[(String, String)],
-    routes: &[Route],
+    routes: &[OpenRoute],
     bs: u64,
-    paper: &mut Paper,
+    output: &mut ToolOutput,
 ) -> Result<(), Error> {
     let is_list = settings.sizes.len() > 1 || pairs.len() > 1;
-    let outcomes = at_once(settings, routes, bs, &paper.watch)?;
+    let outcomes = at_once(settings, routes, bs, &output.handle)?;
     for ((pair, route), outcome) in pairs.iter().zip(routes).zip(&outcomes) {
         if is_list && settings.status.0 {
             let ends = [format!("if={}", pair.0), format!("of={}", pair.1), format!("bs={}", shorten(bs))];
-            paper.line(paper::title("+ dd", &ends))?;
+            output.line(tool_output::title("+ dd", &ends))?;
         }
         if route.past_end > 0 {
-            paper.remark(format!("{}: cannot skip to specified offset", pair.0))?;
+            output.remark(format!("{}: cannot skip to specified offset", pair.0))?;
         }
         if let Some(why) = &outcome.ended_early {
-            paper.remark(format!("it ended early: {why}"))?;
+            output.remark(format!("it ended early: {why}"))?;
         }
         for line in lines(outcome, bs, settings.status) {
-            paper.line(line)?;
+            output.line(line)?;
         }
-        paper.keep(kept(settings, route, pair, bs, outcome));
+        output.keep(kept(settings, route, pair, bs, outcome));
     }
     if pairs.len() > 1 && settings.status.1 {
-        paper.line(aggregate(&outcomes))?;
+        output.line(aggregate(&outcomes))?;
     }
     Ok(())
 }
 
-fn at_once(settings: &Settings, routes: &[Route], bs: u64, watch: &Watch) -> Result<Vec<Outcome>, Error> {
+fn at_once(
+    settings: &DdSettings,
+    routes: &[OpenRoute],
+    bs: u64,
+    handle: &RunHandle,
+) -> Result<Vec<JobOutcome>, Error> {
     thread::scope(|scope| {
-        let start = |route| scope.spawn(move || one(settings, route, bs, watch));
+        let start = |route| scope.spawn(move || one(settings, route, bs, handle));
         let running: Vec<_> = routes.iter().map(start).collect();
         let died = || refused("a run died", "this is a fault of Lunar: report it");
         running.into_iter().map(|run| run.join().map_err(|_| died())?).collect()
     })
 }
 
-fn one(settings: &Settings, route: &Route, bs: u64, watch: &Watch) -> Result<Outcome, Error> {
+fn one(settings: &DdSettings, route: &OpenRoute, bs: u64, handle: &RunHandle) -> Result<JobOutcome, Error> {
     let no_room =
         (route.cut > 0).then(|| format!("no space left: {} bytes of the input do not fit", route.cut));
     if route.bytes == 0 {
-        return Ok(Outcome { ended_early: no_room, ..Outcome::default() });
+        return Ok(JobOutcome { ended_early: no_room, ..JobOutcome::default() });
     }
-    let mut outcome = route.rig.run(&settings.job(route, bs), watch)?;
+    let mut outcome = route.opened.run(&settings.job(route, bs), handle)?;
     // What is still on its way has to arrive, as it does with dd: after its time.
     if !settings.flush && outcome.ended_early.is_none() {
-        outcome.ended_early = flush(&route.rig).err();
+        outcome.ended_early = flush(&route.opened).err();
     }
     outcome.ended_early = outcome.ended_early.or(no_room);
     Ok(outcome)
 }
 
-fn kept(settings: &Settings, route: &Route, pair: &(String, String), bs: u64, outcome: &Outcome) -> Run {
-    let name = match (route.way, pair.1.as_str()) {
+fn kept(
+    settings: &DdSettings,
+    route: &OpenRoute,
+    pair: &(String, String),
+    bs: u64,
+    outcome: &JobOutcome,
+) -> JobRun {
+    let name = match (route.direction, pair.1.as_str()) {
         (IoDirection::Write, _) => "write",
         (_, "/dev/null" | ".") => "read",
         _ => "copy",
     };
     let label = format!("{name} bs={}", shorten(bs));
-    paper::run(label, &settings.words(pair, bs), route.facts(), outcome.clone())
+    tool_output::run(label, &settings.words(pair, bs), route.facts(), outcome.clone())
 }
 
 /// `64k` instead of 65536.
@@ -296,12 +309,12 @@ fn shorten(bs: u64) -> String {
 }
 
 /// What dd of coreutils 9.1 says at its end.
-fn lines(outcome: &Outcome, bs: u64, (records, rate): (bool, bool)) -> Vec<String> {
+fn lines(outcome: &JobOutcome, bs: u64, (records, rate): (bool, bool)) -> Vec<String> {
     let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
     let (full, rest) = (moved / bs, u8::from(!moved.is_multiple_of(bs)));
     let mut lines = Vec::new();
     if records {
-        lines.extend(["in", "out"].map(|way| format!("{full}+{rest} records {way}")));
+        lines.extend(["in", "out"].map(|direction| format!("{full}+{rest} records {direction}")));
     }
     if rate {
         lines.push(format!(
@@ -315,9 +328,9 @@ fn lines(outcome: &Outcome, bs: u64, (records, rate): (bool, bool)) -> Vec<Strin
 }
 
 /// The sum of the rates, as the seed of 2002 adds them, and all bytes by the longest time.
-fn aggregate(outcomes: &[Outcome]) -> String {
-    let sum: f64 = outcomes.iter().map(Outcome::rate).sum();
-    let moved: u64 = outcomes.iter().map(Outcome::bytes).sum();
+fn aggregate(outcomes: &[JobOutcome]) -> String {
+    let sum: f64 = outcomes.iter().map(JobOutcome::rate).sum();
+    let moved: u64 = outcomes.iter().map(JobOutcome::bytes).sum();
     let longest = outcomes.iter().map(|outcome| outcome.elapsed_s).fold(0.0, f64::max);
     let whole = if longest > 0.0 { moved as f64 / longest } else { 0.0 };
     format!(

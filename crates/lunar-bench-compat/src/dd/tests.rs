@@ -1,10 +1,10 @@
 use super::*;
-use crate::testing::{Scratch, dropped, is_cached, play, served, without_figures};
+use crate::testing::{TempDir, dropped, is_cached, play, served, without_figures};
 use clap::Parser;
 use interop::tool::{Tool, have};
-use lunar_bench::Kind;
-use lunar_bench::outcome::Totals;
-use lunar_bench::testing::Probe;
+use lunar_bench::ErrorKind;
+use lunar_bench::outcome::DirectionTotals;
+use lunar_bench::testing::RecordingDisk;
 use std::process::Command;
 
 #[derive(Parser)]
@@ -19,13 +19,13 @@ fn args(line: &str) -> Args {
 }
 
 fn dd(line: &str) -> Result<(Document, String), Error> {
-    play(|stage| run(&args(line), stage))
+    play(|context| run(&args(line), context))
 }
 
 #[test]
 fn lines_of_known_times_are_those_of_the_tool() {
-    let read = Totals { ios: 41, bytes: 4_194_304, ..Totals::default() };
-    let outcome = Outcome { elapsed_s: 0.007_983_06, read, ..Outcome::default() };
+    let read = DirectionTotals { ios: 41, bytes: 4_194_304, ..DirectionTotals::default() };
+    let outcome = JobOutcome { elapsed_s: 0.007_983_06, read, ..JobOutcome::default() };
     let expected = [
         "40+1 records in",
         "40+1 records out",
@@ -35,8 +35,8 @@ fn lines_of_known_times_are_those_of_the_tool() {
     assert_eq!(lines(&outcome, 102_400, (true, false)), expected[..2]);
     // The seed of 2002: 16.74 + 16.54 = 33.28 MB/s, for 500 MB each.
     let run = |rate: f64| {
-        let read = Totals { bytes: 500_000_000, ..Totals::default() };
-        Outcome { elapsed_s: 500.0 / rate, read, ..Outcome::default() }
+        let read = DirectionTotals { bytes: 500_000_000, ..DirectionTotals::default() };
+        JobOutcome { elapsed_s: 500.0 / rate, read, ..JobOutcome::default() }
     };
     let text = aggregate(&[run(16.74), run(16.54)]);
     assert!(text.ends_with("s, 33.1 MB/s; sum of the rates 33.3 MB/s"), "{text}");
@@ -47,10 +47,10 @@ fn lines_of_known_times_are_those_of_the_tool() {
 fn every_operand_is_understood() {
     let line = "if=null:8M of=memory:8M bs=4k count=10 skip=1 seek=2 iflag=direct,fullblock oflag=direct,dsync \
                 conv=fsync,fdatasync,notrunc status=noxfer --destroy";
-    let settings = Settings::read(&args(line)).expect("understood");
+    let settings = DdSettings::read(&args(line)).expect("understood");
     let plan = settings.plan(("null:8M", "memory:8M"), 4096, 0).expect("a plan");
     assert_eq!((plan.bytes, plan.input.start, plan.output.start), (Some(40960), 4096, 8192));
-    assert!(plan.input.direct && plan.output.direct && plan.stable && plan.destroy && settings.flush);
+    assert!(plan.input.direct && plan.output.direct && plan.fua && plan.destroy && settings.flush);
     assert_eq!(settings.status, (true, false));
     let (document, text) = dd(line).expect("it copies");
     assert_eq!(text, "10+0 records in\n10+0 records out\n");
@@ -86,7 +86,7 @@ fn two_at_once_are_added_up() {
 
 #[test]
 fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 0), scratch.path("b"));
     let bytes: Vec<u8> = (0..100_352u32).map(|n| (n % 251) as u8).collect();
     std::fs::write(&a, &bytes).expect("written");
@@ -97,7 +97,7 @@ fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
         "{text}"
     );
     assert!(std::fs::read(&b).expect("made") == bytes);
-    assert_eq!(dd(&line).expect_err("it holds data").kind, Kind::HoldsData);
+    assert_eq!(dd(&line).expect_err("it holds data").kind, ErrorKind::HoldsData);
     dd(&format!("{line} --destroy")).expect("it is wanted");
     // A list looks for data once, before the first.
     let c = scratch.path("c");
@@ -106,7 +106,7 @@ fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
 
 #[test]
 fn to_skip_more_than_there_is_is_told_and_an_error_of_a_disk() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let file = scratch.file("a", 1536);
     let told = |skip: u32| dd(&format!("if={file} of=/dev/null skip={skip}")).expect("no error").1;
     let nothing = "0+0 records in\n0+0 records out\n0 bytes copied, 0 s, 0.0 kB/s\n";
@@ -115,13 +115,13 @@ fn to_skip_more_than_there_is_is_told_and_an_error_of_a_disk() {
     let e = dd("if=null:1024 of=/dev/null skip=4 count=1").expect_err("it is a disk");
     assert_eq!(
         (e.kind, e.what.as_str()),
-        (Kind::Invalid, "null:1024: cannot skip: it ends 1024 bytes before that")
+        (ErrorKind::Invalid, "null:1024: cannot skip: it ends 1024 bytes before that")
     );
 }
 
 #[test]
 fn of_a_file_that_is_not_there_the_hint_is_an_operand() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let (none, empty) = (scratch.path("none"), scratch.file("empty", 0));
     for (line, what, hint) in [
         (format!("if={none} of=/dev/null"), "none: there is no such file", "after if="),
@@ -142,9 +142,9 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn copies_from_and_to_a_disk_without_a_kernel_keep_every_byte_whatever_the_flags() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let bytes = pattern((3 << 20) + 4096);
-    let (from, to) = (Probe::new(bytes.len()), Probe::new(4 << 20));
+    let (from, to) = (RecordingDisk::new(bytes.len()), RecordingDisk::new(4 << 20));
     from.set(&bytes);
     let (a, b) = (scratch.file("a", 0), scratch.path("b"));
     std::fs::write(&a, &bytes).expect("written");
@@ -168,7 +168,7 @@ fn copies_from_and_to_a_disk_without_a_kernel_keep_every_byte_whatever_the_flags
 
 #[test]
 fn direct_requests_arrive_as_they_are_and_others_as_those_of_a_cache() {
-    let probe = Probe::new(2 << 20);
+    let probe = RecordingDisk::new(2 << 20);
     let disk = served(probe.clone());
     let lens = |line: String| {
         let before = (probe.reads().len(), probe.writes().len());
@@ -187,7 +187,7 @@ fn direct_requests_arrive_as_they_are_and_others_as_those_of_a_cache() {
 
 #[test]
 fn direct_passes_the_page_cache_of_files_by() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 0), scratch.path("b"));
     std::fs::write(&a, pattern(1 << 20)).expect("written");
     if !dropped(&a) {
@@ -203,7 +203,7 @@ fn direct_passes_the_page_cache_of_files_by() {
 
 #[test]
 fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
-    let probe = Probe::new(1 << 20);
+    let probe = RecordingDisk::new(1 << 20);
     probe.flush_in(500);
     let disk = served(probe.clone());
     let elapsed_s = |more: &str| {
@@ -238,11 +238,12 @@ impl std::io::Write for Remover<'_> {
 
 #[test]
 fn what_was_measured_before_a_target_vanished_is_kept() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let a = scratch.file("a", 1 << 20);
-    let (watch, mut out) = (Watch::default(), Remover(Vec::new(), &a));
+    let (handle, mut out) = (RunHandle::default(), Remover(Vec::new(), &a));
     let line = format!("if={a} of=/dev/null bs=64k,128k,256k");
-    let document = run(&args(&line), Stage { watch: &watch, out: &mut out }).expect("the first size stands");
+    let document =
+        run(&args(&line), RunContext { handle: &handle, out: &mut out }).expect("the first size stands");
     let text = String::from_utf8(out.0).expect("text");
     assert_eq!((document.runs.len(), document.runs[0].outcome.read.bytes), (2, 1 << 20));
     let why = document.ended_early().expect("it is gone");
@@ -270,7 +271,7 @@ fn the_lines_are_those_of_dd() {
     if !have(&[Tool { program: "dd", package: "coreutils" }]) {
         return;
     }
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 1_000_000), scratch.file("b", 0));
     for more in ["bs=64k", "bs=3000 count=7", "bs=4096 count=1", "bs=1 count=3", "bs=64k status=noxfer"] {
         let line = format!("if={a} of=/dev/null {more}");

@@ -1,10 +1,10 @@
 //! The options of disktest v1.1.12, and what is to be done because of them.
 
-use super::lines::Wanted;
+use super::lines::ReportOptions;
 use super::numbers::{SECTOR, fixed, number, sizes};
 use crate::refused;
 use lunar_bench::job::{AccessPattern, Fill, IoDirection, Job, Weighted};
-use lunar_bench::{Error, Target};
+use lunar_bench::{Error, TargetSpec};
 use std::time::Duration;
 
 /// Threads where their number is not told.
@@ -35,7 +35,7 @@ pub struct Args {
     pub seed: Option<u64>,
     /// Go on after an error, to the end of the pass; each is told, and the test has failed
     #[arg(short = 'A')]
-    pub go_on: bool,
+    pub continue_on_error: bool,
     /// Transfer size, or a range of them; a number up to 256 is sectors, above that bytes [default: 1]
     #[arg(short = 'B', value_name = "LO[:HI]")]
     pub blocks: Option<String>,
@@ -121,7 +121,7 @@ pub struct Args {
 
 /// One part of a pass.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Phase {
+pub struct TestPhase {
     /// `write` or `read` where a pass has both one after the other.
     pub name: Option<&'static str>,
     /// What is done, without an end.
@@ -130,15 +130,15 @@ pub struct Phase {
 
 /// What is to be done on each target.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TestPlan {
     /// The targets.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TargetSpec>,
     /// Past the page cache.
     pub direct: bool,
     /// Something is written.
     pub writes: bool,
     /// The parts of a pass; spans are those of the smallest target.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<TestPhase>,
     /// Passes; None: endless.
     pub cycles: Option<u64>,
     /// A pass ends after its seeks, also when there is a run time.
@@ -154,15 +154,15 @@ pub struct Plan {
     /// Heartbeat.
     pub heartbeat: Option<Duration>,
     /// What is told.
-    pub wanted: Wanted,
+    pub wanted: ReportOptions,
 }
 
-impl Plan {
+impl TestPlan {
     /// Understands the options.
     ///
     /// # Errors
     /// When one makes no sense, or two do not go together.
-    pub fn of(args: &Args) -> Result<Plan, Error> {
+    pub fn of(args: &Args) -> Result<TestPlan, Error> {
         if args.mark.is_some() {
             return Err(refused("-m: sectors are not marked", "-n writes the number of each block into it"));
         }
@@ -177,12 +177,12 @@ impl Plan {
             time: None,
             fill: fill(args)?,
             compare: compare(args, reads, writes)?,
-            go_on: args.go_on,
+            continue_on_error: args.continue_on_error,
             seed: args.seed.unwrap_or_else(|| std::process::id().into()),
             ..Job::default()
         };
-        Ok(Plan {
-            targets: args.targets.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?,
+        Ok(TestPlan {
+            targets: args.targets.iter().map(|text| TargetSpec::parse(text)).collect::<Result<_, _>>()?,
             direct: is_direct(args.kind.as_deref().unwrap_or("b"))?,
             phases: phases(args, job, reads, writes)?,
             cycles: match args.cycles {
@@ -202,9 +202,9 @@ impl Plan {
     }
 
     /// Transfers of one part of a pass over an area of so many bytes.
-    pub fn seeks_of(&self, phase: &Phase, area: u64) -> u64 {
-        let ways = if phase.job.way == IoDirection::Turns { 2 } else { 1 };
-        let all = (area / u64::from(phase.job.longest())).max(1) * ways;
+    pub fn seeks_of(&self, phase: &TestPhase, area: u64) -> u64 {
+        let directions = if phase.job.direction == IoDirection::Turns { 2 } else { 1 };
+        let all = (area / u64::from(phase.job.longest())).max(1) * directions;
         self.seeks.map_or(all, |seeks| seeks / self.phases.len() as u64)
     }
 
@@ -234,27 +234,31 @@ impl Plan {
     }
 }
 
-fn wanted(letters: &str) -> Result<Wanted, Error> {
-    let mut wanted = Wanted::default();
+fn wanted(letters: &str) -> Result<ReportOptions, Error> {
+    let mut wanted = ReportOptions::default();
     for letter in letters.chars() {
         match letter {
             'T' => wanted.throughput = true,
             'X' => wanted.transfers = true,
             'R' => wanted.times = true,
             'P' => wanted.performance = true,
-            'A' => wanted = Wanted { throughput: true, transfers: true, times: true, ..wanted },
+            'A' => wanted = ReportOptions { throughput: true, transfers: true, times: true, ..wanted },
             _ => return Err(refused(format!("-P {letters} is not known"), "it takes T, X, R, A and P")),
         }
     }
-    let Wanted { throughput, transfers, times, performance } = wanted;
+    let ReportOptions { throughput, transfers, times, performance } = wanted;
     if performance && !(throughput || transfers || times) {
         return Err(refused("-P P says how, not what", "add T, X, R or A: -P AP"));
     }
     Ok(wanted)
 }
 
-fn check_heartbeat(heartbeat: Option<Duration>, time: Option<Duration>, wanted: Wanted) -> Result<(), Error> {
-    if heartbeat.is_some() && wanted == Wanted::default() {
+fn check_heartbeat(
+    heartbeat: Option<Duration>,
+    time: Option<Duration>,
+    wanted: ReportOptions,
+) -> Result<(), Error> {
+    if heartbeat.is_some() && wanted == ReportOptions::default() {
         return Err(refused("-h has nothing to tell", "say what with -P, such as -P T"));
     }
     if heartbeat.zip(time).is_some_and(|(beat, time)| beat > time) {
@@ -318,19 +322,19 @@ fn volume(text: &str) -> Result<u64, Error> {
     number("-N", text)?.checked_mul(SECTOR).ok_or_else(many)
 }
 
-fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>, Error> {
+fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPhase>, Error> {
     let order = order(args);
     if order.ends_with('d') {
         return Err(refused("sweeps up and down are not there", "leave the d away: sweeps go up and up"));
     }
-    let way = match (reads, writes) {
+    let direction = match (reads, writes) {
         (true, false) => IoDirection::Read,
         (false, _) => IoDirection::Write,
         (true, true) => IoDirection::Mix(50),
     };
-    let phase = |name, way, order| Phase { name, job: Job { way, order, ..job.clone() } };
+    let phase = |name, direction, order| TestPhase { name, job: Job { direction, order, ..job.clone() } };
     match (order, &args.duty) {
-        ("R" | "r", None) => Ok(vec![phase(None, way, AccessPattern::Random)]),
+        ("R" | "r", None) => Ok(vec![phase(None, direction, AccessPattern::Random)]),
         ("R" | "r", Some(text)) => {
             let wrong =
                 || refused(format!("-D {} is no duty", text.escape_debug()), "write R:W of 100: 70:30");
@@ -348,7 +352,7 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>
         ("l", None) if reads && writes => {
             Ok(vec![phase(None, IoDirection::Turns, AccessPattern::Sequential)])
         }
-        ("L" | "l", None) => Ok(vec![phase(None, way, AccessPattern::Sequential)]),
+        ("L" | "l", None) => Ok(vec![phase(None, direction, AccessPattern::Sequential)]),
         _ => Err(refused(format!("-p {} is not known", order.escape_debug()), "use R, L or l")),
     }
 }
@@ -394,15 +398,15 @@ pub mod tests {
         *args
     }
 
-    fn plan(line: &str) -> Plan {
-        Plan::of(&args(&format!("{line} null:1M"))).unwrap_or_else(|e| panic!("{e}"))
+    fn plan(line: &str) -> TestPlan {
+        TestPlan::of(&args(&format!("{line} null:1M"))).unwrap_or_else(|e| panic!("{e}"))
     }
 
     #[test]
     fn the_class_of_commands_of_the_seed_is_understood() {
         let plan = plan("-B 256k -K 16 -p L -P T -h 1 -T 5m -I bd -w");
         let job = &plan.phases[0].job;
-        assert_eq!((&job.sizes[..], job.depth, job.way), (&[(262_144, 1)][..], 16, IoDirection::Write));
+        assert_eq!((&job.sizes[..], job.depth, job.direction), (&[(262_144, 1)][..], 16, IoDirection::Write));
         assert_eq!(
             (plan.time, plan.heartbeat),
             (Some(Duration::from_secs(300)), Some(Duration::from_secs(1)))
@@ -417,16 +421,16 @@ pub mod tests {
     fn every_option_does_what_it_is_for() {
         let job = |line: &str| plan(line).phases[0].job.clone();
         assert_eq!(
-            (job("").way, job("").order, job("").depth, job("").fill),
+            (job("").direction, job("").order, job("").depth, job("").fill),
             (IoDirection::Read, AccessPattern::Random, 4, Fill::Counting)
         );
         assert_eq!((job("-B 1k").sizes, job("-B 1:4m").sizes.len()), (vec![(1024, 1)], 1024));
-        assert_eq!((job("-a 7").seed, job("-A").go_on), (7, true));
+        assert_eq!((job("-a 7").seed, job("-A").continue_on_error), (7, true));
         assert_eq!(
-            (job("-r -w").way, job("-r -w -D 70:30").way),
+            (job("-r -w").direction, job("-r -w -D 70:30").direction),
             (IoDirection::Mix(50), IoDirection::Mix(70))
         );
-        assert_eq!(job("-r -w -D 70%:30%").way, IoDirection::Mix(70));
+        assert_eq!(job("-r -w -D 70%:30%").direction, IoDirection::Mix(70));
         assert_eq!(
             (job("-w -n").fill, job("-w -z").fill, job("-w -c").fill),
             (Fill::Lba, Fill::Random, Fill::Counting)
@@ -438,10 +442,10 @@ pub mod tests {
         let both = plan("-r -w -p L -C 3 -L 1k");
         assert_eq!(both.phases.iter().map(|p| p.name).collect::<Vec<_>>(), [Some("write"), Some("read")]);
         assert_eq!((both.cycles, both.seeks, both.seeks_rule), (Some(3), Some(1024), true));
-        assert_eq!((job("-r -w -p l -K 5").way, job("-r -w -p l -K 5").depth), (IoDirection::Turns, 5));
+        assert_eq!((job("-r -w -p l -K 5").direction, job("-r -w -p l -K 5").depth), (IoDirection::Turns, 5));
         assert_eq!(plan("-p Lu").phases[0].job.order, AccessPattern::Sequential);
         assert_eq!((plan("").cycles, plan("-C 0").cycles, plan("-T 2").cycles), (Some(1), None, None));
-        assert_eq!(plan("-P A").wanted, Wanted { performance: false, ..plan("-P AP").wanted });
+        assert_eq!(plan("-P A").wanted, ReportOptions { performance: false, ..plan("-P AP").wanted });
         assert!(!plan("-I f").direct && plan("-I r").direct);
         let all = args("-q -Q -v --destroy null:1M");
         assert!(all.quiet && all.bare && all.version && all.destroy);
@@ -498,7 +502,7 @@ pub mod tests {
             "-N y",
         ];
         for line in refusals {
-            let error = Plan::of(&args(&format!("{line} null:1M"))).expect_err(line);
+            let error = TestPlan::of(&args(&format!("{line} null:1M"))).expect_err(line);
             assert!(!error.hint.is_empty(), "{line}");
         }
         for line in [

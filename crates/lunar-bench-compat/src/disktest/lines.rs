@@ -1,7 +1,7 @@
 //! The lines of disktest v1.1.12, and their arithmetic.
 
 use crate::clock;
-use lunar_bench::outcome::Share;
+use lunar_bench::outcome::IoCounts;
 
 /// The version whose dialect this is.
 pub const VERSION: &str = "v1.1.12";
@@ -10,7 +10,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 
 /// How lines begin.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct LinePrefix {
     /// Process, or thread where several devices are tested at once.
     pub pid: u32,
     /// The device.
@@ -21,7 +21,7 @@ pub struct Head {
     pub is_quiet: bool,
 }
 
-impl Head {
+impl LinePrefix {
     /// A line; None if it is not wanted.
     pub fn line(&self, level: &str, message: &str) -> Option<String> {
         if self.is_quiet && level == "INFO" {
@@ -34,14 +34,14 @@ impl Head {
     }
 
     fn told(&self, level: &str, message: &str) -> String {
-        let Head { pid, device, .. } = self;
+        let LinePrefix { pid, device, .. } = self;
         format!("| {} | {level:5} | {pid} | {VERSION} | {device} | {message}", clock::stamp())
     }
 }
 
 /// What -P asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReportOptions {
     /// T: throughput.
     pub throughput: bool,
     /// X: transfers.
@@ -54,9 +54,9 @@ pub struct Wanted {
 
 /// What was done in some time.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
+pub struct PassStats {
     /// What was done.
-    pub share: Share,
+    pub share: IoCounts,
     /// Seconds in which it read.
     pub read_s: f64,
     /// Seconds in which it wrote.
@@ -64,7 +64,7 @@ pub struct Done {
     /// Seconds from begin to end.
     pub overall_s: f64,
     /// Whether it reads, and whether it writes.
-    pub ways: (bool, bool),
+    pub directions: (bool, bool),
     /// All passes.
     pub is_total: bool,
 }
@@ -77,10 +77,10 @@ fn throughput(bytes: u64, transfers: u64, seconds: f64) -> String {
 }
 
 /// The STAT line of what a session did in its time, all of it one way: `Read` or `Write`.
-pub fn stat(device: String, way: &str, share: &Share, seconds: f64) -> String {
-    let head = Head { pid: std::process::id(), device, is_bare: false, is_quiet: false };
+pub fn stat(device: String, direction: &str, share: &IoCounts, seconds: f64) -> String {
+    let head = LinePrefix { pid: std::process::id(), device, is_bare: false, is_quiet: false };
     let (bytes, transfers) = (share.read_bytes + share.write_bytes, share.read_ios + share.write_ios);
-    head.told("STAT", &format!("{way} {}", throughput(bytes, transfers, seconds)))
+    head.told("STAT", &format!("{direction} {}", throughput(bytes, transfers, seconds)))
 }
 
 /// `75 seconds (0h1m15s)`: whole ones, at least 1.
@@ -89,10 +89,13 @@ fn duration(seconds: f64) -> String {
     format!("{s} seconds ({}h{}m{}s)", s / 3600, s / 60 % 60, s % 60)
 }
 
-impl Done {
+impl PassStats {
     /// Directions that take place: small name, large name, past, transfers, bytes.
     fn directions(&self) -> Vec<[&'static str; 3]> {
-        let rows = [(self.ways.0, ["read", "Read", "read"]), (self.ways.1, ["write", "Write", "written"])];
+        let rows = [
+            (self.directions.0, ["read", "Read", "read"]),
+            (self.directions.1, ["write", "Write", "written"]),
+        ];
         rows.into_iter().filter(|row| row.0).map(|row| row.1).collect()
     }
 
@@ -104,7 +107,7 @@ impl Done {
     }
 
     /// The messages of STAT lines.
-    pub fn messages(&self, wanted: Wanted) -> Vec<String> {
+    pub fn messages(&self, wanted: ReportOptions) -> Vec<String> {
         let mut messages = Vec::new();
         for [name, title, past] in self.directions() {
             let (transfers, bytes, seconds) = self.counts(name);
@@ -133,7 +136,7 @@ impl Done {
     }
 
     /// The line for programs: fields end in semicolons.
-    pub fn performance(&self, device: &str, wanted: Wanted) -> String {
+    pub fn performance(&self, device: &str, wanted: ReportOptions) -> String {
         let (t, s) = (if self.is_total { "T" } else { "" }, self.share);
         let per_s = |n: u64, seconds: f64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let reads = [s.read_bytes, s.read_ios].map(|n| per_s(n, self.read_s));
@@ -149,11 +152,15 @@ impl Done {
         }
         if wanted.times {
             let whole = |seconds: f64| (seconds.round() as u64).max(1);
-            let of = |way: bool, seconds: f64| if way { whole(seconds) } else { 0 };
+            let of = |direction: bool, seconds: f64| if direction { whole(seconds) } else { 0 };
             line += &match self.is_total {
                 true => format!("{};secs;", whole(self.overall_s)),
                 false => {
-                    format!("{};Rsecs;{};Wsecs;", of(self.ways.0, self.read_s), of(self.ways.1, self.write_s))
+                    format!(
+                        "{};Rsecs;{};Wsecs;",
+                        of(self.directions.0, self.read_s),
+                        of(self.directions.1, self.write_s)
+                    )
                 }
             };
         }
@@ -165,9 +172,16 @@ impl Done {
 mod tests {
     use super::*;
 
-    fn wrote(bytes: u64, ios: u64, seconds: f64, is_total: bool) -> Done {
-        let share = Share { write_bytes: bytes, write_ios: ios, ..Share::default() };
-        Done { share, read_s: 0.0, write_s: seconds, overall_s: seconds, ways: (false, true), is_total }
+    fn wrote(bytes: u64, ios: u64, seconds: f64, is_total: bool) -> PassStats {
+        let share = IoCounts { write_bytes: bytes, write_ios: ios, ..IoCounts::default() };
+        PassStats {
+            share,
+            read_s: 0.0,
+            write_s: seconds,
+            overall_s: seconds,
+            directions: (false, true),
+            is_total,
+        }
     }
 
     /// Rates of the seed of 2005: block size, B/s, MB/s and IOPS as they were published.
@@ -198,13 +212,13 @@ mod tests {
             assert!((-0.1..2.0).contains(&more), "{text} {iops}");
         }
         let done = wrote(430_646_600, 1643, 1.0, false);
-        let wanted = Wanted { throughput: true, ..Wanted::default() };
+        let wanted = ReportOptions { throughput: true, ..ReportOptions::default() };
         assert_eq!(done.messages(wanted), ["Write throughput: 430646600.0B/s (410.70MB/s), IOPS 1643.0/s."]);
     }
 
     #[test]
     fn the_line_of_a_session_is_that_of_the_publication() {
-        let share = Share { write_bytes: 430_646_600, write_ios: 1643, ..Share::default() };
+        let share = IoCounts { write_bytes: 430_646_600, write_ios: 1643, ..IoCounts::default() };
         let line = stat("/dev/sda".into(), "Write", &share, 1.0);
         let (_, told) = line.split_once(" | STAT  | ").expect("a line of STAT");
         let expected = format!(
@@ -216,7 +230,7 @@ mod tests {
 
     #[test]
     fn every_message_has_its_form() {
-        let all = Wanted { throughput: true, transfers: true, times: true, performance: false };
+        let all = ReportOptions { throughput: true, transfers: true, times: true, performance: false };
         assert_eq!(
             wrote(1 << 20, 4, 75.2, false).messages(all),
             [
@@ -225,9 +239,15 @@ mod tests {
                 "Write Time: 75 seconds (0h1m15s)"
             ]
         );
-        let share = Share { read_bytes: 4096, read_ios: 8, ..Share::default() };
-        let read =
-            Done { share, read_s: 0.2, write_s: 0.0, overall_s: 0.2, ways: (true, false), is_total: true };
+        let share = IoCounts { read_bytes: 4096, read_ios: 8, ..IoCounts::default() };
+        let read = PassStats {
+            share,
+            read_s: 0.2,
+            write_s: 0.0,
+            overall_s: 0.2,
+            directions: (true, false),
+            is_total: true,
+        };
         assert_eq!(
             read.messages(all),
             [
@@ -250,7 +270,7 @@ mod tests {
 
     #[test]
     fn heads_name_time_level_process_version_and_device() {
-        let head = Head { pid: 9796, device: "/dev/sda".into(), is_bare: false, is_quiet: true };
+        let head = LinePrefix { pid: 9796, device: "/dev/sda".into(), is_bare: false, is_quiet: true };
         let line = head.line("STAT", "x").expect("a line");
         assert!(
             line.starts_with("| ") && line.ends_with(" | STAT  | 9796 | v1.1.12 | /dev/sda | x"),
@@ -258,6 +278,6 @@ mod tests {
         );
         assert!(head.line("START", "x").expect("a line").contains(" | START | "));
         assert_eq!(head.line("INFO", "x"), None);
-        assert_eq!(Head { is_bare: true, ..head }.line("STAT", "x").as_deref(), Some("x"));
+        assert_eq!(LinePrefix { is_bare: true, ..head }.line("STAT", "x").as_deref(), Some("x"));
     }
 }

@@ -4,18 +4,20 @@ mod args;
 mod lines;
 mod numbers;
 
-use super::failures::{Failure, Failures};
-use super::paper::{self, Paper};
-use super::{Stage, one_core};
+use super::failures::{CommandFailure, FailureReporter};
+use super::tool_output::{self, ToolOutput};
+use super::{RunContext, one_core};
 pub use args::Args;
-use args::{Phase, Plan, THREADS, order};
+use args::{THREADS, TestPhase, TestPlan, order};
 use flume::{Receiver as Failed, unbounded};
 pub use lines::stat;
-use lines::{Done, Head, VERSION};
+use lines::{LinePrefix, PassStats, VERSION};
 use lunar_bench::device::is_remote;
-use lunar_bench::document::Run;
-use lunar_bench::outcome::Share;
-use lunar_bench::{Document, Error, OpenTargets, Opening, Outcome, Target, Watch, text_report};
+use lunar_bench::document::JobRun;
+use lunar_bench::outcome::IoCounts;
+use lunar_bench::{
+    Document, Error, JobOutcome, OpenTargets, RunHandle, TargetOptions, TargetSpec, text_report,
+};
 use lunar_runtime::CoreSelection;
 use numbers::SECTOR;
 use std::sync::Arc;
@@ -27,27 +29,27 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(20);
 
 /// What a device tells while it is tested.
-enum News {
+enum DeviceEvent {
     Line(String),
-    Run(Box<Run>),
+    Run(Box<JobRun>),
     /// All that it did.
-    Total(Done),
+    Total(PassStats),
 }
 
 /// A device under test.
-struct Device<'a> {
+struct TestedDevice<'a> {
     args: &'a Args,
-    plan: &'a Plan,
-    rig: &'a OpenTargets,
-    head: Head,
+    plan: &'a TestPlan,
+    opened: &'a OpenTargets,
+    head: LinePrefix,
     /// First byte and bytes that are used.
     area: (u64, u64),
     /// Commands that fail while it goes on.
-    failed: Failed<Failure>,
-    news: Sender<News>,
+    failed: Failed<CommandFailure>,
+    news: Sender<DeviceEvent>,
     /// Ends this device; told by that of all.
-    watch: Watch,
-    all: Watch,
+    handle: RunHandle,
+    all: RunHandle,
     begun: Instant,
 }
 
@@ -55,81 +57,82 @@ struct Device<'a> {
 ///
 /// # Errors
 /// When a target cannot be opened, is too small or holds data, or an option makes no sense here.
-pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
-    let mut paper = Paper::new(format!("disktest {}", told(args).join(" ")), stage);
+pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
+    let mut output = ToolOutput::new(format!("disktest {}", told(args).join(" ")), context);
     if args.version {
-        paper.line(VERSION)?;
-        return Ok(paper.finish());
+        output.line(VERSION)?;
+        return Ok(output.finish());
     }
-    let plan = Plan::of(args)?;
-    let (mut rigs, mut failed) = (Vec::new(), Vec::new());
+    let plan = TestPlan::of(args)?;
+    let (mut all_opened, mut failed) = (Vec::new(), Vec::new());
     for (index, target) in plan.targets.iter().enumerate() {
-        let mut rig = open(args, &plan, target, index)?;
-        failed.push(told_of_failures(&mut rig, args.go_on));
-        rigs.push(rig);
+        let mut opened = open(args, &plan, target, index)?;
+        failed.push(told_of_failures(&mut opened, args.continue_on_error));
+        all_opened.push(opened);
     }
-    let areas = rigs.iter().map(|rig| plan.area(rig.capacity())).collect::<Result<Vec<_>, _>>()?;
+    let areas =
+        all_opened.iter().map(|opened| plan.area(opened.capacity())).collect::<Result<Vec<_>, _>>()?;
     if !plan.direct && plan.targets.iter().any(is_remote) {
-        paper.remark("no page cache of this host stands before remote targets: as with -I bd")?;
+        output.remark("no page cache of this host stands before remote targets: as with -I bd")?;
     }
     let (news, told) = channel();
     let result = thread::scope(|scope| {
-        for (index, rig) in rigs.iter().enumerate() {
-            let (args, plan, news, all) = (args, &plan, news.clone(), paper.watch.clone());
-            let (area, failed, is_one) = (areas[index], failed[index].clone(), rigs.len() == 1);
+        for (index, opened) in all_opened.iter().enumerate() {
+            let (args, plan, news, all) = (args, &plan, news.clone(), output.handle.clone());
+            let (area, failed, is_one) = (areas[index], failed[index].clone(), all_opened.len() == 1);
             scope.spawn(move || {
                 let head = head(args, &plan.targets[index], is_one);
-                let (watch, begun) = (all.part(), Instant::now());
-                Device { args, plan, rig, head, area, failed, news, watch, all, begun }.test()
+                let (handle, begun) = (all.child(), Instant::now());
+                TestedDevice { args, plan, opened, head, area, failed, news, handle, all, begun }.test()
             });
         }
         drop(news);
-        let result = tell(&mut paper, &told);
+        let result = tell(&mut output, &told);
         if result.is_err() {
-            paper.watch.end();
+            output.handle.end();
         }
         result
     });
-    rigs.into_iter().for_each(OpenTargets::close);
-    sum(&plan, &result?, &mut paper)?;
-    Ok(paper.finish())
+    all_opened.into_iter().for_each(OpenTargets::close);
+    sum(&plan, &result?, &mut output)?;
+    Ok(output.finish())
 }
 
-fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<OpenTargets, Error> {
+fn open(args: &Args, plan: &TestPlan, target: &TargetSpec, index: usize) -> Result<OpenTargets, Error> {
     let cores = if plan.targets.len() == 1 { CoreSelection::All } else { one_core(index)? };
-    let opening = Opening {
+    let opening = TargetOptions {
         direct: plan.direct,
         write: plan.writes,
         destroy: args.destroy,
         cores,
-        ..Opening::default()
+        ..TargetOptions::default()
     };
     OpenTargets::open(std::slice::from_ref(target), &opening)
 }
 
 /// Commands of it that will fail, where it goes on nevertheless; otherwise the first one ends it and is told anyway.
-fn told_of_failures(rig: &mut OpenTargets, go_on: bool) -> Failed<Failure> {
+fn told_of_failures(opened: &mut OpenTargets, continue_on_error: bool) -> Failed<CommandFailure> {
     let (tell, failed) = unbounded();
-    if go_on {
-        rig.wrap(|_, disk| Arc::new(Failures::told(disk, tell.clone())));
+    if continue_on_error {
+        opened.wrap(|_, disk| Arc::new(FailureReporter::reporting(disk, tell.clone())));
     }
     failed
 }
 
-fn head(args: &Args, target: &Target, is_one: bool) -> Head {
+fn head(args: &Args, target: &TargetSpec, is_one: bool) -> LinePrefix {
     let thread = || rustix::thread::gettid().as_raw_pid() as u32;
     let pid = if is_one { std::process::id() } else { thread() };
-    Head { pid, device: target.to_string(), is_bare: args.bare, is_quiet: args.quiet }
+    LinePrefix { pid, device: target.to_string(), is_bare: args.bare, is_quiet: args.quiet }
 }
 
 /// Prints and keeps what devices tell, until all of them are done; what each did.
-fn tell(paper: &mut Paper, told: &Receiver<News>) -> Result<Vec<Done>, Error> {
+fn tell(output: &mut ToolOutput, told: &Receiver<DeviceEvent>) -> Result<Vec<PassStats>, Error> {
     let mut dones = Vec::new();
     for news in told.iter() {
         match news {
-            News::Line(line) => paper.line(line)?,
-            News::Run(run) => paper.keep(*run),
-            News::Total(done) => dones.push(done),
+            DeviceEvent::Line(line) => output.line(line)?,
+            DeviceEvent::Run(run) => output.keep(*run),
+            DeviceEvent::Total(done) => dones.push(done),
         }
     }
     Ok(dones)
@@ -138,7 +141,7 @@ fn tell(paper: &mut Paper, told: &Receiver<News>) -> Result<Vec<Done>, Error> {
 /// The options as they were given, for the START line and the document.
 fn told(args: &Args) -> Vec<String> {
     let flags = [
-        ("-A", args.go_on),
+        ("-A", args.continue_on_error),
         ("-c", args.counting),
         ("-n", args.numbers),
         ("-q", args.quiet),
@@ -179,9 +182,9 @@ fn written(time: Duration) -> String {
 }
 
 /// What was not said, each in parentheses, in the order of the tool.
-fn assumed(args: &Args, plan: &Plan, area: u64) -> Vec<String> {
+fn assumed(args: &Args, plan: &TestPlan, area: u64) -> Vec<String> {
     let has_pattern = args.counting || args.numbers || args.random || args.fixed.is_some();
-    let (is_random, reads) = (matches!(order(args), "R" | "r"), plan.phases[0].job.way.reads_of(100));
+    let (is_random, reads) = (matches!(order(args), "R" | "r"), plan.phases[0].job.direction.reads_of(100));
     let is_up = args.order.as_ref().is_some_and(|order| order.ends_with('u'));
     let seeks: u64 = plan.phases.iter().map(|phase| plan.seeks_of(phase, area)).sum();
     let options = [
@@ -199,10 +202,10 @@ fn assumed(args: &Args, plan: &Plan, area: u64) -> Vec<String> {
     options.into_iter().filter(|option| option.0).map(|option| format!("({})", option.1)).collect()
 }
 
-impl Device<'_> {
+impl TestedDevice<'_> {
     fn say(&self, level: &str, message: &str) {
         // Who reads may have gone: then all of it ends.
-        _ = self.head.line(level, message).map(|line| self.news.send(News::Line(line)));
+        _ = self.head.line(level, message).map(|line| self.news.send(DeviceEvent::Line(line)));
     }
 
     fn test(self) {
@@ -210,11 +213,12 @@ impl Device<'_> {
         self.say("START", &format!("Start args: {}", options.join(" ")));
         let mut spent = (0.0, 0.0);
         let why = self.passes(&mut spent);
-        let (share, ways) = (self.watch.share(), ways(&self.plan.phases));
+        let (share, directions) = (self.handle.counts(), directions(&self.plan.phases));
         let overall_s = self.begun.elapsed().as_secs_f64();
-        let total = Done { share, read_s: spent.0, write_s: spent.1, overall_s, ways, is_total: true };
+        let total =
+            PassStats { share, read_s: spent.0, write_s: spent.1, overall_s, directions, is_total: true };
         self.stat(total);
-        _ = self.news.send(News::Total(total));
+        _ = self.news.send(DeviceEvent::Total(total));
         if let Err(why) = &why {
             self.say("ERROR", why);
         }
@@ -240,8 +244,8 @@ impl Device<'_> {
                     },
                 );
                 let (elapsed_s, why) = self.pass(phase, left, pass)?;
-                spent.0 += if phase.job.way.reads() { elapsed_s } else { 0.0 };
-                spent.1 += if phase.job.way.writes() { elapsed_s } else { 0.0 };
+                spent.0 += if phase.job.direction.reads() { elapsed_s } else { 0.0 };
+                spent.1 += if phase.job.direction.writes() { elapsed_s } else { 0.0 };
                 why.map_or(Ok(()), Err)?;
             }
         }
@@ -251,7 +255,7 @@ impl Device<'_> {
     /// One pass: its seconds, and why it ended early, if it did.
     fn pass(
         &self,
-        phase: &Phase,
+        phase: &TestPhase,
         left: Option<Duration>,
         pass: u64,
     ) -> Result<(f64, Option<String>), String> {
@@ -262,35 +266,35 @@ impl Device<'_> {
         job.time = left;
         (job.offset, job.span) = (self.area.0, Some(self.area.1));
         job.seed = job.seed.wrapping_add(pass);
-        let (before, start) = (self.watch.share(), Instant::now());
-        let run = || self.rig.run(&job, &self.watch);
+        let (before, start) = (self.handle.counts(), Instant::now());
+        let run = || self.opened.run(&job, &self.handle);
         let mut outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
         self.tell_failures();
-        if outcome.errors > 0 && self.args.go_on {
+        if outcome.errors > 0 && self.args.continue_on_error {
             // The pass is whole, and it is the last one: what is left of the test does not take place.
             let failed = text_report::count(outcome.errors as usize, "command");
             outcome.ended_early.get_or_insert_with(|| format!("{failed} failed"));
         }
         if self.plan.heartbeat.is_some() {
             // To its last command, or to the end of its time.
-            self.stat_of_pass(since(self.watch.share(), before), outcome.elapsed_s, phase);
+            self.stat_of_pass(since(self.handle.counts(), before), outcome.elapsed_s, phase);
         }
         let ended = (outcome.elapsed_s, outcome.ended_early.clone());
         let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
         let words = [("tool", "disktest".to_owned()), ("options", told(self.args).join(" "))];
-        let run = paper::run(label, &words, self.rig.facts(), outcome);
-        _ = self.news.send(News::Run(Box::new(run)));
+        let run = tool_output::run(label, &words, self.opened.facts(), outcome);
+        _ = self.news.send(DeviceEvent::Run(Box::new(run)));
         Ok(ended)
     }
 
     /// Heartbeats, until it is over.
     fn while_it_runs(
         &self,
-        run: impl FnOnce() -> Result<Outcome, Error> + Send,
-        before: Share,
+        run: impl FnOnce() -> Result<JobOutcome, Error> + Send,
+        before: IoCounts,
         start: Instant,
-        phase: &Phase,
-    ) -> Result<Outcome, Error> {
+        phase: &TestPhase,
+    ) -> Result<JobOutcome, Error> {
         thread::scope(|scope| {
             let (over, ended) = channel::<()>();
             let running = scope.spawn(move || {
@@ -301,11 +305,11 @@ impl Device<'_> {
             let mut told = 0;
             while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 if self.all.is_ended() {
-                    self.watch.end();
+                    self.handle.end();
                 }
                 self.tell_failures();
                 // It begins when its buffers are there.
-                let begun = self.watch.begun().filter(|begun| *begun >= start);
+                let begun = self.handle.measurement_begin().filter(|begun| *begun >= start);
                 let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
                 if let Some(beat) = self.plan.heartbeat.and_then(|every| beat(passed, every, told)) {
                     self.heartbeat(before, begun, phase);
@@ -320,30 +324,33 @@ impl Device<'_> {
 
     /// Each as the tool has it, and why.
     fn tell_failures(&self) {
-        for Failure { read, offset, len, why } in self.failed.try_iter() {
-            let (way, lba) = (if read { "Read" } else { "Write" }, offset / SECTOR);
-            self.say("ERROR", &format!("{way} failed: lba {lba} (0x{lba:X}), asked for = {len}: {why}"));
+        for CommandFailure { read, offset, len, why } in self.failed.try_iter() {
+            let (direction, lba) = (if read { "Read" } else { "Write" }, offset / SECTOR);
+            self.say(
+                "ERROR",
+                &format!("{direction} failed: lba {lba} (0x{lba:X}), asked for = {len}: {why}"),
+            );
         }
     }
 
     /// Counts come a few times a second: they are divided by the time of which they are true.
-    fn heartbeat(&self, before: Share, begun: Option<Instant>, phase: &Phase) {
-        let (told, share) = self.watch.share_then();
+    fn heartbeat(&self, before: IoCounts, begun: Option<Instant>, phase: &TestPhase) {
+        let (told, share) = self.handle.counts_at_update();
         let passed = told.zip(begun).map(|(told, begun)| told.saturating_duration_since(begun));
         self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
     }
 
     /// What was done in a pass so far, in so many seconds.
-    fn stat_of_pass(&self, share: Share, seconds: f64, phase: &Phase) {
-        let ways = ways(std::slice::from_ref(phase));
+    fn stat_of_pass(&self, share: IoCounts, seconds: f64, phase: &TestPhase) {
+        let directions = directions(std::slice::from_ref(phase));
         let [read_s, write_s, overall_s] = [seconds; 3];
-        self.stat(Done { share, read_s, write_s, overall_s, ways, is_total: false });
+        self.stat(PassStats { share, read_s, write_s, overall_s, directions, is_total: false });
     }
 
-    fn stat(&self, done: Done) {
+    fn stat(&self, done: PassStats) {
         let wanted = self.plan.wanted;
         if wanted.performance {
-            _ = self.news.send(News::Line(done.performance(&self.head.device, wanted)));
+            _ = self.news.send(DeviceEvent::Line(done.performance(&self.head.device, wanted)));
             return;
         }
         done.messages(wanted).iter().for_each(|message| self.say("STAT", message));
@@ -358,12 +365,12 @@ fn beat(passed: Duration, every: Duration, told: u128) -> Option<u128> {
 }
 
 /// Whether parts of a pass read, and whether they write.
-fn ways(phases: &[Phase]) -> (bool, bool) {
-    (phases.iter().any(|p| p.job.way.reads()), phases.iter().any(|p| p.job.way.writes()))
+fn directions(phases: &[TestPhase]) -> (bool, bool) {
+    (phases.iter().any(|p| p.job.direction.reads()), phases.iter().any(|p| p.job.direction.writes()))
 }
 
-fn since(now: Share, before: Share) -> Share {
-    Share {
+fn since(now: IoCounts, before: IoCounts) -> IoCounts {
+    IoCounts {
         read_ios: now.read_ios - before.read_ios,
         read_bytes: now.read_bytes - before.read_bytes,
         write_ios: now.write_ios - before.write_ios,
@@ -372,29 +379,29 @@ fn since(now: Share, before: Share) -> Share {
 }
 
 /// All devices together, as the seed added them by hand: the rate of each over its own time, added up.
-fn sum(plan: &Plan, dones: &[Done], paper: &mut Paper) -> Result<(), Error> {
+fn sum(plan: &TestPlan, dones: &[PassStats], output: &mut ToolOutput) -> Result<(), Error> {
     if plan.targets.len() < 2 || !plan.wanted.throughput || plan.wanted.performance {
         return Ok(());
     }
-    let of = |count: fn(&Done) -> (u64, f64)| -> u64 {
+    let of = |count: fn(&PassStats) -> (u64, f64)| -> u64 {
         let rate = |(n, seconds): (u64, f64)| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         dones.iter().map(|done| rate(count(done))).sum::<f64>().round() as u64
     };
-    let share = Share {
+    let share = IoCounts {
         read_ios: of(|done| (done.share.read_ios, done.read_s)),
         read_bytes: of(|done| (done.share.read_bytes, done.read_s)),
         write_ios: of(|done| (done.share.write_ios, done.write_s)),
         write_bytes: of(|done| (done.share.write_bytes, done.write_s)),
     };
-    let Some(ways) = dones.first().map(|done| done.ways) else { return Ok(()) };
-    let all = Done { share, read_s: 1.0, write_s: 1.0, overall_s: 1.0, ways, is_total: true };
+    let Some(directions) = dones.first().map(|done| done.directions) else { return Ok(()) };
+    let all = PassStats { share, read_s: 1.0, write_s: 1.0, overall_s: 1.0, directions, is_total: true };
     let device = format!("{} devices", dones.len());
-    let head = Head { pid: std::process::id(), device, is_bare: false, is_quiet: false };
-    let wanted = lines::Wanted { throughput: true, ..lines::Wanted::default() };
+    let head = LinePrefix { pid: std::process::id(), device, is_bare: false, is_quiet: false };
+    let wanted = lines::ReportOptions { throughput: true, ..lines::ReportOptions::default() };
     all.messages(wanted)
         .iter()
         .filter_map(|message| head.line("STAT", message))
-        .try_for_each(|line| paper.line(line))
+        .try_for_each(|line| output.line(line))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
     if low > high {
         return Err(refused(format!("-B {text} ends before it begins"), "name the smaller size first"));
     }
-    Ok(words::lengths(low, high, SECTOR))
+    Ok(words::length_range(low, high, SECTOR))
 }
 
 fn size(text: &str) -> Result<u64, Error> {
@@ -70,7 +70,7 @@ fn size(text: &str) -> Result<u64, Error> {
 pub fn fixed(text: &str) -> Result<[u8; 8], Error> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let digits = if digits.len() == 1 { format!("0{digits}") } else { digits.to_owned() };
-    words::pattern(&digits).ok_or_else(|| {
+    words::hex_pattern(&digits).ok_or_else(|| {
         let hint = "write 1, 2, 4 or 8 bytes in hexadecimal: a5, deadbeef";
         refused(format!("-f {} is no pattern", text.escape_debug()), hint)
     })

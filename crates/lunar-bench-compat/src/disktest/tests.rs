@@ -1,11 +1,11 @@
 use super::args::tests::args;
 use super::*;
-use crate::testing::{Scratch, dropped, is_cached, play, served};
-use lunar_bench::Kind;
-use lunar_bench::testing::Probe;
+use crate::testing::{TempDir, dropped, is_cached, play, served};
+use lunar_bench::ErrorKind;
+use lunar_bench::testing::RecordingDisk;
 
 fn disktest(line: &str) -> Result<(Document, String), Error> {
-    play(|stage| run(&args(line), stage))
+    play(|context| run(&args(line), context))
 }
 
 /// Messages of lines of a level.
@@ -51,7 +51,7 @@ fn a_pass_has_its_lines_from_start_to_end() {
 
 #[test]
 fn linear_passes_write_all_and_then_read_and_compare_it() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 1 << 20);
     let (document, text) =
         disktest(&format!("-B 8k -p L -r -w -n -E 8k -C 2 -h 1 -P TX -I f {disk}")).expect("it runs");
@@ -108,7 +108,7 @@ fn seeks_are_those_of_both_directions_and_exact_whatever_the_sizes() {
 #[test]
 fn interleaved_passes_have_no_more_threads_than_they_are_told() {
     for threads in [1, 5] {
-        let probe = Probe::new(1 << 20);
+        let probe = RecordingDisk::new(1 << 20);
         let disk = served(probe.clone());
         let line = format!("-B 4k -p l -r -w -K {threads} -L 100 --destroy {}", disk.url);
         disktest(&line).expect("it runs");
@@ -120,7 +120,7 @@ fn interleaved_passes_have_no_more_threads_than_they_are_told() {
 
 #[test]
 fn ranges_are_kept_and_bytes_are_those_that_were_asked_for() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let written = |line: &str| {
         let disk = scratch.file("disk", 64 << 10);
         disktest(&format!("-w -I f -p L {line} {disk}")).expect("it runs");
@@ -147,7 +147,7 @@ fn ranges_are_kept_and_bytes_are_those_that_were_asked_for() {
 
 #[test]
 fn an_io_type_with_d_passes_the_page_cache_by() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, [0; 1 << 20]).expect("written");
     for (kind, is_there) in [("f", true), ("fd", false), ("b", true), ("bd", false), ("r", false)] {
@@ -161,7 +161,7 @@ fn an_io_type_with_d_passes_the_page_cache_by() {
 
 #[test]
 fn with_a_each_failure_is_told_and_the_pass_goes_on_and_fails() {
-    let probe = Probe::new(64 << 10);
+    let probe = RecordingDisk::new(64 << 10);
     probe.spoil(8192..8193);
     let disk = served(probe);
     let (document, text) = disktest(&format!("-r -p L -B 4k -A -C 2 -P X {}", disk.url)).expect("it runs");
@@ -196,10 +196,10 @@ fn heartbeats_are_averages_since_the_start_and_rates_of_mixes_are_true() {
 #[test]
 fn the_first_heartbeat_is_divided_by_the_time_of_its_counts() {
     // Commands take two ms, again and again: the rate is the same whatever time is looked at.
-    let disk = served(Probe::new(1 << 20));
+    let disk = served(RecordingDisk::new(1 << 20));
     let line = format!("-B 4k -r -K 1 -T 2 -h 1 -P T {}", disk.url);
-    let (watch, mut out) = (Watch::default(), Vec::new());
-    let document = run(&args(&line), Stage { watch: &watch, out: &mut out }).expect("it runs");
+    let (handle, mut out) = (RunHandle::default(), Vec::new());
+    let document = run(&args(&line), RunContext { handle: &handle, out: &mut out }).expect("it runs");
     let text = String::from_utf8(out).expect("text");
     let first = messages(&text, "STAT").into_iter().find(|m| m.starts_with("Read ")).expect("a heartbeat");
     let outcome = &document.runs[0].outcome;
@@ -239,27 +239,27 @@ fn lines_are_left_out_or_bare_as_wanted() {
 
 #[test]
 fn targets_that_cannot_be_used_are_refused() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 4096);
     std::fs::write(&disk, [1; 4096]).expect("written");
-    assert_eq!(disktest(&format!("-w -I f {disk}")).expect_err("it holds data").kind, Kind::HoldsData);
+    assert_eq!(disktest(&format!("-w -I f {disk}")).expect_err("it holds data").kind, ErrorKind::HoldsData);
     disktest(&format!("-w -I f --destroy {disk}")).expect("it is wanted");
     assert!(disktest("-N 4096 null:1M").expect_err("too small").what.contains("behind the end"));
     let gone = disktest("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0").expect_err("nobody there");
-    assert!(matches!(gone.kind, Kind::Target(Some(_))), "{gone}");
+    assert!(matches!(gone.kind, ErrorKind::Target(Some(_))), "{gone}");
     assert!(disktest("-B 2m null:1M").expect_err("too large").what.contains("do not fit into 1048576"));
 }
 
 #[test]
 fn whoever_ends_it_gets_totals() {
-    let (watch, mut out) = (Watch::default(), Vec::new());
-    let ender = watch.clone();
+    let (handle, mut out) = (RunHandle::default(), Vec::new());
+    let ender = handle.clone();
     let thread = thread::spawn(move || {
         thread::sleep(Duration::from_millis(300));
         ender.end();
     });
-    let document =
-        run(&args("-C 0 -T 1h -P T null:1M"), Stage { watch: &watch, out: &mut out }).expect("it ends");
+    let document = run(&args("-C 0 -T 1h -P T null:1M"), RunContext { handle: &handle, out: &mut out })
+        .expect("it ends");
     thread.join().expect("it ended it");
     let text = String::from_utf8(out).expect("text");
     assert!(messages(&text, "STAT")[0].starts_with("Total read throughput: "), "{text}");

@@ -1,17 +1,17 @@
 //! sgp_dd: blocks from here to there, several commands at once, each of `bpt` blocks.
 
-mod cdbs;
+mod cdb_disk;
 
-use super::failures::{Failure, Failures, heard};
+use super::failures::{CommandFailure, FailureReporter, heard};
 use super::operands::Operands;
-use super::paper::{self, Paper};
-use super::route::{End, Plan, Route};
-use super::{Stage, refused};
-use cdbs::{Cdbs, Shape};
+use super::route::{OpenRoute, RouteEnd, RoutePlan};
+use super::tool_output::{self, ToolOutput};
+use super::{RunContext, refused};
+use cdb_disk::{CdbDisk, CdbOptions};
 use flume::{Receiver, Sender};
 use lunar_bench::device::flush;
 use lunar_bench::job::{Fill, IoDirection, Job};
-use lunar_bench::{Document, Error, OpenTargets, Outcome, Target};
+use lunar_bench::{Document, Error, JobOutcome, OpenTargets, TargetSpec};
 use lunar_block::Backend;
 use lunar_runtime::CoreSelection;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ pub struct Args {
 
 /// What the operands say.
 #[derive(Debug)]
-struct Settings {
-    plan: Plan,
+struct SgpDdSettings {
+    plan: RoutePlan,
     bs: u64,
     bpt: u64,
     threads: u64,
@@ -72,16 +72,16 @@ struct Settings {
     sync: bool,
     verbose: bool,
     /// CDBs of the input and of the output; 0: the size that reaches.
-    shapes: [Shape; 2],
+    shapes: [CdbOptions; 2],
     words: Vec<(String, String)>,
     /// A CDB size was asked for.
     sized: bool,
     /// Go on after what cannot be read, and after what cannot be written.
-    go_on: [bool; 2],
+    continue_on_error: [bool; 2],
 }
 
-impl Settings {
-    fn read(args: &Args) -> Result<Settings, Error> {
+impl SgpDdSettings {
+    fn read(args: &Args) -> Result<SgpDdSettings, Error> {
         let given = Operands::parse("sgp_dd", &args.operands, &KEYS)?;
         let bs = block_size(&given)?;
         let bpt = given.bounded("bpt", 1..=(1 << 30) / bs, if bs < 2048 { 128 } else { 32 })?;
@@ -95,7 +95,7 @@ impl Settings {
                 "cdbsz may be 6, 10, 12 or 16",
             ));
         }
-        let shape = |flags: &[&str], bit: u64| Shape {
+        let shape = |flags: &[&str], bit: u64| CdbOptions {
             size,
             fua: fua & bit != 0 || flags.contains(&"fua"),
             dpo: flags.contains(&"dpo"),
@@ -103,15 +103,15 @@ impl Settings {
         let is_direct = |flags: &[&str]| dio || flags.contains(&"dio") || flags.contains(&"direct");
         let end = |key: &str, start: &str, flags: &[&str]| {
             let start = bytes(given.number(start)?.unwrap_or(0), bs)?;
-            End::named(key, given.text(key), start, is_direct(flags))
+            RouteEnd::named(key, given.text(key), start, is_direct(flags))
         };
-        Ok(Settings {
-            plan: Plan {
+        Ok(SgpDdSettings {
+            plan: RoutePlan {
                 input: end("if", "skip", &input)?,
                 output: end("of", "seek", &output)?,
                 bytes: given.number("count")?.map(|count| bytes(count, bs)).transpose()?,
                 until_end: false,
-                stable: output.contains(&"dsync") || shape(&output, 1).fua,
+                fua: output.contains(&"dsync") || shape(&output, 1).fua,
                 destroy: args.destroy,
                 cores: CoreSelection::All,
             },
@@ -123,7 +123,7 @@ impl Settings {
                 || given.bounded("deb", 0..=9, 0)? + given.bounded("verbose", 0..=9, 0)? > 0,
             words: given.words().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             sized: size != 0,
-            go_on: [&input, &output].map(|flags| coe || flags.contains(&"coe")),
+            continue_on_error: [&input, &output].map(|flags| coe || flags.contains(&"coe")),
             bs,
             bpt,
         })
@@ -132,22 +132,22 @@ impl Settings {
     /// Puts before an end what is to be told of it, and how it is asked.
     fn prepare(
         &self,
-        rig: &mut OpenTargets,
-        target: &Target,
+        opened: &mut OpenTargets,
+        target: &TargetSpec,
         is_output: bool,
-        tell: &Sender<Failure>,
+        tell: &Sender<CommandFailure>,
     ) -> Result<(), Error> {
-        self.shape(rig, target, is_output)?;
-        if self.go_on[usize::from(is_output)] {
-            rig.wrap(|_, disk| Arc::new(Failures::replaced_by_zeros(disk, tell.clone())));
+        self.shape(opened, target, is_output)?;
+        if self.continue_on_error[usize::from(is_output)] {
+            opened.wrap(|_, disk| Arc::new(FailureReporter::replacing_by_zeros(disk, tell.clone())));
         }
         Ok(())
     }
 
     /// Puts CDBs of the wanted shape before a logical unit.
-    fn shape(&self, rig: &mut OpenTargets, target: &Target, is_output: bool) -> Result<(), Error> {
+    fn shape(&self, opened: &mut OpenTargets, target: &TargetSpec, is_output: bool) -> Result<(), Error> {
         let mut shape = self.shapes[usize::from(is_output)];
-        let Some(lun) = rig.lun(0).cloned() else {
+        let Some(lun) = opened.lun(0).cloned() else {
             let what = || format!("bs={} is no logical block size of {target}", self.bs);
             return if self.bs.is_multiple_of(512) { Ok(()) } else { Err(refused(what(), "use bs=512")) };
         };
@@ -156,7 +156,7 @@ impl Settings {
             let what = format!("bs={} is not the logical block size of {target}", self.bs);
             return Err(refused(what, format!("use bs={size}; bpt= sets how much one command moves")));
         }
-        let end = rig.capacity() / size;
+        let end = opened.capacity() / size;
         if shape.size == 0 {
             shape.size = if end > 1 << 32 || self.bpt > u64::from(u16::MAX) { 16 } else { 10 };
         }
@@ -165,13 +165,13 @@ impl Settings {
         shape
             .check(last.min(end), self.bpt)
             .map_err(|why| refused(why, "use a larger cdbsz, or less of the disk"))?;
-        rig.wrap(|_, _| -> Arc<dyn Backend> { Arc::new(Cdbs::new(lun.clone(), shape)) });
+        opened.wrap(|_, _| -> Arc<dyn Backend> { Arc::new(CdbDisk::new(lun.clone(), shape)) });
         Ok(())
     }
 
-    fn job(&self, route: &Route) -> Job {
+    fn job(&self, route: &OpenRoute) -> Job {
         Job {
-            way: route.way,
+            direction: route.direction,
             sizes: vec![((self.bs * self.bpt).min(route.bytes) as u32, 1)],
             depth: self.threads as usize,
             time: None,
@@ -179,7 +179,7 @@ impl Settings {
             offset: route.offset,
             span: Some(route.bytes),
             fill: Fill::Zeros,
-            stable: self.plan.stable,
+            fua: self.plan.fua,
             ..Job::default()
         }
     }
@@ -206,81 +206,82 @@ fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
 ///
 /// # Errors
 /// When an end cannot be opened or holds data, or an operand makes no sense here.
-pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
-    let settings = Settings::read(args)?;
+pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
+    let settings = SgpDdSettings::read(args)?;
     let (tell, failures) = flume::unbounded();
-    let route = Route::open(&settings.plan, &|rig, target, is_output| {
-        settings.prepare(rig, target, is_output, &tell)
+    let route = OpenRoute::open(&settings.plan, &|opened, target, is_output| {
+        settings.prepare(opened, target, is_output, &tell)
     })?;
-    let result = copy(args, &settings, (&route, &failures), stage);
+    let result = copy(args, &settings, (&route, &failures), context);
     route.close();
     result
 }
 
 fn copy(
     args: &Args,
-    settings: &Settings,
-    (route, failures): (&Route, &Receiver<Failure>),
-    stage: Stage,
+    settings: &SgpDdSettings,
+    (route, failures): (&OpenRoute, &Receiver<CommandFailure>),
+    context: RunContext,
 ) -> Result<Document, Error> {
     if route.bytes == 0 && settings.plan.bytes != Some(0) {
         return Err(refused("there is nothing behind skip= or seek=", "name blocks that are there"));
     }
-    let mut paper = Paper::new(paper::title("sgp_dd", &args.operands), stage);
+    let mut output = ToolOutput::new(tool_output::title("sgp_dd", &args.operands), context);
     let ends = [&settings.plan.input, &settings.plan.output];
-    let plain = ends.iter().filter_map(|end| end.target.as_ref()).find(|t| !matches!(t, Target::Lun(_)));
+    let plain = ends.iter().filter_map(|end| end.target.as_ref()).find(|t| !matches!(t, TargetSpec::Lun(_)));
     if let Some(target) = plain.filter(|_| settings.sized) {
-        paper.remark(format!("cdbsz is ignored: {target} is not asked with CDBs"))?;
+        output.remark(format!("cdbsz is ignored: {target} is not asked with CDBs"))?;
     }
     if settings.verbose {
         let (blocks, size) = (route.bytes / settings.bs, settings.bs * settings.bpt);
-        paper.line(format!("# {blocks} blocks, {size} bytes a command, {} at once", settings.threads))?;
+        output.line(format!("# {blocks} blocks, {size} bytes a command, {} at once", settings.threads))?;
     }
     if args.dry_run {
-        return Ok(paper.finish());
+        return Ok(output.finish());
     }
-    let mut outcome = perform(settings, (route, failures), &mut paper)?;
+    let mut outcome = perform(settings, (route, failures), &mut output)?;
     if settings.sync && outcome.ended_early.is_none() && settings.plan.output.target.is_some() {
-        outcome.ended_early = flush(&route.rig).err();
+        outcome.ended_early = flush(&route.opened).err();
     }
     if let Some(why) = &outcome.ended_early {
-        paper.remark(format!("it ended early: {why}"))?;
+        output.remark(format!("it ended early: {why}"))?;
     }
     for line in lines(&outcome, route.bytes, settings.bs, settings.time) {
-        paper.line(line)?;
+        output.line(line)?;
     }
     let told: Vec<(&str, String)> = settings.words.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
-    let label = match (route.way, &settings.plan.output.target) {
+    let label = match (route.direction, &settings.plan.output.target) {
         (IoDirection::Write, _) => "write",
         (_, None) => "read",
         (_, Some(_)) => "copy",
     };
-    paper.keep(paper::run(label.into(), &told, route.facts(), outcome));
-    Ok(paper.finish())
+    output.keep(tool_output::run(label.into(), &told, route.facts(), outcome));
+    Ok(output.finish())
 }
 
 /// Runs the job, if there is anything to do, and tells at once what was replaced or left out.
 fn perform(
-    settings: &Settings,
-    (route, failures): (&Route, &Receiver<Failure>),
-    paper: &mut Paper,
-) -> Result<Outcome, Error> {
+    settings: &SgpDdSettings,
+    (route, failures): (&OpenRoute, &Receiver<CommandFailure>),
+    output: &mut ToolOutput,
+) -> Result<JobOutcome, Error> {
     if route.bytes == 0 {
-        return Ok(Outcome::default());
+        return Ok(JobOutcome::default());
     }
-    let (watch, mut errors) = (paper.watch.clone(), 0);
-    let told = |failure: Failure| {
+    let (handle, mut errors) = (output.handle.clone(), 0);
+    let told = |failure: CommandFailure| {
         errors += 1;
-        paper.line(replaced(&failure, settings.bs))
+        output.line(replaced(&failure, settings.bs))
     };
-    let mut outcome = heard(failures, told, || watch.end(), || route.rig.run(&settings.job(route), &watch))?;
+    let mut outcome =
+        heard(failures, told, || handle.end(), || route.opened.run(&settings.job(route), &handle))?;
     outcome.errors += errors;
     Ok(outcome)
 }
 
 /// The line of sgp_dd about an error after which it goes on.
-fn replaced(failure: &Failure, bs: u64) -> String {
-    let (block, Failure { len, why, .. }) = (failure.offset / bs, failure);
+fn replaced(failure: &CommandFailure, bs: u64) -> String {
+    let (block, CommandFailure { len, why, .. }) = (failure.offset / bs, failure);
     match failure.read {
         true => format!(">> substituted zeros for in blk={block} for {len} bytes, {why}"),
         false => format!(">> ignored error for out blk={block} for {len} bytes, {why}"),
@@ -288,7 +289,7 @@ fn replaced(failure: &Failure, bs: u64) -> String {
 }
 
 /// What sgp_dd of sg3_utils 1.46 says at its end. It counts a record out for each record in, also where they vanish.
-fn lines(outcome: &Outcome, wanted: u64, bs: u64, time: bool) -> Vec<String> {
+fn lines(outcome: &JobOutcome, wanted: u64, bs: u64, time: bool) -> Vec<String> {
     let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
     let mut lines = Vec::new();
     if time {

@@ -1,10 +1,10 @@
 use super::*;
-use crate::testing::{Scratch, dropped, is_cached, play, served, without_figures};
+use crate::testing::{TempDir, dropped, is_cached, play, served, without_figures};
 use clap::Parser;
 use interop::tool::{Tool, have};
-use lunar_bench::Kind;
-use lunar_bench::outcome::Totals;
-use lunar_bench::testing::Probe;
+use lunar_bench::ErrorKind;
+use lunar_bench::outcome::DirectionTotals;
+use lunar_bench::testing::RecordingDisk;
 use std::process::Command;
 
 #[derive(Parser)]
@@ -19,13 +19,13 @@ fn args(line: &str) -> Args {
 }
 
 fn sgp_dd(line: &str) -> Result<(Document, String), Error> {
-    play(|stage| run(&args(line), stage))
+    play(|context| run(&args(line), context))
 }
 
 #[test]
 fn the_line_of_a_known_time_is_that_of_the_tool() {
-    let read = Totals { ios: 64, bytes: 8192 * 512, ..Totals::default() };
-    let outcome = Outcome { elapsed_s: 0.015_171, read, ..Outcome::default() };
+    let read = DirectionTotals { ios: 64, bytes: 8192 * 512, ..DirectionTotals::default() };
+    let outcome = JobOutcome { elapsed_s: 0.015_171, read, ..JobOutcome::default() };
     assert_eq!(
         lines(&outcome, 8192 * 512, 512, true),
         ["time to transfer data was 0.015171 secs, 276.47 MB/sec", "8192+0 records in", "8192+0 records out"]
@@ -35,9 +35,9 @@ fn the_line_of_a_known_time_is_that_of_the_tool() {
         ["  remaining block count=1", "8192+0 records in", "8192+0 records out"]
     );
     // The tool has no rate of what is too short, or of nothing.
-    let short = Outcome { elapsed_s: 0.000_010, ..outcome };
+    let short = JobOutcome { elapsed_s: 0.000_010, ..outcome };
     assert_eq!(lines(&short, 8192 * 512, 512, true)[0], "time to transfer data was 0.000010 secs");
-    let nothing = Outcome { elapsed_s: 1.5, ..Outcome::default() };
+    let nothing = JobOutcome { elapsed_s: 1.5, ..JobOutcome::default() };
     assert_eq!(lines(&nothing, 0, 512, true)[0], "time to transfer data was 1.500000 secs");
 }
 
@@ -45,27 +45,28 @@ fn the_line_of_a_known_time_is_that_of_the_tool() {
 fn every_operand_is_understood() {
     let line = "if=memory:1M of=. bs=512 ibs=512 obs=512 bpt=8 thr=16 dio=1 count=0x10 skip=2 seek=0 time=1 fua=3 \
                 cdbsz=16 sync=1 coe=1 iflag=dpo,excl,null oflag=dsync deb=1 verbose=1 -v --destroy";
-    let settings = Settings::read(&args(line)).expect("understood");
+    let settings = SgpDdSettings::read(&args(line)).expect("understood");
     assert_eq!((settings.bs, settings.bpt, settings.threads), (512, 8, 16));
     assert_eq!((settings.plan.bytes, settings.plan.input.start), (Some(8192), 1024));
-    assert_eq!(settings.shapes[0], Shape { size: 16, fua: true, dpo: true });
-    assert_eq!(settings.shapes[1], Shape { size: 16, fua: true, dpo: false });
-    let Plan { stable, destroy, .. } = settings.plan;
-    assert!(settings.time && settings.sync && settings.verbose && stable && destroy);
-    assert_eq!(settings.go_on, [true; 2]);
+    assert_eq!(settings.shapes[0], CdbOptions { size: 16, fua: true, dpo: true });
+    assert_eq!(settings.shapes[1], CdbOptions { size: 16, fua: true, dpo: false });
+    let RoutePlan { fua, destroy, .. } = settings.plan;
+    assert!(settings.time && settings.sync && settings.verbose && fua && destroy);
+    assert_eq!(settings.continue_on_error, [true; 2]);
     assert!(settings.plan.input.direct);
-    let coe =
-        |flag: &str| Settings::read(&args(&format!("if=null:1M of=. {flag}"))).expect("understood").go_on;
+    let coe = |flag: &str| {
+        SgpDdSettings::read(&args(&format!("if=null:1M of=. {flag}"))).expect("understood").continue_on_error
+    };
     assert_eq!(
         (coe("iflag=coe"), coe("oflag=coe"), coe("coe=0")),
         ([true, false], [false, true], [false; 2])
     );
-    let none = Settings::read(&args("if=memory:1M of=/dev/null")).expect("understood");
+    let none = SgpDdSettings::read(&args("if=memory:1M of=/dev/null")).expect("understood");
     assert_eq!((none.bs, none.bpt, none.threads, none.time), (512, 128, 4, false));
-    let large = Settings::read(&args("if=memory:1M of=/dev/null bs=4096")).expect("understood");
+    let large = SgpDdSettings::read(&args("if=memory:1M of=/dev/null bs=4096")).expect("understood");
     assert_eq!(large.bpt, 32);
     let fua =
-        |text: &str| Settings::read(&args(&format!("if=. of=null:1M fua={text}"))).expect("good").shapes;
+        |text: &str| SgpDdSettings::read(&args(&format!("if=. of=null:1M fua={text}"))).expect("good").shapes;
     assert_eq!([fua("1"), fua("2")].map(|s| (s[0].fua, s[1].fua)), [(false, true), (true, false)]);
 }
 
@@ -85,7 +86,7 @@ fn reads_writes_and_copies_move_what_was_asked_for() {
 
 #[test]
 fn a_copy_of_files_is_exact_and_looks_before_it_overwrites() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 1 << 20), scratch.file("b", 1 << 20));
     let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 512) as u8 | 1).collect();
     std::fs::write(&a, &bytes).expect("written");
@@ -96,7 +97,7 @@ fn a_copy_of_files_is_exact_and_looks_before_it_overwrites() {
     let copied = std::fs::read(&b).expect("there");
     assert!(copied[20 * 512..1020 * 512] == bytes[10 * 512..1010 * 512]);
     assert!(copied[..20 * 512].iter().chain(&copied[1020 * 512..]).all(|byte| *byte == 0));
-    assert_eq!(sgp_dd(&line).expect_err("it holds data").kind, Kind::HoldsData);
+    assert_eq!(sgp_dd(&line).expect_err("it holds data").kind, ErrorKind::HoldsData);
     sgp_dd(&format!("{line} --destroy")).expect("it is wanted");
 }
 
@@ -127,7 +128,7 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
 
 #[test]
 fn threads_are_commands_at_once() {
-    let probe = Probe::new(1 << 20);
+    let probe = RecordingDisk::new(1 << 20);
     let disk = served(probe.clone());
     for threads in [1, 6] {
         sgp_dd(&format!("if={} of=. bpt=8 thr={threads}", disk.url)).expect("it reads");
@@ -137,7 +138,7 @@ fn threads_are_commands_at_once() {
 
 #[test]
 fn dio_passes_the_page_cache_by() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, [7; 1 << 20]).expect("written");
     for how in ["dio=1", "iflag=direct", "iflag=dio"] {
@@ -153,10 +154,10 @@ fn dio_passes_the_page_cache_by() {
 
 #[test]
 fn what_cannot_be_read_is_zeros_with_coe_and_that_is_told_and_counted() {
-    let probe = Probe::new(1 << 20);
+    let probe = RecordingDisk::new(1 << 20);
     probe.set(&[7; 1 << 20]);
     probe.spoil(70_000..70_001);
-    let (disk, scratch) = (served(probe), Scratch::folder());
+    let (disk, scratch) = (served(probe), TempDir::folder());
     let to = scratch.file("to", 1 << 20);
     let copy = format!("if={} of={to} bpt=16 --destroy", disk.url);
     let (document, text) = sgp_dd(&format!("{copy} coe=1")).expect("it copies");
@@ -191,7 +192,7 @@ fn nothing_behind_skip_is_told_and_no_blocks_are_none() {
 /// The shape of lines, to be compared with those of the tool itself.
 #[test]
 fn the_lines_are_those_of_sgp_dd() {
-    let scratch = Scratch::folder();
+    let scratch = TempDir::folder();
     let a = scratch.file("a", 1 << 20);
     let line = format!("if={a} of=/dev/null bs=512 count=2000 bpt=16 time=1");
     if !have(&[Tool { program: "sgp_dd", package: "sg3-utils" }]) {

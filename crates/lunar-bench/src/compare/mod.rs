@@ -23,7 +23,7 @@ mod text;
 
 pub use read::read;
 
-use crate::{Document, Error, Kind};
+use crate::{Document, Error, ErrorKind};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// What a difference means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ChangeVerdict {
     /// It became better: beyond the threshold, and not by chance.
     Better,
     /// It became worse: beyond the threshold, and not by chance.
@@ -88,7 +88,7 @@ pub struct Row {
     /// Interval of 95 % of the change, in percent of `a`.
     pub interval_percent: Option<(f64, f64)>,
     /// What it means.
-    pub verdict: Verdict,
+    pub verdict: ChangeVerdict,
 }
 
 /// Two documents, compared.
@@ -123,12 +123,12 @@ pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Com
         let what =
             format!("the measurements have nothing in common: {} here, {} there", labels(a), labels(b));
         return Err(Error::new(
-            Kind::Invalid,
+            ErrorKind::Invalid,
             what,
             "runs are matched by their labels: compare runs of one command",
         ));
     }
-    let worse = rows.iter().filter(|row| row.verdict == Verdict::Worse).count();
+    let worse = rows.iter().filter(|row| row.verdict == ChangeVerdict::Worse).count();
     let documents = [a, b].map(|document| format!("{}, {}", document.title, document.begun));
     Ok(Comparison { schema: SCHEMA, documents, threshold_percent, rows, notes, worse })
 }

@@ -1,7 +1,7 @@
 //! Reading a document from a file that may be anything.
 
-use crate::document::{OLDER, SCHEMA};
-use crate::{Document, Error, Kind};
+use crate::document::{OLDER_SCHEMAS, SCHEMA};
+use crate::{Document, Error, ErrorKind};
 use serde::Deserialize;
 use serde_json::Value;
 use std::fs::File;
@@ -18,7 +18,7 @@ const LIMIT: u64 = 1 << 30;
 pub fn read(path: &Path) -> Result<Document, Error> {
     let name = path.display().to_string();
     let cannot = |e: std::io::Error| {
-        let kind = Kind::Medium(e.kind().into());
+        let kind = ErrorKind::Medium(e.kind().into());
         Error::new(kind, format!("{name}: {e}"), "a file of lunar bench --json is read")
     };
     let mut text = String::new();
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Document, Error> {
 
 fn not_one(name: &str, why: &str) -> Error {
     let what = format!("{name} is no measurement of lunar bench: {why}");
-    Error::new(Kind::Invalid, what, "lunar bench --json makes such files")
+    Error::new(ErrorKind::Invalid, what, "lunar bench --json makes such files")
 }
 
 /// A document from its text; `name` is told in errors.
@@ -44,12 +44,12 @@ pub fn parse(text: &str, name: &str) -> Result<Document, Error> {
     let schema = value.get("schema").and_then(Value::as_str);
     let family = SCHEMA.split('/').next().unwrap_or(SCHEMA);
     match schema {
-        Some(known) if known == SCHEMA || OLDER.contains(&known) => {}
+        Some(known) if known == SCHEMA || OLDER_SCHEMAS.contains(&known) => {}
         Some(other) if other.split('/').next() == Some(family) => {
-            let [other, known] = [other.escape_debug().to_string(), OLDER.join(", ")];
+            let [other, known] = [other.escape_debug().to_string(), OLDER_SCHEMAS.join(", ")];
             let what = format!("{name} has schema {other}, and this version reads {SCHEMA} and {known}");
             return Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 what,
                 "use the version of lunar that made it, or measure again",
             ));

@@ -1,10 +1,10 @@
 //! Which figures of two documents belong together, and how they differ.
 
-use super::statistics::{Bounded, Mean, difference, moments, quantile, welch};
-use super::{Row, Verdict};
+use super::statistics::{BoundedFigure, MeanEstimate, difference, moments, quantile, welch};
+use super::{ChangeVerdict, Row};
 use crate::Document;
-use crate::document::{Run, Table};
-use crate::outcome::{Latency, Outcome, Share, Totals, widths};
+use crate::document::{JobRun, ResultTable};
+use crate::outcome::{DirectionTotals, IoCounts, JobOutcome, Latency, widths};
 use crate::rounds::TRY;
 
 /// Steps that a time series must have before it tells of chance.
@@ -16,7 +16,7 @@ struct Metric {
     unit: &'static str,
     larger_is_better: bool,
     /// The figure of a run.
-    figure: fn(&Outcome, &Totals) -> Option<f64>,
+    figure: fn(&JobOutcome, &DirectionTotals) -> Option<f64>,
     /// Its spread within a run.
     spread: Spread,
 }
@@ -24,9 +24,9 @@ struct Metric {
 /// How far a figure of one run may be off.
 enum Spread {
     /// It is a rate of something that each step counts.
-    Steps(fn(bool, &Share) -> u64),
+    Steps(fn(bool, &IoCounts) -> u64),
     /// It is the mean of all commands.
-    Mean,
+    MeanEstimate,
     /// It is a quantile of all commands.
     Quantile(f64),
 }
@@ -51,7 +51,7 @@ const METRICS: [Metric; 5] = [
         unit: "ns",
         larger_is_better: false,
         figure: |_, totals| (totals.total.count() > 0).then_some(totals.total.mean_ns),
-        spread: Spread::Mean,
+        spread: Spread::MeanEstimate,
     },
     Metric {
         name: "p50 latency",
@@ -78,7 +78,7 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
     {
         // One of each: whoever names these two files means them.
         let label = format!("{}, then {}", before.label, after.label);
-        notes.extend(about(&label, &[before], &[after]));
+        notes.extend(condition_notes(&label, &[before], &[after]));
         notes.extend(of_targets(before, after));
         return (of_runs(&label, &[before], &[after], threshold), notes);
     }
@@ -88,7 +88,7 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
             notes.extend(only_in("A", label));
             continue;
         }
-        notes.extend(about(label, &before, &after));
+        notes.extend(condition_notes(label, &before, &after));
         for note in of_targets(before[0], after[0]) {
             if !notes.contains(&note) {
                 notes.push(note);
@@ -113,7 +113,7 @@ fn labels(document: &Document) -> Vec<&str> {
     document.runs.iter().map(|run| run.label.as_str()).filter(|label| seen.insert(*label)).collect()
 }
 
-fn of_label<'a>(document: &'a Document, label: &str) -> Vec<&'a Run> {
+fn of_label<'a>(document: &'a Document, label: &str) -> Vec<&'a JobRun> {
     document.runs.iter().filter(|run| run.label == label).collect()
 }
 
@@ -145,7 +145,7 @@ fn machines(a: &Document, b: &Document) -> Vec<String> {
 }
 
 /// What differs in the targets of two runs, and in what was negotiated with them.
-fn of_targets(a: &Run, b: &Run) -> Vec<String> {
+fn of_targets(a: &JobRun, b: &JobRun) -> Vec<String> {
     let mut notes = Vec::new();
     for (x, y) in a.targets.iter().zip(&b.targets) {
         let [x_facts, y_facts] = [x, y].map(|target| {
@@ -176,7 +176,7 @@ fn differences<'a>(
 }
 
 /// What differs in what was asked for, and what went wrong.
-fn about(label: &str, before: &[&Run], after: &[&Run]) -> Vec<String> {
+fn condition_notes(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Vec<String> {
     let mut notes = Vec::new();
     let (a, b) = (before[0], after[0]);
     let differ = differences(&a.job, &b.job);
@@ -192,18 +192,19 @@ fn about(label: &str, before: &[&Run], after: &[&Run]) -> Vec<String> {
     notes
 }
 
-fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<Row> {
-    let judge = Judge { of: label, threshold };
+fn of_runs(label: &str, before: &[&JobRun], after: &[&JobRun], threshold: f64) -> Vec<Row> {
+    let judge = RowBuilder { of: label, threshold };
     let mut rows = Vec::new();
     for is_read in [true, false] {
-        let is_there = |runs: &[&Run]| runs.iter().any(|run| totals(&run.outcome, is_read).ios > 0);
-        let way = if is_read { "read" } else { "write" };
+        let is_there = |runs: &[&JobRun]| runs.iter().any(|run| totals(&run.outcome, is_read).ios > 0);
+        let direction = if is_read { "read" } else { "write" };
         match (is_there(before), is_there(after)) {
             (true, true) => {
-                let of_metric = |metric: &Metric| of_metric(&judge, metric, (way, is_read), before, after);
+                let of_metric =
+                    |metric: &Metric| of_metric(&judge, metric, (direction, is_read), before, after);
                 rows.extend(METRICS.iter().filter_map(of_metric));
             }
-            (true, false) => rows.push(gone(label, (way, is_read), before)),
+            (true, false) => rows.push(vanished_row(label, (direction, is_read), before)),
             (false, _) => {}
         }
     }
@@ -213,60 +214,62 @@ fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<
 }
 
 /// One direction of a run.
-fn totals(outcome: &Outcome, is_read: bool) -> &Totals {
+fn totals(outcome: &JobOutcome, is_read: bool) -> &DirectionTotals {
     if is_read { &outcome.read } else { &outcome.write }
 }
 
 /// Of what there was before there is nothing any more.
-fn gone(label: &str, (way, is_read): (&str, bool), before: &[&Run]) -> Row {
+fn vanished_row(label: &str, (direction, is_read): (&str, bool), before: &[&JobRun]) -> Row {
     let Metric { name, unit, .. } = METRICS[0];
-    let rate = |run: &&Run| totals(&run.outcome, is_read).iops(run.outcome.elapsed_s);
+    let rate = |run: &&JobRun| totals(&run.outcome, is_read).iops(run.outcome.elapsed_s);
     Row {
         of: label.into(),
-        what: format!("{way} {name}"),
+        what: format!("{direction} {name}"),
         unit: unit.into(),
         a: before.iter().map(rate).sum::<f64>() / before.len() as f64,
         b: 0.0,
         change_percent: Some(-100.0),
         interval_percent: None,
-        verdict: Verdict::Worse,
+        verdict: ChangeVerdict::Worse,
     }
 }
 
 fn of_metric(
-    judge: &Judge,
+    judge: &RowBuilder,
     metric: &Metric,
-    (way, is_read): (&str, bool),
-    before: &[&Run],
-    after: &[&Run],
+    (direction, is_read): (&str, bool),
+    before: &[&JobRun],
+    after: &[&JobRun],
 ) -> Option<Row> {
-    let figure = |run: &&Run| (metric.figure)(&run.outcome, totals(&run.outcome, is_read));
+    let figure = |run: &&JobRun| (metric.figure)(&run.outcome, totals(&run.outcome, is_read));
     let figures = [before, after].map(|runs| runs.iter().filter_map(figure).collect::<Vec<f64>>());
     let within = || within_run(metric, is_read, &before[0].outcome, &after[0].outcome);
-    let what = format!("{way} {}", metric.name);
+    let what = format!("{direction} {}", metric.name);
     judge.samples(what, metric.unit, metric.larger_is_better, figures, within)
 }
 
 /// The interval of a difference that the runs themselves tell of.
-fn within_run(metric: &Metric, is_read: bool, a: &Outcome, b: &Outcome) -> Option<(f64, f64)> {
+fn within_run(metric: &Metric, is_read: bool, a: &JobOutcome, b: &JobOutcome) -> Option<(f64, f64)> {
     match metric.spread {
         Spread::Steps(count) => {
-            let mean = |outcome: &Outcome| Mean::of(&rates(outcome, |share| count(is_read, share))?);
+            let mean =
+                |outcome: &JobOutcome| MeanEstimate::of(&rates(outcome, |share| count(is_read, share))?);
             Some(welch(mean(a)?, mean(b)?))
         }
-        Spread::Mean => {
-            let mean = |outcome: &Outcome| {
-                let (effect, steps) = effect(outcome)?;
-                let Totals { ios, total: Latency { mean_ns, stddev_ns, .. }, .. } = totals(outcome, is_read);
+        Spread::MeanEstimate => {
+            let mean = |outcome: &JobOutcome| {
+                let (effect, steps) = design_effect(outcome)?;
+                let DirectionTotals { ios, total: Latency { mean_ns, stddev_ns, .. }, .. } =
+                    totals(outcome, is_read);
                 let many = (*ios).max(1) as f64;
                 let error2 = stddev_ns.powi(2) * effect / many;
-                Some(Mean { mean: *mean_ns, error2, freedom: steps - 1.0 })
+                Some(MeanEstimate { mean: *mean_ns, error2, freedom: steps - 1.0 })
             };
             Some(welch(mean(a)?, mean(b)?))
         }
         Spread::Quantile(share) => {
-            let bounded = |outcome: &Outcome| -> Option<Bounded> {
-                quantile(&totals(outcome, is_read).total, share, effect(outcome)?.0)
+            let bounded = |outcome: &JobOutcome| -> Option<BoundedFigure> {
+                quantile(&totals(outcome, is_read).total, share, design_effect(outcome)?.0)
             };
             Some(difference(bounded(a)?, bounded(b)?))
         }
@@ -274,7 +277,7 @@ fn within_run(metric: &Metric, is_read: bool, a: &Outcome, b: &Outcome) -> Optio
 }
 
 /// Rates of the whole steps; None if there are too few.
-fn rates(outcome: &Outcome, count: impl Fn(&Share) -> u64) -> Option<Vec<f64>> {
+fn rates(outcome: &JobOutcome, count: impl Fn(&IoCounts) -> u64) -> Option<Vec<f64>> {
     let widths = widths(&outcome.series);
     let usual = widths.iter().copied().fold(0.0, f64::max);
     let whole = outcome.series.iter().zip(widths).filter(|(_, width)| *width > 0.9 * usual);
@@ -284,8 +287,8 @@ fn rates(outcome: &Outcome, count: impl Fn(&Share) -> u64) -> Option<Vec<f64>> {
 
 /// The design effect: how many commands tell as much as one that is independent of the others; and the number of
 /// steps it comes from.
-fn effect(outcome: &Outcome) -> Option<(f64, f64)> {
-    let ios = |share: &Share| (share.read_ios as f64) + (share.write_ios as f64);
+fn design_effect(outcome: &JobOutcome) -> Option<(f64, f64)> {
+    let ios = |share: &IoCounts| (share.read_ios as f64) + (share.write_ios as f64);
     let busy: Vec<_> = outcome.series.iter().filter(|step| ios(&step.share) > 0.0).collect();
     if busy.len() < STEPS {
         return None;
@@ -295,10 +298,10 @@ fn effect(outcome: &Outcome) -> Option<(f64, f64)> {
     let (_, between) = moments(&means)?;
     let all = outcome.ios().max(1) as f64;
     let (read, write) = (&outcome.read, &outcome.write);
-    let share = |totals: &Totals| totals.ios as f64 / all;
+    let share = |totals: &DirectionTotals| totals.ios as f64 / all;
     let mean = [read, write].map(|totals| totals.total.mean_ns * share(totals)).iter().sum::<f64>();
     // Of all commands together: in a mix the ways differ from each other, and steps have more of the one or the other.
-    let variance = |totals: &Totals| {
+    let variance = |totals: &DirectionTotals| {
         let Latency { mean_ns, stddev_ns, .. } = totals.total;
         (stddev_ns.powi(2) + (mean_ns - mean).powi(2)) * share(totals)
     };
@@ -307,14 +310,14 @@ fn effect(outcome: &Outcome) -> Option<(f64, f64)> {
     Some((effect.max(1.0), busy.len() as f64))
 }
 
-fn of_cpu(judge: &Judge, before: &[&Run], after: &[&Run]) -> Vec<Row> {
-    type Seconds = fn(&Outcome) -> Option<f64>;
+fn of_cpu(judge: &RowBuilder, before: &[&JobRun], after: &[&JobRun]) -> Vec<Row> {
+    type Seconds = fn(&JobOutcome) -> Option<f64>;
     let sides: [(&str, Seconds); 2] = [
         ("client CPU/IO", |o| Some(o.cpu.client_s).filter(|s| *s > 0.0)),
         ("target CPU/IO", |o| o.cpu.target_s),
     ];
     let of_side = |(what, seconds): (&str, Seconds)| {
-        let each = |run: &&Run| {
+        let each = |run: &&JobRun| {
             let ios = run.outcome.ios();
             seconds(&run.outcome).filter(|_| ios > 0).map(|s| s * 1e9 / ios as f64)
         };
@@ -325,15 +328,15 @@ fn of_cpu(judge: &Judge, before: &[&Run], after: &[&Run]) -> Vec<Row> {
 }
 
 /// Commands that failed, and runs that ended early: no chance is assumed.
-fn of_errors(label: &str, before: &[&Run], after: &[&Run]) -> Option<Row> {
+fn of_errors(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Option<Row> {
     let failed =
-        |run: &&Run| run.outcome.errors as f64 + f64::from(u8::from(run.outcome.ended_early.is_some()));
-    let mean = |runs: &[&Run]| runs.iter().map(failed).sum::<f64>() / runs.len() as f64;
+        |run: &&JobRun| run.outcome.errors as f64 + f64::from(u8::from(run.outcome.ended_early.is_some()));
+    let mean = |runs: &[&JobRun]| runs.iter().map(failed).sum::<f64>() / runs.len() as f64;
     let (a, b) = (mean(before), mean(after));
     let verdict = match b.total_cmp(&a) {
-        std::cmp::Ordering::Greater => Verdict::Worse,
-        std::cmp::Ordering::Less => Verdict::Better,
-        std::cmp::Ordering::Equal => Verdict::Same,
+        std::cmp::Ordering::Greater => ChangeVerdict::Worse,
+        std::cmp::Ordering::Less => ChangeVerdict::Better,
+        std::cmp::Ordering::Equal => ChangeVerdict::Same,
     };
     (a > 0.0 || b > 0.0).then(|| Row {
         of: label.into(),
@@ -347,7 +350,7 @@ fn of_errors(label: &str, before: &[&Run], after: &[&Run]) -> Option<Row> {
     })
 }
 
-fn of_table(table: &Table, b: &Document, threshold: f64) -> Vec<Row> {
+fn of_table(table: &ResultTable, b: &Document, threshold: f64) -> Vec<Row> {
     let Some(other) = b.tables.iter().find(|other| other.title == table.title && other.unit == table.unit)
     else {
         return Vec::new();
@@ -356,7 +359,7 @@ fn of_table(table: &Table, b: &Document, threshold: f64) -> Vec<Row> {
     for (head, cells) in &table.rows {
         let Some((_, others)) = other.rows.iter().find(|row| row.0 == *head) else { continue };
         let of = format!("{}, {head}", table.title);
-        let judge = Judge { of: &of, threshold };
+        let judge = RowBuilder { of: &of, threshold };
         for (column, cell) in table.columns.iter().zip(cells).filter(|(column, _)| !table.is_spread(column)) {
             let at = other.columns.iter().position(|name| name == column);
             let figures = [Some(cell), at.and_then(|at| others.get(at))]
@@ -368,12 +371,12 @@ fn of_table(table: &Table, b: &Document, threshold: f64) -> Vec<Row> {
 }
 
 /// Makes rows and their verdicts.
-struct Judge<'a> {
+struct RowBuilder<'a> {
     of: &'a str,
     threshold: f64,
 }
 
-impl Judge<'_> {
+impl RowBuilder<'_> {
     /// A row from the figures of all runs before and after; `within` is asked where they do not tell of chance.
     fn samples(
         &self,
@@ -384,7 +387,7 @@ impl Judge<'_> {
         within: impl FnOnce() -> Option<(f64, f64)>,
     ) -> Option<Row> {
         let (first_a, first_b) = (*before.first()?, *after.first()?);
-        let (a, b, interval) = match (Mean::of(&before), Mean::of(&after)) {
+        let (a, b, interval) = match (MeanEstimate::of(&before), MeanEstimate::of(&after)) {
             (Some(a), Some(b)) => (a.mean, b.mean, Some(welch(a, b))),
             _ => (first_a, first_b, within()),
         };
@@ -397,13 +400,13 @@ impl Judge<'_> {
         Some(Row { of, what, unit, a, b, change_percent, interval_percent, verdict })
     }
 
-    fn verdict(&self, change: f64, interval: Option<(f64, f64)>, larger_is_better: bool) -> Verdict {
+    fn verdict(&self, change: f64, interval: Option<(f64, f64)>, larger_is_better: bool) -> ChangeVerdict {
         let is_chance = interval.is_some_and(|(low, high)| low <= 0.0 && high >= 0.0);
         match interval {
-            _ if change.abs() <= self.threshold || is_chance => Verdict::Same,
-            None => Verdict::Unsure,
-            Some(_) if (change > 0.0) == larger_is_better => Verdict::Better,
-            Some(_) => Verdict::Worse,
+            _ if change.abs() <= self.threshold || is_chance => ChangeVerdict::Same,
+            None => ChangeVerdict::Unsure,
+            Some(_) if (change > 0.0) == larger_is_better => ChangeVerdict::Better,
+            Some(_) => ChangeVerdict::Worse,
         }
     }
 }

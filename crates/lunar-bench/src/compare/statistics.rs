@@ -32,7 +32,7 @@ pub fn moments(sample: &[f64]) -> Option<(f64, f64)> {
 
 /// A mean, the square of its standard error, and the degrees of freedom of that.
 #[derive(Clone, Copy, Debug)]
-pub struct Mean {
+pub struct MeanEstimate {
     /// The mean.
     pub mean: f64,
     /// The square of its standard error.
@@ -41,16 +41,20 @@ pub struct Mean {
     pub freedom: f64,
 }
 
-impl Mean {
+impl MeanEstimate {
     /// Of a sample of independent figures; none of less than two.
-    pub fn of(sample: &[f64]) -> Option<Mean> {
+    pub fn of(sample: &[f64]) -> Option<MeanEstimate> {
         let many = sample.len() as f64;
-        moments(sample).map(|(mean, variance)| Mean { mean, error2: variance / many, freedom: many - 1.0 })
+        moments(sample).map(|(mean, variance)| MeanEstimate {
+            mean,
+            error2: variance / many,
+            freedom: many - 1.0,
+        })
     }
 }
 
 /// The difference `b - a` of two means with its interval of 95 %, by Welch's t: variances may differ.
-pub fn welch(a: Mean, b: Mean) -> (f64, f64) {
+pub fn welch(a: MeanEstimate, b: MeanEstimate) -> (f64, f64) {
     let error2 = a.error2 + b.error2;
     let parts = [a, b].map(|of| of.error2.powi(2) / of.freedom).iter().sum::<f64>();
     let freedom = if parts > 0.0 { error2.powi(2) / parts } else { f64::MAX };
@@ -60,7 +64,7 @@ pub fn welch(a: Mean, b: Mean) -> (f64, f64) {
 
 /// A figure between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bounded {
+pub struct BoundedFigure {
     /// Lower bound.
     pub low: f64,
     /// The figure.
@@ -71,15 +75,15 @@ pub struct Bounded {
 
 /// A quantile of a histogram with bounds of 95 % from the ranks of a binomial distribution. `effect` is how many
 /// commands tell as much as one that is independent of the others.
-pub fn quantile(latency: &crate::outcome::Latency, share: f64, effect: f64) -> Option<Bounded> {
+pub fn quantile(latency: &crate::outcome::Latency, share: f64, effect: f64) -> Option<BoundedFigure> {
     let many = latency.count() as f64;
     let half = Z * (share * (1.0 - share) * effect.max(1.0) / many).sqrt();
     let at = |share: f64| latency.quantile(share.clamp(0.0, 1.0)).map(|ns| ns as f64);
-    Some(Bounded { low: at(share - half)?, figure: at(share)?, high: at(share + half)? })
+    Some(BoundedFigure { low: at(share - half)?, figure: at(share)?, high: at(share + half)? })
 }
 
 /// Bounds of the difference `b - a` of two figures that have bounds (the method of variance estimates recovery).
-pub fn difference(a: Bounded, b: Bounded) -> (f64, f64) {
+pub fn difference(a: BoundedFigure, b: BoundedFigure) -> (f64, f64) {
     let figure = b.figure - a.figure;
     let down = ((b.figure - b.low).powi(2) + (a.high - a.figure).powi(2)).sqrt();
     let up = ((b.high - b.figure).powi(2) + (a.figure - a.low).powi(2)).sqrt();
@@ -103,13 +107,13 @@ mod tests {
     /// Two samples whose interval was worked out by hand: means 5 and 8, variances 2.5 and 2.5, 8 degrees.
     #[test]
     fn welch_is_as_in_books() {
-        let a = Mean::of(&[3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
-        let b = Mean::of(&[6.0, 7.0, 8.0, 9.0, 10.0]).unwrap();
+        let a = MeanEstimate::of(&[3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
+        let b = MeanEstimate::of(&[6.0, 7.0, 8.0, 9.0, 10.0]).unwrap();
         let (low, high) = welch(a, b);
         assert!((low - (3.0 - 2.306)).abs() < 1e-3 && (high - (3.0 + 2.306)).abs() < 1e-3, "{low} {high}");
-        let same = Mean::of(&[4.0, 4.0]).unwrap();
+        let same = MeanEstimate::of(&[4.0, 4.0]).unwrap();
         assert_eq!(welch(same, same), (0.0, 0.0), "no variance, no width");
-        assert!(Mean::of(&[1.0]).is_none());
+        assert!(MeanEstimate::of(&[1.0]).is_none());
     }
 
     #[test]
@@ -117,11 +121,11 @@ mod tests {
         let histogram = (1..=1000).map(|ns| (ns, 1)).collect();
         let latency = Latency { histogram, ..Latency::default() };
         let median = quantile(&latency, 0.5, 1.0).unwrap();
-        assert_eq!(median, Bounded { low: 470.0, figure: 500.0, high: 531.0 });
+        assert_eq!(median, BoundedFigure { low: 470.0, figure: 500.0, high: 531.0 });
         let wide = quantile(&latency, 0.5, 4.0).unwrap();
         assert_eq!((wide.low, wide.high), (439.0, 562.0));
         assert_eq!(quantile(&Latency::default(), 0.5, 1.0), None);
-        let (low, high) = difference(median, Bounded { low: 590.0, figure: 600.0, high: 610.0 });
+        let (low, high) = difference(median, BoundedFigure { low: 590.0, figure: 600.0, high: 610.0 });
         assert!(low < 100.0 - 30.0 && high > 100.0 + 30.0, "{low} {high}");
     }
 }

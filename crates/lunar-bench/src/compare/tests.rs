@@ -1,20 +1,20 @@
 use super::*;
-use crate::document::{Cell, Run, Table};
-use crate::record::{Record, Times};
+use crate::document::{JobRun, ResultTable, TableCell};
 use crate::sample;
+use crate::session_stats::{CommandTimes, SessionStats};
 use clap::Parser;
 use std::fs;
 use std::time::{Duration, Instant};
 
-fn document(runs: Vec<Run>) -> Document {
+fn document(runs: Vec<JobRun>) -> Document {
     Document { runs, ..sample::empty("runs") }
 }
 
-fn read(rate: f64, wave: f64) -> Run {
+fn read(rate: f64, wave: f64) -> JobRun {
     sample::run("4 KiB read", 4096, true, rate, wave)
 }
 
-fn verdicts(comparison: &Comparison) -> Vec<(&str, Verdict)> {
+fn verdicts(comparison: &Comparison) -> Vec<(&str, ChangeVerdict)> {
     comparison.rows.iter().map(|row| (row.what.as_str(), row.verdict)).collect()
 }
 
@@ -23,13 +23,13 @@ fn a_slower_run_is_a_regression_and_a_faster_one_is_not() {
     let (fast, slow) = (document(vec![read(1e8, 0.02)]), document(vec![read(0.8e8, 0.02)]));
     let worse = compare(&fast, &slow, 5.0).unwrap();
     let expected = [
-        ("read IOPS", Verdict::Worse),
-        ("read bandwidth", Verdict::Worse),
-        ("read mean latency", Verdict::Worse),
-        ("read p50 latency", Verdict::Worse),
-        ("read p99 latency", Verdict::Worse),
-        ("client CPU/IO", Verdict::Same),
-        ("target CPU/IO", Verdict::Same),
+        ("read IOPS", ChangeVerdict::Worse),
+        ("read bandwidth", ChangeVerdict::Worse),
+        ("read mean latency", ChangeVerdict::Worse),
+        ("read p50 latency", ChangeVerdict::Worse),
+        ("read p99 latency", ChangeVerdict::Worse),
+        ("client CPU/IO", ChangeVerdict::Same),
+        ("target CPU/IO", ChangeVerdict::Same),
     ];
     assert_eq!((verdicts(&worse), worse.worse), (expected.to_vec(), 5));
     let iops = &worse.rows[0];
@@ -37,7 +37,7 @@ fn a_slower_run_is_a_regression_and_a_faster_one_is_not() {
     assert!((iops.change_percent.unwrap() + 20.0).abs() < 0.5, "{iops:?}");
     assert!(low < -20.0 && low > -25.0 && high > -20.0 && high < -15.0, "{iops:?}");
     let better = compare(&slow, &fast, 5.0).unwrap();
-    assert!(better.rows[..5].iter().all(|row| row.verdict == Verdict::Better) && better.worse == 0);
+    assert!(better.rows[..5].iter().all(|row| row.verdict == ChangeVerdict::Better) && better.worse == 0);
     assert_eq!(compare(&fast, &slow, 30.0).unwrap().worse, 0, "below the threshold");
 }
 
@@ -48,7 +48,7 @@ fn what_chance_may_have_done_is_no_difference() {
     let iops = &comparison.rows[0];
     let (low, high) = iops.interval_percent.unwrap();
     assert!(iops.change_percent.unwrap() < -5.0 && low < 0.0 && high > 0.0, "{iops:?}");
-    assert_eq!((iops.verdict, comparison.worse), (Verdict::Same, 0), "{:?}", comparison.rows);
+    assert_eq!((iops.verdict, comparison.worse), (ChangeVerdict::Same, 0), "{:?}", comparison.rows);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn repeated_runs_give_every_figure_an_interval() {
         |factor: f64| document([1.0, 1.01, 0.99].map(|spread| read(1e8 * factor * spread, 0.0)).to_vec());
     let comparison = compare(&three(1.0), &three(0.8), 5.0).unwrap();
     assert!(comparison.rows.iter().all(|row| row.interval_percent.is_some()), "{:?}", comparison.rows);
-    assert_eq!(comparison.rows[0].verdict, Verdict::Worse);
+    assert_eq!(comparison.rows[0].verdict, ChangeVerdict::Worse);
     let one = compare(&three(1.0), &document(vec![read(1e8, 0.1)]), 5.0).unwrap();
     assert!(one.notes.iter().any(|note| note.contains("3 runs in A and 1 in B")), "{:?}", one.notes);
 }
@@ -71,7 +71,7 @@ fn single_figures_are_unsure_and_no_regression() {
     let unsure: Vec<_> = comparison
         .rows
         .iter()
-        .filter(|row| row.verdict == Verdict::Unsure)
+        .filter(|row| row.verdict == ChangeVerdict::Unsure)
         .map(|row| (row.of.as_str(), row.what.as_str()))
         .collect();
     let table = "blockdev-perftest -f -d -s 30 -m 12, 67108864";
@@ -86,18 +86,18 @@ fn a_short_run_has_no_interval() {
     assert!(
         comparison.rows[..5]
             .iter()
-            .all(|row| row.verdict == Verdict::Unsure && row.interval_percent.is_none())
+            .all(|row| row.verdict == ChangeVerdict::Unsure && row.interval_percent.is_none())
     );
 }
 
 /// Ten commands a second for so long, in a run of thirty seconds.
-fn alive(seconds: u64) -> Run {
+fn alive(seconds: u64) -> JobRun {
     let begin = Instant::now();
-    let mut record = Record::new(begin, Duration::from_secs(1), false);
+    let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
     for n in 1..=seconds * 10 {
         let (due, done) =
             (begin + Duration::from_millis(n * 100 - 5), begin + Duration::from_millis(n * 100));
-        record.add(true, 4096, Times { due, begun: due, done });
+        record.add(true, 4096, CommandTimes { due, begun: due, done });
     }
     let mut run = read(1e8, 0.0);
     run.outcome.read = record.totals().0;
@@ -106,16 +106,16 @@ fn alive(seconds: u64) -> Run {
 }
 
 /// Reads of 100 us and writes of a millisecond, by lot, ten a second for thirty seconds; all of them take `factor` as long.
-fn mixed(factor: f64) -> Run {
+fn mixed(factor: f64) -> JobRun {
     let begin = Instant::now();
-    let mut record = Record::new(begin, Duration::from_secs(1), false);
+    let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
     for n in 1..300u64 {
         // Not a period of anything: steps have more of the one or the other.
         let lot = n.wrapping_mul(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let (is_read, noise) = (lot % 10 < 7, 1.0 + (lot % 97) as f64 / 5000.0);
         let took = Duration::from_secs_f64(if is_read { 1e-4 } else { 1e-3 } * noise * factor);
         let done = begin + Duration::from_millis(n * 100);
-        record.add(is_read, 4096, Times { due: done - took, begun: done - took, done });
+        record.add(is_read, 4096, CommandTimes { due: done - took, begun: done - took, done });
     }
     let (mut run, totals) = (read(1e8, 0.0), record.totals());
     (run.outcome.read, run.outcome.write) = totals;
@@ -128,7 +128,7 @@ fn a_mix_that_became_slower_is_a_regression() {
     let comparison = compare(&document(vec![mixed(1.0)]), &document(vec![mixed(1.1)]), 5.0).unwrap();
     for what in ["read mean latency", "write mean latency", "read p50 latency", "write p99 latency"] {
         let row = comparison.rows.iter().find(|row| row.what == what).expect(what);
-        assert_eq!(row.verdict, Verdict::Worse, "{row:?}");
+        assert_eq!(row.verdict, ChangeVerdict::Worse, "{row:?}");
         let (low, high) = row.interval_percent.expect("an interval");
         assert!(low > 7.0 && high < 13.0, "{row:?}");
     }
@@ -140,13 +140,13 @@ fn a_mix_that_became_slower_is_a_regression() {
 fn of_two_searches_the_highest_rates_are_compared() {
     let search = |rate: f64| {
         let tries = [rate * 2.0, rate]
-            .map(|rate| Run { label: format!("try 1, {rate:.0} a second: kept"), ..read(rate, 0.02) });
-        let found = Run { label: "highest rate: read".into(), ..read(rate, 0.02) };
+            .map(|rate| JobRun { label: format!("try 1, {rate:.0} a second: kept"), ..read(rate, 0.02) });
+        let found = JobRun { label: "highest rate: read".into(), ..read(rate, 0.02) };
         document([tries.to_vec(), vec![found]].concat())
     };
     let comparison = compare(&search(1e8), &search(0.7e8), 5.0).unwrap();
     assert!(comparison.rows.iter().all(|row| row.of == "highest rate: read"), "{:?}", comparison.rows);
-    assert_eq!((verdicts(&comparison)[0], comparison.notes.len()), (("read IOPS", Verdict::Worse), 0));
+    assert_eq!((verdicts(&comparison)[0], comparison.notes.len()), (("read IOPS", ChangeVerdict::Worse), 0));
 }
 
 #[test]
@@ -155,18 +155,18 @@ fn a_target_that_died_half_way_is_not_the_same() {
     let comparison = compare(&whole, &half, 5.0).unwrap();
     assert_eq!(
         verdicts(&comparison)[..2],
-        [("read IOPS", Verdict::Worse), ("read bandwidth", Verdict::Worse)]
+        [("read IOPS", ChangeVerdict::Worse), ("read bandwidth", ChangeVerdict::Worse)]
     );
     assert_eq!(compare(&whole, &whole, 5.0).unwrap().worse, 0);
 }
 
 #[test]
 fn a_direction_of_which_nothing_is_left_is_a_regression() {
-    let both = Run { label: "both".into(), ..sample::run("both", 4096, false, 1e8, 0.02) };
+    let both = JobRun { label: "both".into(), ..sample::run("both", 4096, false, 1e8, 0.02) };
     let mut without = both.clone();
     without.outcome.write = Default::default();
     let comparison = compare(&document(vec![both]), &document(vec![without]), 5.0).unwrap();
-    assert_eq!((verdicts(&comparison)[0], comparison.worse), (("write IOPS", Verdict::Worse), 1));
+    assert_eq!((verdicts(&comparison)[0], comparison.worse), (("write IOPS", ChangeVerdict::Worse), 1));
 }
 
 #[test]
@@ -228,14 +228,14 @@ fn two_files_of_one_run_each_are_compared_whatever_they_are_called() {
 
 #[test]
 fn more_or_less_of_a_spread_is_neither_better_nor_worse() {
-    let table = |spread: f64| Table {
+    let table = |spread: f64| ResultTable {
         title: "rates".into(),
         unit: "MB/s".into(),
         larger_is_better: true,
         columns: vec!["R(avg".into(), "R(std".into()],
         rows: vec![(
             "4096".into(),
-            [100.0, spread].map(|it| Cell { measured: Some(it), ..Cell::default() }).into(),
+            [100.0, spread].map(|it| TableCell { measured: Some(it), ..TableCell::default() }).into(),
         )],
     };
     let with = |spread| Document { tables: vec![table(spread)], ..document(Vec::new()) };
@@ -269,13 +269,13 @@ fn a_document_of_the_schema_before_is_read_and_compared() {
     value["schema"] = "lunar.bench/1".into();
     let outcome = value["runs"][0]["outcome"].as_object_mut().unwrap();
     assert!(outcome.remove("late").is_some(), "it came with the second");
-    for way in ["submit", "service", "total"] {
-        outcome["read"][way]["histogram"] = serde_json::Value::Array(Vec::new());
+    for direction in ["submit", "service", "total"] {
+        outcome["read"][direction]["histogram"] = serde_json::Value::Array(Vec::new());
     }
     let before = read::parse(&value.to_string(), "F").unwrap();
     let comparison = compare(&before, &now, 5.0).unwrap();
     assert_eq!(comparison.notes, ["another schema: lunar.bench/1, then lunar.bench/2"]);
-    assert!(comparison.rows.iter().any(|row| row.what == "read IOPS" && row.verdict == Verdict::Same));
+    assert!(comparison.rows.iter().any(|row| row.what == "read IOPS" && row.verdict == ChangeVerdict::Same));
 }
 
 #[derive(Parser)]

@@ -1,6 +1,6 @@
 //! A comparison for people.
 
-use super::{Comparison, Row, Verdict};
+use super::{ChangeVerdict, Comparison, Row};
 use crate::text_report::{columns, short, time};
 use std::fmt::Write;
 
@@ -27,10 +27,10 @@ pub fn text(comparison: &Comparison) -> String {
     let _ = writeln!(
         out,
         "{} better, {} worse, {} the same, {} unsure, beyond {} %",
-        count(Verdict::Better),
+        count(ChangeVerdict::Better),
         comparison.worse,
-        count(Verdict::Same),
-        count(Verdict::Unsure),
+        count(ChangeVerdict::Same),
+        count(ChangeVerdict::Unsure),
         comparison.threshold_percent
     );
     out
@@ -44,10 +44,10 @@ fn plain(text: &str) -> String {
 fn line(row: &Row) -> Vec<String> {
     let signed = |percent: f64| format!("{percent:+.1} %");
     let verdict = match row.verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "WORSE",
-        Verdict::Same => "same",
-        Verdict::Unsure => "unsure",
+        ChangeVerdict::Better => "better",
+        ChangeVerdict::Worse => "WORSE",
+        ChangeVerdict::Same => "same",
+        ChangeVerdict::Unsure => "unsure",
     };
     vec![
         format!("  {}", plain(&row.what)),

@@ -1,52 +1,52 @@
 //! What a kernel has before a block device, for disks that no kernel stands before: its page cache, or, where that
 //! is passed by, the cutting of large requests.
 
-mod burst;
-mod stream;
+mod page_cache;
+mod request_splitter;
 
-use crate::{OpenTargets, Target};
-use burst::Burst;
+use crate::{OpenTargets, TargetSpec};
 use lunar_block::Backend;
+use page_cache::PageCacheDisk;
+pub use page_cache::{MAX_IN_FLIGHT, PIECE};
+use request_splitter::RequestSplitter;
 use std::sync::Arc;
-use stream::Stream;
-pub use stream::{FLIGHT, PIECE};
 
 /// A disk that the page cache of this host does not stand before.
-pub fn is_remote(target: &Target) -> bool {
-    !matches!(target, Target::Path(_) | Target::Null(_) | Target::Memory(_))
+pub fn is_remote(target: &TargetSpec) -> bool {
+    !matches!(target, TargetSpec::Path(_) | TargetSpec::Null(_) | TargetSpec::Memory(_))
 }
 
 /// What stands before a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
+pub enum CacheModel {
     /// A page cache.
     PageCache,
     /// Nothing but the cutting of large requests.
-    Cutting,
+    RequestSplitting,
     /// The same where bytes do not matter, for measuring: of large requests, what is read is dropped and what is
     /// written is zeros.
-    CuttingZeros,
+    RequestSplittingWithoutData,
 }
 
 /// Puts before remote disks what a kernel has before a block device. True if there was something to do.
-pub fn like_a_block_device(rig: &mut OpenTargets, target: &Target, before: Before) -> bool {
+pub fn emulate_block_layer(opened: &mut OpenTargets, target: &TargetSpec, before: CacheModel) -> bool {
     if !is_remote(target) {
         return false;
     }
-    rig.wrap(|_, disk| -> Arc<dyn Backend> {
+    opened.wrap(|_, disk| -> Arc<dyn Backend> {
         match before {
-            Before::PageCache => Arc::new(Stream::new(disk)),
-            Before::Cutting => Arc::new(Burst::carrying(disk)),
-            Before::CuttingZeros => Arc::new(Burst::dropping_what_is_read_and_writing_zeros(disk)),
+            CacheModel::PageCache => Arc::new(PageCacheDisk::new(disk)),
+            CacheModel::RequestSplitting => Arc::new(RequestSplitter::new(disk)),
+            CacheModel::RequestSplittingWithoutData => Arc::new(RequestSplitter::without_data(disk)),
         }
     });
     true
 }
 
 /// Makes what the first session wrote stable, outside of any measurement.
-pub fn flush(rig: &OpenTargets) -> Result<(), String> {
-    let Some(place) = rig.places.first() else { return Ok(()) };
+pub fn flush(opened: &OpenTargets) -> Result<(), String> {
+    let Some(place) = opened.places.first() else { return Ok(()) };
     let disk = place.disk.clone();
-    let flushed = rig.cores.wait(place.core, move || async move { disk.flush().await });
+    let flushed = opened.cores.wait(place.core, move || async move { disk.flush().await });
     flushed.and_then(|result| result).map_err(|e| format!("flush: {e}"))
 }

@@ -1,9 +1,9 @@
 //! Arguments of `lunar bench`, and the job that they mean.
 
 use crate::job::{AccessPattern, ArrivalProcess, Fill, Job};
-use crate::rounds::{Bound, Figure};
-use crate::verify::Checks;
-use crate::{Error, Kind, Opening, Target, Transport, words};
+use crate::rounds::{LatencyBound, SteadyMetric};
+use crate::verify::VerifyOptions;
+use crate::{Error, ErrorKind, TargetOptions, TargetSpec, TargetTransport, words};
 use lunar_proto::{duration, size};
 use lunar_runtime::CoreSelection;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub struct Args {
     /// What carries sessions with targets of iSCSI, whatever their URLs say; a target of SRP has a URL of its own,
     /// srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN
     #[arg(long, value_name = "NAME")]
-    pub transport: Option<Transport>,
+    pub transport: Option<TargetTransport>,
 
     /// The work: read, write, rw, bidir, randread, randwrite, randrw, randbidir [default: read]
     #[arg(long, value_name = "WORK")]
@@ -144,7 +144,7 @@ pub struct Args {
     /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
     /// is below 10 % (SNIA PTS); exit status 1 if it does not become so
     #[arg(long, value_name = "FIGURE", conflicts_with = "latency_target")]
-    pub steady: Option<Figure>,
+    pub steady: Option<SteadyMetric>,
 
     /// With --steady: give up after so many rounds [default: 25]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -179,7 +179,7 @@ fn size(text: &str) -> Result<u64, Error> {
 
 /// Whether a word before the targets is the work: one that is known, or nearly one and no file.
 fn is_work(word: &str) -> bool {
-    words::is_rw(word) || words::near_rw(word).is_some() && !Path::new(word).exists()
+    words::is_rw(word) || words::nearest_rw(word).is_some() && !Path::new(word).exists()
 }
 
 impl Args {
@@ -189,7 +189,7 @@ impl Args {
         match (first, &self.rw) {
             (Some(word), Some(rw)) => {
                 let what = format!("two works: {word} and --rw {rw}");
-                Err(Error::new(Kind::Invalid, what, format!("a file of that name is written ./{word}")))
+                Err(Error::new(ErrorKind::Invalid, what, format!("a file of that name is written ./{word}")))
             }
             (Some(word), None) => Ok((word, &self.targets[1..])),
             (None, rw) => Ok((rw.as_deref().unwrap_or("read"), &self.targets)),
@@ -200,12 +200,12 @@ impl Args {
     ///
     /// # Errors
     /// When a name cannot be understood.
-    pub fn on(&self) -> Result<Vec<Target>, Error> {
+    pub fn on(&self) -> Result<Vec<TargetSpec>, Error> {
         let over = |target| match self.transport {
             Some(transport) => transport.to(target),
             None => Ok(target),
         };
-        self.split()?.1.iter().map(|text| Target::parse(text).and_then(over)).collect()
+        self.split()?.1.iter().map(|text| TargetSpec::parse(text).and_then(over)).collect()
     }
 
     /// What is run.
@@ -213,12 +213,12 @@ impl Args {
     /// # Errors
     /// When a word cannot be understood, or two contradict each other.
     pub fn job(&self) -> Result<Job, Error> {
-        let (order, way) = words::rw(self.split()?.0, self.read_percent)?;
+        let (order, direction) = words::rw(self.split()?.0, self.read_percent)?;
         let runtime = self.runtime;
         let amount = self.amount.as_deref().map(size).transpose()?;
         if amount == Some(0) {
             return Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "--amount 0: there is nothing to do",
                 "name what is to be moved",
             ));
@@ -227,22 +227,22 @@ impl Args {
         let time = runtime.or(default.time.filter(|_| amount.is_none()));
         Ok(Job {
             order: self.order(order)?,
-            way,
+            direction,
             sizes: words::sizes(&self.bs)?,
             depth: self.depth as usize,
             time,
             amount,
             commands: None,
             ramp: self.ramp,
-            pace: words::pace(self.rate, self.poisson)?,
+            pace: words::arrivals(self.rate, self.poisson)?,
             think: self.think,
             fill: words::fill(&self.fill)?,
             compare: self.compare,
-            stable: self.fua,
+            fua: self.fua,
             flush: self.flush,
             offset: size(&self.offset)?,
             span: self.span.as_deref().map(size).transpose()?,
-            go_on: self.continue_on_error,
+            continue_on_error: self.continue_on_error,
             seed: self.seed,
             interval: self.interval(time, default.interval),
         })
@@ -258,10 +258,10 @@ impl Args {
     ///
     /// # Errors
     /// When there are to be rounds, and nothing says of what.
-    pub fn until_steady(&self) -> Result<Option<(Figure, usize)>, Error> {
+    pub fn until_steady(&self) -> Result<Option<(SteadyMetric, usize)>, Error> {
         match (self.steady, self.rounds) {
             (None, Some(rounds)) => Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 format!("--rounds {rounds}: without --steady there are no rounds"),
                 "say what is to become steady, as in --steady iops, or leave --rounds out",
             )),
@@ -273,35 +273,35 @@ impl Args {
     ///
     /// # Errors
     /// When it is no time, or no percentage, or there is a percentage alone.
-    pub fn bound(&self) -> Result<Option<Bound>, Error> {
+    pub fn bound(&self) -> Result<Option<LatencyBound>, Error> {
         let percent = self.latency_percentile.unwrap_or(99.0);
         if self.latency_percentile.is_some() && self.latency_target.is_none() {
             return Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 format!("--latency-percentile {percent}: without --latency-target no rate is looked for"),
                 "name the time in which they are to end, as in --latency-target 5ms",
             ));
         }
         if self.latency_target.is_some_and(|time| time.is_zero()) {
             return Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "--latency-target 0: no command ends in no time",
                 "name a time above 0, as in --latency-target 5ms",
             ));
         }
         if !(percent > 0.0 && percent <= 100.0) {
             return Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 format!("{percent} is no percentage"),
                 "more than 0, up to 100",
             ));
         }
-        Ok(self.latency_target.map(|within| Bound { percent, within }))
+        Ok(self.latency_target.map(|within| LatencyBound { percent, within }))
     }
 
     /// How what is written is verified, if it is.
-    pub fn checks(&self) -> Checks {
-        Checks {
+    pub fn checks(&self) -> VerifyOptions {
+        VerifyOptions {
             is_on: self.verify || self.verify_state.is_some(),
             state: self.verify_state.clone(),
             is_only: self.verify_only,
@@ -309,7 +309,7 @@ impl Args {
     }
 
     fn order(&self, order: AccessPattern) -> Result<AccessPattern, Error> {
-        let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
+        let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
         match (order, self.zipf, &self.stride) {
             (AccessPattern::Random, Some(theta), _) if theta > 0.0 && theta <= 100.0 => {
                 Ok(AccessPattern::Zipf(theta))
@@ -333,13 +333,13 @@ impl Args {
     ///
     /// # Errors
     /// When a word cannot be understood.
-    pub fn opening(&self, job: &Job) -> Result<Opening, Error> {
+    pub fn opening(&self, job: &Job) -> Result<TargetOptions, Error> {
         let cores = self.cores.as_deref().map(CoreSelection::parse).transpose()?;
-        Ok(Opening {
+        Ok(TargetOptions {
             sessions: self.sessions as usize,
             cores: cores.unwrap_or(CoreSelection::All),
             direct: self.direct,
-            write: job.way.writes(),
+            write: job.direction.writes(),
             destroy: self.destroy,
             raw: self.raw,
             create: self.create.as_deref().map(size).transpose()?,
@@ -349,10 +349,10 @@ impl Args {
 }
 
 /// A job in the words of the command line.
-pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
+pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
     let mut told = vec![
-        ("rw", words::of_rw(job.order, job.way).to_owned()),
-        ("bs", words::of_sizes(&job.sizes)),
+        ("rw", words::rw_word(job.order, job.direction).to_owned()),
+        ("bs", words::sizes_text(&job.sizes)),
         ("depth", job.depth.to_string()),
         ("sessions", sessions.to_string()),
     ];
@@ -361,15 +361,19 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
     let time = |time| humantime::format_duration(time).to_string();
     also(
         "read-percent",
-        if let crate::job::IoDirection::Mix(percent) = job.way { Some(percent.to_string()) } else { None },
+        if let crate::job::IoDirection::Mix(percent) = job.direction {
+            Some(percent.to_string())
+        } else {
+            None
+        },
     );
     also("zipf", if let AccessPattern::Zipf(theta) = job.order { Some(theta.to_string()) } else { None });
     also(
         "stride",
-        if let AccessPattern::Strided(bytes) = job.order { Some(words::of_size(bytes)) } else { None },
+        if let AccessPattern::Strided(bytes) = job.order { Some(words::size_text(bytes)) } else { None },
     );
     also("runtime", job.time.map(time));
-    also("amount", job.amount.map(words::of_size));
+    also("amount", job.amount.map(words::size_text));
     also("ramp", (!job.ramp.is_zero()).then(|| time(job.ramp)));
     also("think", (!job.think.is_zero()).then(|| time(job.think)));
     also(
@@ -381,26 +385,26 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
         },
     );
     also("poisson", matches!(job.pace, ArrivalProcess::Poisson(_)).then(|| "yes".into()));
-    also("fill", (job.way.writes() || job.compare).then(|| of_fill(job.fill)));
+    also("fill", (job.direction.writes() || job.compare).then(|| fill_word(job.fill)));
     also("compare", job.compare.then(|| "yes".into()));
-    also("fua", job.stable.then(|| "yes".into()));
+    also("fua", job.fua.then(|| "yes".into()));
     also("flush", job.flush.then(|| "yes".into()));
-    also("offset", (job.offset > 0).then(|| words::of_size(job.offset)));
-    also("span", job.span.map(words::of_size));
-    also("continue-on-error", job.go_on.then(|| "yes".into()));
+    also("offset", (job.offset > 0).then(|| words::size_text(job.offset)));
+    also("span", job.span.map(words::size_text));
+    also("continue-on-error", job.continue_on_error.then(|| "yes".into()));
     also("seed", (job.seed != usual.seed).then(|| job.seed.to_string()));
     also("interval", (job.interval != usual.interval).then(|| time(job.interval)));
     told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// How targets were opened, as far as it bears on figures, in the words of the command line.
-pub fn opened(opening: &Opening) -> Vec<(String, String)> {
+pub fn option_words(opening: &TargetOptions) -> Vec<(String, String)> {
     let direct = opening.direct.then(|| ("direct".to_owned(), "yes".to_owned()));
-    let cores = words::of_cores(&opening.cores).map(|cores| ("cores".to_owned(), cores));
+    let cores = words::cores_text(&opening.cores).map(|cores| ("cores".to_owned(), cores));
     direct.into_iter().chain(cores).collect()
 }
 
-fn of_fill(fill: Fill) -> String {
+fn fill_word(fill: Fill) -> String {
     match fill {
         Fill::Zeros => "zeros".into(),
         Fill::Random => "random".into(),

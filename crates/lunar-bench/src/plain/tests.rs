@@ -1,6 +1,6 @@
 use super::*;
 use crate::job::{AccessPattern, ArrivalProcess, IoDirection};
-use crate::{Kind, Opening, Target};
+use crate::{ErrorKind, TargetOptions, TargetSpec};
 use clap::Parser;
 use interop::op;
 use interop::script::Script;
@@ -41,8 +41,8 @@ fn a_short_run_has_narrow_steps() {
 #[test]
 fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are_waited_for() {
     let patience = |settings: &str| {
-        let target = Target::parse(&format!("iscsi://127.0.0.1/iqn.2026-11.org.example:a/0{settings}"));
-        let Target::Lun(url) = target.expect("a target") else { panic!("it is a LUN") };
+        let target = TargetSpec::parse(&format!("iscsi://127.0.0.1/iqn.2026-11.org.example:a/0{settings}"));
+        let TargetSpec::Lun(url) = target.expect("a target") else { panic!("it is a LUN") };
         let times = url.options().expect("options").timeouts;
         (times.recovery.as_secs(), times.login_tries)
     };
@@ -52,7 +52,7 @@ fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are
 
 #[test]
 fn the_work_stands_first_or_behind_rw() {
-    assert_eq!(job("randrw null:1M --rwmixread 70").way, IoDirection::Mix(70));
+    assert_eq!(job("randrw null:1M --rwmixread 70").direction, IoDirection::Mix(70));
     assert_eq!(job("--rw randrw --read-percent 70 null:1M"), job("randrw null:1M --read-percent 70"));
     // A file may have the name of a work.
     assert_eq!(args("read").on().unwrap()[0].to_string(), "read");
@@ -68,7 +68,7 @@ fn every_option_reaches_the_job() {
     );
     let expected = Job {
         order: AccessPattern::Zipf(1.2),
-        way: IoDirection::Write,
+        direction: IoDirection::Write,
         sizes: vec![(4096, 3), (8192, 1)],
         depth: 32,
         time: Some(Duration::from_millis(500)),
@@ -79,11 +79,11 @@ fn every_option_reaches_the_job() {
         think: Duration::from_millis(3),
         fill: crate::job::Fill::Bytes([0xff; 8]),
         compare: true,
-        stable: true,
+        fua: true,
         flush: true,
         offset: 1 << 20,
         span: Some(2 << 20),
-        go_on: true,
+        continue_on_error: true,
         seed: 7,
         interval: Duration::from_millis(100),
     };
@@ -100,7 +100,7 @@ fn every_option_reaches_the_job() {
 
 #[test]
 fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
-    let notes = |line| run(&args(line), &Watch::default()).expect("a document").notes;
+    let notes = |line| run(&args(line), &RunHandle::default()).expect("a document").notes;
     let told = notes("randwrite memory:1M --runtime 20ms --fill lba");
     assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes "), "{told:?}");
     let told = notes("read null:1M --runtime 20ms");
@@ -112,7 +112,7 @@ fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
 #[test]
 fn a_size_may_be_left_out_where_any_will_do() {
     for name in ["null:", "memory:"] {
-        let document = run(&args(&format!("read {name} --amount 64k")), &Watch::default()).expect(name);
+        let document = run(&args(&format!("read {name} --amount 64k")), &RunHandle::default()).expect(name);
         let target = &document.runs[0].targets[0];
         assert_eq!((target.name.as_str(), target.capacity), (format!("{name}1073741824").as_str(), 1 << 30));
     }
@@ -121,7 +121,7 @@ fn a_size_may_be_left_out_where_any_will_do() {
 #[test]
 fn of_targets_that_differ_in_size_it_is_told_what_is_used() {
     let notes = |line| -> Vec<String> {
-        let document = run(&args(line), &Watch::default()).expect("a document");
+        let document = run(&args(line), &RunHandle::default()).expect("a document");
         document.notes.into_iter().filter(|note| !note.starts_with("overhead: ")).collect()
     };
     assert_eq!(
@@ -136,14 +136,15 @@ fn of_targets_that_differ_in_size_it_is_told_what_is_used() {
 fn of_a_lun_amounts_and_strides_are_whole_blocks() {
     let target = Script::new().listen();
     let line = |more: &str| args(&format!("read {} {more}", target.url("")));
-    let refused = |more| run(&line(more), &Watch::default()).unwrap_err();
+    let refused = |more| run(&line(more), &RunHandle::default()).unwrap_err();
     let amount = refused("--amount 1003");
     assert_eq!(
         (amount.kind, amount.what.as_str()),
-        (Kind::Invalid, "--amount: 1003 bytes are no whole blocks of 512")
+        (ErrorKind::Invalid, "--amount: 1003 bytes are no whole blocks of 512")
     );
     assert_eq!(refused("--stride 1000 --amount 4k").what, "1000 bytes are no whole blocks of 512");
-    let document = run(&line("--bs 512 --stride 1k --amount 1k"), &Watch::default()).expect("whole blocks");
+    let document =
+        run(&line("--bs 512 --stride 1k --amount 1k"), &RunHandle::default()).expect("whole blocks");
     assert_eq!((document.ended_early(), document.runs[0].outcome.read.bytes), (None, 1024));
 }
 
@@ -157,7 +158,7 @@ fn sessions_are_logged_out_whatever_goes_wrong() {
         ("--amount 4k --verify", "writes nothing"),
     ] {
         let before = target.requests(op::LOGOUT).len();
-        let e = run(&line(more), &Watch::default()).unwrap_err();
+        let e = run(&line(more), &RunHandle::default()).unwrap_err();
         assert!(e.what.contains(said), "{e}");
         assert_eq!(target.requests(op::LOGOUT).len(), before + 1, "{more}");
     }
@@ -171,11 +172,11 @@ fn the_page_cache_is_passed_by_where_that_is_asked_for() {
     let flags_of = |more: &str| {
         let args = args(&format!("read {} {more}", path.display()));
         let opening = args.opening(&args.job().expect("a job")).expect("an opening");
-        let rig = OpenTargets::open(&args.on().expect("a target"), &opening).expect("a rig");
+        let opened = OpenTargets::open(&args.on().expect("a target"), &opening).expect("a rig");
         let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
         let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path));
         let flags: Vec<u32> = ours.map(|fd| flags(&fd.file_name().to_string_lossy())).collect();
-        rig.close();
+        opened.close();
         flags
     };
     let (direct, cached) = (flags_of("--direct"), flags_of(""));
@@ -194,40 +195,45 @@ fn flags(fd: &str) -> u32 {
 #[test]
 fn the_cpu_time_of_a_process_that_is_named_is_told() {
     let target_s = |more: &str| {
-        let document = run(&args(&format!("null:1M --runtime 100ms {more}")), &Watch::default());
+        let document = run(&args(&format!("null:1M --runtime 100ms {more}")), &RunHandle::default());
         document.map(|document| document.runs[0].outcome.cpu.target_s)
     };
     let ours = target_s(&format!("--target-pid {}", std::process::id())).expect("a document");
     assert!(ours.is_some_and(|seconds| seconds > 0.0), "{ours:?}");
     assert_eq!(target_s("").expect("a document"), None);
-    assert_eq!(target_s("--target-pid 4294967295").unwrap_err().kind, Kind::System);
+    assert_eq!(target_s("--target-pid 4294967295").unwrap_err().kind, ErrorKind::System);
 }
 
 #[test]
 fn rounds_and_searches_are_asked_for() {
     let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
-    let document = run(&steady, &Watch::default()).expect("a document");
+    let document = run(&steady, &RunHandle::default()).expect("a document");
     assert_eq!((document.runs.len(), document.notes.len()), (2, 2));
     let told = document.steady.as_ref().expect("it was asked for");
     assert_eq!((told.figure.as_str(), told.rounds, told.is_steady), ("iops", 2, false));
-    assert_eq!(document.amiss().expect("it is not steady").0, "it did not become steady");
-    let search =
-        run(&args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"), &Watch::default());
+    assert_eq!(document.shortfall().expect("it is not steady").0, "it did not become steady");
+    let search = run(
+        &args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"),
+        &RunHandle::default(),
+    );
     let document = search.expect("a document");
     let told = document.search.as_ref().expect("it was asked for");
     assert_eq!((told.percent, told.within_ns, told.rate), (60.0, 1, None));
-    assert_eq!(document.amiss().expect("there is none").0, "no rate was found that keeps the bound");
+    assert_eq!(document.shortfall().expect("there is none").0, "no rate was found that keeps the bound");
     let text = serde_json::to_string(&document).expect("JSON");
     assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
     let bound = args("null:1M --latency-target 500us --latency-percentile 99.9").bound().unwrap();
-    assert_eq!(bound, Some(crate::rounds::Bound { percent: 99.9, within: Duration::from_micros(500) }));
+    assert_eq!(
+        bound,
+        Some(crate::rounds::LatencyBound { percent: 99.9, within: Duration::from_micros(500) })
+    );
     assert!(args("null:1M --latency-target 1ms --latency-percentile 101").bound().is_err());
     for (line, what, hint) in [
         ("null:1M --rounds 6", "--rounds 6: without --steady", "--steady iops"),
         ("null:1M --latency-percentile 60", "--latency-percentile 60: without", "--latency-target 5ms"),
     ] {
-        let e = run(&args(line), &Watch::default()).expect_err(line);
-        assert!(e.kind == Kind::Invalid && e.what.starts_with(what) && e.hint.contains(hint), "{e}");
+        let e = run(&args(line), &RunHandle::default()).expect_err(line);
+        assert!(e.kind == ErrorKind::Invalid && e.what.starts_with(what) && e.hint.contains(hint), "{e}");
     }
     assert_eq!(args("null:1M --steady bw").until_steady().unwrap().map(|(_, rounds)| rounds), Some(25));
 }
@@ -242,7 +248,7 @@ fn what_contradicts_itself_is_refused() {
         ("read null:1M --bs 0", "commands cannot have"),
     ] {
         let e = args(line).job().unwrap_err();
-        assert!(e.kind == Kind::Invalid && e.what.contains(said) && !e.hint.is_empty(), "{line}: {e}");
+        assert!(e.kind == ErrorKind::Invalid && e.what.contains(said) && !e.hint.is_empty(), "{line}: {e}");
     }
 }
 
@@ -253,7 +259,7 @@ fn verification_is_asked_for() {
     assert!(checks("write null:1M --verify").is_on);
     let kept = checks("write null:1M --verify --verify-state kept --verify-only");
     assert!(kept.is_on && kept.is_only && kept.state.is_some_and(|path| path.ends_with("kept")));
-    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").way, IoDirection::Read);
+    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").direction, IoDirection::Read);
     for wrong in
         ["--verify --compare", "--verify --fill lba", "--verify-only", "--verify-state kept --fill lba"]
     {
@@ -279,8 +285,8 @@ fn a_job_is_told_in_the_words_that_ask_for_it() {
         let line = format!("{work} {common}");
         let (asked, given) = (job(&line), args(&line));
         let opening = given.opening(&asked).expect("an opening");
-        let rig = OpenTargets::open(&given.on().expect("a target"), &opening).expect("a rig");
-        let run = told_of(&rig, &asked, Outcome::default());
+        let opened = OpenTargets::open(&given.on().expect("a target"), &opening).expect("a rig");
+        let run = told_of(&opened, &asked, JobOutcome::default());
         let words = run.job.iter().map(|(name, value)| match value.as_str() {
             "yes" => format!("--{name}"),
             value => format!("--{name} {value}"),
@@ -294,13 +300,14 @@ fn a_job_is_told_in_the_words_that_ask_for_it() {
             "{again}"
         );
     }
-    let plain = told_of(&rig_of("null:1M"), &Job::default(), Outcome::default());
+    let plain = told_of(&rig_of("null:1M"), &Job::default(), JobOutcome::default());
     let names: Vec<&str> = plain.job.iter().map(|word| word.0.as_str()).collect();
     assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "what is usual is not told");
 }
 
 fn rig_of(target: &str) -> OpenTargets {
-    OpenTargets::open(&[Target::parse(target).expect("a target")], &Opening::default()).expect("a rig")
+    OpenTargets::open(&[TargetSpec::parse(target).expect("a target")], &TargetOptions::default())
+        .expect("a rig")
 }
 
 #[test]
@@ -315,19 +322,19 @@ fn exports_of_nbd_servers_are_measured_by_their_urls() {
     let server = serve(&listen, vec![export], cores, ServerLimits::default()).expect("served");
     let url = server.addresses()[0].url("disk");
     let line = format!("randrw {url} --amount 1m --depth 4 --sessions 2 --verify");
-    let document = run(&args(&line), &Watch::default()).expect("a document");
+    let document = run(&args(&line), &RunHandle::default()).expect("a document");
     let (first, facts) = (&document.runs[0], &document.runs[0].targets[0]);
     assert_eq!((document.ended_early(), first.outcome.bytes()), (None, 1 << 20));
     assert_eq!((facts.name.as_str(), facts.capacity, facts.sessions), (url.as_str(), 8 << 20, 2));
     assert!(document.notes.iter().any(|note| note.starts_with("verified: ")), "{:?}", document.notes);
     let gone = args(&format!("read {url}-that-is-not-there")).clone();
-    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Medium(ErrorCode::NotFound));
+    assert_eq!(run(&gone, &RunHandle::default()).unwrap_err().kind, ErrorKind::Medium(ErrorCode::NotFound));
 }
 
 #[test]
 fn a_run_on_a_null_disk_is_told_whole() {
     let document =
-        run(&args("randread null:64M --depth 4 --runtime 100ms --interval 50ms"), &Watch::default());
+        run(&args("randread null:64M --depth 4 --runtime 100ms --interval 50ms"), &RunHandle::default());
     let document = document.expect("a document");
     let run = &document.runs[0];
     assert_eq!(run.label, "randread, 4k, depth 4, 1 session");

@@ -50,21 +50,21 @@ fn chromium(folder: &Path, arguments: &[&str]) -> String {
 }
 
 /// A folder with the page; `$LUNAR_REPORT_DIR`, for those who want to look at it, or one that goes away.
-struct Folder(PathBuf, bool);
+struct ReportDir(PathBuf, bool);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl ReportDir {
+    fn new(name: &str) -> ReportDir {
         let kept = std::env::var_os("LUNAR_REPORT_DIR").map(PathBuf::from);
         let is_kept = kept.is_some();
         let folder = kept
             .unwrap_or_else(std::env::temp_dir)
             .join(format!("lunar-report-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        Folder(folder, is_kept)
+        ReportDir(folder, is_kept)
     }
 }
 
-impl Drop for Folder {
+impl Drop for ReportDir {
     fn drop(&mut self) {
         if !self.1 {
             let _ = fs::remove_dir_all(&self.0);
@@ -90,7 +90,7 @@ fn look(name: &str, document: &crate::Document) {
     if !tool::have(&[CHROMIUM]) {
         return;
     }
-    let folder = Folder::new(name);
+    let folder = ReportDir::new(name);
     let page = folder.0.join("page.html");
     let markup = html(document);
     let plots = markup.matches("<svg ").count();
@@ -130,7 +130,7 @@ fn a_browser_finds_nothing_to_run_in_a_hostile_document() {
     if !tool::have(&[CHROMIUM]) {
         return;
     }
-    let folder = Folder::new("hostile");
+    let folder = ReportDir::new("hostile");
     let page = folder.0.join("page.html");
     fs::write(&page, html(&sample::hostile())).expect("a file");
     let dom = chromium(&folder.0, &["--dump-dom", &format!("file://{}", page.display())]);
@@ -142,7 +142,7 @@ fn a_browser_prints_it() {
     if !tool::have(&[CHROMIUM]) {
         return;
     }
-    let folder = Folder::new("print");
+    let folder = ReportDir::new("print");
     let (page, pdf) = (folder.0.join("page.html"), folder.0.join("page.pdf"));
     fs::write(&page, html(&sample::large())).expect("a file");
     let (print, url) = (format!("--print-to-pdf={}", pdf.display()), format!("file://{}", page.display()));

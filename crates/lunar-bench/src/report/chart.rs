@@ -1,7 +1,7 @@
 //! A plot as SVG: lines over two axes, each line named where it ends.
 
 use super::figures::{cut, escape};
-use super::scale::{Division, Quantity, Scale};
+use super::scale::{Quantity, Scale, ScaleKind};
 use std::fmt::Write;
 
 /// Colours and marks; the style sheet has as many.
@@ -21,14 +21,14 @@ pub struct Axis {
     /// What it shows, with the unit.
     pub name: String,
     /// How it is divided.
-    pub division: Division,
+    pub division: ScaleKind,
     /// What its values are.
     pub quantity: Quantity,
 }
 
 /// A line.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct PlotLine {
     /// What it shows.
     pub label: String,
     /// Which colour and mark.
@@ -53,13 +53,13 @@ pub struct Chart {
     /// Up.
     pub y: Axis,
     /// What is drawn.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlotLine>,
     /// Width and height in pixels.
     pub size: (f64, f64),
 }
 
 /// Where the plot itself lies.
-struct Frame {
+struct PlotArea {
     left: f64,
     right: f64,
     top: f64,
@@ -76,7 +76,7 @@ pub fn svg(chart: &Chart, id: usize) -> String {
     let widest = y.ticks().iter().map(|tick| tick.1.chars().count()).max().unwrap_or(1);
     let labels = if chart.lines.len() > 1 { label_width(chart) } else { EDGE };
     let left = (widest as f64 * CHARACTER + 12.0).max(30.0);
-    let frame = Frame { left, right: width - labels, top, bottom };
+    let frame = PlotArea { left, right: width - labels, top, bottom };
     let x_axis = &chart.x;
     let range = (frame.left, frame.right);
     let x = Scale::new(x_axis.division.clone(), x_axis.quantity, points().map(|p| p.0), range);
@@ -101,8 +101,8 @@ fn label_width(chart: &Chart) -> f64 {
     longest as f64 * CHARACTER + 26.0
 }
 
-fn draw_axes(out: &mut String, chart: &Chart, frame: &Frame, x: &Scale, y: &Scale) {
-    let Frame { left, right, top, bottom } = *frame;
+fn draw_axes(out: &mut String, chart: &Chart, frame: &PlotArea, x: &Scale, y: &Scale) {
+    let PlotArea { left, right, top, bottom } = *frame;
     for (at, text) in y.ticks() {
         let _ = writeln!(out, "<path class=\"grid\" d=\"M{left:.1} {at:.1}H{right:.1}\"/>");
         let _ = writeln!(
@@ -154,11 +154,11 @@ fn thinned(ticks: &[(f64, String)]) -> usize {
 /// A line and its marks; where it ends.
 fn draw_line<'a>(
     out: &mut String,
-    line: &'a Line,
+    line: &'a PlotLine,
     chart: &Chart,
     x: &Scale,
     y: &Scale,
-) -> Option<(&'a Line, f64, f64)> {
+) -> Option<(&'a PlotLine, f64, f64)> {
     let places: Vec<(f64, f64, &(f64, f64))> =
         line.points.iter().filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?, point))).collect();
     let (last_x, last_y, _) = places.last()?;
@@ -182,11 +182,11 @@ fn draw_line<'a>(
 /// A value as it is told by itself.
 fn told(axis: &Axis, value: f64) -> String {
     match (&axis.division, axis.quantity) {
-        (Division::Sizes(heads), _) => {
+        (ScaleKind::Sizes(heads), _) => {
             let head = heads.iter().find(|head| head.0 == value);
             head.map_or_else(|| super::figures::size(value), |head| head.1.clone())
         }
-        (Division::Nines, _) => super::figures::percentile(value),
+        (ScaleKind::Nines, _) => super::figures::percentile(value),
         (_, Quantity::Time) => super::figures::time(value),
         (_, Quantity::Figure) => format!("{} {}", super::figures::short(value), axis.name),
     }
@@ -205,7 +205,7 @@ fn mark(colour: usize, x: f64, y: f64) -> String {
 }
 
 /// Names of lines at the right, none over another, with a thin line where a name is not beside its end.
-fn draw_labels(out: &mut String, frame: &Frame, mut ends: Vec<(&Line, f64, f64)>) {
+fn draw_labels(out: &mut String, frame: &PlotArea, mut ends: Vec<(&PlotLine, f64, f64)>) {
     ends.sort_by(|a, b| a.2.total_cmp(&b.2));
     let wanted: Vec<f64> = ends.iter().map(|end| end.2).collect();
     let places = apart(&wanted, frame.top + 4.0, frame.bottom);
@@ -263,8 +263,8 @@ mod tests {
     #[test]
     fn a_plot_tells_what_it_is_and_escapes_what_it_tells() {
         let axis =
-            |name: &str| Axis { name: name.into(), division: Division::Even, quantity: Quantity::Figure };
-        let line = |label: &str| Line {
+            |name: &str| Axis { name: name.into(), division: ScaleKind::Even, quantity: Quantity::Figure };
+        let line = |label: &str| PlotLine {
             label: label.into(),
             colour: 0,
             is_faint: false,

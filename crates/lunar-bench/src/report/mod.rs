@@ -10,11 +10,11 @@ mod series;
 mod sweep;
 mod tables;
 
-use crate::document::{Run, TargetFacts};
+use crate::document::{JobRun, MeasuredTarget};
 use crate::text_report::count;
 use crate::{Document, overhead};
 use figures::{escape, whole};
-use plots::Figure;
+use plots::CaptionedChart;
 
 /// How it looks: on paper, on a light screen and on a dark one.
 const STYLE: &str = include_str!("style.css");
@@ -24,15 +24,15 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const SERIES: usize = 12;
 
 /// The page, and how many plots it has so far.
-struct Page {
+struct HtmlPage {
     body: String,
     plots: usize,
 }
 
 /// The page of a document. The same document gives the same page.
 pub fn html(document: &Document) -> String {
-    let runs: Vec<&Run> = document.runs.iter().collect();
-    let mut page = Page { body: String::new(), plots: 0 };
+    let runs: Vec<&JobRun> = document.runs.iter().collect();
+    let mut page = HtmlPage { body: String::new(), plots: 0 };
     page.head(document);
     page.tables(document);
     page.runs(&runs);
@@ -51,7 +51,7 @@ pub fn html(document: &Document) -> String {
     )
 }
 
-impl Page {
+impl HtmlPage {
     fn add(&mut self, markup: &str) {
         self.body += markup;
         self.body.push('\n');
@@ -101,7 +101,7 @@ impl Page {
         if document.tables.is_empty() {
             return;
         }
-        let is_published = |table: &crate::document::Table| {
+        let is_published = |table: &crate::document::ResultTable| {
             table.rows.iter().flat_map(|row| &row.1).any(|cell| cell.published.is_some())
         };
         let is_any = document.tables.iter().any(is_published);
@@ -115,8 +115,8 @@ impl Page {
         }
     }
 
-    fn runs(&mut self, runs: &[&Run]) {
-        let measured: Vec<&Run> = runs.iter().filter(|run| run.outcome.ios() > 0).copied().collect();
+    fn runs(&mut self, runs: &[&JobRun]) {
+        let measured: Vec<&JobRun> = runs.iter().filter(|run| run.outcome.ios() > 0).copied().collect();
         if measured.is_empty() {
             return;
         }
@@ -134,7 +134,7 @@ impl Page {
         }
     }
 
-    fn over_time(&mut self, runs: &[&Run]) {
+    fn over_time(&mut self, runs: &[&JobRun]) {
         let (shown, there) = plots::with_series(runs, SERIES);
         if shown.is_empty() {
             return;
@@ -156,7 +156,7 @@ impl Page {
         }
     }
 
-    fn figure(&mut self, figure: &Figure) {
+    fn figure(&mut self, figure: &CaptionedChart) {
         self.plots += 1;
         let plot = chart::svg(&figure.chart, self.plots);
         let caption = escape(&figure.caption);
@@ -164,8 +164,8 @@ impl Page {
     }
 
     /// Targets with what was negotiated, and the jobs.
-    fn setup(&mut self, document: &Document, runs: &[&Run]) {
-        let mut targets: Vec<&TargetFacts> = Vec::new();
+    fn setup(&mut self, document: &Document, runs: &[&JobRun]) {
+        let mut targets: Vec<&MeasuredTarget> = Vec::new();
         for target in document.runs.iter().flat_map(|run| &run.targets) {
             if !targets.contains(&target) {
                 targets.push(target);
@@ -189,11 +189,11 @@ impl Page {
     }
 
     /// The words of the jobs: those of all, and for each run the others.
-    fn jobs(&mut self, runs: &[&Run]) {
+    fn jobs(&mut self, runs: &[&JobRun]) {
         let Some(first) = runs.first() else { return };
         let (same, _): (Vec<_>, Vec<_>) =
             first.job.iter().partition(|word| runs.iter().all(|run| run.job.contains(word)));
-        let words = |run: &Run, is_same: bool| {
+        let words = |run: &JobRun, is_same: bool| {
             let words = run.job.iter().filter(|word| same.contains(word) == is_same);
             words.map(|word| format!("{} {}", word.0, word.1)).collect::<Vec<_>>().join(", ")
         };

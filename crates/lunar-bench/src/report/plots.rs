@@ -1,13 +1,13 @@
 //! What is plotted of a document.
 
-use super::chart::{Axis, COLOURS, Chart, Line};
+use super::chart::{Axis, COLOURS, Chart, PlotLine};
 use super::figures::{self, read_size};
-use super::scale::{Division, Quantity};
-use super::series::{Moment, moments};
-use super::sweep::{Point, Sweep};
+use super::scale::{Quantity, ScaleKind};
+use super::series::{SeriesPoint, moments};
+use super::sweep::{Sweep, SweepPoint};
 use super::tables::{directions, title};
-use crate::document::{Cell, Run, Table};
-use crate::outcome::{Latency, Step};
+use crate::document::{JobRun, ResultTable, TableCell};
+use crate::outcome::{Latency, SeriesStep};
 
 /// A plot across the page.
 const LARGE: (f64, f64) = (800.0, 320.0);
@@ -21,33 +21,33 @@ const RANGE: f64 = 60.0;
 const CURVES: usize = 5;
 
 /// A plot and what is written under it.
-pub struct Figure {
+pub struct CaptionedChart {
     /// The plot.
     pub chart: Chart,
     /// What a reader must know of it.
     pub caption: String,
 }
 
-fn axis(name: &str, division: Division, quantity: Quantity) -> Axis {
+fn axis(name: &str, division: ScaleKind, quantity: Quantity) -> Axis {
     Axis { name: name.into(), division, quantity }
 }
 
 fn sizes() -> Axis {
-    axis("block size", Division::Sizes(Vec::new()), Quantity::Figure)
+    axis("block size", ScaleKind::Sizes(Vec::new()), Quantity::Figure)
 }
 
 /// Even from zero, unless the figures lie too far apart for that.
-fn suited<'a>(name: &str, lines: impl IntoIterator<Item = &'a Line>) -> Axis {
+fn suited<'a>(name: &str, lines: impl IntoIterator<Item = &'a PlotLine>) -> Axis {
     let values = lines.into_iter().flat_map(|line| line.points.iter().map(|p| p.1)).filter(|v| *v > 0.0);
     let (low, high) = values.fold((f64::MAX, 0f64), |(low, high), v| (low.min(v), high.max(v)));
     match high > low * RANGE {
-        true => axis(&format!("{name}, logarithmic"), Division::Decades, Quantity::Figure),
-        false => axis(name, Division::Even, Quantity::Figure),
+        true => axis(&format!("{name}, logarithmic"), ScaleKind::Decades, Quantity::Figure),
+        false => axis(name, ScaleKind::Even, Quantity::Figure),
     }
 }
 
 /// A table as a plot, where its rows or its columns are block sizes: some lines at a time.
-pub fn of_table(table: &Table) -> Vec<Figure> {
+pub fn of_table(table: &ResultTable) -> Vec<CaptionedChart> {
     if !are_sizes(table.rows.iter().map(|row| &row.0)) && are_sizes(&table.columns) {
         return of_rows(&turned(table));
     }
@@ -60,23 +60,23 @@ fn are_sizes<'a>(heads: impl IntoIterator<Item = &'a String>) -> bool {
 }
 
 /// The same table with its columns as rows.
-fn turned(table: &Table) -> Table {
+fn turned(table: &ResultTable) -> ResultTable {
     let row = |(at, head): (usize, &String)| {
         let cells = table.rows.iter().map(|row| row.1.get(at).copied().unwrap_or_default());
         (head.clone(), cells.collect())
     };
-    Table {
+    ResultTable {
         columns: table.rows.iter().map(|row| row.0.clone()).collect(),
         rows: table.columns.iter().enumerate().map(row).collect(),
         ..table.clone()
     }
 }
 
-fn of_rows(table: &Table) -> Vec<Figure> {
+fn of_rows(table: &ResultTable) -> Vec<CaptionedChart> {
     if !are_sizes(table.rows.iter().map(|row| &row.0)) {
         return Vec::new();
     }
-    let place = |row: &(String, Vec<Cell>)| Some((read_size(&row.0)? as f64, head(&row.0)));
+    let place = |row: &(String, Vec<TableCell>)| Some((read_size(&row.0)? as f64, head(&row.0)));
     let heads: Vec<(f64, String)> = table.rows.iter().filter_map(place).collect();
     let columns: Vec<usize> = (0..table.columns.len()).collect();
     let each = columns.len().div_ceil(columns.len().div_ceil(4).max(1)).max(1);
@@ -86,8 +86,8 @@ fn of_rows(table: &Table) -> Vec<Figure> {
 }
 
 /// What block sizes are counted in: a table may say so in its title, and have bare figures.
-fn size_axis(table: &Table) -> &'static str {
-    let is_bare = |row: &(String, Vec<Cell>)| row.0.parse::<u64>().is_ok_and(|figure| figure < 512);
+fn size_axis(table: &ResultTable) -> &'static str {
+    let is_bare = |row: &(String, Vec<TableCell>)| row.0.parse::<u64>().is_ok_and(|figure| figure < 512);
     match table.title.contains("KiB") && table.rows.iter().any(is_bare) {
         true => "block size, KiB",
         false => "block size",
@@ -103,24 +103,24 @@ fn head(text: &str) -> String {
 }
 
 fn of_columns(
-    table: &Table,
+    table: &ResultTable,
     heads: &[(f64, String)],
     columns: &[usize],
     (part, parts): (usize, usize),
-) -> Option<Figure> {
-    type Kind = (&'static str, fn(&Cell) -> Option<f64>);
-    let kinds: [Kind; 2] = [("measured", |cell| cell.measured), ("published", |cell| cell.published)];
-    let line = |at: usize, (kind, figure): Kind| {
-        let value = |row: &(String, Vec<Cell>)| row.1.get(at).and_then(figure);
+) -> Option<CaptionedChart> {
+    type CellField = (&'static str, fn(&TableCell) -> Option<f64>);
+    let kinds: [CellField; 2] = [("measured", |cell| cell.measured), ("published", |cell| cell.published)];
+    let line = |at: usize, (kind, figure): CellField| {
+        let value = |row: &(String, Vec<TableCell>)| row.1.get(at).and_then(figure);
         let points = heads.iter().zip(&table.rows).filter_map(|(head, row)| Some((head.0, value(row)?)));
         let mut points: Vec<(f64, f64)> = points.collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let name = &table.columns[at];
         let label = if name.is_empty() { kind.to_owned() } else { format!("{name}, {kind}") };
-        Line { label, colour: at - columns[0], is_faint: kind == "published", has_marks: true, points }
+        PlotLine { label, colour: at - columns[0], is_faint: kind == "published", has_marks: true, points }
     };
     let lines = columns.iter().flat_map(|at| kinds.map(|kind| line(*at, kind)));
-    let lines: Vec<Line> = lines.filter(|line| line.points.len() > 1).collect();
+    let lines: Vec<PlotLine> = lines.filter(|line| line.points.len() > 1).collect();
     let is_published = lines.iter().any(|line| line.is_faint);
     let mut heads = heads.to_vec();
     heads.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -128,24 +128,24 @@ fn of_columns(
     let chart = Chart {
         title: format!("{}{of}", table.title),
         about: format!("{} by block size; the values are in the table", table.unit),
-        x: axis(size_axis(table), Division::Sizes(heads), Quantity::Figure),
+        x: axis(size_axis(table), ScaleKind::Sizes(heads), Quantity::Figure),
         y: suited(&table.unit, &lines),
         lines,
         size: LARGE,
     };
     let legend = if is_published { " Solid: measured here; dashed: published." } else { "" };
     let caption = format!("{}.{legend}", chart.title);
-    (!chart.lines.is_empty()).then_some(Figure { chart, caption })
+    (!chart.lines.is_empty()).then_some(CaptionedChart { chart, caption })
 }
 
 /// Throughput by block size.
-pub fn throughput(sweeps: &[Sweep]) -> Vec<Figure> {
+pub fn throughput(sweeps: &[Sweep]) -> Vec<CaptionedChart> {
     let line = |(n, sweep): (usize, &Sweep)| {
         let points = sweep.points.iter().map(|p| (p.bytes as f64, p.rate / 1e6)).collect();
-        Line { label: sweep.name.clone(), colour: n, is_faint: false, has_marks: true, points }
+        PlotLine { label: sweep.name.clone(), colour: n, is_faint: false, has_marks: true, points }
     };
     let figure = |sweeps: &[Sweep]| {
-        let lines: Vec<Line> = sweeps.iter().enumerate().map(line).collect();
+        let lines: Vec<PlotLine> = sweeps.iter().enumerate().map(line).collect();
         let chart = Chart {
             title: "Throughput by block size".into(),
             about: "Megabytes a second over the size of commands; the values are in the table of runs".into(),
@@ -155,7 +155,7 @@ pub fn throughput(sweeps: &[Sweep]) -> Vec<Figure> {
             size: LARGE,
         };
         let caption = format!("Throughput by block size{}.", repeated(sweeps));
-        Figure { chart, caption }
+        CaptionedChart { chart, caption }
     };
     sweeps.chunks(COLOURS).map(figure).collect()
 }
@@ -166,89 +166,90 @@ fn repeated(sweeps: &[Sweep]) -> &'static str {
 }
 
 /// Latency by block size: mean and 99 percent.
-pub fn latency(sweeps: &[Sweep]) -> Vec<Figure> {
+pub fn latency(sweeps: &[Sweep]) -> Vec<CaptionedChart> {
     let line = |n: usize, sweep: &Sweep, is_p99: bool| {
-        let value = |point: &Point| if is_p99 { point.p99_ns } else { Some(point.mean_ns) };
+        let value = |point: &SweepPoint| if is_p99 { point.p99_ns } else { Some(point.mean_ns) };
         let points =
             sweep.points.iter().filter_map(|p| Some((p.bytes as f64, value(p).filter(|ns| *ns > 0.0)?)));
         let label = format!("{}, {}", sweep.name, if is_p99 { "p99" } else { "mean" });
-        Line { label, colour: n, is_faint: is_p99, has_marks: true, points: points.collect() }
+        PlotLine { label, colour: n, is_faint: is_p99, has_marks: true, points: points.collect() }
     };
     let figure = |sweeps: &[Sweep]| {
         let both = |(n, sweep)| [line(n, sweep, false), line(n, sweep, true)];
-        let lines: Vec<Line> =
+        let lines: Vec<PlotLine> =
             sweeps.iter().enumerate().flat_map(both).filter(|line| line.points.len() > 1).collect();
         let chart = Chart {
             title: "Latency by block size".into(),
             about: "Total latency over the size of commands; the values are in the table of runs".into(),
             x: sizes(),
-            y: axis("total latency, logarithmic", Division::Decades, Quantity::Time),
+            y: axis("total latency, logarithmic", ScaleKind::Decades, Quantity::Time),
             lines,
             size: LARGE,
         };
         let caption = format!("Latency by block size{}. Solid: mean; dashed: p99.", repeated(sweeps));
-        (!chart.lines.is_empty()).then_some(Figure { chart, caption })
+        (!chart.lines.is_empty()).then_some(CaptionedChart { chart, caption })
     };
     sweeps.chunks(COLOURS / 2).filter_map(figure).collect()
 }
 
 /// Percentiles of latency: a plot for each sweep, and for the rest of the runs some at a time.
-pub fn percentiles(runs: &[&Run], sweeps: &[Sweep]) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = sweeps.iter().filter_map(percentiles_of_sweep).collect();
-    let is_in = |run: &Run| {
+pub fn percentiles(runs: &[&JobRun], sweeps: &[Sweep]) -> Vec<CaptionedChart> {
+    let mut figures: Vec<CaptionedChart> = sweeps.iter().filter_map(percentiles_of_sweep).collect();
+    let is_in = |run: &JobRun| {
         sweeps.iter().flat_map(|s| &s.points).flat_map(|p| &p.runs).any(|of| std::ptr::eq(of.0, run))
     };
-    let rest: Vec<Line> = runs.iter().filter(|run| !is_in(run)).flat_map(|run| curves(run)).collect();
+    let rest: Vec<PlotLine> = runs.iter().filter(|run| !is_in(run)).flat_map(|run| curves(run)).collect();
     for lines in rest.chunks(COLOURS) {
-        let lines: Vec<Line> =
-            lines.iter().enumerate().map(|(n, line)| Line { colour: n, ..line.clone() }).collect();
+        let lines: Vec<PlotLine> =
+            lines.iter().enumerate().map(|(n, line)| PlotLine { colour: n, ..line.clone() }).collect();
         figures.push(percentile_figure("Percentiles of latency".into(), lines));
     }
     figures
 }
 
-fn curves(run: &Run) -> Vec<Line> {
-    let curve = |(direction, totals): (&'static str, &crate::outcome::Totals)| {
-        let total = Line { label: title(run, direction), ..curve(&totals.total) };
+fn curves(run: &JobRun) -> Vec<PlotLine> {
+    let curve = |(direction, totals): (&'static str, &crate::outcome::DirectionTotals)| {
+        let total = PlotLine { label: title(run, direction), ..curve(&totals.total) };
         let is_paced = !totals.submit.histogram.is_empty();
-        let service = Line { label: format!("{}, service", title(run, direction)), ..curve(&totals.service) };
+        let service =
+            PlotLine { label: format!("{}, service", title(run, direction)), ..curve(&totals.service) };
         [total].into_iter().chain(is_paced.then_some(service))
     };
     directions(&run.outcome).flat_map(curve).filter(|line| line.points.len() > 1).collect()
 }
 
-fn percentiles_of_sweep(sweep: &Sweep) -> Option<Figure> {
+fn percentiles_of_sweep(sweep: &Sweep) -> Option<CaptionedChart> {
     let many = sweep.points.len();
     let shown = many.min(CURVES);
-    let points: Vec<&Point> =
+    let points: Vec<&SweepPoint> =
         (0..shown).map(|n| &sweep.points[n * (many - 1) / (shown - 1).max(1)]).collect();
-    let line = |(n, point): (usize, &&Point)| {
+    let line = |(n, point): (usize, &&SweepPoint)| {
         let label = figures::size(point.bytes as f64);
-        Some(Line { label, colour: n, ..curve(&point.runs.first()?.2.total) })
+        Some(PlotLine { label, colour: n, ..curve(&point.runs.first()?.2.total) })
     };
-    let lines: Vec<Line> =
+    let lines: Vec<PlotLine> =
         points.iter().enumerate().filter_map(line).filter(|line| line.points.len() > 1).collect();
     let some = if shown < many { format!("; {shown} of {many} block sizes") } else { String::new() };
     let name = format!("Percentiles of latency, {}{some}", sweep.name);
     (!lines.is_empty()).then(|| percentile_figure(name, lines))
 }
 
-fn percentile_figure(title: String, lines: Vec<Line>) -> Figure {
+fn percentile_figure(title: String, lines: Vec<PlotLine>) -> CaptionedChart {
     let caption =
         format!("{title}. So many percent of the commands took no longer; each nine has the same width.");
     let chart = Chart {
         title,
         about: "Latency over the percentage of commands that took no longer".into(),
-        x: axis("percent of commands", Division::Nines, Quantity::Figure),
-        y: axis("total latency, logarithmic", Division::Decades, Quantity::Time),
+        x: axis("percent of commands", ScaleKind::Nines, Quantity::Figure),
+        y: axis("total latency, logarithmic", ScaleKind::Decades, Quantity::Time),
         lines,
         size: LARGE,
     };
-    Figure { chart, caption }
+    CaptionedChart { chart, caption }
 }
 
 /// As many points as a plot shows of a distribution, up to the slowest command but one.
-fn curve(latency: &Latency) -> Line {
+fn curve(latency: &Latency) -> PlotLine {
     let count = latency.count() as f64;
     let mut points: Vec<(f64, f64)> = Vec::new();
     let (mut below, mut drawn) = (0f64, -1.0);
@@ -264,50 +265,55 @@ fn curve(latency: &Latency) -> Line {
     if latency.histogram.is_empty() {
         points = latency.percentiles.iter().filter(|p| p.0 < 100.0).map(|p| (p.0, p.1 as f64)).collect();
     }
-    Line { label: String::new(), colour: 0, is_faint: false, has_marks: false, points }
+    PlotLine { label: String::new(), colour: 0, is_faint: false, has_marks: false, points }
 }
 
 /// A time series: throughput and latency, and the moments that they show; None if there are too few.
-pub fn over_time(run: &Run) -> Option<(Chart, Chart, Vec<Moment>)> {
+pub fn over_time(run: &JobRun) -> Option<(Chart, Chart, Vec<SeriesPoint>)> {
     let moments = moments(&run.outcome.series, POINTS);
     (moments.len() > 2).then(|| (rates(run, &moments), latencies(run, &moments), moments))
 }
 
-fn along(moments: &[Moment], label: &str, colour: usize, value: impl Fn(&Moment) -> f64) -> Line {
+fn along(
+    moments: &[SeriesPoint],
+    label: &str,
+    colour: usize,
+    value: impl Fn(&SeriesPoint) -> f64,
+) -> PlotLine {
     let points = moments.iter().map(|moment| (moment.middle_s, value(moment))).collect();
-    Line { label: label.into(), colour, is_faint: false, has_marks: false, points }
+    PlotLine { label: label.into(), colour, is_faint: false, has_marks: false, points }
 }
 
-fn rates(run: &Run, moments: &[Moment]) -> Chart {
+fn rates(run: &JobRun, moments: &[SeriesPoint]) -> Chart {
     let both = [along(moments, "read", 0, |m| m.read / 1e6), along(moments, "write", 1, |m| m.write / 1e6)];
     let names: Vec<&str> = directions(&run.outcome).map(|direction| direction.0).collect();
     Chart {
         title: format!("Throughput over time: {}", run.label),
         about: "Megabytes a second in each step; the values are in the table below".into(),
-        x: axis("seconds", Division::Even, Quantity::Figure),
-        y: axis("MB/s (10⁶)", Division::Even, Quantity::Figure),
+        x: axis("seconds", ScaleKind::Even, Quantity::Figure),
+        y: axis("MB/s (10⁶)", ScaleKind::Even, Quantity::Figure),
         lines: both.into_iter().filter(|line| names.contains(&line.label.as_str())).collect(),
         size: SMALL,
     }
 }
 
-fn latencies(run: &Run, moments: &[Moment]) -> Chart {
-    let busy: Vec<Moment> = moments.iter().filter(|moment| moment.iops > 0.0).copied().collect();
-    let longest = Line { is_faint: true, ..along(&busy, "longest", 2, |m| m.max_ns as f64) };
+fn latencies(run: &JobRun, moments: &[SeriesPoint]) -> Chart {
+    let busy: Vec<SeriesPoint> = moments.iter().filter(|moment| moment.iops > 0.0).copied().collect();
+    let longest = PlotLine { is_faint: true, ..along(&busy, "longest", 2, |m| m.max_ns as f64) };
     Chart {
         title: format!("Latency over time: {}", run.label),
         about: "Mean and longest total latency in each step; the values are in the table below".into(),
-        x: axis("seconds", Division::Even, Quantity::Figure),
-        y: axis("total latency, logarithmic", Division::Decades, Quantity::Time),
+        x: axis("seconds", ScaleKind::Even, Quantity::Figure),
+        y: axis("total latency, logarithmic", ScaleKind::Decades, Quantity::Time),
         lines: vec![along(&busy, "mean", 2, |m| m.mean_ns), longest],
         size: SMALL,
     }
 }
 
 /// The runs whose time series are shown: all, or some at even distances.
-pub fn with_series<'a>(runs: &[&'a Run], many: usize) -> (Vec<&'a Run>, usize) {
-    let has = |series: &[Step]| moments(series, POINTS).len() > 2;
-    let there: Vec<&Run> = runs.iter().filter(|run| has(&run.outcome.series)).copied().collect();
+pub fn with_series<'a>(runs: &[&'a JobRun], many: usize) -> (Vec<&'a JobRun>, usize) {
+    let has = |series: &[SeriesStep]| moments(series, POINTS).len() > 2;
+    let there: Vec<&JobRun> = runs.iter().filter(|run| has(&run.outcome.series)).copied().collect();
     let shown = there.len().min(many);
     let pick = |n: usize| there[n * (there.len() - 1) / (shown - 1).max(1)];
     ((0..shown).map(pick).collect(), there.len())

@@ -7,7 +7,7 @@ const ROOM: f64 = 55.0;
 
 /// How an axis is divided.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Division {
+pub enum ScaleKind {
     /// Even, from zero.
     Even,
     /// By powers of ten.
@@ -30,7 +30,7 @@ pub enum Quantity {
 /// An axis whose values lie on pixels.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    division: Division,
+    division: ScaleKind,
     quantity: Quantity,
     /// First and last value, as the division counts.
     domain: (f64, f64),
@@ -41,7 +41,7 @@ pub struct Scale {
 impl Scale {
     /// An axis that holds all of these values.
     pub fn new(
-        division: Division,
+        division: ScaleKind,
         quantity: Quantity,
         values: impl Iterator<Item = f64>,
         range: (f64, f64),
@@ -50,10 +50,10 @@ impl Scale {
         let (low, high) = counted.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let domain = match division {
-            Division::Even => (0.0, even_end(high)),
-            Division::Decades => (decade_begin(low), decade_end(high, decade_begin(low))),
-            Division::Sizes(_) => (low, high.max(low + 1.0)),
-            Division::Nines => (0.0, high.max(2.0)),
+            ScaleKind::Even => (0.0, even_end(high)),
+            ScaleKind::Decades => (decade_begin(low), decade_end(high, decade_begin(low))),
+            ScaleKind::Sizes(_) => (low, high.max(low + 1.0)),
+            ScaleKind::Nines => (0.0, high.max(2.0)),
         };
         Scale { division, quantity, domain, range }
     }
@@ -78,20 +78,20 @@ impl Scale {
             Quantity::Time => (value, figures::round_time(value)),
         };
         match &self.division {
-            Division::Even => {
+            ScaleKind::Even => {
                 let step = even_step(to);
                 (0..=8).map(|n| n as f64 * step).filter(|v| *v <= to * 1.0001).map(told).collect()
             }
-            Division::Decades => {
+            ScaleKind::Decades => {
                 let room = (self.range.1 - self.range.0).abs() / (to - from);
                 decades(from, to, room).into_iter().map(told).collect()
             }
-            Division::Sizes(heads) if !heads.is_empty() => heads.clone(),
-            Division::Sizes(_) => {
+            ScaleKind::Sizes(heads) if !heads.is_empty() => heads.clone(),
+            ScaleKind::Sizes(_) => {
                 let powers = from.ceil() as i32..=to.floor() as i32;
                 powers.map(|power| 2f64.powi(power)).map(|bytes| (bytes, figures::size(bytes))).collect()
             }
-            Division::Nines => [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999]
+            ScaleKind::Nines => [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999]
                 .into_iter()
                 .filter(|percent| nines(*percent) <= to + 1e-9)
                 .map(|percent| (percent, figures::trimmed(percent)))
@@ -101,15 +101,15 @@ impl Scale {
 }
 
 /// A value as the division counts.
-fn count(division: &Division, value: f64) -> Option<f64> {
+fn count(division: &ScaleKind, value: f64) -> Option<f64> {
     if !value.is_finite() {
         return None;
     }
     let counted = match division {
-        Division::Even => value.max(0.0),
-        Division::Decades => value.log10(),
-        Division::Sizes(_) => value.log2(),
-        Division::Nines => nines(value),
+        ScaleKind::Even => value.max(0.0),
+        ScaleKind::Decades => value.log10(),
+        ScaleKind::Sizes(_) => value.log2(),
+        ScaleKind::Nines => nines(value),
     };
     counted.is_finite().then_some(counted)
 }
@@ -165,31 +165,32 @@ fn decades(from: f64, to: f64, room: f64) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn texts(division: Division, values: &[f64]) -> Vec<String> {
+    fn texts(division: ScaleKind, values: &[f64]) -> Vec<String> {
         let scale = Scale::new(division, Quantity::Figure, values.iter().copied(), (0.0, 200.0));
         scale.ticks().into_iter().map(|tick| tick.1).collect()
     }
 
     #[test]
     fn axes_are_divided_as_people_count() {
-        assert_eq!(texts(Division::Even, &[2850.0]), ["0", "1,000", "2,000", "3,000"]);
-        assert_eq!(texts(Division::Even, &[0.9]), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(texts(ScaleKind::Even, &[2850.0]), ["0", "1,000", "2,000", "3,000"]);
+        assert_eq!(texts(ScaleKind::Even, &[0.9]), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(
-            texts(Division::Decades, &[15.0, 700.0]),
+            texts(ScaleKind::Decades, &[15.0, 700.0]),
             ["10", "20", "50", "100", "200", "500", "1,000"]
         );
         assert_eq!(
-            texts(Division::Sizes(vec![]), &[512.0, 2048.0]),
+            texts(ScaleKind::Sizes(vec![]), &[512.0, 2048.0]),
             ["512\u{a0}B", "1\u{a0}KiB", "2\u{a0}KiB"]
         );
-        assert_eq!(texts(Division::Nines, &[99.95]), ["0", "50", "90", "99", "99.9"]);
+        assert_eq!(texts(ScaleKind::Nines, &[99.95]), ["0", "50", "90", "99", "99.9"]);
     }
 
     #[test]
     fn places_are_inside_whatever_the_values_are() {
         for values in [&[][..], &[0.0], &[f64::MAX, 1.0], &[1e-300], &[f64::NAN, f64::INFINITY], &[-5.0, 5.0]]
         {
-            for division in [Division::Even, Division::Decades, Division::Sizes(vec![]), Division::Nines] {
+            for division in [ScaleKind::Even, ScaleKind::Decades, ScaleKind::Sizes(vec![]), ScaleKind::Nines]
+            {
                 let scale =
                     Scale::new(division.clone(), Quantity::Time, values.iter().copied(), (10.0, 20.0));
                 let places = values.iter().filter_map(|v| scale.place(*v));
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn each_nine_has_the_same_width() {
-        let scale = Scale::new(Division::Nines, Quantity::Figure, [99.9].into_iter(), (0.0, 300.0));
+        let scale = Scale::new(ScaleKind::Nines, Quantity::Figure, [99.9].into_iter(), (0.0, 300.0));
         let places: Vec<f64> =
             [0.0, 90.0, 99.0, 99.9].iter().map(|p| scale.place(*p).unwrap().round()).collect();
         assert_eq!(places, [0.0, 100.0, 200.0, 300.0]);

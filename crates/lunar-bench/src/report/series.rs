@@ -1,10 +1,10 @@
 //! Time series, as few points as a plot has room for.
 
-use crate::outcome::{Step, widths};
+use crate::outcome::{SeriesStep, widths};
 
 /// Rates in a step of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
+pub struct SeriesPoint {
     /// Middle of the step, seconds.
     pub middle_s: f64,
     /// End of the step, seconds.
@@ -23,7 +23,7 @@ pub struct Moment {
 
 /// Not more than `many` moments of a time series; steps beside each other are added up to get there. A last step
 /// that is shorter than half of the others tells rates of nearly nothing, and is left out.
-pub fn moments(series: &[Step], many: usize) -> Vec<Moment> {
+pub fn moments(series: &[SeriesStep], many: usize) -> Vec<SeriesPoint> {
     let widths = widths(series);
     let usual = widths.iter().copied().fold(0.0, f64::max);
     let whole = match widths.last() {
@@ -32,7 +32,7 @@ pub fn moments(series: &[Step], many: usize) -> Vec<Moment> {
     };
     let each = whole.div_ceil(many.max(1)).max(1);
     let mut begin = 0.0;
-    let mut moment = |steps: &[Step]| {
+    let mut moment = |steps: &[SeriesStep]| {
         let moment = added(begin, steps);
         begin = steps.last().map_or(begin, |step| step.until_s);
         moment
@@ -40,13 +40,13 @@ pub fn moments(series: &[Step], many: usize) -> Vec<Moment> {
     series[..whole].chunks(each).filter_map(&mut moment).collect()
 }
 
-fn added(begin: f64, steps: &[Step]) -> Option<Moment> {
+fn added(begin: f64, steps: &[SeriesStep]) -> Option<SeriesPoint> {
     let until_s = steps.last()?.until_s;
     let width = until_s - begin;
-    let sum = |of: fn(&Step) -> f64| steps.iter().map(of).sum::<f64>();
-    let ios = |step: &Step| (step.share.read_ios as f64) + (step.share.write_ios as f64);
+    let sum = |of: fn(&SeriesStep) -> f64| steps.iter().map(of).sum::<f64>();
+    let ios = |step: &SeriesStep| (step.share.read_ios as f64) + (step.share.write_ios as f64);
     let many = sum(ios);
-    (width > 0.0).then(|| Moment {
+    (width > 0.0).then(|| SeriesPoint {
         middle_s: begin + width / 2.0,
         until_s,
         read: sum(|step| step.share.read_bytes as f64) / width,
@@ -60,11 +60,11 @@ fn added(begin: f64, steps: &[Step]) -> Option<Moment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Share;
+    use crate::outcome::IoCounts;
 
-    fn step(until_s: f64, read_ios: u64, mean_ns: f64) -> Step {
-        let share = Share { read_ios, read_bytes: read_ios * 1000, ..Share::default() };
-        Step { until_s, share, mean_ns, max_ns: mean_ns as u64 * 2 }
+    fn step(until_s: f64, read_ios: u64, mean_ns: f64) -> SeriesStep {
+        let share = IoCounts { read_ios, read_bytes: read_ios * 1000, ..IoCounts::default() };
+        SeriesStep { until_s, share, mean_ns, max_ns: mean_ns as u64 * 2 }
     }
 
     #[test]

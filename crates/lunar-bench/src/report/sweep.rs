@@ -2,8 +2,8 @@
 
 use super::figures::read_size;
 use super::tables::{directions, of_percentile};
-use crate::document::Run;
-use crate::outcome::Totals;
+use crate::document::JobRun;
+use crate::outcome::DirectionTotals;
 
 /// The same work, one way, with different block sizes.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,12 +11,12 @@ pub struct Sweep<'a> {
     /// What the work is.
     pub name: String,
     /// From the smallest block size to the largest.
-    pub points: Vec<Point<'a>>,
+    pub points: Vec<SweepPoint<'a>>,
 }
 
 /// A block size of a sweep.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point<'a> {
+pub struct SweepPoint<'a> {
     /// Block size.
     pub bytes: u64,
     /// Bytes a second; the mean, if there are several runs.
@@ -26,11 +26,11 @@ pub struct Point<'a> {
     /// 99 of a hundred have not taken longer; nanoseconds.
     pub p99_ns: Option<f64>,
     /// The runs, and the direction.
-    pub runs: Vec<(&'a Run, &'static str, &'a Totals)>,
+    pub runs: Vec<(&'a JobRun, &'static str, &'a DirectionTotals)>,
 }
 
 /// Sweeps of two sizes and more, those that read first.
-pub fn sweeps<'a>(runs: &[&'a Run]) -> Vec<Sweep<'a>> {
+pub fn sweeps<'a>(runs: &[&'a JobRun]) -> Vec<Sweep<'a>> {
     let mut sweeps: Vec<Sweep> = Vec::new();
     for run in runs {
         for (direction, totals) in directions(&run.outcome) {
@@ -49,10 +49,12 @@ pub fn sweeps<'a>(runs: &[&'a Run]) -> Vec<Sweep<'a>> {
     sweeps
 }
 
-fn add<'a>(sweep: &mut Sweep<'a>, bytes: u64, run: (&'a Run, &'static str, &'a Totals)) {
+fn add<'a>(sweep: &mut Sweep<'a>, bytes: u64, run: (&'a JobRun, &'static str, &'a DirectionTotals)) {
     match sweep.points.iter_mut().find(|point| point.bytes == bytes) {
         Some(point) => point.runs.push(run),
-        None => sweep.points.push(Point { bytes, rate: 0.0, mean_ns: 0.0, p99_ns: None, runs: vec![run] }),
+        None => {
+            sweep.points.push(SweepPoint { bytes, rate: 0.0, mean_ns: 0.0, p99_ns: None, runs: vec![run] })
+        }
     }
 }
 
@@ -68,7 +70,7 @@ fn finish(sweep: &mut Sweep) {
 }
 
 /// The block size of a run that has only one.
-fn block_size(run: &Run, totals: &Totals) -> Option<u64> {
+fn block_size(run: &JobRun, totals: &DirectionTotals) -> Option<u64> {
     let asked = run.job.iter().find(|word| word.0 == "bs").map(|word| word.1.as_str());
     match asked {
         Some(list) if list.contains([',', ':', '/', '-']) => None,
@@ -81,7 +83,7 @@ fn block_size(run: &Run, totals: &Totals) -> Option<u64> {
 }
 
 /// What a run does, without its block size: from its label, or else from the words in which runs differ.
-fn work(run: &Run, all: &[&Run], bytes: u64, direction: &str) -> String {
+fn work(run: &JobRun, all: &[&JobRun], bytes: u64, direction: &str) -> String {
     let rest = match without_size(&run.label, bytes) {
         Some(name) => without_number(&name, run, all).unwrap_or(name),
         None => differing(run, all),
@@ -112,17 +114,17 @@ fn without_size(label: &str, bytes: u64) -> Option<String> {
 }
 
 /// A name without the number at its end, if that only counts runs of the same job: `write 1`, `write 2`.
-fn without_number(name: &str, run: &Run, all: &[&Run]) -> Option<String> {
+fn without_number(name: &str, run: &JobRun, all: &[&JobRun]) -> Option<String> {
     let ending = |name: &str| {
         let (rest, number) = name.rsplit_once(' ')?;
         number.parse::<u16>().ok().map(|_| rest.to_owned())
     };
     let rest = ending(name)?;
-    let words = |run: &Run| -> Vec<(String, String)> {
+    let words = |run: &JobRun| -> Vec<(String, String)> {
         run.job.iter().filter(|word| !matches!(word.0.as_str(), "bs" | "amount")).cloned().collect()
     };
     let own = words(run);
-    let is_other = |other: &&&Run| {
+    let is_other = |other: &&&JobRun| {
         let mut sizes = directions(&other.outcome).filter_map(|(_, totals)| block_size(other, totals));
         let label = sizes.next().and_then(|bytes| without_size(&other.label, bytes));
         label.and_then(|label| ending(&label)).is_some_and(|label| label == rest)
@@ -130,7 +132,7 @@ fn without_number(name: &str, run: &Run, all: &[&Run]) -> Option<String> {
     all.iter().filter(is_other).all(|other| words(other) == own).then_some(rest)
 }
 
-fn differing(run: &Run, all: &[&Run]) -> String {
+fn differing(run: &JobRun, all: &[&JobRun]) -> String {
     let differs = |word: &&(String, String)| {
         !matches!(word.0.as_str(), "bs" | "amount") && !all.iter().all(|other| other.job.contains(word))
     };
@@ -142,16 +144,16 @@ fn differing(run: &Run, all: &[&Run]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Outcome;
+    use crate::JobOutcome;
 
-    fn run(label: &str, bs: &str, depth: &str, bytes: u64) -> Run {
-        let read = Totals { ios: 10, bytes: 10 * bytes, ..Totals::default() };
+    fn run(label: &str, bs: &str, depth: &str, bytes: u64) -> JobRun {
+        let read = DirectionTotals { ios: 10, bytes: 10 * bytes, ..DirectionTotals::default() };
         let job = vec![("bs".into(), bs.into()), ("depth".into(), depth.into())];
-        let outcome = Outcome { elapsed_s: 1.0, read, ..Outcome::default() };
-        Run { label: label.into(), job, targets: vec![], outcome }
+        let outcome = JobOutcome { elapsed_s: 1.0, read, ..JobOutcome::default() };
+        JobRun { label: label.into(), job, targets: vec![], outcome }
     }
 
-    fn names(runs: &[Run]) -> Vec<(String, Vec<u64>)> {
+    fn names(runs: &[JobRun]) -> Vec<(String, Vec<u64>)> {
         let sweeps = sweeps(&runs.iter().collect::<Vec<_>>());
         sweeps.into_iter().map(|s| (s.name, s.points.iter().map(|p| p.bytes).collect())).collect()
     }
@@ -172,7 +174,7 @@ mod tests {
     fn a_number_at_the_end_counts_runs_only_if_the_jobs_are_the_same() {
         let runs = ["4096 write 1", "4096 write 2", "8192 write 1", "8192 write 2"];
         let sizes = [4096, 4096, 8192, 8192];
-        let same: Vec<Run> =
+        let same: Vec<JobRun> =
             runs.iter().zip(sizes).map(|(label, size)| run(label, "4k", "1", size)).collect();
         assert_eq!(names(&same), [("write".into(), vec![4096, 8192])]);
         let mut depths = same;
@@ -205,7 +207,7 @@ mod tests {
             run("8k read", "8k", "1", 8192),
             run("6k read", "4k:8k", "1", 6144),
         ];
-        let refs: Vec<&Run> = runs.iter().collect();
+        let refs: Vec<&JobRun> = runs.iter().collect();
         let sweeps = sweeps(&refs);
         assert_eq!((sweeps.len(), sweeps[0].points.len()), (1, 2));
         assert_eq!((sweeps[0].points[0].rate, sweeps[0].points[0].runs.len()), (30720.0, 2));

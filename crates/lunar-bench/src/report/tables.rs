@@ -1,8 +1,8 @@
 //! Tables of the page.
 
 use super::figures::{escape, percentile, short, time, whole};
-use crate::document::{Cell, Run, Table};
-use crate::outcome::{Latency, Outcome, Totals};
+use crate::document::{JobRun, ResultTable, TableCell};
+use crate::outcome::{DirectionTotals, JobOutcome, Latency};
 
 /// Percentiles that have a column.
 const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
@@ -28,22 +28,22 @@ fn row(cells: Vec<String>) -> String {
 }
 
 /// The directions of a run in which there was something to do.
-pub fn directions(outcome: &Outcome) -> impl Iterator<Item = (&'static str, &Totals)> {
+pub fn directions(outcome: &JobOutcome) -> impl Iterator<Item = (&'static str, &DirectionTotals)> {
     [("read", &outcome.read), ("write", &outcome.write)].into_iter().filter(|(_, totals)| totals.ios > 0)
 }
 
 /// Figures beside those that were published: a group of columns for each of published, measured, ratio.
-pub fn published(table: &Table) -> String {
-    let has = |figure: fn(&Cell) -> Option<f64>| {
+pub fn published(table: &ResultTable) -> String {
+    let has = |figure: fn(&TableCell) -> Option<f64>| {
         table.rows.iter().flat_map(|row| &row.1).any(|cell| figure(cell).is_some())
     };
-    type Group = (&'static str, fn(&Cell) -> Option<f64>);
-    let groups: [Group; 3] = [
+    type CellField = (&'static str, fn(&TableCell) -> Option<f64>);
+    let groups: [CellField; 3] = [
         ("published", |cell| cell.published),
         ("measured here", |cell| cell.measured),
         ("ratio", |cell| cell.ratio),
     ];
-    let groups: Vec<Group> = groups.into_iter().filter(|group| has(group.1)).collect();
+    let groups: Vec<CellField> = groups.into_iter().filter(|group| has(group.1)).collect();
     let columns = table.columns.len();
     let over: String = groups
         .iter()
@@ -71,7 +71,7 @@ pub fn published(table: &Table) -> String {
     )
 }
 
-fn better(table: &Table) -> &'static str {
+fn better(table: &ResultTable) -> &'static str {
     if table.larger_is_better { "Larger is better" } else { "Smaller is better" }
 }
 
@@ -82,7 +82,7 @@ fn heads(columns: &[String]) -> String {
     columns.iter().enumerate().map(head).collect()
 }
 
-fn cell_of(table: &Table, group: &str, figure: Option<f64>, at: usize) -> String {
+fn cell_of(table: &ResultTable, group: &str, figure: Option<f64>, at: usize) -> String {
     let is_spread = table.columns.get(at).is_some_and(|column| table.is_spread(column));
     let mut class = match group {
         "published" => "published".to_owned(),
@@ -95,7 +95,7 @@ fn cell_of(table: &Table, group: &str, figure: Option<f64>, at: usize) -> String
     format!("<td class=\"{}\">{}</td>", class.trim(), figure.map_or("–".into(), short))
 }
 
-fn judged(table: &Table, ratio: Option<f64>) -> &'static str {
+fn judged(table: &ResultTable, ratio: Option<f64>) -> &'static str {
     let Some(gain) = ratio.map(|ratio| if table.larger_is_better { ratio - 1.0 } else { 1.0 - ratio }) else {
         return "";
     };
@@ -107,7 +107,7 @@ fn judged(table: &Table, ratio: Option<f64>) -> &'static str {
 }
 
 /// What came of each run, a row for each direction. Columns that say nothing of any run are left out.
-pub fn runs(runs: &[&Run]) -> String {
+pub fn runs(runs: &[&JobRun]) -> String {
     const HEADS: [&str; 11] =
         ["run", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "max", "CPU/IO", "target CPU/IO", "errors"];
     let told = |head: &str| match head {
@@ -119,13 +119,15 @@ pub fn runs(runs: &[&Run]) -> String {
     let only_told = |row: [String; 11]| {
         row.into_iter().zip(HEADS).filter(|(_, head)| told(head)).map(|(cell, _)| cell).collect::<Vec<_>>()
     };
-    let rows = runs.iter().flat_map(|run| directions(&run.outcome).map(|way| only_told(row_of(run, way))));
+    let rows = runs
+        .iter()
+        .flat_map(|run| directions(&run.outcome).map(|direction| only_told(row_of(run, direction))));
     let caption = "MB/s is 10⁶ bytes a second, MiB/s 2²⁰. Latency is total: from the moment a command was due until \
                    its end. CPU time is that of the process, shared out among all commands of the run.";
     table(caption, &heads, rows.collect())
 }
 
-fn row_of(run: &Run, (direction, totals): (&str, &Totals)) -> [String; 11] {
+fn row_of(run: &JobRun, (direction, totals): (&str, &DirectionTotals)) -> [String; 11] {
     let outcome = &run.outcome;
     let rate = totals.rate(outcome.elapsed_s);
     let each = |seconds: f64| time(seconds * 1e9 / outcome.ios().max(1) as f64);
@@ -146,12 +148,12 @@ fn row_of(run: &Run, (direction, totals): (&str, &Totals)) -> [String; 11] {
 }
 
 /// Label of a run, with the direction where there are both; markup.
-fn name(run: &Run, direction: &str) -> String {
+fn name(run: &JobRun, direction: &str) -> String {
     escape(&title(run, direction))
 }
 
 /// Label of a run, with the direction where there are both.
-pub fn title(run: &Run, direction: &str) -> String {
+pub fn title(run: &JobRun, direction: &str) -> String {
     match directions(&run.outcome).count() {
         0 | 1 => run.label.clone(),
         _ => format!("{}, {direction}", run.label),
@@ -165,12 +167,12 @@ pub fn of_percentile(latency: &Latency, percent: f64) -> Option<f64> {
 }
 
 /// Percentiles of each run and direction.
-pub fn percentiles(runs: &[&Run]) -> String {
+pub fn percentiles(runs: &[&JobRun]) -> String {
     let heads: Vec<String> = PERCENTILES.iter().map(|p| percentile(*p)).collect();
     let mut names = vec!["run"];
     names.extend(heads.iter().map(String::as_str));
     names.push("max");
-    let row = |run: &Run, direction: &str, totals: &Totals| {
+    let row = |run: &JobRun, direction: &str, totals: &DirectionTotals| {
         let figures = PERCENTILES.iter().map(|p| of_percentile(&totals.total, *p).map_or("–".into(), time));
         let max = time(totals.total.max_ns as f64);
         [name(run, direction)].into_iter().chain(figures).chain([max]).collect()
@@ -182,9 +184,9 @@ pub fn percentiles(runs: &[&Run]) -> String {
 }
 
 /// The steps of a time series.
-pub fn steps(steps: &[super::series::Moment]) -> String {
+pub fn steps(steps: &[super::series::SeriesPoint]) -> String {
     let heads = ["until", "read MB/s", "write MB/s", "IOPS", "mean latency", "longest"];
-    let row = |step: &super::series::Moment| {
+    let row = |step: &super::series::SeriesPoint| {
         vec![
             format!("{:.2}\u{a0}s", step.until_s),
             short(step.read / 1e6),

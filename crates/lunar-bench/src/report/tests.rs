@@ -1,7 +1,7 @@
 //! The page as text; what a browser makes of it is in `browser.rs`.
 
 use super::*;
-use crate::document::Cell;
+use crate::document::TableCell;
 use crate::sample;
 
 /// How often something stands in a page.
@@ -49,7 +49,7 @@ fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
 fn ratios_and_published_columns_stand_only_where_there_are_some() {
     let mut document = sample::large();
     for row in &mut document.tables[0].rows {
-        row.1.iter_mut().for_each(|cell| *cell = Cell::new(None, cell.measured));
+        row.1.iter_mut().for_each(|cell| *cell = TableCell::new(None, cell.measured));
     }
     let page = html(&document);
     assert!(
@@ -61,9 +61,9 @@ fn ratios_and_published_columns_stand_only_where_there_are_some() {
 
 #[test]
 fn sizes_may_be_the_columns_and_bare_figures() {
-    let cell = |n: usize| Cell::new(Some(n as f64), Some(2.0 * n as f64));
+    let cell = |n: usize| TableCell::new(Some(n as f64), Some(2.0 * n as f64));
     let mut document = sample::empty("tables");
-    let table = |title: &str, columns: &[&str], rows: &[&str]| crate::document::Table {
+    let table = |title: &str, columns: &[&str], rows: &[&str]| crate::document::ResultTable {
         title: title.into(),
         unit: "MB/s (10^6)".into(),
         larger_is_better: true,

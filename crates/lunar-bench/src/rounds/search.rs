@@ -1,79 +1,79 @@
 //! The highest rate at which a bound on latency is kept.
 
 use super::{TRY, next};
-use crate::document::{Run, Search, Try, Verdict};
+use crate::document::{BoundVerdict, JobRun, RateSearch, RateTrial};
 use crate::job::{ArrivalProcess, Job};
-use crate::outcome::{Latency, Outcome};
-use crate::{Error, Kind, OpenTargets, Watch, plain};
+use crate::outcome::{JobOutcome, Latency};
+use crate::{Error, ErrorKind, OpenTargets, RunHandle, plain};
 use std::fmt;
 use std::time::Duration;
 
 /// A rate is reached if this much of what was due was served.
-const SERVED: f64 = 0.95;
+const MIN_SERVED: f64 = 0.95;
 /// The most tries of a search.
-const TRIES: usize = 12;
+const MAX_TRIALS: usize = 12;
 /// It is over when the lowest rate that is too high is so near the highest that is not.
-const CLOSE: f64 = 1.02;
+const CLOSE_ENOUGH: f64 = 1.02;
 /// Fewer commands than these tell nothing of any percentile.
-const LEAST: f64 = 10.0;
+const MIN_COMMANDS: f64 = 10.0;
 /// Of all commands ("100 %") no number tells; as many as of 99.9 are asked for.
 const OF_ALL: f64 = 99.9;
 /// At random times there may be fewer than are to be expected: so many standard deviations more are planned for.
-const SPARE: f64 = 3.0;
+const SPARE_DEVIATIONS: f64 = 3.0;
 /// Without a time, this share of the fastest is the lowest rate that is tried: it takes as much longer.
 const SLOWEST: f64 = 1.0 / 256.0;
 
 /// A bound on latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
+pub struct LatencyBound {
     /// So many of a hundred commands must end within the time.
     pub percent: f64,
     /// The time, from the moment a command is due.
     pub within: Duration,
 }
 
-impl Bound {
+impl LatencyBound {
     /// Commands of a direction without which its percentile means nothing: of fewer than 100 commands the 99th is the
     /// longest.
     pub(super) fn commands(self) -> u64 {
         let percent = if self.percent < 100.0 { self.percent } else { OF_ALL };
         // 99.9 leaves a little less than 0.1: what rounding added is no command.
-        (100.0 / (100.0 - percent) - 1e-6).ceil().max(LEAST) as u64
+        (100.0 / (100.0 - percent) - 1e-6).ceil().max(MIN_COMMANDS) as u64
     }
 
     /// The percentile, of the direction where it is longer.
-    fn latency(self, outcome: &Outcome) -> Option<u64> {
+    fn latency(self, outcome: &JobOutcome) -> Option<u64> {
         let of = |latency: &Latency| latency.quantile(self.percent / 100.0);
         of(&outcome.read.total).max(of(&outcome.write.total))
     }
 
     /// Whether it was kept in a run that took its time.
-    pub(super) fn judge(self, outcome: &Outcome) -> Verdict {
+    pub(super) fn verdict(self, outcome: &JobOutcome) -> BoundVerdict {
         // Who was served after the time was over came in time.
         let served = outcome.ios() + outcome.late;
         let due = served + outcome.backlog;
         let is_late = self.latency(outcome).is_some_and(|ns| u128::from(ns) > self.within.as_nanos());
-        if outcome.errors > 0 || (served as f64) < due as f64 * SERVED || is_late {
-            return Verdict::NotKept;
+        if outcome.errors > 0 || (served as f64) < due as f64 * MIN_SERVED || is_late {
+            return BoundVerdict::NotKept;
         }
         let counts = [&outcome.read, &outcome.write].map(|totals| totals.total.count());
         let fewest = counts.into_iter().filter(|count| *count > 0).min().unwrap_or(0);
-        if fewest < self.commands() { Verdict::TooFew } else { Verdict::Kept }
+        if fewest < self.commands() { BoundVerdict::TooFew } else { BoundVerdict::Kept }
     }
 
     /// The lowest rate at which a try of this job has commands enough to be judged.
     fn floor(self, job: &Job, fastest: f64) -> f64 {
-        let reads = job.way.reads_of(100);
+        let reads = job.direction.reads_of(100);
         let share = [reads, 100 - reads].into_iter().filter(|share| *share > 0).min().unwrap_or(100);
         let many = self.commands() as f64;
-        let many = (many + SPARE * many.sqrt()) * 100.0 / share as f64;
+        let many = (many + SPARE_DEVIATIONS * many.sqrt()) * 100.0 / share as f64;
         job.time.map_or(fastest * SLOWEST, |time| many / time.as_secs_f64())
     }
 }
 
 /// Where the highest rate may be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
+pub(super) struct RateRange {
     fastest: f64,
     floor: f64,
     /// The highest that was kept.
@@ -84,9 +84,9 @@ pub(super) struct Range {
     down: f64,
 }
 
-impl Range {
-    pub fn new(fastest: f64, floor: f64) -> Range {
-        Range { fastest, floor, low: None, high: None, down: 2.0 }
+impl RateRange {
+    pub fn new(fastest: f64, floor: f64) -> RateRange {
+        RateRange { fastest, floor, low: None, high: None, down: 2.0 }
     }
 
     /// The rate to try next; None when it is known well enough.
@@ -95,7 +95,7 @@ impl Range {
     /// apart as a ratio: a rate far below the fastest is found as exactly as one that is near.
     pub fn next(&self) -> Option<f64> {
         match (self.low, self.high) {
-            (Some(low), Some(high)) => (high / low > CLOSE).then(|| (low * high).sqrt()),
+            (Some(low), Some(high)) => (high / low > CLOSE_ENOUGH).then(|| (low * high).sqrt()),
             (Some(_), None) => None,
             (None, None) => (self.fastest > 0.0).then_some(self.fastest),
             (None, Some(high)) => (high > self.floor).then(|| (self.fastest / self.down).max(self.floor)),
@@ -103,7 +103,7 @@ impl Range {
     }
 
     /// What became of it.
-    pub fn tried(&mut self, rate: f64, is_kept: bool) {
+    pub fn record_trial(&mut self, rate: f64, is_kept: bool) {
         if is_kept {
             self.low = Some(rate);
         } else {
@@ -113,11 +113,11 @@ impl Range {
     }
 }
 
-impl fmt::Display for Search {
+impl fmt::Display for RateSearch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let within = humantime::format_duration(Duration::from_nanos(self.within_ns));
         write!(f, "{} % within {within}: ", self.percent)?;
-        let lowest = self.tries.iter().map(|tried| tried.rate).reduce(f64::min);
+        let lowest = self.tries.iter().map(|trial| trial.rate).reduce(f64::min);
         match (self.rate, lowest) {
             (Some(rate), _) => {
                 let fastest = self.fastest;
@@ -138,18 +138,18 @@ impl fmt::Display for Search {
 /// # Errors
 /// As [`OpenTargets::run`]; when the job has a rate already.
 pub fn highest_rate(
-    rig: &OpenTargets,
+    opened: &OpenTargets,
     job: &Job,
-    bound: Bound,
-    watch: &Watch,
-) -> Result<(Vec<Run>, Search), Error> {
+    bound: LatencyBound,
+    handle: &RunHandle,
+) -> Result<(Vec<JobRun>, RateSearch), Error> {
     if job.pace != ArrivalProcess::Closed {
         let what = "a rate is given, and one is to be found";
-        return Err(Error::new(Kind::Invalid, what, "leave out --rate"));
+        return Err(Error::new(ErrorKind::Invalid, what, "leave out --rate"));
     }
-    let first = plain::one(rig, job, watch)?;
+    let first = plain::one(opened, job, handle)?;
     let fastest = first.outcome.iops();
-    let mut search = Search {
+    let mut search = RateSearch {
         percent: bound.percent,
         within_ns: bound.within.as_nanos().try_into().unwrap_or(u64::MAX),
         rate: None,
@@ -158,10 +158,10 @@ pub fn highest_rate(
         tries: Vec::new(),
         gave_up: None,
     };
-    let is_whole = first.outcome.ended_early.is_none() && !watch.is_ended();
+    let is_whole = first.outcome.ended_early.is_none() && !handle.is_ended();
     let mut runs = vec![first];
     if is_whole {
-        go_on(rig, job, bound, watch, (&mut runs, &mut search));
+        try_rates(opened, job, bound, handle, (&mut runs, &mut search));
     } else {
         search.gave_up = Some("the first run did not take its time".into());
     }
@@ -169,21 +169,21 @@ pub fn highest_rate(
 }
 
 /// Tries one rate after the other.
-fn go_on(
-    rig: &OpenTargets,
+fn try_rates(
+    opened: &OpenTargets,
     job: &Job,
-    bound: Bound,
-    watch: &Watch,
-    (runs, search): (&mut Vec<Run>, &mut Search),
+    bound: LatencyBound,
+    handle: &RunHandle,
+    (runs, search): (&mut Vec<JobRun>, &mut RateSearch),
 ) {
     let title = runs[0].label.clone();
     let floor = bound.floor(job, search.fastest);
-    let (mut range, mut best) = (Range::new(search.fastest, floor), None);
-    while let Some(rate) = range.next().filter(|_| search.tries.len() < TRIES) {
+    let (mut range, mut best) = (RateRange::new(search.fastest, floor), None);
+    while let Some(rate) = range.next().filter(|_| search.tries.len() < MAX_TRIALS) {
         let name = format!("{TRY}{}, {rate:.0} a second", search.tries.len() + 1);
         let paced = Job { pace: ArrivalProcess::Poisson(rate), ..job.round(runs.len()) };
-        let (mut run, is_whole) = next(rig, &paced, watch, &name);
-        let (verdict, latency_ns) = (bound.judge(&run.outcome), bound.latency(&run.outcome));
+        let (mut run, is_whole) = next(opened, &paced, handle, &name);
+        let (verdict, latency_ns) = (bound.verdict(&run.outcome), bound.latency(&run.outcome));
         if is_whole {
             run.label = format!("{name}: {verdict}");
         }
@@ -192,17 +192,17 @@ fn go_on(
             search.gave_up = Some("the last try did not take its time".into());
             break;
         }
-        search.tries.push(Try { rate, latency_ns, verdict });
-        if verdict == Verdict::TooFew {
+        search.tries.push(RateTrial { rate, latency_ns, verdict });
+        if verdict == BoundVerdict::TooFew {
             break;
         }
-        if verdict == Verdict::Kept {
+        if verdict == BoundVerdict::Kept {
             (best, search.rate, search.latency_ns) = (Some(runs.len() - 1), Some(rate), latency_ns);
         }
-        range.tried(rate, verdict == Verdict::Kept);
+        range.record_trial(rate, verdict == BoundVerdict::Kept);
     }
     if search.gave_up.is_none() && search.rate.is_none() {
-        search.gave_up = Some(why_none(bound, job, search));
+        search.gave_up = Some(reason_for_no_rate(bound, job, search));
     }
     if let Some(best) = best {
         // Of two searches these are compared.
@@ -211,12 +211,12 @@ fn go_on(
 }
 
 /// Why no rate was found where all tries took their time.
-fn why_none(bound: Bound, job: &Job, search: &Search) -> String {
-    let last = search.tries.last().map(|tried| tried.verdict);
+fn reason_for_no_rate(bound: LatencyBound, job: &Job, search: &RateSearch) -> String {
+    let last = search.tries.last().map(|record_trial| record_trial.verdict);
     let few = format!("too few commands to judge (it takes {}): use a longer --runtime", bound.commands());
     match (last, job.time) {
         (None, _) => "not even one command ended, as fast as it goes".into(),
-        (Some(Verdict::TooFew), _) => format!("the last try had {few}"),
+        (Some(BoundVerdict::TooFew), _) => format!("the last try had {few}"),
         (_, Some(_)) => format!("slower ones would have {few}"),
         (_, None) => "slower ones are tried with a longer --runtime".into(),
     }

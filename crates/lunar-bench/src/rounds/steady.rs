@@ -1,10 +1,10 @@
 //! Rounds of a job until its figures are steady (SNIA PTS).
 
 use super::next;
-use crate::document::{Run, Steady, Window};
+use crate::document::{JobRun, SteadyState, SteadyWindow};
 use crate::job::Job;
-use crate::outcome::Outcome;
-use crate::{Error, OpenTargets, Watch, text_report};
+use crate::outcome::JobOutcome;
+use crate::{Error, OpenTargets, RunHandle, text_report};
 use std::fmt;
 
 /// Rounds that are looked at together (SNIA PTS 2.0.2, steady state).
@@ -16,7 +16,7 @@ const SLOPE: f64 = 0.10;
 
 /// What must be steady.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Figure {
+pub enum SteadyMetric {
     /// Commands a second.
     Iops,
     /// Bytes a second.
@@ -25,22 +25,22 @@ pub enum Figure {
     Lat,
 }
 
-impl Figure {
+impl SteadyMetric {
     /// As it is asked for.
     fn name(self) -> &'static str {
         match self {
-            Figure::Iops => "iops",
-            Figure::Bw => "bw",
-            Figure::Lat => "lat",
+            SteadyMetric::Iops => "iops",
+            SteadyMetric::Bw => "bw",
+            SteadyMetric::Lat => "lat",
         }
     }
 
-    fn of(self, outcome: &Outcome) -> f64 {
+    fn of(self, outcome: &JobOutcome) -> f64 {
         let (read, write) = (&outcome.read, &outcome.write);
         match self {
-            Figure::Iops => outcome.iops(),
-            Figure::Bw => outcome.rate(),
-            Figure::Lat => {
+            SteadyMetric::Iops => outcome.iops(),
+            SteadyMetric::Bw => outcome.rate(),
+            SteadyMetric::Lat => {
                 let [reads, writes] = [read, write].map(|totals| totals.total.count() as f64);
                 let sum = read.total.mean_ns * reads + write.total.mean_ns * writes;
                 sum / (reads + writes).max(1.0)
@@ -49,9 +49,9 @@ impl Figure {
     }
 }
 
-impl Window {
+impl SteadyWindow {
     /// Of the last rounds; None if there are not so many.
-    pub(super) fn of(figures: &[f64]) -> Option<Window> {
+    pub(super) fn of(figures: &[f64]) -> Option<SteadyWindow> {
         let window = &figures[figures.len().checked_sub(WINDOW)?..];
         let n = window.len() as f64;
         let mean = window.iter().sum::<f64>() / n;
@@ -62,7 +62,7 @@ impl Window {
         let rise = window.iter().enumerate().map(|(i, x)| at(i) * (x - mean)).sum::<f64>() / square;
         // Where nothing moved at all there is nothing to be relative to.
         let relative = |figure: f64| if mean > 0.0 { figure / mean } else { 0.0 };
-        Some(Window {
+        Some(SteadyWindow {
             rounds: window.len(),
             mean,
             excursion: relative(high - low),
@@ -78,7 +78,7 @@ impl Window {
     }
 }
 
-impl fmt::Display for Steady {
+impl fmt::Display for SteadyState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(window) = &self.window else {
             let rounds = text_report::count(self.rounds, "round");
@@ -106,28 +106,28 @@ impl fmt::Display for Steady {
 /// # Errors
 /// As [`OpenTargets::run`].
 pub fn until_steady(
-    rig: &OpenTargets,
+    opened: &OpenTargets,
     job: &Job,
-    figure: Figure,
+    figure: SteadyMetric,
     most: usize,
-    watch: &Watch,
-) -> Result<(Vec<Run>, Steady), Error> {
-    rig.check(job)?;
-    let (mut runs, mut figures, mut window) = (Vec::new(), Vec::new(), None::<Window>);
+    handle: &RunHandle,
+) -> Result<(Vec<JobRun>, SteadyState), Error> {
+    opened.check(job)?;
+    let (mut runs, mut figures, mut window) = (Vec::new(), Vec::new(), None::<SteadyWindow>);
     for round in 1..=most {
-        let (run, is_whole) = next(rig, &job.round(round - 1), watch, &format!("round {round}"));
+        let (run, is_whole) = next(opened, &job.round(round - 1), handle, &format!("round {round}"));
         let figure = figure.of(&run.outcome);
         runs.push(run);
         if !is_whole {
             break;
         }
         figures.push(figure);
-        window = Window::of(&figures);
-        if window.as_ref().is_some_and(Window::is_steady) {
+        window = SteadyWindow::of(&figures);
+        if window.as_ref().is_some_and(SteadyWindow::is_steady) {
             break;
         }
     }
-    let is_steady = window.as_ref().is_some_and(Window::is_steady);
-    let steady = Steady { figure: figure.name().into(), is_steady, rounds: figures.len(), window };
+    let is_steady = window.as_ref().is_some_and(SteadyWindow::is_steady);
+    let steady = SteadyState { figure: figure.name().into(), is_steady, rounds: figures.len(), window };
     Ok((runs, steady))
 }

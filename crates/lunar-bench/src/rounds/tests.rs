@@ -1,30 +1,30 @@
-use super::search::Range;
+use super::search::RateRange;
 use super::*;
-use crate::document::{Verdict, Window};
+use crate::document::{BoundVerdict, SteadyWindow};
 use crate::job::{AccessPattern, ArrivalProcess};
-use crate::outcome::{Latency, Totals};
+use crate::outcome::{DirectionTotals, Latency};
 use crate::run::tests::{lasting, odd};
-use crate::{Kind, Opening, Target};
+use crate::{ErrorKind, TargetOptions, TargetSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 #[test]
 fn a_window_is_steady_when_it_is_level_and_narrow() {
-    let steady = |window: &[f64]| Window::of(window).expect("five").is_steady();
+    let steady = |window: &[f64]| SteadyWindow::of(window).expect("five").is_steady();
     assert!(steady(&[100.0; 5]));
     assert!(steady(&[95.0, 105.0, 100.0, 105.0, 95.0]));
     assert!(!steady(&[89.0, 111.0, 100.0, 111.0, 89.0]), "22 % apart");
     assert!(!steady(&[94.0, 97.0, 100.0, 103.0, 106.0]), "it rises by 12 %");
     assert!(!steady(&[0.0; 5]), "nothing at all");
-    let level = Window::of(&[7.0, 90.0, 95.0, 100.0, 105.0, 110.0]).expect("the last five");
+    let level = SteadyWindow::of(&[7.0, 90.0, 95.0, 100.0, 105.0, 110.0]).expect("the last five");
     assert!((level.slope - 0.2).abs() < 1e-9 && (level.excursion - 0.2).abs() < 1e-9, "{level:?}");
-    assert_eq!((level.mean, level.rounds, Window::of(&[1.0; 4])), (100.0, 5, None));
+    assert_eq!((level.mean, level.rounds, SteadyWindow::of(&[1.0; 4])), (100.0, 5, None));
 }
 
-fn rig() -> OpenTargets {
-    let target = [Target::parse("null:1M").expect("a target")];
-    OpenTargets::open(&target, &Opening::default()).expect("a rig")
+fn opened() -> OpenTargets {
+    let target = [TargetSpec::parse("null:1M").expect("a target")];
+    OpenTargets::open(&target, &TargetOptions::default()).expect("a rig")
 }
 
 fn short() -> Job {
@@ -33,7 +33,9 @@ fn short() -> Job {
 
 #[test]
 fn rounds_go_on_until_the_most_or_until_they_are_steady() {
-    let run = |most| until_steady(&rig(), &short(), Figure::Iops, most, &Watch::default()).expect("runs");
+    let run = |most| {
+        until_steady(&opened(), &short(), SteadyMetric::Iops, most, &RunHandle::default()).expect("runs")
+    };
     let (runs, steady) = run(3);
     assert_eq!((runs.len(), steady.rounds, steady.is_steady, &steady.window), (3, 3, false, &None));
     assert_eq!(steady.to_string(), "not steady: 3 rounds, and it takes 5 to tell");
@@ -46,27 +48,27 @@ fn rounds_go_on_until_the_most_or_until_they_are_steady() {
 }
 
 /// A watch that is ended after so long.
-fn ended_after(ms: u64) -> Watch {
-    let watch = Watch::default();
-    let ender = watch.clone();
+fn ended_after(ms: u64) -> RunHandle {
+    let handle = RunHandle::default();
+    let ender = handle.clone();
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(ms));
         ender.end();
     });
-    watch
+    handle
 }
 
 #[test]
 fn what_somebody_cut_short_is_told_and_does_not_count() {
     let hour = Job { time: Some(Duration::from_secs(3600)), ..Job::default() };
     let (runs, steady) =
-        until_steady(&rig(), &hour, Figure::Iops, 9, &ended_after(50)).expect("what was measured");
+        until_steady(&opened(), &hour, SteadyMetric::Iops, 9, &ended_after(50)).expect("what was measured");
     assert_eq!((runs.len(), steady.rounds), (1, 0));
     assert!(runs[0].label.starts_with("round 1, cut short: read") && runs[0].outcome.read.ios > 0);
     // The first run takes half a second, and a try is cut.
     let disk = taking(|_| 1);
     let job = Job { time: Some(Duration::from_millis(500)), ..Job::default() };
-    let bound = Bound { percent: 50.0, within: Duration::from_secs(10) };
+    let bound = LatencyBound { percent: 50.0, within: Duration::from_secs(10) };
     let (runs, search) = highest_rate(&disk, &job, bound, &ended_after(700)).expect("what was measured");
     assert_eq!((runs.len(), search.rate, search.tries.len()), (2, None, 0), "{search}");
     assert!(runs[1].label.contains(", cut short: "), "{}", runs[1].label);
@@ -91,20 +93,21 @@ fn dying(n: u64) -> OpenTargets {
 #[test]
 fn a_target_that_dies_ends_the_search_and_the_rounds() {
     let job = Job { time: None, amount: Some(4096 * 50), ..Job::default() };
-    let bound = Bound { percent: 50.0, within: Duration::from_secs(10) };
-    let (runs, search) = highest_rate(&dying(60), &job, bound, &Watch::default()).expect("what was measured");
+    let bound = LatencyBound { percent: 50.0, within: Duration::from_secs(10) };
+    let (runs, search) =
+        highest_rate(&dying(60), &job, bound, &RunHandle::default()).expect("what was measured");
     assert_eq!((runs.len(), search.rate), (2, None), "it was not asked again");
     assert!(runs[1].outcome.ended_early.as_ref().is_some_and(|why| why.contains("it died")));
-    let (runs, steady) =
-        until_steady(&dying(120), &job, Figure::Iops, 9, &Watch::default()).expect("what was measured");
+    let (runs, steady) = until_steady(&dying(120), &job, SteadyMetric::Iops, 9, &RunHandle::default())
+        .expect("what was measured");
     assert_eq!((runs.len(), steady.rounds), (3, 2));
 }
 
 #[test]
 fn a_round_that_cannot_be_run_does_not_take_those_before_it_along() {
     let ten = Job { time: None, amount: Some(4096 * 10), ..Job::default() };
-    let (runs, steady) =
-        until_steady(&lasting(2), &ten, Figure::Iops, 9, &Watch::default()).expect("what was measured");
+    let (runs, steady) = until_steady(&lasting(2), &ten, SteadyMetric::Iops, 9, &RunHandle::default())
+        .expect("what was measured");
     assert_eq!((runs.len(), steady.rounds, runs[1].outcome.read.ios), (3, 2, 10));
     assert_eq!(runs[2].outcome.ended_early.as_deref(), Some("an event loop died"));
 }
@@ -113,13 +116,13 @@ fn a_round_that_cannot_be_run_does_not_take_those_before_it_along() {
 fn each_round_visits_other_places_and_the_same_seed_the_same_ones() {
     let visited = |seed| {
         let (note, seen) = flume::unbounded();
-        let rig = odd(move |offset| {
+        let opened = odd(move |offset| {
             let _ = note.send(offset);
             Box::pin(async { Ok(()) })
         });
         let job =
             Job { order: AccessPattern::Random, time: None, amount: Some(4096 * 64), seed, ..Job::default() };
-        until_steady(&rig, &job, Figure::Iops, 2, &Watch::default()).expect("two rounds");
+        until_steady(&opened, &job, SteadyMetric::Iops, 2, &RunHandle::default()).expect("two rounds");
         seen.drain().collect::<Vec<u64>>()
     };
     let places = visited(7);
@@ -144,9 +147,9 @@ fn taking(ms: fn(u64) -> u64) -> OpenTargets {
 #[test]
 fn bandwidth_and_latency_are_steady_where_they_stay_and_not_where_they_drift() {
     let four = Job { time: None, amount: Some(4 * 4096), ..Job::default() };
-    for figure in [Figure::Bw, Figure::Lat] {
-        let run = |rig: OpenTargets, most| {
-            until_steady(&rig, &four, figure, most, &Watch::default()).expect("runs")
+    for figure in [SteadyMetric::Bw, SteadyMetric::Lat] {
+        let run = |opened: OpenTargets, most| {
+            until_steady(&opened, &four, figure, most, &RunHandle::default()).expect("runs")
         };
         let (runs, steady) = run(taking(|_| 50), 25);
         assert!(runs.len() >= 5 && steady.is_steady, "{figure:?}: {steady}");
@@ -159,14 +162,14 @@ fn bandwidth_and_latency_are_steady_where_they_stay_and_not_where_they_drift() {
 #[test]
 fn a_rate_is_found_below_what_the_target_can_do_and_a_looser_bound_finds_no_lower_one() {
     const DELAY: Duration = Duration::from_millis(40);
-    let mut rig = rig();
-    rig.wrap(|_, disk| lunar_block::filter::delay(disk, DELAY, DELAY));
+    let mut opened = opened();
+    opened.wrap(|_, disk| lunar_block::filter::delay(disk, DELAY, DELAY));
     let job = Job { depth: 8, time: Some(Duration::from_millis(500)), ..Job::default() };
     let found = |ms| {
-        let bound = Bound { percent: 90.0, within: Duration::from_millis(ms) };
-        let (runs, search) = highest_rate(&rig, &job, bound, &Watch::default()).expect("runs");
-        let kept = search.tries.iter().filter(|tried| tried.verdict == Verdict::Kept);
-        let best = kept.map(|tried| tried.rate).fold(0.0, f64::max);
+        let bound = LatencyBound { percent: 90.0, within: Duration::from_millis(ms) };
+        let (runs, search) = highest_rate(&opened, &job, bound, &RunHandle::default()).expect("runs");
+        let kept = search.tries.iter().filter(|tried| tried.verdict == BoundVerdict::Kept);
+        let best = kept.map(|trial| trial.rate).fold(0.0, f64::max);
         assert_eq!(search.rate.unwrap_or(0.0), best);
         assert_eq!(
             best > 0.0,
@@ -196,8 +199,8 @@ fn a_target_that_stalls_keeps_no_bound() {
     };
     let outcome = rig_run(&stalling, &job);
     assert!(outcome.late > 0 && outcome.read.ios == 20, "{} {}", outcome.late, outcome.read.ios);
-    let bound = Bound { percent: 90.0, within: Duration::from_millis(100) };
-    assert_eq!(bound.judge(&outcome), Verdict::NotKept, "{:?}", outcome.read.total);
+    let bound = LatencyBound { percent: 90.0, within: Duration::from_millis(100) };
+    assert_eq!(bound.verdict(&outcome), BoundVerdict::NotKept, "{:?}", outcome.read.total);
 }
 
 #[test]
@@ -210,7 +213,7 @@ fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
         ..Job::default()
     };
     let outcome = rig_run(&stalling, &job);
-    let Outcome { late, backlog, .. } = outcome;
+    let JobOutcome { late, backlog, .. } = outcome;
     // Thirty are due, perhaps all but the last. Twenty are served, two never end, and seven or eight never begin;
     // on a machine that is busy fewer are served, and more never begin.
     let due = outcome.read.ios + late + backlog;
@@ -224,57 +227,61 @@ fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
     assert_eq!(outcome.read.service.count(), outcome.read.ios + outcome.late, "those never began");
 }
 
-fn rig_run(rig: &OpenTargets, job: &Job) -> Outcome {
-    rig.run(job, &Watch::default()).expect("an outcome")
+fn rig_run(opened: &OpenTargets, job: &Job) -> JobOutcome {
+    opened.run(job, &RunHandle::default()).expect("an outcome")
 }
 
 #[test]
 fn a_bound_is_kept_if_the_rate_was_served_in_time_and_without_errors() {
     let total = Latency { histogram: vec![(1000, 99), (5000, 1)], ..Latency::default() };
-    let read = Totals { ios: 100, total, ..Totals::default() };
-    let outcome = Outcome { elapsed_s: 1.0, read, ..Outcome::default() };
-    let bound = |percent, ns| Bound { percent, within: Duration::from_nanos(ns) };
-    let with_backlog = |backlog| Outcome { backlog, ..outcome.clone() };
-    assert_eq!(bound(99.0, 1000).judge(&outcome), Verdict::Kept);
-    assert_eq!(bound(99.0, 1000).judge(&with_backlog(5)), Verdict::Kept, "95 % are enough");
-    assert_eq!(bound(99.0, 1000).judge(&with_backlog(6)), Verdict::NotKept);
-    assert_eq!(bound(99.5, 1000).judge(&outcome), Verdict::NotKept);
-    assert_eq!(bound(99.5, 5000).judge(&outcome), Verdict::TooFew, "it takes 200");
-    assert_eq!(bound(98.0, 5000).judge(&outcome), Verdict::Kept);
-    assert_eq!(bound(99.0, 1000).judge(&Outcome { errors: 1, ..outcome }), Verdict::NotKept);
-    assert_eq!(bound(99.0, 1000).judge(&Outcome::default()), Verdict::TooFew, "nothing was done at all");
+    let read = DirectionTotals { ios: 100, total, ..DirectionTotals::default() };
+    let outcome = JobOutcome { elapsed_s: 1.0, read, ..JobOutcome::default() };
+    let bound = |percent, ns| LatencyBound { percent, within: Duration::from_nanos(ns) };
+    let with_backlog = |backlog| JobOutcome { backlog, ..outcome.clone() };
+    assert_eq!(bound(99.0, 1000).verdict(&outcome), BoundVerdict::Kept);
+    assert_eq!(bound(99.0, 1000).verdict(&with_backlog(5)), BoundVerdict::Kept, "95 % are enough");
+    assert_eq!(bound(99.0, 1000).verdict(&with_backlog(6)), BoundVerdict::NotKept);
+    assert_eq!(bound(99.5, 1000).verdict(&outcome), BoundVerdict::NotKept);
+    assert_eq!(bound(99.5, 5000).verdict(&outcome), BoundVerdict::TooFew, "it takes 200");
+    assert_eq!(bound(98.0, 5000).verdict(&outcome), BoundVerdict::Kept);
+    assert_eq!(bound(99.0, 1000).verdict(&JobOutcome { errors: 1, ..outcome }), BoundVerdict::NotKept);
+    assert_eq!(
+        bound(99.0, 1000).verdict(&JobOutcome::default()),
+        BoundVerdict::TooFew,
+        "nothing was done at all"
+    );
 }
 
 #[test]
 fn a_percentile_takes_as_many_commands_as_it_has_to_tell_apart() {
-    let commands = |percent| Bound { percent, within: Duration::ZERO }.commands();
+    let commands = |percent| LatencyBound { percent, within: Duration::ZERO }.commands();
     assert_eq!([50.0, 95.0, 99.0, 99.9, 99.99, 100.0].map(commands), [10, 20, 100, 1000, 10_000, 1000]);
     // Each way for itself: of a thousand commands ten are writes.
     let of = |count| {
         let total = Latency { histogram: vec![(1000, count)], ..Latency::default() };
-        Totals { ios: count, total, ..Totals::default() }
+        DirectionTotals { ios: count, total, ..DirectionTotals::default() }
     };
-    let mix = |reads, writes| Outcome { read: of(reads), write: of(writes), ..Outcome::default() };
-    let bound = Bound { percent: 99.0, within: Duration::from_micros(1) };
-    assert_eq!(bound.judge(&mix(990, 10)), Verdict::TooFew);
-    assert_eq!(bound.judge(&mix(900, 100)), Verdict::Kept);
+    let mix = |reads, writes| JobOutcome { read: of(reads), write: of(writes), ..JobOutcome::default() };
+    let bound = LatencyBound { percent: 99.0, within: Duration::from_micros(1) };
+    assert_eq!(bound.verdict(&mix(990, 10)), BoundVerdict::TooFew);
+    assert_eq!(bound.verdict(&mix(900, 100)), BoundVerdict::Kept);
 }
 
 #[test]
 fn rates_far_below_the_fastest_are_found_in_few_tries() {
     for capacity in [1e6, 0.9e6, 3e5, 2e4, 700.0, 30.0] {
-        let (mut range, mut tries) = (Range::new(1e6, 10.0), 0);
+        let (mut range, mut tries) = (RateRange::new(1e6, 10.0), 0);
         while let Some(rate) = range.next() {
-            range.tried(rate, rate <= capacity);
+            range.record_trial(rate, rate <= capacity);
             tries += 1;
         }
         let found = range.low.expect("a rate");
         assert!(found <= capacity && found > capacity * 0.97, "{found} of {capacity}");
         assert!(tries <= 15, "{tries} tries for {capacity}");
     }
-    let (mut never, mut tried) = (Range::new(1e6, 10.0), Vec::new());
+    let (mut never, mut tried) = (RateRange::new(1e6, 10.0), Vec::new());
     while let Some(rate) = never.next() {
-        never.tried(rate, false);
+        never.record_trial(rate, false);
         tried.push(rate);
     }
     assert_eq!(tried, [1e6, 5e5, 2.5e5, 62_500.0, 3906.25, 1e6 / 65536.0, 10.0]);
@@ -285,8 +292,8 @@ fn where_tries_have_too_few_commands_no_rate_is_found_and_it_is_said() {
     // Sixty milliseconds of a disk with two hundred reads a second, and then more of them, for a lower percentile.
     let search = |ms, percent, depth| {
         let job = Job { depth, time: Some(Duration::from_millis(ms)), ..Job::default() };
-        let bound = Bound { percent, within: Duration::from_secs(10) };
-        highest_rate(&taking(|_| 5), &job, bound, &Watch::default()).expect("runs")
+        let bound = LatencyBound { percent, within: Duration::from_secs(10) };
+        highest_rate(&taking(|_| 5), &job, bound, &RunHandle::default()).expect("runs")
     };
     let (runs, few) = search(60, 99.0, 1);
     assert_eq!((runs.len(), few.rate), (2, None), "{few}");
@@ -299,13 +306,16 @@ fn where_tries_have_too_few_commands_no_rate_is_found_and_it_is_said() {
 #[test]
 fn a_bound_that_is_impossible_is_kept_at_no_rate() {
     let search = |within| {
-        let bound = Bound { percent: 50.0, within };
-        highest_rate(&rig(), &Job { depth: 4, ..short() }, bound, &Watch::default()).expect("runs").1
+        let bound = LatencyBound { percent: 50.0, within };
+        highest_rate(&opened(), &Job { depth: 4, ..short() }, bound, &RunHandle::default()).expect("runs").1
     };
     let never = search(Duration::from_nanos(1));
     assert!(never.rate.is_none() && never.tries.len() > 4, "{never}");
     assert!(never.to_string().contains("at none of the rates"), "{never}");
     let paced = Job { pace: ArrivalProcess::Even(1.0), ..short() };
-    let bound = Bound { percent: 99.0, within: Duration::from_millis(1) };
-    assert_eq!(highest_rate(&rig(), &paced, bound, &Watch::default()).unwrap_err().kind, Kind::Invalid);
+    let bound = LatencyBound { percent: 99.0, within: Duration::from_millis(1) };
+    assert_eq!(
+        highest_rate(&opened(), &paced, bound, &RunHandle::default()).unwrap_err().kind,
+        ErrorKind::Invalid
+    );
 }

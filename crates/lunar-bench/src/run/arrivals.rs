@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 const GROUPS: u64 = 1000;
 
 /// The moments at which commands are due.
-pub struct Arrivals {
+pub struct ArrivalTimes {
     next: Instant,
     mean: Duration,
     random: Option<SmallRng>,
 }
 
-impl Arrivals {
+impl ArrivalTimes {
     /// Those of a session; none in a closed loop.
-    pub fn new(job: &Job, start: Instant, index: usize, sessions: usize) -> Option<Arrivals> {
+    pub fn new(job: &Job, start: Instant, index: usize, sessions: usize) -> Option<ArrivalTimes> {
         let (rate, is_random) = match job.pace {
             ArrivalProcess::Closed => return None,
             ArrivalProcess::Even(rate) => (rate, false),
             ArrivalProcess::Poisson(rate) => (rate, true),
         };
         let mean = Duration::from_secs_f64(sessions as f64 / rate);
-        let random = is_random.then(|| SmallRng::seed_from_u64(!job.chance(index as u64)));
+        let random = is_random.then(|| SmallRng::seed_from_u64(!job.stream_seed(index as u64)));
         // Sessions do not all begin at the same moment.
         let next = start + mean.mul_f64((index + 1) as f64 / sessions as f64);
-        Some(Arrivals { next, mean, random })
+        Some(ArrivalTimes { next, mean, random })
     }
 
     /// The next one.
@@ -68,7 +68,7 @@ mod tests {
         const MANY: usize = 10_000;
         let gaps = |pace| {
             let job = Job { pace, ..Job::default() };
-            let mut arrivals = Arrivals::new(&job, Instant::now(), 0, 1).expect("a rate");
+            let mut arrivals = ArrivalTimes::new(&job, Instant::now(), 0, 1).expect("a rate");
             let moments: Vec<Instant> = (0..=MANY).map(|_| arrivals.take()).collect();
             moments.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect::<Vec<f64>>()
         };
@@ -89,7 +89,7 @@ mod tests {
     fn what_is_due_and_not_begun_is_told_with_its_wait() {
         let start = Instant::now();
         let job = Job { pace: ArrivalProcess::Even(100.0), ..Job::default() };
-        let mut arrivals = Arrivals::new(&job, start, 0, 1).expect("a rate");
+        let mut arrivals = ArrivalTimes::new(&job, start, 0, 1).expect("a rate");
         let ms = Duration::from_millis;
         assert_eq!(arrivals.take(), start + ms(10));
         assert!(arrivals.backlog(start + ms(20)).is_empty());

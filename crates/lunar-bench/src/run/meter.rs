@@ -1,31 +1,31 @@
 //! The CPU time of a run.
 
-use crate::outcome::Cpu;
+use crate::outcome::CpuTime;
 use crate::{cpu, host};
 use lunar_runtime::Cores;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Runs of this process.
-struct Runs {
+struct RunCounter {
     /// That go on now.
     now: usize,
     /// That have begun so far.
     begun: u64,
 }
 
-static RUNS: Mutex<Runs> = Mutex::new(Runs { now: 0, begun: 0 });
+static RUN_COUNTER: Mutex<RunCounter> = Mutex::new(RunCounter { now: 0, begun: 0 });
 
-fn runs() -> MutexGuard<'static, Runs> {
-    RUNS.lock().unwrap_or_else(PoisonError::into_inner)
+fn run_counter() -> MutexGuard<'static, RunCounter> {
+    RUN_COUNTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long event loops are waited for to say what they have used.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads clocks for one run. Alone it has all that the process uses, also what helpers and threads of the kernel do for
 /// it. Where several run at once, nobody can tell whose helpers they are: each has what its own event loops use.
-pub struct Meter<'a> {
+pub struct CpuMeter<'a> {
     cores: &'a Cores,
     target_pid: Option<u32>,
     /// Others were going on when it began.
@@ -36,37 +36,37 @@ pub struct Meter<'a> {
 
 /// What clocks say, in seconds.
 #[derive(Clone, Copy)]
-pub struct Reading {
+pub struct CpuReading {
     process: f64,
     /// None if one of them did not say it.
     loops: Option<f64>,
     target: Option<f64>,
 }
 
-impl Meter<'_> {
+impl CpuMeter<'_> {
     /// For a run that begins now, on these event loops; the run goes on until it is dropped.
-    pub fn new(cores: &Cores, target_pid: Option<u32>) -> Meter<'_> {
-        let mut runs = runs();
+    pub fn new(cores: &Cores, target_pid: Option<u32>) -> CpuMeter<'_> {
+        let mut runs = run_counter();
         let is_second = runs.now > 0;
         runs.now += 1;
         runs.begun += 1;
-        Meter { cores, target_pid, is_second, number: runs.begun }
+        CpuMeter { cores, target_pid, is_second, number: runs.begun }
     }
 
     /// What has been used so far.
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> CpuReading {
         let target = self.target_pid.and_then(|pid| cpu::of(pid).ok());
-        Reading { process: cpu::own(), loops: self.loops(), target }
+        CpuReading { process: cpu::own(), loops: self.loops(), target }
     }
 
     /// What was used since.
-    pub fn since(&self, before: Reading) -> Cpu {
+    pub fn since(&self, before: CpuReading) -> CpuTime {
         let now = self.read();
-        let is_alone = !self.is_second && runs().begun == self.number;
+        let is_alone = !self.is_second && run_counter().begun == self.number;
         let since = |(now, before): (f64, f64)| now - before;
         let loops = now.loops.zip(before.loops).filter(|_| !is_alone).map(since);
         let client_s = loops.unwrap_or(now.process - before.process);
-        Cpu { client_s, target_s: now.target.zip(before.target).map(since), cores: host::cores() }
+        CpuTime { client_s, target_s: now.target.zip(before.target).map(since), cores: host::cores() }
     }
 
     /// Each loop reads the clock of its own thread.
@@ -77,14 +77,14 @@ impl Meter<'_> {
             self.cores.run_on(core, move || _ = tell.send(cpu::of_thread()));
         }
         drop(tell);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + CLOCK_TIMEOUT;
         let seconds: Vec<f64> = std::iter::from_fn(|| told.recv_deadline(end).ok()).collect();
         (seconds.len() == self.cores.count()).then(|| seconds.iter().sum())
     }
 }
 
-impl Drop for Meter<'_> {
+impl Drop for CpuMeter<'_> {
     fn drop(&mut self) {
-        runs().now -= 1;
+        run_counter().now -= 1;
     }
 }

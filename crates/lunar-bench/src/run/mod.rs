@@ -1,19 +1,19 @@
 //! Running a job: on each core a loop per session, and in it as many workers as the job is deep.
 
 mod arrivals;
-mod ended;
-mod lanes;
 mod meter;
 mod session;
+mod session_result;
+mod worker_queue;
 
 use crate::job::{AccessPattern, Job};
-use crate::outcome::{Cpu, Outcome};
-use crate::{Error, Kind, OpenTargets, Watch, steps};
-use ended::{Ended, outcome};
+use crate::outcome::{CpuTime, JobOutcome};
+use crate::{Error, ErrorKind, OpenTargets, RunHandle, time_series};
 use flume::{Receiver, Sender};
-use meter::Meter;
-pub use session::PATIENCE;
-use session::{Session, buffers};
+use meter::CpuMeter;
+pub use session::DRAIN_TIMEOUT;
+use session::{JobSession, buffers};
+use session_result::{SessionResult, outcome};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// When things begin and end.
 #[derive(Clone, Copy)]
-struct Clock {
+struct JobClock {
     /// The first commands may go out.
     start: Instant,
     /// What ends from here on is counted.
@@ -32,7 +32,7 @@ struct Clock {
 
 /// Which of the sessions of a job one is.
 #[derive(Clone)]
-struct Seat {
+struct SessionContext {
     index: usize,
     sessions: usize,
     /// Which of those with its target, and of how many.
@@ -45,11 +45,11 @@ struct Seat {
     has_failed: Arc<AtomicBool>,
 }
 
-impl Clock {
-    fn now(job: &Job) -> Clock {
+impl JobClock {
+    fn now(job: &Job) -> JobClock {
         let start = Instant::now();
         let begin = start + job.ramp;
-        Clock { start, begin, deadline: job.time.map(|time| begin + time) }
+        JobClock { start, begin, deadline: job.time.map(|time| begin + time) }
     }
 }
 
@@ -59,11 +59,11 @@ impl OpenTargets {
     ///
     /// # Errors
     /// When the job does not make sense on these targets: nothing ran.
-    pub fn run(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
+    pub fn run(&self, job: &Job, handle: &RunHandle) -> Result<JobOutcome, Error> {
         let (span, block_size) = (self.check(job)?, self.block_size());
         let whole = |amount: u64| amount.checked_next_multiple_of(block_size).unwrap_or(amount);
         let job = Job { amount: job.amount.map(whole), ..job.clone() };
-        self.perform(&job, span, watch, false)
+        self.run_sessions(&job, span, handle, false)
     }
 
     /// Whether a job makes sense on these targets, and the bytes that it uses of each.
@@ -80,34 +80,40 @@ impl OpenTargets {
     ///
     /// # Errors
     /// As [`OpenTargets::run`].
-    pub(crate) fn read_back(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
-        steps::check(job)?;
-        self.perform(job, u64::from(job.longest()), watch, true)
+    pub(crate) fn read_back(&self, job: &Job, handle: &RunHandle) -> Result<JobOutcome, Error> {
+        time_series::check(job)?;
+        self.run_sessions(job, u64::from(job.longest()), handle, true)
     }
 
-    fn perform(&self, job: &Job, span: u64, watch: &Watch, is_read_back: bool) -> Result<Outcome, Error> {
-        let (sessions, meter) = (self.sessions(), Meter::new(&self.cores, self.opening.target_pid));
+    fn run_sessions(
+        &self,
+        job: &Job,
+        span: u64,
+        handle: &RunHandle,
+        is_read_back: bool,
+    ) -> Result<JobOutcome, Error> {
+        let (sessions, meter) = (self.sessions(), CpuMeter::new(&self.cores, self.opening.target_pid));
         let (ready, prepared) = flume::unbounded();
         let (done, ends) = flume::unbounded();
         let has_failed = Arc::<AtomicBool>::default();
         for index in 0..sessions {
-            let (at_target, has_failed) = (self.at_target(index), has_failed.clone());
-            let seat = Seat { index, sessions, at_target, span, is_read_back, has_failed };
-            self.seat(seat, job, watch, (ready.clone(), done.clone()));
+            let (at_target, has_failed) = (self.index_at_target(index), has_failed.clone());
+            let seat = SessionContext { index, sessions, at_target, span, is_read_back, has_failed };
+            self.start_session(seat, job, handle, (ready.clone(), done.clone()));
         }
         drop((ready, done));
         // All that takes time before the first command is done before the clock starts.
-        let waiting: Vec<Sender<Clock>> = prepared.iter().collect();
-        let clock = Clock::now(job);
-        watch.begins(clock.begin);
+        let waiting: Vec<Sender<JobClock>> = prepared.iter().collect();
+        let clock = JobClock::now(job);
+        handle.set_measurement_begin(clock.begin);
         for session in waiting {
             // One whose loop has died is missed at the end.
             let _ = session.send(clock);
         }
-        let (ended, cpu) = follow(clock, job.flush, &meter, &ends);
+        let (ended, cpu) = collect(clock, job.flush, &meter, &ends);
         if ended.len() < sessions {
             return Err(Error::new(
-                Kind::System,
+                ErrorKind::System,
                 "an event loop died",
                 "this is a fault of Lunar: report it",
             ));
@@ -117,21 +123,21 @@ impl OpenTargets {
 
     /// Lets a session get ready on its core. It says so by a channel on which it waits for the clock, and tells
     /// what came of it at its end.
-    fn seat(
+    fn start_session(
         &self,
-        seat: Seat,
+        seat: SessionContext,
         job: &Job,
-        watch: &Watch,
-        (ready, done): (Sender<Sender<Clock>>, Sender<Ended>),
+        handle: &RunHandle,
+        (ready, done): (Sender<Sender<JobClock>>, Sender<SessionResult>),
     ) {
-        let (place, job, watch) = (self.places[seat.index].clone(), job.clone(), watch.clone());
+        let (place, job, handle) = (self.places[seat.index].clone(), job.clone(), handle.clone());
         self.cores.run_on(place.core, move || {
             let index = seat.index;
             let buffers = buffers(&job, index);
             let (send, clock) = flume::bounded(1);
             let run = async move {
                 let Ok(clock) = clock.recv_async().await else { return };
-                let session = Rc::new(Session::new(job, clock, place, watch, seat));
+                let session = Rc::new(JobSession::new(job, clock, place, handle, seat));
                 drop(done.send(session.run(index, buffers).await));
             };
             lunar_runtime::spawn(run);
@@ -142,18 +148,23 @@ impl OpenTargets {
 
 /// What sessions tell at their ends, and the CPU time from the begin to the deadline: neither that of the
 /// ramp, nor that of waiting for the last commands. A flush at the end counts, and so does its CPU time.
-fn follow(clock: Clock, flush: bool, meter: &Meter, ends: &Receiver<Ended>) -> (Vec<Ended>, Cpu) {
+fn collect(
+    clock: JobClock,
+    flush: bool,
+    meter: &CpuMeter,
+    ends: &Receiver<SessionResult>,
+) -> (Vec<SessionResult>, CpuTime) {
     let mut ended = Vec::new();
-    until(Some(clock.begin), ends, &mut ended);
+    collect_until(Some(clock.begin), ends, &mut ended);
     let before = meter.read();
-    until(clock.deadline.filter(|_| !flush), ends, &mut ended);
+    collect_until(clock.deadline.filter(|_| !flush), ends, &mut ended);
     let cpu = meter.since(before);
-    until(None, ends, &mut ended);
+    collect_until(None, ends, &mut ended);
     (ended, cpu)
 }
 
 /// Takes what sessions tell that end before a moment, or what all of them do.
-fn until(moment: Option<Instant>, ends: &Receiver<Ended>, ended: &mut Vec<Ended>) {
+fn collect_until(moment: Option<Instant>, ends: &Receiver<SessionResult>, ended: &mut Vec<SessionResult>) {
     let next = || match moment {
         Some(moment) => ends.recv_deadline(moment).ok(),
         None => ends.recv().ok(),
@@ -163,7 +174,7 @@ fn until(moment: Option<Instant>, ends: &Receiver<Ended>, ended: &mut Vec<Ended>
 
 /// Bytes that the job uses on a target of this capacity.
 pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
-    let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
+    let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
     let room = capacity.saturating_sub(job.offset);
     let span = job.span.unwrap_or(room);
     if job.sizes.is_empty() || job.sizes.iter().any(|size| size.0 == 0 || size.1 == 0) || job.depth == 0 {
@@ -180,10 +191,10 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
     if job.time.is_none() && job.amount.is_none() && job.commands.is_none() {
         return invalid("it would never end".into(), "name a time or an amount");
     }
-    if job.compare && job.way.reads() && job.fill == crate::job::Fill::Random {
+    if job.compare && job.direction.reads() && job.fill == crate::job::Fill::Random {
         return invalid("random data cannot be compared".into(), "use another filling");
     }
-    steps::check(job)?;
+    time_series::check(job)?;
     Ok(span)
 }
 
@@ -195,7 +206,7 @@ fn check_blocks(job: &Job, block_size: u64) -> Result<(), Error> {
     let Some(odd) = odd else { return Ok(()) };
     let what = format!("{odd} bytes are no whole blocks of {block_size}");
     let hint = "use lengths, offsets and strides that are multiples of the target's blocks";
-    Err(Error::new(Kind::Invalid, what, hint))
+    Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::job::{ArrivalProcess, Fill, IoDirection};
-use crate::offsets::Offsets;
-use crate::{Opening, Target, cpu};
+use crate::offsets::OffsetGenerator;
+use crate::{TargetOptions, TargetSpec, cpu};
 use compio::time::sleep;
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn rig(targets: &[&str], sessions: usize) -> OpenTargets {
-    let targets: Vec<Target> = targets.iter().map(|t| Target::parse(t).expect("a target")).collect();
-    let opening = Opening { sessions, write: true, ..Opening::default() };
+fn opened(targets: &[&str], sessions: usize) -> OpenTargets {
+    let targets: Vec<TargetSpec> = targets.iter().map(|t| TargetSpec::parse(t).expect("a target")).collect();
+    let opening = TargetOptions { sessions, write: true, ..TargetOptions::default() };
     OpenTargets::open(&targets, &opening).expect("a rig")
 }
 
-fn run(rig: &OpenTargets, job: &Job) -> Outcome {
-    rig.run(job, &Watch::default()).expect("a job that makes sense")
+fn run(opened: &OpenTargets, job: &Job) -> JobOutcome {
+    opened.run(job, &RunHandle::default()).expect("a job that makes sense")
 }
 
 /// By amount alone.
@@ -33,10 +33,9 @@ fn short(ms: u64) -> Job {
 }
 
 /// A disk that does something else at each read, and may leave buffers as they are.
-struct Odd<F>(Arc<dyn Backend>, F, bool);
+struct MisbehavingDisk<F>(Arc<dyn Backend>, F, bool);
 
-impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for Odd<F> {
-    fn facts(&self) -> BackendInfo {
+impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for MisbehavingDisk<F> { fn facts(&self) -> BackendInfo { 
         self.0.facts()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, lunar_block::BufResult> {
@@ -48,8 +47,7 @@ impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backen
             }
         })
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, lunar_block::BufResult> {
-        self.0.write(offset, buf, stable)
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, lunar_block::BufResult> { self.0.write(offset, buf, fua) 
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.flush()
@@ -69,31 +67,31 @@ impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backen
 pub(crate) fn odd(
     f: impl Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync + Clone + 'static,
 ) -> OpenTargets {
-    let mut rig = rig(&["memory:1M"], 1);
-    rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone(), false)));
-    rig
+    let mut opened = opened(&["memory:1M"], 1);
+    opened.wrap(|_, disk| Arc::new(MisbehavingDisk(disk, f.clone(), false)));
+    opened
 }
 
 #[test]
 fn a_worker_that_dies_is_told_and_ends_the_job() {
     let reads = Arc::new(AtomicU64::new(0));
-    let rig = odd(move |_| {
+    let opened = odd(move |_| {
         if reads.fetch_add(1, Relaxed) == 9 {
             std::panic::resume_unwind(Box::new("as asked"));
         }
         Box::pin(async { Ok(()) })
     });
     let begun = Instant::now();
-    let outcome = run(&rig, &Job { depth: 4, ..short(60_000) });
+    let outcome = run(&opened, &Job { depth: 4, ..short(60_000) });
     assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker died")));
     assert!(begun.elapsed() < Duration::from_secs(30), "the others end with it");
 }
 
 #[test]
 fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
-    let rig = rig(&["null:1M", "null:2M"], 2);
+    let opened = opened(&["null:1M", "null:2M"], 2);
     let job = Job { sizes: vec![(4096, 1)], depth: 3, ..amount(1_000_003) };
-    let outcome = run(&rig, &job);
+    let outcome = run(&opened, &job);
     assert_eq!((outcome.read.bytes, outcome.write.bytes, outcome.ended_early), (1_000_003, 0, None));
     assert_eq!(outcome.sessions.len(), 4);
     assert_eq!(outcome.sessions.iter().map(|s| s.read_bytes).sum::<u64>(), 1_000_003);
@@ -102,7 +100,7 @@ fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
 
 #[test]
 fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
-    let rig = rig(&["null:1M"], 3);
+    let opened = opened(&["null:1M"], 3);
     let sizes = vec![(512, 1), (4096, 1), (65536, 1)];
     let job = Job {
         order: AccessPattern::Random,
@@ -112,7 +110,7 @@ fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
         commands: Some(1001),
         ..Job::default()
     };
-    let outcome = run(&rig, &job);
+    let outcome = run(&opened, &job);
     assert_eq!((outcome.read.ios, outcome.ended_early), (1001, None));
     assert_eq!(outcome.sessions.iter().map(|s| s.read_ios).collect::<Vec<_>>(), [335, 333, 333]);
     assert_eq!(outcome.read.bytes % 512, 0);
@@ -120,48 +118,57 @@ fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
 
 #[test]
 fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
-    let probe = crate::testing::Probe::new(1 << 20);
-    let mut rig = rig(&["memory:1M"], 1);
-    rig.wrap(|_, _| probe.clone());
-    let job = Job { way: IoDirection::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
-    let outcome = run(&rig, &job);
+    let probe = crate::testing::RecordingDisk::new(1 << 20);
+    let mut opened = opened(&["memory:1M"], 1);
+    opened.wrap(|_, _| probe.clone());
+    let job =
+        Job { direction: IoDirection::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
+    let outcome = run(&opened, &job);
     assert_eq!((outcome.write.ios, outcome.read.ios, probe.most_at_once()), (4, 3, 1));
 }
 
 #[test]
 fn a_time_is_kept_and_the_ramp_does_not_count() {
-    let rig = rig(&["null:1M"], 1);
+    let opened = opened(&["null:1M"], 1);
     let job = Job { ramp: Duration::from_millis(200), interval: Duration::from_millis(100), ..short(300) };
-    let (before, watch) = (Instant::now(), Watch::default());
-    let outcome = rig.run(&job, &watch).expect("a job");
+    let (before, handle) = (Instant::now(), RunHandle::default());
+    let outcome = opened.run(&job, &handle).expect("a job");
     assert_eq!(outcome.elapsed_s, 0.3);
     assert!(before.elapsed() >= Duration::from_millis(500));
     assert_eq!(outcome.series.len(), 3);
     assert_eq!(outcome.series.iter().map(|s| s.share.read_ios).sum::<u64>(), outcome.read.ios);
-    assert_eq!(watch.done(), (outcome.read.ios, outcome.read.bytes));
+    assert_eq!(handle.done(), (outcome.read.ios, outcome.read.bytes));
     assert_eq!(outcome.read.total.count(), outcome.read.ios + outcome.late);
     assert!(outcome.cpu.client_s > 0.0, "{:?}", outcome.cpu);
 }
 
 #[test]
 fn what_is_written_can_be_read_and_compared() {
-    let rig = rig(&["memory:1M"], 1);
+    let opened = opened(&["memory:1M"], 1);
     let job = Job { fill: Fill::Lba, sizes: vec![(8192, 1)], depth: 4, ..amount(1 << 20) };
-    assert_eq!(run(&rig, &Job { way: IoDirection::Write, flush: true, ..job.clone() }).write.bytes, 1 << 20);
+    assert_eq!(
+        run(&opened, &Job { direction: IoDirection::Write, flush: true, ..job.clone() }).write.bytes,
+        1 << 20
+    );
     let read = Job { compare: true, sizes: vec![(65536, 1)], ..job.clone() };
-    assert_eq!(run(&rig, &read).ended_early, None);
-    run(&rig, &Job { way: IoDirection::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) });
-    let why = run(&rig, &read).ended_early.expect("a wrong byte");
+    assert_eq!(run(&opened, &read).ended_early, None);
+    run(
+        &opened,
+        &Job { direction: IoDirection::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) },
+    );
+    let why = run(&opened, &read).ended_early.expect("a wrong byte");
     assert_eq!(why, "byte 307206 is not what was written there");
 }
 
 #[test]
 fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
-    let rig = rig(&["memory:1M"], 2);
-    let both = run(&rig, &Job { way: IoDirection::Both, depth: 2, ..short(100) });
+    let opened = opened(&["memory:1M"], 2);
+    let both = run(&opened, &Job { direction: IoDirection::Both, depth: 2, ..short(100) });
     assert!(both.read.ios > 0 && both.write.ios > 0);
-    let mix =
-        run(&rig, &Job { way: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 2000) });
+    let mix = run(
+        &opened,
+        &Job { direction: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 2000) },
+    );
     assert!((800..1200).contains(&mix.read.ios), "{} of 2000", mix.read.ios);
 }
 
@@ -176,14 +183,14 @@ fn slow() -> OpenTargets {
 }
 
 /// Runs a job that somebody ends after 100 ms.
-fn ended(rig: &OpenTargets, job: &Job) -> Outcome {
-    let watch = Watch::default();
-    let ender = watch.clone();
+fn ended(opened: &OpenTargets, job: &Job) -> JobOutcome {
+    let handle = RunHandle::default();
+    let ender = handle.clone();
     let thread = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         ender.end();
     });
-    let outcome = rig.run(job, &watch).expect("an outcome");
+    let outcome = opened.run(job, &handle).expect("an outcome");
     thread.join().expect("it ends");
     outcome
 }
@@ -200,62 +207,63 @@ fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
         total.quantile(0.5).unwrap() > 2 * service.quantile(0.5).unwrap(),
         "most waited for those before them: {service:?} {total:?}"
     );
-    let quick = rig(&["null:1M"], 2);
+    let quick = opened(&["null:1M"], 2);
     let outcome = run(&quick, &Job { pace: ArrivalProcess::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
     assert!(outcome.elapsed_s > 0.4, "300 at 500 a second came in {} s", outcome.elapsed_s);
 }
 
 #[test]
 fn what_somebody_ends_was_measured_until_then_and_no_longer() {
-    let (rig, hour) = (rig(&["null:1M"], 1), short(3_600_000));
-    let outcome = ended(&rig, &hour);
+    let (opened, hour) = (opened(&["null:1M"], 1), short(3_600_000));
+    let outcome = ended(&opened, &hour);
     assert!(outcome.read.ios > 0 && outcome.ended_early.is_none());
     assert!(outcome.elapsed_s > 0.05 && outcome.elapsed_s < 60.0, "{}", outcome.elapsed_s);
     assert_eq!(outcome.series.last().map(|step| step.until_s), Some(outcome.elapsed_s));
-    let paced = ended(&rig, &Job { pace: ArrivalProcess::Even(1000.0), ..hour });
+    let paced = ended(&opened, &Job { pace: ArrivalProcess::Even(1000.0), ..hour });
     assert!(paced.elapsed_s < 60.0 && paced.backlog < 60_000, "{} {}", paced.elapsed_s, paced.backlog);
 }
 
 #[test]
 fn nothing_is_due_once_the_amount_is_reached() {
     let hundred = Job { pace: ArrivalProcess::Even(1000.0), amount: Some(4096 * 100), ..short(60_000) };
-    for rig in [rig(&["null:1M"], 1), slow()] {
-        let outcome = run(&rig, &hundred);
+    for opened in [opened(&["null:1M"], 1), slow()] {
+        let outcome = run(&opened, &hundred);
         assert_eq!((outcome.read.ios, outcome.backlog), (100, 0));
     }
 }
 
 #[test]
 fn what_runs_in_the_ramp_is_not_taken_out_of_the_amount() {
-    let rig = rig(&["null:64M"], 2);
+    let opened = opened(&["null:64M"], 2);
     let job = Job { ramp: Duration::from_millis(300), depth: 4, ..amount(64 << 20) };
-    let (outcome, watch) = (run(&rig, &job), Watch::default());
+    let (outcome, handle) = (run(&opened, &job), RunHandle::default());
     assert_eq!((outcome.read.bytes, outcome.ended_early), (64 << 20, None));
-    let paced = rig.run(&Job { pace: ArrivalProcess::Even(2000.0), amount: Some(4096 * 100), ..job }, &watch);
+    let paced =
+        opened.run(&Job { pace: ArrivalProcess::Even(2000.0), amount: Some(4096 * 100), ..job }, &handle);
     assert_eq!(paced.expect("a job").read.ios, 100);
 }
 
 #[test]
 fn steps_that_never_end_and_more_than_can_be_kept_are_refused() {
-    let rig = rig(&["null:1M"], 1);
-    let refused = |job: Job| rig.run(&job, &Watch::default()).unwrap_err().to_string();
+    let opened = opened(&["null:1M"], 1);
+    let refused = |job: Job| opened.run(&job, &RunHandle::default()).unwrap_err().to_string();
     let none = refused(Job { interval: Duration::ZERO, ..short(10) });
     assert!(none.contains("steps that take no time never end\nhint: name an interval"), "{none}");
     let many = refused(Job { interval: Duration::from_nanos(1), ..short(10) });
     assert!(many.contains("10000000 steps, and 1000000 are the most\nhint: use a longer"), "{many}");
     let job = Job { interval: Duration::from_nanos(1), ..amount(1 << 20) };
-    let series = run(&rig, &job).series;
-    assert!(series.len() <= crate::steps::MOST, "{}", series.len());
+    let series = run(&opened, &job).series;
+    assert!(series.len() <= crate::time_series::MOST, "{}", series.len());
     assert_eq!(series.iter().map(|step| step.share.read_bytes).sum::<u64>(), 1 << 20);
 }
 
 #[test]
 fn a_mix_does_not_write_back_what_it_read() {
-    let rig = rig(&["memory:1M"], 1);
-    let job = Job { way: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 1000) };
-    run(&rig, &job);
+    let opened = opened(&["memory:1M"], 1);
+    let job = Job { direction: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 1000) };
+    run(&opened, &job);
     // The same places once more, without a disk.
-    let mut again = Offsets::new(&job, 0, 1 << 20, 0, (0, 1));
+    let mut again = OffsetGenerator::new(&job, 0, 1 << 20, 0, (0, 1));
     let written: std::collections::HashSet<u64> = (0..1000)
         .map(|_| again.next(true, u64::MAX))
         .filter(|next| !next.read)
@@ -264,7 +272,7 @@ fn a_mix_does_not_write_back_what_it_read() {
     assert!(written.len() > 100, "{}", written.len());
     for offset in written {
         let zeros = Job { fill: Fill::Zeros, compare: true, offset, ..amount(4096) };
-        assert!(run(&rig, &zeros).ended_early.is_some(), "zeros at {offset}");
+        assert!(run(&opened, &zeros).ended_early.is_some(), "zeros at {offset}");
     }
 }
 
@@ -273,12 +281,12 @@ fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
     let hangs = |offset| -> LocalBoxFuture<'static, io::Result<()>> {
         Box::pin(async move { if offset < 40960 { Ok(()) } else { std::future::pending().await } })
     };
-    let (rig, watch) = (odd(hangs), Watch::default());
+    let (opened, handle) = (odd(hangs), RunHandle::default());
     let job = Job { depth: 3, time: Some(HOUR), ..Job::default() };
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| rig.run(&job, &watch).expect("a job that makes sense"));
+        let run = scope.spawn(|| opened.run(&job, &handle).expect("a job that makes sense"));
         std::thread::sleep(Duration::from_millis(100));
-        watch.end();
+        handle.end();
         run.join().expect("no panic")
     });
     assert_eq!((outcome.read.ios, outcome.late), (10, 3));
@@ -288,17 +296,17 @@ fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
 
 #[test]
 fn a_failure_of_one_session_is_the_end_of_all() {
-    let mut rig = rig(&["memory:1M"], 3);
-    rig.wrap(|index, disk| {
+    let mut opened = opened(&["memory:1M"], 3);
+    opened.wrap(|index, disk| {
         let fails = move |_| -> LocalBoxFuture<'static, io::Result<()>> {
             Box::pin(async move {
                 sleep(Duration::from_millis(5)).await;
                 if index == 1 { Err(io::Error::other("gone")) } else { Ok(()) }
             })
         };
-        Arc::new(Odd(disk, fails, false))
+        Arc::new(MisbehavingDisk(disk, fails, false))
     });
-    let outcome = run(&rig, &Job { time: Some(HOUR), ..Job::default() });
+    let outcome = run(&opened, &Job { time: Some(HOUR), ..Job::default() });
     assert!(outcome.ended_early.expect("a failure").contains("gone"));
     assert!(outcome.elapsed_s < 20.0, "the rate is that of the time in which all worked");
 }
@@ -311,7 +319,7 @@ fn a_failure_ends_the_job_and_what_was_measured_stands() {
     let outcome = run(&odd(broken), &amount(1 << 20));
     assert_eq!((outcome.read.ios, outcome.errors), (10, 1));
     assert_eq!(outcome.ended_early.as_deref(), Some("read of 4096 bytes at 40960: a scratch"));
-    let outcome = run(&odd(broken), &Job { go_on: true, ..amount(1 << 20) });
+    let outcome = run(&odd(broken), &Job { continue_on_error: true, ..amount(1 << 20) });
     assert_eq!((outcome.read.ios, outcome.errors, outcome.ended_early), (255, 1, None));
 }
 
@@ -375,17 +383,17 @@ fn a_slow_tail_does_not_shorten_what_was_measured() {
 
 #[test]
 fn buffers_are_made_before_the_clock_starts() {
-    let mut rig = rig(&["null:1G"], 1);
-    rig.wrap(|_, disk| {
+    let mut opened = opened(&["null:1G"], 1);
+    opened.wrap(|_, disk| {
         let five_ms = || -> LocalBoxFuture<'static, io::Result<()>> {
             Box::pin(async {
                 sleep(Duration::from_millis(5)).await;
                 Ok(())
             })
         };
-        Arc::new(Odd(disk, move |_| five_ms(), true))
+        Arc::new(MisbehavingDisk(disk, move |_| five_ms(), true))
     });
-    let outcome = run(&rig, &Job { sizes: vec![(32 << 20, 1)], depth: 8, ..short(60) });
+    let outcome = run(&opened, &Job { sizes: vec![(32 << 20, 1)], depth: 8, ..short(60) });
     assert!(
         outcome.read.ios >= 8,
         "each of 8 in flight has time for several, and all did {}",
@@ -395,32 +403,32 @@ fn buffers_are_made_before_the_clock_starts() {
 
 #[test]
 fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
-    let (rig, begun) = (rig(&["null:1M"], 2), Instant::now());
+    let (opened, begun) = (opened(&["null:1M"], 2), Instant::now());
     let hour = short(3_600_000);
-    let thinking = ended(&rig, &Job { think: HOUR, ..hour.clone() });
+    let thinking = ended(&opened, &Job { think: HOUR, ..hour.clone() });
     assert_eq!((thinking.read.ios, &thinking.ended_early), (2, &None), "one of each session");
     assert!(thinking.elapsed_s >= 0.1, "{}", thinking.elapsed_s);
-    let waiting = ended(&rig, &Job { pace: ArrivalProcess::Even(1e-3), ..hour.clone() });
+    let waiting = ended(&opened, &Job { pace: ArrivalProcess::Even(1e-3), ..hour.clone() });
     assert_eq!((waiting.read.ios, waiting.backlog, waiting.ended_early), (0, 0, None));
-    let in_ramp = ended(&rig, &Job { ramp: HOUR, think: HOUR, ..hour });
+    let in_ramp = ended(&opened, &Job { ramp: HOUR, think: HOUR, ..hour });
     assert_eq!((in_ramp.read.ios, in_ramp.elapsed_s, in_ramp.ended_early), (0, 0.0, None));
-    let over = run(&rig, &Job { think: HOUR, ..short(100) });
+    let over = run(&opened, &Job { think: HOUR, ..short(100) });
     assert_eq!((over.read.ios, over.elapsed_s, over.ended_early), (2, 0.1, None));
     assert!(begun.elapsed() < Duration::from_secs(60), "it waited for those who sleep");
 }
 
 /// What a disk was asked to make stable.
 #[derive(Default)]
-struct Asked {
+struct QueueRequests {
     /// For each write, whether it must be stable when it is acknowledged.
     writes: Mutex<Vec<bool>>,
     flushes: AtomicU64,
 }
 
 /// A disk that notes what is to be stable, and takes its time; with a queue, or without.
-struct Noting {
+struct QueueRecorder {
     disk: Arc<dyn Backend>,
-    asked: Arc<Asked>,
+    asked: Arc<QueueRequests>,
     write: Duration,
     flush: Duration,
     has_queue: bool,
@@ -428,15 +436,14 @@ struct Noting {
     left: AtomicU64,
 }
 
-impl Backend for Noting {
-    fn facts(&self) -> BackendInfo {
+impl Backend for QueueRecorder { fn facts(&self) -> BackendInfo { 
         self.disk.facts()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)
     }
-    fn write(&self, _: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        self.asked.writes.lock().expect("no panic").push(stable);
+    fn write(&self, _: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.asked.writes.lock().expect("no panic").push(fua);
         Box::pin(async move {
             sleep(self.write).await;
             (Ok(()), buf)
@@ -446,7 +453,7 @@ impl Backend for Noting {
         if self.left.fetch_sub(1, Relaxed) == 0 {
             std::panic::resume_unwind(Box::new("as asked"));
         }
-        let queue = NotingQueue { asked: self.asked.clone(), ended: Vec::new() };
+        let queue = RecordingQueue { asked: self.asked.clone(), ended: Vec::new() };
         self.has_queue.then(|| Box::new(queue) as _)
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -467,17 +474,17 @@ impl Backend for Noting {
     }
 }
 
-struct NotingQueue {
-    asked: Arc<Asked>,
+struct RecordingQueue {
+    asked: Arc<QueueRequests>,
     ended: Vec<(usize, Buf)>,
 }
 
-impl BackendQueue for NotingQueue {
+impl BackendQueue for RecordingQueue { 
     fn read(&mut self, lane: usize, _: u64, buf: Buf) {
         self.ended.push((lane, buf));
     }
-    fn write(&mut self, lane: usize, _: u64, buf: Buf, stable: bool) {
-        self.asked.writes.lock().expect("no panic").push(stable);
+    fn write(&mut self, lane: usize, _: u64, buf: Buf, fua: bool) {
+        self.asked.writes.lock().expect("no panic").push(fua);
         self.ended.push((lane, buf));
     }
     fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
@@ -487,14 +494,14 @@ impl BackendQueue for NotingQueue {
 }
 
 /// A disk that takes so long, and lasts for so many runs.
-fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTargets, Arc<Asked>) {
-    let (mut rig, asked) = (rig(&["null:1M"], 1), Arc::new(Asked::default()));
+fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTargets, Arc<QueueRequests>) {
+    let (mut opened, asked) = (opened(&["null:1M"], 1), Arc::new(QueueRequests::default()));
     let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
-    rig.wrap(|_, disk| {
+    opened.wrap(|_, disk| {
         let left = AtomicU64::new(runs);
-        Arc::new(Noting { disk, asked: asked.clone(), write, flush, has_queue, left })
+        Arc::new(QueueRecorder { disk, asked: asked.clone(), write, flush, has_queue, left })
     });
-    (rig, asked)
+    (opened, asked)
 }
 
 /// A rig of which so many runs come to an end, and no more.
@@ -504,10 +511,10 @@ pub(crate) fn lasting(runs: u64) -> OpenTargets {
 
 #[test]
 fn writes_are_stable_where_that_is_asked_for_and_only_there() {
-    for (has_queue, stable) in [(false, false), (false, true), (true, false), (true, true)] {
-        let (rig, asked) = noting(0, 0, has_queue, 1);
-        run(&rig, &Job { way: IoDirection::Write, stable, depth: 2, ..amount(4096 * 8) });
-        assert_eq!(*asked.writes.lock().expect("no panic"), [stable; 8], "queue: {has_queue}");
+    for (has_queue, fua) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (opened, asked) = noting(0, 0, has_queue, 1);
+        run(&opened, &Job { direction: IoDirection::Write, fua, depth: 2, ..amount(4096 * 8) });
+        assert_eq!(*asked.writes.lock().expect("no panic"), [fua; 8], "queue: {has_queue}");
         assert_eq!(asked.flushes.load(Relaxed), 0);
     }
 }
@@ -515,9 +522,9 @@ fn writes_are_stable_where_that_is_asked_for_and_only_there() {
 #[test]
 fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
     let two = |flush| {
-        let (rig, asked) = noting(200, 300, false, 1);
-        let job = Job { way: IoDirection::Write, flush, depth: 2, ..short(300) };
-        (run(&rig, &job), asked.flushes.load(Relaxed))
+        let (opened, asked) = noting(200, 300, false, 1);
+        let job = Job { direction: IoDirection::Write, flush, depth: 2, ..short(300) };
+        (run(&opened, &job), asked.flushes.load(Relaxed))
     };
     // Two are written in time, and two are in flight when the time is over.
     let (without, flushes) = two(false);
@@ -530,11 +537,11 @@ fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
 
 #[test]
 fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
-    let (idle, busy) = (rig(&["null:1M"], 1), rig(&["null:1M"], 1));
-    let watch = Watch::default();
+    let (idle, busy) = (opened(&["null:1M"], 1), opened(&["null:1M"], 1));
+    let handle = RunHandle::default();
     let [idle, busy] = std::thread::scope(|scope| {
-        let idle = scope.spawn(|| idle.run(&Job { think: HOUR, ..short(400) }, &watch));
-        let busy = busy.run(&Job { depth: 8, ..short(400) }, &watch);
+        let idle = scope.spawn(|| idle.run(&Job { think: HOUR, ..short(400) }, &handle));
+        let busy = busy.run(&Job { depth: 8, ..short(400) }, &handle);
         [idle.join().expect("it ends"), busy].map(|outcome| outcome.expect("a job"))
     });
     let (idle, busy) = (idle.cpu.client_s, busy.cpu.client_s);
@@ -544,14 +551,14 @@ fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
 #[test]
 fn a_rig_runs_on_the_cores_that_are_named() {
     let core = lunar_runtime::CoreSelection::All.usable().expect("cores")[0];
-    let opening = |cores| Opening { sessions: 3, cores, ..Opening::default() };
-    let target = [Target::parse("null:1M").expect("a target")];
+    let opening = |cores| TargetOptions { sessions: 3, cores, ..TargetOptions::default() };
+    let target = [TargetSpec::parse("null:1M").expect("a target")];
     for cores in [lunar_runtime::CoreSelection::Count(1), lunar_runtime::CoreSelection::List(vec![core])] {
-        let rig = OpenTargets::open(&target, &opening(cores)).expect("a rig");
-        let name = rig.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
+        let opened = OpenTargets::open(&target, &opening(cores)).expect("a rig");
+        let name = opened.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
         assert_eq!(name.expect("it runs"), Some(format!("core {core}")));
-        assert_eq!((rig.cores.count(), rig.sessions()), (1, 3));
-        assert!(rig.places.iter().all(|place| place.core == 0));
+        assert_eq!((opened.cores.count(), opened.sessions()), (1, 3));
+        assert!(opened.places.iter().all(|place| place.core == 0));
     }
 }
 
@@ -573,27 +580,25 @@ fn cpu_time_after_the_deadline_does_not_count() {
 #[test]
 fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
     for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
-        let mut rig = rig(&["memory:1M"], 1);
+        let mut opened = opened(&["memory:1M"], 1);
         let job = Job { fill, ..amount(64 << 10) };
-        run(&rig, &Job { way: IoDirection::Write, ..job.clone() });
+        run(&opened, &Job { direction: IoDirection::Write, ..job.clone() });
         let read = Job { compare: true, ..job };
-        assert_eq!(run(&rig, &read).ended_early, None, "{fill:?}");
-        mute(&mut rig);
-        let why = run(&rig, &read).ended_early;
+        assert_eq!(run(&opened, &read).ended_early, None, "{fill:?}");
+        mute(&mut opened);
+        let why = run(&opened, &read).ended_early;
         assert_eq!(why.as_deref(), Some("byte 0 is not what was written there"), "{fill:?}");
     }
 }
 
 /// From now on reads leave the buffer as it is.
-pub(crate) fn mute(rig: &mut OpenTargets) {
-    let nothing = |_| -> LocalBoxFuture<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
-    rig.wrap(|_, disk| Arc::new(Odd(disk, nothing, true)));
+pub(crate) fn mute(opened: &mut OpenTargets) { let nothing = |_| -> LocalBoxFuture<'static, io::Result<()>> { Box::pin(async { Ok(()) }) }; opened.wrap(|_, disk| Arc::new(MisbehavingDisk(disk, nothing, true))); 
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let rig = rig(&["null:1M"], 1);
-    let refused = |job: Job| rig.run(&job, &Watch::default()).unwrap_err().what;
+    let opened = opened(&["null:1M"], 1);
+    let refused = |job: Job| opened.run(&job, &RunHandle::default()).unwrap_err().what;
     assert_eq!(refused(Job { time: None, ..Job::default() }), "it would never end");
     assert!(refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() }).contains("do not fit into 1048576"));
     assert!(refused(Job { span: Some(1 << 20), offset: 1, ..Job::default() }).contains("do not fit"));
@@ -622,17 +627,17 @@ fn data_is_not_overwritten_unless_that_is_wanted() {
     let dir = std::env::temp_dir().join(format!("lunar-bench-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let path = dir.join("disk");
-    let target = [Target::parse(path.to_str().expect("text")).expect("a path")];
-    let opening = Opening { write: true, create: Some(4 << 20), ..Opening::default() };
-    let open = |opening: &Opening| OpenTargets::open(&target, opening).map(OpenTargets::close);
+    let target = [TargetSpec::parse(path.to_str().expect("text")).expect("a path")];
+    let opening = TargetOptions { write: true, create: Some(4 << 20), ..TargetOptions::default() };
+    let open = |opening: &TargetOptions| OpenTargets::open(&target, opening).map(OpenTargets::close);
     open(&opening).expect("a new file holds no data");
     let mut bytes = vec![0; 4 << 20];
     bytes[(4 << 20) - 512] = 1;
     std::fs::write(&path, &bytes).expect("written");
     let refused = open(&opening).unwrap_err();
-    assert_eq!(refused.kind, Kind::HoldsData);
+    assert_eq!(refused.kind, ErrorKind::HoldsData);
     assert!(refused.what.ends_with("holds data: byte 4193792 is not zero"), "{}", refused.what);
-    open(&Opening { destroy: true, ..opening.clone() }).expect("it is wanted");
-    open(&Opening::default()).expect("reading does no harm");
+    open(&TargetOptions { destroy: true, ..opening.clone() }).expect("it is wanted");
+    open(&TargetOptions::default()).expect("reading does no harm");
     std::fs::remove_dir_all(&dir).expect("removed");
 }

@@ -21,7 +21,7 @@ const RECORD: usize = 24;
 
 /// What the whole file is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct JournalHeader {
     /// Who writes.
     pub owner: u64,
     /// Bytes of a unit.
@@ -36,7 +36,7 @@ pub struct Header {
 
 /// What happened to a command that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum WriteEvent {
     /// It is about to be sent.
     Begun,
     /// It was acknowledged.
@@ -45,9 +45,9 @@ pub enum Event {
 
 /// A step of a command that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct JournalRecord {
     /// What happened.
-    pub event: Event,
+    pub event: WriteEvent,
     /// Its first block: units from the first byte of the disk.
     pub block: u64,
     /// Blocks.
@@ -57,36 +57,36 @@ pub struct Record {
 }
 
 /// What cannot be used of a file, in words.
-pub type Unusable = String;
+pub type JournalError = String;
 
 /// The file, open to be appended to; nobody else has it.
-pub struct Journal {
+pub struct VerifyJournal {
     file: File,
     path: PathBuf,
     /// Why nothing more can be appended: behind half a record nothing would be found again.
-    broken: Option<Unusable>,
+    broken: Option<JournalError>,
 }
 
-fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+fn append_crc(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.extend(crc32c(&[&bytes]).to_le_bytes());
     bytes
 }
 
 /// The bytes in front of their checksum, if it is theirs.
-fn unseal(bytes: &[u8]) -> Option<&[u8]> {
+fn strip_crc(bytes: &[u8]) -> Option<&[u8]> {
     let (bytes, crc) = bytes.split_last_chunk()?;
     (crc32c(&[bytes]).to_le_bytes() == *crc).then_some(bytes)
 }
 
-fn eight(bytes: &[u8], at: usize) -> u64 {
+fn le64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-fn four(bytes: &[u8], at: usize) -> u32 {
+fn le32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-impl Header {
+impl JournalHeader {
     /// As it stands in the file.
     pub fn encode(&self) -> Vec<u8> {
         let name: String = self.target.chars().take(NAME).collect();
@@ -97,37 +97,37 @@ impl Header {
             bytes.extend(number.to_le_bytes());
         }
         bytes.extend(name.as_bytes());
-        seal(bytes)
+        append_crc(bytes)
     }
 
     /// From the begin of a file.
     ///
     /// # Errors
     /// When it is none, or of another version.
-    pub fn read(from: &mut impl Read) -> Result<Header, Unusable> {
+    pub fn read(from: &mut impl Read) -> Result<JournalHeader, JournalError> {
         let fixed = exactly(from, FIXED)?;
         if fixed[..8] != MAGIC {
             return Err("it is no file of --verify-state".into());
         }
-        if four(&fixed, 8) != VERSION {
-            return Err(format!("it is of version {}, and this is {VERSION}", four(&fixed, 8)));
+        if le32(&fixed, 8) != VERSION {
+            return Err(format!("it is of version {}, and this is {VERSION}", le32(&fixed, 8)));
         }
-        let len = usize::try_from(eight(&fixed, 40)).ok().filter(|len| *len <= LONGEST_NAME);
+        let len = usize::try_from(le64(&fixed, 40)).ok().filter(|len| *len <= LONGEST_NAME);
         let rest = exactly(from, len.ok_or("its header is damaged")? + 4)?;
         let whole = [fixed, rest].concat();
-        let bytes = unseal(&whole).ok_or("its header is damaged")?;
+        let bytes = strip_crc(&whole).ok_or("its header is damaged")?;
         let target = std::str::from_utf8(&bytes[FIXED..]).map_err(|_| "its header is damaged")?;
-        Ok(Header {
-            unit: four(bytes, 12),
-            owner: eight(bytes, 16),
-            first: eight(bytes, 24),
-            span: eight(bytes, 32),
+        Ok(JournalHeader {
+            unit: le32(bytes, 12),
+            owner: le64(bytes, 16),
+            first: le64(bytes, 24),
+            span: le64(bytes, 32),
             target: target.into(),
         })
     }
 }
 
-fn exactly(from: &mut impl Read, len: usize) -> Result<Vec<u8>, Unusable> {
+fn exactly(from: &mut impl Read, len: usize) -> Result<Vec<u8>, JournalError> {
     let mut bytes = vec![0; len];
     from.read_exact(&mut bytes).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => "it ends within its header".into(),
@@ -136,29 +136,34 @@ fn exactly(from: &mut impl Read, len: usize) -> Result<Vec<u8>, Unusable> {
     Ok(bytes)
 }
 
-impl Record {
+impl JournalRecord {
     /// As it stands in the file.
     pub fn encode(self) -> Vec<u8> {
         let event: u32 = match self.event {
-            Event::Begun => 1,
-            Event::Done => 2,
+            WriteEvent::Begun => 1,
+            WriteEvent::Done => 2,
         };
         let mut bytes = self.block.to_le_bytes().to_vec();
         for number in [self.count, self.generation, event] {
             bytes.extend(number.to_le_bytes());
         }
-        seal(bytes)
+        append_crc(bytes)
     }
 
-    fn decode(bytes: &[u8]) -> Option<Record> {
+    fn decode(bytes: &[u8]) -> Option<JournalRecord> {
         // The checksum of no bytes is zero: four zero bytes are sealed, and yet no record.
-        let bytes = unseal(bytes).filter(|bytes| bytes.len() + 4 == RECORD)?;
-        let event = match four(bytes, 16) {
-            1 => Event::Begun,
-            2 => Event::Done,
+        let bytes = strip_crc(bytes).filter(|bytes| bytes.len() + 4 == RECORD)?;
+        let event = match le32(bytes, 16) {
+            1 => WriteEvent::Begun,
+            2 => WriteEvent::Done,
             _ => return None,
         };
-        Some(Record { event, block: eight(bytes, 0), count: four(bytes, 8), generation: four(bytes, 12) })
+        Some(JournalRecord {
+            event,
+            block: le64(bytes, 0),
+            count: le32(bytes, 8),
+            generation: le32(bytes, 12),
+        })
     }
 }
 
@@ -169,13 +174,13 @@ impl Record {
 /// When one that is not the last is damaged, or `apply` does not take one.
 pub fn replay(
     from: &mut impl Read,
-    mut apply: impl FnMut(Record) -> Result<(), Unusable>,
-) -> Result<u64, Unusable> {
+    mut apply: impl FnMut(JournalRecord) -> Result<(), JournalError>,
+) -> Result<u64, JournalError> {
     let (mut good, mut torn) = (0, false);
     loop {
         let mut bytes = Vec::with_capacity(RECORD);
         from.by_ref().take(RECORD as u64).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
-        match Record::decode(&bytes) {
+        match JournalRecord::decode(&bytes) {
             _ if bytes.is_empty() => return Ok(good),
             _ if torn => return Err(format!("its record {} is damaged", good / RECORD as u64)),
             Some(record) => apply(record)?,
@@ -188,12 +193,12 @@ pub fn replay(
     }
 }
 
-impl Journal {
+impl VerifyJournal {
     /// Opens a file, for nobody else at the same time. To append to, it is made where it is missing.
     ///
     /// # Errors
     /// The operating system's, and when another process has it.
-    pub fn open(path: &Path, to_append: bool) -> io::Result<Journal> {
+    pub fn open(path: &Path, to_append: bool) -> io::Result<VerifyJournal> {
         let file = File::options().read(true).append(to_append).create(to_append).open(path)?;
         file.try_lock().map_err(|e| match e {
             TryLockError::WouldBlock => {
@@ -201,7 +206,7 @@ impl Journal {
             }
             TryLockError::Error(e) => e,
         })?;
-        Ok(Journal { file, path: path.into(), broken: None })
+        Ok(VerifyJournal { file, path: path.into(), broken: None })
     }
 
     /// It holds nothing yet.
@@ -216,7 +221,7 @@ impl Journal {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn begin(&self, header: &Header) -> io::Result<()> {
+    pub fn begin(&self, header: &JournalHeader) -> io::Result<()> {
         self.write(&header.encode())
     }
 
@@ -234,7 +239,7 @@ impl Journal {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn cut(&self, header: &Header, records: u64) -> io::Result<()> {
+    pub fn cut(&self, header: &JournalHeader, records: u64) -> io::Result<()> {
         self.file.set_len(header.encode().len() as u64 + records)
     }
 
@@ -242,7 +247,7 @@ impl Journal {
     ///
     /// # Errors
     /// In words: when it did not go in whole. From then on none does.
-    pub fn append(&mut self, record: Record) -> Result<(), Unusable> {
+    pub fn append(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         if self.broken.is_none() {
             self.broken = self
                 .write(&record.encode())
@@ -264,16 +269,16 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn header() -> Header {
-        Header { owner: 7, unit: 4096, first: 8192, span: 1 << 20, target: "memory:1M".into() }
+    fn header() -> JournalHeader {
+        JournalHeader { owner: 7, unit: 4096, first: 8192, span: 1 << 20, target: "memory:1M".into() }
     }
 
-    fn records() -> Vec<Record> {
-        let one = |event, generation| Record { event, block: 5, count: 2, generation };
-        vec![one(Event::Begun, 1), one(Event::Done, 1), one(Event::Begun, 2)]
+    fn records() -> Vec<JournalRecord> {
+        let one = |event, generation| JournalRecord { event, block: 5, count: 2, generation };
+        vec![one(WriteEvent::Begun, 1), one(WriteEvent::Done, 1), one(WriteEvent::Begun, 2)]
     }
 
-    fn replayed(bytes: &[u8]) -> Result<(u64, Vec<Record>), Unusable> {
+    fn replayed(bytes: &[u8]) -> Result<(u64, Vec<JournalRecord>), JournalError> {
         let mut seen = Vec::new();
         let good = replay(&mut &*bytes, |record| {
             seen.push(record);
@@ -285,18 +290,21 @@ mod tests {
     #[test]
     fn a_header_comes_back_and_any_change_of_it_is_seen() {
         let bytes = header().encode();
-        assert_eq!(Header::read(&mut &bytes[..]), Ok(header()));
+        assert_eq!(JournalHeader::read(&mut &bytes[..]), Ok(header()));
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert!(Header::read(&mut &damaged[..]).is_err(), "byte {at}");
-            assert!(Header::read(&mut &bytes[..at]).unwrap_err().contains("ends within"), "{at} bytes");
+            assert!(JournalHeader::read(&mut &damaged[..]).is_err(), "byte {at}");
+            assert!(
+                JournalHeader::read(&mut &bytes[..at]).unwrap_err().contains("ends within"),
+                "{at} bytes"
+            );
         }
     }
 
     #[test]
     fn records_come_back_and_a_torn_end_is_left_out() {
-        let bytes: Vec<u8> = records().into_iter().flat_map(Record::encode).collect();
+        let bytes: Vec<u8> = records().into_iter().flat_map(JournalRecord::encode).collect();
         assert_eq!(replayed(&bytes), Ok((72, records())));
         for len in 48..72 {
             assert_eq!(replayed(&bytes[..len]), Ok((48, records()[..2].to_vec())), "{len} bytes");
@@ -312,7 +320,7 @@ mod tests {
 
     #[test]
     fn damage_before_the_end_is_told() {
-        let bytes: Vec<u8> = records().into_iter().flat_map(Record::encode).collect();
+        let bytes: Vec<u8> = records().into_iter().flat_map(JournalRecord::encode).collect();
         for at in 0..48 {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;

@@ -7,14 +7,14 @@ mod ledger;
 mod tests;
 mod unit;
 
-pub use ledger::Ledger;
-pub(crate) use ledger::{Claim, Counts};
+pub use ledger::WriteLedger;
+pub(crate) use ledger::{UnitClaim, VerifyCounts};
 
-use crate::document::Run;
+use crate::document::JobRun;
 use crate::job::{AccessPattern, ArrivalProcess, IoDirection};
 use crate::run::check;
-use crate::{Document, Error, Job, Kind, OpenTargets, Watch, plain};
-use journal::{Header, Journal};
+use crate::{Document, Error, ErrorKind, Job, OpenTargets, RunHandle, plain};
+use journal::{JournalHeader, VerifyJournal};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Checks {
+pub struct VerifyOptions {
     /// What is written carries checks, and is read back.
     pub is_on: bool,
     /// The file in which account is kept beyond the process.
@@ -33,82 +33,89 @@ pub struct Checks {
 
 /// A verification while it goes on.
 pub(crate) struct Verification {
-    ledgers: Vec<Arc<Ledger>>,
+    ledgers: Vec<Arc<WriteLedger>>,
     state: Option<PathBuf>,
     notes: Vec<String>,
 }
 
-impl Checks {
+impl VerifyOptions {
     /// The job as it is with these arguments: nothing is written to be checked only.
     pub(crate) fn limit(&self, job: Job) -> Job {
-        if self.is_only { Job { way: IoDirection::Read, ..job } } else { job }
+        if self.is_only { Job { direction: IoDirection::Read, ..job } } else { job }
     }
 
     /// Lets a rig keep account of what the job writes, if that was asked for.
     ///
     /// # Errors
     /// When the job cannot be verified, or the file not be used.
-    pub(crate) fn prepare(&self, rig: &mut OpenTargets, job: &Job) -> Result<Option<Verification>, Error> {
+    pub(crate) fn prepare(&self, opened: &mut OpenTargets, job: &Job) -> Result<Option<Verification>, Error> {
         if !self.is_on {
             return Ok(None);
         }
         let (ledgers, notes) = match &self.state {
-            None => (self.fresh(rig, job)?, Vec::new()),
+            None => (self.fresh(opened, job)?, Vec::new()),
             Some(path) => {
-                let (ledger, notes) = self.kept(path, rig, job)?;
+                let (ledger, notes) = self.kept(path, opened, job)?;
                 (vec![Arc::new(ledger)], notes)
             }
         };
-        rig.keep_account(&ledgers);
+        opened.attach_ledgers(&ledgers);
         Ok(Some(Verification { ledgers, state: self.state.clone(), notes }))
     }
 
-    fn fresh(&self, rig: &OpenTargets, job: &Job) -> Result<Vec<Arc<Ledger>>, Error> {
-        if !job.way.writes() {
+    fn fresh(&self, opened: &OpenTargets, job: &Job) -> Result<Vec<Arc<WriteLedger>>, Error> {
+        if !job.direction.writes() {
             return invalid("it writes nothing that could be verified", "write, or name --verify-state");
         }
-        let of = |facts: crate::document::TargetFacts| {
-            Ledger::new(header(job, rig.capacity(), &facts.name)?, None).map(Arc::new).map_err(too_large)
+        let of = |facts: crate::document::MeasuredTarget| {
+            WriteLedger::new(header(job, opened.capacity(), &facts.name)?, None)
+                .map(Arc::new)
+                .map_err(too_large)
         };
-        rig.facts().into_iter().map(of).collect()
+        opened.facts().into_iter().map(of).collect()
     }
 
     /// A ledger that a file knows of, and what must be told.
-    fn kept(&self, path: &Path, rig: &OpenTargets, job: &Job) -> Result<(Ledger, Vec<String>), Error> {
-        let [target] = &rig.facts()[..] else {
+    fn kept(
+        &self,
+        path: &Path,
+        opened: &OpenTargets,
+        job: &Job,
+    ) -> Result<(WriteLedger, Vec<String>), Error> {
+        let [target] = &opened.facts()[..] else {
             return invalid("--verify-state is for one target", "verify each by itself");
         };
         let cannot = |e: io::Error| {
             let what = format!("{} cannot be used: {e}", path.display());
-            Error::new(Kind::Medium(e.kind().into()), what, "name another file")
+            Error::new(ErrorKind::Medium(e.kind().into()), what, "name another file")
         };
-        let journal = Journal::open(path, !self.is_only).map_err(cannot)?;
+        let journal = VerifyJournal::open(path, !self.is_only).map_err(cannot)?;
         if journal.is_empty().map_err(cannot)? && !self.is_only {
-            let header = header(job, rig.capacity(), &target.name)?;
-            let ledger = Ledger::new(header.clone(), None).map_err(too_large)?;
+            let header = header(job, opened.capacity(), &target.name)?;
+            let ledger = WriteLedger::new(header.clone(), None).map_err(too_large)?;
             journal.begin(&header).map_err(cannot)?;
-            ledger.keep(journal);
+            ledger.set_journal(journal);
             return Ok((ledger, Vec::new()));
         }
         let unusable = |why: String| {
             let what = format!("{} cannot be used: {why}", path.display());
-            Error::new(Kind::Invalid, what, "name another file")
+            Error::new(ErrorKind::Invalid, what, "name another file")
         };
-        let (ledger, records) = Ledger::read(&mut journal.read().map_err(cannot)?).map_err(unusable)?;
-        self.fits(ledger.header(), rig, job).map_err(unusable)?;
+        let (ledger, records) = WriteLedger::read(&mut journal.read().map_err(cannot)?).map_err(unusable)?;
+        self.fits(ledger.header(), opened, job).map_err(unusable)?;
         let other = (ledger.header().target != target.name)
             .then(|| format!("{} was made on {}", path.display(), ledger.header().target));
         if !self.is_only {
             journal.cut(ledger.header(), records).map_err(cannot)?;
-            ledger.keep(journal);
+            ledger.set_journal(journal);
         }
         Ok((ledger, other.into_iter().collect()))
     }
 
     /// Whether what a file knows is about this.
-    fn fits(&self, kept: &Header, rig: &OpenTargets, job: &Job) -> Result<(), String> {
+    fn fits(&self, kept: &JournalHeader, opened: &OpenTargets, job: &Job) -> Result<(), String> {
         let told = format!("it knows blocks of {} bytes in {} from {} on", kept.unit, kept.span, kept.first);
-        let capacity = rig.capacity();
+        let capacity = opened.capacity();
         if kept.first + kept.span > capacity {
             return Err(format!("{told}, and there are {capacity} bytes"));
         }
@@ -117,7 +124,7 @@ impl Checks {
         }
         let asked = header(job, capacity, &kept.target).map_err(|e| e.what)?;
         if (asked.unit, asked.first, asked.span) != (kept.unit, kept.first, kept.span) {
-            let Header { unit, first, span, .. } = asked;
+            let JournalHeader { unit, first, span, .. } = asked;
             return Err(format!(
                 "{told}, and asked for are blocks of {unit} bytes in {span} from {first} on"
             ));
@@ -127,15 +134,15 @@ impl Checks {
 }
 
 fn invalid<T>(what: impl Into<String>, hint: &str) -> Result<T, Error> {
-    Err(Error::new(Kind::Invalid, what, hint))
+    Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 
 fn too_large(what: String) -> Error {
-    Error::new(Kind::Invalid, what, "use less of the target: --span 64G")
+    Error::new(ErrorKind::Invalid, what, "use less of the target: --span 64G")
 }
 
 /// What a job's ledger is about, with an owner by lot.
-fn header(job: &Job, capacity: u64, target: &str) -> Result<Header, Error> {
+fn header(job: &Job, capacity: u64, target: &str) -> Result<JournalHeader, Error> {
     let span = check(job, capacity)?;
     let unit = 1 << job.granule().trailing_zeros().min(unit::LONGEST.trailing_zeros());
     if unit < unit::SHORTEST {
@@ -150,9 +157,9 @@ fn header(job: &Job, capacity: u64, target: &str) -> Result<Header, Error> {
         }
     }
     let owner = getrandom::u64().map_err(|e| {
-        Error::new(Kind::System, format!("there are no random numbers: {e}"), "look at /dev/urandom")
+        Error::new(ErrorKind::System, format!("there are no random numbers: {e}"), "look at /dev/urandom")
     })?;
-    Ok(Header { owner, unit: unit as u32, first: job.offset, span, target: target.into() })
+    Ok(JournalHeader { owner, unit: unit as u32, first: job.offset, span, target: target.into() })
 }
 
 impl Verification {
@@ -162,18 +169,18 @@ impl Verification {
     /// As [`OpenTargets::run`].
     pub(crate) fn finish(
         self,
-        rig: &OpenTargets,
+        opened: &OpenTargets,
         job: &Job,
         document: &mut Document,
-        watch: &Watch,
+        handle: &RunHandle,
     ) -> Result<(), Error> {
         document.runs.iter_mut().for_each(|run| self.tell(&mut run.job));
         document.notes.extend(self.notes.iter().cloned());
-        if document.ended_early().is_some() || watch.is_ended() {
+        if document.ended_early().is_some() || handle.is_ended() {
             document.notes.push(self.left_out());
             return Ok(());
         }
-        let run = self.read_back(rig, job, watch)?;
+        let run = self.read_back(opened, job, handle)?;
         let note = match &run.outcome.ended_early {
             None => self.found(),
             Some(why) => format!("verification failed: {why}"),
@@ -183,15 +190,15 @@ impl Verification {
         Ok(())
     }
 
-    fn read_back(&self, rig: &OpenTargets, job: &Job, watch: &Watch) -> Result<Run, Error> {
+    fn read_back(&self, opened: &OpenTargets, job: &Job, handle: &RunHandle) -> Result<JobRun, Error> {
         let job = self.reading(job);
         self.ledgers.iter().for_each(|ledger| ledger.rewind());
-        let mut outcome = rig.read_back(&job, watch)?;
+        let mut outcome = opened.read_back(&job, handle)?;
         if outcome.ended_early.is_none() {
             let left = self.blocks().saturating_sub(self.counts().iter().map(|c| c.sound + c.unsure).sum());
             outcome.ended_early = (left > 0).then(|| format!("{left} blocks were not read back"));
         }
-        let mut run = plain::told_of(rig, &job, outcome);
+        let mut run = plain::told_of(opened, &job, outcome);
         run.label = "verify".into();
         self.tell(&mut run.job);
         Ok(run)
@@ -203,14 +210,14 @@ impl Verification {
         let longest = job.longest().max(unit) / unit * unit;
         Job {
             order: AccessPattern::Sequential,
-            way: IoDirection::Read,
+            direction: IoDirection::Read,
             sizes: vec![(longest, 1)],
             time: None,
             amount: Some(self.ledgers.iter().map(|ledger| ledger.known_bytes()).sum()),
             ramp: Duration::ZERO,
             pace: ArrivalProcess::Closed,
             think: Duration::ZERO,
-            stable: false,
+            fua: false,
             flush: false,
             offset: 0,
             span: None,
@@ -230,7 +237,7 @@ impl Verification {
         self.ledgers.iter().map(|ledger| ledger.known_bytes() / u64::from(ledger.header().unit)).sum()
     }
 
-    fn counts(&self) -> Vec<Counts> {
+    fn counts(&self) -> Vec<VerifyCounts> {
         self.ledgers.iter().map(|ledger| ledger.counts()).collect()
     }
 
@@ -243,7 +250,7 @@ impl Verification {
     }
 
     fn found(&self) -> String {
-        let sum = |of: fn(&Counts) -> u64| self.counts().iter().map(of).sum::<u64>();
+        let sum = |of: fn(&VerifyCounts) -> u64| self.counts().iter().map(of).sum::<u64>();
         let (sound, unsure, torn) = (sum(|c| c.sound), sum(|c| c.unsure), sum(|c| c.torn));
         let unsure = match unsure {
             0 => String::new(),

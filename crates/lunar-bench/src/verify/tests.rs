@@ -1,13 +1,12 @@
 use super::*;
-use crate::{Opening, Target};
-use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
+use crate::{TargetOptions, TargetSpec}; use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture}; 
 use lunar_runtime::Buf;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a disk does wrong with a command at an offset.
-type Fault = fn(u64) -> Wrong;
+type FaultOfUnit = fn(u64) -> Wrong;
 
 #[derive(Clone, Copy)]
 enum Wrong {
@@ -23,7 +22,7 @@ enum Wrong {
 /// A disk with a fault, from the given write of each place on.
 struct Faulty {
     disk: Arc<dyn Backend>,
-    fault: Fault,
+    fault: FaultOfUnit,
     good: u32,
     writes: AtomicU32,
 }
@@ -35,11 +34,11 @@ impl Backend for Faulty {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
         let is_good = self.writes.fetch_add(1, Ordering::Relaxed) < self.good;
         match if is_good { Wrong::Nothing } else { (self.fault)(offset) } {
-            Wrong::Nothing => self.disk.write(offset, buf, stable),
-            Wrong::At(other) => self.disk.write(other, buf, stable),
+            Wrong::Nothing => self.disk.write(offset, buf, fua),
+            Wrong::At(other) => self.disk.write(other, buf, fua),
             Wrong::Forgotten => Box::pin(async move { (Ok(()), buf) }),
             Wrong::Fails => Box::pin(async move { (Err(io::Error::other("a scratch")), buf) }),
         }
@@ -58,25 +57,25 @@ impl Backend for Faulty {
     }
 }
 
-fn rig(target: &str, sessions: usize) -> OpenTargets {
-    let opening = Opening { sessions, write: true, destroy: true, ..Opening::default() };
-    OpenTargets::open(&[Target::parse(target).expect("a target")], &opening).expect("a rig")
+fn opened(target: &str, sessions: usize) -> OpenTargets {
+    let opening = TargetOptions { sessions, write: true, destroy: true, ..TargetOptions::default() };
+    OpenTargets::open(&[TargetSpec::parse(target).expect("a target")], &opening).expect("a rig")
 }
 
-fn checks() -> Checks {
-    Checks { is_on: true, ..Checks::default() }
+fn checks() -> VerifyOptions {
+    VerifyOptions { is_on: true, ..VerifyOptions::default() }
 }
 
 /// Runs a job as the command does.
-fn run(mut rig: OpenTargets, checks: &Checks, job: Job) -> Result<Document, Error> {
-    let (job, watch) = (checks.limit(job), Watch::default());
-    let verification = checks.prepare(&mut rig, &job)?.expect("it is asked for");
+fn run(mut opened: OpenTargets, checks: &VerifyOptions, job: Job) -> Result<Document, Error> {
+    let (job, handle) = (checks.limit(job), RunHandle::default());
+    let verification = checks.prepare(&mut opened, &job)?.expect("it is asked for");
     let mut document = Document::new("a test");
     if !checks.is_only {
-        document.runs.push(plain::one(&rig, &job, &watch)?);
+        document.runs.push(plain::one(&opened, &job, &handle)?);
     }
-    verification.finish(&rig, &job, &mut document, &watch)?;
-    rig.close();
+    verification.finish(&opened, &job, &mut document, &handle)?;
+    opened.close();
     Ok(document)
 }
 
@@ -88,12 +87,17 @@ fn good(document: &Document) -> &str {
 }
 
 /// Writes 64 KiB from the first byte on, twice, on a disk that has a fault after `good` writes; what is said.
-fn on_faulty(good: u32, fault: Fault, more: Job) -> Document {
-    let mut rig = rig("memory:1M", 1);
-    rig.wrap(|_, disk| Arc::new(Faulty { disk, fault, good, writes: AtomicU32::new(0) }));
-    let job =
-        Job { way: IoDirection::Write, time: None, amount: Some(128 << 10), span: Some(64 << 10), ..more };
-    run(rig, &checks(), job).expect("a document")
+fn on_faulty(good: u32, fault: FaultOfUnit, more: Job) -> Document {
+    let mut opened = opened("memory:1M", 1);
+    opened.wrap(|_, disk| Arc::new(Faulty { disk, fault, good, writes: AtomicU32::new(0) }));
+    let job = Job {
+        direction: IoDirection::Write,
+        time: None,
+        amount: Some(128 << 10),
+        span: Some(64 << 10),
+        ..more
+    };
+    run(opened, &checks(), job).expect("a document")
 }
 
 fn said(document: &Document) -> &str {
@@ -102,17 +106,17 @@ fn said(document: &Document) -> &str {
 
 #[test]
 fn commands_that_want_the_same_places_leave_them_consistent() {
-    for way in [IoDirection::Write, IoDirection::Mix(50), IoDirection::Both] {
+    for direction in [IoDirection::Write, IoDirection::Mix(50), IoDirection::Both] {
         let job = Job {
             order: AccessPattern::Random,
-            way,
+            direction,
             sizes: vec![(512, 1), (4096, 2), (16384, 1)],
             depth: 32,
             span: Some(64 << 10),
             time: Some(Duration::from_millis(300)),
             ..Job::default()
         };
-        let document = run(rig("memory:1M", 2), &checks(), job).expect("a document");
+        let document = run(opened("memory:1M", 2), &checks(), job).expect("a document");
         assert_eq!(good(&document), "verified: 128 blocks hold what was acknowledged");
         assert!(document.runs[0].outcome.write.ios > 1000, "{:?}", document.runs[0].outcome.write.ios);
         assert_eq!(document.runs[1].outcome.read.bytes, 64 << 10);
@@ -124,7 +128,7 @@ fn commands_that_want_the_same_places_leave_them_consistent() {
 #[test]
 fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
     let job = Job { think: Duration::from_millis(20), ..sixteen() };
-    let document = run(rig("memory:1M", 1), &checks(), job).expect("a document");
+    let document = run(opened("memory:1M", 1), &checks(), job).expect("a document");
     good(&document);
     let [written, read] = [&document.runs[0], &document.runs[1]].map(|run| run.outcome.elapsed_s);
     assert!(written > 0.3 && read < 0.2, "written in {written} s, read back in {read} s");
@@ -133,25 +137,25 @@ fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
 
 #[test]
 fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_before() {
-    let mut rig = rig("memory:1M", 1);
-    crate::run::tests::mute(&mut rig);
+    let mut opened = opened("memory:1M", 1);
+    crate::run::tests::mute(&mut opened);
     let job = Job {
-        way: IoDirection::Mix(50),
+        direction: IoDirection::Mix(50),
         time: None,
         amount: Some(4096 * 100),
         span: Some(4096),
         ..Job::default()
     };
-    let document = run(rig, &checks(), job).expect("a document");
+    let document = run(opened, &checks(), job).expect("a document");
     assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
     assert!(document.runs[0].outcome.read.ios < 40, "it was found in the read-back only");
 }
 
 #[test]
 fn each_target_has_a_ledger_of_its_own() {
-    let targets = ["memory:1M", "memory:2M"].map(|t| Target::parse(t).expect("a target"));
-    let opening = Opening { sessions: 2, write: true, ..Opening::default() };
-    let job = Job { way: IoDirection::Write, time: None, amount: Some(4 << 20), ..Job::default() };
+    let targets = ["memory:1M", "memory:2M"].map(|t| TargetSpec::parse(t).expect("a target"));
+    let opening = TargetOptions { sessions: 2, write: true, ..TargetOptions::default() };
+    let job = Job { direction: IoDirection::Write, time: None, amount: Some(4 << 20), ..Job::default() };
     let document =
         run(OpenTargets::open(&targets, &opening).expect("a rig"), &checks(), job).expect("a document");
     assert_eq!(good(&document), "verified: 512 blocks hold what was acknowledged");
@@ -159,7 +163,7 @@ fn each_target_has_a_ledger_of_its_own() {
 
 #[test]
 fn a_write_that_is_forgotten_is_found() {
-    let forgets: Fault = |offset| if offset == 8192 { Wrong::Forgotten } else { Wrong::Nothing };
+    let forgets: FaultOfUnit = |offset| if offset == 8192 { Wrong::Forgotten } else { Wrong::Nothing };
     let never_there = on_faulty(0, forgets, Job::default());
     assert_eq!(said(&never_there), "block 2 (byte 8192): not written by this run");
     let second = on_faulty(16, forgets, Job::default());
@@ -169,14 +173,14 @@ fn a_write_that_is_forgotten_is_found() {
 
 #[test]
 fn a_write_that_goes_elsewhere_is_found_where_it_went() {
-    let astray: Fault = |offset| if offset == 12288 { Wrong::At(4096) } else { Wrong::Nothing };
+    let astray: FaultOfUnit = |offset| if offset == 12288 { Wrong::At(4096) } else { Wrong::Nothing };
     assert_eq!(said(&on_faulty(0, astray, Job::default())), "block 1 (byte 4096): misplaced: it is block 3");
 }
 
 #[test]
 fn a_write_that_fails_may_or_may_not_have_happened() {
-    let fails: Fault = |offset| if offset == 8192 { Wrong::Fails } else { Wrong::Nothing };
-    let document = on_faulty(16, fails, Job { go_on: true, ..Job::default() });
+    let fails: FaultOfUnit = |offset| if offset == 8192 { Wrong::Fails } else { Wrong::Nothing };
+    let document = on_faulty(16, fails, Job { continue_on_error: true, ..Job::default() });
     assert!(good(&document).ends_with(
         "15 blocks hold what was acknowledged; 1 more have a write that was \
                                        never acknowledged, 0 of them torn"
@@ -188,36 +192,36 @@ fn a_write_that_fails_may_or_may_not_have_happened() {
 
 #[test]
 fn reads_of_a_mix_are_checked_on_the_fly() {
-    let forgets: Fault = |_| Wrong::Forgotten;
-    let mix = Job { order: AccessPattern::Random, way: IoDirection::Mix(50), ..Job::default() };
-    let mut rig = rig("memory:1M", 1);
-    rig.wrap(|_, disk| Arc::new(Faulty { disk, fault: forgets, good: 0, writes: AtomicU32::new(0) }));
-    let document = run(rig, &checks(), mix).expect("a document");
+    let forgets: FaultOfUnit = |_| Wrong::Forgotten;
+    let mix = Job { order: AccessPattern::Random, direction: IoDirection::Mix(50), ..Job::default() };
+    let mut opened = opened("memory:1M", 1);
+    opened.wrap(|_, disk| Arc::new(Faulty { disk, fault: forgets, good: 0, writes: AtomicU32::new(0) }));
+    let document = run(opened, &checks(), mix).expect("a document");
     assert_eq!(document.runs.len(), 1);
     assert!(said(&document).ends_with("not written by this run"));
 }
 
 /// A folder with a disk and a state, which goes away.
-struct Folder(PathBuf);
+struct TempDir(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl TempDir {
+    fn new(name: &str) -> TempDir {
         let path = std::env::temp_dir().join(format!("lunar-verify-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("a folder");
         File::create(path.join("disk")).and_then(|file| file.set_len(1 << 20)).expect("a disk");
-        Folder(path)
+        TempDir(path)
     }
 
-    fn rig(&self) -> OpenTargets {
-        rig(self.0.join("disk").to_str().expect("text"), 2)
+    fn opened(&self) -> OpenTargets {
+        opened(self.0.join("disk").to_str().expect("text"), 2)
     }
 
-    fn checks(&self) -> Checks {
-        Checks { state: Some(self.0.join("state")), ..checks() }
+    fn checks(&self) -> VerifyOptions {
+        VerifyOptions { state: Some(self.0.join("state")), ..checks() }
     }
 
-    fn only(&self) -> Checks {
-        Checks { is_only: true, ..self.checks() }
+    fn only(&self) -> VerifyOptions {
+        VerifyOptions { is_only: true, ..self.checks() }
     }
 
     fn disk(&self) -> File {
@@ -230,7 +234,7 @@ impl Folder {
         bytes
     }
 
-    fn put(&self, n: u64, bytes: &[u8]) {
+    fn write_to(&self, n: u64, bytes: &[u8]) {
         self.disk().write_all_at(bytes, n * 4096).expect("a block");
     }
 
@@ -239,7 +243,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -248,7 +252,7 @@ impl Drop for Folder {
 /// 16 blocks, each once.
 fn sixteen() -> Job {
     Job {
-        way: IoDirection::Write,
+        direction: IoDirection::Write,
         time: None,
         amount: Some(64 << 10),
         span: Some(64 << 10),
@@ -258,99 +262,99 @@ fn sixteen() -> Job {
 
 #[test]
 fn a_run_goes_on_where_the_last_one_ended() {
-    let folder = Folder::new("resume");
-    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let folder = TempDir::new("resume");
+    run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let first = folder.block(3);
-    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
-    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
+    let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
     assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
     assert_eq!(document.runs[0].outcome.write.ios, 0);
-    folder.put(3, &first);
-    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    folder.write_to(3, &first);
+    let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
     assert_eq!(said(&document), "block 3 (byte 12288): stale: holds generation 1, 2 was acknowledged");
 }
 
 #[test]
 fn a_disk_that_is_altered_behind_its_back_is_found_out() {
-    let folder = Folder::new("altered");
-    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let folder = TempDir::new("altered");
+    run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let why = || {
-        let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+        let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
         said(&document).to_owned()
     };
-    let (four, five) = (folder.block(4), folder.block(5));
-    let mut flipped = four.clone();
+    let (le32, five) = (folder.block(4), folder.block(5));
+    let mut flipped = le32.clone();
     flipped[1000] ^= 1;
-    folder.put(4, &flipped);
+    folder.write_to(4, &flipped);
     assert_eq!(why(), "block 4 (byte 16384): CRC wrong");
-    folder.put(4, &five);
+    folder.write_to(4, &five);
     assert_eq!(why(), "block 4 (byte 16384): misplaced: it is block 5");
-    folder.put(4, &[0; 4096]);
+    folder.write_to(4, &[0; 4096]);
     assert_eq!(why(), "block 4 (byte 16384): not written by this run");
-    folder.put(4, &four);
-    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    folder.write_to(4, &le32);
+    let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
     good(&document);
 }
 
 #[test]
 fn a_state_with_a_torn_end_is_gone_on_with_and_a_damaged_one_is_refused() {
-    let folder = Folder::new("torn");
-    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
+    let folder = TempDir::new("torn");
+    run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let whole = fs::read(folder.state()).expect("a state");
     // The acknowledgement of the last write is lost, half of it.
     fs::write(folder.state(), &whole[..whole.len() - 10]).expect("written");
-    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
     assert!(good(&document).contains("15 blocks hold what was acknowledged; 1 more"));
     assert_eq!(fs::read(folder.state()).expect("a state").len(), whole.len() - 10, "only looked at");
-    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
-    let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
+    run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
+    let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
     assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
     for garbage in [&whole[..20], b"something else, long enough to hold a header, but without a word of ours"]
     {
         fs::write(folder.state(), garbage).expect("written");
-        let refused = run(folder.rig(), &folder.checks(), sixteen()).unwrap_err();
-        assert!(refused.kind == Kind::Invalid && refused.what.contains("cannot be used"), "{refused}");
+        let refused = run(folder.opened(), &folder.checks(), sixteen()).unwrap_err();
+        assert!(refused.kind == ErrorKind::Invalid && refused.what.contains("cannot be used"), "{refused}");
         assert_eq!(fs::read(folder.state()).expect("a state"), garbage, "it is left alone");
     }
     let mut damaged = whole.clone();
     let at = whole.len() - 100;
     damaged[at] ^= 1;
     fs::write(folder.state(), &damaged).expect("written");
-    assert!(run(folder.rig(), &folder.only(), sixteen()).unwrap_err().what.contains("is damaged"));
+    assert!(run(folder.opened(), &folder.only(), sixteen()).unwrap_err().what.contains("is damaged"));
 }
 
 #[test]
 fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
-    let folder = Folder::new("fits");
-    run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
-    let refused = |checks: &Checks, job: Job| run(folder.rig(), checks, job).unwrap_err().what;
+    let folder = TempDir::new("fits");
+    run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
+    let refused = |checks: &VerifyOptions, job: Job| run(folder.opened(), checks, job).unwrap_err().what;
     let other = refused(&folder.checks(), Job { span: Some(32 << 10), ..sixteen() });
     assert!(other.ends_with(
         "it knows blocks of 4096 bytes in 65536 from 0 on, and asked for are blocks of 4096 bytes in 32768 \
          from 0 on"
     ));
-    let held = Journal::open(&folder.state(), false).expect("it can be used");
+    let held = VerifyJournal::open(&folder.state(), false).expect("it can be used");
     assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses it"));
     drop(held);
     let small = folder.0.join("small");
     File::create(&small).and_then(|file| file.set_len(32 << 10)).expect("a disk");
-    let small = || rig(small.to_str().expect("text"), 1);
+    let small = || opened(small.to_str().expect("text"), 1);
     assert!(run(small(), &folder.only(), sixteen()).unwrap_err().what.ends_with("there are 32768 bytes"));
     fs::remove_file(folder.state()).expect("removed");
     assert_eq!(
-        run(folder.rig(), &folder.only(), sixteen()).unwrap_err().kind,
-        Kind::Medium(lunar_runtime::error::ErrorCode::NotFound)
+        run(folder.opened(), &folder.only(), sixteen()).unwrap_err().kind,
+        ErrorKind::Medium(lunar_runtime::error::ErrorCode::NotFound)
     );
 }
 
 #[test]
 fn what_cannot_be_verified_is_refused() {
-    let refused = |job: Job| run(rig("memory:1M", 1), &checks(), job).unwrap_err().what;
+    let refused = |job: Job| run(opened("memory:1M", 1), &checks(), job).unwrap_err().what;
     assert!(refused(Job { sizes: vec![(4096, 1), (768, 1)], ..sixteen() }).contains("in steps of 256 bytes"));
-    assert!(refused(Job { way: IoDirection::Read, ..sixteen() }).contains("writes nothing"));
+    assert!(refused(Job { direction: IoDirection::Read, ..sixteen() }).contains("writes nothing"));
     assert!(refused(Job { offset: 512, ..sixteen() }).starts_with("--offset is no multiple of the 4096"));
     assert!(refused(Job { amount: Some(5000), ..sixteen() }).starts_with("--amount"));
     assert!(refused(Job { order: AccessPattern::Strided(6144), ..sixteen() }).starts_with("--stride"));
-    let huge = run(rig("null:2T", 1), &checks(), Job { span: None, ..sixteen() }).unwrap_err();
+    let huge = run(opened("null:2T", 1), &checks(), Job { span: None, ..sixteen() }).unwrap_err();
     assert!(huge.what.contains("are more than 268435456") && huge.hint.contains("--span"), "{huge}");
 }

@@ -31,7 +31,7 @@ pub struct Stamp {
 
 /// What bytes turn out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum UnitContent {
     /// No unit, or one of somebody else.
     Foreign,
     /// A unit of the owner, with a checksum that is not that of its bytes.
@@ -47,7 +47,7 @@ pub enum Seen {
 
 impl Stamp {
     /// Makes a unit of all of `bytes`, at least [`SHORTEST`].
-    pub fn put(self, bytes: &mut [u8]) {
+    pub fn write_to(self, bytes: &mut [u8]) {
         let len = bytes.len() as u32;
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.owner.to_le_bytes());
@@ -66,16 +66,16 @@ impl Stamp {
 }
 
 /// Looks at a unit that `owner` may have written.
-pub fn look(owner: u64, bytes: &[u8]) -> Seen {
-    let eight = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-    let four = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-    if bytes[..8] != MAGIC || eight(8) != owner {
-        return Seen::Foreign;
+pub fn parse_unit(owner: u64, bytes: &[u8]) -> UnitContent {
+    let le64 = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    let le32 = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+    if bytes[..8] != MAGIC || le64(8) != owner {
+        return UnitContent::Foreign;
     }
-    if four(CRC.start) != checksum(bytes) {
-        return Seen::Damaged;
+    if le32(CRC.start) != checksum(bytes) {
+        return UnitContent::Damaged;
     }
-    Seen::Whole { block: eight(16), generation: four(24) }
+    UnitContent::Whole { block: le64(16), generation: le32(24) }
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
@@ -90,7 +90,7 @@ mod tests {
 
     fn unit(stamp: Stamp, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        stamp.put(&mut bytes);
+        stamp.write_to(&mut bytes);
         bytes
     }
 
@@ -98,12 +98,12 @@ mod tests {
     fn a_unit_is_known_again() {
         for len in [512, 4096] {
             let bytes = unit(STAMP, len);
-            assert_eq!(look(STAMP.owner, &bytes), Seen::Whole { block: 77, generation: 3 });
-            assert_eq!(look(1, &bytes), Seen::Foreign);
+            assert_eq!(parse_unit(STAMP.owner, &bytes), UnitContent::Whole { block: 77, generation: 3 });
+            assert_eq!(parse_unit(1, &bytes), UnitContent::Foreign);
             let zeros = bytes.iter().filter(|byte| **byte == 0).count();
             assert!(zeros < len / 8, "{zeros} zeros of {len}: it compresses");
         }
-        assert_eq!(look(0, &[0; 512]), Seen::Foreign);
+        assert_eq!(parse_unit(0, &[0; 512]), UnitContent::Foreign);
     }
 
     #[test]
@@ -112,17 +112,17 @@ mod tests {
         for bit in 0..512 * 8 {
             let mut bytes = good.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let expected = if bit < 128 { Seen::Foreign } else { Seen::Damaged };
-            assert_eq!(look(STAMP.owner, &bytes), expected, "bit {bit}");
+            let expected = if bit < 128 { UnitContent::Foreign } else { UnitContent::Damaged };
+            assert_eq!(parse_unit(STAMP.owner, &bytes), expected, "bit {bit}");
         }
     }
 
     #[test]
     fn a_unit_of_another_length_or_of_two_halves_is_damaged() {
         let long = unit(STAMP, 4096);
-        assert_eq!(look(STAMP.owner, &long[..512]), Seen::Damaged);
+        assert_eq!(parse_unit(STAMP.owner, &long[..512]), UnitContent::Damaged);
         let newer = unit(Stamp { generation: 4, ..STAMP }, 4096);
         let torn = [&newer[..512], &long[512..]].concat();
-        assert_eq!(look(STAMP.owner, &torn), Seen::Damaged);
+        assert_eq!(parse_unit(STAMP.owner, &torn), UnitContent::Damaged);
     }
 }

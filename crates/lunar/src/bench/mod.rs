@@ -6,8 +6,8 @@ use crate::advice;
 use crate::exit::{Exit, Failure};
 use crate::say;
 use clap::{Args, Subcommand};
-use lunar_bench::{Document, Watch, clean_up_all, compare, overhead, plain, terse, text_report};
-use lunar_bench_compat::{self as compat, Stage};
+use lunar_bench::{Document, RunHandle, clean_up_all, compare, overhead, plain, terse, text_report};
+use lunar_bench_compat::{self as compat, RunContext};
 use lunar_experiments as experiments;
 use lunar_server::{ErrorCode, Problem};
 use progress::Progress;
@@ -119,13 +119,13 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
     }
     let report = told.report.as_deref().map(Report::begin).transpose()?;
-    let watch = Watch::default();
-    let signal = heed_signals(&watch)?;
+    let handle = RunHandle::default();
+    let signal = heed_signals(&handle)?;
     let measured = match (face, plain) {
-        (Some(face), _) => play(face, told.json || told.terse, &watch)?,
+        (Some(face), _) => play(face, told.json || told.terse, &handle)?,
         (None, Some(plain)) => {
-            let progress = Progress::start(&watch);
-            let document = plain::run(&plain, &watch).map_err(|e| with_face(e, &plain.targets))?;
+            let progress = Progress::start(&handle);
+            let document = plain::run(&plain, &handle).map_err(|e| with_face(e, &plain.targets))?;
             drop(progress);
             Measured { text: text_report::text(&document), document, printed: Ok(()), problem: None }
         }
@@ -150,7 +150,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
 
 /// There is no such file, and its name is near that of a face.
 fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
-    let is_missing = matches!(e.kind, lunar_bench::Kind::Medium(ErrorCode::NotFound));
+    let is_missing = matches!(e.kind, lunar_bench::ErrorKind::Medium(ErrorCode::NotFound));
     let mut failure = Failure::from(e);
     let faces = Face::augment_subcommands(clap::Command::new("bench"));
     let near =
@@ -176,32 +176,32 @@ struct Measured {
 }
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
-fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
-    let progress = Progress::start(watch);
+fn play(face: Face, silent: bool, handle: &RunHandle) -> Result<Measured, Failure> {
+    let progress = Progress::start(handle);
     if let Face::Reproduce(seed) = &face {
-        let experiments::Done { document, text, problem } = experiments::run(seed, watch)?;
+        let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?;
         return Ok(Measured { document, text, printed: Ok(()), problem });
     }
     let mut lines = (!silent).then(|| progress.beside(say::Lines::default()));
     let mut nothing = io::sink();
     let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
-    let mut document = act(face, Stage { watch, out })?;
+    let mut document = act(face, RunContext { handle, out })?;
     // One that was told to print nothing goes on to do so. What cannot be printed is told at the end.
     let spoken = lines.as_mut().filter(|lines| lines.has_spoken()).map(|lines| lines as &mut dyn Write);
-    _ = overhead::tell(&mut document, watch, spoken);
+    _ = overhead::add_note(&mut document, handle, spoken);
     // Their notes have been told as they came up.
     let printed = lines.map_or(Ok(()), |lines| lines.into_inner().end());
     Ok(Measured { document, text: String::new(), printed, problem: None })
 }
 
-fn act(face: Face, stage: Stage) -> Result<Document, lunar_bench::Error> {
+fn act(face: Face, context: RunContext) -> Result<Document, lunar_bench::Error> {
     match face {
         Face::Reproduce(_) | Face::Compare(_) => unreachable!("it is no tool"),
-        Face::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, stage),
-        Face::Disktest(args) => compat::disktest::run(&args, stage),
-        Face::SgpDd(args) => compat::sgp_dd::run(&args, stage),
-        Face::Dd(args) => compat::dd::run(&args, stage),
-        Face::DbMix(args) => compat::db_mix::run(&args, stage),
+        Face::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, context),
+        Face::Disktest(args) => compat::disktest::run(&args, context),
+        Face::SgpDd(args) => compat::sgp_dd::run(&args, context),
+        Face::Dd(args) => compat::dd::run(&args, context),
+        Face::DbMix(args) => compat::db_mix::run(&args, context),
     }
 }
 
@@ -257,7 +257,7 @@ fn json(document: &Document) -> Result<String, Problem> {
 }
 
 fn ended(document: &Document, signal: i32) -> ExitCode {
-    match (signal, document.amiss()) {
+    match (signal, document.shortfall()) {
         (0, None) => ExitCode::SUCCESS,
         (0, Some((what, hint))) => {
             let problem = Problem::new(what, hint);
@@ -270,7 +270,7 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
 
 /// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
 /// gone; a third one at once.
-fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
+fn heed_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Problem> {
     let cannot =
         |e: std::io::Error| Problem::new(format!("cannot watch for signals: {e}"), advice::of_limits(&e));
     let (stopping, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
@@ -279,12 +279,12 @@ fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
             .map_err(cannot)?;
     }
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(cannot)?;
-    let (watch, first) = (watch.clone(), heard.clone());
+    let (handle, first) = (handle.clone(), heard.clone());
     std::thread::spawn(move || {
         let mut signals = signals.forever();
         if let Some(signal) = signals.next() {
             first.store(signal, Ordering::Relaxed);
-            watch.end();
+            handle.end();
         }
         if let Some(signal) = signals.next() {
             stopping.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! A line that tells how it goes, on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lunar_bench::Watch;
+use lunar_bench::RunHandle;
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ pub struct Progress {
 
 impl Progress {
     /// Begins to tell, if stderr is a terminal.
-    pub fn start(watch: &Watch) -> Progress {
+    pub fn start(handle: &RunHandle) -> Progress {
         if !io::stderr().is_terminal() {
             return Progress { bar: ProgressBar::hidden(), over: None, thread: None };
         }
@@ -27,8 +27,8 @@ impl Progress {
         let style = ProgressStyle::with_template("{spinner} {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         let (over, ended) = channel();
-        let (watch, shown) = (watch.clone(), bar.clone());
-        let tell = move || tell(&watch, &shown, &ended);
+        let (handle, shown) = (handle.clone(), bar.clone());
+        let tell = move || tell(&handle, &shown, &ended);
         let thread = std::thread::Builder::new().name("progress".into()).spawn(tell).ok();
         Progress { bar, over: Some(over), thread }
     }
@@ -49,11 +49,11 @@ impl Drop for Progress {
     }
 }
 
-fn tell(watch: &Watch, bar: &ProgressBar, ended: &Receiver<()>) {
-    let (mut before, mut since) = (watch.done(), Instant::now());
+fn tell(handle: &RunHandle, bar: &ProgressBar, ended: &Receiver<()>) {
+    let (mut before, mut since) = (handle.done(), Instant::now());
     while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-        let (now, done) = (Instant::now(), watch.done());
-        let told = format!("{} {}", watch.doing(), line(before, done, now - since));
+        let (now, done) = (Instant::now(), handle.done());
+        let told = format!("{} {}", handle.activity(), line(before, done, now - since));
         bar.set_message(told.trim_start().to_owned());
         bar.tick();
         (before, since) = (done, now);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_is_written_beside_it_comes_in_whole_lines() {
-        let mut out = Progress::start(&Watch::default()).beside(Vec::new());
+        let mut out = Progress::start(&RunHandle::default()).beside(Vec::new());
         assert!(!out.has_spoken());
         write!(out, "1+0 records in").expect("memory");
         assert!(out.out.is_empty() && out.has_spoken());

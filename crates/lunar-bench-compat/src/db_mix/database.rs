@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file: a stretch of a disk.
-pub struct Part {
+pub struct DatabaseFile {
     /// Where it is.
     pub disk: Arc<dyn Backend>,
     /// First byte.
@@ -20,7 +20,7 @@ pub struct Part {
 
 /// How operations fall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Habit {
+pub struct AccessProfile {
     /// Bytes of a file.
     pub size: u64,
     /// Bytes of its window, which lies at its beginning.
@@ -34,23 +34,23 @@ pub struct Habit {
 }
 
 /// All files, one behind the other.
-pub struct Base {
-    parts: Vec<Part>,
-    habit: Habit,
+pub struct Database {
+    files_of_db: Vec<DatabaseFile>,
+    habit: AccessProfile,
     /// Operations so far: the lot of each is drawn from its number.
     count: AtomicU64,
 }
 
-impl Base {
+impl Database {
     /// Of these files.
-    pub fn new(parts: Vec<Part>, habit: Habit) -> Base {
-        Base { parts, habit, count: AtomicU64::new(0) }
+    pub fn new(files_of_db: Vec<DatabaseFile>, habit: AccessProfile) -> Database {
+        Database { files_of_db, habit, count: AtomicU64::new(0) }
     }
 
     /// The file in which an operation falls, and the byte of its disk.
-    fn place(&self, offset: u64, len: u64) -> (&Part, u64) {
-        let Habit { size, window, outside, granule, .. } = self.habit;
-        let part = &self.parts[(offset / size) as usize];
+    fn place(&self, offset: u64, len: u64) -> (&DatabaseFile, u64) {
+        let AccessProfile { size, window, outside, granule, .. } = self.habit;
+        let part = &self.files_of_db[(offset / size) as usize];
         let within = offset % size;
         let n = self.count.fetch_add(1, Ordering::Relaxed);
         // A walk through 0..100 in steps that share no factor with it: exact in every hundred, and no pattern
@@ -61,7 +61,7 @@ impl Base {
         (part, part.start + within / granule % places * granule)
     }
 
-    async fn written(&self, part: &Part) -> io::Result<()> {
+    async fn written(&self, part: &DatabaseFile) -> io::Result<()> {
         let n = part.writes.fetch_add(1, Ordering::Relaxed) + 1;
         match self.habit.fsync_every {
             0 => Ok(()),
@@ -71,10 +71,7 @@ impl Base {
     }
 }
 
-impl Backend for Base {
-    fn facts(&self) -> BackendInfo {
-        let facts = self.parts[0].disk.facts();
-        BackendInfo { capacity: self.habit.size * self.parts.len() as u64, ..facts }
+impl Backend for Database { fn facts(&self) -> BackendInfo { let facts = self.files_of_db[0].disk.facts(); BackendInfo { capacity: self.habit.size * self.files_of_db.len() as u64, ..facts } 
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -82,10 +79,10 @@ impl Backend for Base {
         part.disk.read(at, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
         Box::pin(async move {
             let (part, at) = self.place(offset, buf.len() as u64);
-            let (result, buf) = part.disk.write(at, buf, stable).await;
+            let (result, buf) = part.disk.write(at, buf, fua).await;
             if result.is_err() {
                 return (result, buf);
             }
@@ -95,7 +92,7 @@ impl Backend for Base {
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            for part in &self.parts {
+            for part in &self.files_of_db {
                 part.disk.flush().await?;
             }
             Ok(())
@@ -111,23 +108,24 @@ impl Backend for Base {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        self.parts[0].disk.describe()
+        self.files_of_db[0].disk.describe()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_bench::testing::{Probe, on_a_core};
+    use lunar_bench::testing::{RecordingDisk, run_on_core};
 
     #[test]
     fn operations_fall_into_windows_and_writes_are_flushed() {
-        let probe = Probe::new(1 << 20);
-        let part = |start| Part { disk: probe.clone(), start, writes: AtomicU64::new(0) };
-        let habit = Habit { size: 500_000, window: 65536, outside: 10, fsync_every: 10, granule: 512 };
-        let base = Base::new(vec![part(0), part(500_224)], habit);
+        let probe = RecordingDisk::new(1 << 20);
+        let part = |start| DatabaseFile { disk: probe.clone(), start, writes: AtomicU64::new(0) };
+        let habit =
+            AccessProfile { size: 500_000, window: 65536, outside: 10, fsync_every: 10, granule: 512 };
+        let base = Database::new(vec![part(0), part(500_224)], habit);
         assert_eq!(base.facts().capacity, 1_000_000);
-        on_a_core(move || async move {
+        run_on_core(move || async move {
             for n in 0..200u64 {
                 let offset = n * 4999 / 512 * 512;
                 base.write(offset, Buf::zeroed(4096), false).await.0.expect("written");

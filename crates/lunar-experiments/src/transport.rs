@@ -1,13 +1,12 @@
 //! What carries commands and data of an experiment, and on which provider of RDMA.
 
-use lunar_bench::{Error, Kind, Transport};
-use lunar_rdma::verbs::MissingLibrary;
+use lunar_bench::{Error, ErrorKind, TargetTransport}; use lunar_rdma::verbs::MissingLibrary; 
 use lunar_wire::srp::PortId;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 /// What carries RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Provider {
+pub enum RdmaProvider {
     /// iWARP in software, over TCP on loopback
     Iwarp,
     /// An RDMA device of this host
@@ -16,57 +15,57 @@ pub enum Provider {
 
 /// A device that is up, and an address that leads to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Device {
+struct RdmaDevice {
     name: String,
     address: IpAddr,
 }
 
 /// A transport, and the device that is used for it; None is TCP on loopback.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carrier {
-    transport: Transport,
-    device: Option<Device>,
+pub struct FabricTransport {
+    transport: TargetTransport,
+    device: Option<RdmaDevice>,
 }
 
-impl Carrier {
+impl FabricTransport {
     /// What an experiment is asked to use: without a word about the provider a device, where there is one.
     ///
     /// # Errors
     /// When a device is wanted and there is none, or a provider for TCP.
-    pub fn of(transport: Transport, provider: Option<Provider>) -> Result<Carrier, Error> {
-        Carrier::among(transport, provider, lunar_rdma::verbs::devices)
+    pub fn of(transport: TargetTransport, provider: Option<RdmaProvider>) -> Result<FabricTransport, Error> {
+        FabricTransport::among(transport, provider, lunar_rdma::verbs::devices)
     }
 
     fn among(
-        transport: Transport,
-        provider: Option<Provider>,
-        devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::RdmaDevice>, MissingLibrary>,
-    ) -> Result<Carrier, Error> {
+ transport: TargetTransport, provider: Option<RdmaProvider>, devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::RdmaDevice>, MissingLibrary>, ) -> Result<FabricTransport, Error> { 
         let device = match (transport, provider) {
-            (Transport::Tcp, Some(_)) => {
+            (TargetTransport::Tcp, Some(_)) => {
                 let hint = "leave it out, or say --transport iser or srp";
-                return Err(Error::new(Kind::Invalid, "--provider: TCP needs none", hint));
+                return Err(Error::new(ErrorKind::Invalid, "--provider: TCP needs none", hint));
             }
-            (Transport::Tcp, None) | (_, Some(Provider::Iwarp)) => None,
+            (TargetTransport::Tcp, None) | (_, Some(RdmaProvider::Iwarp)) => None,
             (_, None) => devices().ok().and_then(one_that_is_up),
-            (_, Some(Provider::Verbs)) => Some(devices().map_err(without_libraries).and_then(|devices| {
-                let what = "--provider verbs: this host has no RDMA device that is up and has an address";
-                one_that_is_up(devices)
-                    .ok_or_else(|| Error::new(Kind::Invalid, what, "lunar rdma list shows what there is"))
-            })?),
+            (_, Some(RdmaProvider::Verbs)) => {
+                Some(devices().map_err(without_libraries).and_then(|devices| {
+                    let what = "--provider verbs: this host has no RDMA device that is up and has an address";
+                    one_that_is_up(devices).ok_or_else(|| {
+                        Error::new(ErrorKind::Invalid, what, "lunar rdma list shows what there is")
+                    })
+                })?)
+            }
         };
-        Ok(Carrier { transport, device })
+        Ok(FabricTransport { transport, device })
     }
 
     /// iSCSI over TCP on loopback.
     #[cfg(test)]
-    pub fn tcp() -> Carrier {
-        Carrier { transport: Transport::Tcp, device: None }
+    pub fn tcp() -> FabricTransport {
+        FabricTransport { transport: TargetTransport::Tcp, device: None }
     }
 
     /// Plain iSCSI: what other targets are started for.
     pub fn is_tcp(&self) -> bool {
-        self.transport == Transport::Tcp
+        self.transport == TargetTransport::Tcp
     }
 
     /// It travels over TCP connections, which a relay can carry on.
@@ -77,7 +76,7 @@ impl Carrier {
     /// As reports have it: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub fn name(&self) -> String {
         match (self.transport, &self.device) {
-            (Transport::Tcp, _) => "tcp".into(),
+            (TargetTransport::Tcp, _) => "tcp".into(),
             (transport, None) => format!("{}/iwarp", transport.scheme()),
             (transport, Some(device)) => format!("{}/verbs:{}", transport.scheme(), device.name),
         }
@@ -86,9 +85,9 @@ impl Carrier {
     /// What stands in for the network of a publication.
     pub fn stands_in(&self, network: &str) -> String {
         let protocol = match self.transport {
-            Transport::Tcp => "iSCSI over tcp",
-            Transport::Iser => "iSER",
-            Transport::Srp => "SRP",
+            TargetTransport::Tcp => "iSCSI over tcp",
+            TargetTransport::Iser => "iSER",
+            TargetTransport::Srp => "SRP",
         };
         let how = match (&self.device, self.is_tcp()) {
             (Some(device), _) => {
@@ -114,12 +113,12 @@ impl Carrier {
     /// A portal of Lunar that carries it, in a configuration.
     pub fn portal(&self, listen: SocketAddr) -> String {
         let (carries, provider) = match (self.transport, &self.device) {
-            (Transport::Tcp, _) => return format!("\"{listen}\""),
-            (Transport::Iser, None) => ("\"tcp\", \"iser\"", ""),
+            (TargetTransport::Tcp, _) => return format!("\"{listen}\""),
+            (TargetTransport::Iser, None) => ("\"tcp\", \"iser\"", ""),
             // iWARP devices in software are TCP themselves.
-            (Transport::Iser, Some(_)) => ("\"iser\"", ", provider = \"verbs\""),
-            (Transport::Srp, None) => ("\"srp\"", ""),
-            (Transport::Srp, Some(_)) => ("\"srp\"", ", provider = \"verbs\""),
+            (TargetTransport::Iser, Some(_)) => ("\"iser\"", ", provider = \"verbs\""),
+            (TargetTransport::Srp, None) => ("\"srp\"", ""),
+            (TargetTransport::Srp, Some(_)) => ("\"srp\"", ", provider = \"verbs\""),
         };
         format!("{{ listen = \"{listen}\", transport = [{carries}]{provider} }}")
     }
@@ -127,8 +126,8 @@ impl Carrier {
     /// The URL of a target of this iSCSI name, or of its LUN, with settings.
     pub fn url(&self, portal: SocketAddr, target: &str, lun: Option<u16>, settings: &str) -> String {
         let name = match self.transport {
-            Transport::Srp => format!("{:016x}", PortId::of_name(target).guid()),
-            Transport::Tcp | Transport::Iser => target.to_owned(),
+            TargetTransport::Srp => format!("{:016x}", PortId::of_name(target).guid()),
+            TargetTransport::Tcp | TargetTransport::Iser => target.to_owned(),
         };
         let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
         let provider = if self.device.is_some() { "provider=verbs" } else { "" };
@@ -140,16 +139,16 @@ impl Carrier {
 }
 
 fn without_libraries(missing: MissingLibrary) -> Error {
-    Error::new(Kind::Invalid, format!("--provider verbs: {missing}"), MissingLibrary::HINT)
+    Error::new(ErrorKind::Invalid, format!("--provider verbs: {missing}"), MissingLibrary::HINT)
 }
 
-fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<Device> {
+fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<RdmaDevice> { 
     let usable = devices.into_iter().filter(|device| device.is_usable);
     let up = |device: lunar_rdma::verbs::RdmaDevice| {
         let mut ports = device.ports.into_iter().filter(|port| port.state == "ACTIVE");
         // The connection manager does not take addresses of one link without its number.
         let address = ports.find_map(|port| port.addresses.into_iter().find(IpAddr::is_ipv4))?;
-        Some(Device { name: device.name, address })
+        Some(RdmaDevice { name: device.name, address })
     };
     usable.filter_map(up).next()
 }
@@ -183,43 +182,51 @@ mod tests {
         Ok(vec![verbs::RdmaDevice { name: "rxe0".into(), transport, ports: vec![port], is_usable: true }])
     }
 
-    fn carrier(transport: Transport, provider: Option<Provider>, state: &str) -> Result<Carrier, Error> {
-        Carrier::among(transport, provider, || devices(state, "192.0.2.1"))
+    fn transport(
+        transport: TargetTransport,
+        provider: Option<RdmaProvider>,
+        state: &str,
+    ) -> Result<FabricTransport, Error> {
+        FabricTransport::among(transport, provider, || devices(state, "192.0.2.1"))
     }
 
     #[test]
     fn a_device_is_used_where_one_is_up_and_iwarp_otherwise() {
-        let name = |provider, state| carrier(Transport::Srp, provider, state).map(|c| c.name());
+        let name = |provider, state| transport(TargetTransport::Srp, provider, state).map(|c| c.name());
         assert_eq!(name(None, "ACTIVE").as_deref(), Ok("srp/verbs:rxe0"));
         assert_eq!(name(None, "DOWN").as_deref(), Ok("srp/iwarp"));
-        assert_eq!(name(Some(Provider::Iwarp), "ACTIVE").as_deref(), Ok("srp/iwarp"));
-        let e = name(Some(Provider::Verbs), "DOWN").expect_err("none is up");
-        assert!(e.kind == Kind::Invalid && e.what.contains("no RDMA device that is up"), "{e}");
+        assert_eq!(name(Some(RdmaProvider::Iwarp), "ACTIVE").as_deref(), Ok("srp/iwarp"));
+        let e = name(Some(RdmaProvider::Verbs), "DOWN").expect_err("none is up");
+        assert!(e.kind == ErrorKind::Invalid && e.what.contains("no RDMA device that is up"), "{e}");
         let missing = || Err(MissingLibrary { what: "no library".into() });
-        let e = Carrier::among(Transport::Iser, Some(Provider::Verbs), missing).expect_err("no libraries");
+        let e = FabricTransport::among(TargetTransport::Iser, Some(RdmaProvider::Verbs), missing)
+            .expect_err("no libraries");
         assert!(e.what.ends_with("no library") && e.hint == *MissingLibrary::HINT, "{e}");
         assert_eq!(
-            Carrier::among(Transport::Iser, None, missing).map(|c| c.name()).as_deref(),
+            FabricTransport::among(TargetTransport::Iser, None, missing).map(|c| c.name()).as_deref(),
             Ok("iser/iwarp")
         );
-        assert!(carrier(Transport::Tcp, Some(Provider::Iwarp), "ACTIVE").is_err());
-        assert_eq!(carrier(Transport::Tcp, None, "ACTIVE"), Ok(Carrier::tcp()));
+        assert!(transport(TargetTransport::Tcp, Some(RdmaProvider::Iwarp), "ACTIVE").is_err());
+        assert_eq!(transport(TargetTransport::Tcp, None, "ACTIVE"), Ok(FabricTransport::tcp()));
     }
 
     #[test]
     fn portals_and_urls_say_what_carries_them() {
         let at: SocketAddr = "192.0.2.1:4000".parse().expect("an address");
-        let with = |transport, provider| carrier(transport, Some(provider), "ACTIVE").expect("a carrier");
-        let srp = with(Transport::Srp, Provider::Iwarp);
+        let with = |carrier, provider| transport(carrier, Some(provider), "ACTIVE").expect("a transport");
+        let srp = with(TargetTransport::Srp, RdmaProvider::Iwarp);
         assert_eq!(srp.portal(at), "{ listen = \"192.0.2.1:4000\", transport = [\"srp\"] }");
         assert_eq!(srp.url(at, IQN, Some(3), "window=9"), "srp://192.0.2.1:4000/5c0f2813d1be3e7a/3?window=9");
-        let iser = with(Transport::Iser, Provider::Verbs);
+        let iser = with(TargetTransport::Iser, RdmaProvider::Verbs);
         let portal = "{ listen = \"192.0.2.1:4000\", transport = [\"iser\"], provider = \"verbs\" }";
         assert_eq!(iser.portal(at), portal);
         assert_eq!(iser.url(at, IQN, None, ""), format!("iser://192.0.2.1:4000/{IQN}?provider=verbs"));
         assert!(iser.addresses(1).is_err(), "nobody has this address");
         assert!(!iser.is_relayed() && srp.is_relayed() && !srp.is_tcp());
-        assert_eq!(Carrier::tcp().portal(at), "\"192.0.2.1:4000\"");
-        assert_eq!(Carrier::tcp().url(at, IQN, Some(0), ""), format!("iscsi://192.0.2.1:4000/{IQN}/0"));
+        assert_eq!(FabricTransport::tcp().portal(at), "\"192.0.2.1:4000\"");
+        assert_eq!(
+            FabricTransport::tcp().url(at, IQN, Some(0), ""),
+            format!("iscsi://192.0.2.1:4000/{IQN}/0")
+        );
     }
 }

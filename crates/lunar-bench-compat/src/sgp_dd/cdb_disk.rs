@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 /// A CDB size: bytes, the operation codes of READ and WRITE, the last LBA, and the most blocks (SBC-4).
-struct Size {
+struct CdbFormat {
     bytes: u8,
     read: u8,
     write: u8,
@@ -18,23 +18,23 @@ struct Size {
     blocks: u64,
 }
 
-const SIZES: [Size; 4] = [
-    Size { bytes: 6, read: op::READ_6, write: op::WRITE_6, last: (1 << 21) - 1, blocks: 256 },
-    Size {
+const CDB_FORMATS: [CdbFormat; 4] = [
+    CdbFormat { bytes: 6, read: op::READ_6, write: op::WRITE_6, last: (1 << 21) - 1, blocks: 256 },
+    CdbFormat {
         bytes: 10,
         read: op::READ_10,
         write: op::WRITE_10,
         last: u32::MAX as u64,
         blocks: u16::MAX as u64,
     },
-    Size {
+    CdbFormat {
         bytes: 12,
         read: op::READ_12,
         write: op::WRITE_12,
         last: u32::MAX as u64,
         blocks: u32::MAX as u64,
     },
-    Size { bytes: 16, read: op::READ_16, write: op::WRITE_16, last: u64::MAX, blocks: u32::MAX as u64 },
+    CdbFormat { bytes: 16, read: op::READ_16, write: op::WRITE_16, last: u64::MAX, blocks: u32::MAX as u64 },
 ];
 
 const FUA: u8 = 0x08;
@@ -42,7 +42,7 @@ const DPO: u8 = 0x10;
 
 /// How CDBs are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct CdbOptions {
     /// 6, 10, 12 or 16 bytes.
     pub size: u8,
     /// Force unit access.
@@ -51,9 +51,9 @@ pub struct Shape {
     pub dpo: bool,
 }
 
-impl Shape {
-    fn row(self) -> &'static Size {
-        SIZES.iter().find(|size| size.bytes == self.size).unwrap_or(&SIZES[1])
+impl CdbOptions {
+    fn row(self) -> &'static CdbFormat {
+        CDB_FORMATS.iter().find(|size| size.bytes == self.size).unwrap_or(&CDB_FORMATS[1])
     }
 
     /// Whether a range of blocks, in commands of so many, can be told in this size; why not otherwise.
@@ -101,15 +101,15 @@ impl Shape {
 }
 
 /// A logical unit whose READs and WRITEs have a given shape.
-pub struct Cdbs {
+pub struct CdbDisk {
     lun: Arc<Lun>,
-    shape: Shape,
+    shape: CdbOptions,
 }
 
-impl Cdbs {
+impl CdbDisk {
     /// Before this logical unit.
-    pub fn new(lun: Arc<Lun>, shape: Shape) -> Cdbs {
-        Cdbs { lun, shape }
+    pub fn new(lun: Arc<Lun>, shape: CdbOptions) -> CdbDisk {
+        CdbDisk { lun, shape }
     }
 
     fn cdb(&self, write: bool, offset: u64, len: usize) -> io::Result<Cdb> {
@@ -131,8 +131,7 @@ fn whole(completion: &Completion, len: usize) -> io::Result<()> {
     Err(io::Error::other(format!("{} of {len} bytes were transferred", completion.transferred)))
 }
 
-impl Backend for Cdbs {
-    fn facts(&self) -> BackendInfo {
+impl Backend for CdbDisk { fn facts(&self) -> BackendInfo { 
         self.lun.facts()
     }
 
@@ -185,25 +184,25 @@ mod tests {
 
     #[test]
     fn cdbs_of_each_size_have_their_fields_in_their_places() {
-        let shape = |size| Shape { size, fua: size != 6, dpo: false };
+        let shape = |size| CdbOptions { size, fua: size != 6, dpo: false };
         let cdb = |size, write| shape(size).cdb(write, 0x0012_3456, 0x80)[..16].to_vec();
         assert_eq!(cdb(6, false)[..6], [0x08, 0x12, 0x34, 0x56, 0x80, 0]);
         assert_eq!(cdb(10, true)[..10], [0x2a, 8, 0, 0x12, 0x34, 0x56, 0, 0, 0x80, 0]);
         assert_eq!(cdb(12, false)[..12], [0xa8, 8, 0, 0x12, 0x34, 0x56, 0, 0, 0, 0x80, 0, 0]);
         assert_eq!(cdb(16, true), [0x8a, 8, 0, 0, 0, 0, 0, 0x12, 0x34, 0x56, 0, 0, 0, 0x80, 0, 0]);
-        assert_eq!(Shape { size: 6, fua: false, dpo: false }.cdb(true, 0, 256)[..5], [0x0a, 0, 0, 0, 0]);
-        assert_eq!(Shape { size: 10, fua: false, dpo: true }.cdb(false, 0, 1)[1], 0x10);
+        assert_eq!(CdbOptions { size: 6, fua: false, dpo: false }.cdb(true, 0, 256)[..5], [0x0a, 0, 0, 0, 0]);
+        assert_eq!(CdbOptions { size: 10, fua: false, dpo: true }.cdb(false, 0, 1)[1], 0x10);
     }
 
     #[test]
     fn what_does_not_fit_is_told() {
-        let shape = |size| Shape { size, fua: false, dpo: false };
+        let shape = |size| CdbOptions { size, fua: false, dpo: false };
         assert_eq!(shape(6).check(1 << 21, 256), Ok(()));
         assert!(shape(6).check((1 << 21) + 1, 1).unwrap_err().contains("block 2097152"));
         assert!(shape(6).check(1, 257).is_err());
         assert!(shape(10).check(1 << 32, 65536).is_err());
         assert!(shape(12).check((1 << 32) + 1, 1).is_err());
         assert_eq!(shape(16).check(1 << 40, 1 << 20), Ok(()));
-        assert!(Shape { fua: true, ..shape(6) }.check(1, 1).unwrap_err().contains("FUA"));
+        assert!(CdbOptions { fua: true, ..shape(6) }.check(1, 1).unwrap_err().contains("FUA"));
     }
 }

@@ -9,38 +9,39 @@ use rand::{RngCore, SeedableRng};
 const BLOCK: u64 = 512;
 
 /// The contents of one who sends commands, one after the other.
-pub struct Content {
+pub struct DataPattern {
     fill: Fill,
     /// What the buffer held when it was made; empty where nobody asks for it again.
     original: Vec<u8>,
     is_compared: bool,
     /// Bytes at the begin of the buffer in which reads may have left something.
-    soiled: usize,
+    dirty: usize,
     /// What tells the next stretch of random data from all others of this buffer.
     mark: u64,
 }
 
 /// In random data each stretch of so many bytes begins with a mark that no other has: a target that keeps equal blocks
 /// once shall find none.
-const MARKED: usize = 4096;
+const MARK_INTERVAL: usize = 4096;
 
-impl Content {
+impl DataPattern {
     /// For a job, with the buffer in which its data will go; `lane` tells those apart that run at once.
-    pub fn new(job: &Job, lane: u64) -> (Content, Buf) {
+    pub fn new(job: &Job, lane: u64) -> (DataPattern, Buf) {
         let mut buf = Buf::zeroed(job.longest() as usize);
         match job.fill {
-            Fill::Random => SmallRng::seed_from_u64(job.chance(lane)).fill_bytes(&mut buf),
-            fill => settle(fill, &mut buf),
+            Fill::Random => SmallRng::seed_from_u64(job.stream_seed(lane)).fill_bytes(&mut buf),
+            fill => fill_fixed(fill, &mut buf),
         }
-        let (is_compared, is_mixed) = (job.compare && job.way.reads(), job.way.reads() && job.way.writes());
+        let (is_compared, is_mixed) =
+            (job.compare && job.direction.reads(), job.direction.reads() && job.direction.writes());
         let original = if is_compared || is_mixed { buf.to_vec() } else { Vec::new() };
-        let mark = job.chance(lane);
-        (Content { fill: job.fill, original, is_compared, soiled: 0, mark }, buf)
+        let mark = job.stream_seed(lane);
+        (DataPattern { fill: job.fill, original, is_compared, dirty: 0, mark }, buf)
     }
 
     /// What is at `offset` is read into the buffer. Where it will be compared, no byte of the buffer is right before.
-    pub fn soil(&mut self, offset: u64, buf: &mut [u8]) {
-        self.soiled = self.soiled.max(buf.len());
+    pub fn before_read(&mut self, offset: u64, buf: &mut [u8]) {
+        self.dirty = self.dirty.max(buf.len());
         if self.is_compared {
             let expected = self.expected(offset, buf.len());
             buf.iter_mut().zip(expected).for_each(|(byte, right)| *byte = !*right);
@@ -48,14 +49,14 @@ impl Content {
     }
 
     /// Makes ready what is written at `offset`: what was read is not written back.
-    pub fn prepare(&mut self, offset: u64, buf: &mut Buf) {
+    pub fn before_write(&mut self, offset: u64, buf: &mut Buf) {
         if self.fill == Fill::Lba {
-            return number(offset, buf);
+            return fill_lba(offset, buf);
         }
-        if self.soiled > 0 {
+        if self.dirty > 0 {
             let len = buf.len();
             buf.copy_from_slice(&self.original[..len]);
-            self.soiled = if len < self.soiled { self.soiled } else { 0 };
+            self.dirty = if len < self.dirty { self.dirty } else { 0 };
         }
         if self.fill == Fill::Random {
             self.mark(buf);
@@ -63,7 +64,7 @@ impl Content {
     }
 
     fn mark(&mut self, buf: &mut [u8]) {
-        for stretch in buf.chunks_mut(MARKED) {
+        for stretch in buf.chunks_mut(MARK_INTERVAL) {
             let mark = self.mark.to_le_bytes();
             let len = stretch.len().min(mark.len());
             stretch[..len].copy_from_slice(&mark[..len]);
@@ -72,7 +73,7 @@ impl Content {
     }
 
     /// The first byte that is not what would have been written there.
-    pub fn wrong(&mut self, offset: u64, buf: &[u8]) -> Option<u64> {
+    pub fn first_mismatch(&mut self, offset: u64, buf: &[u8]) -> Option<u64> {
         if !self.is_compared {
             return None;
         }
@@ -87,14 +88,14 @@ impl Content {
     fn expected(&mut self, offset: u64, len: usize) -> &[u8] {
         let expected = &mut self.original[..len];
         if self.fill == Fill::Lba {
-            number(offset, expected);
+            fill_lba(offset, expected);
         }
         expected
     }
 }
 
 /// Whatever hangs neither on the place nor on chance.
-fn settle(fill: Fill, buf: &mut [u8]) {
+fn fill_fixed(fill: Fill, buf: &mut [u8]) {
     match fill {
         Fill::Zeros => buf.fill(0),
         Fill::Counting => buf.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n),
@@ -104,7 +105,7 @@ fn settle(fill: Fill, buf: &mut [u8]) {
     }
 }
 
-fn number(offset: u64, buf: &mut [u8]) {
+fn fill_lba(offset: u64, buf: &mut [u8]) {
     for (eight, at) in buf.chunks_mut(8).zip((offset..).step_by(8)) {
         eight.copy_from_slice(&(at / BLOCK).to_be_bytes()[..eight.len()]);
     }
@@ -116,54 +117,54 @@ mod tests {
     use crate::job::IoDirection;
 
     fn job(fill: Fill) -> Job {
-        Job { fill, way: IoDirection::Mix(50), compare: true, sizes: vec![(1024, 1)], ..Job::default() }
+        Job { fill, direction: IoDirection::Mix(50), compare: true, sizes: vec![(1024, 1)], ..Job::default() }
     }
 
     #[test]
     fn what_was_written_is_found_right_and_one_wrong_byte_is_found() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
-            let (mut content, mut buf) = Content::new(&job(fill), 0);
-            content.prepare(4096, &mut buf);
-            assert_eq!(content.wrong(4096, &buf), None, "{fill:?}");
-            content.soil(4096, &mut buf);
-            content.prepare(4096, &mut buf);
-            assert_eq!(content.wrong(4096, &buf), None, "{fill:?} after a read");
+            let (mut content, mut buf) = DataPattern::new(&job(fill), 0);
+            content.before_write(4096, &mut buf);
+            assert_eq!(content.first_mismatch(4096, &buf), None, "{fill:?}");
+            content.before_read(4096, &mut buf);
+            content.before_write(4096, &mut buf);
+            assert_eq!(content.first_mismatch(4096, &buf), None, "{fill:?} after a read");
             buf[777] ^= 1;
-            assert_eq!(content.wrong(4096, &buf), Some(4096 + 777), "{fill:?}");
+            assert_eq!(content.first_mismatch(4096, &buf), Some(4096 + 777), "{fill:?}");
         }
     }
 
     #[test]
     fn no_byte_is_right_before_it_is_read() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
-            let (mut content, mut buf) = Content::new(&job(fill), 0);
-            content.prepare(4096, &mut buf);
+            let (mut content, mut buf) = DataPattern::new(&job(fill), 0);
+            content.before_write(4096, &mut buf);
             let right = buf.to_vec();
-            content.soil(4096, &mut buf);
+            content.before_read(4096, &mut buf);
             assert!(buf.iter().zip(&right).all(|(byte, right)| byte != right), "{fill:?}");
-            assert_eq!(content.wrong(4096, &buf), Some(4096), "{fill:?}");
+            assert_eq!(content.first_mismatch(4096, &buf), Some(4096), "{fill:?}");
         }
     }
 
     #[test]
     fn blocks_bear_their_numbers() {
-        let (mut content, mut buf) = Content::new(&job(Fill::Lba), 0);
-        content.prepare(1024, &mut buf);
+        let (mut content, mut buf) = DataPattern::new(&job(Fill::Lba), 0);
+        content.before_write(1024, &mut buf);
         assert_eq!((&buf[..8], &buf[512..520]), (&2u64.to_be_bytes()[..], &3u64.to_be_bytes()[..]));
     }
 
     #[test]
     fn what_a_read_left_is_not_written_back_whatever_the_lengths() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Random, Fill::Bytes(*b"12345678")] {
-            let (mut content, mut buf) = Content::new(&job(fill), 0);
+            let (mut content, mut buf) = DataPattern::new(&job(fill), 0);
             let made = buf.to_vec();
-            content.soil(0, &mut buf);
+            content.before_read(0, &mut buf);
             buf.fill(0x55);
             // The mark is another each time.
             let from = if fill == Fill::Random { 8 } else { 0 };
             for len in [512, 1024, 512] {
                 buf.set_visible(len);
-                content.prepare(0, &mut buf);
+                content.before_write(0, &mut buf);
                 assert_eq!(buf[from..], made[from..len], "{fill:?}, {len}");
             }
         }
@@ -171,13 +172,17 @@ mod tests {
 
     #[test]
     fn of_random_data_no_two_blocks_are_alike() {
-        let job =
-            Job { way: IoDirection::Write, compare: false, sizes: vec![(3 * 4096, 1)], ..job(Fill::Random) };
+        let job = Job {
+            direction: IoDirection::Write,
+            compare: false,
+            sizes: vec![(3 * 4096, 1)],
+            ..job(Fill::Random)
+        };
         let mut seen = std::collections::HashSet::new();
         for lane in 0..2 {
-            let (mut content, mut buf) = Content::new(&job, lane);
+            let (mut content, mut buf) = DataPattern::new(&job, lane);
             for _ in 0..50 {
-                content.prepare(0, &mut buf);
+                content.before_write(0, &mut buf);
                 assert!(buf.chunks(4096).all(|block| seen.insert(block.to_vec())), "one was there before");
             }
         }
@@ -185,8 +190,8 @@ mod tests {
 
     #[test]
     fn random_bytes_differ_from_lane_to_lane() {
-        let job = Job { way: IoDirection::Write, ..job(Fill::Random) };
-        assert_ne!(Content::new(&job, 0).1[..], Content::new(&job, 1).1[..]);
-        assert_eq!(Content::new(&job, 1).1[..], Content::new(&job, 1).1[..]);
+        let job = Job { direction: IoDirection::Write, ..job(Fill::Random) };
+        assert_ne!(DataPattern::new(&job, 0).1[..], DataPattern::new(&job, 1).1[..]);
+        assert_eq!(DataPattern::new(&job, 1).1[..], DataPattern::new(&job, 1).1[..]);
     }
 }

@@ -1,7 +1,7 @@
 //! What one session writes down while it runs.
 
-use crate::outcome::{Latency, Share, Step, Totals};
-use crate::steps::Steps;
+use crate::outcome::{DirectionTotals, IoCounts, Latency, SeriesStep};
+use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const LONGEST: u64 = 86_400 * 1_000_000_000;
 
 /// Times of a command.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct CommandTimes {
     /// It was to begin.
     pub due: Instant,
     /// It was handed over.
@@ -42,7 +42,7 @@ fn note_many(histogram: &mut Histogram<u64>, time: Duration, many: u64) {
 }
 
 /// One direction.
-struct Direction {
+struct DirectionStats {
     ios: u64,
     bytes: u64,
     /// Commands that are in the histograms alone.
@@ -52,19 +52,19 @@ struct Direction {
     paced: Option<(Histogram<u64>, Histogram<u64>)>,
 }
 
-impl Direction {
-    fn new(paced: bool) -> Direction {
+impl DirectionStats {
+    fn new(paced: bool) -> DirectionStats {
         let paced = paced.then(|| (histogram(), histogram()));
-        Direction { ios: 0, bytes: 0, late: 0, service: histogram(), paced }
+        DirectionStats { ios: 0, bytes: 0, late: 0, service: histogram(), paced }
     }
 
-    fn add(&mut self, bytes: u32, times: Times) {
+    fn add(&mut self, bytes: u32, times: CommandTimes) {
         self.ios += 1;
         self.bytes += u64::from(bytes);
         self.time(times);
     }
 
-    fn time(&mut self, times: Times) {
+    fn time(&mut self, times: CommandTimes) {
         note(&mut self.service, times.done - times.begun);
         if let Some((submit, total)) = &mut self.paced {
             note(submit, times.begun - times.due);
@@ -72,7 +72,7 @@ impl Direction {
         }
     }
 
-    fn merge(&mut self, other: &Direction) {
+    fn merge(&mut self, other: &DirectionStats) {
         let add = |to: &mut Histogram<u64>, from| to.add(from).expect("histograms that grow take everything");
         self.ios += other.ios;
         self.bytes += other.bytes;
@@ -84,13 +84,13 @@ impl Direction {
         }
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> DirectionTotals {
         let service = latency(&self.service);
         let (submit, total) = match &self.paced {
             Some((submit, total)) => (latency(submit), latency(total)),
             None => (Latency::default(), service.clone()),
         };
-        Totals { ios: self.ios, bytes: self.bytes, submit, service, total }
+        DirectionTotals { ios: self.ios, bytes: self.bytes, submit, service, total }
     }
 }
 
@@ -113,31 +113,31 @@ fn latency(times: &Histogram<u64>) -> Latency {
 }
 
 /// All that a session writes down; those of several sessions can be merged.
-pub struct Record {
-    read: Direction,
-    write: Direction,
-    steps: Steps,
+pub struct SessionStats {
+    read: DirectionStats,
+    write: DirectionStats,
+    steps: TimeSeries,
 }
 
-impl Record {
+impl SessionStats {
     /// Begins at a moment; `paced`: with a given rate.
-    pub fn new(begin: Instant, interval: Duration, paced: bool) -> Record {
-        let (read, write) = (Direction::new(paced), Direction::new(paced));
-        Record { read, write, steps: Steps::new(begin, interval) }
+    pub fn new(begin: Instant, interval: Duration, paced: bool) -> SessionStats {
+        let (read, write) = (DirectionStats::new(paced), DirectionStats::new(paced));
+        SessionStats { read, write, steps: TimeSeries::new(begin, interval) }
     }
 
-    fn direction(&mut self, read: bool) -> &mut Direction {
+    fn direction(&mut self, read: bool) -> &mut DirectionStats {
         if read { &mut self.read } else { &mut self.write }
     }
 
     /// A command has ended. Nothing that ended before the begin is to be added.
-    pub fn add(&mut self, read: bool, bytes: u32, times: Times) {
+    pub fn add(&mut self, read: bool, bytes: u32, times: CommandTimes) {
         self.direction(read).add(bytes, times);
         self.steps.add(read, bytes, times.done, nanoseconds(times.done - times.due));
     }
 
     /// A command has ended that was in flight when the time was over.
-    pub fn add_late(&mut self, read: bool, times: Times) {
+    pub fn add_late(&mut self, read: bool, times: CommandTimes) {
         let direction = self.direction(read);
         direction.late += 1;
         direction.time(times);
@@ -152,14 +152,14 @@ impl Record {
     }
 
     /// Adds what another session did.
-    pub fn merge(&mut self, other: &Record) {
+    pub fn merge(&mut self, other: &SessionStats) {
         self.read.merge(&other.read);
         self.write.merge(&other.write);
         self.steps.merge(&other.steps);
     }
 
     /// What was read and written.
-    pub fn totals(&self) -> (Totals, Totals) {
+    pub fn totals(&self) -> (DirectionTotals, DirectionTotals) {
         (self.read.totals(), self.write.totals())
     }
 
@@ -169,8 +169,8 @@ impl Record {
     }
 
     /// The share of the whole.
-    pub fn share(&self) -> Share {
-        Share {
+    pub fn counts(&self) -> IoCounts {
+        IoCounts {
             read_ios: self.read.ios,
             read_bytes: self.read.bytes,
             write_ios: self.write.ios,
@@ -179,7 +179,7 @@ impl Record {
     }
 
     /// The steps of a measurement that ended at `end`; the last one may be shorter.
-    pub fn series(&self, end: Instant) -> Vec<Step> {
+    pub fn series(&self, end: Instant) -> Vec<SeriesStep> {
         self.steps.series(end)
     }
 }
@@ -195,10 +195,10 @@ mod tests {
     #[test]
     fn sessions_are_added_up_direction_by_direction_and_step_by_step() {
         let begin = Instant::now();
-        let new = || Record::new(begin, Duration::from_secs(1), true);
+        let new = || SessionStats::new(begin, Duration::from_secs(1), true);
         let (mut a, mut b) = (new(), new());
-        a.add(true, 512, Times { due: begin, begun: at(begin, 100), done: at(begin, 400) });
-        b.add(false, 1024, Times { due: begin, begun: begin, done: at(begin, 2500) });
+        a.add(true, 512, CommandTimes { due: begin, begun: at(begin, 100), done: at(begin, 400) });
+        b.add(false, 1024, CommandTimes { due: begin, begun: begin, done: at(begin, 2500) });
         a.merge(&b);
         let (read, write) = a.totals();
         assert_eq!((read.ios, read.bytes, write.ios, write.bytes), (1, 512, 1, 1024));
@@ -208,19 +208,23 @@ mod tests {
         assert_eq!(series.len(), 3);
         assert_eq!(
             (series[0].share.read_ios, series[1].share, series[2].share.write_ios),
-            (1, Share::default(), 1)
+            (1, IoCounts::default(), 1)
         );
         assert_eq!((series[1].until_s, series[2].until_s), (2.0, 2.6));
         assert_eq!(a.series(at(begin, 4200)).len(), 5, "also where nothing ended");
-        assert_eq!((a.share().read_bytes, a.share().write_bytes), (512, 1024));
+        assert_eq!((a.counts().read_bytes, a.counts().write_bytes), (512, 1024));
     }
 
     #[test]
     fn a_histogram_keeps_three_digits_and_every_count() {
         let begin = Instant::now();
-        let mut record = Record::new(begin, Duration::from_secs(1), false);
+        let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
         for us in 1..=1000 {
-            record.add(true, 1, Times { due: begin, begun: begin, done: begin + Duration::from_micros(us) });
+            record.add(
+                true,
+                1,
+                CommandTimes { due: begin, begun: begin, done: begin + Duration::from_micros(us) },
+            );
         }
         let (read, _) = record.totals();
         let of = |percent: f64| read.total.percentiles.iter().find(|p| p.0 == percent).expect("it").1 as f64;
@@ -233,8 +237,8 @@ mod tests {
     #[test]
     fn one_slow_command_of_a_thousand_is_not_in_the_percentile_of_the_others() {
         let begin = Instant::now();
-        let mut record = Record::new(begin, Duration::from_secs(2), false);
-        let mut took = |done| record.add(true, 1, Times { due: begin, begun: begin, done });
+        let mut record = SessionStats::new(begin, Duration::from_secs(2), false);
+        let mut took = |done| record.add(true, 1, CommandTimes { due: begin, begun: begin, done });
         (0..999).for_each(|_| took(begin + Duration::from_nanos(10)));
         took(begin + Duration::from_secs(1));
         let total = record.totals().0.total;

@@ -1,8 +1,8 @@
 //! What a face prints and keeps.
 
-use crate::Stage;
-use lunar_bench::document::{Run, TargetFacts, without_secrets};
-use lunar_bench::{Document, Error, Kind, Outcome, Watch};
+use crate::RunContext;
+use lunar_bench::document::{JobRun, MeasuredTarget, redact_secrets};
+use lunar_bench::{Document, Error, ErrorKind, JobOutcome, RunHandle};
 use std::fmt::Display;
 use std::io::Write;
 
@@ -10,17 +10,22 @@ use std::io::Write;
 const RUNS: usize = 1000;
 
 /// The lines of a face, and its document as it grows.
-pub struct Paper<'a> {
+pub struct ToolOutput<'a> {
     pub document: Document,
-    pub watch: Watch,
+    pub handle: RunHandle,
     out: &'a mut dyn Write,
     left_out: usize,
 }
 
-impl<'a> Paper<'a> {
+impl<'a> ToolOutput<'a> {
     /// An empty one.
-    pub fn new(title: impl Into<String>, stage: Stage<'a>) -> Paper<'a> {
-        Paper { document: Document::new(title), watch: stage.watch.clone(), out: stage.out, left_out: 0 }
+    pub fn new(title: impl Into<String>, context: RunContext<'a>) -> ToolOutput<'a> {
+        ToolOutput {
+            document: Document::new(title),
+            handle: context.handle.clone(),
+            out: context.out,
+            left_out: 0,
+        }
     }
 
     /// Prints a line, at once.
@@ -29,14 +34,15 @@ impl<'a> Paper<'a> {
     /// When nobody can read it: nothing more is measured then.
     pub fn line(&mut self, text: impl Display) -> Result<(), Error> {
         let written = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
-        written
-            .map_err(|e| Error::new(Kind::System, format!("the output cannot be written: {e}"), "look at it"))
+        written.map_err(|e| {
+            Error::new(ErrorKind::System, format!("the output cannot be written: {e}"), "look at it")
+        })
     }
 
     /// Prints a line that a reader of the document must know too.
     ///
     /// # Errors
-    /// Those of [`Paper::line`].
+    /// Those of [`ToolOutput::line`].
     pub fn remark(&mut self, text: impl Into<String>) -> Result<(), Error> {
         let text = text.into();
         self.line(format_args!("# {text}"))?;
@@ -45,7 +51,7 @@ impl<'a> Paper<'a> {
     }
 
     /// Keeps what came of a job.
-    pub fn keep(&mut self, run: Run) {
+    pub fn keep(&mut self, run: JobRun) {
         match self.document.runs.len() < RUNS {
             true => self.document.runs.push(run),
             false => self.left_out += 1,
@@ -64,14 +70,19 @@ impl<'a> Paper<'a> {
 
 /// Words of a command line as a title: without secrets.
 pub fn title(tool: &str, words: &[String]) -> String {
-    let words = words.iter().map(|word| without_secrets(word));
+    let words = words.iter().map(|word| redact_secrets(word));
     std::iter::once(tool.to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// A run of a face: its label, its options as (name, value), its targets and what came of it.
-pub fn run(label: String, words: &[(&str, String)], targets: Vec<TargetFacts>, outcome: Outcome) -> Run {
+pub fn run(
+    label: String,
+    words: &[(&str, String)],
+    targets: Vec<MeasuredTarget>,
+    outcome: JobOutcome,
+) -> JobRun {
     let job = words.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    Run { label, job, targets, outcome }
+    JobRun { label, job, targets, outcome }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The time series of a record: what was done in each step of time.
 
 use crate::job::Job;
-use crate::outcome::{Share, Step};
-use crate::{Error, Kind};
+use crate::outcome::{IoCounts, SeriesStep};
+use crate::{Error, ErrorKind};
 use std::time::{Duration, Instant};
 
 /// The most steps of a series.
@@ -13,7 +13,7 @@ pub const MOST: usize = 1_000_000;
 /// # Errors
 /// When they do not, or are not.
 pub fn check(job: &Job) -> Result<(), Error> {
-    let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
+    let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
     if job.interval.is_zero() {
         return invalid("steps that take no time never end".into(), "name an interval such as 1 or 100ms");
     }
@@ -27,14 +27,14 @@ pub fn check(job: &Job) -> Result<(), Error> {
 
 /// A step while it is being added up.
 #[derive(Clone, Copy, Default)]
-struct Sum {
-    share: Share,
+struct StepSum {
+    share: IoCounts,
     total_ns: u64,
     max_ns: u64,
 }
 
-impl Sum {
-    fn and(mut self, other: &Sum) -> Sum {
+impl StepSum {
+    fn merged_with(mut self, other: &StepSum) -> StepSum {
         add(&mut self.share, true, other.share.read_ios, other.share.read_bytes);
         add(&mut self.share, false, other.share.write_ios, other.share.write_bytes);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
@@ -43,7 +43,7 @@ impl Sum {
     }
 }
 
-fn add(share: &mut Share, read: bool, ios: u64, bytes: u64) {
+fn add(share: &mut IoCounts, read: bool, ios: u64, bytes: u64) {
     let (n, sum) = match read {
         true => (&mut share.read_ios, &mut share.read_bytes),
         false => (&mut share.write_ios, &mut share.write_bytes),
@@ -54,23 +54,23 @@ fn add(share: &mut Share, read: bool, ios: u64, bytes: u64) {
 
 /// Steps of the same width, from the begin of a measurement on.
 #[derive(Clone)]
-pub struct Steps {
+pub struct TimeSeries {
     begin: Instant,
     width: Duration,
-    sums: Vec<Sum>,
+    sums: Vec<StepSum>,
     /// End of the last.
     end: Instant,
 }
 
-impl Steps {
+impl TimeSeries {
     /// The first of them.
-    pub fn new(begin: Instant, width: Duration) -> Steps {
-        Steps { begin, width, sums: vec![Sum::default()], end: begin + width }
+    pub fn new(begin: Instant, width: Duration) -> TimeSeries {
+        TimeSeries { begin, width, sums: vec![StepSum::default()], end: begin + width }
     }
 
     /// A command has ended, `ns` after it was due.
     pub fn add(&mut self, read: bool, bytes: u32, done: Instant, ns: u64) {
-        self.go_on(done);
+        self.extend_to(done);
         // What ended in an earlier step than the last is late by the turn of the loop at most.
         let step = self.sums.last_mut().expect("one from the begin");
         add(&mut step.share, read, 1, bytes.into());
@@ -79,7 +79,7 @@ impl Steps {
     }
 
     /// Adds what another session did.
-    pub fn merge(&mut self, other: &Steps) {
+    pub fn merge(&mut self, other: &TimeSeries) {
         let mut other = other.clone();
         while self.width < other.width {
             self.widen();
@@ -87,21 +87,21 @@ impl Steps {
         while other.width < self.width {
             other.widen();
         }
-        self.go_on(other.end);
+        self.extend_to(other.end);
         for (to, from) in self.sums.iter_mut().zip(&other.sums) {
-            *to = to.and(from);
+            *to = to.merged_with(from);
         }
     }
 
     /// All of a measurement that ended at `end`, also those at the end in which nothing was done; the last
     /// one may be shorter.
-    pub fn series(&self, end: Instant) -> Vec<Step> {
+    pub fn series(&self, end: Instant) -> Vec<SeriesStep> {
         let elapsed = end.saturating_duration_since(self.begin).as_secs_f64();
         let mut whole = self.clone();
-        whole.go_on(end);
-        let step = |(i, sum): (usize, &Sum)| {
+        whole.extend_to(end);
+        let step = |(i, sum): (usize, &StepSum)| {
             let ios = sum.share.read_ios + sum.share.write_ios;
-            Step {
+            SeriesStep {
                 until_s: (whole.width.as_secs_f64() * (i + 1) as f64).min(elapsed),
                 share: sum.share,
                 mean_ns: sum.total_ns as f64 / ios.max(1) as f64,
@@ -112,12 +112,12 @@ impl Steps {
     }
 
     /// Goes on to the step of a moment.
-    fn go_on(&mut self, to: Instant) {
+    fn extend_to(&mut self, to: Instant) {
         while to > self.end {
             if self.sums.len() == MOST {
                 self.widen();
             }
-            self.sums.push(Sum::default());
+            self.sums.push(StepSum::default());
             self.end += self.width;
         }
     }
@@ -125,7 +125,11 @@ impl Steps {
     /// Makes each two of them one.
     fn widen(&mut self) {
         self.width *= 2;
-        self.sums = self.sums.chunks(2).map(|two| two.iter().fold(Sum::default(), Sum::and)).collect();
+        self.sums = self
+            .sums
+            .chunks(2)
+            .map(|two| two.iter().fold(StepSum::default(), StepSum::merged_with))
+            .collect();
         self.end = self.begin + self.width * self.sums.len() as u32;
     }
 }
@@ -139,20 +143,20 @@ mod tests {
     #[test]
     fn steps_in_which_nothing_was_done_are_there_up_to_the_end() {
         let begin = Instant::now();
-        let mut steps = Steps::new(begin, MS * 1000);
+        let mut steps = TimeSeries::new(begin, MS * 1000);
         steps.add(true, 512, begin + MS * 400, 7);
         let series = steps.series(begin + MS * 4500);
         let ends: Vec<f64> = series.iter().map(|step| step.until_s).collect();
         assert_eq!(ends, [1.0, 2.0, 3.0, 4.0, 4.5]);
         assert_eq!((series[0].share.read_ios, series[0].max_ns), (1, 7));
-        assert!(series[1..].iter().all(|step| step.share == Share::default()));
+        assert!(series[1..].iter().all(|step| step.share == IoCounts::default()));
         assert_eq!(steps.series(begin + MS * 1000).len(), 1, "it ends with the first");
     }
 
     #[test]
     fn where_steps_become_too_many_each_two_become_one() {
         let begin = Instant::now();
-        let (mut many, mut few) = (Steps::new(begin, MS), Steps::new(begin, MS));
+        let (mut many, mut few) = (TimeSeries::new(begin, MS), TimeSeries::new(begin, MS));
         for second in 1..=2500 {
             many.add(true, 1, begin + MS * (second * 1000), 1);
         }

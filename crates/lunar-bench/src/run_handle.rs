@@ -1,46 +1,46 @@
 //! Looking at a job while it runs, and ending it.
 
-use crate::outcome::Share;
+use crate::outcome::IoCounts;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A handle on running jobs: how far they are, and the wish that they end. Clones are the same handle.
 #[derive(Clone, Debug, Default)]
-pub struct Watch(Arc<Shared>);
+pub struct RunHandle(Arc<Progress>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Progress {
     /// Commands and bytes that were read, and that were written.
     read: [AtomicU64; 2],
     write: [AtomicU64; 2],
     end: AtomicBool,
-    begun: Mutex<Option<Instant>>,
+    measurement_begin: Mutex<Option<Instant>>,
     /// When somebody added to the counts last.
-    told: Mutex<Option<Instant>>,
-    doing: Mutex<String>,
+    updated: Mutex<Option<Instant>>,
+    activity: Mutex<String>,
     /// What this one counts is counted there too.
-    above: Option<Watch>,
+    parent: Option<RunHandle>,
 }
 
-impl Watch {
+impl RunHandle {
     /// Commands and bytes since the handle was made. Sessions add to them a few times a second.
     pub fn done(&self) -> (u64, u64) {
-        let Share { read_ios, read_bytes, write_ios, write_bytes } = self.share();
+        let IoCounts { read_ios, read_bytes, write_ios, write_bytes } = self.counts();
         (read_ios + write_ios, read_bytes + write_bytes)
     }
 
     /// A handle of its own for a part of what this one is about: it ends by itself, and what is done under it counts
     /// here too.
-    pub fn part(&self) -> Watch {
-        Watch(Arc::new(Shared { above: Some(self.clone()), ..Shared::default() }))
+    pub fn child(&self) -> RunHandle {
+        RunHandle(Arc::new(Progress { parent: Some(self.clone()), ..Progress::default() }))
     }
 
     /// The same by direction.
-    pub fn share(&self) -> Share {
+    pub fn counts(&self) -> IoCounts {
         let load = |counts: &[AtomicU64; 2], n: usize| counts[n].load(Ordering::Relaxed);
-        let Shared { read, write, .. } = &*self.0;
-        Share {
+        let Progress { read, write, .. } = &*self.0;
+        IoCounts {
             read_ios: load(read, 0),
             read_bytes: load(read, 1),
             write_ios: load(write, 0),
@@ -49,9 +49,9 @@ impl Watch {
     }
 
     /// The same, and the moment of which it is true where one session runs: none if it has not told anything yet.
-    pub fn share_then(&self) -> (Option<Instant>, Share) {
+    pub fn counts_at_update(&self) -> (Option<Instant>, IoCounts) {
         // What comes between is in the counts too early, by less than can be measured.
-        (*self.0.told.lock().unwrap_or_else(PoisonError::into_inner), self.share())
+        (*self.0.updated.lock().unwrap_or_else(PoisonError::into_inner), self.counts())
     }
 
     /// Asks what runs to end now; what was measured so far stands.
@@ -65,35 +65,35 @@ impl Watch {
     }
 
     /// What it does now, for people; empty where there is but one thing to do.
-    pub fn doing(&self) -> String {
-        self.0.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn activity(&self) -> String {
+        self.0.activity.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// When the measured time of the job begins, or began, that was begun last.
-    pub fn begun(&self) -> Option<Instant> {
-        *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn measurement_begin(&self) -> Option<Instant> {
+        *self.0.measurement_begin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begins(&self, at: Instant) {
-        *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+    pub(crate) fn set_measurement_begin(&self, at: Instant) {
+        *self.0.measurement_begin.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
     /// Notes what runs now, for progress reports.
-    pub fn says(&self, what: impl Into<String>) {
-        *self.0.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    pub fn set_activity(&self, what: impl Into<String>) {
+        *self.0.activity.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
     }
 
     /// What was done between two moments.
-    pub(crate) fn add(&self, before: &Share, now: &Share) {
+    pub(crate) fn add(&self, before: &IoCounts, now: &IoCounts) {
         let add = |count: &AtomicU64, before: u64, now: u64| count.fetch_add(now - before, Ordering::Relaxed);
-        let Shared { read, write, .. } = &*self.0;
+        let Progress { read, write, .. } = &*self.0;
         add(&read[0], before.read_ios, now.read_ios);
         add(&read[1], before.read_bytes, now.read_bytes);
         add(&write[0], before.write_ios, now.write_ios);
         add(&write[1], before.write_bytes, now.write_bytes);
-        *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        if let Some(above) = &self.0.above {
-            above.add(before, now);
+        *self.0.updated.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if let Some(parent) = &self.0.parent {
+            parent.add(before, now);
         }
     }
 }
@@ -105,24 +105,24 @@ mod tests {
 
     #[test]
     fn counts_have_the_time_at_which_they_were_told() {
-        let (watch, none) = (Watch::default(), Share::default());
-        assert_eq!(watch.share_then(), (None, none));
-        let (begin, share) = (Instant::now(), Share { read_ios: 3, ..none });
-        watch.add(&none, &share);
+        let (handle, none) = (RunHandle::default(), IoCounts::default());
+        assert_eq!(handle.counts_at_update(), (None, none));
+        let (begin, share) = (Instant::now(), IoCounts { read_ios: 3, ..none });
+        handle.add(&none, &share);
         let end = Instant::now();
         std::thread::sleep(Duration::from_millis(10));
-        let (told, counts) = watch.share_then();
+        let (updated, counts) = handle.counts_at_update();
         assert_eq!(counts, share);
-        assert!(told.is_some_and(|told| (begin..=end).contains(&told)), "not when it is asked");
+        assert!(updated.is_some_and(|updated| (begin..=end).contains(&updated)), "not when it is asked");
     }
 
     #[test]
     fn what_a_part_does_counts_for_the_whole_and_its_end_is_its_own() {
-        let all = Watch::default();
-        let [one, other] = [all.part(), all.part()];
-        let did = Share { read_ios: 2, read_bytes: 8192, ..Share::default() };
-        one.add(&Share::default(), &did);
-        other.add(&did, &Share { read_ios: 3, read_bytes: 12288, ..Share::default() });
+        let all = RunHandle::default();
+        let [one, other] = [all.child(), all.child()];
+        let did = IoCounts { read_ios: 2, read_bytes: 8192, ..IoCounts::default() };
+        one.add(&IoCounts::default(), &did);
+        other.add(&did, &IoCounts { read_ios: 3, read_bytes: 12288, ..IoCounts::default() });
         assert_eq!((one.done(), other.done(), all.done()), ((2, 8192), (1, 4096), (3, 12288)));
         one.end();
         assert!(one.is_ended() && !other.is_ended() && !all.is_ended());

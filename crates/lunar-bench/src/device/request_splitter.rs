@@ -1,6 +1,6 @@
 //! How a kernel sends a large request to a block device: cut into pieces, all of them at once.
 
-use super::stream::PIECE;
+use super::page_cache::PIECE;
 use flume::Receiver;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A disk whose requests of more than [`PIECE`] go out in pieces, and are over when the last one is.
-pub struct Burst {
+pub struct RequestSplitter {
     disk: Arc<dyn Backend>,
     /// Bytes go between the caller's buffer and those of the pieces.
     is_carrying: bool,
@@ -17,18 +17,18 @@ pub struct Burst {
 }
 
 /// A piece that has ended: where it lies in the caller's buffer.
-type Ended = (usize, BufResult);
+type PieceResult = (usize, BufResult); 
 
-impl Burst {
+impl RequestSplitter {
     /// Before this disk; all bytes arrive.
-    pub fn carrying(disk: Arc<dyn Backend>) -> Burst {
-        Burst { disk, is_carrying: true, free: Mutex::default() }
+    pub fn new(disk: Arc<dyn Backend>) -> RequestSplitter {
+        RequestSplitter { disk, is_carrying: true, free: Mutex::default() }
     }
 
     /// Before this disk, for measuring alone: the bytes of what is cut stay behind. What is read is dropped, what
     /// is written is zeros. Nothing is copied that a kernel, which pins the pages of the caller, would not copy.
-    pub fn dropping_what_is_read_and_writing_zeros(disk: Arc<dyn Backend>) -> Burst {
-        Burst { is_carrying: false, ..Burst::carrying(disk) }
+    pub fn without_data(disk: Arc<dyn Backend>) -> RequestSplitter {
+        RequestSplitter { is_carrying: false, ..RequestSplitter::new(disk) }
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<Buf>> {
@@ -47,7 +47,7 @@ impl Burst {
     }
 
     async fn read_pieces(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let ends = self.launch(offset, bytes, None);
+        let ends = self.submit(offset, bytes, None);
         self.all(ends, bytes.len(), |from, piece| {
             if self.is_carrying {
                 bytes[from..from + piece.len()].copy_from_slice(piece);
@@ -56,13 +56,13 @@ impl Burst {
         .await
     }
 
-    async fn write_pieces(&self, offset: u64, bytes: &[u8], stable: bool) -> io::Result<()> {
-        let ends = self.launch(offset, bytes, Some(stable));
+    async fn write_pieces(&self, offset: u64, bytes: &[u8], fua: bool) -> io::Result<()> {
+        let ends = self.submit(offset, bytes, Some(fua));
         self.all(ends, bytes.len(), |_, _| {}).await
     }
 
     /// Sends all pieces: reads, or writes that are stable or not.
-    fn launch(&self, offset: u64, bytes: &[u8], write: Option<bool>) -> Receiver<Ended> {
+    fn submit(&self, offset: u64, bytes: &[u8], write: Option<bool>) -> Receiver<PieceResult> {
         let (done, ends) = flume::unbounded();
         for (n, part) in bytes.chunks(PIECE).enumerate() {
             let (disk, done, buf) = (self.disk.clone(), done.clone(), self.piece(part, write.is_some()));
@@ -70,7 +70,7 @@ impl Burst {
             let at = offset + from as u64;
             let piece = async move {
                 let end = match write {
-                    Some(stable) => disk.write(at, buf, stable).await,
+                    Some(fua) => disk.write(at, buf, fua).await,
                     None => disk.read(at, buf).await,
                 };
                 // Whoever waits for it may have given up.
@@ -84,7 +84,7 @@ impl Burst {
     /// Waits for the pieces of a request of `len` bytes; `good` gets those that did not fail.
     async fn all(
         &self,
-        ends: Receiver<Ended>,
+        ends: Receiver<PieceResult>,
         len: usize,
         mut good: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
@@ -104,8 +104,7 @@ impl Burst {
     }
 }
 
-impl Backend for Burst {
-    fn facts(&self) -> BackendInfo {
+impl Backend for RequestSplitter { fn facts(&self) -> BackendInfo { 
         self.disk.facts()
     }
 
@@ -116,11 +115,11 @@ impl Backend for Burst {
         Box::pin(async move { (self.read_pieces(offset, &mut buf).await, buf) })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
         if buf.len() <= PIECE {
-            return self.disk.write(offset, buf, stable);
+            return self.disk.write(offset, buf, fua);
         }
-        Box::pin(async move { (self.write_pieces(offset, &buf, stable).await, buf) })
+        Box::pin(async move { (self.write_pieces(offset, &buf, fua).await, buf) })
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -143,7 +142,7 @@ impl Backend for Burst {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Probe, on_a_core};
+    use crate::testing::{RecordingDisk, run_on_core};
 
     fn pattern(len: usize) -> Buf {
         let mut buf = Buf::zeroed(len);
@@ -153,13 +152,13 @@ mod tests {
 
     #[test]
     fn a_large_request_is_cut_and_its_pieces_fly_together() {
-        for make in [Burst::carrying, Burst::dropping_what_is_read_and_writing_zeros] {
-            let probe = Probe::new(8 << 20);
-            let burst = make(probe.clone());
-            on_a_core(move || async move {
-                burst.write(4096, Buf::zeroed((2 << 20) + 4096), false).await.0.expect("written");
-                burst.read(0, Buf::zeroed(PIECE)).await.0.expect("read");
-                burst.read(4 << 20, Buf::zeroed(PIECE * 2)).await.0.expect("read");
+        for make in [RequestSplitter::new, RequestSplitter::without_data] {
+            let probe = RecordingDisk::new(8 << 20);
+            let request_splitter = make(probe.clone());
+            run_on_core(move || async move {
+                request_splitter.write(4096, Buf::zeroed((2 << 20) + 4096), false).await.0.expect("written");
+                request_splitter.read(0, Buf::zeroed(PIECE)).await.0.expect("read");
+                request_splitter.read(4 << 20, Buf::zeroed(PIECE * 2)).await.0.expect("read");
             });
             let mut writes = probe.writes();
             writes.sort_unstable();
@@ -175,14 +174,14 @@ mod tests {
     fn every_byte_arrives_unless_zeros_are_asked_for_by_name() {
         let len = 3 * PIECE + 512;
         for (make, arrives) in
-            [(Burst::carrying as fn(_) -> _, true), (Burst::dropping_what_is_read_and_writing_zeros, false)]
+            [(RequestSplitter::new as fn(_) -> _, true), (RequestSplitter::without_data, false)]
         {
-            let probe = Probe::new(4 << 20);
+            let probe = RecordingDisk::new(4 << 20);
             probe.set(&[0xee; 4 << 20]);
-            let burst = make(probe.clone());
-            on_a_core(move || async move {
-                burst.write(512, pattern(len), false).await.0.expect("written");
-                let (result, buf) = burst.read(512, Buf::zeroed(len)).await;
+            let request_splitter = make(probe.clone());
+            run_on_core(move || async move {
+                request_splitter.write(512, pattern(len), false).await.0.expect("written");
+                let (result, buf) = request_splitter.read(512, Buf::zeroed(len)).await;
                 result.expect("read");
                 assert_eq!(buf[..] == pattern(len)[..], arrives);
             });
@@ -195,13 +194,13 @@ mod tests {
 
     #[test]
     fn one_failed_piece_fails_the_request() {
-        let probe = Probe::new(1 << 20);
-        let burst = Burst::carrying(probe.clone());
-        on_a_core(move || async move {
-            let end = burst.read(512 << 10, Buf::zeroed(1 << 20)).await;
+        let probe = RecordingDisk::new(1 << 20);
+        let request_splitter = RequestSplitter::new(probe.clone());
+        run_on_core(move || async move {
+            let end = request_splitter.read(512 << 10, Buf::zeroed(1 << 20)).await;
             assert!(end.0.is_err(), "half of it lies behind the end");
             assert_eq!(end.1.len(), 1 << 20);
-            let end = burst.write(512 << 10, Buf::zeroed(1 << 20), false).await;
+            let end = request_splitter.write(512 << 10, Buf::zeroed(1 << 20), false).await;
             assert!(end.0.is_err(), "half of it lies behind the end");
         });
     }

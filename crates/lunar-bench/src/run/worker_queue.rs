@@ -12,40 +12,31 @@ use std::time::Instant;
 type Worker = Option<Pin<Box<dyn Future<Output = ()>>>>;
 
 /// The commands of the workers, one at a time for each: its lane.
-pub struct Lanes {
-    queue: RefCell<Box<dyn BackendQueue>>,
-    lanes: Vec<Lane>,
+pub struct WorkerQueue { queue: RefCell<Box<dyn BackendQueue>>, slots: Vec<WorkerSlot>, 
     /// How often the clock was asked.
-    asked: Cell<u64>,
+    clock_reads: Cell<u64>,
 }
 
-struct Lane {
+struct WorkerSlot {
     /// Its worker waits for a command, and for nothing else.
-    is_flying: Cell<bool>,
+    is_in_flight: Cell<bool>,
     /// How often the clock had been asked when its command began.
     begun: Cell<u64>,
     ended: Cell<Option<(BufResult, Instant)>>,
 }
 
-impl Lanes {
+impl WorkerQueue {
     /// Lanes for so many workers.
-    pub fn new(queue: Box<dyn BackendQueue>, workers: usize) -> Lanes {
-        let lane = || Lane { is_flying: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) };
-        let lanes = (0..workers).map(|_| lane()).collect();
-        Lanes { queue: RefCell::new(queue), lanes, asked: Cell::new(0) }
+ pub fn new(queue: Box<dyn BackendQueue>, workers: usize) -> WorkerQueue { let slot = || WorkerSlot { is_in_flight: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) }; let slots = (0..workers).map(|_| slot()).collect(); WorkerQueue { queue: RefCell::new(queue), slots, clock_reads: Cell::new(0) } 
     }
 
     /// Begins a command and waits for its end, and when that came.
-    pub async fn transfer(
-        &self,
-        lane: usize,
-        begin: impl FnOnce(&mut dyn BackendQueue),
-    ) -> (BufResult, Instant) {
+ pub async fn transfer( &self, slot: usize, begin: impl FnOnce(&mut dyn BackendQueue), ) -> (BufResult, Instant) { 
         begin(&mut **self.queue.borrow_mut());
-        let lane = &self.lanes[lane];
-        lane.is_flying.set(true);
-        lane.begun.set(self.asked.get());
-        poll_fn(|_| lane.ended.take().map_or(Poll::Pending, Poll::Ready)).await
+        let slot = &self.slots[slot];
+        slot.is_in_flight.set(true);
+        slot.begun.set(self.clock_reads.get());
+        poll_fn(|_| slot.ended.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// Runs the workers, one for each lane, to their ends.
@@ -55,27 +46,27 @@ impl Lanes {
 
     fn poll(&self, workers: &mut [Worker], cx: &mut Context<'_>) -> Poll<()> {
         // Who waits for something else may have been woken.
-        for (lane, worker) in self.lanes.iter().zip(&mut *workers) {
-            if !lane.is_flying.get() {
-                go_on(worker, cx);
+        for (slot, worker) in self.slots.iter().zip(&mut *workers) {
+            if !slot.is_in_flight.get() {
+                poll_worker(worker, cx);
             }
         }
         let mut now = None;
         while let Poll::Ready((at, ended)) = self.next(cx) {
-            let lane = &self.lanes[at];
-            lane.is_flying.set(false);
+            let slot = &self.slots[at];
+            slot.is_in_flight.set(false);
             // What came together has one time; what began after that was asked has another.
-            let is_old = lane.begun.get() < self.asked.get();
-            let came = now.filter(|_| is_old).unwrap_or_else(|| self.ask());
+            let is_old = slot.begun.get() < self.clock_reads.get();
+            let came = now.filter(|_| is_old).unwrap_or_else(|| self.now());
             now = Some(came);
-            lane.ended.set(Some((ended, came)));
-            go_on(&mut workers[at], cx);
+            slot.ended.set(Some((ended, came)));
+            poll_worker(&mut workers[at], cx);
         }
         if workers.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn ask(&self) -> Instant {
-        self.asked.set(self.asked.get() + 1);
+    fn now(&self) -> Instant {
+        self.clock_reads.set(self.clock_reads.get() + 1);
         Instant::now()
     }
 
@@ -84,7 +75,7 @@ impl Lanes {
     }
 }
 
-fn go_on(worker: &mut Worker, cx: &mut Context<'_>) {
+fn poll_worker(worker: &mut Worker, cx: &mut Context<'_>) {
     if worker.as_mut().is_some_and(|worker| worker.as_mut().poll(cx).is_ready()) {
         *worker = None;
     }
@@ -106,19 +97,16 @@ mod tests {
     }
 
     impl BackendQueue for Backwards {
-        fn read(&mut self, lane: usize, _: u64, buf: Buf) {
-            assert!(self.begun.iter().all(|(other, _)| *other != lane), "one at a time");
-            self.begun.push((lane, buf));
+        fn read(&mut self, slot: usize, _: u64, buf: Buf) {
+            assert!(self.begun.iter().all(|(other, _)| *other != slot), "one at a time");
+            self.begun.push((slot, buf));
         }
 
-        fn write(&mut self, lane: usize, offset: u64, buf: Buf, _: bool) {
-            self.read(lane, offset, buf);
+        fn write(&mut self, slot: usize, offset: u64, buf: Buf, _: bool) {
+            self.read(slot, offset, buf);
         }
 
-        fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
-            let Some((lane, buf)) = self.begun.pop() else { return Poll::Pending };
-            self.seen.borrow_mut().push(lane);
-            Poll::Ready((lane, (Ok(()), buf)))
+ fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> { let Some((slot, buf)) = self.begun.pop() else { return Poll::Pending }; self.seen.borrow_mut().push(slot); Poll::Ready((slot, (Ok(()), buf))) 
         }
     }
 
@@ -126,25 +114,25 @@ mod tests {
     fn every_worker_has_its_own_answers_and_may_wait_for_something_else() {
         let queue = Backwards::default();
         let seen = queue.seen.clone();
-        let lanes = Rc::new(Lanes::new(Box::new(queue), 3));
-        let worker = |lane: usize| -> Worker {
-            let lanes = lanes.clone();
+        let slots = Rc::new(WorkerQueue::new(Box::new(queue), 3));
+        let worker = |slot: usize| -> Worker {
+            let slots = slots.clone();
             Some(Box::pin(async move {
                 for round in 0..4 {
-                    if (lane + round).is_multiple_of(3) {
+                    if (slot + round).is_multiple_of(3) {
                         compio::time::sleep(Duration::from_millis(1)).await;
                     }
-                    let buf = Buf::zeroed(lane + 1);
+                    let buf = Buf::zeroed(slot + 1);
                     let begun = Instant::now();
-                    let ((result, buf), came) = lanes.transfer(lane, |queue| queue.read(lane, 0, buf)).await;
+                    let ((result, buf), came) = slots.transfer(slot, |queue| queue.read(slot, 0, buf)).await;
                     assert!(result.is_ok() && came > begun, "it came before it was asked for");
-                    assert_eq!(buf.len(), lane + 1, "the buffer of another");
+                    assert_eq!(buf.len(), slot + 1, "the buffer of another");
                 }
             }))
         };
         let workers = (0..3).map(worker).collect();
-        Runtime::new().expect("an event loop").block_on(lanes.run(workers));
-        let count = |lane| seen.borrow().iter().filter(|seen| **seen == lane).count();
+        Runtime::new().expect("an event loop").block_on(slots.run(workers));
+        let count = |slot| seen.borrow().iter().filter(|seen| **seen == slot).count();
         assert_eq!([0, 1, 2].map(count), [4; 3]);
     }
 }

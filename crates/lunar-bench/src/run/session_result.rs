@@ -1,17 +1,17 @@
 //! What comes of a job when its sessions have ended.
 
-use super::Clock;
+use super::JobClock;
 use crate::job::{ArrivalProcess, Job};
-use crate::outcome::{Cpu, Outcome};
-use crate::record::Record;
+use crate::outcome::{CpuTime, JobOutcome};
+use crate::session_stats::SessionStats;
 use std::time::Instant;
 
 /// What a session tells at its end.
-pub struct Ended {
+pub struct SessionResult {
     /// Its number.
     pub index: usize,
     /// What it wrote down.
-    pub record: Record,
+    pub stats: SessionStats,
     /// Commands that failed.
     pub errors: u64,
     /// Commands that were due and that nobody took.
@@ -23,19 +23,19 @@ pub struct Ended {
 }
 
 /// All of them together.
-pub fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outcome {
+pub fn outcome(job: &Job, clock: JobClock, mut ended: Vec<SessionResult>, cpu: CpuTime) -> JobOutcome {
     ended.sort_unstable_by_key(|session| session.index);
     let end = ended.iter().map(|session| session.end).max().unwrap_or(clock.begin);
     let why = ended.iter_mut().find_map(|session| session.why.take());
-    let mut sum = Record::new(clock.begin, job.interval, job.pace != ArrivalProcess::Closed);
-    ended.iter().for_each(|session| sum.merge(&session.record));
+    let mut sum = SessionStats::new(clock.begin, job.interval, job.pace != ArrivalProcess::Closed);
+    ended.iter().for_each(|session| sum.merge(&session.stats));
     let (read, write) = sum.totals();
     let seconds = |end: Instant| end.saturating_duration_since(clock.begin).as_secs_f64();
-    Outcome {
+    JobOutcome {
         elapsed_s: seconds(end),
         read,
         write,
-        sessions: ended.iter().map(|session| session.record.share()).collect(),
+        sessions: ended.iter().map(|session| session.stats.counts()).collect(),
         sessions_s: ended.iter().map(|session| seconds(session.end)).collect(),
         series: sum.series(end),
         cpu,

@@ -11,18 +11,18 @@ use std::sync::Arc;
 /// Bytes of a request to the disk.
 pub const PIECE: usize = 512 << 10;
 /// Requests in flight.
-pub const FLIGHT: usize = 4;
+pub const MAX_IN_FLIGHT: usize = 4;
 
 /// A disk behind a small page cache, for one sequential stream at a time. What was written is on its way when
 /// it is acknowledged, and has arrived after a flush. It never holds more than a few pieces, and none for a reader
 /// who goes elsewhere or begins again: what is read once more is asked for once more.
-pub struct Stream {
+pub struct PageCacheDisk {
     disk: Arc<dyn Backend>,
     state: Mutex<State>,
 }
 
 /// A request that will end.
-struct Flying {
+struct InFlightPiece {
     offset: u64,
     len: usize,
     end: flume::Receiver<BufResult>,
@@ -33,22 +33,22 @@ struct State {
     /// The piece that is being read from, and where it lies.
     current: Option<(u64, Buf)>,
     /// Pieces behind it, in their order.
-    ahead: VecDeque<Flying>,
+    ahead: VecDeque<InFlightPiece>,
     /// Where who reads goes on, if he does.
     next: u64,
     /// The piece that is being filled, and where it lies.
     filling: Option<(u64, Buf)>,
     /// Pieces on their way to the disk.
-    behind: VecDeque<Flying>,
+    behind: VecDeque<InFlightPiece>,
     free: Vec<Buf>,
 }
 
-impl Flying {
+impl InFlightPiece {
     fn contains(&self, at: u64) -> bool {
         (self.offset..self.offset + self.len as u64).contains(&at)
     }
 
-    async fn land(self) -> BufResult {
+ async fn wait(self) -> BufResult { 
         self.end
             .recv_async()
             .await
@@ -65,19 +65,19 @@ impl State {
     }
 
     /// Nothing of what was read is known any more.
-    fn forget(&mut self) {
+    fn invalidate(&mut self) {
         self.free.extend(self.current.take().map(|(_, buf)| buf));
         self.ahead.clear();
     }
 }
 
-impl Stream {
+impl PageCacheDisk {
     /// Before this disk.
-    pub fn new(disk: Arc<dyn Backend>) -> Stream {
-        Stream { disk, state: Mutex::default() }
+    pub fn new(disk: Arc<dyn Backend>) -> PageCacheDisk {
+        PageCacheDisk { disk, state: Mutex::default() }
     }
 
-    fn launch(&self, write: bool, offset: u64, buf: Buf) -> Flying {
+    fn submit(&self, write: bool, offset: u64, buf: Buf) -> InFlightPiece {
         let (disk, len) = (self.disk.clone(), buf.len());
         let (done, end) = flume::bounded(1);
         let work = async move {
@@ -89,11 +89,11 @@ impl Stream {
             let _ = done.send(finished);
         };
         lunar_runtime::spawn(work);
-        Flying { offset, len, end }
+        InFlightPiece { offset, len, end }
     }
 
     /// Makes the piece that contains a byte the current one.
-    async fn bring(&self, state: &mut State, at: u64) -> io::Result<()> {
+    async fn fetch(&self, state: &mut State, at: u64) -> io::Result<()> {
         let contains = |(offset, buf): &(u64, Buf)| (*offset..offset + buf.len() as u64).contains(&at);
         if state.current.as_ref().is_some_and(contains) {
             return Ok(());
@@ -109,7 +109,7 @@ impl Stream {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is nothing behind the end"));
         };
         let offset = piece.offset;
-        let (result, buf) = piece.land().await;
+        let (result, buf) = piece.wait().await;
         result?;
         state.current = Some((offset, buf));
         self.read_ahead(state, at);
@@ -121,9 +121,9 @@ impl Stream {
         let capacity = self.disk.facts().capacity;
         let behind = state.current.as_ref().map_or(at, |(offset, buf)| offset + buf.len() as u64);
         let mut next = state.ahead.back().map_or(behind, |piece| piece.offset + piece.len as u64);
-        while state.ahead.len() < FLIGHT && next < capacity {
+        while state.ahead.len() < MAX_IN_FLIGHT && next < capacity {
             let buf = state.buffer((capacity - next).min(PIECE as u64) as usize);
-            let piece = self.launch(false, next, buf);
+            let piece = self.submit(false, next, buf);
             next += piece.len as u64;
             state.ahead.push_back(piece);
         }
@@ -135,13 +135,13 @@ impl Stream {
             self.drain(&mut state).await?;
         }
         if offset != state.next {
-            state.forget();
+            state.invalidate();
         }
         state.next = offset + buf.len() as u64;
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
-            self.bring(&mut state, at).await?;
+            self.fetch(&mut state, at).await?;
             let Some((start, piece)) = &state.current else { continue };
             let from = (at - start) as usize;
             let len = (buf.len() - done).min(piece.len() - from);
@@ -153,7 +153,7 @@ impl Stream {
 
     async fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock().await;
-        state.forget();
+        state.invalidate();
         let mut done = 0;
         while done < bytes.len() {
             let at = offset + done as u64;
@@ -179,19 +179,19 @@ impl Stream {
 
     /// Sends the piece that is being filled, when few enough are on their way.
     async fn send(&self, state: &mut State) -> io::Result<()> {
-        while state.behind.len() >= FLIGHT {
-            self.land_one(state).await?;
+        while state.behind.len() >= MAX_IN_FLIGHT {
+            self.wait_oldest(state).await?;
         }
         if let Some((offset, buf)) = state.filling.take() {
-            let piece = self.launch(true, offset, buf);
+            let piece = self.submit(true, offset, buf);
             state.behind.push_back(piece);
         }
         Ok(())
     }
 
-    async fn land_one(&self, state: &mut State) -> io::Result<()> {
+    async fn wait_oldest(&self, state: &mut State) -> io::Result<()> {
         let Some(piece) = state.behind.pop_front() else { return Ok(()) };
-        let (result, buf) = piece.land().await;
+        let (result, buf) = piece.wait().await;
         state.free.push(buf);
         result
     }
@@ -200,14 +200,13 @@ impl Stream {
     async fn drain(&self, state: &mut State) -> io::Result<()> {
         self.send(state).await?;
         while !state.behind.is_empty() {
-            self.land_one(state).await?;
+            self.wait_oldest(state).await?;
         }
         Ok(())
     }
 }
 
-impl Backend for Stream {
-    fn facts(&self) -> BackendInfo {
+impl Backend for PageCacheDisk { fn facts(&self) -> BackendInfo { 
         self.disk.facts()
     }
 
@@ -215,10 +214,10 @@ impl Backend for Stream {
         Box::pin(async move { (self.take(offset, &mut buf).await, buf) })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+ fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
         Box::pin(async move {
             let mut result = self.put(offset, &buf).await;
-            if stable && result.is_ok() {
+            if fua && result.is_ok() {
                 result = self.flush().await;
             }
             (result, buf)
@@ -234,7 +233,7 @@ impl Backend for Stream {
 
     fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.state.lock().await.forget();
+            self.state.lock().await.invalidate();
             self.flush().await?;
             self.disk.unmap(offset, len).await
         })
@@ -242,7 +241,7 @@ impl Backend for Stream {
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.state.lock().await.forget();
+            self.state.lock().await.invalidate();
             self.flush().await?;
             self.disk.write_zeroes(offset, len, unmap).await
         })
@@ -256,7 +255,7 @@ impl Backend for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Probe, on_a_core};
+    use crate::testing::{RecordingDisk, run_on_core};
 
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at / 7) as u8).collect()
@@ -264,36 +263,36 @@ mod tests {
 
     #[test]
     fn a_reader_of_small_blocks_gets_its_bytes_from_large_requests() {
-        let probe = Probe::new(3 << 20);
+        let probe = RecordingDisk::new(3 << 20);
         probe.set(&pattern(3 << 20));
-        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
-        on_a_core(move || async move {
+        let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
+        run_on_core(move || async move {
             let mut got = Vec::new();
             for at in (0..(3 << 20) - 4096).step_by(1000) {
-                let (result, buf) = stream.read(at as u64, Buf::zeroed(1000)).await;
+                let (result, buf) = page_cache.read(at as u64, Buf::zeroed(1000)).await;
                 result.expect("read");
                 got.extend_from_slice(&buf);
             }
             assert!(got == pattern(got.len()));
             // Elsewhere: a fresh stream.
-            let (result, buf) = stream.read(1234, Buf::zeroed(5000)).await;
+            let (result, buf) = page_cache.read(1234, Buf::zeroed(5000)).await;
             result.expect("read");
             assert!(buf[..] == pattern(1 << 20)[1234..6234]);
-            assert!(stream.read((3 << 20) - 10, Buf::zeroed(20)).await.0.is_err(), "over the end");
+            assert!(page_cache.read((3 << 20) - 10, Buf::zeroed(20)).await.0.is_err(), "over the end");
         });
         let reads = asked.reads();
         assert!(reads[..6].iter().all(|read| read.1 == PIECE), "{reads:?}");
-        assert!(asked.most_at_once() >= FLIGHT, "{}", asked.most_at_once());
+        assert!(asked.most_at_once() >= MAX_IN_FLIGHT, "{}", asked.most_at_once());
     }
 
     #[test]
     fn who_begins_again_is_not_served_from_what_was_read_before() {
-        let probe = Probe::new(PIECE);
-        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
-        on_a_core(move || async move {
+        let probe = RecordingDisk::new(PIECE);
+        let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
+        run_on_core(move || async move {
             for _ in 0..3 {
                 for at in (0..PIECE as u64).step_by(65536) {
-                    stream.read(at, Buf::zeroed(65536)).await.0.expect("read");
+                    page_cache.read(at, Buf::zeroed(65536)).await.0.expect("read");
                 }
             }
         });
@@ -302,21 +301,21 @@ mod tests {
 
     #[test]
     fn what_is_written_in_small_blocks_arrives_in_large_ones_and_whole() {
-        let probe = Probe::new(4 << 20);
-        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
-        on_a_core(move || async move {
+        let probe = RecordingDisk::new(4 << 20);
+        let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
+        run_on_core(move || async move {
             let bytes = pattern(3 << 20);
             for (n, block) in bytes.chunks(3000).enumerate() {
                 let mut buf = Buf::zeroed(block.len());
                 buf.copy_from_slice(block);
-                stream.write(n as u64 * 3000, buf, false).await.0.expect("written");
+                page_cache.write(n as u64 * 3000, buf, false).await.0.expect("written");
             }
             // A reader finds what is not on the disk yet.
-            let (result, buf) = stream.read((3 << 20) - 100, Buf::zeroed(100)).await;
+            let (result, buf) = page_cache.read((3 << 20) - 100, Buf::zeroed(100)).await;
             result.expect("read");
             assert!(buf[..] == bytes[(3 << 20) - 100..]);
-            stream.write(4000, Buf::zeroed(10), false).await.0.expect("written");
-            stream.flush().await.expect("flushed");
+            page_cache.write(4000, Buf::zeroed(10), false).await.0.expect("written");
+            page_cache.flush().await.expect("flushed");
         });
         let mut expected = pattern(3 << 20);
         expected[4000..4010].fill(0);
@@ -324,16 +323,16 @@ mod tests {
         assert_eq!(asked.flushes(), 1);
         let writes = asked.writes();
         assert_eq!((writes.len(), writes[0]), (7, (0, PIECE)), "{writes:?}");
-        assert!(asked.most_at_once() >= FLIGHT);
+        assert!(asked.most_at_once() >= MAX_IN_FLIGHT);
     }
 
     #[test]
     fn a_write_that_fails_later_is_told_at_the_flush() {
-        let probe = Probe::new(1 << 20);
-        let stream = Stream::new(probe);
-        on_a_core(move || async move {
-            stream.write(1 << 20, Buf::zeroed(4096), false).await.0.expect("it is on its way");
-            assert!(stream.flush().await.is_err());
+        let probe = RecordingDisk::new(1 << 20);
+        let page_cache = PageCacheDisk::new(probe);
+        run_on_core(move || async move {
+            page_cache.write(1 << 20, Buf::zeroed(4096), false).await.0.expect("it is on its way");
+            assert!(page_cache.flush().await.is_err());
         });
     }
 }

@@ -8,28 +8,28 @@ static ZEROS: [u8; MAX_READ] = [0; MAX_READ];
 
 /// What follows a header.
 #[derive(Debug)]
-pub enum Payload {
+pub enum DataSegment {
     /// Bytes of its own, already padded
     Bytes(Vec<u8>),
     /// So many zeros, which nobody has to write
     Zeros(usize),
 }
 
-impl Payload {
+impl DataSegment {
     /// The bytes that go to the wire.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
-            Payload::Bytes(bytes) => bytes,
-            Payload::Zeros(len) => &ZEROS[..*len],
+            DataSegment::Bytes(bytes) => bytes,
+            DataSegment::Zeros(len) => &ZEROS[..*len],
         }
     }
 }
 
 /// A header and its payload.
 #[derive(Debug)]
-pub struct Answer {
+pub struct OutgoingPdu {
     /// The basic header segment
     pub header: [u8; BHS],
     /// The data segment
-    pub payload: Payload,
+    pub data: DataSegment,
 }

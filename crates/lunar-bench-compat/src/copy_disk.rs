@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 /// A disk whose reads copy: they read from one and write the same to another.
-pub struct Copy {
+pub struct CopyDisk {
     /// Where it is read.
     pub from: Arc<dyn Backend>,
     /// Where it is written.
@@ -16,21 +16,20 @@ pub struct Copy {
     /// First byte that is read, and the byte that it becomes.
     pub start: (u64, u64),
     /// Writes are stable when they are acknowledged.
-    pub stable: bool,
+    pub fua: bool,
 }
 
-impl Copy {
-    async fn copy(&self, offset: u64, buf: Buf) -> BufResult {
+impl CopyDisk { async fn copy(&self, offset: u64, buf: Buf) -> BufResult { 
         let (read, buf) = self.from.read(offset, buf).await;
         if let Err(e) = read {
             return (Err(with_context(e, "reading")), buf);
         }
-        let (written, buf) = self.to.write(offset - self.start.0 + self.start.1, buf, self.stable).await;
+        let (written, buf) = self.to.write(offset - self.start.0 + self.start.1, buf, self.fua).await;
         (written.map_err(|e| with_context(e, "writing")), buf)
     }
 }
 
-impl Backend for Copy {
+impl Backend for CopyDisk {
     /// As much as can be read and has room where it is written.
     fn facts(&self) -> BackendInfo {
         let (from, to) = (self.from.facts(), self.to.facts());
@@ -66,15 +65,15 @@ impl Backend for Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_bench::testing::{Probe, on_a_core};
+    use lunar_bench::testing::{RecordingDisk, run_on_core};
 
     #[test]
     fn bytes_go_where_they_belong_and_errors_say_on_which_side() {
-        let (from, to) = (Probe::new(8192), Probe::new(4096));
+        let (from, to) = (RecordingDisk::new(8192), RecordingDisk::new(4096));
         from.set(&[7; 8192]);
-        let copy = Copy { from: from.clone(), to: to.clone(), start: (1024, 512), stable: false };
+        let copy = CopyDisk { from: from.clone(), to: to.clone(), start: (1024, 512), fua: false };
         assert_eq!(copy.facts().capacity, 4096 - 512 + 1024);
-        on_a_core(move || async move {
+        run_on_core(move || async move {
             copy.read(2048, Buf::zeroed(1024)).await.0.expect("copied");
             let why = |end: BufResult| end.0.unwrap_err().to_string();
             assert!(why(copy.read(8192, Buf::zeroed(512)).await).starts_with("reading: "));
