@@ -19,7 +19,8 @@ pub struct CopyDisk {
     pub fua: bool,
 }
 
-impl CopyDisk { async fn copy(&self, offset: u64, buf: Buf) -> BufResult { 
+impl CopyDisk {
+    async fn copy(&self, offset: u64, buf: Buf) -> BufResult {
         let (read, buf) = self.from.read(offset, buf).await;
         if let Err(e) = read {
             return (Err(with_context(e, "reading")), buf);

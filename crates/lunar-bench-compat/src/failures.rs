@@ -1,7 +1,8 @@
 //! Commands that fail, told one by one while a job runs.
 
 use flume::{Receiver, Sender};
-use lunar_bench::{Error, JobOutcome}; use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture}; 
+use lunar_bench::{Error, JobOutcome};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -56,7 +57,8 @@ impl FailureReporter {
     }
 }
 
-impl Backend for FailureReporter { fn facts(&self) -> BackendInfo { 
+impl Backend for FailureReporter {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
 
@@ -64,7 +66,8 @@ impl Backend for FailureReporter { fn facts(&self) -> BackendInfo {
         Box::pin(async move { self.ended(true, offset, self.disk.read(offset, buf).await) })
     }
 
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { Box::pin(async move { self.ended(false, offset, self.disk.write(offset, buf, fua).await) }) 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(async move { self.ended(false, offset, self.disk.write(offset, buf, fua).await) })
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {

@@ -20,7 +20,8 @@ mod tool_output;
 
 #[cfg(doc)]
 use lunar_bench::Document;
-use lunar_bench::{Error, ErrorKind, RunHandle}; use lunar_block::LocalBoxFuture; 
+use lunar_bench::{Error, ErrorKind, RunHandle};
+use lunar_block::LocalBoxFuture;
 use lunar_runtime::CoreSelection;
 use std::io::{self, Write};
 

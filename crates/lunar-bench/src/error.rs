@@ -38,7 +38,9 @@ impl Error {
     }
 }
 
-impl From<NotationError> for Error { fn from(e: NotationError) -> Error { Error::new(ErrorKind::Invalid, e.what, e.hint) 
+impl From<NotationError> for Error {
+    fn from(e: NotationError) -> Error {
+        Error::new(ErrorKind::Invalid, e.what, e.hint)
     }
 }
 

@@ -1,6 +1,10 @@
 //! Targets that are open on the cores of this machine, ready for jobs.
 
-use crate::document::MeasuredTarget; use crate::run::DRAIN_TIMEOUT; use crate::verify::WriteLedger; use crate::{Error, ErrorKind, cpu}; use lunar_block::{Backend, BackendSpec}; 
+use crate::document::MeasuredTarget;
+use crate::run::DRAIN_TIMEOUT;
+use crate::verify::WriteLedger;
+use crate::{Error, ErrorKind, cpu};
+use lunar_block::{Backend, BackendSpec};
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
 use lunar_proto::size;
@@ -318,7 +322,9 @@ fn open_error(e: lunar_block::OpenError) -> Error {
 
 fn open_local(target: &TargetSpec, opening: &TargetOptions) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
- TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size), TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size), TargetSpec::Path(path) => BackendSpec { 
+        TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size),
+        TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size),
+        TargetSpec::Path(path) => BackendSpec {
             read_only: !opening.write,
             direct: opening.direct,
             create: opening.create.is_some(),

@@ -97,7 +97,8 @@ impl RecordingDisk {
     }
 }
 
-impl Backend for RecordingDisk { fn facts(&self) -> BackendInfo { 
+impl Backend for RecordingDisk {
+    fn facts(&self) -> BackendInfo {
         let capacity = self.bytes.lock().expect("whole").len() as u64;
         BackendInfo { capacity, read_only: false, unmap: false, null: false, stable: false }
     }
@@ -118,7 +119,7 @@ impl Backend for RecordingDisk { fn facts(&self) -> BackendInfo {
         })
     }
 
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.fua.fetch_add(usize::from(fua), Ordering::Relaxed);
             self.writes.lock().expect("whole").push((offset, buf.len()));

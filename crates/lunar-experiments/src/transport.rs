@@ -1,6 +1,7 @@
 //! What carries commands and data of an experiment, and on which provider of RDMA.
 
-use lunar_bench::{Error, ErrorKind, TargetTransport}; use lunar_rdma::verbs::MissingLibrary; 
+use lunar_bench::{Error, ErrorKind, TargetTransport};
+use lunar_rdma::verbs::MissingLibrary;
 use lunar_wire::srp::PortId;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -37,7 +38,10 @@ impl FabricTransport {
     }
 
     fn among(
- transport: TargetTransport, provider: Option<RdmaProvider>, devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::RdmaDevice>, MissingLibrary>, ) -> Result<FabricTransport, Error> { 
+        transport: TargetTransport,
+        provider: Option<RdmaProvider>,
+        devices: impl FnOnce() -> Result<Vec<lunar_rdma::verbs::RdmaDevice>, MissingLibrary>,
+    ) -> Result<FabricTransport, Error> {
         let device = match (transport, provider) {
             (TargetTransport::Tcp, Some(_)) => {
                 let hint = "leave it out, or say --transport iser or srp";
@@ -142,7 +146,7 @@ fn without_libraries(missing: MissingLibrary) -> Error {
     Error::new(ErrorKind::Invalid, format!("--provider verbs: {missing}"), MissingLibrary::HINT)
 }
 
-fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<RdmaDevice> { 
+fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<RdmaDevice> {
     let usable = devices.into_iter().filter(|device| device.is_usable);
     let up = |device: lunar_rdma::verbs::RdmaDevice| {
         let mut ports = device.ports.into_iter().filter(|port| port.state == "ACTIVE");

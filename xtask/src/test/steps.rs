@@ -28,7 +28,7 @@ pub const STEPS: [Row; 8] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
-    Row { beside: true, ..long("lab", "the Linux kernel in a guest", lab) },
+    Row { parallel: true, ..long("lab", "the Linux kernel in a guest", lab) },
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     quick("server", "raw PDUs against the running server", server),
     quick("peers", "libiscsi, QEMU, STGT and istgt", peers),

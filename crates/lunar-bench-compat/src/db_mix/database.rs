@@ -71,7 +71,10 @@ impl Database {
     }
 }
 
-impl Backend for Database { fn facts(&self) -> BackendInfo { let facts = self.files_of_db[0].disk.facts(); BackendInfo { capacity: self.habit.size * self.files_of_db.len() as u64, ..facts } 
+impl Backend for Database {
+    fn facts(&self) -> BackendInfo {
+        let facts = self.files_of_db[0].disk.facts();
+        BackendInfo { capacity: self.habit.size * self.files_of_db.len() as u64, ..facts }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -79,7 +82,7 @@ impl Backend for Database { fn facts(&self) -> BackendInfo { let facts = self.fi
         part.disk.read(at, buf)
     }
 
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let (part, at) = self.place(offset, buf.len() as u64);
             let (result, buf) = part.disk.write(at, buf, fua).await;

@@ -131,7 +131,8 @@ fn whole(completion: &Completion, len: usize) -> io::Result<()> {
     Err(io::Error::other(format!("{} of {len} bytes were transferred", completion.transferred)))
 }
 
-impl Backend for CdbDisk { fn facts(&self) -> BackendInfo { 
+impl Backend for CdbDisk {
+    fn facts(&self) -> BackendInfo {
         self.lun.facts()
     }
 

@@ -48,7 +48,7 @@ impl InFlightPiece {
         (self.offset..self.offset + self.len as u64).contains(&at)
     }
 
- async fn wait(self) -> BufResult { 
+    async fn wait(self) -> BufResult {
         self.end
             .recv_async()
             .await
@@ -206,7 +206,8 @@ impl PageCacheDisk {
     }
 }
 
-impl Backend for PageCacheDisk { fn facts(&self) -> BackendInfo { 
+impl Backend for PageCacheDisk {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
 
@@ -214,7 +215,7 @@ impl Backend for PageCacheDisk { fn facts(&self) -> BackendInfo {
         Box::pin(async move { (self.take(offset, &mut buf).await, buf) })
     }
 
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let mut result = self.put(offset, &buf).await;
             if fua && result.is_ok() {

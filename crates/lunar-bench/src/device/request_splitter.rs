@@ -17,7 +17,7 @@ pub struct RequestSplitter {
 }
 
 /// A piece that has ended: where it lies in the caller's buffer.
-type PieceResult = (usize, BufResult); 
+type PieceResult = (usize, BufResult);
 
 impl RequestSplitter {
     /// Before this disk; all bytes arrive.
@@ -104,7 +104,8 @@ impl RequestSplitter {
     }
 }
 
-impl Backend for RequestSplitter { fn facts(&self) -> BackendInfo { 
+impl Backend for RequestSplitter {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
 
@@ -115,7 +116,7 @@ impl Backend for RequestSplitter { fn facts(&self) -> BackendInfo {
         Box::pin(async move { (self.read_pieces(offset, &mut buf).await, buf) })
     }
 
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         if buf.len() <= PIECE {
             return self.disk.write(offset, buf, fua);
         }

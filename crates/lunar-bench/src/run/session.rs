@@ -369,7 +369,12 @@ impl JobSession {
     }
 
     /// The end of a command, and when it came.
- async fn transfer(&self, lane: usize, next: NextCommand, buf: Buf) -> (BufResult, Instant) { self.in_flight.set(self.in_flight.get() + 1); let ended = match (&self.queue, next.read) { (Some(queue), true) => queue.transfer(lane, |queue| queue.read(lane, next.offset, buf)).await, (Some(queue), false) => { queue.transfer(lane, |queue| queue.write(lane, next.offset, buf, self.job.fua)).await 
+    async fn transfer(&self, lane: usize, next: NextCommand, buf: Buf) -> (BufResult, Instant) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let ended = match (&self.queue, next.read) {
+            (Some(queue), true) => queue.transfer(lane, |queue| queue.read(lane, next.offset, buf)).await,
+            (Some(queue), false) => {
+                queue.transfer(lane, |queue| queue.write(lane, next.offset, buf, self.job.fua)).await
             }
             (None, true) => (self.disk.read(next.offset, buf).await, Instant::now()),
             (None, false) => (self.disk.write(next.offset, buf, self.job.fua).await, Instant::now()),

@@ -35,7 +35,8 @@ fn short(ms: u64) -> Job {
 /// A disk that does something else at each read, and may leave buffers as they are.
 struct MisbehavingDisk<F>(Arc<dyn Backend>, F, bool);
 
-impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for MisbehavingDisk<F> { fn facts(&self) -> BackendInfo { 
+impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for MisbehavingDisk<F> {
+    fn facts(&self) -> BackendInfo {
         self.0.facts()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, lunar_block::BufResult> {
@@ -47,7 +48,8 @@ impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backen
             }
         })
     }
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, lunar_block::BufResult> { self.0.write(offset, buf, fua) 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, lunar_block::BufResult> {
+        self.0.write(offset, buf, fua)
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.0.flush()
@@ -436,7 +438,8 @@ struct QueueRecorder {
     left: AtomicU64,
 }
 
-impl Backend for QueueRecorder { fn facts(&self) -> BackendInfo { 
+impl Backend for QueueRecorder {
+    fn facts(&self) -> BackendInfo {
         self.disk.facts()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -479,7 +482,7 @@ struct RecordingQueue {
     ended: Vec<(usize, Buf)>,
 }
 
-impl BackendQueue for RecordingQueue { 
+impl BackendQueue for RecordingQueue {
     fn read(&mut self, lane: usize, _: u64, buf: Buf) {
         self.ended.push((lane, buf));
     }
@@ -592,7 +595,9 @@ fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
 }
 
 /// From now on reads leave the buffer as it is.
-pub(crate) fn mute(opened: &mut OpenTargets) { let nothing = |_| -> LocalBoxFuture<'static, io::Result<()>> { Box::pin(async { Ok(()) }) }; opened.wrap(|_, disk| Arc::new(MisbehavingDisk(disk, nothing, true))); 
+pub(crate) fn mute(opened: &mut OpenTargets) {
+    let nothing = |_| -> LocalBoxFuture<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
+    opened.wrap(|_, disk| Arc::new(MisbehavingDisk(disk, nothing, true)));
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::time::Instant;
 type Worker = Option<Pin<Box<dyn Future<Output = ()>>>>;
 
 /// The commands of the workers, one at a time for each: its lane.
-pub struct WorkerQueue { queue: RefCell<Box<dyn BackendQueue>>, slots: Vec<WorkerSlot>, 
+pub struct WorkerQueue {
+    queue: RefCell<Box<dyn BackendQueue>>,
+    slots: Vec<WorkerSlot>,
     /// How often the clock was asked.
     clock_reads: Cell<u64>,
 }
@@ -27,11 +29,19 @@ struct WorkerSlot {
 
 impl WorkerQueue {
     /// Lanes for so many workers.
- pub fn new(queue: Box<dyn BackendQueue>, workers: usize) -> WorkerQueue { let slot = || WorkerSlot { is_in_flight: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) }; let slots = (0..workers).map(|_| slot()).collect(); WorkerQueue { queue: RefCell::new(queue), slots, clock_reads: Cell::new(0) } 
+    pub fn new(queue: Box<dyn BackendQueue>, workers: usize) -> WorkerQueue {
+        let slot =
+            || WorkerSlot { is_in_flight: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) };
+        let slots = (0..workers).map(|_| slot()).collect();
+        WorkerQueue { queue: RefCell::new(queue), slots, clock_reads: Cell::new(0) }
     }
 
     /// Begins a command and waits for its end, and when that came.
- pub async fn transfer( &self, slot: usize, begin: impl FnOnce(&mut dyn BackendQueue), ) -> (BufResult, Instant) { 
+    pub async fn transfer(
+        &self,
+        slot: usize,
+        begin: impl FnOnce(&mut dyn BackendQueue),
+    ) -> (BufResult, Instant) {
         begin(&mut **self.queue.borrow_mut());
         let slot = &self.slots[slot];
         slot.is_in_flight.set(true);
@@ -106,7 +116,10 @@ mod tests {
             self.read(slot, offset, buf);
         }
 
- fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> { let Some((slot, buf)) = self.begun.pop() else { return Poll::Pending }; self.seen.borrow_mut().push(slot); Poll::Ready((slot, (Ok(()), buf))) 
+        fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
+            let Some((slot, buf)) = self.begun.pop() else { return Poll::Pending };
+            self.seen.borrow_mut().push(slot);
+            Poll::Ready((slot, (Ok(()), buf)))
         }
     }
 

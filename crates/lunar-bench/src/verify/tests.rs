@@ -1,5 +1,6 @@
 use super::*;
-use crate::{TargetOptions, TargetSpec}; use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture}; 
+use crate::{TargetOptions, TargetSpec};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -34,7 +35,7 @@ impl Backend for Faulty {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)
     }
- fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> { 
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         let is_good = self.writes.fetch_add(1, Ordering::Relaxed) < self.good;
         match if is_good { Wrong::Nothing } else { (self.fault)(offset) } {
             Wrong::Nothing => self.disk.write(offset, buf, fua),
